@@ -1,0 +1,329 @@
+//! Aligned buffers that can be shared without a copy between a socket, the journal and an upload.
+//!
+//! [`AlignedBuf`] has one owner and is written; [`AlignedBuf::freeze`] turns it into a [`SharedBuf`], which is cloned
+//! and sliced but never changes again. Memory comes zeroed, so that no stale heap byte can reach a disk.
+#![allow(unsafe_code, reason = "owns raw aligned allocations; every block states why it is sound")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Alignment of every buffer in bytes: what `O_DIRECT` asks for on any device in use.
+pub const BUFFER_ALIGN: usize = 4096;
+
+/// Largest buffer that a pool keeps for reuse, in bytes.
+const POOLED_LEN_MAX: usize = 4 << 20;
+
+/// Power-of-two classes from `BUFFER_ALIGN` to `POOLED_LEN_MAX`.
+const POOL_CLASSES: usize = (POOLED_LEN_MAX / BUFFER_ALIGN).ilog2() as usize + 1;
+
+/// One raw allocation; goes back to its pool, or to the allocator, when dropped.
+struct Slab {
+    memory: NonNull<u8>,
+    capacity: usize,
+    pool: Option<Arc<PoolShared>>,
+}
+
+// SAFETY: a slab is plain memory owned by exactly one `Slab` value; nothing in it is tied to a thread.
+unsafe impl Send for Slab {}
+// SAFETY: through a shared reference the memory is only read (`SharedBuf` gives `&[u8]`, never `&mut`).
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, BUFFER_ALIGN)
+            .expect("capacities are far below isize::MAX")
+    }
+
+    fn new(capacity: usize, pool: Option<Arc<PoolShared>>) -> Self {
+        assert!(capacity > 0, "a slab has at least one byte");
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout's size is not zero (asserted above).
+        let raw = unsafe { alloc_zeroed(layout) };
+        let Some(memory) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        Self { memory, capacity, pool }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `memory` points at `capacity` initialised bytes (zeroed at birth) that live as long as `self`;
+        // a `&mut` to them needs `&mut self`, so none exists beside this borrow.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.capacity) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` proves that this is the only borrow.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.capacity) }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take()
+            && pool.take_back(self.memory, self.capacity)
+        {
+            return;
+        }
+        // SAFETY: `memory` came from `alloc_zeroed` with this very layout and is freed once: a slab that went back
+        // to its pool returned above.
+        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+/// Free memory of a pool, by class.
+struct FreeList {
+    classes: [Vec<NonNull<u8>>; POOL_CLASSES],
+    bytes: usize,
+}
+
+struct PoolShared {
+    kept_bytes_max: usize,
+    free: Mutex<FreeList>,
+}
+
+// SAFETY: the pointers in the free list are owned allocations, reachable only under the mutex.
+unsafe impl Send for PoolShared {}
+// SAFETY: as above: every access goes through the mutex.
+unsafe impl Sync for PoolShared {}
+
+impl PoolShared {
+    fn class(capacity: usize) -> usize {
+        (capacity / BUFFER_ALIGN).ilog2() as usize
+    }
+
+    fn take_back(&self, memory: NonNull<u8>, capacity: usize) -> bool {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.bytes + capacity > self.kept_bytes_max {
+            return false;
+        }
+        free.bytes += capacity;
+        free.classes[Self::class(capacity)].push(memory);
+        true
+    }
+}
+
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (class, list) in free.classes.iter().enumerate() {
+            for memory in list {
+                // SAFETY: the list owns each pointer, allocated with the layout of its class; the pool ends here.
+                unsafe { dealloc(memory.as_ptr(), Slab::layout(BUFFER_ALIGN << class)) }
+            }
+        }
+    }
+}
+
+/// Keeps freed buffers for reuse, so that the steady state of a volume asks the allocator for nothing.
+///
+/// Cheap to clone; never blocks and never refuses. Limits on memory are kept by those who hold buffers.
+#[derive(Clone)]
+pub struct BufferPool {
+    shared: Arc<PoolShared>,
+}
+
+impl BufferPool {
+    /// A pool that keeps at most `kept_bytes_max` bytes of unused buffers.
+    #[must_use]
+    pub fn new(kept_bytes_max: usize) -> Self {
+        let free = FreeList { classes: std::array::from_fn(|_| Vec::new()), bytes: 0 };
+        Self { shared: Arc::new(PoolShared { kept_bytes_max, free: Mutex::new(free) }) }
+    }
+
+    /// A buffer of `len` bytes. Its content is unspecified (zeroes or bytes of an earlier buffer of this pool):
+    /// fill what you send on.
+    #[must_use]
+    pub fn alloc(&self, len: usize) -> AlignedBuf {
+        let capacity = len.max(BUFFER_ALIGN).next_power_of_two();
+        if capacity > POOLED_LEN_MAX {
+            return AlignedBuf::zeroed(len);
+        }
+        let reused = {
+            let mut free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let memory = free.classes[PoolShared::class(capacity)].pop();
+            if memory.is_some() {
+                free.bytes -= capacity;
+            }
+            memory
+        };
+        let slab = match reused {
+            Some(memory) => Slab { memory, capacity, pool: Some(Arc::clone(&self.shared)) },
+            None => Slab::new(capacity, Some(Arc::clone(&self.shared))),
+        };
+        AlignedBuf { slab, len }
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufferPool(keeps at most {} bytes)", self.shared.kept_bytes_max)
+    }
+}
+
+/// A writable buffer aligned to [`BUFFER_ALIGN`], with one owner.
+pub struct AlignedBuf {
+    slab: Slab,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// A buffer of `len` zero bytes.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let capacity = len.max(1).next_multiple_of(BUFFER_ALIGN);
+        Self { slab: Slab::new(capacity, None), len }
+    }
+
+    /// A copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Sets the length; bytes beyond the old length are whatever the memory held, never uninitialised.
+    ///
+    /// # Panics
+    /// If `len` exceeds the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.slab.capacity, "a buffer cannot be longer than its memory");
+        self.len = len;
+    }
+
+    /// Bytes of memory behind the buffer.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity
+    }
+
+    /// Ends writing: the bytes can be shared from here on and never change again.
+    #[must_use]
+    pub fn freeze(self) -> SharedBuf {
+        SharedBuf { start: 0, len: self.len, slab: Some(Arc::new(self.slab)) }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.slab.bytes()[..self.len]
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        &mut self.slab.bytes_mut()[..len]
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+/// An immutable, reference-counted run of bytes inside an aligned buffer. Clones and slices share the memory.
+#[derive(Clone, Default)]
+pub struct SharedBuf {
+    slab: Option<Arc<Slab>>,
+    start: usize,
+    len: usize,
+}
+
+impl SharedBuf {
+    /// A copy of `bytes` in a buffer of its own.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        AlignedBuf::copy_of(bytes).freeze()
+    }
+
+    /// The bytes `start..start + len` of this buffer, sharing its memory.
+    ///
+    /// # Panics
+    /// If the range exceeds the buffer.
+    #[must_use]
+    pub fn slice(&self, start: usize, len: usize) -> Self {
+        assert!(
+            start.checked_add(len).is_some_and(|end| end <= self.len),
+            "slice within the buffer"
+        );
+        Self { slab: self.slab.clone(), start: self.start + start, len }
+    }
+
+    /// Whether the bytes start at a multiple of `align` (a power of two up to [`BUFFER_ALIGN`]) in memory.
+    #[must_use]
+    pub fn is_aligned_to(&self, align: usize) -> bool {
+        self.start.is_multiple_of(align)
+    }
+
+    /// Bytes of memory that this buffer keeps alive (shared with its clones and slices).
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.slab.as_ref().map_or(0, |slab| slab.capacity)
+    }
+}
+
+impl Deref for SharedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.slab {
+            Some(slab) => &slab.bytes()[self.start..self.start + self.len],
+            None => &[],
+        }
+    }
+}
+
+impl AsRef<[u8]> for SharedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for SharedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_buffers_are_zero_and_aligned() {
+        let buf = AlignedBuf::zeroed(5000);
+        assert_eq!(buf.len(), 5000);
+        assert_eq!(buf.as_ptr().addr() % BUFFER_ALIGN, 0);
+        assert!(buf.iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn slices_share_memory_and_outlive_their_parent() {
+        let mut buf = AlignedBuf::zeroed(8192);
+        buf[4096] = 7;
+        let shared = buf.freeze();
+        let slice = shared.slice(4096, 10);
+        drop(shared);
+        assert_eq!(slice[0], 7);
+        assert!(slice.is_aligned_to(4096));
+        assert!(!slice.slice(1, 1).is_aligned_to(512));
+    }
+
+    #[test]
+    fn pool_hands_freed_memory_out_again_and_keeps_its_limit() {
+        let pool = BufferPool::new(8192);
+        let first = pool.alloc(4096);
+        let address = first.as_ptr();
+        drop(first.freeze());
+        let second = pool.alloc(100);
+        assert_eq!(second.as_ptr(), address);
+        let big = pool.alloc(16384);
+        drop(big);
+        assert_eq!(pool.shared.free.lock().unwrap().bytes, 0, "16 KiB exceed what the pool keeps");
+        drop(pool);
+        drop(second);
+    }
+}

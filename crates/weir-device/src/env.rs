@@ -1,0 +1,78 @@
+//! Time, randomness and tasks as arguments: what makes a node deterministic under simulation.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// Clocks of the host. Sleeping and measuring use `tokio::time`, which the simulation controls by itself.
+pub trait Clock {
+    /// Wall clock, since the Unix epoch. May jump; for humans and file names only.
+    fn wall(&self) -> Duration;
+    /// Time since boot, suspended time included (`CLOCK_BOOTTIME`). Never jumps back; for leases.
+    fn boottime(&self) -> Duration;
+    /// Identity of this boot of the host. Changes exactly when memory and volatile disk caches were lost.
+    fn boot_id(&self) -> [u8; 16];
+}
+
+/// A source of random bytes; the operating system's in the product, a seeded one in the simulation.
+pub trait Random {
+    /// Fills `bytes`.
+    fn fill(&self, bytes: &mut [u8]);
+
+    /// A random number of 64 bits.
+    fn next_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// Where tasks run.
+pub trait Spawn {
+    /// Runs a task on the volume's own thread.
+    fn local(&self, task: Pin<Box<dyn Future<Output = ()>>>);
+    /// Runs a task that burns CPU or waits on HTTP on the shared worker threads.
+    fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
+}
+
+/// The three of them, as one volume's thread holds them.
+#[derive(Clone)]
+pub struct Env {
+    /// Clocks.
+    pub clock: Rc<dyn Clock>,
+    /// Randomness.
+    pub random: Rc<dyn Random>,
+    /// Tasks.
+    pub spawn: Rc<dyn Spawn>,
+}
+
+impl Env {
+    /// Spawns a task on this thread.
+    pub fn spawn_local(&self, task: impl Future<Output = ()> + 'static) {
+        self.spawn.local(Box::pin(task));
+    }
+
+    /// Runs `task` on the worker threads and hands its result back; `None` if the workers shut down before it ended.
+    /// The task runs to its end even if the returned future is dropped.
+    pub fn background<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = Option<T>> + 'static {
+        let (sender, receiver) = oneshot::channel();
+        self.spawn.background(Box::pin(async move {
+            // A receiver that went away wanted the work done, not the answer.
+            let _ = sender.send(task.await);
+        }));
+        async move { receiver.await.ok() }
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Env")
+    }
+}

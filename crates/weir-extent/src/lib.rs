@@ -1,0 +1,1 @@
+//! The extent map of Weir: byte-granular, compact, ordered.

@@ -1,0 +1,1 @@
+//! Client protocols of Weir: NBD over a device.

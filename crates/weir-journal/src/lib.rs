@@ -1,0 +1,1 @@
+//! The local ring journal of Weir.

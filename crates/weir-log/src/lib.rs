@@ -1,0 +1,1 @@
+//! The log volume of Weir: journal, batches, immutable objects, checkpoints, recovery.

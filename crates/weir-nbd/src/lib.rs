@@ -1,0 +1,1 @@
+//! NBD messages: one sans-I/O codec for server and client.

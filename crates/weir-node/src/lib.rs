@@ -1,0 +1,1 @@
+//! A node of Weir: shards, volumes, front ends.
