@@ -96,11 +96,12 @@ async fn check_listing(
 }
 
 async fn ranges(store: &Store) {
-    let content: Vec<u8> = (0..1000_u32).map(|i| (i % 251) as u8).collect();
+    let content: Vec<u8> = (0..1000_u32).map(|i| (i % 251).to_le_bytes()[0]).collect();
     store.put_create("r/o", vec![Bytes::from(content.clone())]).await.expect("put");
     store.put_create("r/empty", vec![]).await.expect("put");
     for range in [0..1_u64, 0..1000, 999..1000, 500..700, 7..7] {
-        let wanted = &content[range.start as usize..range.end as usize];
+        let index = |at: u64| usize::try_from(at).expect("small");
+        let wanted = &content[index(range.start)..index(range.end)];
         assert_eq!(store.get_range("r/o", range).await.expect("range"), wanted);
     }
     for (range, got) in [(0..1001_u64, 1000_u64), (999..1003, 1), (1000..1001, 0), (5000..5001, 0)]
@@ -134,7 +135,8 @@ async fn ranges(store: &Store) {
 
 /// More parts than one `writev` takes, with empty ones among them.
 async fn many_parts(store: &Store) {
-    let parts: Vec<Bytes> = (0..3000_usize).map(|i| Bytes::from(vec![i as u8; i % 7])).collect();
+    let part = |i: usize| Bytes::from(vec![i.to_le_bytes()[0]; i % 7]);
+    let parts: Vec<Bytes> = (0..3000).map(part).collect();
     store.put_create("many", parts.clone()).await.expect("put");
     assert_eq!(store.get("many").await.expect("get"), joined(&parts));
     store.delete("many").await.expect("delete");
