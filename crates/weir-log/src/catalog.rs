@@ -129,7 +129,7 @@ impl Verb<'_> {
         F: Future<Output = Result<T, StoreError>>,
     {
         let mut random = || self.env.random.next_u64();
-        let policy = RetryPolicy::default();
+        let policy = RetryPolicy::reads();
         self.store.retry(&policy, &mut random, Some(VERB_DEADLINE), attempt).await
     }
 
@@ -214,7 +214,7 @@ pub async fn create(
         pending_deletions: Vec::new(),
     };
     // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
-    ManifestWriter::new(store.clone(), id, manifest).publish(env, |_| {}).await?;
+    ManifestWriter::new(store.clone(), id, manifest).publish(env, &RetryPolicy::reads(), |_| {}).await?;
     if !verb.publish_name(name, next, Some(id.into())).await? {
         return Err(exists());
     }
@@ -309,7 +309,7 @@ pub async fn delete(
     }
     if manifest.state != VolumeState::Deleted {
         let mut writer = ManifestWriter::new(store.clone(), id, manifest);
-        writer.publish(env, |m| m.state = VolumeState::Deleted).await?;
+        writer.publish(env, &RetryPolicy::reads(), |m| m.state = VolumeState::Deleted).await?;
     }
     let prefix = ObjectId::prefix(id);
     let objects = verb.retry(|| store.list(&prefix, None)).await?;

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 use weir_device::DeviceError;
+use weir_store::RetryPolicy;
 
 use crate::commit;
 use crate::error::LogError;
@@ -134,7 +135,7 @@ impl LogVolume {
             settle(shared).await?;
         }
         let mut manifest = shared.manifest.lock().await;
-        manifest.publish(&shared.env, |m| m.holder = None).await?;
+        manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.holder = None).await?;
         Ok(())
     }
 }

@@ -5,6 +5,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use weir_store::RetryPolicy;
+
 use crate::format::checkpoint::TableRecord;
 use crate::format::manifest::CheckpointRef;
 use crate::format::object::{ObjectHeader, ObjectKind};
@@ -149,7 +151,7 @@ fn publish_in_background(shared: &Rc<Shared>, root: ObjectId, as_of: u64) {
 pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     let published = {
         let mut manifest = shared.manifest.lock().await;
-        manifest.publish(&shared.env, |m| m.checkpoint = Some(checkpoint)).await
+        manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.checkpoint = Some(checkpoint)).await
     };
     if let Err(error) = published {
         shared.fail(error);

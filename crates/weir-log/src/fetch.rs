@@ -180,7 +180,7 @@ async fn get_run(
     let (store, deadline) = (shared.store.clone(), shared.options.read_deadline);
     let got = shared.env.background(async move {
         let mut random = splitmix(seed);
-        let policy = RetryPolicy::default();
+        let policy = RetryPolicy::reads();
         let mut attempt = 0;
         loop {
             attempt += 1;

@@ -101,7 +101,7 @@ async fn read_object_retrying(
     seed: u64,
 ) -> Result<(ObjectHeader, Payload), LogError> {
     let mut random = splitmix(seed);
-    let policy = RetryPolicy::default();
+    let policy = RetryPolicy::reads();
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -271,14 +271,13 @@ pub(crate) async fn roll_forward(
     manifest: &Manifest,
     loaded: &mut Loaded,
 ) -> Result<(), LogError> {
-    let policy = RetryPolicy::default();
+    let policy = RetryPolicy::reads();
     let mut random = || env.random.next_u64();
     let prefix = ObjectId::prefix(volume);
     let last_known = ObjectId { stream: volume, seq: loaded.committed_seq, epoch: Epoch(u64::MAX) };
     let after = last_known.key();
-    let deadline = Some(std::time::Duration::from_secs(120));
     let list = || store.list(&prefix, Some(&after));
-    let listed = store.retry(&policy, &mut random, deadline, list).await?;
+    let listed = store.retry(&policy, &mut random, None, list).await?;
     let mut there: BTreeSet<ObjectId> =
         listed.iter().filter_map(|l| ObjectId::parse_key(&l.key)).collect();
     let mut run = Vec::new();
@@ -314,13 +313,12 @@ pub(crate) async fn roll_forward(
 
 async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<Arc<ObjectHeader>, LogError> {
     let mut random = splitmix(seed);
-    let policy = RetryPolicy::default();
-    let deadline = Some(std::time::Duration::from_secs(120));
+    let policy = RetryPolicy::reads();
     let mut attempt = 0;
     loop {
         attempt += 1;
         let read = || get_header(&store, id);
-        let got: Result<_, StoreError> = store.retry(&policy, &mut random, deadline, read).await;
+        let got: Result<_, StoreError> = store.retry(&policy, &mut random, None, read).await;
         match got? {
             Ok(header) => return Ok(Arc::new(header)),
             Err(source) if attempt == crate::limits::RESOLVE_ATTEMPTS_MAX => {

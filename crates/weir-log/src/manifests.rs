@@ -50,7 +50,7 @@ async fn numbers(store: &Store, volume: VolumeId) -> Result<Vec<u64>, LogError> 
 /// [`LogError::Inconsistent`] when the volume has none, or what the store says.
 pub async fn newest(store: &Store, env: &Env, volume: VolumeId) -> Result<Manifest, LogError> {
     let mut random = || env.random.next_u64();
-    let policy = RetryPolicy::default();
+    let policy = RetryPolicy::reads();
     for _ in 0..crate::limits::RESOLVE_ATTEMPTS_MAX {
         let listed = retry_log(store, &policy, &mut random, || numbers(store, volume)).await?;
         let Some(number) = listed.last().copied() else {
@@ -85,11 +85,8 @@ where
             }
         }
     };
-    store.retry(policy, random, Some(READ_DEADLINE), wrapped).await?
+    store.retry(policy, random, None, wrapped).await?
 }
-
-/// How long a read at opening goes on retrying before it is an error.
-const READ_DEADLINE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// The one writer of a volume's manifest, as this opening sees it.
 #[derive(Debug)]
@@ -116,14 +113,15 @@ impl ManifestWriter {
         LogError::Fenced { volume: self.volume, ours: self.current.newest_epoch(), evidence }
     }
 
-    /// Publishes the current version as changed by `change`. Retries the store for ever; only a competing writer or
-    /// bytes that contradict themselves end it.
+    /// Publishes the current version as changed by `change`, retrying the store as `policy` says.
     ///
     /// # Errors
-    /// [`LogError::Fenced`] for good once another writer showed itself.
+    /// [`LogError::Fenced`] for good once another writer showed itself; what the store says, if `policy` ends. After an
+    /// error the version may or may not be there: only a writer that reads the newest version again can go on.
     pub(crate) async fn publish(
         &mut self,
         env: &Env,
+        policy: &RetryPolicy,
         change: impl FnOnce(&mut Manifest),
     ) -> Result<(), LogError> {
         if self.fenced {
@@ -139,14 +137,13 @@ impl ManifestWriter {
         let body = serde_json::to_vec_pretty(&next).expect("a manifest has only string keys");
         let body = Bytes::from(body);
         let key = Manifest::key(self.volume, next.number);
-        let policy = RetryPolicy::default();
         let mut random = || env.random.next_u64();
         let store = self.store.clone();
         let put = || store.put_create(&key, vec![body.clone()]);
-        let outcome = store.retry(&policy, &mut random, None, put).await?;
+        let outcome = store.retry(policy, &mut random, None, put).await?;
         if outcome == Put::Exists {
             let read = || read_version(&store, self.volume, next.number);
-            let there = retry_log(&store, &policy, &mut random, read).await?;
+            let there = retry_log(&store, policy, &mut random, read).await?;
             if there.nonce != next.nonce {
                 let epoch = Epoch(there.newest_epoch().0);
                 return Err(self.fence(format!("manifest {} is of epoch {epoch}", next.number)));
@@ -158,7 +155,7 @@ impl ManifestWriter {
                 other => Ok(other),
             }
         };
-        let listed = store.retry(&policy, &mut random, None, list).await??;
+        let listed = store.retry(policy, &mut random, None, list).await??;
         let highest = listed.last() == Some(&next.number);
         let before = next.number == 1 || listed.iter().rev().nth(1) == Some(&(next.number - 1));
         if !(highest && before) {

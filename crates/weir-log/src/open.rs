@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, VolumeId};
 use weir_disk::{Directory, LockGuard};
 use weir_journal::{AcceptLoss, Epoch, Identity, Journal, JournalId, PieceKind, PlacedPiece, Recovered};
-use weir_store::Store;
+use weir_store::{RetryPolicy, Store};
 
 use crate::cache::FrameCache;
 use crate::error::LogError;
@@ -114,6 +114,8 @@ impl LogVolume {
             ..OpenReport::default()
         };
         own_sequences(&args, &mut writer, epoch, &loaded).await?;
+        // Power may have taken acknowledged writes that were uploaded already: their numbers are not used again.
+        journal.recovered.journal.set_write_floor(loaded.committed.write);
         journal.recovered.journal.begin_epoch(epoch).await?;
         let size = loaded.size.unwrap_or(current.size);
         let mut state = state_of(loaded, size);
@@ -211,7 +213,7 @@ async fn begin_epoch(
         EpochEntry { epoch: epoch.0, first_sequence: None, after_write: None, journal: journal.into() };
     let holder = Holder { node: args.node.clone(), journal: journal.into() };
     writer
-        .publish(&args.env, |m| {
+        .publish(&args.env, &RetryPolicy::reads(), |m| {
             m.epochs.push(entry);
             m.holder = Some(holder);
         })
@@ -229,7 +231,7 @@ async fn own_sequences(
     let first = loaded.committed_seq.next().0;
     let committed = loaded.committed;
     writer
-        .publish(&args.env, |m| {
+        .publish(&args.env, &RetryPolicy::reads(), |m| {
             let entry = m.epochs.iter_mut().rfind(|e| e.epoch == epoch.0);
             let entry = entry.expect("published by begin_epoch");
             entry.first_sequence = Some(first);

@@ -282,7 +282,7 @@ pub(crate) fn splitmix(seed: u64) -> impl FnMut() -> u64 + Send {
 /// Deletes void objects: those beyond the prefix, or of a superseded epoch, that recovery found.
 pub(crate) async fn delete_void(store: Store, objects: Vec<ObjectId>, seed: u64) {
     let mut random = splitmix(seed);
-    let policy = RetryPolicy::default();
+    let policy = RetryPolicy::reads();
     for id in objects {
         let key = id.key();
         let delete = || store.delete(&key);
