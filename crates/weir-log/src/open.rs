@@ -11,7 +11,9 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, VolumeId};
 use weir_disk::{Directory, LockGuard};
-use weir_journal::{AcceptLoss, Epoch, Identity, Journal, JournalId, PieceKind, PlacedPiece, Recovered};
+use weir_journal::{
+    AcceptLoss, Epoch, Identity, Journal, JournalId, PieceKind, PlacedPiece, Recovered,
+};
 use weir_store::{RetryPolicy, Store};
 
 use crate::cache::FrameCache;
@@ -183,7 +185,9 @@ fn check_not_held(
 /// Writes in a superseded journal that no object held when the next owner began.
 fn unsent_writes(recovered: &Recovered, manifest: &Manifest) -> u64 {
     let successor = manifest.epochs.iter().find(|e| {
-        e.epoch > recovered.epoch.0 && e.journal.0 != recovered.identity.journal.0 && e.first_sequence.is_some()
+        e.epoch > recovered.epoch.0
+            && e.journal.0 != recovered.identity.journal.0
+            && e.first_sequence.is_some()
     });
     let sent = successor.and_then(|e| e.after_write).map(WriteMark::from).unwrap_or_default();
     let pieces = recovered.pieces.iter().map(|p| mark_of(&p.piece));
@@ -209,8 +213,12 @@ async fn begin_epoch(
     let newest = writer.current().newest_epoch().max(journal.recovered.epoch);
     let epoch = newest.next();
     let journal = journal.recovered.identity.journal;
-    let entry =
-        EpochEntry { epoch: epoch.0, first_sequence: None, after_write: None, journal: journal.into() };
+    let entry = EpochEntry {
+        epoch: epoch.0,
+        first_sequence: None,
+        after_write: None,
+        journal: journal.into(),
+    };
     let holder = Holder { node: args.node.clone(), journal: journal.into() };
     writer
         .publish(&args.env, &RetryPolicy::reads(), |m| {

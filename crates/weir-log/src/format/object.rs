@@ -232,8 +232,11 @@ pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> 
         "one source per extent of a gc object"
     );
     let raw_frames = cut_frames(payload);
-    let compression =
-        if frame::sample_shrinks(&raw_frames, compression) { compression } else { Compression::None };
+    let compression = if frame::sample_shrinks(&raw_frames, compression) {
+        compression
+    } else {
+        Compression::None
+    };
     let mut parts = vec![Bytes::new()];
     let mut frames = Vec::with_capacity(raw_frames.len());
     for (index, raw) in raw_frames.into_iter().enumerate() {
@@ -432,8 +435,7 @@ impl ObjectHeader {
         for _ in 0..frames {
             let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
             let [code, ..] = reader.array::<4>()?;
-            let codec =
-                Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
+            let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
             if raw_len == 0 || raw_len > FRAME_BYTES || stored_len > raw_len || stored_len == 0 {
                 return Err(reader.field("frame length", stored_len.into()));
             }
