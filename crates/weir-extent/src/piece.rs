@@ -130,6 +130,12 @@ impl ExtentMap {
         let result = self.fill_piece(base, entry, slot, &mut reader);
         if result.is_err() {
             self.replace(base, PIECE_BYTES, None, usize::MAX, &mut |_| {});
+            // Had no entry been decoded, nothing was replaced and the directory is still there.
+            if let Piece::Directory(node) = self.root.table(entry)[slot].piece()
+                && let Some(moved) = self.pools.directories.give(node)
+            {
+                self.relocate(moved);
+            }
             self.crowded.retain(|block| *block < base || *block >= base + PIECE_BYTES);
             self.root.table_mut(entry)[slot] = before;
         }

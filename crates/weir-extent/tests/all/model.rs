@@ -1,12 +1,11 @@
 //! The map against an obvious model, with ranges from a byte to the whole address space.
 
-mod common;
-
-use common::Pair;
 use proptest::prelude::*;
 use weir_extent::{
     ADDRESS_END, BLOCK_BYTES, ExtentMap, PIECE_BYTES, REGION_BYTES, TARGET_MAX, Target,
 };
+
+use crate::common::{Dice, Pair};
 
 const TABLE_BYTES: u64 = PIECE_BYTES * 1024;
 
@@ -107,18 +106,6 @@ proptest! {
         pair.replace(0, ADDRESS_END, None, 100_000);
         prop_assert_eq!(pair.map.extents(), 0);
         pair.check();
-    }
-}
-
-/// A small generator with a seed in plain sight.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % sides
     }
 }
 
