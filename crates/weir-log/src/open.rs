@@ -145,7 +145,7 @@ async fn recover_journal(args: &OpenArgs, manifest: &Manifest) -> Result<LocalJo
         return create_journal(args).await;
     }
     let accept = if args.accept_loss { AcceptLoss::Yes } else { AcceptLoss::No };
-    let config = args.options.journal.clone();
+    let config = args.options.journal;
     let recovered =
         Journal::recover(&args.directory, JOURNAL_FILE, args.id, config, accept, &args.env).await?;
     let ours = recovered.identity.journal;
@@ -198,7 +198,7 @@ async fn create_journal(args: &OpenArgs) -> Result<LocalJournal, LogError> {
     let mut id = [0; 16];
     args.env.random.fill(&mut id);
     let identity = Identity { volume: args.id, journal: JournalId(id) };
-    let config = args.options.journal.clone();
+    let config = args.options.journal;
     let recovered =
         Journal::create(&args.directory, JOURNAL_FILE, identity, config, &args.env).await?;
     Ok(LocalJournal { recovered, is_new: true })

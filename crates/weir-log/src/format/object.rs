@@ -397,7 +397,10 @@ impl ObjectHeader {
             return Err(reader.field("encryption", encryption.into()));
         }
         let (salt, digest) = (reader.array()?, reader.array()?);
-        reader.take(FIXED_BYTES - DIGEST_AT - 32)?;
+        let reserved = reader.take(FIXED_BYTES - DIGEST_AT - 32)?;
+        if bytes[7] != 0 || reserved.iter().any(|b| *b != 0) {
+            return Err(reader.field("reserved", 1));
+        }
         let mut header = Self {
             id: ObjectId { stream, seq, epoch },
             kind,

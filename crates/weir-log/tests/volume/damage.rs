@@ -10,7 +10,7 @@ use crate::support::{Host, expect_bytes, fill, flush, pattern, read, run, write}
 /// Keys of the data objects in the store.
 async fn objects(host: &Host) -> Vec<String> {
     let prefix = format!("{}/log/", host.id);
-    host.store.list(&prefix, None).await.unwrap().into_iter().map(|l| l.key).collect()
+    host.store.list(&prefix, None).await.expect("listed").into_iter().map(|l| l.key).collect()
 }
 
 #[test]
