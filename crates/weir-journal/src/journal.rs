@@ -354,11 +354,9 @@ impl Journal {
         let inner = self.inner();
         loop {
             let progress = inner.progress.notified();
-            let state = inner.state.borrow();
-            if state.queue.bytes() <= state.queue_bytes_max || state.refusal().is_some() {
+            if inner.state.borrow().has_room() {
                 return;
             }
-            drop(state);
             progress.await;
         }
     }
@@ -481,6 +479,7 @@ impl Journal {
     pub fn check_invariants(&self) {
         let state = self.inner().state.borrow();
         state.ring.check_invariants();
+        state.pieces.check_invariants();
         assert!(state.flushed_through <= state.acked_through, "J3");
     }
 }

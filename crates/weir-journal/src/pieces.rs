@@ -137,15 +137,14 @@ impl PieceTable {
         self.resident_bytes
     }
 
-    /// O(n) check for tests.
-    #[cfg(test)]
+    /// O(n) check, for tests and the simulation.
     pub(crate) fn check_invariants(&self) {
         let total: usize = self.segments.values().map(|segment| charge(&segment.resident)).sum();
-        assert_eq!(total, self.resident_bytes, "charges add up");
+        assert!(total == self.resident_bytes, "charges add up");
         for segment in self.segments.values() {
-            assert!(segment.resident.len() <= segment.entries.len());
+            assert!(segment.resident.len() <= segment.entries.len(), "a copy has an entry");
             for pair in segment.entries.windows(2) {
-                assert!(pair[0].end() <= u64::from(pair[1].at));
+                assert!(pair[0].end() <= u64::from(pair[1].at), "sorted by position");
             }
         }
     }

@@ -189,9 +189,8 @@ impl Ring {
     ) {
         let logical = self.segment_of(position);
         let segment = self.get_mut(logical).expect("R1: a record lies in a known segment");
-        assert!(last_write >= segment.last_write, "write numbers only rise");
         segment.first.get_or_insert((record, first_write));
-        segment.last_write = last_write;
+        segment.last_write = segment.last_write.max(last_write);
     }
 
     /// Recovery says where the records end, and in which segment the last one is.

@@ -354,6 +354,11 @@ impl State {
         }
     }
 
+    /// Whether more may be queued, or waiting for that is in vain.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.bytes() <= self.queue_bytes_max || self.refusal().is_some()
+    }
+
     /// Whether nothing waits and nothing is in flight.
     pub(crate) fn is_drained(&self) -> bool {
         self.queue.is_empty() && self.in_flight.is_empty()

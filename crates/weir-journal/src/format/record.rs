@@ -235,6 +235,7 @@ impl RecordHeader {
             let entry = PieceV1::ref_from_bytes(entry).expect("chunks of exactly its size");
             pieces.push(entry.decode(&room)?);
         }
+        require(are_disjoint(&pieces), "payload", 0)?;
         let first_write = header.first_write.get();
         let numbered = first_write.checked_add(to_u64(pieces.len())).is_some();
         require(numbered, "first_write", first_write)?;
@@ -316,6 +317,15 @@ impl PieceV1 {
             payload_crc: self.payload_crc.get(),
         })
     }
+}
+
+/// Whether no two payloads share a byte.
+fn are_disjoint(pieces: &[Piece]) -> bool {
+    let data = pieces.iter().filter(|piece| piece.kind == PieceKind::Data);
+    let mut ranges: Vec<(u64, u64)> =
+        data.map(|piece| (u64::from(piece.payload), piece.len)).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0)
 }
 
 fn require(holds: bool, field: &'static str, value: u64) -> Result<(), DecodeError> {

@@ -253,7 +253,7 @@ async fn read_superblock(
     file: &File,
     file_name: &Arc<str>,
 ) -> Result<(Superblock, bool), JournalError> {
-    let mut copies: Vec<Result<Superblock, DecodeError>> = Vec::with_capacity(SLOT_OFFSETS.len());
+    let mut copies: Vec<Result<Superblock, DecodeError>> = Vec::with_capacity(2);
     for offset in SLOT_OFFSETS {
         let (block, result) = file.read_at(AlignedBuf::zeroed(BLOCK_LEN), offset).await;
         copies.push(match result {
@@ -276,8 +276,7 @@ async fn read_superblock(
         if let Err(DecodeError::Version { found, known }) = copy
             && found > known
         {
-            let (file, found, known) =
-                (Arc::clone(file_name), u32::from(*found), u32::from(*known));
+            let (file, found, known) = (Arc::clone(file_name), *found, *known);
             return Err(JournalError::NewerVersion { file, found, known });
         }
     }
