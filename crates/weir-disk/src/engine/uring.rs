@@ -4,6 +4,8 @@
 //!  U1. A slot owns the buffers, the slice table and the file of its operation from before the submission until the
 //!      kernel's completion, whatever becomes of the future that waits for it.
 //!  U2. At most `RING_ENTRIES` operations are with the kernel, each with one entry: neither queue of the ring overflows.
+//!      The others wait in the backlog, whose length is that of the callers' own queues. They wait here and not in
+//!      their futures, so that an operation goes on when its future is not polled, or dropped.
 //!  U3. The ring is dropped only after every operation has completed.
 //!
 //! Why the ring is plain `SINGLE_ISSUER`: with `DEFER_TASKRUN` completions wait for a call into the ring, and a thread
@@ -15,6 +17,7 @@
 )]
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -28,15 +31,14 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Semaphore;
 use weir_device::{AlignedBuf, SharedBuf};
 
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
 use crate::engine::{OpenFile, SyncKind};
 use crate::error::{DiskError, DiskOperation};
 
-/// Entries of the submission queue, and most operations with the kernel at once; whoever wants more waits. As deep as
-/// one NVMe queue usually is used.
+/// Entries of the submission queue, and most operations with the kernel at once: about as deep as one NVMe queue is
+/// used.
 const RING_ENTRIES: u32 = 128;
 
 /// Most bytes of one read call; the length of an entry has 32 bits, and a longer read goes on from here.
@@ -88,12 +90,13 @@ struct Ring {
     uring: IoUring,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    in_flight: usize,
+    /// Operations with the kernel.
+    in_flight: u32,
+    backlog: VecDeque<usize>,
 }
 
 struct Shared {
     ring: RefCell<Ring>,
-    room: Semaphore,
     driver: Rc<DriverWaker>,
     /// Wakers of operations that ended, kept to be woken after the ring is let go.
     woken: RefCell<Vec<Waker>>,
@@ -137,11 +140,15 @@ impl UringEngine {
         // SAFETY: the number behind an `OwnedFd` stays the same and open until the `AsyncFd` that owns it is dropped.
         let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
             .map_err(|error| Errno::from_io_error(&error.into()).unwrap_or(Errno::IO))?;
-        let ring = Ring { uring, slots: Vec::new(), free: Vec::new(), in_flight: 0 };
-        let room = usize::try_from(RING_ENTRIES).expect("a small number");
+        let ring = Ring {
+            uring,
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            backlog: VecDeque::new(),
+        };
         let shared = Rc::new(Shared {
             ring: RefCell::new(ring),
-            room: Semaphore::new(room),
             driver: Rc::default(),
             woken: RefCell::default(),
             submit_failing: Cell::new(false),
@@ -191,8 +198,6 @@ impl UringEngine {
         if wanted_bytes == 0 && !matches!(transfer, Transfer::Sync(_)) {
             return (transfer, Ok(()));
         }
-        // The room comes back when the kernel is done, not when this future ends.
-        self.shared.room.acquire().await.expect("the semaphore is never closed").forget();
         let running = Running {
             transfer,
             file: Arc::clone(file),
@@ -244,6 +249,18 @@ impl Ring {
             .expect("U2: the queue has an entry for each operation with the kernel");
     }
 
+    /// Starts operations of the backlog as far as there is room. Returns whether there are new entries.
+    fn start_backlog(&mut self) -> bool {
+        let mut started = false;
+        while self.in_flight < RING_ENTRIES {
+            let Some(number) = self.backlog.pop_front() else { break };
+            self.in_flight += 1;
+            self.push(number);
+            started = true;
+        }
+        started
+    }
+
     /// Takes one completion: either the operation goes on, or it has ended and its waker is returned.
     fn complete(&mut self, number: usize, result: i32) -> Step {
         let State::Running(running) = &mut self.slots[number].state else {
@@ -261,20 +278,22 @@ impl Ring {
         Step::Ended(running.waker)
     }
 
-    /// Takes every completion that is there.
-    fn reap(&mut self, mut ended: impl FnMut(Option<Waker>)) -> bool {
-        let mut went_on = false;
+    /// Takes every completion that is there. Returns whether there are new entries for the kernel.
+    fn reap(&mut self, mut wake: impl FnMut(Waker)) -> bool {
+        let mut new_entries = false;
         loop {
-            let Some(completion) = self.uring.completion().next() else { return went_on };
+            let Some(completion) = self.uring.completion().next() else { break };
             let number = usize::try_from(completion.user_data()).expect("slots are few");
             match self.complete(number, completion.result()) {
-                Step::Ended(waker) => ended(waker),
+                Step::Ended(Some(waker)) => wake(waker),
+                Step::Ended(None) => {}
                 Step::GoOn => {
                     self.push(number);
-                    went_on = true;
+                    new_entries = true;
                 }
             }
         }
+        self.start_backlog() || new_entries
     }
 }
 
@@ -364,9 +383,10 @@ impl Shared {
             }
         };
         ring.slots[number].state = State::Running(running);
-        ring.in_flight += 1;
-        ring.push(number);
-        self.submit(&mut ring);
+        ring.backlog.push_back(number);
+        if ring.start_backlog() {
+            self.submit(&mut ring);
+        }
         number
     }
 
@@ -390,11 +410,8 @@ impl Shared {
         let mut woken = self.woken.take();
         {
             let mut ring = self.ring.borrow_mut();
-            let went_on = ring.reap(|waker| {
-                self.room.add_permits(1);
-                woken.extend(waker);
-            });
-            if went_on || self.submit_failing.get() {
+            let new_entries = ring.reap(|waker| woken.push(waker));
+            if new_entries || self.submit_failing.get() {
                 self.submit(&mut ring);
             }
         }
