@@ -4,6 +4,7 @@
 //! (mode 0600 in a directory of mode 0700). What a client sends is bounded in length and in time, so that a mistaken
 //! one costs a connection and nothing else.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -41,7 +42,24 @@ pub enum Request {
     Flush {
         /// To the store, not only to the local disk.
         remote: bool,
+        /// Answer when it is done, not when it is begun.
+        wait: bool,
     },
+}
+
+/// What acknowledged writes are to survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushScope {
+    /// Power loss.
+    LocalDisk,
+    /// The loss of the local disk.
+    Store,
+}
+
+impl FlushScope {
+    fn of(remote: bool) -> Self {
+        if remote { Self::Store } else { Self::LocalDisk }
+    }
 }
 
 /// What a process says of the volume it serves.
@@ -53,12 +71,12 @@ pub struct Status {
     pub id: String,
     /// Where it is served.
     pub uri: String,
-    /// Clients connected now.
-    pub connections: u64,
     /// Bytes acknowledged that are not in the store yet.
     pub pending_bytes: u64,
     /// Whether writes are refused because it was started so.
     pub read_only: bool,
+    /// What the volume says of itself; its fields are for people, and may change.
+    pub volume: Option<serde_json::Value>,
 }
 
 /// A line from the serving process.
@@ -88,7 +106,7 @@ pub(crate) trait Handler: 'static {
     /// Answers [`Request::Status`].
     fn status(&self) -> Status;
     /// Answers [`Request::Flush`].
-    fn flush(&self, remote: bool) -> impl Future<Output = Result<(), NodeError>>;
+    fn flush(&self, scope: FlushScope) -> impl Future<Output = Result<(), NodeError>>;
 }
 
 /// Serves connections until it is dropped.
@@ -108,14 +126,14 @@ pub(crate) async fn serve(listener: UnixListener, handler: Rc<impl Handler>) {
         let handler = Rc::clone(&handler);
         tokio::task::spawn_local(async move {
             let _place = place;
-            if let Err(error) = answer(stream, &*handler).await {
+            if let Err(error) = answer(stream, handler).await {
                 tracing::debug!(%error, "a control connection ended early");
             }
         });
     }
 }
 
-async fn answer(stream: UnixStream, handler: &impl Handler) -> io::Result<()> {
+async fn answer(stream: UnixStream, handler: Rc<impl Handler>) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     let mut reader = BufReader::new(reader.take(LINE_BYTES_MAX));
@@ -129,8 +147,18 @@ async fn answer(stream: UnixStream, handler: &impl Handler) -> io::Result<()> {
     };
     match request {
         Request::Status => send(&mut writer, &Reply::Status(handler.status())).await,
-        Request::Flush { remote } => {
-            let mut flush = std::pin::pin!(handler.flush(remote));
+        Request::Flush { remote, wait: false } => {
+            let scope = FlushScope::of(remote);
+            tokio::task::spawn_local(async move {
+                if let Err(error) = handler.flush(scope).await {
+                    tracing::error!(%error, ?scope, "a flush that nobody waits for failed");
+                }
+            });
+            send(&mut writer, &Reply::Done).await
+        }
+        Request::Flush { remote, wait: true } => {
+            let scope = FlushScope::of(remote);
+            let mut flush = std::pin::pin!(handler.flush(scope));
             let result = loop {
                 tokio::select! {
                     biased;
@@ -160,11 +188,25 @@ async fn send(writer: &mut OwnedWriteHalf, message: &impl Serialize) -> io::Resu
     tokio::time::timeout(REQUEST_TIMEOUT, writer.write_all(&line)).await?
 }
 
+/// A process of this machine, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ProcessId(pub Option<i32>);
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(id) => write!(f, "{id}"),
+            None => f.write_str("(unknown)"),
+        }
+    }
+}
+
 /// A connection to the process that serves a volume.
 #[derive(Debug)]
 pub struct Client {
     name: String,
-    process: Option<i32>,
+    process: ProcessId,
     reader: BufReader<tokio::io::Take<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
 }
@@ -193,16 +235,16 @@ impl Client {
                 return Err(NodeError::io("connecting to", path.display().to_string(), source));
             }
         };
-        let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        let process = ProcessId(stream.peer_cred().ok().and_then(|peer| peer.pid()));
         let (reader, writer) = stream.into_split();
         let reader = BufReader::new(reader.take(LINE_BYTES_MAX));
         Ok(Some(Self { name: name.to_owned(), process, reader, writer }))
     }
 
-    /// Id of the process at the other end, for messages.
+    /// Id of the process at the other end.
     #[must_use]
-    pub fn process(&self) -> String {
-        self.process.map_or_else(|| "(unknown)".to_owned(), |id| id.to_string())
+    pub fn process(&self) -> ProcessId {
+        self.process
     }
 
     /// Asks who serves what where.
@@ -214,16 +256,24 @@ impl Client {
         let process = self.process();
         match self.ask(Request::Status, |_| {}).await? {
             Reply::Status(status) => Ok(status),
-            other => Err(NodeError::NoAnswer { name, process, reason: format!("it said {other:?}") }),
+            other => {
+                Err(NodeError::NoAnswer { name, process, reason: format!("it said {other:?}") })
+            }
         }
     }
 
-    /// Asks for a flush and waits for its end; `on_progress` hears of the bytes still to go.
+    /// Asks for a flush, and with `wait` waits for its end; `on_progress` hears of the bytes still to go.
     ///
     /// # Errors
     /// What the process answered, or that it did not.
-    pub async fn flush(self, remote: bool, on_progress: impl FnMut(u64)) -> Result<(), NodeError> {
-        self.ask(Request::Flush { remote }, on_progress).await.map(|_| ())
+    pub async fn flush(
+        self,
+        scope: FlushScope,
+        wait: bool,
+        on_progress: impl FnMut(u64),
+    ) -> Result<(), NodeError> {
+        let remote = scope == FlushScope::Store;
+        self.ask(Request::Flush { remote, wait }, on_progress).await.map(|_| ())
     }
 
     async fn ask(
@@ -235,7 +285,8 @@ impl Client {
         loop {
             let mut line = String::new();
             self.reader.get_mut().set_limit(LINE_BYTES_MAX);
-            let read = tokio::time::timeout(SILENCE_TIMEOUT, self.reader.read_line(&mut line)).await;
+            let read =
+                tokio::time::timeout(SILENCE_TIMEOUT, self.reader.read_line(&mut line)).await;
             match read {
                 Err(_) => return Err(self.no_answer(&"it is silent")),
                 Ok(Err(error)) => return Err(self.no_answer(&error)),
@@ -253,7 +304,7 @@ impl Client {
         }
     }
 
-    fn no_answer(&self, reason: &impl std::fmt::Display) -> NodeError {
+    fn no_answer(&self, reason: &impl fmt::Display) -> NodeError {
         let (name, process) = (self.name.clone(), self.process());
         NodeError::NoAnswer { name, process, reason: reason.to_string() }
     }

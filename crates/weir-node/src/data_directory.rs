@@ -82,8 +82,8 @@ impl DataDirectory {
 
     /// Where the process that serves a volume answers verbs.
     #[must_use]
-    pub fn control_socket(&self, volume: &str) -> PathBuf {
-        self.path.join("control").join(format!("{volume}.sock"))
+    pub fn control_socket(&self, id: VolumeId) -> PathBuf {
+        self.path.join("control").join(format!("{id}.sock"))
     }
 }
 
@@ -103,10 +103,12 @@ mod tests {
         let directory = DataDirectory::at(Path::new("/var/lib/a weir")).unwrap();
         assert_eq!(directory.store_url(), "file:///var/lib/a%20weir/store");
         assert_eq!(directory.nbd_socket("demo"), Path::new("/var/lib/a weir/nbd/demo.sock"));
-        assert_eq!(directory.control_socket("d"), Path::new("/var/lib/a weir/control/d.sock"));
+        let id = VolumeId([1; 16]);
+        let named = |path: &Path| path.strip_prefix("/var/lib/a weir").unwrap().to_owned();
+        assert_eq!(named(&directory.volume(id)), Path::new("volumes").join("01".repeat(16)));
         assert_eq!(
-            directory.volume(VolumeId([1; 16])),
-            Path::new("/var/lib/a weir/volumes/01010101010101010101010101010101")
+            named(&directory.control_socket(id)),
+            Path::new("control").join("01".repeat(16) + ".sock")
         );
         assert!(DataDirectory::at(Path::new("")).is_err());
     }

@@ -6,10 +6,13 @@ use weir_device::{
     ByteRange, Device, DeviceError, Extent, IoHeader, MemoryDevice, Segment, SharedBuf, WriteFlags,
     WriteZeroesFlags,
 };
+use weir_log::LogVolume;
 
 /// The bottom of a volume's stack.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
+    /// A log volume.
+    Log(Rc<LogVolume>),
     /// Memory of this process: for measuring the front end. Nothing survives.
     Memory(Rc<MemoryDevice>),
 }
@@ -18,6 +21,7 @@ pub enum Endpoint {
 macro_rules! dispatch {
     ($self:ident, $device:ident => $call:expr) => {
         match $self {
+            Self::Log($device) => $call,
             Self::Memory($device) => $call,
         }
     };

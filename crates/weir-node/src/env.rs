@@ -14,6 +14,8 @@ use crate::error::NodeError;
 
 /// Where Linux says which boot this is.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+/// Where Linux says how the machine is called.
+const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// Makes the environment of one shard thread, whose background tasks run on `workers`.
 pub(crate) fn real(workers: Handle, boot_id: [u8; 16]) -> Env {
@@ -34,6 +36,13 @@ pub(crate) fn read_boot_id() -> Result<[u8; 16], NodeError> {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "not an identity");
         NodeError::io("reading", BOOT_ID_FILE, source)
     })
+}
+
+/// How this machine is called.
+pub(crate) fn read_node_name() -> Result<String, NodeError> {
+    std::fs::read_to_string(HOST_NAME_FILE)
+        .map(|name| name.trim().to_owned())
+        .map_err(|source| NodeError::io("reading", HOST_NAME_FILE, source))
 }
 
 #[derive(Debug)]
@@ -70,7 +79,9 @@ impl Random for KernelRandom {
         let mut filled = 0;
         while filled < bytes.len() {
             // An interrupted call is made again; the kernel has no other way to fail once it has booted.
-            if let Ok(count) = rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            if let Ok(count) =
+                rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty())
+            {
                 filled += count;
             }
         }

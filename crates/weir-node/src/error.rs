@@ -4,6 +4,11 @@ use std::io;
 
 use weir_device::{DeviceError, ErrorKind};
 use weir_disk::DiskError;
+use weir_frontend::nbd::NbdError;
+use weir_log::LogError;
+use weir_store::StoreError;
+
+use crate::control::ProcessId;
 
 /// An error of a node.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +29,8 @@ pub enum NodeError {
     Served {
         /// Name of the volume.
         name: String,
-        /// Process id, or what is known of it.
-        process: String,
+        /// The process.
+        process: ProcessId,
         /// Where it is served, as " at URI"; empty where unknown.
         place: String,
     },
@@ -66,7 +71,9 @@ pub enum NodeError {
         reason: &'static str,
     },
     /// An address that other machines reach, without TLS.
-    #[error("{address} can be reached from other machines, and NBD there is neither encrypted nor authenticated")]
+    #[error(
+        "{address} can be reached from other machines, and NBD there is neither encrypted nor authenticated"
+    )]
     NotLoopback {
         /// The address.
         address: String,
@@ -84,14 +91,31 @@ pub enum NodeError {
     NoAnswer {
         /// Name of the volume.
         name: String,
-        /// Process id, or what is known of it.
-        process: String,
+        /// The process.
+        process: ProcessId,
         /// What happened instead.
         reason: String,
     },
+    /// The store names a volume by something that is no identity.
+    #[error("volume {name:?} has the identity {id:?}, which is none")]
+    Identity {
+        /// Name of the volume.
+        name: String,
+        /// What the store says.
+        id: String,
+    },
+    /// The volume or the catalog of the store failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The volume failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A front end failed.
+    #[error(transparent)]
+    Frontend(#[from] NbdError),
     /// A local file failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -117,8 +141,12 @@ impl NodeError {
             Self::SizeNeeded { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
+            Self::Identity { .. } => ErrorKind::Corrupt,
+            Self::Log(source) => source.kind(),
+            Self::Store(source) => source.kind(),
             Self::Device(source) => source.kind(),
             Self::Disk(source) => source.kind(),
+            Self::Frontend(source) => source.kind(),
         }
     }
 
@@ -130,8 +158,8 @@ impl NodeError {
                 Some("use it where it is served, or end that process with SIGTERM first".to_owned())
             }
             Self::OtherSize { name, .. } => Some(format!(
-                "leave --size away to serve it as it is; `weir volume resize {name}` is how a volume will change its \
-                 size, once this build has it"
+                "leave --size away to serve it as it is; `weir volume resize {name}` changes a size, in a version that \
+                 has it"
             )),
             Self::SizeNeeded { name, .. } => {
                 Some(format!("create it by giving a size: weir up {name} --size 10G"))

@@ -2,18 +2,23 @@
 
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 use weir_disk::EngineChoice;
+use weir_log::MemoryFrameCache;
 
 use crate::env;
 use crate::error::NodeError;
-use crate::shard::{Shard, ShardContext};
+use crate::shard::{Shard, ShardContext, Shared};
 
 /// Most shards unless told otherwise. One keeps up with what one NBD client can ask; four serve a busy host.
 const SHARDS_DEFAULT_MAX: usize = 4;
 /// Most worker threads. They compress and wait for the store; more than this would crowd out the shards.
 const WORKERS_MAX: usize = 8;
+/// Decoded frames kept in memory, in bytes: half of the 512 MiB that a node may use for buffers.
+const FRAME_CACHE_BYTES_MAX: u64 = 256 << 20;
 
 /// How many threads a node has, and how they reach the disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,10 +50,16 @@ impl Node {
             .enable_all()
             .build()
             .map_err(|source| NodeError::io("starting", "worker threads", source))?;
-        let boot_id = env::read_boot_id()?;
         let count = config.shards.unwrap_or_else(|| cpus.min(SHARDS_DEFAULT_MAX)).max(1);
+        let shared = Shared {
+            engine: config.engine,
+            workers: workers.handle().clone(),
+            boot_id: env::read_boot_id()?,
+            cache: Arc::new(MemoryFrameCache::new(FRAME_CACHE_BYTES_MAX)),
+            node_name: env::read_node_name()?.into(),
+        };
         let shards = (0..count)
-            .map(|index| Shard::start(index, config.engine, workers.handle().clone(), boot_id))
+            .map(|index| Shard::start(index, shared.clone()))
             .collect::<Result<_, _>>()?;
         Ok(Self { shards, workers })
     }
@@ -70,7 +81,21 @@ impl Node {
         F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
         Work: Future<Output = T> + 'static,
     {
-        self.shards[shard % self.shards.len()].run(job).await
+        self.submit(shard, job)?.await.map_err(|_| NodeError::ShuttingDown)
+    }
+
+    /// [`Node::run`] without waiting: what the job returns comes through the channel.
+    pub(crate) fn submit<T, F, Work>(
+        &self,
+        shard: usize,
+        job: F,
+    ) -> Result<oneshot::Receiver<T>, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        self.shards[shard % self.shards.len()].submit(job)
     }
 
     /// Ends the node without waiting for background work that the store does not answer.

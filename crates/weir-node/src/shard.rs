@@ -1,7 +1,9 @@
 //! A shard: one OS thread with a tokio `current_thread` runtime, on which volumes live with everything they own.
 
+use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tokio::runtime::Handle;
@@ -9,17 +11,37 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use weir_device::{Env, LocalBoxFuture};
 use weir_disk::{Disks, EngineChoice};
+use weir_log::FrameCache;
 
 use crate::env;
 use crate::error::NodeError;
 
 /// What lives on a shard's thread besides volumes.
-#[derive(Debug)]
 pub struct ShardContext {
     /// Local files, through this thread's own engine.
     pub disks: Disks,
     /// Clocks, randomness, tasks.
     pub env: Env,
+    /// Decoded frames of objects: the one thing that all shards share.
+    pub cache: Arc<dyn FrameCache>,
+    /// How this node is called in messages to others.
+    pub node_name: Arc<str>,
+}
+
+impl fmt::Debug for ShardContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardContext").field("disks", &self.disks).finish_non_exhaustive()
+    }
+}
+
+/// What every shard of a node gets.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) engine: EngineChoice,
+    pub(crate) workers: Handle,
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) cache: Arc<dyn FrameCache>,
+    pub(crate) node_name: Arc<str>,
 }
 
 type Job = Box<dyn FnOnce(Rc<ShardContext>) -> LocalBoxFuture<'static, ()> + Send>;
@@ -33,17 +55,12 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// Starts a thread and returns once its disk engine runs.
-    pub(crate) fn start(
-        index: usize,
-        engine: EngineChoice,
-        workers: Handle,
-        boot_id: [u8; 16],
-    ) -> Result<Self, NodeError> {
+    pub(crate) fn start(index: usize, shared: Shared) -> Result<Self, NodeError> {
         let (jobs, receiver) = mpsc::unbounded_channel();
         let (ready, started) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("shard-{index}"))
-            .spawn(move || run(engine, workers, boot_id, receiver, &ready))
+            .spawn(move || run(shared, receiver, &ready))
             .map_err(|source| NodeError::io("starting", "a shard thread", source))?;
         match started.recv() {
             Ok(Ok(())) => Ok(Self { jobs: Some(jobs), thread: Some(thread) }),
@@ -52,9 +69,9 @@ impl Shard {
         }
     }
 
-    /// Runs `job` on the shard's thread and returns what it returned. The job runs to its end even if the returned
-    /// future is dropped.
-    pub(crate) async fn run<T, F, Work>(&self, job: F) -> Result<T, NodeError>
+    /// Starts `job` on the shard's thread; what it returns comes through the channel. The job runs to its end even if
+    /// the channel is dropped.
+    pub(crate) fn submit<T, F, Work>(&self, job: F) -> Result<oneshot::Receiver<T>, NodeError>
     where
         T: Send + 'static,
         F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
@@ -69,7 +86,7 @@ impl Shard {
         });
         let jobs = self.jobs.as_ref().ok_or(NodeError::ShuttingDown)?;
         jobs.send(boxed).map_err(|_| NodeError::ShuttingDown)?;
-        receiver.await.map_err(|_| NodeError::ShuttingDown)
+        Ok(receiver)
     }
 }
 
@@ -85,9 +102,7 @@ impl Drop for Shard {
 }
 
 fn run(
-    engine: EngineChoice,
-    workers: Handle,
-    boot_id: [u8; 16],
+    shared: Shared,
     mut jobs: mpsc::UnboundedReceiver<Job>,
     ready: &std::sync::mpsc::Sender<Result<(), NodeError>>,
 ) {
@@ -101,8 +116,13 @@ fn run(
         }
     };
     LocalSet::new().block_on(&runtime, async move {
-        let context = match Disks::new(engine) {
-            Ok(disks) => Rc::new(ShardContext { disks, env: env::real(workers, boot_id) }),
+        let context = match Disks::new(shared.engine) {
+            Ok(disks) => Rc::new(ShardContext {
+                disks,
+                env: env::real(shared.workers, shared.boot_id),
+                cache: shared.cache,
+                node_name: shared.node_name,
+            }),
             Err(error) => {
                 let _ = ready.send(Err(NodeError::Disk(error)));
                 return;

@@ -1,12 +1,11 @@
 //! Listening sockets: unix sockets that are replaced only when nobody listens on them, TCP on loopback.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 
 use crate::error::NodeError;
 
@@ -36,12 +35,8 @@ impl Drop for BoundSocket {
 
 /// Listens on `path` with the permissions `mode`. An abandoned socket there is replaced; anything else is an error.
 pub(crate) fn bind_unix(path: &Path, mode: u32) -> Result<(UnixListener, BoundSocket), NodeError> {
+    clear_place(path)?;
     let shown = path.display().to_string();
-    let length = path.as_os_str().len();
-    if length > SOCKET_PATH_BYTES_MAX {
-        return Err(NodeError::SocketPath { path: shown, length, limit: SOCKET_PATH_BYTES_MAX });
-    }
-    remove_abandoned(path, &shown)?;
     let failed = |source| NodeError::io("listening on", shown.clone(), source);
     let listener = UnixListener::bind(path).map_err(failed)?;
     let bound = BoundSocket { path: path.to_owned(), inode: identity(path).map_err(failed)? };
@@ -49,12 +44,19 @@ pub(crate) fn bind_unix(path: &Path, mode: u32) -> Result<(UnixListener, BoundSo
     Ok((listener, bound))
 }
 
-fn remove_abandoned(path: &Path, shown: &str) -> Result<(), NodeError> {
-    let in_use = |reason| NodeError::SocketInUse { path: shown.to_owned(), reason };
+/// Makes sure that a socket can be made at `path`: removes an abandoned one, and refuses anything else.
+pub(crate) fn clear_place(path: &Path) -> Result<(), NodeError> {
+    let shown = &path.display().to_string();
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_BYTES_MAX {
+        let (path, limit) = (shown.clone(), SOCKET_PATH_BYTES_MAX);
+        return Err(NodeError::SocketPath { path, length, limit });
+    }
+    let in_use = |reason| NodeError::SocketInUse { path: shown.clone(), reason };
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(NodeError::io("looking at", shown, source)),
+        Err(source) => return Err(NodeError::io("looking at", shown.clone(), source)),
     };
     if !metadata.file_type().is_socket() {
         return Err(in_use("it is not a socket"));
@@ -63,31 +65,25 @@ fn remove_abandoned(path: &Path, shown: &str) -> Result<(), NodeError> {
         Ok(_) => Err(in_use("another process listens on it")),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
-                .map_err(|source| NodeError::io("replacing", shown, source))
+                .map_err(|source| NodeError::io("replacing", shown.clone(), source))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // Full of waiting connections: somebody listens.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(in_use("another process listens on it"))
         }
-        Err(source) => Err(NodeError::io("trying", shown, source)),
+        Err(source) => Err(NodeError::io("trying", shown.clone(), source)),
     }
 }
 
-/// Listens on a TCP address. Off loopback only with `insecure`.
-pub(crate) async fn bind_tcp(
-    address: &str,
-    insecure: bool,
-) -> Result<(TcpListener, SocketAddr), NodeError> {
+/// Refuses a TCP address that other machines reach, unless `insecure`.
+pub(crate) async fn check_tcp(address: &str, insecure: bool) -> Result<(), NodeError> {
     let failed = |source| NodeError::io("listening on", address, source);
-    let resolved: Vec<SocketAddr> =
-        tokio::net::lookup_host(address).await.map_err(failed)?.collect();
-    if !insecure && !resolved.iter().all(|found| found.ip().is_loopback()) {
+    let mut resolved = tokio::net::lookup_host(address).await.map_err(failed)?;
+    if !insecure && !resolved.all(|found| found.ip().is_loopback()) {
         return Err(NodeError::NotLoopback { address: address.to_owned() });
     }
-    let listener = TcpListener::bind(resolved.as_slice()).await.map_err(failed)?;
-    let local = listener.local_addr().map_err(failed)?;
-    Ok((listener, local))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -131,13 +127,14 @@ mod tests {
 
     #[tokio::test]
     async fn tcp_stays_on_loopback_unless_told_otherwise() {
-        let (_, local) = bind_tcp("127.0.0.1:0", false).await.unwrap();
-        assert!(local.ip().is_loopback() && local.port() != 0);
-        assert!(matches!(
-            bind_tcp("0.0.0.0:0", false).await,
-            Err(NodeError::NotLoopback { .. })
-        ));
-        assert!(bind_tcp("0.0.0.0:0", true).await.is_ok());
-        assert!(bind_tcp("nonsense", false).await.is_err());
+        check_tcp("127.0.0.1:0", false).await.unwrap();
+        check_tcp("[::1]:10809", false).await.unwrap();
+        check_tcp("localhost:10809", false).await.unwrap();
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:10809"] {
+            let error = check_tcp(address, false).await.unwrap_err();
+            assert!(matches!(error, NodeError::NotLoopback { .. }), "{address}: {error}");
+            check_tcp(address, true).await.unwrap();
+        }
+        assert!(check_tcp("nonsense", false).await.is_err());
     }
 }

@@ -2,9 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use weir_disk::EngineChoice;
+use weir_log::catalog::VolumeName;
+use weir_log::{Compression, VolumeOptions};
+use weir_node::EngineChoice;
 
 use crate::size::Size;
 
@@ -36,7 +39,13 @@ pub(crate) struct Global {
     #[arg(long, value_name = "URL", env = "WEIR_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// Form of log lines on standard error
-    #[arg(long, value_name = "FORM", env = "WEIR_LOG_FORMAT", global = true, default_value = "text")]
+    #[arg(
+        long,
+        value_name = "FORM",
+        env = "WEIR_LOG_FORMAT",
+        global = true,
+        default_value = "text"
+    )]
     pub(crate) log_format: LogFormat,
     /// How local files are reached
     #[arg(long, value_name = "ENGINE", env = "WEIR_DISK_ENGINE", global = true, hide = true)]
@@ -98,7 +107,8 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct Up {
     /// Name of the volume
-    pub(crate) name: String,
+    #[arg(value_parser = volume_name)]
+    pub(crate) name: VolumeName,
     /// Create the volume with this size if there is none of that name: bytes, or 10G
     #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
     pub(crate) size: Option<Size>,
@@ -124,12 +134,74 @@ pub(crate) struct Up {
     /// Give up writes in a local journal that the volume has gone on without
     #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
     pub(crate) discard_journal: bool,
+    /// How bytes are kept
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
     /// What keeps the bytes: memory is for measuring the front end, and forgets everything
     #[arg(long, value_name = "KIND", hide = true, default_value = "log")]
     pub(crate) endpoint: EndpointKind,
     /// Run this with the URI in WEIR_URI, and stop when it ends
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Settings of the log volume. None of them changes what is promised.
+#[derive(Args, Debug)]
+pub(crate) struct Tuning {
+    /// Largest local journal; it grows by 64 MiB as it is needed
+    #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", default_value = "1G")]
+    #[arg(hide_env_values = true)]
+    journal: Size,
+    /// Bytes that make an object
+    #[arg(long, value_name = "SIZE", env = "WEIR_BATCH", default_value = "8M")]
+    #[arg(hide_env_values = true)]
+    batch: Size,
+    /// Longest time in seconds that a write waits for its object
+    #[arg(long, value_name = "SECONDS", env = "WEIR_BATCH_AGE", default_value_t = 5.0)]
+    #[arg(hide_env_values = true, value_parser = seconds)]
+    batch_age: f64,
+    /// How objects are compressed, where it helps
+    #[arg(long, value_name = "KIND", env = "WEIR_COMPRESSION", default_value = "lz4")]
+    #[arg(hide_env_values = true)]
+    compression: CompressionKind,
+}
+
+/// How objects are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CompressionKind {
+    /// Fast.
+    Lz4,
+    /// Smaller.
+    Zstd,
+    /// Not at all.
+    None,
+}
+
+impl Tuning {
+    /// The settings as the volume takes them.
+    pub(crate) fn volume_options(&self) -> VolumeOptions {
+        let mut options = VolumeOptions::default();
+        let segments = self.journal.0.div_ceil(options.journal.segment_bytes);
+        options.journal.segments_max = u32::try_from(segments).unwrap_or(u32::MAX);
+        options.batch.bytes = self.batch.0;
+        options.batch.age = Duration::from_secs_f64(self.batch_age);
+        options.batch.age_small = options.batch.age_small.max(options.batch.age);
+        options.compression = match self.compression {
+            CompressionKind::Lz4 => Compression::Lz4,
+            CompressionKind::Zstd => Compression::Zstd,
+            CompressionKind::None => Compression::None,
+        };
+        options
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| (0.01..=86_400.0).contains(n));
+    number.ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 86400"))
+}
+
+fn volume_name(text: &str) -> Result<VolumeName, String> {
+    VolumeName::new(text).map_err(|error| error.to_string())
 }
 
 /// What keeps the bytes.
@@ -146,8 +218,9 @@ pub(crate) enum EndpointKind {
 pub(crate) enum VolumeCommand {
     /// Create a volume
     Create {
-        /// Name: 1 to 64 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`
-        name: String,
+        /// Name: 1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
         /// Size in bytes, or with K, M, G, T, as 10G
         #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
         size: Size,
@@ -164,7 +237,8 @@ pub(crate) enum VolumeCommand {
     /// Show one volume
     Show {
         /// Name of the volume
-        name: String,
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
         /// Form of the output
         #[command(flatten)]
         output: Output,
@@ -172,7 +246,11 @@ pub(crate) enum VolumeCommand {
     /// Delete a volume and everything in it
     Delete {
         /// Name of the volume
-        name: String,
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Delete it although a node did not close it
+        #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
+        take_over: bool,
         /// Do not ask
         #[arg(long, env = "WEIR_YES", hide_env_values = true)]
         yes: bool,
@@ -180,7 +258,8 @@ pub(crate) enum VolumeCommand {
     /// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
     Flush {
         /// Name of the volume
-        name: String,
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
         /// To the store
         #[arg(long, env = "WEIR_REMOTE", hide_env_values = true)]
         remote: bool,

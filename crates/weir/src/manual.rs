@@ -20,7 +20,7 @@ pub(crate) fn pages(directory: Option<&Path>) -> Result<(), Failure> {
     let mut command = Cli::command();
     command.build();
     let Some(directory) = directory else {
-        return output::print(&render(&command, "weir")?);
+        return output::print(&render(&command)?);
     };
     let failed = |path: &Path, error: std::io::Error| {
         Failure::new(format!("writing {}: {error}", path.display()))
@@ -32,10 +32,9 @@ pub(crate) fn pages(directory: Option<&Path>) -> Result<(), Failure> {
     })
 }
 
-fn render(command: &Command, name: &str) -> Result<String, Failure> {
+fn render(command: &Command) -> Result<String, Failure> {
     let mut page = Vec::new();
-    let titled = command.clone().name(name.to_owned());
-    clap_mangen::Man::new(titled)
+    clap_mangen::Man::new(command.clone())
         .render(&mut page)
         .map_err(|error| Failure::new(format!("writing the manual: {error}")))?;
     Ok(String::from_utf8_lossy(&page).into_owned())
@@ -46,7 +45,7 @@ fn write_pages(
     name: &str,
     write: &mut impl FnMut(&str, String) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    write(name, render(command, name)?)?;
+    write(name, render(command)?)?;
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         write_pages(verb, &format!("{name}-{}", verb.get_name()), write)?;
     }

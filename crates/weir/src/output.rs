@@ -25,12 +25,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{text}\n"))
 }
 
-/// Writes rows under headings, without lines around them.
+/// Writes rows under headings, if there are any, without lines around them.
 pub(crate) fn print_table(headings: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(headings.iter().copied());
+    if !headings.is_empty() {
+        table.set_header(headings.iter().copied());
+    }
     table.add_rows(rows);
     let lines = table.to_string();
     let text: String = lines.lines().map(|line| format!("{}\n", line.trim())).collect();

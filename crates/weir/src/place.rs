@@ -2,13 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_node::DataDirectory;
+use weir_node::{DataDirectory, Home};
 
 use crate::cli::Global;
 use crate::failure::Failure;
 
-/// What `--data-dir` says, or its default.
-pub(crate) fn data_directory(global: &Global) -> Result<DataDirectory, Failure> {
+/// What `--data-dir` and `--store` say, or their defaults.
+pub(crate) fn home(global: &Global) -> Result<Home, Failure> {
+    let data = data_directory(global)?;
+    let store_url = global.store.clone().unwrap_or_else(|| data.store_url());
+    Ok(Home { data, store_url })
+}
+
+fn data_directory(global: &Global) -> Result<DataDirectory, Failure> {
     let path = match &global.data_dir {
         Some(path) => path.clone(),
         None => {
@@ -21,11 +27,6 @@ pub(crate) fn data_directory(global: &Global) -> Result<DataDirectory, Failure> 
         }
     };
     Ok(DataDirectory::at(&path)?)
-}
-
-/// URL of the store: `--store`, or the embedded one.
-pub(crate) fn store_url(global: &Global, directory: &DataDirectory) -> String {
-    global.store.clone().unwrap_or_else(|| directory.store_url())
 }
 
 fn default_path(root: bool, data_home: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {

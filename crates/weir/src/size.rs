@@ -24,8 +24,9 @@ impl FromStr for Size {
         let unit: u128 = if suffix.is_empty() {
             1
         } else {
-            let found =
-                SUFFIXES.iter().position(|c| suffix.eq_ignore_ascii_case(c.encode_utf8(&mut [0; 4])));
+            let found = SUFFIXES
+                .iter()
+                .position(|c| suffix.eq_ignore_ascii_case(c.encode_utf8(&mut [0; 4])));
             1 << (10 * (found.ok_or_else(form)? + 1))
         };
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -93,7 +94,9 @@ mod tests {
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains("no size"), "{text}: {error}");
         }
-        for text in ["8E", "16E", "18446744073709551616", "99999999999999999999999999999999999999999T"] {
+        for text in
+            ["8E", "16E", "18446744073709551616", "99999999999999999999999999999999999999999T"]
+        {
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains("at most 9223372036854771712 bytes"), "{text}: {error}");
         }
@@ -104,9 +107,13 @@ mod tests {
 
     #[test]
     fn bytes_are_shown_for_people() {
-        for (bytes, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (10 << 30, "10.0 GiB"), (1536, "1.5 KiB")]
-        {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (10 << 30, "10.0 GiB"),
+            (1536, "1.5 KiB"),
+        ] {
             assert_eq!(human(bytes), text);
         }
         assert_eq!(Size(u64::MAX).to_string(), "15.9 EiB");
