@@ -133,8 +133,7 @@ impl SimFile {
 
     pub(crate) async fn sync(&self) -> Result<(), DiskError> {
         let file = self.file;
-        let start = |state: &mut State| Action::Sync { file, covered: state.log_end(file) };
-        let result = self.mounted.operate(start).await;
+        let result = self.mounted.operate(|state| state.start_sync(file)).await;
         result.map_err(|errno| self.error(DiskOperation::Sync, None, errno))
     }
 

@@ -251,108 +251,133 @@ impl Medium {
                 self.log_start += count as u64;
                 let dropped: Vec<Undo> = self.log.drain(..count).collect();
                 let fate = Fate::draw(random, count);
-                self.undo(&dropped, fate, random);
+                self.undo(&dropped, &[], fate, random);
                 // Sectors that were put back are durable; the others may be lost yet.
                 self.doomed.extend(dropped);
             }
         }
     }
 
-    /// Puts back what some of `dropped` replaced, except where a later write of the log covers it.
-    fn undo(&mut self, dropped: &[Undo], fate: Fate, random: &mut SimRandom) {
-        let entries: Vec<&Undo> = dropped.iter().collect();
-        let mut settled = SectorSet::covering(&entries, self.sector_bytes);
+    /// The process died: whoever reads next reads from the disk again and finds out what a failed sync gave up. What
+    /// is there then is there to stay.
+    pub(super) fn settle_doomed(&mut self, random: &mut SimRandom) {
+        let doomed = std::mem::take(&mut self.doomed);
+        let settled = std::mem::take(&mut self.settled);
+        if doomed.is_empty() {
+            return;
+        }
+        let fate = Fate::draw(random, doomed.len());
+        self.undo(&doomed, &settled, fate, random);
+        let ends = doomed.iter().map(|entry| entry.offset + entry.len);
+        self.durable_len = self.durable_len.max(ends.max().unwrap_or(0));
+    }
+
+    /// Puts back what some of `lost` replaced, except where a later write of the log covers it.
+    fn undo(
+        &mut self,
+        lost: &[Undo],
+        settled: &[(usize, Range<u64>)],
+        fate: Fate,
+        random: &mut SimRandom,
+    ) {
+        let entries: Vec<&Undo> = lost.iter().collect();
+        let mut undoing = Undoing::new(&mut self.bytes, random, self.sector_bytes, &entries);
         for later in &self.log {
-            for (sector, _) in sectors_of(later.offset, later.len, self.sector_bytes) {
-                settled.insert(sector);
-            }
+            undoing.settle(&(later.offset..later.offset + later.len));
         }
-        let mut losses = Losses::default();
-        for (number, entry) in dropped.iter().enumerate().rev() {
-            let fate = fate.of_write(number, random);
-            let bytes = &mut self.bytes;
-            undo_entry(entry, fate, &mut settled, bytes, self.sector_bytes, random, &mut losses);
-        }
+        undoing.walk(&entries, settled, fate);
     }
 
     /// Power was lost: every write in the log is kept or lost, sector by sector.
     pub(super) fn lose_power(&mut self, random: &mut SimRandom) -> Losses {
-        let mut losses = Losses::default();
         if self.log.is_empty() && self.doomed.is_empty() {
-            return losses;
+            return Losses::default();
         }
         let log = std::mem::take(&mut self.log);
         let doomed = std::mem::take(&mut self.doomed);
-        let settled_ranges = std::mem::take(&mut self.settled);
+        let settled = std::mem::take(&mut self.settled);
         self.log_start += log.len() as u64;
         let entries: Vec<&Undo> = doomed.iter().chain(&log).collect();
-        let mut settled = SectorSet::covering(&entries, self.sector_bytes);
         let fate = Fate::draw(random, entries.len());
-        let mut kept_end = self.durable_len;
-        let mut settled_ranges = settled_ranges.iter().rev().peekable();
-        for (number, entry) in entries.iter().enumerate().rev() {
-            while let Some((_, range)) = settled_ranges.next_if(|(after, _)| number < *after) {
-                for (sector, _) in
-                    sectors_of(range.start, range.end - range.start, self.sector_bytes)
-                {
-                    settled.insert(sector);
-                }
-            }
-            let fate = fate.of_write(number, random);
-            let bytes = &mut self.bytes;
-            let end = undo_entry(
-                entry,
-                fate,
-                &mut settled,
-                bytes,
-                self.sector_bytes,
-                random,
-                &mut losses,
-            );
-            kept_end = kept_end.max(end);
-        }
-        self.len = kept_end;
-        self.durable_len = kept_end;
+        let mut undoing = Undoing::new(&mut self.bytes, random, self.sector_bytes, &entries);
+        let kept_end = undoing.walk(&entries, &settled, fate);
+        let losses = undoing.losses;
+        self.len = self.durable_len.max(kept_end);
+        self.durable_len = self.len;
         losses
     }
 }
 
-/// Undoes one write as `fate` says, except in sectors that a later write settled. Returns where its last kept byte ends.
-fn undo_entry(
-    entry: &Undo,
-    fate: WriteFate,
-    settled: &mut SectorSet,
-    bytes: &mut SparseBytes,
+/// A walk back through writes, newest first, that undoes some of them.
+struct Undoing<'a> {
+    bytes: &'a mut SparseBytes,
+    random: &'a mut SimRandom,
     sector_bytes: u64,
-    random: &mut SimRandom,
-    losses: &mut Losses,
-) -> u64 {
-    let (mut kept, mut lost, mut kept_end) = (0, 0, 0);
-    for (sector, part) in sectors_of(entry.offset, entry.len, sector_bytes) {
-        let keep = match fate {
-            WriteFate::Keep => true,
-            WriteFate::Lose => false,
-            WriteFate::Tear(kept) => random.chance(kept, 256),
-        };
-        if keep {
-            kept += 1;
-            kept_end = part.end;
-            settled.insert(sector);
-        } else {
-            lost += 1;
-            if !entry.only_length && !settled.contains(sector) {
-                restore(entry, part, bytes);
-            }
+    /// Sectors with a newer write that stays: older ones no longer matter there.
+    settled: SectorSet,
+    losses: Losses,
+}
+
+impl<'a> Undoing<'a> {
+    fn new(
+        bytes: &'a mut SparseBytes,
+        random: &'a mut SimRandom,
+        sector_bytes: u64,
+        entries: &[&Undo],
+    ) -> Self {
+        let settled = SectorSet::covering(entries, sector_bytes);
+        Self { bytes, random, sector_bytes, settled, losses: Losses::default() }
+    }
+
+    fn settle(&mut self, range: &Range<u64>) {
+        for (sector, _) in sectors_of(range.start, range.end - range.start, self.sector_bytes) {
+            self.settled.insert(sector);
         }
     }
-    losses.sectors_kept += kept;
-    losses.sectors_lost += lost;
-    match (kept, lost) {
-        (_, 0) => losses.writes_kept += 1,
-        (0, _) => losses.writes_lost += 1,
-        _ => losses.writes_torn += 1,
+
+    /// Undoes writes as `fate` says. `settled` are ranges that became durable after so many of the writes. Returns
+    /// where the last byte that was kept ends.
+    fn walk(&mut self, entries: &[&Undo], settled: &[(usize, Range<u64>)], fate: Fate) -> u64 {
+        let mut settled = settled.iter().rev().peekable();
+        let mut kept_end = 0;
+        for (number, entry) in entries.iter().enumerate().rev() {
+            while let Some((_, range)) = settled.next_if(|(after, _)| number < *after) {
+                self.settle(range);
+            }
+            let fate = fate.of_write(number, self.random);
+            kept_end = kept_end.max(self.undo_entry(entry, fate));
+        }
+        kept_end
     }
-    kept_end
+
+    fn undo_entry(&mut self, entry: &Undo, fate: WriteFate) -> u64 {
+        let (mut kept, mut lost, mut kept_end) = (0, 0, 0);
+        for (sector, part) in sectors_of(entry.offset, entry.len, self.sector_bytes) {
+            let keep = match fate {
+                WriteFate::Keep => true,
+                WriteFate::Lose => false,
+                WriteFate::Tear(kept) => self.random.chance(kept, 256),
+            };
+            if keep {
+                kept += 1;
+                kept_end = part.end;
+                self.settled.insert(sector);
+            } else {
+                lost += 1;
+                if !entry.only_length && !self.settled.contains(sector) {
+                    restore(entry, part, self.bytes);
+                }
+            }
+        }
+        self.losses.sectors_kept += kept;
+        self.losses.sectors_lost += lost;
+        match (kept, lost) {
+            (_, 0) => self.losses.writes_kept += 1,
+            (0, _) => self.losses.writes_lost += 1,
+            _ => self.losses.writes_torn += 1,
+        }
+        kept_end
+    }
 }
 
 fn restore(entry: &Undo, part: Range<u64>, bytes: &mut SparseBytes) {

@@ -5,7 +5,7 @@
 //! - [`SimDisk::crash_power`] also loses any subset of the sectors whose writes no successful sync covers. A sync
 //!   covers what had ended when it started; a write in flight beside it is not covered.
 //! - A failed sync may drop what it should have made durable, at once or at the next loss of power, and the next sync
-//!   succeeds all the same. (Real files are kinder: after a failed sync, every later one on that handle fails too.)
+//!   succeeds all the same. A process that starts later reads what is really left. (Real files are kinder: after a failed sync, every later one on that handle fails too.)
 //!
 //! Creating, removing and locking files is durable when the call returns, as on real disks, where each of them syncs
 //! the directory. Time is tokio's: run it on a paused clock. The same seed and the same calls give the same bytes.
