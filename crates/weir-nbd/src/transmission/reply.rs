@@ -3,6 +3,7 @@
 use super::{Cookie, ReplyStyle};
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64};
 use crate::error::ProtocolError;
+use crate::handshake::ALLOCATION_CONTEXT_ID;
 use crate::limits::{CHUNK_BYTES_MAX, EXTENTS_MAX, MESSAGE_BYTES_MAX};
 use crate::numbers::{
     CHUNK_ERROR_BIT, ChunkCode, ChunkFlags, EXTENDED_REPLY_MAGIC, ErrorCode, SIMPLE_REPLY_MAGIC,
@@ -125,11 +126,11 @@ impl ReplyTo {
         put_u32(out, length);
     }
 
-    /// Appends the whole answer to a block-status request. Only in styles with chunks.
+    /// Appends the whole answer to a block-status request in `base:allocation`. Only in styles with chunks.
     ///
     /// # Panics
     /// Without extents, with more than [`EXTENTS_MAX`], or with lengths beyond what the style can carry.
-    pub fn block_status(&self, out: &mut Vec<u8>, context: u32, extents: &[ExtentStatus]) {
+    pub fn block_status(&self, out: &mut Vec<u8>, extents: &[ExtentStatus]) {
         assert!(!extents.is_empty(), "a block-status reply holds at least one extent");
         assert!(extents.len() <= EXTENTS_MAX, "a block-status reply is bounded");
         let count = len_u32(extents.len());
@@ -137,7 +138,7 @@ impl ReplyTo {
             ReplyStyle::Simple => unreachable!("block status is refused without chunks"),
             ReplyStyle::Structured => {
                 self.chunk(out, ChunkFlags::DONE, ChunkCode::BLOCK_STATUS, 4 + 8 * count);
-                put_u32(out, context);
+                put_u32(out, ALLOCATION_CONTEXT_ID);
                 for extent in extents {
                     let fits =
                         "a compact request asks for less than 4 GiB, and its flags are 32 bits";
@@ -147,7 +148,7 @@ impl ReplyTo {
             }
             ReplyStyle::Extended => {
                 self.chunk(out, ChunkFlags::DONE, ChunkCode::BLOCK_STATUS_EXT, 8 + 16 * count);
-                put_u32(out, context);
+                put_u32(out, ALLOCATION_CONTEXT_ID);
                 put_u32(out, count);
                 for extent in extents {
                     put_u64(out, extent.length);
