@@ -18,7 +18,7 @@ use crate::location::Location;
 use crate::memory::Memory;
 use crate::remote::Remote;
 use crate::retry::retry_noting;
-use crate::{Place, RetryPolicy, StoreCounters, StoreError};
+use crate::{Faults, Place, RetryPolicy, StoreCounters, StoreError};
 
 /// A store of objects. Cheap to clone; clones share counters.
 ///
@@ -56,6 +56,13 @@ impl Store {
     pub fn from_object_store(inner: Arc<dyn object_store::ObjectStore>, url: String) -> Self {
         let url: Arc<str> = url.into();
         Self::of(Arc::clone(&url), Arc::new(Remote::new(url, inner)), ATTEMPT_TIMEOUT)
+    }
+
+    /// The same store with faults injected below the checks. Its counters start at zero.
+    #[must_use]
+    pub fn with_faults(self, faults: Faults) -> Self {
+        let backend = faults.wrap(Arc::clone(&self.inner.url), Arc::clone(&self.inner.backend));
+        Self::of(Arc::clone(&self.inner.url), backend, self.inner.attempt_timeout)
     }
 
     /// The same store with another limit on one attempt. Its counters start at zero.
