@@ -4,8 +4,8 @@ use crate::Finding;
 
 /// Widest code line, as rustfmt has it.
 const CODE_COLUMNS_MAX: usize = 100;
-/// Widest comment line: prose with code names in it does not break well at 100.
-const COMMENT_COLUMNS_MAX: usize = 120;
+/// Widest line with a comment or a text in it: prose with code names in it does not break well at 100.
+const PROSE_COLUMNS_MAX: usize = 120;
 /// Longest Rust file.
 pub(crate) const FILE_LINES_MAX: usize = 800;
 /// Above this (tests aside) a file gets a note.
@@ -161,8 +161,9 @@ pub(crate) fn lines(file: &str, text: &str, is_rust: bool) -> Vec<Finding> {
             add("blanks", "a tab".to_owned());
         }
         let start = line.trim_start();
-        let is_comment = start.starts_with("//") || start.starts_with('#');
-        let max = if is_comment { COMMENT_COLUMNS_MAX } else { CODE_COLUMNS_MAX };
+        let is_text = line.contains('"') || line.ends_with('\\');
+        let is_prose = is_text || start.starts_with("//") || start.starts_with('#');
+        let max = if is_prose { PROSE_COLUMNS_MAX } else { CODE_COLUMNS_MAX };
         let columns = line.chars().count();
         let checked = !file.ends_with(".toml") && !line.contains("://");
         if checked && columns > max {
