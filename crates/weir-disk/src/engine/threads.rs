@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use tokio::sync::oneshot;
 use weir_device::{AlignedBuf, SharedBuf};
 
+use crate::engine::sync_gate::SyncGroup;
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
 use crate::engine::{OpenFile, SyncKind};
 use crate::error::{DiskError, DiskOperation};
@@ -173,11 +174,28 @@ impl ThreadEngine {
         }
     }
 
-    pub(crate) async fn sync(&self, file: &Arc<OpenFile>, kind: SyncKind) -> Result<(), DiskError> {
-        let open = Arc::clone(file);
-        match self.run(move || open.after_sync(sync_blocking(&open, kind))).await {
-            Some(result) => result,
-            None => Err(stopped(file, DiskOperation::Sync)),
+    /// Runs the sync of a group, and of all groups that form meanwhile.
+    pub(crate) fn start_sync(&self, file: &Arc<OpenFile>, group: SyncGroup) {
+        let mut job = SyncJob { file: Arc::clone(file), group: Some(group) };
+        self.enqueue(Box::new(move || {
+            while let Some(group) = job.group.take() {
+                let result = sync_blocking(&job.file, group.kind);
+                job.group = job.file.syncs.finish(group, result);
+            }
+        }));
+    }
+}
+
+/// Syncs to be run; tells the file when they never are.
+struct SyncJob {
+    file: Arc<OpenFile>,
+    group: Option<SyncGroup>,
+}
+
+impl Drop for SyncJob {
+    fn drop(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.file.syncs.give_up(group);
         }
     }
 }

@@ -33,6 +33,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weir_device::{AlignedBuf, SharedBuf};
 
+use crate::engine::sync_gate::SyncGroup;
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
 use crate::engine::{OpenFile, SyncKind};
 use crate::error::{DiskError, DiskOperation};
@@ -58,7 +59,8 @@ struct KernelSlice {
 enum Transfer {
     Read(AlignedBuf),
     Write(Vec<SharedBuf>),
-    Sync(SyncKind),
+    /// The group is gone when it has been answered.
+    Sync(Option<SyncGroup>),
 }
 
 /// An operation with the kernel.
@@ -184,8 +186,12 @@ impl UringEngine {
         }
     }
 
-    pub(crate) async fn sync(&self, file: &Arc<OpenFile>, kind: SyncKind) -> Result<(), DiskError> {
-        self.run(file, Transfer::Sync(kind), 0, 0).await.1
+    /// Runs the sync of a group, and of all groups that form meanwhile.
+    pub(crate) fn start_sync(&self, file: &Arc<OpenFile>, group: SyncGroup) {
+        // The group's callers are answered by the gate: nobody waits for the slot.
+        let running =
+            Running { abandoned: true, ..Running::new(file, Transfer::Sync(Some(group)), 0, 0) };
+        self.shared.start(running);
     }
 
     async fn run(
@@ -195,18 +201,10 @@ impl UringEngine {
         offset: u64,
         wanted_bytes: usize,
     ) -> (Transfer, Result<(), DiskError>) {
-        if wanted_bytes == 0 && !matches!(transfer, Transfer::Sync(_)) {
+        if wanted_bytes == 0 {
             return (transfer, Ok(()));
         }
-        let running = Running {
-            transfer,
-            file: Arc::clone(file),
-            offset,
-            wanted_bytes,
-            done_bytes: 0,
-            waker: None,
-            abandoned: false,
-        };
+        let running = Running::new(file, transfer, offset, wanted_bytes);
         let slot = self.shared.start(running);
         Reply { shared: Rc::clone(&self.shared), slot }.await
     }
@@ -303,13 +301,22 @@ enum Step {
 }
 
 impl Running {
+    fn new(file: &Arc<OpenFile>, transfer: Transfer, offset: u64, wanted_bytes: usize) -> Self {
+        let file = Arc::clone(file);
+        let (done_bytes, waker, abandoned) = (0, None, false);
+        Self { transfer, file, offset, wanted_bytes, done_bytes, waker, abandoned }
+    }
+
     /// Decides after a completion: `None` if there is more to do, else the result of the operation.
     fn after(&mut self, result: i32) -> Option<Result<(), DiskError>> {
-        let operation = match self.transfer {
+        let operation = match &mut self.transfer {
             Transfer::Read(_) => DiskOperation::Read,
             Transfer::Write(_) => DiskOperation::Write,
-            Transfer::Sync(_) => {
-                return Some(self.file.after_sync(errno_of(result).map_or(Ok(()), Err)));
+            Transfer::Sync(group) => {
+                // An interrupted sync is not repeated: a second one could succeed without the failure of the first.
+                let ended = group.take().expect("a sync with the kernel has callers to answer");
+                *group = self.file.syncs.finish(ended, errno_of(result).map_or(Ok(()), Err));
+                return if group.is_some() { None } else { Some(Ok(())) };
             }
         };
         match errno_of(result) {
@@ -357,10 +364,10 @@ fn next_entry(running: &mut Running, slices: &mut Vec<KernelSlice>) -> squeue::E
             let len = entry_len(slices.len());
             opcode::Writev::new(fd, slices.as_ptr().cast(), len).offset(at).build()
         }
-        Transfer::Sync(kind) => {
-            let flags = match kind {
-                SyncKind::Data => types::FsyncFlags::DATASYNC,
-                SyncKind::DataAndMetadata => types::FsyncFlags::empty(),
+        Transfer::Sync(group) => {
+            let flags = match group.as_ref().map(|group| group.kind) {
+                Some(SyncKind::Data) => types::FsyncFlags::DATASYNC,
+                _ => types::FsyncFlags::empty(),
             };
             opcode::Fsync::new(fd).flags(flags).build()
         }
