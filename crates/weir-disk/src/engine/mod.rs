@@ -34,8 +34,8 @@ pub(crate) enum SyncKind {
     DataAndMetadata,
 }
 
-/// An open descriptor and what every engine has to know about it. Operations in flight hold a reference, so that the
-/// descriptor outlives them.
+/// An open descriptor and what every engine has to know about it. Operations in flight hold a
+/// reference, so that the descriptor outlives them.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) fd: OwnedFd,

@@ -1,12 +1,14 @@
 //! One sync of a file at a time; those who come meanwhile share the next one.
 //!
-//! The kernel reports lost writes of a file once per descriptor. Of two syncs side by side one may take that report and
-//! the other succeed and be heard first, though it should have covered the same writes. One at a time, with the
-//! failure kept for all that follow, nothing slips through; and merging is what a disk wants anyway.
+//! The kernel reports lost writes of a file once per descriptor. Of two syncs side by side one may
+//! take that report and the other succeed and be heard first, though it should have covered the
+//! same writes. One at a time, with the failure kept for all that follow, nothing slips through;
+//! and merging is what a disk wants anyway.
 //!
 //! Invariants
 //!  G1. A caller is answered by a sync that started after it called.
-//!  G2. While a sync runs no other is started for the file; whoever runs it goes on until nobody waits.
+//!  G2. While a sync runs no other is started for the file; whoever runs it goes on until nobody
+//!      waits.
 //!  G3. After a failure every answer is that failure.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +46,8 @@ impl SyncGate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a sync. Where a group comes back, the caller has to see to it that it and all later ones are run.
+    /// Asks for a sync. Where a group comes back, the caller has to see to it that it and all later
+    /// ones are run.
     pub(crate) fn join(
         &self,
         kind: SyncKind,
@@ -59,7 +62,8 @@ impl SyncGate {
         (answered, group)
     }
 
-    /// The sync of a group has ended: answers it, and gives the next group to be run, if there is one.
+    /// The sync of a group has ended: answers it, and gives the next group to be run, if there is
+    /// one.
     pub(crate) fn finish(&self, group: SyncGroup, result: Result<(), Errno>) -> Option<SyncGroup> {
         let mut state = self.lock();
         if let Err(errno) = result {

@@ -1,8 +1,8 @@
-//! The thread-pool engine: blocking calls on a few threads, for kernels and containers without io_uring, and for the
-//! calls that io_uring is not used for (opening, listing, locking).
+//! The thread-pool engine: blocking calls on a few threads, for kernels and containers without
+//! io_uring, and for the calls that io_uring is not used for (opening, listing, locking).
 //!
-//! A job owns its buffers and a reference to its file, so that nothing dies under a blocking call when the future that
-//! waits for it is dropped.
+//! A job owns its buffers and a reference to its file, so that nothing dies under a blocking call
+//! when the future that waits for it is dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,8 +26,8 @@ const THREADS_MAX: usize = 4;
 type Job = Box<dyn FnOnce() + Send>;
 
 struct Queue {
-    /// As long as the callers' own queues. Jobs wait here and not in their futures, so that an operation goes on when its
-    /// future is not polled, or dropped.
+    /// As long as the callers' own queues. Jobs wait here and not in their futures, so that an
+    /// operation goes on when its future is not polled, or dropped.
     jobs: VecDeque<Job>,
     idle_threads: usize,
     closed: bool,
@@ -103,8 +103,8 @@ impl ThreadEngine {
         Self { pool: Rc::new(Pool { shared, threads: Vec::new().into(), threads_max }) }
     }
 
-    /// Runs `job` on a thread, to its end even if the future is dropped. `None` if no thread could be started, or the
-    /// job panicked.
+    /// Runs `job` on a thread, to its end even if the future is dropped. `None` if no thread could
+    /// be started, or the job panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -245,7 +245,8 @@ fn write_blocking(file: &OpenFile, pieces: &[SharedBuf], offset: u64) -> Result<
     Ok(())
 }
 
-/// An interrupted sync is not repeated: a second one could succeed without the failure of the first.
+/// An interrupted sync is not repeated: a second one could succeed without the failure of the
+/// first.
 fn sync_blocking(file: &OpenFile, kind: SyncKind) -> Result<(), Errno> {
     match kind {
         SyncKind::Data => rustix::fs::fdatasync(&file.fd),
