@@ -1,7 +1,7 @@
 //! Files, directories and locks of a simulated disk, as the process under test holds them.
 //!
-//! A handle belongs to the process that opened it. After a crash its operations never end, as if the process that
-//! waits for them were gone; it should be dropped.
+//! A handle belongs to the process that opened it. After a crash its operations never end, as if
+//! the process that waits for them were gone; it should be dropped.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -133,8 +133,7 @@ impl SimFile {
 
     pub(crate) async fn sync(&self) -> Result<(), DiskError> {
         let file = self.file;
-        let start = |state: &mut State| Action::Sync { file, covered: state.log_end(file) };
-        let result = self.mounted.operate(start).await;
+        let result = self.mounted.operate(|state| state.start_sync(file)).await;
         result.map_err(|errno| self.error(DiskOperation::Sync, None, errno))
     }
 

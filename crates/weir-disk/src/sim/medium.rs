@@ -1,12 +1,13 @@
 //! One simulated file: what reads see, and what would be left of it after a loss of power.
 //!
-//! The bytes are the newest state. Every write that is not durable has an entry in the undo log with the bytes that it
-//! replaced, in the order in which the writes reached the disk; a crash walks the log backwards and puts back, sector by
-//! sector, what the lost writes replaced.
+//! The bytes are the newest state. Every write that is not durable has an entry in the undo log
+//! with the bytes that it replaced, in the order in which the writes reached the disk; a crash
+//! walks the log backwards and puts back, sector by sector, what the lost writes replaced.
 //!
 //! Invariants
 //!  M1. Undoing all of `log` and then all of `doomed`, newest first, gives the durable bytes.
-//!  M2. An entry leaves the log only through a sync that started after the write ended, a failed sync, or a crash.
+//!  M2. An entry leaves the log only through a sync that started after the write ended, a failed
+//!      sync, or a crash.
 //!  M3. `durable_len <= len`.
 
 use std::collections::VecDeque;
@@ -22,7 +23,8 @@ struct Undo {
     len: u64,
     /// What the write replaced; `None` is zeroes.
     old: Option<Box<[u8]>>,
-    /// Neither the old nor the new bytes are anything but zeroes: only the length of the file changed.
+    /// Neither the old nor the new bytes are anything but zeroes: only the length of the file
+    /// changed.
     only_length: bool,
 }
 
@@ -36,8 +38,8 @@ pub(super) struct Losses {
     pub(super) sectors_lost: u64,
 }
 
-/// How a crash chooses among unsynced writes. Each crash of each file draws one: independent coins per sector alone
-/// would almost never keep or lose everything.
+/// How a crash chooses among unsynced writes. Each crash of each file draws one: independent coins
+/// per sector alone would almost never keep or lose everything.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     KeepAll,
@@ -177,7 +179,8 @@ impl Medium {
         self.write_part(offset, content, 0..len);
     }
 
-    /// A write of which each sector reached the disk `kept` times in 256. Returns whether it was torn.
+    /// A write of which each sector reached the disk `kept` times in 256. Returns whether it was
+    /// torn.
     pub(super) fn write_torn(
         &mut self,
         offset: u64,
@@ -186,7 +189,8 @@ impl Medium {
         random: &mut SimRandom,
     ) -> bool {
         let (mut any_kept, mut any_lost) = (false, false);
-        // Neighbours that are both kept go in one piece, so that a zeroed range does not become a thousand entries.
+        // Neighbours that are both kept go in one piece, so that a zeroed range does not become a
+        // thousand entries.
         let mut run: Option<Range<u64>> = None;
         for (_, part) in sectors_of(offset, content.len(), self.sector_bytes) {
             if random.chance(kept, 256) {
@@ -237,8 +241,8 @@ impl Medium {
         assert!(self.durable_len <= self.len, "M3: durable bytes are within the file");
     }
 
-    /// A sync failed, as Linux fails it: what it covered may stay as it is, may count as clean though it is not durable,
-    /// or may be dropped at once.
+    /// A sync failed, as Linux fails it: what it covered may stay as it is, may count as clean
+    /// though it is not durable, or may be dropped at once.
     pub(super) fn fail_sync(&mut self, covered: u64, random: &mut SimRandom) {
         let count = index(covered.saturating_sub(self.log_start)).min(self.log.len());
         match random.below(3) {
@@ -251,108 +255,133 @@ impl Medium {
                 self.log_start += count as u64;
                 let dropped: Vec<Undo> = self.log.drain(..count).collect();
                 let fate = Fate::draw(random, count);
-                self.undo(&dropped, fate, random);
+                self.undo(&dropped, &[], fate, random);
                 // Sectors that were put back are durable; the others may be lost yet.
                 self.doomed.extend(dropped);
             }
         }
     }
 
-    /// Puts back what some of `dropped` replaced, except where a later write of the log covers it.
-    fn undo(&mut self, dropped: &[Undo], fate: Fate, random: &mut SimRandom) {
-        let entries: Vec<&Undo> = dropped.iter().collect();
-        let mut settled = SectorSet::covering(&entries, self.sector_bytes);
+    /// The process died: whoever reads next reads from the disk again and finds out what a failed
+    /// sync gave up. What is there then is there to stay.
+    pub(super) fn settle_doomed(&mut self, random: &mut SimRandom) {
+        let doomed = std::mem::take(&mut self.doomed);
+        let settled = std::mem::take(&mut self.settled);
+        if doomed.is_empty() {
+            return;
+        }
+        let fate = Fate::draw(random, doomed.len());
+        self.undo(&doomed, &settled, fate, random);
+        let ends = doomed.iter().map(|entry| entry.offset + entry.len);
+        self.durable_len = self.durable_len.max(ends.max().unwrap_or(0));
+    }
+
+    /// Puts back what some of `lost` replaced, except where a later write of the log covers it.
+    fn undo(
+        &mut self,
+        lost: &[Undo],
+        settled: &[(usize, Range<u64>)],
+        fate: Fate,
+        random: &mut SimRandom,
+    ) {
+        let entries: Vec<&Undo> = lost.iter().collect();
+        let mut undoing = Undoing::new(&mut self.bytes, random, self.sector_bytes, &entries);
         for later in &self.log {
-            for (sector, _) in sectors_of(later.offset, later.len, self.sector_bytes) {
-                settled.insert(sector);
-            }
+            undoing.settle(&(later.offset..later.offset + later.len));
         }
-        let mut losses = Losses::default();
-        for (number, entry) in dropped.iter().enumerate().rev() {
-            let fate = fate.of_write(number, random);
-            let bytes = &mut self.bytes;
-            undo_entry(entry, fate, &mut settled, bytes, self.sector_bytes, random, &mut losses);
-        }
+        undoing.walk(&entries, settled, fate);
     }
 
     /// Power was lost: every write in the log is kept or lost, sector by sector.
     pub(super) fn lose_power(&mut self, random: &mut SimRandom) -> Losses {
-        let mut losses = Losses::default();
         if self.log.is_empty() && self.doomed.is_empty() {
-            return losses;
+            return Losses::default();
         }
         let log = std::mem::take(&mut self.log);
         let doomed = std::mem::take(&mut self.doomed);
-        let settled_ranges = std::mem::take(&mut self.settled);
+        let settled = std::mem::take(&mut self.settled);
         self.log_start += log.len() as u64;
         let entries: Vec<&Undo> = doomed.iter().chain(&log).collect();
-        let mut settled = SectorSet::covering(&entries, self.sector_bytes);
         let fate = Fate::draw(random, entries.len());
-        let mut kept_end = self.durable_len;
-        let mut settled_ranges = settled_ranges.iter().rev().peekable();
-        for (number, entry) in entries.iter().enumerate().rev() {
-            while let Some((_, range)) = settled_ranges.next_if(|(after, _)| number < *after) {
-                for (sector, _) in
-                    sectors_of(range.start, range.end - range.start, self.sector_bytes)
-                {
-                    settled.insert(sector);
-                }
-            }
-            let fate = fate.of_write(number, random);
-            let bytes = &mut self.bytes;
-            let end = undo_entry(
-                entry,
-                fate,
-                &mut settled,
-                bytes,
-                self.sector_bytes,
-                random,
-                &mut losses,
-            );
-            kept_end = kept_end.max(end);
-        }
-        self.len = kept_end;
-        self.durable_len = kept_end;
+        let mut undoing = Undoing::new(&mut self.bytes, random, self.sector_bytes, &entries);
+        let kept_end = undoing.walk(&entries, &settled, fate);
+        let losses = undoing.losses;
+        self.len = self.durable_len.max(kept_end);
+        self.durable_len = self.len;
         losses
     }
 }
 
-/// Undoes one write as `fate` says, except in sectors that a later write settled. Returns where its last kept byte ends.
-fn undo_entry(
-    entry: &Undo,
-    fate: WriteFate,
-    settled: &mut SectorSet,
-    bytes: &mut SparseBytes,
+/// A walk back through writes, newest first, that undoes some of them.
+struct Undoing<'a> {
+    bytes: &'a mut SparseBytes,
+    random: &'a mut SimRandom,
     sector_bytes: u64,
-    random: &mut SimRandom,
-    losses: &mut Losses,
-) -> u64 {
-    let (mut kept, mut lost, mut kept_end) = (0, 0, 0);
-    for (sector, part) in sectors_of(entry.offset, entry.len, sector_bytes) {
-        let keep = match fate {
-            WriteFate::Keep => true,
-            WriteFate::Lose => false,
-            WriteFate::Tear(kept) => random.chance(kept, 256),
-        };
-        if keep {
-            kept += 1;
-            kept_end = part.end;
-            settled.insert(sector);
-        } else {
-            lost += 1;
-            if !entry.only_length && !settled.contains(sector) {
-                restore(entry, part, bytes);
-            }
+    /// Sectors with a newer write that stays: older ones no longer matter there.
+    settled: SectorSet,
+    losses: Losses,
+}
+
+impl<'a> Undoing<'a> {
+    fn new(
+        bytes: &'a mut SparseBytes,
+        random: &'a mut SimRandom,
+        sector_bytes: u64,
+        entries: &[&Undo],
+    ) -> Self {
+        let settled = SectorSet::covering(entries, sector_bytes);
+        Self { bytes, random, sector_bytes, settled, losses: Losses::default() }
+    }
+
+    fn settle(&mut self, range: &Range<u64>) {
+        for (sector, _) in sectors_of(range.start, range.end - range.start, self.sector_bytes) {
+            self.settled.insert(sector);
         }
     }
-    losses.sectors_kept += kept;
-    losses.sectors_lost += lost;
-    match (kept, lost) {
-        (_, 0) => losses.writes_kept += 1,
-        (0, _) => losses.writes_lost += 1,
-        _ => losses.writes_torn += 1,
+
+    /// Undoes writes as `fate` says. `settled` are ranges that became durable after so many of the
+    /// writes. Returns where the last byte that was kept ends.
+    fn walk(&mut self, entries: &[&Undo], settled: &[(usize, Range<u64>)], fate: Fate) -> u64 {
+        let mut settled = settled.iter().rev().peekable();
+        let mut kept_end = 0;
+        for (number, entry) in entries.iter().enumerate().rev() {
+            while let Some((_, range)) = settled.next_if(|(after, _)| number < *after) {
+                self.settle(range);
+            }
+            let fate = fate.of_write(number, self.random);
+            kept_end = kept_end.max(self.undo_entry(entry, fate));
+        }
+        kept_end
     }
-    kept_end
+
+    fn undo_entry(&mut self, entry: &Undo, fate: WriteFate) -> u64 {
+        let (mut kept, mut lost, mut kept_end) = (0, 0, 0);
+        for (sector, part) in sectors_of(entry.offset, entry.len, self.sector_bytes) {
+            let keep = match fate {
+                WriteFate::Keep => true,
+                WriteFate::Lose => false,
+                WriteFate::Tear(kept) => self.random.chance(kept, 256),
+            };
+            if keep {
+                kept += 1;
+                kept_end = part.end;
+                self.settled.insert(sector);
+            } else {
+                lost += 1;
+                if !entry.only_length && !self.settled.contains(sector) {
+                    restore(entry, part, self.bytes);
+                }
+            }
+        }
+        self.losses.sectors_kept += kept;
+        self.losses.sectors_lost += lost;
+        match (kept, lost) {
+            (_, 0) => self.losses.writes_kept += 1,
+            (0, _) => self.losses.writes_lost += 1,
+            _ => self.losses.writes_torn += 1,
+        }
+        kept_end
+    }
 }
 
 fn restore(entry: &Undo, part: Range<u64>, bytes: &mut SparseBytes) {

@@ -1,7 +1,8 @@
 //! The state of a simulated disk: files, names, locks, operations in flight, and faults.
 //!
-//! Nothing runs in the background. An operation in flight has a due time; whoever touches the disk next first carries
-//! out everything that has become due, in that order. So an operation ends whether or not its future is still there.
+//! Nothing runs in the background. An operation in flight has a due time; whoever touches the disk
+//! next first carries out everything that has become due, in that order. So an operation ends
+//! whether or not its future is still there.
 //!
 //! Invariants
 //!  S1. An operation is either in flight, or finished and waiting for its future, or forgotten.
@@ -45,6 +46,8 @@ pub(super) enum Action {
     Sync {
         file: FileId,
         covered: u64,
+        /// Syncs of the file that had failed by then.
+        failures: u64,
     },
     CreateFile {
         path: Rc<str>,
@@ -76,6 +79,7 @@ struct BadRange {
 struct SimFileState {
     medium: Medium,
     path: Rc<str>,
+    sync_failures: u64,
 }
 
 /// Everything about one simulated disk.
@@ -185,7 +189,7 @@ impl State {
         match action {
             Action::Wait => Ok(()),
             Action::Write { file, offset, content } => self.write(file, offset, &content),
-            Action::Sync { file, covered } => self.sync(file, covered),
+            Action::Sync { file, covered, failures } => self.sync(file, covered, failures),
             Action::CreateFile { path } => self.create_file(&path),
             Action::CreateDirectory { path } => self.create_directory(&path),
             Action::Remove { path } => self.remove(&path),
@@ -249,7 +253,9 @@ impl State {
         })
     }
 
-    fn sync(&mut self, file: FileId, covered: u64) -> Result<(), Errno> {
+    /// A sync that another one overtook and failed beside must fail too: it covers the same lost
+    /// writes.
+    fn sync(&mut self, file: FileId, covered: u64, failures: u64) -> Result<(), Errno> {
         let rate = self.options.sync_errors_per_million;
         let mut result = self.unlucky(rate);
         if self.syncs_to_fail > 0 {
@@ -257,6 +263,9 @@ impl State {
             result = Err(Errno::IO);
         }
         let Some(state) = self.files.get_mut(&file) else { return Err(Errno::IO) };
+        if state.sync_failures != failures {
+            result = Err(Errno::IO);
+        }
         match result {
             Ok(()) => {
                 self.counters.syncs += 1;
@@ -264,13 +273,15 @@ impl State {
             }
             Err(_) => {
                 self.counters.syncs_failed += 1;
+                state.sync_failures += 1;
                 state.medium.fail_sync(covered, &mut self.random);
             }
         }
         result
     }
 
-    /// Reads from a file what is there now. A write in flight over the range shows in any of its sectors.
+    /// Reads from a file what is there now. A write in flight over the range shows in any of its
+    /// sectors.
     pub(super) fn read(
         &mut self,
         file: FileId,
@@ -312,10 +323,13 @@ impl State {
         self.files.get(&file).map(|state| state.medium.len()).ok_or(Errno::IO)
     }
 
-    /// Where the log of a file ends: what a sync that starts now covers.
-    pub(super) fn log_end(&mut self, file: FileId) -> u64 {
+    /// A sync that starts now.
+    pub(super) fn start_sync(&mut self, file: FileId) -> Action {
         self.advance(Instant::now());
-        self.files.get(&file).map_or(0, |state| state.medium.log_end())
+        let state = self.files.get(&file);
+        let covered = state.map_or(0, |state| state.medium.log_end());
+        let failures = state.map_or(0, |state| state.sync_failures);
+        Action::Sync { file, covered, failures }
     }
 
     pub(super) fn lookup(&self, path: &str) -> Result<FileId, Errno> {
@@ -335,7 +349,7 @@ impl State {
         }
         let file = FileId(self.fresh_id());
         let medium = Medium::new(self.options.sector_bytes);
-        self.files.insert(file, SimFileState { medium, path: Rc::clone(path) });
+        self.files.insert(file, SimFileState { medium, path: Rc::clone(path), sync_failures: 0 });
         self.names.insert(Rc::clone(path), file);
         Ok(())
     }
@@ -407,6 +421,9 @@ impl State {
         self.process += 1;
         let names = &self.names;
         self.files.retain(|file, state| names.get(&state.path) == Some(file));
+        for file in self.files.values_mut() {
+            file.medium.settle_doomed(&mut self.random);
+        }
     }
 
     fn half_carry_out(&mut self, action: Action) {
