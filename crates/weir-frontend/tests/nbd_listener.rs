@@ -107,3 +107,16 @@ fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
         server.stop().await;
     });
 }
+
+#[test]
+fn a_file_that_is_no_socket_is_never_replaced() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("disk.img");
+        tokio::fs::write(&path, b"precious").await.unwrap();
+        let exports = Rc::new(Shelf(TestDevice::new(SIZE)));
+        let error = serve_unix(&path, exports, listener()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exists);
+        assert_eq!(tokio::fs::read(&path).await.unwrap(), b"precious");
+    });
+}

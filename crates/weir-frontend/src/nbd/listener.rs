@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -117,18 +118,26 @@ pub async fn serve_unix<E: Exports + 'static>(
     let failed = |source| NbdError::ListenUnix { path: path.to_owned(), source };
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            match UnixStream::connect(path).await {
-                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                    tokio::fs::remove_file(path).await.map_err(failed)?;
-                    UnixListener::bind(path).map_err(failed)?
-                }
-                _ => return Err(failed(error)),
+            if !is_dead_socket(path).await {
+                return Err(failed(error));
             }
+            tokio::fs::remove_file(path).await.map_err(failed)?;
+            UnixListener::bind(path).map_err(failed)?
         }
         bound => bound.map_err(failed)?,
     };
     tracing::info!(path = %path.display(), "serving NBD");
     Ok(start(Socket::Unix(listener), None, Some(path.to_owned()), exports, options))
+}
+
+/// Whether `path` is a socket that nobody listens on. Connecting to a plain file is refused as well, so its type is
+/// looked at first: nobody's data is taken for a left-over.
+async fn is_dead_socket(path: &Path) -> bool {
+    let is_socket = tokio::fs::symlink_metadata(path)
+        .await
+        .is_ok_and(|metadata| metadata.file_type().is_socket());
+    let connected = UnixStream::connect(path).await;
+    is_socket && connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Serves `exports` on a TCP address.
