@@ -1,8 +1,8 @@
 //! A store in a local directory: one file per object, at the path that its key spells.
 //!
-//! Not `object_store::local::LocalFileSystem`, although that can sync files: it does not sync the directory when it finds
-//! a name taken, when it lists or when it deletes. Then a PUT whose first attempt was killed between link and sync
-//! is answered "exists", the journal lets go of the data, and a power cut takes the object away.
+//! Not `object_store::local::LocalFileSystem`, although that can sync files: it does not sync the directory when it
+//! finds a name taken, when it lists or when it deletes. Then a PUT whose first attempt was killed between link and
+//! sync is answered "exists", the journal lets go of the data, and a power cut takes the object away.
 //!
 //! Invariants
 //!  D1. A name appears only by linking a complete, synced file to it; nothing ever writes to a named file.
