@@ -213,7 +213,12 @@ impl Drop for Handle {
 
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Journal({})", self.handle.inner.file_name)
+        let inner = self.inner();
+        write!(f, "Journal({}", inner.file_name)?;
+        if let Ok(state) = inner.state.try_borrow() {
+            write!(f, ", {:?}, queue {} bytes", state.ring, state.queue.bytes())?;
+        }
+        f.write_str(")")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Files, directories and locks of a simulated disk, as the process under test holds them.
 //!
-//! A handle belongs to the process that opened it. After a crash its operations never end, as if the process that
-//! waits for them were gone; it should be dropped.
+//! A handle belongs to the process that opened it. After a crash its operations never end, as if
+//! the process that waits for them were gone; it should be dropped.
 
 use std::cell::RefCell;
 use std::future::pending;
