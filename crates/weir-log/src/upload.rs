@@ -146,9 +146,12 @@ fn poison_overlay(shared: &Shared, extent: &MergedExtent) {
 }
 
 async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
+    // Thousands of small writes take milliseconds to merge: not on the volume's thread.
+    let merging = shared.env.background(async move { (batch.merge(), batch) });
+    let Some((merged, batch)) = merging.await else { return };
     let mut payload = Vec::new();
     let mut extents = Vec::new();
-    for merged in batch.merge() {
+    for merged in merged {
         let mut kind = merged.kind;
         if kind == ExtentKind::Data {
             match gather_extent(shared, &merged).await {
