@@ -2,10 +2,16 @@
 
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use crate::directory::{Directory, RealDirectory};
 use crate::engine::Engine;
 use crate::engine::threads::ThreadEngine;
+use crate::engine::uring::UringEngine;
 use crate::error::DiskError;
+
+/// Threads for opening, listing and locking beside a ring: two, so that one slow directory does not hold up the rest.
+const HELPER_THREADS_MAX: usize = 2;
 
 /// Which engine to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,8 +73,28 @@ impl Disks {
 
 impl Engine {
     fn start(choice: EngineChoice) -> Result<Self, DiskError> {
-        let engine = Engine::Threads(ThreadEngine::new());
+        let engine = match choice {
+            EngineChoice::Threads => Self::Threads(ThreadEngine::new()),
+            EngineChoice::Uring => {
+                Self::uring().map_err(|source| DiskError::UringRefused { source })?
+            }
+            EngineChoice::Auto => match Self::uring() {
+                Ok(engine) => engine,
+                Err(errno) => {
+                    tracing::warn!(
+                        error = %errno,
+                        "io_uring is not available (see sysctl kernel.io_uring_disabled and the \
+                         container's seccomp profile); using threads"
+                    );
+                    Self::Threads(ThreadEngine::new())
+                }
+            },
+        };
         tracing::info!(engine = engine.name(), ?choice, "disk engine started");
         Ok(engine)
+    }
+
+    fn uring() -> Result<Self, Errno> {
+        Ok(Self::Uring(UringEngine::new()?, ThreadEngine::with_threads(HELPER_THREADS_MAX)))
     }
 }

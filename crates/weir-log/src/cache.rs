@@ -105,8 +105,7 @@ mod tests {
     use weir_journal::Epoch;
 
     fn key(seq: u64) -> FrameKey {
-        let object =
-            ObjectId { stream: VolumeId([0; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) };
+        let object = ObjectId { stream: VolumeId([0; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) };
         FrameKey { object, index: 0 }
     }
 

@@ -214,7 +214,9 @@ pub async fn create(
         pending_deletions: Vec::new(),
     };
     // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
-    ManifestWriter::new(store.clone(), id, manifest).publish(env, &RetryPolicy::reads(), |_| {}).await?;
+    ManifestWriter::new(store.clone(), id, manifest)
+        .publish(env, &RetryPolicy::reads(), |_| {})
+        .await?;
     if !verb.publish_name(name, next, Some(id.into())).await? {
         return Err(exists());
     }

@@ -11,9 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_extent::{ExtentMap, PIECE_BYTES};
 
-use crate::format::checkpoint::{
-    CheckpointRoot, PieceRef, TableRecord, encode_page, encode_table,
-};
+use crate::format::checkpoint::{CheckpointRoot, PieceRef, TableRecord, encode_page, encode_table};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::{INDEX_PAGE_ENTRIES, TABLE_PIECE_ENTRIES};
 
@@ -104,8 +102,7 @@ impl EncodedCheckpoint {
         let mut chunks = vec![empty()];
         for (kind, number, bytes) in self.pieces {
             let mut chunk = chunks.last_mut().expect("at least one");
-            if !chunk.payload.is_empty()
-                && (chunk.payload.len() + bytes.len()) as u64 > chunk_bytes
+            if !chunk.payload.is_empty() && (chunk.payload.len() + bytes.len()) as u64 > chunk_bytes
             {
                 chunks.push(empty());
                 chunk = chunks.last_mut().expect("pushed just now");
@@ -177,8 +174,7 @@ impl CheckpointState {
             .into_iter()
             .map(|(number, records)| (PieceKind::Table, number, encode_table(&records)))
             .collect();
-        self.build =
-            Some(Build { as_of, committed, volume_size, table_entries, waiting, encoded });
+        self.build = Some(Build { as_of, committed, volume_size, table_entries, waiting, encoded });
     }
 
     /// Map pieces that stand in checkpoint objects of which less than half is still referenced. Table pieces in such
@@ -235,13 +231,8 @@ impl CheckpointState {
         chunk: &mut CheckpointChunk,
         id: ObjectId,
     ) -> Option<(u32, u32)> {
-        let reference = |number, offset, len| PieceRef {
-            number,
-            seq: id.seq,
-            epoch: id.epoch,
-            offset,
-            len,
-        };
+        let reference =
+            |number, offset, len| PieceRef { number, seq: id.seq, epoch: id.epoch, offset, len };
         for (kind, number, offset, len) in &chunk.pieces {
             self.dirty_pages.insert((*kind, number / INDEX_PAGE_ENTRIES));
             if *len == 0 {

@@ -151,7 +151,9 @@ fn publish_in_background(shared: &Rc<Shared>, root: ObjectId, as_of: u64) {
 pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     let published = {
         let mut manifest = shared.manifest.lock().await;
-        manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.checkpoint = Some(checkpoint)).await
+        manifest
+            .publish(&shared.env, &RetryPolicy::forever(), |m| m.checkpoint = Some(checkpoint))
+            .await
     };
     if let Err(error) = published {
         shared.fail(error);

@@ -50,7 +50,9 @@ pub enum LogError {
         volume: VolumeId,
     },
     /// Another writer has taken the volume over.
-    #[error("volume {volume}: epoch {ours} was replaced by another writer ({evidence}); this one stopped")]
+    #[error(
+        "volume {volume}: epoch {ours} was replaced by another writer ({evidence}); this one stopped"
+    )]
     Fenced {
         /// The volume.
         volume: VolumeId,
@@ -100,7 +102,9 @@ pub enum LogError {
         store: String,
     },
     /// An object does not decode or fails a checksum.
-    #[error("object {object}: {source}; restore it from a copy of the store, or run `weir volume check`")]
+    #[error(
+        "object {object}: {source}; restore it from a copy of the store, or run `weir volume check`"
+    )]
     Object {
         /// The object.
         object: ObjectId,
@@ -122,7 +126,9 @@ pub enum LogError {
         source: serde_json::Error,
     },
     /// Written by a newer Weir.
-    #[error("volume {volume}: {key} has format {found}, this Weir reads up to {known}; use a newer Weir")]
+    #[error(
+        "volume {volume}: {key} has format {found}, this Weir reads up to {known}; use a newer Weir"
+    )]
     FormatTooNew {
         /// The volume.
         volume: VolumeId,

@@ -1,7 +1,6 @@
 //! Loading the object map: the published checkpoint, then the objects after it up to the end of the gap-free run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -151,7 +150,11 @@ impl Loader<'_> {
         payload.and_then(|p| p.slice(piece.offset, piece.len)).ok_or_else(|| {
             self.object_error(
                 piece,
-                DecodeError::Field { what: "checkpoint piece", field: "offset", value: piece.offset.into() },
+                DecodeError::Field {
+                    what: "checkpoint piece",
+                    field: "offset",
+                    value: piece.offset.into(),
+                },
             )
         })
     }
@@ -162,7 +165,11 @@ impl Loader<'_> {
     }
 
     /// Follows index pages to the pieces they name.
-    async fn follow(&mut self, kind: PieceKind, pages: &[PieceRef]) -> Result<Vec<PieceRef>, LogError> {
+    async fn follow(
+        &mut self,
+        kind: PieceKind,
+        pages: &[PieceRef],
+    ) -> Result<Vec<PieceRef>, LogError> {
         self.fetch(pages).await?;
         let mut pieces = Vec::new();
         for page in pages {
@@ -311,7 +318,7 @@ pub(crate) async fn roll_forward(
     Ok(())
 }
 
-async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<Arc<ObjectHeader>, LogError> {
+async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<ObjectHeader, LogError> {
     let mut random = splitmix(seed);
     let policy = RetryPolicy::reads();
     let mut attempt = 0;
@@ -320,7 +327,7 @@ async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<Arc<Object
         let read = || get_header(&store, id);
         let got: Result<_, StoreError> = store.retry(&policy, &mut random, None, read).await;
         match got? {
-            Ok(header) => return Ok(Arc::new(header)),
+            Ok(header) => return Ok(header),
             Err(source) if attempt == crate::limits::RESOLVE_ATTEMPTS_MAX => {
                 return Err(LogError::Object { object: id, source });
             }

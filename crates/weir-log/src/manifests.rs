@@ -48,7 +48,11 @@ async fn numbers(store: &Store, volume: VolumeId) -> Result<Vec<u64>, LogError> 
 ///
 /// # Errors
 /// [`LogError::Inconsistent`] when the volume has none, or what the store says.
-pub async fn newest(store: &Store, env: &Env, volume: VolumeId) -> Result<Manifest, LogError> {
+pub(crate) async fn newest(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+) -> Result<Manifest, LogError> {
     let mut random = || env.random.next_u64();
     let policy = RetryPolicy::reads();
     for _ in 0..crate::limits::RESOLVE_ATTEMPTS_MAX {

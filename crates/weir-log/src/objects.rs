@@ -114,7 +114,10 @@ impl ObjectMap {
             if let Target::Linear(address) = mapping.target {
                 let (index, payload_offset) = split(address);
                 match self.table.get_mut(index) {
-                    Some(e) if u64::from(payload_offset) + mapping.len <= e.record.payload_len.into() => {
+                    Some(e)
+                        if u64::from(payload_offset) + mapping.len
+                            <= e.record.payload_len.into() =>
+                    {
                         e.live_bytes += mapping.len;
                     }
                     _ => return Err(mapping.offset),
@@ -145,13 +148,21 @@ impl ObjectMap {
             let displaced = |old: Mapping| {
                 if let Target::Linear(address) = old.target {
                     let entry = &mut table[split(address).0];
-                    assert!(entry.live_bytes >= old.len, "O2: an object cannot lose more than lives");
+                    assert!(
+                        entry.live_bytes >= old.len,
+                        "O2: an object cannot lose more than lives"
+                    );
                     entry.live_bytes -= old.len;
                 }
             };
             let done = match extent.kind {
                 ExtentKind::Data => {
-                    self.map.insert(offset, len, target_of(index, cursor.payload_offset), displaced);
+                    self.map.insert(
+                        offset,
+                        len,
+                        target_of(index, cursor.payload_offset),
+                        displaced,
+                    );
                     self.table[index.0 as usize].live_bytes += len;
                     cursor.payload_offset += len;
                     len

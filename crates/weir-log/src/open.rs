@@ -11,7 +11,9 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, VolumeId};
 use weir_disk::{Directory, LockGuard};
-use weir_journal::{AcceptLoss, Epoch, Identity, Journal, JournalId, PieceKind, PlacedPiece, Recovered};
+use weir_journal::{
+    AcceptLoss, Epoch, Identity, Journal, JournalId, PieceKind, PlacedPiece, Recovered,
+};
 use weir_store::{RetryPolicy, Store};
 
 use crate::cache::FrameCache;
@@ -143,7 +145,7 @@ async fn recover_journal(args: &OpenArgs, manifest: &Manifest) -> Result<LocalJo
         return create_journal(args).await;
     }
     let accept = if args.accept_loss { AcceptLoss::Yes } else { AcceptLoss::No };
-    let config = args.options.journal.clone();
+    let config = args.options.journal;
     let recovered =
         Journal::recover(&args.directory, JOURNAL_FILE, args.id, config, accept, &args.env).await?;
     let ours = recovered.identity.journal;
@@ -183,7 +185,9 @@ fn check_not_held(
 /// Writes in a superseded journal that no object held when the next owner began.
 fn unsent_writes(recovered: &Recovered, manifest: &Manifest) -> u64 {
     let successor = manifest.epochs.iter().find(|e| {
-        e.epoch > recovered.epoch.0 && e.journal.0 != recovered.identity.journal.0 && e.first_sequence.is_some()
+        e.epoch > recovered.epoch.0
+            && e.journal.0 != recovered.identity.journal.0
+            && e.first_sequence.is_some()
     });
     let sent = successor.and_then(|e| e.after_write).map(WriteMark::from).unwrap_or_default();
     let pieces = recovered.pieces.iter().map(|p| mark_of(&p.piece));
@@ -194,7 +198,7 @@ async fn create_journal(args: &OpenArgs) -> Result<LocalJournal, LogError> {
     let mut id = [0; 16];
     args.env.random.fill(&mut id);
     let identity = Identity { volume: args.id, journal: JournalId(id) };
-    let config = args.options.journal.clone();
+    let config = args.options.journal;
     let recovered =
         Journal::create(&args.directory, JOURNAL_FILE, identity, config, &args.env).await?;
     Ok(LocalJournal { recovered, is_new: true })
@@ -209,8 +213,12 @@ async fn begin_epoch(
     let newest = writer.current().newest_epoch().max(journal.recovered.epoch);
     let epoch = newest.next();
     let journal = journal.recovered.identity.journal;
-    let entry =
-        EpochEntry { epoch: epoch.0, first_sequence: None, after_write: None, journal: journal.into() };
+    let entry = EpochEntry {
+        epoch: epoch.0,
+        first_sequence: None,
+        after_write: None,
+        journal: journal.into(),
+    };
     let holder = Holder { node: args.node.clone(), journal: journal.into() };
     writer
         .publish(&args.env, &RetryPolicy::reads(), |m| {

@@ -105,14 +105,12 @@ impl Overlay {
         budget: usize,
     ) -> Option<u64> {
         let mut gone = Vec::new();
-        let mut seen = 0;
         let mut next = None;
-        for mapping in self.map.iter_range(from, i64::MAX as u64 - from) {
+        for (seen, mapping) in self.map.iter_range(from, i64::MAX as u64 - from).enumerate() {
             if seen == budget {
                 next = Some(mapping.offset);
                 break;
             }
-            seen += 1;
             let (_, position) = place_of(mapping.target);
             if position >= start && position < end {
                 gone.push((mapping.offset, mapping.len));

@@ -8,9 +8,7 @@ use weir_journal::{JournalPos, Pin};
 use crate::error::LogError;
 use crate::fetch;
 use crate::ids::ObjectId;
-use crate::limits::{
-    FRAME_BYTES, READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX,
-};
+use crate::limits::{FRAME_BYTES, READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX};
 use crate::objects::ObjectPlace;
 use crate::overlay::OverlayPlace;
 use crate::volume::{Shared, State};
@@ -129,7 +127,8 @@ pub(crate) async fn read(
     for attempt in 1.. {
         match read_once(shared, io.offset, buf).await {
             // The object may have gone because its bytes moved: look where they are now.
-            Err(error) if error.kind() == ErrorKind::NotFound && attempt < RESOLVE_ATTEMPTS_MAX => {}
+            Err(error) if error.kind() == ErrorKind::NotFound && attempt < RESOLVE_ATTEMPTS_MAX => {
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(DeviceError::new(ErrorKind::Corrupt, error.to_string()));
             }
@@ -156,9 +155,10 @@ async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<()
         });
     }
     let mut from_objects = Vec::new();
+    let mut rest = buf;
     for (part, pin) in parts {
-        let at = to_usize(part.offset - start);
-        let target = &mut buf[at..at + to_usize(part.len)];
+        let (target, behind) = rest.split_at_mut(to_usize(part.len));
+        rest = behind;
         match part.source {
             Source::Zero | Source::Hole => target.fill(0),
             Source::Poison => return Err(poisoned(shared, &part)),

@@ -79,8 +79,8 @@ fn next(shared: &Shared) -> Next {
         && let Some(batch) = &state.batch
     {
         let at = batch.due_at(&shared.options.batch, state.last_object_small);
-        let pressed = state.pipeline.in_flight() == 0
-            && shared.journal_percent_full() >= SEAL_FROM_PERCENT;
+        let pressed =
+            state.pipeline.in_flight() == 0 && shared.journal_percent_full() >= SEAL_FROM_PERCENT;
         if pressed || Instant::now() >= at {
             let small = batch.payload_bytes < shared.options.batch.small_bytes;
             state.seal();
@@ -101,12 +101,13 @@ fn next(shared: &Shared) -> Next {
 /// Reads the bytes of a merged extent back from the journal (mostly from its copies in RAM). `None` when they are
 /// damaged there.
 async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<SharedBuf> {
+    let len = usize::try_from(extent.len).expect("data extents of a batch fit in memory");
     let mut attempt = 0;
     loop {
         if shared.stopped.get() {
             return Some(SharedBuf::default());
         }
-        match shared.journal.read_shared(extent.position, extent.len).await {
+        match shared.journal.read_shared(extent.position, len).await {
             Ok(bytes) => return Some(bytes),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 attempt += 1;

@@ -311,11 +311,7 @@ impl Device for LogVolume {
         self.shared.state.borrow().size
     }
 
-    fn read(
-        &self,
-        io: IoHeader,
-        buf: &mut [u8],
-    ) -> impl Future<Output = Result<(), DeviceError>> {
+    fn read(&self, io: IoHeader, buf: &mut [u8]) -> impl Future<Output = Result<(), DeviceError>> {
         crate::read::read(&self.shared, io, buf)
     }
 
@@ -329,11 +325,7 @@ impl Device for LogVolume {
         self.append(io.offset, Payload::Data(data), io.len, flags.fua).await
     }
 
-    async fn write_zeroes(
-        &self,
-        io: IoHeader,
-        flags: WriteZeroesFlags,
-    ) -> Result<(), DeviceError> {
+    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
         check_bounds(&io, self.size())?;
         let payload = if flags.no_hole { Payload::Zero } else { Payload::Discard };
         self.append(io.offset, payload, io.len, flags.fua).await
@@ -350,11 +342,7 @@ impl Device for LogVolume {
         self.shared.check_failure()
     }
 
-    async fn extents(
-        &self,
-        io: IoHeader,
-        extents_max: usize,
-    ) -> Result<Vec<Extent>, DeviceError> {
+    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
         check_bounds(&io, self.size())?;
         Ok(crate::read::extents(&self.shared.state.borrow(), io.offset, io.len, extents_max))
     }

@@ -13,6 +13,8 @@ mod error;
 mod handshake;
 pub mod limits;
 mod numbers;
+#[cfg(test)]
+mod testing;
 mod transmission;
 
 pub use bytes::Decoded;

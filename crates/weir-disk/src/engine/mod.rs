@@ -3,6 +3,7 @@
 pub(crate) mod metadata;
 pub(crate) mod threads;
 mod transfer;
+pub(crate) mod uring;
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -11,12 +12,15 @@ use rustix::io::Errno;
 use weir_device::{AlignedBuf, SharedBuf};
 
 use crate::engine::threads::ThreadEngine;
+use crate::engine::uring::UringEngine;
 use crate::error::{DiskError, DiskOperation};
 
 /// An engine of one shard. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) enum Engine {
     Threads(ThreadEngine),
+    /// The ring, and threads for the calls that it is not used for.
+    Uring(UringEngine, ThreadEngine),
 }
 
 /// What a sync covers.
@@ -85,13 +89,14 @@ impl Engine {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Threads(_) => "threads",
+            Self::Uring(..) => "io_uring",
         }
     }
 
     /// The threads that run calls which io_uring does not do for us.
     pub(crate) fn helpers(&self) -> &ThreadEngine {
         match self {
-            Self::Threads(threads) => threads,
+            Self::Threads(threads) | Self::Uring(_, threads) => threads,
         }
     }
 
@@ -103,6 +108,7 @@ impl Engine {
     ) -> (AlignedBuf, Result<(), DiskError>) {
         match self {
             Self::Threads(threads) => threads.read(file, buf, offset).await,
+            Self::Uring(uring, _) => uring.read(file, buf, offset).await,
         }
     }
 
@@ -114,12 +120,14 @@ impl Engine {
     ) -> (Vec<SharedBuf>, Result<(), DiskError>) {
         match self {
             Self::Threads(threads) => threads.write(file, pieces, offset).await,
+            Self::Uring(uring, _) => uring.write(file, pieces, offset).await,
         }
     }
 
     pub(crate) async fn sync(&self, file: &Arc<OpenFile>, kind: SyncKind) -> Result<(), DiskError> {
         match self {
             Self::Threads(threads) => threads.sync(file, kind).await,
+            Self::Uring(uring, _) => uring.sync(file, kind).await,
         }
     }
 }

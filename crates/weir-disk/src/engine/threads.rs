@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rustix::io::Errno;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use weir_device::{AlignedBuf, SharedBuf};
 
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
@@ -22,12 +22,11 @@ use crate::error::{DiskError, DiskOperation};
 /// Most threads of one pool: a journal write, a sync, and a few reads beside them.
 const THREADS_MAX: usize = 4;
 
-/// Most jobs waiting or running in one pool; whoever wants more waits. As deep as one NVMe queue usually is used.
-const JOBS_MAX: usize = 128;
-
 type Job = Box<dyn FnOnce() + Send>;
 
 struct Queue {
+    /// As long as the callers' own queues. Jobs wait here and not in their futures, so that an operation goes on when its
+    /// future is not polled, or dropped.
     jobs: VecDeque<Job>,
     idle_threads: usize,
     closed: bool,
@@ -67,7 +66,6 @@ struct Pool {
     shared: Arc<Shared>,
     threads: std::cell::RefCell<Vec<JoinHandle<()>>>,
     threads_max: usize,
-    slots: Arc<Semaphore>,
 }
 
 impl Drop for Pool {
@@ -101,8 +99,7 @@ impl ThreadEngine {
     pub(crate) fn with_threads(threads_max: usize) -> Self {
         let queue = Queue { jobs: VecDeque::new(), idle_threads: 0, closed: false };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), job_added: Condvar::new() });
-        let slots = Arc::new(Semaphore::new(JOBS_MAX));
-        Self { pool: Rc::new(Pool { shared, threads: Vec::new().into(), threads_max, slots }) }
+        Self { pool: Rc::new(Pool { shared, threads: Vec::new().into(), threads_max }) }
     }
 
     /// Runs `job` on a thread, to its end even if the future is dropped. `None` if no thread could be started, or the
@@ -111,12 +108,10 @@ impl ThreadEngine {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let slot = Arc::clone(&self.pool.slots).acquire_owned().await.ok()?;
         let (sender, receiver) = oneshot::channel();
         self.enqueue(Box::new(move || {
             // A receiver that went away wanted the work done, not the answer.
             let _ = sender.send(job());
-            drop(slot);
         }));
         receiver.await.ok()
     }

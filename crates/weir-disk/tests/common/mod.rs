@@ -64,7 +64,14 @@ pub(crate) fn on_every_engine(test: impl AsyncFn(Setup)) {
 
 /// The engines that this machine has.
 pub(crate) fn engines() -> Vec<EngineChoice> {
-    vec![EngineChoice::Threads]
+    let uring = block_on(async { Disks::new(EngineChoice::Uring) });
+    match uring {
+        Ok(_) => vec![EngineChoice::Uring, EngineChoice::Threads],
+        Err(error) => {
+            println!("skipped: {error}");
+            vec![EngineChoice::Threads]
+        }
+    }
 }
 
 fn run_real(test: &impl AsyncFn(Setup), choice: EngineChoice, direct: DirectIo, root: &Path) {

@@ -89,7 +89,11 @@ fn read_refs(reader: &mut Reader<'_>) -> Result<Vec<PieceRef>, DecodeError> {
     Ok(refs)
 }
 
-fn check_magic(reader: &mut Reader<'_>, what: &'static str, magic: [u8; 4]) -> Result<(), DecodeError> {
+fn check_magic(
+    reader: &mut Reader<'_>,
+    what: &'static str,
+    magic: [u8; 4],
+) -> Result<(), DecodeError> {
     if reader.array::<4>()? != magic {
         return Err(DecodeError::Magic { what });
     }
@@ -126,10 +130,7 @@ impl CheckpointRoot {
         check_magic(&mut reader, ROOT, ROOT_MAGIC)?;
         let root = Self {
             as_of: ObjectSeq(reader.u64()?),
-            committed: WriteMark {
-                epoch: Epoch(reader.u64()?),
-                write: WriteNumber(reader.u64()?),
-            },
+            committed: WriteMark { epoch: Epoch(reader.u64()?), write: WriteNumber(reader.u64()?) },
             volume_size: reader.u64()?,
             table_entries: reader.u64()?,
             map_pages: read_refs(&mut reader)?,

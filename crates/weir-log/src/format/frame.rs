@@ -93,7 +93,12 @@ fn compress(compression: Compression, raw: &[u8]) -> Option<(Codec, Vec<u8>)> {
 
 /// Encodes one frame.
 #[must_use]
-pub fn encode(object: &ObjectId, index: u32, raw: Bytes, compression: Compression) -> (Frame, Bytes) {
+pub fn encode(
+    object: &ObjectId,
+    index: u32,
+    raw: Bytes,
+    compression: Compression,
+) -> (Frame, Bytes) {
     let raw_len = u32::try_from(raw.len()).expect("a frame is at most 64 KiB");
     assert!(raw_len <= FRAME_BYTES, "a frame is at most 64 KiB");
     let (codec, stored) = match compress(compression, &raw) {
@@ -168,8 +173,8 @@ mod tests {
 
     #[test]
     fn bytes_that_do_not_shrink_stay_raw() {
-        let noise: Vec<u8> =
-            (0..4096_u32).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+        let mut next = crate::upload::splitmix(1);
+        let noise: Vec<u8> = (0..4096).map(|_| next().to_le_bytes()[0]).collect();
         let (frame, _) = encode(&object(1), 0, Bytes::from(noise), Compression::Lz4);
         assert_eq!(frame.codec, Codec::Raw);
     }

@@ -5,6 +5,9 @@ pub mod frame;
 pub mod manifest;
 pub mod object;
 
+#[cfg(test)]
+mod golden;
+
 use std::fmt;
 
 /// Why bytes from outside are not what they should be.

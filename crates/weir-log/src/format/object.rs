@@ -232,8 +232,11 @@ pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> 
         "one source per extent of a gc object"
     );
     let raw_frames = cut_frames(payload);
-    let compression =
-        if frame::sample_shrinks(&raw_frames, compression) { compression } else { Compression::None };
+    let compression = if frame::sample_shrinks(&raw_frames, compression) {
+        compression
+    } else {
+        Compression::None
+    };
     let mut parts = vec![Bytes::new()];
     let mut frames = Vec::with_capacity(raw_frames.len());
     for (index, raw) in raw_frames.into_iter().enumerate() {
@@ -394,7 +397,10 @@ impl ObjectHeader {
             return Err(reader.field("encryption", encryption.into()));
         }
         let (salt, digest) = (reader.array()?, reader.array()?);
-        reader.take(FIXED_BYTES - DIGEST_AT - 32)?;
+        let reserved = reader.take(FIXED_BYTES - DIGEST_AT - 32)?;
+        if bytes[7] != 0 || reserved.iter().any(|b| *b != 0) {
+            return Err(reader.field("reserved", 1));
+        }
         let mut header = Self {
             id: ObjectId { stream, seq, epoch },
             kind,
@@ -432,8 +438,7 @@ impl ObjectHeader {
         for _ in 0..frames {
             let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
             let [code, ..] = reader.array::<4>()?;
-            let codec =
-                Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
+            let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
             if raw_len == 0 || raw_len > FRAME_BYTES || stored_len > raw_len || stored_len == 0 {
                 return Err(reader.field("frame length", stored_len.into()));
             }

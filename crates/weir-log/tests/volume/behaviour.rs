@@ -50,9 +50,8 @@ fn acknowledged_writes_survive_kill_without_a_flush() {
     run(async {
         let host = Host::new().await;
         for round in 0..6 {
-            let data = host
-                .in_killed_process(|volume| async move { fill(&volume, round).await })
-                .await;
+            let data =
+                host.in_killed_process(|volume| async move { fill(&volume, round).await }).await;
             let (volume, report) = host.open().await;
             expect_bytes(&volume, 0, &data).await;
             assert!(report.committed_sequence > 0);
@@ -95,7 +94,11 @@ fn checkpoints_bound_what_an_opening_reads() {
         let before = host.store.counters().gets;
         let (volume, _) = host.open().await;
         let gets = host.store.counters().gets - before;
-        assert!(gets < 60, "{gets} GETs for an opening after {} objects", volume.status().committed_sequence);
+        assert!(
+            gets < 60,
+            "{gets} GETs for an opening after {} objects",
+            volume.status().committed_sequence
+        );
         expect_bytes(&volume, 0, &crate::support::pattern(3, 1 << 20)).await;
     });
 }
@@ -115,7 +118,10 @@ fn an_outage_of_the_store_slows_writers_and_fails_nobody() {
         };
         let store = async {
             tokio::time::sleep(Duration::from_secs(600)).await;
-            assert!(volume.status().journal_used_bytes * 10 > volume.status().journal_capacity_bytes * 7);
+            assert!(
+                volume.status().journal_used_bytes * 10
+                    > volume.status().journal_capacity_bytes * 7
+            );
             host.faults.calm();
         };
         let (data, ()) = futures_util::join!(writer, store);

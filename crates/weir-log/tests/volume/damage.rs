@@ -10,7 +10,7 @@ use crate::support::{Host, expect_bytes, fill, flush, pattern, read, run, write}
 /// Keys of the data objects in the store.
 async fn objects(host: &Host) -> Vec<String> {
     let prefix = format!("{}/log/", host.id);
-    host.store.list(&prefix, None).await.unwrap().into_iter().map(|l| l.key).collect()
+    host.store.list(&prefix, None).await.expect("listed").into_iter().map(|l| l.key).collect()
 }
 
 #[test]
@@ -48,10 +48,11 @@ fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
 fn a_failed_fsync_stops_acknowledgements_for_good() {
     run(async {
         let host = Host::new().await;
+        let disk = host.disk.clone();
         host.in_killed_process(|volume| async move {
             write(&volume, 0, &[1; 4096]).await.unwrap();
             flush(&volume).await.unwrap();
-            host.disk.fail_next_syncs(1);
+            disk.fail_next_syncs(1);
             write(&volume, 4096, &[2; 4096]).await.unwrap();
             assert_eq!(flush(&volume).await.unwrap_err().kind(), ErrorKind::Poisoned);
             assert!(write(&volume, 0, &[3; 4096]).await.is_err());
@@ -61,10 +62,11 @@ fn a_failed_fsync_stops_acknowledgements_for_good() {
     });
     run(async {
         let host = Host::new().await;
+        let disk = host.disk.clone();
         host.in_killed_process(|volume| async move {
             write(&volume, 0, &[1; 4096]).await.unwrap();
             flush(&volume).await.unwrap();
-            host.disk.fail_next_syncs(1);
+            disk.fail_next_syncs(1);
             write(&volume, 8192, &[2; 4096]).await.unwrap();
             let _ = flush(&volume).await;
         })

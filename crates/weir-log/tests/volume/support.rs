@@ -20,7 +20,7 @@ use weir_log::{
 };
 use weir_store::{Faults, Store};
 
-pub const SIZE: u64 = 1 << 20;
+pub(crate) const SIZE: u64 = 1 << 20;
 
 struct SimClock(SimDisk);
 
@@ -59,16 +59,16 @@ impl Spawn for OnThisThread {
     }
 }
 
-pub struct Host {
-    pub disk: SimDisk,
-    pub store: Store,
-    pub faults: Faults,
-    pub env: Env,
-    pub id: VolumeId,
-    pub options: VolumeOptions,
+pub(crate) struct Host {
+    pub(crate) disk: SimDisk,
+    pub(crate) store: Store,
+    pub(crate) faults: Faults,
+    pub(crate) env: Env,
+    pub(crate) id: VolumeId,
+    pub(crate) options: VolumeOptions,
 }
 
-pub fn options() -> VolumeOptions {
+pub(crate) fn options() -> VolumeOptions {
     VolumeOptions {
         batch: BatchLimits {
             bytes: 32 << 10,
@@ -96,7 +96,7 @@ fn env(seed: u64, disk: &SimDisk) -> Env {
 }
 
 impl Host {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let disk = SimDisk::new(1, SimDiskOptions::default());
         let faults = Faults::new(2);
         let store = Store::open("memory://").expect("opens").with_faults(faults.clone());
@@ -107,7 +107,7 @@ impl Host {
     }
 
     /// Another host with a disk of its own, over the same store.
-    pub fn other(&self, seed: u64) -> Self {
+    pub(crate) fn other(&self, seed: u64) -> Self {
         let disk = SimDisk::new(seed, SimDiskOptions::default());
         Self {
             env: env(seed, &disk),
@@ -119,7 +119,7 @@ impl Host {
         }
     }
 
-    pub fn args(&self) -> OpenArgs {
+    pub(crate) fn args(&self) -> OpenArgs {
         OpenArgs {
             store: self.store.clone(),
             id: self.id,
@@ -134,11 +134,11 @@ impl Host {
         }
     }
 
-    pub async fn open(&self) -> (Rc<LogVolume>, OpenReport) {
+    pub(crate) async fn open(&self) -> (Rc<LogVolume>, OpenReport) {
         self.try_open(|_| {}).await.expect("opens")
     }
 
-    pub async fn try_open(
+    pub(crate) async fn try_open(
         &self,
         change: impl FnOnce(&mut OpenArgs),
     ) -> Result<(Rc<LogVolume>, OpenReport), LogError> {
@@ -148,7 +148,7 @@ impl Host {
     }
 
     /// Opens in a process of its own, does `work`, and is killed in the middle of whatever goes on.
-    pub async fn in_killed_process<F, T>(&self, work: impl FnOnce(Rc<LogVolume>) -> F) -> T
+    pub(crate) async fn in_killed_process<F, T>(&self, work: impl FnOnce(Rc<LogVolume>) -> F) -> T
     where
         F: Future<Output = T>,
     {
@@ -165,7 +165,7 @@ impl Host {
     }
 }
 
-pub fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -176,7 +176,7 @@ pub fn run(test: impl Future<Output = ()>) {
     });
 }
 
-pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
         .map(|_| {
@@ -188,27 +188,31 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-pub async fn write(volume: &LogVolume, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+pub(crate) async fn write(volume: &LogVolume, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
     let io = IoHeader::internal(Operation::Write, offset, data.len() as u64);
     volume.write(io, SharedBuf::copy_of(data), WriteFlags::default()).await
 }
 
-pub async fn read(volume: &LogVolume, offset: u64, len: usize) -> Result<Vec<u8>, DeviceError> {
+pub(crate) async fn read(
+    volume: &LogVolume,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>, DeviceError> {
     let mut buf = vec![0xee; len];
     let io = IoHeader::internal(Operation::Read, offset, len as u64);
     volume.read(io, &mut buf).await.map(|()| buf)
 }
 
-pub async fn discard(volume: &LogVolume, offset: u64, len: u64) {
+pub(crate) async fn discard(volume: &LogVolume, offset: u64, len: u64) {
     volume.discard(IoHeader::internal(Operation::Discard, offset, len)).await.expect("discarded");
 }
 
-pub async fn flush(volume: &LogVolume) -> Result<(), DeviceError> {
+pub(crate) async fn flush(volume: &LogVolume) -> Result<(), DeviceError> {
     volume.flush(IoHeader::internal(Operation::Flush, 0, 0)).await
 }
 
 /// Fills the whole volume with `seed`'s pattern, in writes of 5,000 bytes.
-pub async fn fill(volume: &LogVolume, seed: u64) -> Vec<u8> {
+pub(crate) async fn fill(volume: &LogVolume, seed: u64) -> Vec<u8> {
     let size = usize::try_from(SIZE).expect("small");
     let data = pattern(seed, size);
     for start in (0..size).step_by(5000) {
@@ -218,7 +222,7 @@ pub async fn fill(volume: &LogVolume, seed: u64) -> Vec<u8> {
     data
 }
 
-pub async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8]) {
+pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8]) {
     let there = read(volume, offset, expected.len()).await.expect("read");
     if let Some(at) = (0..there.len()).find(|i| there[*i] != expected[*i]) {
         panic!("byte {} is {:#x}, not {:#x}", offset + at as u64, there[at], expected[at]);

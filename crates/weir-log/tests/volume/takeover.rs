@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
+use weir_device::ErrorKind;
 use weir_log::LogError;
 
-use crate::support::{Host, expect_bytes, fill, pattern, read, run, write};
+use crate::support::{Host, expect_bytes, pattern, read, run, write};
 
 #[test]
 fn a_volume_that_was_not_closed_is_not_taken_silently() {
     run(async {
         let host = Host::new().await;
-        host.in_killed_process(|volume| async move { fill(&volume, 1).await }).await;
+        host.in_killed_process(|volume| async move {
+            for number in 0..10 {
+                write(&volume, number * 1000, &[1; 1000]).await.unwrap();
+            }
+        })
+        .await;
         let other = host.other(5);
         let refused = other.try_open(|_| {}).await.unwrap_err();
         assert!(matches!(refused, LogError::Held { .. }), "{refused}");
@@ -71,9 +77,12 @@ fn an_owner_that_was_superseded_is_fenced() {
         write(&new, 8192, &[3; 4096]).await.unwrap();
         new.flush_remote().await.unwrap();
         expect_bytes(&new, 0, &[1; 4096]).await;
-        fill(&old, 1).await;
-        let failed = old.flush_remote().await;
-        assert!(failed.is_err() || old.status().failure.is_some(), "its checkpoint is refused");
+        let mut refused = None;
+        for number in 0..100 {
+            let written = write(&old, number * 10_000, &[4; 10_000]).await;
+            refused = refused.or(written.err());
+        }
+        assert_eq!(refused.expect("its checkpoint is refused").kind(), ErrorKind::Fenced);
         new.close().await.unwrap();
         drop(new);
         let (again, _) = host.other(11).open().await;
