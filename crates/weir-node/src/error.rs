@@ -174,6 +174,11 @@ impl NodeError {
                     .to_owned(),
             ),
             Self::Io { source, subject, .. } => io_help(source, subject),
+            Self::Log(LogError::Journal(error)) if error.kind() == ErrorKind::Corrupt => Some(
+                "put the right file back; or move it away, and pass --take-over to go on with what \
+                 the store holds"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }
