@@ -26,6 +26,8 @@ pub(crate) struct Life {
     pub(crate) read_deadline: Duration,
     /// Clients begin nothing more.
     pub(crate) stopping: Cell<bool>,
+    /// Nothing more is done to store and disk: what hangs now, hangs for ever.
+    pub(crate) calm: Cell<bool>,
     /// The volume is being closed: what is begun now may be refused.
     pub(crate) closing: Cell<bool>,
     /// The disk was made to fail writes or syncs in this life.

@@ -34,7 +34,7 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
         if in_outage {
             world.set_outage(false, false);
             in_outage = false;
-        } else if dice.percent(world.profile.outage_percent) {
+        } else if !life.calm.get() && dice.percent(world.profile.outage_percent) {
             in_outage = true;
             let silent = dice.percent(40);
             world.set_outage(!silent, silent);
@@ -48,7 +48,7 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
             tokio::time::sleep(Duration::from_millis(ms)).await;
             continue;
         }
-        if strikes && !struck && dice.percent(25) {
+        if strikes && !struck && !life.calm.get() && dice.percent(25) {
             struck = strike(&life, &mut dice).await;
         }
         if world.profile.trouble == DiskTrouble::Full && struck && dice.percent(20) {

@@ -279,6 +279,7 @@ impl Node {
             volume,
             read_deadline: options.read_deadline,
             stopping: Cell::new(false),
+            calm: Cell::new(false),
             closing: Cell::new(false),
             disk_failed: Cell::new(false),
             refused_since: Cell::new(None),
@@ -380,6 +381,7 @@ impl Node {
         if timeout(HANG, life.until_target()).await.is_err() {
             // An outage, a full disk or failing reads may last longer than that.
             self.world.note("store calmed to see progress", [0; 3]);
+            life.calm.set(true);
             self.world.calm_store();
             self.world.calm_disk();
             if timeout(HANG, life.until_target()).await.is_err() {
@@ -454,6 +456,7 @@ impl Node {
         };
         let mut stopped = Box::pin(stopped);
         if timeout(HANG, &mut stopped).await.is_err() {
+            life.calm.set(true);
             self.world.calm_store();
             self.world.calm_disk();
             if timeout(HANG, stopped).await.is_err() {

@@ -212,6 +212,7 @@ pub async fn create(
         lineage: Vec::new(),
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
+        checksum: String::new(),
     };
     // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
     ManifestWriter::new(store.clone(), id, manifest)

@@ -11,8 +11,28 @@ use weir_store::{Put, RetryPolicy, Store, StoreError};
 use crate::error::LogError;
 use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
 
-/// Reads and decodes one version.
-async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Manifest, LogError> {
+/// Reads and decodes one version. What does not decode is read again: it may have been damaged on its way only.
+async fn read_version(
+    store: &Store,
+    volume: VolumeId,
+    number: u64,
+) -> Result<Manifest, LogError> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match read_version_once(store, volume, number).await {
+            Err(error @ LogError::Store(_)) => return Err(error),
+            Err(_) if attempt < crate::limits::RESOLVE_ATTEMPTS_MAX => {}
+            other => return other,
+        }
+    }
+}
+
+async fn read_version_once(
+    store: &Store,
+    volume: VolumeId,
+    number: u64,
+) -> Result<Manifest, LogError> {
     let key = Manifest::key(volume, number);
     let bytes = store.get(&key).await?;
     let json = |source| LogError::Json {
@@ -29,6 +49,10 @@ async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Ma
         return Err(LogError::FormatTooNew { volume, key, found, known: MANIFEST_FORMAT });
     }
     let manifest: Manifest = serde_json::from_value(value).map_err(json)?;
+    if !manifest.is_intact() {
+        let what = format!("{key} in {} fails its checksum", store.url());
+        return Err(LogError::Inconsistent { volume, what });
+    }
     if manifest.volume != HexId::from(volume) || manifest.number != number {
         let what = format!("{key} is the manifest of another volume or number");
         return Err(LogError::Inconsistent { volume, what });
@@ -138,8 +162,7 @@ impl ManifestWriter {
         env.random.fill(&mut nonce);
         next.nonce = HexId(nonce);
         next.written_at = env.clock.wall().as_secs();
-        let body = serde_json::to_vec_pretty(&next).expect("a manifest has only string keys");
-        let body = Bytes::from(body);
+        let body = Bytes::from(next.encode());
         let key = Manifest::key(self.volume, next.number);
         let mut random = || env.random.next_u64();
         let store = self.store.clone();

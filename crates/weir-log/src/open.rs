@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, VolumeId};
 use weir_disk::{Directory, LockGuard};
 use weir_journal::{
-    AcceptLoss, Epoch, Identity, Journal, JournalId, PieceKind, PlacedPiece, Recovered,
+    AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, PieceKind, PlacedPiece, Recovered,
 };
 use weir_store::{RetryPolicy, Store};
 
@@ -107,7 +107,7 @@ impl LogVolume {
         let epoch = begin_epoch(&args, &mut writer, &journal).await?;
         let current = writer.current().clone();
         load::roll_forward(&args.store, &args.env, args.id, &current, &mut loaded).await?;
-        check_nothing_missing(&args, &current, &journal, &loaded)?;
+        check_nothing_missing(&args, &journal, &loaded)?;
         let mut report = OpenReport {
             epoch: epoch.0,
             committed_sequence: loaded.committed_seq.0,
@@ -147,7 +147,17 @@ async fn recover_journal(args: &OpenArgs, manifest: &Manifest) -> Result<LocalJo
     let accept = if args.accept_loss { AcceptLoss::Yes } else { AcceptLoss::No };
     let config = args.options.journal;
     let recovered =
-        Journal::recover(&args.directory, JOURNAL_FILE, args.id, config, accept, &args.env).await?;
+        Journal::recover(&args.directory, JOURNAL_FILE, args.id, config, accept, &args.env).await;
+    let recovered = match recovered {
+        // A crash while it was made: nothing was ever acknowledged out of it. A journal that was in use has a holder
+        // in the manifest, so zeroes in its place are refused here.
+        Err(JournalError::NeverFinished { .. }) => {
+            check_not_held(args, manifest, None)?;
+            args.directory.remove(JOURNAL_FILE).await?;
+            return create_journal(args).await;
+        }
+        other => other?,
+    };
     let ours = recovered.identity.journal;
     let since = manifest.epochs.iter().filter(|e| e.epoch >= recovered.epoch.0);
     let superseded = since.clone().any(|e| e.journal.0 != ours.0);
@@ -249,21 +259,16 @@ async fn own_sequences(
 }
 
 /// The journal was allowed to forget only what objects hold: if it begins after the prefix ends, objects are missing.
+/// Write numbers go on from opening to opening, whatever the journal (`set_write_floor`).
 fn check_nothing_missing(
     args: &OpenArgs,
-    manifest: &Manifest,
     journal: &LocalJournal,
     loaded: &Loaded,
 ) -> Result<(), LogError> {
     if journal.is_new || args.accept_loss {
         return Ok(());
     }
-    let ours = journal.recovered.identity.journal;
-    let entry = manifest.epochs.iter().find(|e| e.epoch == loaded.committed.epoch.0);
-    let sent = match entry {
-        Some(entry) if entry.journal.0 == ours.0 => loaded.committed.write.0,
-        _ => 0,
-    };
+    let sent = loaded.committed.write.0;
     let first_kept = match journal.recovered.pieces.first() {
         Some(first) => first.piece.write.0,
         None => journal.recovered.journal.status().last_write.0 + 1,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
 use weir_journal::{Epoch, JournalId, WriteNumber};
 
+use crate::format::crc32c;
 use crate::ids::{ObjectSeq, WriteMark};
 
 /// Newest manifest format that this code reads and writes.
@@ -145,9 +146,28 @@ pub struct Manifest {
     /// Objects that no root reaches, waiting for deletion.
     #[serde(default)]
     pub pending_deletions: Vec<String>,
+    /// CRC32C, 8 hex digits, of this version as it is written with an empty checksum. Set by [`Manifest::encode`].
+    pub checksum: String,
 }
 
 impl Manifest {
+    /// The bytes of this version in the store.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        to_json(&Self { checksum: self.computed_checksum(), ..self.clone() })
+    }
+
+    /// Whether the version says what its writer wrote. A wrong bit in a number is valid JSON all the same.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        self.checksum == self.computed_checksum()
+    }
+
+    fn computed_checksum(&self) -> String {
+        let plain = to_json(&Self { checksum: String::new(), ..self.clone() });
+        format!("{:08x}", crc32c(&[&plain]))
+    }
+
     /// The epoch that owns `seq`: the last opening whose first sequence is at or below it.
     #[must_use]
     pub fn owner_of(&self, seq: ObjectSeq) -> Option<Epoch> {
@@ -179,6 +199,10 @@ impl Manifest {
         let digits = key.rsplit_once('/')?.1.strip_suffix(".json")?;
         (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
     }
+}
+
+fn to_json(manifest: &Manifest) -> Vec<u8> {
+    serde_json::to_vec_pretty(manifest).expect("a manifest has only string keys")
 }
 
 /// What a name points at: one version of `names/<name>/<number>.json`. A name is never changed, only superseded.
@@ -217,6 +241,7 @@ mod tests {
             lineage: Vec::new(),
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),
+            checksum: String::new(),
         }
     }
 
@@ -231,8 +256,12 @@ mod tests {
 
     #[test]
     fn manifests_read_back_and_unknown_fields_are_refused() {
-        let text = serde_json::to_string_pretty(&sample()).unwrap();
-        assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), sample());
+        let text = String::from_utf8(sample().encode()).unwrap();
+        let read = serde_json::from_str::<Manifest>(&text).unwrap();
+        assert!(read.is_intact());
+        assert_eq!(Manifest { checksum: String::new(), ..read }, sample());
+        let wrong = text.replacen("\"first_sequence\": 9", "\"first_sequence\": 8", 1);
+        assert!(!serde_json::from_str::<Manifest>(&wrong).unwrap().is_intact());
         let more = text.replacen('{', "{\"surprise\": 1,", 1);
         assert!(serde_json::from_str::<Manifest>(&more).is_err());
     }
