@@ -75,7 +75,8 @@ async fn measure(file: &File, name: &str, what: What, depth: u64, time: Duration
     latencies.sort();
     let count = u32::try_from(latencies.len()).unwrap();
     println!(
-        "{name:<18} depth {depth:<3} {:>8.0} /s  p50 {:>7.1} us  p99 {:>7.1} us  processor {:>6.1} us",
+        "{name:<18} depth {depth:<3} {:>8.0} /s  p50 {:>7.1} us  p99 {:>7.1} us  \
+         processor {:>6.1} us",
         f64::from(count) / elapsed.as_secs_f64(),
         latencies[latencies.len() / 2].as_secs_f64() * 1e6,
         latencies[latencies.len() * 99 / 100].as_secs_f64() * 1e6,

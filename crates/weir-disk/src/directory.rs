@@ -1,4 +1,5 @@
-//! A directory of a local disk: opening, creating, listing, removing and locking files, each durable when it returns.
+//! A directory of a local disk: opening, creating, listing, removing and locking files, each
+//! durable when it returns.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -122,9 +123,9 @@ impl Directory {
         }
     }
 
-    /// Locks the file `name`, which is created where it is missing, against other processes and other handles. Does not
-    /// wait: a lock that is held elsewhere is [`DiskError::Locked`]. The operating system releases it when the process
-    /// ends, however it ends.
+    /// Locks the file `name`, which is created where it is missing, against other processes and
+    /// other handles. Does not wait: a lock that is held elsewhere is [`DiskError::Locked`]. The
+    /// operating system releases it when the process ends, however it ends.
     pub async fn lock(&self, name: &str) -> Result<LockGuard, DiskError> {
         self.check_name(name)?;
         let held = match &self.0 {
@@ -165,7 +166,8 @@ impl RealDirectory {
     }
 }
 
-/// Opens a directory; where it is missing, creates it below its parent, which is handled the same way.
+/// Opens a directory; where it is missing, creates it below its parent, which is handled the same
+/// way.
 fn open_or_create(path: &Path) -> Result<OpenDirectory, DiskError> {
     let shown: Arc<str> = Arc::from(path.to_string_lossy());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

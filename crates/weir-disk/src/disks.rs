@@ -10,7 +10,8 @@ use crate::engine::threads::ThreadEngine;
 use crate::engine::uring::UringEngine;
 use crate::error::DiskError;
 
-/// Threads for opening, listing and locking beside a ring: two, so that one slow directory does not hold up the rest.
+/// Threads for opening, listing and locking beside a ring: two, so that one slow directory does not
+/// hold up the rest.
 const HELPER_THREADS_MAX: usize = 2;
 
 /// Which engine to use.
@@ -43,8 +44,8 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Starts an engine. Call it inside a tokio `LocalSet` on a runtime with I/O enabled, on the thread that will use
-    /// it. Dropping the last handle waits for operations in flight.
+    /// Starts an engine. Call it inside a tokio `LocalSet` on a runtime with I/O enabled, on the
+    /// thread that will use it. Dropping the last handle waits for operations in flight.
     pub fn new(choice: EngineChoice) -> Result<Self, DiskError> {
         let engine = Engine::start(choice)?;
         Ok(Self { engine, direct: DirectIo::default() })
@@ -63,8 +64,8 @@ impl Disks {
         self.engine.name()
     }
 
-    /// Opens a directory; creates it and its parents (mode 0700, durably) where they are missing. Blocks: meant for
-    /// start-up.
+    /// Opens a directory; creates it and its parents (mode 0700, durably) where they are missing.
+    /// Blocks: meant for start-up.
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory, DiskError> {
         let directory = RealDirectory::open(path.as_ref(), self.engine.clone(), self.direct)?;
         Ok(Directory::real(directory))

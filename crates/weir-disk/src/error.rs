@@ -90,7 +90,8 @@ pub enum DiskError {
         /// The name.
         name: String,
     },
-    /// The engine is shutting down, or could not start its threads; the operation may or may not have happened.
+    /// The engine is shutting down, or could not start its threads; the operation may or may not
+    /// have happened.
     #[error("{path}: {operation} was given up: the disk engine has no threads")]
     Stopped {
         /// What was tried.
@@ -100,7 +101,8 @@ pub enum DiskError {
     },
     /// The kernel offers no io_uring here, and nothing else was allowed.
     #[error(
-        "io_uring is not available (see sysctl kernel.io_uring_disabled and the container's seccomp profile): {source}"
+        "io_uring is not available (see sysctl kernel.io_uring_disabled and the container's \
+         seccomp profile): {source}"
     )]
     UringRefused {
         /// What the kernel said.

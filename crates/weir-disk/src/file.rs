@@ -11,16 +11,19 @@ use crate::engine::{Engine, OpenFile, SyncKind, metadata};
 use crate::error::DiskError;
 use crate::sim::SimFile;
 
-/// Size of one write of [`File::extend_zeroed`], in bytes: large enough that the disk streams, small enough that other
-/// operations on the same disk get their turn.
+/// Size of one write of [`File::extend_zeroed`], in bytes: large enough that the disk streams,
+/// small enough that other operations on the same disk get their turn.
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
 
-/// Writes of [`File::extend_zeroed`] in flight at once: keeps a disk busy while one completion is handled.
+/// Writes of [`File::extend_zeroed`] in flight at once: keeps a disk busy while one completion is
+/// handled.
 const ZERO_WRITES_IN_FLIGHT_MAX: usize = 4;
 
-/// An open file. Cheap to clone; the file closes when the last clone is gone and nothing is in flight on it.
+/// An open file. Cheap to clone; the file closes when the last clone is gone and nothing is in
+/// flight on it.
 ///
-/// An operation that was polled once runs to its end even if its future is dropped; only the answer is lost.
+/// An operation that was polled once runs to its end even if its future is dropped; only the answer
+/// is lost.
 #[derive(Clone, Debug)]
 pub struct File(Inner);
 
@@ -45,7 +48,8 @@ impl File {
         Self(Inner::Sim(file))
     }
 
-    /// What offsets, lengths and memory must be a multiple of; 1 where the file goes through the page cache.
+    /// What offsets, lengths and memory must be a multiple of; 1 where the file goes through the
+    /// page cache.
     #[must_use]
     pub fn alignment(&self) -> usize {
         match &self.0 {
@@ -63,8 +67,8 @@ impl File {
         }
     }
 
-    /// Fills all of `buf` from `offset`. The end of the file inside the range is [`DiskError::Short`].
-    /// On an error the content of the buffer is unspecified.
+    /// Fills all of `buf` from `offset`. The end of the file inside the range is
+    /// [`DiskError::Short`]. On an error the content of the buffer is unspecified.
     ///
     /// # Panics
     /// If offset or length are not aligned.
@@ -80,8 +84,8 @@ impl File {
         }
     }
 
-    /// Writes all pieces one after the other from `offset`. After an error any part of them may be on the disk.
-    /// Nothing is durable before a [`File::sync`] that starts after this returned.
+    /// Writes all pieces one after the other from `offset`. After an error any part of them may be
+    /// on the disk. Nothing is durable before a [`File::sync`] that starts after this returned.
     ///
     /// # Panics
     /// If the offset, or memory or length of a piece, are not aligned.
@@ -103,8 +107,8 @@ impl File {
 
     /// Makes every write that returned before this call durable.
     ///
-    /// After an error nothing is known about any write since the last success, and a later success does not bring
-    /// them back: the caller must stop acknowledging.
+    /// After an error nothing is known about any write since the last success, and a later success
+    /// does not bring them back: the caller must stop acknowledging.
     pub async fn sync(&self) -> Result<(), DiskError> {
         match &self.0 {
             Inner::Real(file) => file.engine.sync(&file.open, SyncKind::Data).await,
@@ -127,8 +131,9 @@ impl File {
         }
     }
 
-    /// Fills `from..to` with zeroes by writing them, and makes the range and the new length durable. A range written
-    /// this way makes later syncs about three times cheaper than one that was only allocated.
+    /// Fills `from..to` with zeroes by writing them, and makes the range and the new length
+    /// durable. A range written this way makes later syncs about three times cheaper than one that
+    /// was only allocated.
     ///
     /// # Panics
     /// If the range is not aligned, or ends before it starts.

@@ -1,9 +1,10 @@
 //! Local files of Weir: direct I/O through io_uring or a pool of threads, and a simulated disk.
 //!
-//! Everything that Weir keeps on a local disk goes through [`File`] and [`Directory`]. They are enums, not traits:
-//! the journal and the caches above are written once and run against the kernel (two engines) or against
-//! [`sim::SimDisk`], which loses, tears and reorders exactly what a disk may. Buffers are owned by the operation
-//! until it ends, so that a dropped future never frees memory that the kernel still reads or writes.
+//! Everything that Weir keeps on a local disk goes through [`File`] and [`Directory`]. They are
+//! enums, not traits: the journal and the caches above are written once and run against the kernel
+//! (two engines) or against [`sim::SimDisk`], which loses, tears and reorders exactly what a disk
+//! may. Buffers are owned by the operation until it ends, so that a dropped future never frees
+//! memory that the kernel still reads or writes.
 //!
 //! This crate must not know what is in the files: no formats, no volumes, no configuration.
 #![allow(

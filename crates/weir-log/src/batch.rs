@@ -8,7 +8,7 @@ use weir_journal::{JournalPos, PieceKind, PlacedPiece};
 
 use crate::format::object::ExtentKind;
 use crate::ids::WriteMark;
-use crate::limits::PIECES_PER_BATCH_MAX;
+use crate::limits::{EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX};
 
 /// When a batch is sealed.
 #[derive(Clone, Copy, Debug)]
@@ -127,18 +127,24 @@ impl Batch {
         for piece in &self.pieces {
             map.insert(piece.offset, piece.len, piece.target, |_| {});
         }
-        map.iter_range(0, i64::MAX as u64)
-            .map(|mapping| {
-                let (kind, position) = match mapping.target {
-                    Target::Linear(position) => (ExtentKind::Data, position),
-                    Target::Fixed(ExtentKindCode::ZERO) => (ExtentKind::Zero, 0),
-                    Target::Fixed(ExtentKindCode::DISCARD) => (ExtentKind::Discard, 0),
-                    Target::Fixed(_) => (ExtentKind::Poison, 0),
-                };
-                let position = JournalPos(position);
-                MergedExtent { offset: mapping.offset, len: mapping.len, kind, position }
-            })
-            .collect()
+        let mut merged = Vec::new();
+        for mapping in map.iter_range(0, i64::MAX as u64) {
+            let (kind, position) = match mapping.target {
+                Target::Linear(position) => (ExtentKind::Data, position),
+                Target::Fixed(ExtentKindCode::ZERO) => (ExtentKind::Zero, 0),
+                Target::Fixed(ExtentKindCode::DISCARD) => (ExtentKind::Discard, 0),
+                Target::Fixed(_) => (ExtentKind::Poison, 0),
+            };
+            let position = JournalPos(position);
+            let end = mapping.offset + mapping.len;
+            let mut offset = mapping.offset;
+            while offset < end {
+                let len = (end - offset).min(EXTENT_BYTES_MAX);
+                merged.push(MergedExtent { offset, len, kind, position });
+                offset += len;
+            }
+        }
+        merged
     }
 }
 
@@ -187,6 +193,15 @@ mod tests {
         );
         assert_eq!(merged[1].position, JournalPos(200_010));
         assert_eq!(batch.last.write, WriteNumber(4));
+    }
+
+    #[tokio::test]
+    async fn a_discard_of_the_largest_volume_is_cut_to_what_an_extent_can_say() {
+        let all = crate::limits::VOLUME_BYTES_MAX;
+        let merged = Batch::begin(&piece(1, 0, all, PieceKind::Discard), all).merge();
+        assert_eq!(merged.iter().map(|m| m.len).sum::<u64>(), all);
+        assert!(merged.iter().all(|m| m.len <= EXTENT_BYTES_MAX));
+        assert!(merged.len() < 300);
     }
 
     #[tokio::test]

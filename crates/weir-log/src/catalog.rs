@@ -333,7 +333,7 @@ mod tests {
         for good in ["a", "demo", "db-1.main_2", "0", &"x".repeat(64)] {
             assert!(VolumeName::new(good).is_ok(), "{good}");
         }
-        for bad in ["", ".", "..", "a/b", "../x", "-rf", "a b", "naïve", &"x".repeat(65)] {
+        for bad in ["", ".", "..", "a/b", "../x", "-rf", "a b", "na\u{ef}ve", &"x".repeat(65)] {
             assert!(VolumeName::new(bad).is_err(), "{bad}");
         }
     }

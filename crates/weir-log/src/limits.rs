@@ -17,8 +17,12 @@ pub const OBJECTS_MAX: u64 = 1 << 30;
 /// Most extents in one object: bounds a header to about 1 MiB. A batch is sealed before it can exceed this.
 pub const EXTENTS_PER_OBJECT_MAX: usize = 32 << 10;
 
-/// Pieces after which a batch is sealed whatever its bytes. Merging may split a piece in two, never in three.
-pub const PIECES_PER_BATCH_MAX: usize = EXTENTS_PER_OBJECT_MAX / 2;
+/// Pieces after which a batch is sealed whatever its bytes. Merging may split a piece in two, never in three, and cuts
+/// at most 256 times what is longer than [`EXTENT_BYTES_MAX`].
+pub const PIECES_PER_BATCH_MAX: usize = (EXTENTS_PER_OBJECT_MAX - 512) / 2;
+
+/// Longest extent in bytes that an object can state: its length takes 56 bits. Only discards and zeroes get there.
+pub const EXTENT_BYTES_MAX: u64 = 1 << 55;
 
 /// Largest header that a decoder accepts, in bytes: the fixed part, the frames and the extents with gc sources.
 pub const HEADER_BYTES_MAX: u32 = 4 << 20;

@@ -1,7 +1,7 @@
 //! The object map: where every byte of the committed prefix is, and how much of each object still lives.
 //!
 //! Invariants
-//!  O1. The map describes exactly the objects up to the committed sequence: it changes only in [`ObjectMap::apply_step`].
+//!  O1. The map describes exactly the objects up to the committed sequence: only [`ObjectMap::apply_step`] changes it.
 //!  O2. The live bytes of an object are the bytes of the map that point at it.
 
 use weir_extent::{ExtentMap, Mapping, Target};

@@ -31,7 +31,7 @@ const ZERO: u64 = 1;
 const DISCARD: u64 = 2;
 const POISON: u64 = 3;
 
-/// Codes of the places without bytes take the low bits; the record's position, which says when the entry goes, the rest.
+/// Codes of the places without bytes take the low bits; the record's position, which says when an entry goes, the rest.
 const CODE_BITS: u32 = 2;
 
 fn target_of(piece: &PlacedPiece) -> Target {

@@ -1,7 +1,7 @@
 //! What a store must be able to do, in the fewest operations.
 //!
-//! A trait of our own instead of `object_store::ObjectStore`: four operations are what a fault decorator has to wrap and
-//! what an in-memory store for a hundred thousand simulated runs has to pay for.
+//! A trait of our own instead of `object_store::ObjectStore`: four operations are what a fault decorator has to wrap
+//! and what an in-memory store for a hundred thousand simulated runs has to pay for.
 
 use std::fmt::Debug;
 use std::future::Future;

@@ -1,8 +1,8 @@
 //! A store in a local directory: one file per object, at the path that its key spells.
 //!
-//! Not `object_store::local::LocalFileSystem`, although that can sync files: it does not sync the directory when it finds
-//! a name taken, when it lists or when it deletes. Then a PUT whose first attempt was killed between link and sync
-//! is answered "exists", the journal lets go of the data, and a power cut takes the object away.
+//! Not `object_store::local::LocalFileSystem`, although that can sync files: it does not sync the directory when it
+//! finds a name taken, when it lists or when it deletes. Then a PUT whose first attempt was killed between link and
+//! sync is answered "exists", the journal lets go of the data, and a power cut takes the object away.
 //!
 //! Invariants
 //!  D1. A name appears only by linking a complete, synced file to it; nothing ever writes to a named file.
@@ -57,6 +57,9 @@ struct State {
     /// Makes the names of temporary files ours.
     token: u64,
     temporaries: AtomicU64,
+    /// What was synced, in order: syncing has no other effect that a test could see.
+    #[cfg(test)]
+    synced: Mutex<Vec<PathBuf>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -84,6 +87,8 @@ impl Directory {
             failed: Mutex::default(),
             token,
             temporaries: AtomicU64::new(0),
+            #[cfg(test)]
+            synced: Mutex::default(),
             root,
         };
         state.sync_root(&missing)?;
@@ -122,7 +127,7 @@ impl State {
         }
         let (temporary, mut file) = self.create_temporary(key)?;
         let linked = write_parts(&mut file, parts)
-            .and_then(|()| file.sync_all())
+            .and_then(|()| self.sync(&file, &temporary))
             .map_err(|error| self.error(key, &temporary, "writing", error))
             .and_then(|()| match fs::hard_link(&temporary, &target) {
                 Ok(()) => Ok(Put::Created),
@@ -283,7 +288,7 @@ impl State {
     fn sync_directory(&self, key: &str, directory: &Path) -> Result<(), StoreError> {
         let opened = File::open(directory)
             .map_err(|error| self.error(key, directory, "opening directory", error))?;
-        opened.sync_all().map_err(|error| {
+        self.sync(&opened, directory).map_err(|error| {
             let error = StoreError::SyncFailed {
                 place: Place::new(&self.url, key),
                 path: directory.to_owned(),
@@ -291,6 +296,13 @@ impl State {
             };
             lock(&self.failed).get_or_insert(error).clone()
         })
+    }
+
+    /// Makes a file, or the names in a directory, survive power loss.
+    fn sync(&self, file: &File, _path: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        lock(&self.synced).push(_path.to_owned());
+        file.sync_all()
     }
 
     /// Syncs the root and the names of the directories that were made for it.

@@ -151,3 +151,6 @@ impl fmt::Debug for Remote {
         f.debug_struct("Remote").field("url", &self.url).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,5 @@
-//! Calls that open, list, lock and measure files: blocking, rare, and always run on a helper thread.
+//! Calls that open, list, lock and measure files: blocking, rare, and always run on a helper
+//! thread.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -71,8 +72,8 @@ impl OpenDirectory {
         let permissions = Mode::RUSR | Mode::WUSR;
         let open = |flags| rustix::fs::openat(&self.fd, name, flags, permissions);
         let fd = open(flags | create).map_err(failed(operation, &path))?;
-        // Opened a second time for direct I/O: where that is refused the first descriptor is the fallback, and
-        // a file that was just created is not created twice.
+        // Opened a second time for direct I/O: where that is refused the first descriptor is the
+        // fallback, and a file that was just created is not created twice.
         let opened = match direct {
             DirectIo::WherePossible => direct_descriptor(open(flags | OFlags::DIRECT)),
             DirectIo::Never => None,
@@ -168,7 +169,8 @@ fn length(file: &OpenFile) -> Result<u64, DiskError> {
     Ok(u64::try_from(stat.st_size).expect("the kernel gives no negative lengths"))
 }
 
-/// A descriptor for direct I/O with its alignment, or `None` where the file has to go through the page cache.
+/// A descriptor for direct I/O with its alignment, or `None` where the file has to go through the
+/// page cache.
 fn direct_descriptor(opened: Result<OwnedFd, Errno>) -> Option<(OwnedFd, usize)> {
     let fd = opened.ok()?;
     let alignment = direct_alignment(&fd)?;
@@ -184,7 +186,8 @@ fn direct_alignment(fd: &OwnedFd) -> Option<usize> {
         return Some(ALIGNMENT_UNKNOWN);
     }
     let alignment = usize::try_from(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align)).ok()?;
-    // 0 means that this file has no direct I/O; more than our buffers have means that we cannot do it.
+    // 0 means that this file has no direct I/O; more than our buffers have means that we cannot do
+    // it.
     (alignment.is_power_of_two() && alignment <= BUFFER_ALIGN).then_some(alignment)
 }
 

@@ -1,16 +1,18 @@
 //! The engines that run reads, writes and syncs of real files, behind one enum.
 
 pub(crate) mod metadata;
+mod sync_gate;
 pub(crate) mod threads;
 mod transfer;
 pub(crate) mod uring;
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use weir_device::{AlignedBuf, SharedBuf};
 
+use crate::engine::sync_gate::SyncGate;
 use crate::engine::threads::ThreadEngine;
 use crate::engine::uring::UringEngine;
 use crate::error::{DiskError, DiskOperation};
@@ -23,8 +25,8 @@ pub(crate) enum Engine {
     Uring(UringEngine, ThreadEngine),
 }
 
-/// What a sync covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a sync covers; a later one covers more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SyncKind {
     /// `fdatasync`: data, and what is needed to find it.
     Data,
@@ -32,22 +34,20 @@ pub(crate) enum SyncKind {
     DataAndMetadata,
 }
 
-/// An open descriptor and what every engine has to know about it. Operations in flight hold a reference, so that the
-/// descriptor outlives them.
+/// An open descriptor and what every engine has to know about it. Operations in flight hold a
+/// reference, so that the descriptor outlives them.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) fd: OwnedFd,
     pub(crate) path: Arc<str>,
     /// 1 where the file goes through the page cache.
     pub(crate) alignment: usize,
-    /// The first sync that failed. The kernel tells of lost writes once, perhaps to a future that was dropped; from then
-    /// on no sync of this descriptor may succeed.
-    failed_sync: OnceLock<Errno>,
+    pub(crate) syncs: SyncGate,
 }
 
 impl OpenFile {
     pub(crate) fn new(fd: OwnedFd, path: Arc<str>, alignment: usize) -> Self {
-        Self { fd, path, alignment, failed_sync: OnceLock::new() }
+        Self { fd, path, alignment, syncs: SyncGate::default() }
     }
 
     pub(crate) fn error(
@@ -69,19 +69,6 @@ impl OpenFile {
         let (wanted_bytes, moved_bytes) = (wanted as u64, moved as u64);
         let path = Arc::clone(&self.path);
         DiskError::Short { operation, path, offset, wanted_bytes, moved_bytes }
-    }
-
-    /// What to answer to a sync for which the kernel said `result`. Called where the sync ends, whether or not anybody
-    /// still waits for it.
-    pub(crate) fn after_sync(&self, result: Result<(), Errno>) -> Result<(), DiskError> {
-        if let Err(errno) = result {
-            // An error is there already if another sync failed first: that one is told.
-            let _ = self.failed_sync.set(errno);
-        }
-        match self.failed_sync.get() {
-            Some(errno) => Err(self.error(DiskOperation::Sync, None, *errno)),
-            None => Ok(()),
-        }
     }
 }
 
@@ -125,9 +112,19 @@ impl Engine {
     }
 
     pub(crate) async fn sync(&self, file: &Arc<OpenFile>, kind: SyncKind) -> Result<(), DiskError> {
-        match self {
-            Self::Threads(threads) => threads.sync(file, kind).await,
-            Self::Uring(uring, _) => uring.sync(file, kind).await,
+        let (answered, group) = file.syncs.join(kind);
+        if let Some(group) = group {
+            match self {
+                Self::Threads(threads) => threads.start_sync(file, group),
+                Self::Uring(uring, _) => uring.start_sync(file, group),
+            }
+        }
+        match answered.await {
+            Ok(result) => result.map_err(|errno| file.error(DiskOperation::Sync, None, errno)),
+            Err(_) => {
+                let path = Arc::clone(&file.path);
+                Err(DiskError::Stopped { operation: DiskOperation::Sync, path })
+            }
         }
     }
 }

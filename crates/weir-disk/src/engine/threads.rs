@@ -1,8 +1,8 @@
-//! The thread-pool engine: blocking calls on a few threads, for kernels and containers without io_uring, and for the
-//! calls that io_uring is not used for (opening, listing, locking).
+//! The thread-pool engine: blocking calls on a few threads, for kernels and containers without
+//! io_uring, and for the calls that io_uring is not used for (opening, listing, locking).
 //!
-//! A job owns its buffers and a reference to its file, so that nothing dies under a blocking call when the future that
-//! waits for it is dropped.
+//! A job owns its buffers and a reference to its file, so that nothing dies under a blocking call
+//! when the future that waits for it is dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use tokio::sync::oneshot;
 use weir_device::{AlignedBuf, SharedBuf};
 
+use crate::engine::sync_gate::SyncGroup;
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
 use crate::engine::{OpenFile, SyncKind};
 use crate::error::{DiskError, DiskOperation};
@@ -25,8 +26,8 @@ const THREADS_MAX: usize = 4;
 type Job = Box<dyn FnOnce() + Send>;
 
 struct Queue {
-    /// As long as the callers' own queues. Jobs wait here and not in their futures, so that an operation goes on when its
-    /// future is not polled, or dropped.
+    /// As long as the callers' own queues. Jobs wait here and not in their futures, so that an
+    /// operation goes on when its future is not polled, or dropped.
     jobs: VecDeque<Job>,
     idle_threads: usize,
     closed: bool,
@@ -102,8 +103,8 @@ impl ThreadEngine {
         Self { pool: Rc::new(Pool { shared, threads: Vec::new().into(), threads_max }) }
     }
 
-    /// Runs `job` on a thread, to its end even if the future is dropped. `None` if no thread could be started, or the
-    /// job panicked.
+    /// Runs `job` on a thread, to its end even if the future is dropped. `None` if no thread could
+    /// be started, or the job panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -173,11 +174,28 @@ impl ThreadEngine {
         }
     }
 
-    pub(crate) async fn sync(&self, file: &Arc<OpenFile>, kind: SyncKind) -> Result<(), DiskError> {
-        let open = Arc::clone(file);
-        match self.run(move || open.after_sync(sync_blocking(&open, kind))).await {
-            Some(result) => result,
-            None => Err(stopped(file, DiskOperation::Sync)),
+    /// Runs the sync of a group, and of all groups that form meanwhile.
+    pub(crate) fn start_sync(&self, file: &Arc<OpenFile>, group: SyncGroup) {
+        let mut job = SyncJob { file: Arc::clone(file), group: Some(group) };
+        self.enqueue(Box::new(move || {
+            while let Some(group) = job.group.take() {
+                let result = sync_blocking(&job.file, group.kind);
+                job.group = job.file.syncs.finish(group, result);
+            }
+        }));
+    }
+}
+
+/// Syncs to be run; tells the file when they never are.
+struct SyncJob {
+    file: Arc<OpenFile>,
+    group: Option<SyncGroup>,
+}
+
+impl Drop for SyncJob {
+    fn drop(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.file.syncs.give_up(group);
         }
     }
 }
@@ -227,7 +245,8 @@ fn write_blocking(file: &OpenFile, pieces: &[SharedBuf], offset: u64) -> Result<
     Ok(())
 }
 
-/// An interrupted sync is not repeated: a second one could succeed without the failure of the first.
+/// An interrupted sync is not repeated: a second one could succeed without the failure of the
+/// first.
 fn sync_blocking(file: &OpenFile, kind: SyncKind) -> Result<(), Errno> {
     match kind {
         SyncKind::Data => rustix::fs::fdatasync(&file.fd),

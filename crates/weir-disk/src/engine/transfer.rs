@@ -18,7 +18,8 @@ pub(crate) enum Next {
 
 /// Decides after a read call: `done` bytes were read before it, `moved` by it, of `wanted`.
 ///
-/// A direct read that stops off the alignment has met the end of the file; asking again there would be refused.
+/// A direct read that stops off the alignment has met the end of the file; asking again there would
+/// be refused.
 pub(crate) fn after_read(done: usize, moved: usize, wanted: usize, alignment: usize) -> Next {
     let done = done + moved;
     assert!(done <= wanted, "the kernel reads no more than it was asked for");
@@ -31,7 +32,8 @@ pub(crate) fn after_read(done: usize, moved: usize, wanted: usize, alignment: us
     }
 }
 
-/// Decides after a write call. A direct write that stopped off the alignment goes on from the last whole block.
+/// Decides after a write call. A direct write that stopped off the alignment goes on from the last
+/// whole block.
 pub(crate) fn after_write(done: usize, moved: usize, wanted: usize, alignment: usize) -> Next {
     assert!(done + moved <= wanted, "the kernel writes no more than it was given");
     if done + moved == wanted {

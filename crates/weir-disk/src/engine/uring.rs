@@ -1,16 +1,18 @@
 //! The io_uring engine: one ring per shard thread, woken through tokio.
 //!
 //! Invariants
-//!  U1. A slot owns the buffers, the slice table and the file of its operation from before the submission until the
-//!      kernel's completion, whatever becomes of the future that waits for it.
-//!  U2. At most `RING_ENTRIES` operations are with the kernel, each with one entry: neither queue of the ring overflows.
-//!      The others wait in the backlog, whose length is that of the callers' own queues. They wait here and not in
-//!      their futures, so that an operation goes on when its future is not polled, or dropped.
+//!  U1. A slot owns the buffers, the slice table and the file of its operation from before the
+//!      submission until the kernel's completion, whatever becomes of the future that waits for it.
+//!  U2. At most `RING_ENTRIES` operations are with the kernel, each with one entry: neither queue
+//!      of the ring overflows. The others wait in the backlog, whose length is that of the callers'
+//!      own queues. They wait here and not in their futures, so that an operation goes on when its
+//!      future is not polled, or dropped.
 //!  U3. The ring is dropped only after every operation has completed.
 //!
-//! Why the ring is plain `SINGLE_ISSUER`: with `DEFER_TASKRUN` completions wait for a call into the ring, and a thread
-//! that sleeps in epoll never makes one. Why a duplicate of the ring's descriptor is registered with tokio: the driver
-//! task may outlive the ring by a moment, and a number that was closed could already name another file.
+//! Why the ring is plain `SINGLE_ISSUER`: with `DEFER_TASKRUN` completions wait for a call into the
+//! ring, and a thread that sleeps in epoll never makes one. Why a duplicate of the ring's
+//! descriptor is registered with tokio: the driver task may outlive the ring by a moment, and a
+//! number that was closed could already name another file.
 #![allow(
     unsafe_code,
     reason = "hands pointers to the kernel; every block states why they stay valid"
@@ -33,15 +35,17 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weir_device::{AlignedBuf, SharedBuf};
 
+use crate::engine::sync_gate::SyncGroup;
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
 use crate::engine::{OpenFile, SyncKind};
 use crate::error::{DiskError, DiskOperation};
 
-/// Entries of the submission queue, and most operations with the kernel at once: about as deep as one NVMe queue is
-/// used.
+/// Entries of the submission queue, and most operations with the kernel at once: about as deep as
+/// one NVMe queue is used.
 const RING_ENTRIES: u32 = 128;
 
-/// Most bytes of one read call; the length of an entry has 32 bits, and a longer read goes on from here.
+/// Most bytes of one read call; the length of an entry has 32 bits, and a longer read goes on from
+/// here.
 const READ_BYTES_MAX: usize = 1 << 30;
 
 /// Pause before a submission is tried again that the kernel refused for want of memory.
@@ -58,7 +62,8 @@ struct KernelSlice {
 enum Transfer {
     Read(AlignedBuf),
     Write(Vec<SharedBuf>),
-    Sync(SyncKind),
+    /// The group is gone when it has been answered.
+    Sync(Option<SyncGroup>),
 }
 
 /// An operation with the kernel.
@@ -134,10 +139,12 @@ impl UringEngine {
     /// Sets up a ring and the task that reaps it. Needs a tokio `LocalSet`.
     pub(crate) fn new() -> Result<Self, Errno> {
         let uring = set_up()?;
-        // SAFETY: the descriptor is the ring's own and stays open during this borrow: `uring` lives past it.
+        // SAFETY: the descriptor is the ring's own and stays open during this borrow: `uring` lives
+        // past it.
         let fd = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) };
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
-        // SAFETY: the number behind an `OwnedFd` stays the same and open until the `AsyncFd` that owns it is dropped.
+        // SAFETY: the number behind an `OwnedFd` stays the same and open until the `AsyncFd` that
+        // owns it is dropped.
         let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
             .map_err(|error| Errno::from_io_error(&error.into()).unwrap_or(Errno::IO))?;
         let ring = Ring {
@@ -184,8 +191,12 @@ impl UringEngine {
         }
     }
 
-    pub(crate) async fn sync(&self, file: &Arc<OpenFile>, kind: SyncKind) -> Result<(), DiskError> {
-        self.run(file, Transfer::Sync(kind), 0, 0).await.1
+    /// Runs the sync of a group, and of all groups that form meanwhile.
+    pub(crate) fn start_sync(&self, file: &Arc<OpenFile>, group: SyncGroup) {
+        // The group's callers are answered by the gate: nobody waits for the slot.
+        let running =
+            Running { abandoned: true, ..Running::new(file, Transfer::Sync(Some(group)), 0, 0) };
+        self.shared.start(running);
     }
 
     async fn run(
@@ -195,18 +206,10 @@ impl UringEngine {
         offset: u64,
         wanted_bytes: usize,
     ) -> (Transfer, Result<(), DiskError>) {
-        if wanted_bytes == 0 && !matches!(transfer, Transfer::Sync(_)) {
+        if wanted_bytes == 0 {
             return (transfer, Ok(()));
         }
-        let running = Running {
-            transfer,
-            file: Arc::clone(file),
-            offset,
-            wanted_bytes,
-            done_bytes: 0,
-            waker: None,
-            abandoned: false,
-        };
+        let running = Running::new(file, transfer, offset, wanted_bytes);
         let slot = self.shared.start(running);
         Reply { shared: Rc::clone(&self.shared), slot }.await
     }
@@ -242,14 +245,16 @@ impl Ring {
         };
         let user_data = u64::try_from(number).expect("slots are few");
         let entry = next_entry(running, &mut slot.slices).user_data(user_data);
-        // SAFETY: the entry points at buffers and at a slice table that this slot owns, and at a descriptor that it
-        // keeps open; U1 keeps all of them, unmoved and unchanged, until the completion (heap memory does not move
-        // when slots do), and U3 keeps the slots until the ring has drained.
+        // SAFETY: the entry points at buffers and at a slice table that this slot owns, and at a
+        // descriptor that it keeps open; U1 keeps all of them, unmoved and unchanged, until the
+        // completion (heap memory does not move when slots do), and U3 keeps the slots until the
+        // ring has drained.
         unsafe { self.uring.submission().push(&entry) }
             .expect("U2: the queue has an entry for each operation with the kernel");
     }
 
-    /// Starts operations of the backlog as far as there is room. Returns whether there are new entries.
+    /// Starts operations of the backlog as far as there is room. Returns whether there are new
+    /// entries.
     fn start_backlog(&mut self) -> bool {
         let mut started = false;
         while self.in_flight < RING_ENTRIES {
@@ -261,7 +266,8 @@ impl Ring {
         started
     }
 
-    /// Takes one completion: either the operation goes on, or it has ended and its waker is returned.
+    /// Takes one completion: either the operation goes on, or it has ended and its waker is
+    /// returned.
     fn complete(&mut self, number: usize, result: i32) -> Step {
         let State::Running(running) = &mut self.slots[number].state else {
             unreachable!("U1: a completion belongs to a running operation")
@@ -303,13 +309,23 @@ enum Step {
 }
 
 impl Running {
+    fn new(file: &Arc<OpenFile>, transfer: Transfer, offset: u64, wanted_bytes: usize) -> Self {
+        let file = Arc::clone(file);
+        let (done_bytes, waker, abandoned) = (0, None, false);
+        Self { transfer, file, offset, wanted_bytes, done_bytes, waker, abandoned }
+    }
+
     /// Decides after a completion: `None` if there is more to do, else the result of the operation.
     fn after(&mut self, result: i32) -> Option<Result<(), DiskError>> {
-        let operation = match self.transfer {
+        let operation = match &mut self.transfer {
             Transfer::Read(_) => DiskOperation::Read,
             Transfer::Write(_) => DiskOperation::Write,
-            Transfer::Sync(_) => {
-                return Some(self.file.after_sync(errno_of(result).map_or(Ok(()), Err)));
+            Transfer::Sync(group) => {
+                // An interrupted sync is not repeated: a second one could succeed without the
+                // failure of the first.
+                let ended = group.take().expect("a sync with the kernel has callers to answer");
+                *group = self.file.syncs.finish(ended, errno_of(result).map_or(Ok(()), Err));
+                return if group.is_some() { None } else { Some(Ok(())) };
             }
         };
         match errno_of(result) {
@@ -357,10 +373,10 @@ fn next_entry(running: &mut Running, slices: &mut Vec<KernelSlice>) -> squeue::E
             let len = entry_len(slices.len());
             opcode::Writev::new(fd, slices.as_ptr().cast(), len).offset(at).build()
         }
-        Transfer::Sync(kind) => {
-            let flags = match kind {
-                SyncKind::Data => types::FsyncFlags::DATASYNC,
-                SyncKind::DataAndMetadata => types::FsyncFlags::empty(),
+        Transfer::Sync(group) => {
+            let flags = match group.as_ref().map(|group| group.kind) {
+                Some(SyncKind::Data) => types::FsyncFlags::DATASYNC,
+                _ => types::FsyncFlags::empty(),
             };
             opcode::Fsync::new(fd).flags(flags).build()
         }
@@ -392,10 +408,14 @@ impl Shared {
 
     /// Tells the kernel of new entries. What it does not take now the driver offers again.
     fn submit(&self, ring: &mut Ring) {
-        let result = ring.uring.submit();
+        let result = loop {
+            match ring.uring.submit() {
+                Err(error) if errno_is(&error, Errno::INTR) => {}
+                result => break result,
+            }
+        };
         let left = !ring.uring.submission().is_empty();
         if let Err(error) = &result
-            && !errno_is(error, Errno::INTR)
             && !self.submit_failing.get()
         {
             tracing::warn!(%error, "the kernel refuses I/O for now; trying again");

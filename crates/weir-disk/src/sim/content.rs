@@ -37,7 +37,8 @@ impl Content {
         });
     }
 
-    /// Calls `each` with the position and bytes of every run within `from..to`. Zeroes come as `None`.
+    /// Calls `each` with the position and bytes of every run within `from..to`. Zeroes come as
+    /// `None`.
     pub(super) fn for_each_run(
         &self,
         from: u64,
@@ -155,7 +156,10 @@ mod tests {
     proptest! {
         #[test]
         fn sparse_bytes_equal_a_plain_array(
-            operations in prop::collection::vec((0u64..20_000, 0u64..9_000, any::<Option<u8>>()), 1..20)
+            operations in prop::collection::vec(
+                (0u64..20_000, 0u64..9_000, any::<Option<u8>>()),
+                1..20,
+            )
         ) {
             let mut plain = vec![0u8; 30_000];
             let mut sparse = SparseBytes::default();

@@ -1,7 +1,7 @@
 //! Files, directories and locks of a simulated disk, as the process under test holds them.
 //!
-//! A handle belongs to the process that opened it. After a crash its operations never end, as if the process that
-//! waits for them were gone; it should be dropped.
+//! A handle belongs to the process that opened it. After a crash its operations never end, as if
+//! the process that waits for them were gone; it should be dropped.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 use weir_device::{AlignedBuf, SharedBuf};
 
 use super::content::Content;
@@ -52,7 +52,10 @@ impl Mounted {
             state.start(action)
         };
         let waiting = Waiting { mounted: self, id };
-        sleep_until(due).await;
+        // Without latency nothing is left to wait for, and no timer is needed.
+        if due > Instant::now() {
+            sleep_until(due).await;
+        }
         if !self.is_alive() {
             return pending().await;
         }

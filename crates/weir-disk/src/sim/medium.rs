@@ -1,12 +1,13 @@
 //! One simulated file: what reads see, and what would be left of it after a loss of power.
 //!
-//! The bytes are the newest state. Every write that is not durable has an entry in the undo log with the bytes that it
-//! replaced, in the order in which the writes reached the disk; a crash walks the log backwards and puts back, sector by
-//! sector, what the lost writes replaced.
+//! The bytes are the newest state. Every write that is not durable has an entry in the undo log
+//! with the bytes that it replaced, in the order in which the writes reached the disk; a crash
+//! walks the log backwards and puts back, sector by sector, what the lost writes replaced.
 //!
 //! Invariants
 //!  M1. Undoing all of `log` and then all of `doomed`, newest first, gives the durable bytes.
-//!  M2. An entry leaves the log only through a sync that started after the write ended, a failed sync, or a crash.
+//!  M2. An entry leaves the log only through a sync that started after the write ended, a failed
+//!      sync, or a crash.
 //!  M3. `durable_len <= len`.
 
 use std::collections::VecDeque;
@@ -22,7 +23,8 @@ struct Undo {
     len: u64,
     /// What the write replaced; `None` is zeroes.
     old: Option<Box<[u8]>>,
-    /// Neither the old nor the new bytes are anything but zeroes: only the length of the file changed.
+    /// Neither the old nor the new bytes are anything but zeroes: only the length of the file
+    /// changed.
     only_length: bool,
 }
 
@@ -36,8 +38,8 @@ pub(super) struct Losses {
     pub(super) sectors_lost: u64,
 }
 
-/// How a crash chooses among unsynced writes. Each crash of each file draws one: independent coins per sector alone
-/// would almost never keep or lose everything.
+/// How a crash chooses among unsynced writes. Each crash of each file draws one: independent coins
+/// per sector alone would almost never keep or lose everything.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     KeepAll,
@@ -177,7 +179,8 @@ impl Medium {
         self.write_part(offset, content, 0..len);
     }
 
-    /// A write of which each sector reached the disk `kept` times in 256. Returns whether it was torn.
+    /// A write of which each sector reached the disk `kept` times in 256. Returns whether it was
+    /// torn.
     pub(super) fn write_torn(
         &mut self,
         offset: u64,
@@ -186,7 +189,8 @@ impl Medium {
         random: &mut SimRandom,
     ) -> bool {
         let (mut any_kept, mut any_lost) = (false, false);
-        // Neighbours that are both kept go in one piece, so that a zeroed range does not become a thousand entries.
+        // Neighbours that are both kept go in one piece, so that a zeroed range does not become a
+        // thousand entries.
         let mut run: Option<Range<u64>> = None;
         for (_, part) in sectors_of(offset, content.len(), self.sector_bytes) {
             if random.chance(kept, 256) {
@@ -237,8 +241,8 @@ impl Medium {
         assert!(self.durable_len <= self.len, "M3: durable bytes are within the file");
     }
 
-    /// A sync failed, as Linux fails it: what it covered may stay as it is, may count as clean though it is not durable,
-    /// or may be dropped at once.
+    /// A sync failed, as Linux fails it: what it covered may stay as it is, may count as clean
+    /// though it is not durable, or may be dropped at once.
     pub(super) fn fail_sync(&mut self, covered: u64, random: &mut SimRandom) {
         let count = index(covered.saturating_sub(self.log_start)).min(self.log.len());
         match random.below(3) {
@@ -258,8 +262,8 @@ impl Medium {
         }
     }
 
-    /// The process died: whoever reads next reads from the disk again and finds out what a failed sync gave up. What
-    /// is there then is there to stay.
+    /// The process died: whoever reads next reads from the disk again and finds out what a failed
+    /// sync gave up. What is there then is there to stay.
     pub(super) fn settle_doomed(&mut self, random: &mut SimRandom) {
         let doomed = std::mem::take(&mut self.doomed);
         let settled = std::mem::take(&mut self.settled);
@@ -335,8 +339,8 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    /// Undoes writes as `fate` says. `settled` are ranges that became durable after so many of the writes. Returns
-    /// where the last byte that was kept ends.
+    /// Undoes writes as `fate` says. `settled` are ranges that became durable after so many of the
+    /// writes. Returns where the last byte that was kept ends.
     fn walk(&mut self, entries: &[&Undo], settled: &[(usize, Range<u64>)], fate: Fate) -> u64 {
         let mut settled = settled.iter().rev().peekable();
         let mut kept_end = 0;

@@ -1,14 +1,19 @@
 //! A disk that exists in memory only and misbehaves from a seed, within what a disk may do.
 //!
-//! - Operations take random time and overtake each other. A read over a write in flight sees any mixture of sectors.
-//! - [`SimDisk::crash_process`] is `kill -9`: what is in flight happens wholly, partly (by sector) or not at all.
-//! - [`SimDisk::crash_power`] also loses any subset of the sectors whose writes no successful sync covers. A sync
-//!   covers what had ended when it started; a write in flight beside it is not covered.
-//! - A failed sync may drop what it should have made durable, at once or at the next loss of power, and the next sync
-//!   succeeds all the same. A process that starts later reads what is really left. (Real files are kinder: after a failed sync, every later one on that handle fails too.)
+//! - Operations take random time and overtake each other. A read over a write in flight sees any
+//!   mixture of sectors.
+//! - [`SimDisk::crash_process`] is `kill -9`: what is in flight happens wholly, partly (by sector)
+//!   or not at all.
+//! - [`SimDisk::crash_power`] also loses any subset of the sectors whose writes no successful sync
+//!   covers. A sync covers what had ended when it started; a write in flight beside it is not
+//!   covered.
+//! - A failed sync may drop what it should have made durable, at once or at the next loss of power,
+//!   and the next sync succeeds all the same. A process that starts later reads what is really
+//!   left. (Real files are kinder: after a failed sync, every later one on that handle fails too.)
 //!
-//! Creating, removing and locking files is durable when the call returns, as on real disks, where each of them syncs
-//! the directory. Time is tokio's: run it on a paused clock. The same seed and the same calls give the same bytes.
+//! Creating, removing and locking files is durable when the call returns, as on real disks, where
+//! each of them syncs the directory. Time is tokio's: run it on a paused clock. The same seed and
+//! the same calls give the same bytes.
 
 mod content;
 mod handles;
@@ -27,14 +32,17 @@ use crate::directory::Directory;
 use handles::Mounted;
 use state::State;
 
-/// How a simulated disk behaves. All of it can change while it runs, see [`SimDisk::change_options`].
+/// How a simulated disk behaves. All of it can change while it runs, see
+/// [`SimDisk::change_options`].
 #[derive(Clone, Debug)]
 pub struct SimDiskOptions {
     /// What the disk writes all or nothing of. Fixed when the disk is made.
     pub sector_bytes: u64,
-    /// What files report as their alignment when they are opened; 1 is a file system without direct I/O.
+    /// What files report as their alignment when they are opened; 1 is a file system without direct
+    /// I/O.
     pub alignment: usize,
-    /// Shortest time of an operation. Tokio's timers have a resolution of one millisecond.
+    /// Shortest time of an operation. Tokio's timers have a resolution of one millisecond;
+    /// without any latency no timer is used, and operations happen at once.
     pub latency_min: Duration,
     /// Longest time of an ordinary operation.
     pub latency_max: Duration,
@@ -119,7 +127,8 @@ impl SimDisk {
         Self { state: Rc::new(RefCell::new(State::new(seed, options))) }
     }
 
-    /// The root directory, for a process that starts now. Handles made from it die with the next crash.
+    /// The root directory, for a process that starts now. Handles made from it die with the next
+    /// crash.
     #[must_use]
     pub fn directory(&self) -> Directory {
         let process = self.state.borrow().process;
@@ -127,7 +136,8 @@ impl SimDisk {
         Directory::simulated(SimDirectory::root(mounted))
     }
 
-    /// Kills the process: what is in flight may happen or not, locks are released, its handles never answer again.
+    /// Kills the process: what is in flight may happen or not, locks are released, its handles
+    /// never answer again.
     pub fn crash_process(&self) {
         self.state.borrow_mut().crash_process();
     }
@@ -142,7 +152,8 @@ impl SimDisk {
         self.state.borrow_mut().lose_disk();
     }
 
-    /// Identity of this boot of the host: changes with [`SimDisk::crash_power`] and [`SimDisk::lose_disk`].
+    /// Identity of this boot of the host: changes with [`SimDisk::crash_power`] and
+    /// [`SimDisk::lose_disk`].
     #[must_use]
     pub fn boot_id(&self) -> [u8; 16] {
         self.state.borrow().boot_id
@@ -158,7 +169,8 @@ impl SimDisk {
         self.state.borrow_mut().read_only = read_only;
     }
 
-    /// Limits the lengths of all files together; more is ENOSPC. Files that are longer already stay so.
+    /// Limits the lengths of all files together; more is ENOSPC. Files that are longer already stay
+    /// so.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.state.borrow_mut().options.capacity_bytes = capacity_bytes;
     }
@@ -171,7 +183,8 @@ impl SimDisk {
         assert!(state.options.sector_bytes == sector_bytes, "a disk keeps its sector size");
     }
 
-    /// Reads and writes that touch `range` of the file at `path` (`directory/name`) fail with EIO from now on.
+    /// Reads and writes that touch `range` of the file at `path` (`directory/name`) fail with EIO
+    /// from now on.
     pub fn inject_eio(&self, path: &str, range: Range<u64>) {
         self.state.borrow_mut().add_bad_range(path, range);
     }
@@ -181,7 +194,8 @@ impl SimDisk {
         self.state.borrow_mut().clear_bad_ranges();
     }
 
-    /// Flips bits of one byte of the file at `path`, silently. Nothing happens beyond the end of the file.
+    /// Flips bits of one byte of the file at `path`, silently. Nothing happens beyond the end of
+    /// the file.
     pub fn rot(&self, path: &str, offset: u64) {
         self.state.borrow_mut().rot(path, offset);
     }

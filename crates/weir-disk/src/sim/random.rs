@@ -1,4 +1,5 @@
-//! The simulated disk's own random numbers: the same everywhere and for ever, so that a seed replays.
+//! The simulated disk's own random numbers: the same everywhere and for ever, so that a seed
+//! replays.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! The state of a simulated disk: files, names, locks, operations in flight, and faults.
 //!
-//! Nothing runs in the background. An operation in flight has a due time; whoever touches the disk next first carries
-//! out everything that has become due, in that order. So an operation ends whether or not its future is still there.
+//! Nothing runs in the background. An operation in flight has a due time; whoever touches the disk
+//! next first carries out everything that has become due, in that order. So an operation ends
+//! whether or not its future is still there.
 //!
 //! Invariants
 //!  S1. An operation is either in flight, or finished and waiting for its future, or forgotten.
@@ -252,7 +253,8 @@ impl State {
         })
     }
 
-    /// A sync that another one overtook and failed beside must fail too: it covers the same lost writes.
+    /// A sync that another one overtook and failed beside must fail too: it covers the same lost
+    /// writes.
     fn sync(&mut self, file: FileId, covered: u64, failures: u64) -> Result<(), Errno> {
         let rate = self.options.sync_errors_per_million;
         let mut result = self.unlucky(rate);
@@ -278,7 +280,8 @@ impl State {
         result
     }
 
-    /// Reads from a file what is there now. A write in flight over the range shows in any of its sectors.
+    /// Reads from a file what is there now. A write in flight over the range shows in any of its
+    /// sectors.
     pub(super) fn read(
         &mut self,
         file: FileId,

@@ -46,7 +46,8 @@ pub(crate) fn block_on_paused<T>(future: impl Future<Output = T>) -> T {
     LocalSet::new().block_on(&runtime, future)
 }
 
-/// Runs `test` on each engine, on a file system with direct I/O and on one in memory, and on a simulated disk.
+/// Runs `test` on each engine, on a file system with direct I/O and on one in memory, and on a
+/// simulated disk.
 pub(crate) fn on_every_engine(test: impl AsyncFn(Setup)) {
     for choice in engines() {
         for direct in [DirectIo::WherePossible, DirectIo::Never] {

@@ -481,7 +481,11 @@ where
         while !self.outgoing.is_empty() {
             let mut slices = Outgoing::no_slices();
             let count = self.outgoing.slices(&mut slices);
-            let sent = Pin::new(&mut *stream).poll_write_vectored(cx, &slices[..count]);
+            let pinned = Pin::new(&mut *stream);
+            let sent = match &slices[..count] {
+                [one] => pinned.poll_write(cx, one),
+                many => pinned.poll_write_vectored(cx, many),
+            };
             match sent {
                 Poll::Pending => return has_progress,
                 Poll::Ready(Ok(bytes)) if bytes > 0 => {

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use weir_device::Device;
-use weir_nbd::{Catalog, ExportInfo, HandshakeStep, ServerHandshake, Session};
+use weir_nbd::{Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session};
 
 use super::window::Window;
 use super::{ConnectionOptions, Export, Exports, NbdError};
@@ -72,14 +72,14 @@ where
     handshake.greet(&mut out);
     loop {
         let advanced = handshake.advance(window.unread(), &catalog, &mut out);
-        if !out.is_empty() {
-            stream.write_all(&out).await.map_err(connection)?;
-            stream.flush().await.map_err(connection)?;
-            out.clear();
+        let sent = send(stream, &mut out).await;
+        let HandshakeProgress { consumed, step } = advanced?;
+        if !matches!(step, HandshakeStep::Close) {
+            // Clients may leave without waiting for the answer to their goodbye.
+            sent?;
         }
-        let progress = advanced?;
-        window.consume(progress.consumed);
-        match progress.step {
+        window.consume(consumed);
+        match step {
             HandshakeStep::Again => {}
             HandshakeStep::Close => return Ok(None),
             HandshakeStep::Transmit { session, info, handle } => {
@@ -97,4 +97,13 @@ where
             }
         }
     }
+}
+
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, out: &mut Vec<u8>) -> Result<(), NbdError> {
+    if !out.is_empty() {
+        stream.write_all(out).await.map_err(connection)?;
+        stream.flush().await.map_err(connection)?;
+        out.clear();
+    }
+    Ok(())
 }

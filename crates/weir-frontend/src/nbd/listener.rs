@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -18,6 +20,12 @@ pub const CONNECTIONS_MAX: usize = 64;
 
 /// Pause after an `accept` that failed, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Silence on a TCP connection after which the kernel asks whether the client is still there, the time between questions
+/// and how many go unanswered before it is given up: a host that vanished is noticed within two minutes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_QUESTIONS: u32 = 4;
 
 /// How a listener serves its clients.
 #[derive(Clone, Debug)]
@@ -44,21 +52,26 @@ enum Socket {
 /// A stream of either kind, with the peer's name.
 enum Accepted {
     Unix(UnixStream),
-    Tcp(tokio::net::TcpStream, SocketAddr),
+    Tcp(TcpStream, SocketAddr),
 }
 
 impl Socket {
     async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Unix(listener) => listener.accept().await.map(|(s, _)| Accepted::Unix(s)),
-            Self::Tcp(listener) => {
-                let (stream, address) = listener.accept().await?;
-                // Replies are gathered already; waiting for more would only delay them.
-                stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream, address))
-            }
+            Self::Tcp(listener) => listener.accept().await.map(|(s, a)| Accepted::Tcp(s, a)),
         }
     }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    // Replies are gathered already; waiting for more would only delay them.
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_QUESTIONS)?;
+    Ok(())
 }
 
 /// A running listener. Dropping it stops accepting and ends the connections as [`Server::stop`] does, unattended.
@@ -105,18 +118,26 @@ pub async fn serve_unix<E: Exports + 'static>(
     let failed = |source| NbdError::ListenUnix { path: path.to_owned(), source };
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            match UnixStream::connect(path).await {
-                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                    tokio::fs::remove_file(path).await.map_err(failed)?;
-                    UnixListener::bind(path).map_err(failed)?
-                }
-                _ => return Err(failed(error)),
+            if !is_dead_socket(path).await {
+                return Err(failed(error));
             }
+            tokio::fs::remove_file(path).await.map_err(failed)?;
+            UnixListener::bind(path).map_err(failed)?
         }
         bound => bound.map_err(failed)?,
     };
     tracing::info!(path = %path.display(), "serving NBD");
     Ok(start(Socket::Unix(listener), None, Some(path.to_owned()), exports, options))
+}
+
+/// Whether `path` is a socket that nobody listens on. Connecting to a plain file is refused as well, so its type is
+/// looked at first: nobody's data is taken for a left-over.
+async fn is_dead_socket(path: &Path) -> bool {
+    let is_socket = tokio::fs::symlink_metadata(path)
+        .await
+        .is_ok_and(|metadata| metadata.file_type().is_socket());
+    let connected = UnixStream::connect(path).await;
+    is_socket && connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Serves `exports` on a TCP address.
@@ -207,6 +228,10 @@ fn spawn<E: Exports + 'static>(
         }
         Accepted::Tcp(stream, address) => {
             options.client = format!("{} {address}", options.client);
+            if let Err(error) = prepare(&stream) {
+                tracing::warn!(client = options.client, %error, "a client left at once");
+                return;
+            }
             connections.spawn_local(serve(stream, exports, options, stopped));
         }
     }

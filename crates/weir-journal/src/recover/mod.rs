@@ -41,7 +41,7 @@ pub struct Recovered {
     pub identity: Identity,
     /// Epoch that its superblock names.
     pub epoch: Epoch,
-    /// What it holds, in the order of write numbers.
+    /// What it holds, in the order of write numbers. What the object stream holds already is to be released (again).
     pub pieces: Vec<RecoveredPiece>,
     /// How the recovery went.
     pub report: RecoveryReport,

@@ -14,12 +14,12 @@ use weir_journal::{
     Payload, PlacedPiece, RecordSeq, RecordSink, Recovered, WriteNumber,
 };
 
-pub const NAME: &str = "journal";
-pub const VOLUME: VolumeId = VolumeId([7; 16]);
-pub const IDENTITY: Identity = Identity { volume: VOLUME, journal: JournalId([9; 16]) };
-pub const SEGMENT: u64 = 64 << 10;
+pub(crate) const NAME: &str = "journal";
+pub(crate) const VOLUME: VolumeId = VolumeId([7; 16]);
+pub(crate) const IDENTITY: Identity = Identity { volume: VOLUME, journal: JournalId([9; 16]) };
+pub(crate) const SEGMENT: u64 = 64 << 10;
 
-pub struct SimClock(pub SimDisk);
+pub(crate) struct SimClock(pub(crate) SimDisk);
 
 impl Clock for SimClock {
     fn wall(&self) -> Duration {
@@ -34,14 +34,14 @@ impl Clock for SimClock {
 }
 
 /// Small and seeded; good enough to choose test cases.
-pub struct TestRandom(Cell<u64>);
+pub(crate) struct TestRandom(Cell<u64>);
 
 impl TestRandom {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Cell::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC_DEF1))
     }
 
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         let mut x = self.0.get();
         x ^= x << 13;
         x ^= x >> 7;
@@ -50,11 +50,11 @@ impl TestRandom {
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    pub fn below(&self, bound: u64) -> u64 {
+    pub(crate) fn below(&self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    pub fn one_in(&self, count: u64) -> bool {
+    pub(crate) fn one_in(&self, count: u64) -> bool {
         self.below(count) == 0
     }
 }
@@ -68,7 +68,7 @@ impl Random for TestRandom {
     }
 }
 
-pub struct LocalSpawn;
+pub(crate) struct LocalSpawn;
 
 impl Spawn for LocalSpawn {
     fn local(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
@@ -79,7 +79,7 @@ impl Spawn for LocalSpawn {
     }
 }
 
-pub fn env_of(disk: &SimDisk) -> Env {
+pub(crate) fn env_of(disk: &SimDisk) -> Env {
     Env {
         clock: Rc::new(SimClock(disk.clone())),
         random: Rc::new(TestRandom::new(1)),
@@ -88,7 +88,7 @@ pub fn env_of(disk: &SimDisk) -> Env {
 }
 
 /// Runs a test on a paused clock.
-pub fn run<T>(test: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -97,7 +97,7 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::task::LocalSet::new().block_on(&runtime, test)
 }
 
-pub fn small_config() -> JournalConfig {
+pub(crate) fn small_config() -> JournalConfig {
     JournalConfig {
         segment_bytes: SEGMENT,
         segments_max: 4,
@@ -108,7 +108,7 @@ pub fn small_config() -> JournalConfig {
 }
 
 /// Quick and predictable: one millisecond for every operation.
-pub fn steady_disk(seed: u64) -> SimDisk {
+pub(crate) fn steady_disk(seed: u64) -> SimDisk {
     let millisecond = Duration::from_millis(1);
     SimDisk::new(
         seed,
@@ -121,14 +121,14 @@ pub fn steady_disk(seed: u64) -> SimDisk {
     )
 }
 
-pub async fn create(disk: &SimDisk, config: JournalConfig) -> Journal {
+pub(crate) async fn create(disk: &SimDisk, config: JournalConfig) -> Journal {
     let recovered = Journal::create(&disk.directory(), NAME, IDENTITY, config, &env_of(disk)).await;
     let journal = recovered.expect("a fresh journal").journal;
     journal.begin_epoch(Epoch(1)).await.expect("first epoch");
     journal
 }
 
-pub async fn try_recover(
+pub(crate) async fn try_recover(
     disk: &SimDisk,
     config: JournalConfig,
     accept: AcceptLoss,
@@ -136,39 +136,39 @@ pub async fn try_recover(
     Journal::recover(&disk.directory(), NAME, VOLUME, config, accept, &env_of(disk)).await
 }
 
-pub async fn recover(disk: &SimDisk, config: JournalConfig) -> Recovered {
+pub(crate) async fn recover(disk: &SimDisk, config: JournalConfig) -> Recovered {
     try_recover(disk, config, AcceptLoss::No).await.expect("recovery")
 }
 
 /// Bytes that tell which write they belong to and where in it they are.
-pub fn pattern(id: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(id: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     TestRandom::new(id).fill(&mut bytes);
     bytes
 }
 
-pub fn shared(bytes: &[u8]) -> SharedBuf {
+pub(crate) fn shared(bytes: &[u8]) -> SharedBuf {
     SharedBuf::copy_of(bytes)
 }
 
 /// The same bytes in memory that is not aligned.
-pub fn shared_unaligned(bytes: &[u8]) -> SharedBuf {
+pub(crate) fn shared_unaligned(bytes: &[u8]) -> SharedBuf {
     let mut buf = AlignedBuf::zeroed(bytes.len() + 1);
     buf[1..].copy_from_slice(bytes);
     buf.freeze().slice(1, bytes.len())
 }
 
-pub async fn write(journal: &Journal, offset: u64, id: u64, len: usize) {
+pub(crate) async fn write(journal: &Journal, offset: u64, id: u64, len: usize) {
     let payload = Payload::Data(shared(&pattern(id, len)));
     journal.append(offset, payload, len as u64).await.expect("append");
 }
 
 /// Remembers what it hears.
 #[derive(Default)]
-pub struct Ear {
-    pub pieces: RefCell<Vec<PlacedPiece>>,
-    pub records: RefCell<Vec<RecordSeq>>,
-    pub forgotten: RefCell<Vec<(JournalPos, JournalPos)>>,
+pub(crate) struct Ear {
+    pub(crate) pieces: RefCell<Vec<PlacedPiece>>,
+    pub(crate) records: RefCell<Vec<RecordSeq>>,
+    pub(crate) forgotten: RefCell<Vec<(JournalPos, JournalPos)>>,
 }
 
 impl RecordSink for Ear {
@@ -183,23 +183,23 @@ impl RecordSink for Ear {
     }
 }
 
-pub fn listen(journal: &Journal) -> Rc<Ear> {
+pub(crate) fn listen(journal: &Journal) -> Rc<Ear> {
     let ear = Rc::new(Ear::default());
     journal.set_sink(ear.clone());
     ear
 }
 
-pub async fn read(journal: &Journal, piece: &PlacedPiece) -> Result<Vec<u8>, JournalError> {
+pub(crate) async fn read(journal: &Journal, piece: &PlacedPiece) -> Result<Vec<u8>, JournalError> {
     let mut bytes = vec![0; usize::try_from(piece.len).expect("small")];
     let _pin = journal.pin(piece.position);
     journal.read(piece.position, &mut bytes).await?;
     Ok(bytes)
 }
 
-pub fn last_write(ear: &Ear) -> WriteNumber {
+pub(crate) fn last_write(ear: &Ear) -> WriteNumber {
     ear.pieces.borrow().last().map_or(WriteNumber(0), |piece| piece.write)
 }
 
-pub async fn milliseconds(count: u64) {
+pub(crate) async fn milliseconds(count: u64) {
     tokio::time::sleep(Duration::from_millis(count)).await;
 }

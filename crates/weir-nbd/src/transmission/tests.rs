@@ -512,6 +512,36 @@ fn error_numbers_are_the_protocols() {
     assert_eq!(ErrorCode::from_number(11), ErrorCode::Invalid);
 }
 
+/// The examples of the format's page, line by line.
+#[test]
+fn the_examples_of_the_documentation_hold() {
+    let page = include_str!("../../../../docs/formats/nbd.md");
+    let examples = page.split("```").skip(1).step_by(2).flat_map(str::lines);
+    let documented: Vec<Vec<u8>> = examples.filter(|line| !line.is_empty()).map(hex).collect();
+    let to =
+        |style| ReplyTo { style, cookie: write_header().cookie, offset: write_header().offset };
+    let request = |style, flags| {
+        let mut out = Vec::new();
+        let flags = CommandFlags::FUA.with(flags);
+        RequestHeader { flags, length: 3, ..write_header() }.encode(style, &mut out).unwrap();
+        out.extend(b"abc");
+        out
+    };
+    let reply = |style, put: &dyn Fn(ReplyTo, &mut Vec<u8>)| {
+        let mut out = Vec::new();
+        put(to(style), &mut out);
+        out
+    };
+    let expected = [
+        request(ReplyStyle::Simple, CommandFlags::default()),
+        request(ReplyStyle::Extended, CommandFlags::PAYLOAD_LEN),
+        reply(ReplyStyle::Simple, &|to, out| to.success(out)),
+        reply(ReplyStyle::Extended, &|to, out| to.success(out)),
+        reply(ReplyStyle::Structured, &|to, out| to.error(out, ErrorCode::NoSpace, "full")),
+    ];
+    assert_eq!(documented, expected);
+}
+
 fn any_style() -> impl Strategy<Value = ReplyStyle> {
     prop_oneof![Just(STYLES[0]), Just(STYLES[1]), Just(STYLES[2])]
 }

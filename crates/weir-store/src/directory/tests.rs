@@ -33,6 +33,47 @@ async fn only_the_owner_may_read() {
     assert_eq!(mode(&root.join("a/b")), 0o600);
 }
 
+/// What `work` syncs, as paths below the root; temporary files under one name.
+fn synced_by(state: &State, work: impl FnOnce(&State)) -> Vec<String> {
+    lock(&state.synced).clear();
+    work(state);
+    let synced = lock(&state.synced);
+    let below = synced.iter().map(|path| path.strip_prefix(&state.root).expect("below the root"));
+    let name = |path: &Path| match path.starts_with(TEMPORARY_DIRECTORY) {
+        true => "FILE".to_owned(),
+        false => path.display().to_string(),
+    };
+    below.map(name).collect()
+}
+
+#[test]
+fn every_answer_rests_on_synced_names() {
+    let top = temporary();
+    let root = top.path().join("x/y");
+    let directory = Directory::open("file:///s".into(), root.clone()).expect("open");
+    let made = lock(&directory.state.synced).clone();
+    assert_eq!(made, [root.clone(), top.path().join("x"), top.path().to_owned()]);
+
+    let part = || [Bytes::from_static(b"body")];
+    let put =
+        |state: &State, key, answer| assert_eq!(state.put(key, &part()).expect("put"), answer);
+    let state = &*directory.state;
+    let first = synced_by(state, |state| put(state, "a/b/1", Put::Created));
+    assert_eq!(first, ["", "a", "FILE", "a/b"], "the path, the file, its name");
+    assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Created)), ["FILE", "a/b"]);
+    assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Exists)), ["a/b"]);
+    let list = |state: &State| assert_eq!(state.list("a/", None).expect("list").len(), 2);
+    assert_eq!(synced_by(state, list), ["a", "a/b"]);
+    let delete = |state: &State| state.delete("a/b/2").expect("delete");
+    assert_eq!(synced_by(state, delete), ["a/b"]);
+    assert_eq!(synced_by(state, delete), ["a/b"], "also what somebody else deleted");
+
+    // Another opening knows nothing of what this one synced.
+    let again = Directory::open("file:///s".into(), root).expect("open");
+    let first = synced_by(&again.state, |state| put(state, "a/b/1", Put::Exists));
+    assert_eq!(first, ["", "a", "a/b"]);
+}
+
 #[tokio::test]
 async fn what_is_no_object_is_not_listed() {
     let top = temporary();
