@@ -31,14 +31,14 @@ id=$("$weir" volume show demo --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p'
 journal=$WEIR_DATA_DIR/volumes/$id/journal
 cp --sparse=always "$journal" "$work/journal.good"
 head -c 8192 /dev/urandom | dd of="$journal" conv=notrunc status=none
-refuse "a journal of garbage" "journal" "$weir" up demo
+refuse "a journal of garbage" "help: put the right file back" "$weir" up demo
 cp --sparse=always "$work/journal.good" "$journal"
 truncate -s 1000 "$journal"
-refuse "a truncated journal" "journal" "$weir" up demo
+refuse "a truncated journal" "$id/journal" "$weir" up demo
 "$weir" up other --size 64M -- true 2>/dev/null
 other=$("$weir" volume show other --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p')
 cp --sparse=always "$WEIR_DATA_DIR/volumes/$other/journal" "$journal"
-refuse "another volume's journal" "$other|journal" "$weir" up demo
+refuse "another volume's journal" "is the journal of volume $other" "$weir" up demo
 cp --sparse=always "$work/journal.good" "$journal"
 start demo
 check "with the right journal everything is there" holds 0x01 0 100000

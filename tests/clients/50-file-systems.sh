@@ -52,6 +52,8 @@ file_system() {
     mkdir "$work/fs/tree"
     unpack() { tar -c --ignore-failed-read "${tree[@]}" 2>/dev/null | tar -x -C "$work/fs/tree"; }
     check "$kind: tar extract" unpack
+    many() { [ "$(find "$work/fs/tree" -type f | wc -l)" -gt 1000 ]; }
+    check "$kind: more than a thousand files came out of it" many
     sync -f "$work/fs"
     check "$kind: fstrim" fstrim "$work/fs"
     before=$(sums)

@@ -1,4 +1,9 @@
 //! The command line by its exact words: what it prints, refuses and exits with. Nothing here needs an NBD client.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test of the whole program, outside any test module"
+)]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
