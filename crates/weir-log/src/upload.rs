@@ -17,6 +17,7 @@ use crate::format::object::{
     self, ExtentKind, FIXED_BYTES, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
 };
 use crate::ids::{ObjectId, WriteMark};
+use crate::limits::RESOLVE_ATTEMPTS_MAX;
 use crate::overlay::OverlayPlace;
 use crate::volume::Shared;
 
@@ -262,10 +263,13 @@ async fn put_until_stored(
     if store.retry(&policy, &mut random, None, put).await? == Put::Created {
         return Ok(());
     }
-    let head = || store.get_head(&key, FIXED_BYTES as u64);
-    let (there, _) = store.retry(&policy, &mut random, None, head).await?;
-    if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
-        return Ok(());
+    // What differs is read again: a bit may have flipped on the way, and fencing is for good.
+    for _ in 0..RESOLVE_ATTEMPTS_MAX {
+        let head = || store.get_head(&key, FIXED_BYTES as u64);
+        let (there, _) = store.retry(&policy, &mut random, None, head).await?;
+        if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
+            return Ok(());
+        }
     }
     let evidence = format!("{key} was written by another");
     Err(LogError::Fenced { volume: header.id.stream, ours: header.id.epoch, evidence })
