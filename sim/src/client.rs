@@ -70,9 +70,9 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
         if operations >= life.target.get() || life.world.is_violated() {
             life.reached.notify_one();
         }
-        if life.refused_since.get().is_some() {
-            // Nothing costs time any more; others must get a turn.
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        if life.refused_since.get().is_some() || life.closing.get() {
+            // What is refused costs no time; others must get a turn.
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
     life.at_work.set(life.at_work.get() - 1);

@@ -71,9 +71,6 @@ impl Events {
         }
     }
 
-    pub(crate) fn of(&self, what: &str) -> u64 {
-        self.counts.get(what).copied().unwrap_or(0)
-    }
 
     /// A number that differs when anything noted differs, its time included.
     pub(crate) fn hash(&self) -> u64 {

@@ -118,6 +118,9 @@ async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
 /// Flips a bit of an object, or hides it.
 async fn damage_object(life: &Rc<Life>, dice: &mut Dice) -> bool {
     let world = &life.world;
+    if world.damaged.borrow().is_some() {
+        return true;
+    }
     let prefix = format!("{}/log/", world.id.get());
     let Ok(listed) = world.bare_store.list(&prefix, None).await else { return false };
     if listed.is_empty() {

@@ -45,6 +45,8 @@ pub(crate) struct Item {
     pub(crate) id: WriteId,
     /// Higher is later, whatever the moments say: it was seen to win.
     rank: u32,
+    /// It was seen, but so may another tied write of this rank, of the same bytes: neither is later.
+    tied: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +108,7 @@ impl Oracle {
             acked: Some(0),
             fua: false,
         };
-        let items = vec![Item { id: WriteId(0), rank: 0 }];
+        let items = vec![Item { id: WriteId(0), rank: 0, tied: false }];
         Self {
             size,
             now: 1,
@@ -123,9 +125,6 @@ impl Oracle {
         self.now
     }
 
-    pub(crate) fn now(&self) -> Moment {
-        self.now
-    }
 
     pub(crate) fn write(&self, id: WriteId) -> &Write {
         &self.writes[id.0 as usize]
@@ -159,7 +158,7 @@ impl Oracle {
             self.cut(offset + len);
             for (_, segment) in self.segments.range_mut(offset..offset + len) {
                 let rank = segment.items.iter().map(|item| item.rank).max().unwrap_or(0);
-                segment.items.push(Item { id, rank });
+                segment.items.push(Item { id, rank, tied: false });
             }
         }
         id
@@ -216,6 +215,9 @@ impl Oracle {
         if later.rank != earlier.rank {
             return later.rank > earlier.rank;
         }
+        if later.tied && earlier.tied {
+            return false;
+        }
         self.write(earlier.id).acked.is_some_and(|acked| acked <= self.write(later.id).issued)
     }
 
@@ -261,7 +263,7 @@ impl Oracle {
         let end = offset + bytes.len() as u64;
         let point = Point { through: begun, fua: false };
         let (mut allowed, mut runs) = (Vec::new(), Vec::new());
-        let mut settled: Vec<(u64, u64, WriteId)> = Vec::new();
+        let mut settled: Vec<(u64, Item)> = Vec::new();
         for (segment_start, segment_end, segment) in self.touching(offset, end) {
             let (from, to) = (segment_start.max(offset), segment_end.min(end));
             let seen = part(bytes, from - offset, to - offset);
@@ -273,13 +275,13 @@ impl Oracle {
             if allowed.len() > 1 && segment.items.iter().all(quiet) {
                 let whole = from == segment_start && to == segment_end && runs.len() == 1;
                 if let (true, [only]) = (whole, &runs[0].items[..]) {
-                    settled.push((segment_start, segment_end, only.id));
+                    settled.push((segment_start, *only));
                 }
             }
         }
-        for (start, _, winner) in settled {
+        for (start, winner) in settled {
             let segment = self.segments.get_mut(&start).expect("segments are cut by writes only");
-            put_on_top(segment, winner);
+            put_on_top(segment, &[winner]);
         }
         Ok(())
     }
@@ -371,7 +373,7 @@ impl Oracle {
                 let (bad_from, bad_to) = unreadable.peek().copied().unwrap_or((self.size, 0));
                 if bad_from <= at {
                     let to = bad_to.min(end);
-                    runs.push(Run { start: at, end: to, items: Vec::new() });
+                    runs.push(Run { start: at, items: Vec::new() });
                     at = to;
                     continue;
                 }
@@ -403,9 +405,7 @@ impl Oracle {
                     let shown = |top: &Item| top.id == item.id || !self.is_later(*item, *top);
                     run.items.iter().any(shown)
                 });
-                if let [only] = &run.items[..] {
-                    put_on_top(&mut kept, only.id);
-                }
+                put_on_top(&mut kept, &run.items);
             }
             if last.is_some_and(|at| self.segments[&at] == kept) {
                 continue;
@@ -472,7 +472,7 @@ impl Oracle {
             matching::shows(WriteId(*id), write.pattern, at, window)
         });
         let others: Vec<Item> =
-            others.map(|(_, id)| Item { id: WriteId(id), rank: 0 }).take(6).collect();
+            others.map(|(_, id)| Item { id: WriteId(id), rank: 0, tied: false }).take(6).collect();
         Violation(format!(
             "{what} as of {point:?} shows wrong bytes at {at} (segment {start}..{end}): {seen:02x?}\n  \
              may show: {}\n  all writes there: {}\n  these bytes are those of: {}",
@@ -492,13 +492,16 @@ pub(crate) struct Recovery {
     pub(crate) unanswered_kept: u64,
 }
 
-fn put_on_top(segment: &mut Segment, winner: WriteId) {
+/// One of `winners` was seen: all that are not among them are older.
+fn put_on_top(segment: &mut Segment, winners: &[Item]) {
+    let wins = |item: &Item| winners.iter().any(|winner| winner.id == item.id);
+    if segment.items.iter().all(|item| wins(item) && winners.len() == 1) {
+        return;
+    }
     let top = segment.items.iter().map(|item| item.rank).max().unwrap_or(0);
-    let below = segment.items.iter().filter(|item| item.id != winner).map(|item| item.rank).max();
-    for item in &mut segment.items {
-        if item.id == winner && below.is_some_and(|below| below >= item.rank) {
-            item.rank = top + 1;
-        }
+    for item in segment.items.iter_mut().filter(|item| wins(item)) {
+        item.rank = top + 1;
+        item.tied = winners.len() > 1;
     }
 }
 

@@ -17,6 +17,7 @@ use crate::format::object::{
     self, ExtentKind, FIXED_BYTES, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
 };
 use crate::ids::{ObjectId, WriteMark};
+use crate::limits::RESOLVE_ATTEMPTS_MAX;
 use crate::overlay::OverlayPlace;
 use crate::volume::Shared;
 
@@ -258,6 +259,7 @@ async fn put_until_stored(
     let key = header.id.key();
     let mut random = splitmix(seed);
     let forever = RetryPolicy::forever();
+    let mut differences = 0;
     loop {
         let put = || store.put_create(&key, parts.to_vec());
         if store.retry(&forever, &mut random, None, put).await? == Put::Created {
@@ -270,14 +272,17 @@ async fn put_until_stored(
                 other => other.map(Some),
             }
         };
-        match store.retry(&forever, &mut random, None, head).await? {
-            Some((there, _)) if parts[0].get(..FIXED_BYTES) == Some(&there[..]) => return Ok(()),
-            Some(_) => {
-                let evidence = format!("{key} was written by another");
-                let (volume, ours) = (header.id.stream, header.id.epoch);
-                return Err(LogError::Fenced { volume, ours, evidence });
-            }
-            None => {}
+        let there = store.retry(&forever, &mut random, None, head).await?;
+        let Some((there, _)) = there else { continue };
+        if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
+            return Ok(());
+        }
+        // What differs is read again: a bit may have flipped on the way, and fencing is for good.
+        differences += 1;
+        if differences == RESOLVE_ATTEMPTS_MAX {
+            let evidence = format!("{key} was written by another");
+            let (volume, ours) = (header.id.stream, header.id.epoch);
+            return Err(LogError::Fenced { volume, ours, evidence });
         }
     }
 }

@@ -156,10 +156,15 @@ impl Shared {
         self.progress.notify_waiters();
     }
 
-    pub(crate) fn check_failure(&self) -> Result<(), DeviceError> {
+    pub(crate) fn check_stopped(&self) -> Result<(), DeviceError> {
         if self.stopped.get() {
             return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed"));
         }
+        Ok(())
+    }
+
+    pub(crate) fn check_failure(&self) -> Result<(), DeviceError> {
+        self.check_stopped()?;
         match &self.state.borrow().failure {
             Some(failure) => Err(failure.clone()),
             None => Ok(()),
@@ -295,7 +300,9 @@ impl LogVolume {
         self.shared
             .wait_for(|state| match &state.failure {
                 Some(failure) => Some(Err(failure.clone())),
-                None => (state.committed >= target).then_some(Ok(())),
+                None if state.committed >= target => Some(Ok(())),
+                // Nothing is uploaded any more: it was closed with the rest in the journal.
+                None => self.shared.check_stopped().err().map(Err),
             })
             .await
     }

@@ -7,7 +7,6 @@ use crate::content::{Pattern, WriteId, matching_len};
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) start: u64,
-    pub(super) end: u64,
     /// Whose the bytes are: more than one where they cannot be told apart; none where the range cannot be read.
     pub(super) items: Vec<Item>,
 }
@@ -48,7 +47,7 @@ pub(super) fn match_segment(
             return Err(at);
         }
         done += longest;
-        runs.push(Run { start: at, end: start + done as u64, items });
+        runs.push(Run { start: at, items });
     }
     Ok(())
 }

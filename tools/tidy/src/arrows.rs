@@ -24,7 +24,7 @@ const FLOORS: [(&str, u8); 20] = [
     ("weir-device", 0),
     // Outside the house: they test it, and may look into every room.
     ("weir-sim", u8::MAX),
-    ("weir-bench", u8::MAX),
+    ("weir-bench-extent", u8::MAX),
     ("weir-tests", u8::MAX),
     ("weir-fuzz", u8::MAX),
 ];

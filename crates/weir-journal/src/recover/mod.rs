@@ -254,6 +254,7 @@ async fn read_superblock(
     file_name: &Arc<str>,
 ) -> Result<(Superblock, bool), JournalError> {
     let mut copies: Vec<Result<Superblock, DecodeError>> = Vec::with_capacity(2);
+    let mut first_was_read = true;
     for offset in SLOT_OFFSETS {
         let (block, result) = file.read_at(AlignedBuf::zeroed(BLOCK_LEN), offset).await;
         copies.push(match result {
@@ -264,6 +265,7 @@ async fn read_superblock(
             // The other copy may be readable; if it is not, its error is as good as this one.
             Err(error) if offset == SLOT_OFFSETS[0] => {
                 tracing::warn!(file = %file_name, %error, "first superblock cannot be read");
+                first_was_read = false;
                 Err(DecodeError::Short { have: 0, need: BLOCK_BYTES })
             }
             Err(error) if copies[0].is_err() => return Err(error.into()),
@@ -287,7 +289,9 @@ async fn read_superblock(
             Ok((newer, differ))
         }
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok((one, true)),
-        (Err(DecodeError::Zeroes), Err(DecodeError::Zeroes)) => {
+        // The second copy is written last, before anything is acknowledged: where nothing was ever written, the file
+        // was not finished, and the first copy may be torn or missing.
+        (Err(_), Err(DecodeError::Zeroes | DecodeError::Short { .. })) if first_was_read => {
             Err(JournalError::NeverFinished { file: Arc::clone(file_name) })
         }
         (Err(first), Err(second)) => {
