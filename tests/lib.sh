@@ -10,6 +10,16 @@
 # ends with one line that begins with `verdict`. What cannot run here says `skip - NAME: reason`; with
 # CI=true that is a failure.
 set -uo pipefail
+
+# A mount namespace of our own: nobody else's namespace then holds a copy of our mounts, which would keep
+# them busy, and we let go of the copies of theirs.
+if [ -z "${CAMPAIGN_NAMESPACE:-}" ] && unshare --mount true 2>/dev/null; then
+    export CAMPAIGN_NAMESPACE=1
+    exec unshare --mount --propagation private -- bash "$0" "$@"
+elif [ -n "${CAMPAIGN_NAMESPACE:-}" ]; then
+    awk '$(NF-2) ~ /^fuse/ || $(NF-1) ~ "^/dev/loop" { print $5 }' /proc/self/mountinfo | sort -r \
+        | while read -r place; do umount -l "$place"; done
+fi
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 weir=${WEIR_BIN:-$repository/target/release/weir}
 weir=$(readlink -f "$weir" || echo "$weir")
