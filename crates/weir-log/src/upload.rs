@@ -257,18 +257,29 @@ async fn put_until_stored(
 ) -> Result<(), LogError> {
     let key = header.id.key();
     let mut random = splitmix(seed);
-    let policy = RetryPolicy::forever();
-    let put = || store.put_create(&key, parts.to_vec());
-    if store.retry(&policy, &mut random, None, put).await? == Put::Created {
-        return Ok(());
+    let forever = RetryPolicy::forever();
+    loop {
+        let put = || store.put_create(&key, parts.to_vec());
+        if store.retry(&forever, &mut random, None, put).await? == Put::Created {
+            return Ok(());
+        }
+        // A look that ends when the object is gone: then there is nothing to refuse the next PUT.
+        let head = || async {
+            match store.get_head(&key, FIXED_BYTES as u64).await {
+                Err(StoreError::NotFound { .. }) => Ok(None),
+                other => other.map(Some),
+            }
+        };
+        match store.retry(&forever, &mut random, None, head).await? {
+            Some((there, _)) if parts[0].get(..FIXED_BYTES) == Some(&there[..]) => return Ok(()),
+            Some(_) => {
+                let evidence = format!("{key} was written by another");
+                let (volume, ours) = (header.id.stream, header.id.epoch);
+                return Err(LogError::Fenced { volume, ours, evidence });
+            }
+            None => {}
+        }
     }
-    let head = || store.get_head(&key, FIXED_BYTES as u64);
-    let (there, _) = store.retry(&policy, &mut random, None, head).await?;
-    if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
-        return Ok(());
-    }
-    let evidence = format!("{key} was written by another");
-    Err(LogError::Fenced { volume: header.id.stream, ours: header.id.epoch, evidence })
 }
 
 /// A small generator for the jitter of one upload, which runs on another thread than the volume's randomness.
