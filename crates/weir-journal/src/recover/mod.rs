@@ -222,6 +222,8 @@ pub(crate) async fn recover(
         &superblock.segments,
     );
     let scan = scan::scan(&file, &identity, &stretches(&superblock, &ring)).await?;
+    let (bytes, records) = (scan.bytes_read, scan.found.len());
+    tracing::debug!(file = %file_name, bytes, records, "journal scanned");
     let same_boot = superblock.boot_id == env.clock.boot_id();
     let verdict = verdict::judge(&superblock, same_boot, &scan, accept)
         .map_err(|refusal| refused(&file_name, &refusal.damage))?;
