@@ -22,7 +22,8 @@ fn range(command: Command) -> (u64, u64) {
 }
 
 fuzz_target!(|input: &[u8]| {
-    let [style, low, high, mut stream @ ..] = input else { return };
+    let [style, low, high, rest @ ..] = input else { return };
+    let mut stream = rest;
     let style = match style % 3 {
         0 => ReplyStyle::Simple,
         1 => ReplyStyle::Structured,

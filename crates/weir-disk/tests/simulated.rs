@@ -502,6 +502,23 @@ fn creating_and_removing_are_durable_and_in_flight_ones_may_go_either_way() {
 }
 
 #[test]
+fn a_disk_without_latency_needs_no_clock() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let disk = disk(1);
+        disk.change_options(|options| {
+            options.latency_min = Duration::ZERO;
+            options.latency_max = Duration::ZERO;
+        });
+        let file = filled(&disk.directory(), "data", 1).await;
+        disk.crash_power();
+        drop(file);
+        let file = disk.directory().open("data", OpenMode::Existing).await.unwrap();
+        assert_eq!(file.len().await.unwrap(), 4096);
+    });
+}
+
+#[test]
 fn writes_overtake_each_other() {
     let mut overtaken = 0;
     for seed in 0..50 {
@@ -522,7 +539,11 @@ fn writes_overtake_each_other() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 64,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_seed_keeps_covered_writes(seed in any::<u64>(), failing_syncs in any::<bool>()) {

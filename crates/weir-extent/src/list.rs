@@ -10,8 +10,8 @@
 //!  L1. Extents are sorted and do not overlap; none is empty.
 //!  L2. No extent joins its successor.
 
-use crate::bits::{index, join, low32, narrow, split};
-use crate::limits::TARGET_MAX;
+use crate::bits::{index, join, low32, narrow, size, split, wide};
+use crate::limits::{REGION_BYTES, TARGET_MAX};
 use crate::mapping::{Extent, Target};
 use crate::pool::Pool;
 
@@ -120,9 +120,21 @@ impl<'a> List<'a> {
         unpack(self.keys[at], self.values[at])
     }
 
+    /// Loads the value that `offset` would have if extents were spread evenly, which is often in
+    /// the line that will be needed. The processor then waits for keys and value together, and
+    /// not for one after the other.
+    #[inline]
+    fn touch(&self, offset: u32) {
+        let guess = (wide(self.len()) * u64::from(offset)) / REGION_BYTES;
+        if let Some(value) = self.values.get(size(guess)) {
+            std::hint::black_box(*value);
+        }
+    }
+
     /// The first extent that ends after `offset`.
     #[inline]
     pub(crate) fn find(&self, offset: u32) -> usize {
+        self.touch(offset);
         let after = rank(self.keys, offset);
         match after.checked_sub(1) {
             Some(at) if self.get(at).end() > offset => at,

@@ -309,7 +309,9 @@ impl Journal {
             return Err(JournalError::Closed { file });
         }
         // What survived so far must not vanish under an epoch that builds on it.
-        flush::sync_now(inner).await?;
+        if !weir_device::mutant("no_sync_at_begin") {
+            flush::sync_now(inner).await?;
+        }
         let boot_id = inner.env.clock.boot_id();
         let drop_released = inner.state.borrow().ring.closing_plan();
         let superblock = inner.state.borrow_mut().begin_epoch(epoch, boot_id, &drop_released);

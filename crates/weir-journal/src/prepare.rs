@@ -90,7 +90,8 @@ pub(crate) async fn write_superblock(
     superblock: &Superblock,
 ) -> Result<(), JournalError> {
     let block = SharedBuf::copy_of(&superblock.encode());
-    for offset in SLOT_OFFSETS {
+    let copies = if mutant("superblock_once") { &SLOT_OFFSETS[..1] } else { &SLOT_OFFSETS[..] };
+    for offset in copies.iter().copied() {
         let (_, result) = inner.file.write_at(vec![block.clone()], offset).await;
         if let Err(cause) = result {
             inner.poison(cause);

@@ -12,11 +12,7 @@ use crate::error::LogError;
 use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
 
 /// Reads and decodes one version. What does not decode is read again: it may have been damaged on its way only.
-async fn read_version(
-    store: &Store,
-    volume: VolumeId,
-    number: u64,
-) -> Result<Manifest, LogError> {
+async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Manifest, LogError> {
     let mut attempt = 0;
     loop {
         attempt += 1;

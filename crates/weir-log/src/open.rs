@@ -12,7 +12,8 @@ use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, VolumeId};
 use weir_disk::{Directory, LockGuard};
 use weir_journal::{
-    AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, PieceKind, PlacedPiece, Recovered,
+    AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, PieceKind, PlacedPiece,
+    Recovered,
 };
 use weir_store::{RetryPolicy, Store};
 

@@ -258,21 +258,33 @@ async fn put_until_stored(
 ) -> Result<(), LogError> {
     let key = header.id.key();
     let mut random = splitmix(seed);
-    let policy = RetryPolicy::forever();
-    let put = || store.put_create(&key, parts.to_vec());
-    if store.retry(&policy, &mut random, None, put).await? == Put::Created {
-        return Ok(());
-    }
-    // What differs is read again: a bit may have flipped on the way, and fencing is for good.
-    for _ in 0..RESOLVE_ATTEMPTS_MAX {
-        let head = || store.get_head(&key, FIXED_BYTES as u64);
-        let (there, _) = store.retry(&policy, &mut random, None, head).await?;
+    let forever = RetryPolicy::forever();
+    let mut differences = 0;
+    loop {
+        let put = || store.put_create(&key, parts.to_vec());
+        if store.retry(&forever, &mut random, None, put).await? == Put::Created {
+            return Ok(());
+        }
+        // A look that ends when the object is gone: then there is nothing to refuse the next PUT.
+        let head = || async {
+            match store.get_head(&key, FIXED_BYTES as u64).await {
+                Err(StoreError::NotFound { .. }) => Ok(None),
+                other => other.map(Some),
+            }
+        };
+        let there = store.retry(&forever, &mut random, None, head).await?;
+        let Some((there, _)) = there else { continue };
         if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
             return Ok(());
         }
+        // What differs is read again: a bit may have flipped on the way, and fencing is for good.
+        differences += 1;
+        if differences == RESOLVE_ATTEMPTS_MAX {
+            let evidence = format!("{key} was written by another");
+            let (volume, ours) = (header.id.stream, header.id.epoch);
+            return Err(LogError::Fenced { volume, ours, evidence });
+        }
     }
-    let evidence = format!("{key} was written by another");
-    Err(LogError::Fenced { volume: header.id.stream, ours: header.id.epoch, evidence })
 }
 
 /// A small generator for the jitter of one upload, which runs on another thread than the volume's randomness.

@@ -19,7 +19,10 @@ pub(crate) const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// A set of flags in one integer: known bits have names, unknown ones are kept.
 macro_rules! flags {
-    ($(#[$doc:meta])* $name:ident($int:ty) { $($(#[$flag_doc:meta])* $flag:ident = $bit:literal;)* }) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident($int:ty) { $($(#[$flag_doc:meta])* $flag:ident = $bit:literal;)* }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct $name(pub $int);
@@ -142,7 +145,10 @@ flags! {
 
 /// A number of the protocol whose known values have names; unknown ones are kept.
 macro_rules! codes {
-    ($(#[$doc:meta])* $name:ident($int:ty) { $($(#[$code_doc:meta])* $code:ident = $value:expr;)* }) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident($int:ty) { $($(#[$code_doc:meta])* $code:ident = $value:expr;)* }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub $int);

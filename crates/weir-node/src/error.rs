@@ -5,6 +5,7 @@ use std::io;
 use weir_device::{DeviceError, ErrorKind};
 use weir_disk::DiskError;
 use weir_frontend::nbd::NbdError;
+use weir_journal::JournalError;
 use weir_log::LogError;
 use weir_store::StoreError;
 
@@ -174,6 +175,13 @@ impl NodeError {
                     .to_owned(),
             ),
             Self::Io { source, subject, .. } => io_help(source, subject),
+            Self::Log(LogError::Journal(
+                JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. },
+            )) => Some(
+                "put the right file back; or move it away, and pass --take-over to go on with what \
+                 the store holds"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }

@@ -408,10 +408,14 @@ impl Shared {
 
     /// Tells the kernel of new entries. What it does not take now the driver offers again.
     fn submit(&self, ring: &mut Ring) {
-        let result = ring.uring.submit();
+        let result = loop {
+            match ring.uring.submit() {
+                Err(error) if errno_is(&error, Errno::INTR) => {}
+                result => break result,
+            }
+        };
         let left = !ring.uring.submission().is_empty();
         if let Err(error) = &result
-            && !errno_is(error, Errno::INTR)
             && !self.submit_failing.get()
         {
             tracing::warn!(%error, "the kernel refuses I/O for now; trying again");

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 use weir_device::{AlignedBuf, SharedBuf};
 
 use super::content::Content;
@@ -52,7 +52,10 @@ impl Mounted {
             state.start(action)
         };
         let waiting = Waiting { mounted: self, id };
-        sleep_until(due).await;
+        // Without latency nothing is left to wait for, and no timer is needed.
+        if due > Instant::now() {
+            sleep_until(due).await;
+        }
         if !self.is_alive() {
             return pending().await;
         }

@@ -41,7 +41,8 @@ pub struct SimDiskOptions {
     /// What files report as their alignment when they are opened; 1 is a file system without direct
     /// I/O.
     pub alignment: usize,
-    /// Shortest time of an operation. Tokio's timers have a resolution of one millisecond.
+    /// Shortest time of an operation. Tokio's timers have a resolution of one millisecond;
+    /// without any latency no timer is used, and operations happen at once.
     pub latency_min: Duration,
     /// Longest time of an ordinary operation.
     pub latency_max: Duration,

@@ -21,7 +21,7 @@ pub const CONNECTIONS_MAX: usize = 64;
 /// Pause after an `accept` that failed, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Silence on a TCP connection after which the kernel asks whether the client is still there, the time between questions
+/// Silence on a TCP connection after which the kernel asks whether the client is still there, the time between asking
 /// and how many go unanswered before it is given up: a host that vanished is noticed within two minutes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);

@@ -3,6 +3,9 @@
 pub mod record;
 pub mod superblock;
 
+#[cfg(test)]
+mod tests;
+
 /// Why bytes are not a valid structure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use weir_device::VolumeId;
 use weir_journal::{Epoch, WriteNumber};
 
+use crate::format::checkpoint::{CheckpointRoot, PieceRef, TableRecord, encode_page, encode_table};
 use crate::format::frame::Compression;
+use crate::format::manifest::Manifest;
 use crate::format::object::{
     self, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
 };
@@ -76,4 +78,42 @@ fn headers_read_back_and_refuse_every_truncation_and_every_flipped_bit() {
             assert!(ObjectHeader::decode(&flipped).is_err(), "bit {bit} is covered");
         }
     }
+}
+
+fn frozen(name: &str, bytes: &[u8], expected: &str) {
+    assert_eq!(hex(bytes), expected.replace(char::is_whitespace, ""), "testdata/v1/{name}.hex");
+}
+
+#[test]
+fn checkpoint_version_1_is_frozen() {
+    let piece = |number| PieceRef {
+        number,
+        seq: ObjectSeq(5),
+        epoch: Epoch(2),
+        offset: 0x0102_0304,
+        len: 20,
+    };
+    let root = CheckpointRoot {
+        as_of: ObjectSeq(4),
+        committed: mark(2, 77),
+        volume_size: 1 << 40,
+        table_entries: 3,
+        map_pages: vec![piece(0), piece(7)],
+        table_pages: vec![piece(0)],
+    };
+    frozen("root", &root.encode(), include_str!("../../testdata/v1/root.hex"));
+    let page = encode_page(&[piece(1), piece(2)]);
+    frozen("page", &page, include_str!("../../testdata/v1/page.hex"));
+    let id = spec(ObjectKind::Data).id;
+    let records = [TableRecord { id, payload_len: 5 }];
+    frozen("table", &encode_table(&records), include_str!("../../testdata/v1/table.hex"));
+}
+
+#[test]
+fn manifest_format_1_is_frozen() {
+    let text = include_str!("../../testdata/v1/manifest.json");
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact(), "a manifest of format 1 verifies for ever");
+    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    assert_eq!(manifest.owner_of(ObjectSeq(9)), Some(Epoch(3)));
 }

@@ -667,7 +667,9 @@ proptest! {
 
     #[test]
     fn a_client_never_panics_at_what_a_server_says(
-        bytes in proptest::collection::vec(any::<u8>(), 0..100), code in 0..12_u32, reply in 0..8_u32,
+        bytes in proptest::collection::vec(any::<u8>(), 0..100),
+        code in 0..12_u32,
+        reply in 0..8_u32,
     ) {
         let _ = decode_option_reply(&bytes);
         let mut framed = hex("0003e889045565a9");
