@@ -13,11 +13,14 @@ use weir_log::LogVolume;
 
 use crate::content::{self, Pattern};
 use crate::dice::Dice;
-use crate::oracle::Moment;
+use crate::oracle::{Moment, Point};
 use crate::world::{FailedRead, World};
 
 /// Longest write in bytes: more than a segment of most journals.
 const LARGE_BYTES_MAX: u64 = 130 << 10;
+
+/// Operations that a client tries on a volume that refuses writes or is being closed.
+const REFUSALS_MAX: u64 = 12;
 
 /// One life of the node, as its clients see it.
 pub(crate) struct Life {
@@ -57,7 +60,8 @@ impl Range {
 /// A client at work until it is told to stop.
 pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     let profile = &life.world.profile;
-    while !life.stopping.get() && !life.world.is_violated() {
+    let mut patience = REFUSALS_MAX;
+    while !life.stopping.get() && !life.world.is_violated() && patience > 0 {
         if dice.percent(profile.think_percent) {
             tokio::time::sleep(Duration::from_micros(dice.below(20_000))).await;
             if life.stopping.get() {
@@ -72,15 +76,20 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
         }
         if life.refused_since.get().is_some() || life.closing.get() {
             // What is refused costs no time; others must get a turn.
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(dice.within(5..50))).await;
+            patience -= 1;
         }
     }
     life.at_work.set(life.at_work.get() - 1);
+    life.reached.notify_one();
 }
 
 impl Life {
     pub(crate) async fn until_target(&self) {
-        while self.world.operations.get() < self.target.get() && !self.world.is_violated() {
+        while self.world.operations.get() < self.target.get()
+            && self.at_work.get() > 0
+            && !self.world.is_violated()
+        {
             self.reached.notified().await;
         }
     }
@@ -216,7 +225,7 @@ impl Life {
         let world = &self.world;
         let begun = world.oracle.borrow_mut().begin_read();
         world.note("read", [begun, offset, len]);
-        let bytes = self.try_read(begun, offset, len).await?;
+        let bytes = self.try_read(begun, Point::at(begun), offset, len).await?;
         world.detail("  read", [begun, 0, 0]);
         let checked = world.oracle.borrow_mut().end_read(begun, offset, &bytes);
         world.check(checked);
@@ -227,6 +236,7 @@ impl Life {
     pub(crate) async fn try_read(
         &self,
         begun: Moment,
+        point: Point,
         offset: u64,
         len: u64,
     ) -> Result<Vec<u8>, ()> {
@@ -240,7 +250,7 @@ impl Life {
                 world.oracle.borrow_mut().abandon_read(begun);
                 world.detail("  read failed", [begun, offset, len]);
                 let deadline = self.read_deadline;
-                let read = FailedRead { begun, started, flips_before, offset, len, deadline };
+                let read = FailedRead { point, started, flips_before, offset, len, deadline };
                 if !world.excuses_read(&read, &error) {
                     world.violate(format!(
                         "a read of {len} bytes at {offset} failed without a reason: {error:?}"

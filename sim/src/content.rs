@@ -26,39 +26,41 @@ impl Pattern {
     }
 }
 
-/// The eight bytes of a write at a place that is a multiple of eight.
-fn word(id: WriteId, pattern: Pattern, index: u64) -> u64 {
-    let key = u64::from(id.0).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    match pattern {
-        Pattern::Noise => (key ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-            .wrapping_mul(0xff51_afd7_ed55_8ccd)
-            .rotate_right(29)
-            .wrapping_mul(0xc4ce_b9fe_1a85_ec53),
-        Pattern::Text if index.is_multiple_of(8) => mix(key ^ index),
-        Pattern::Text => mix(key),
-        Pattern::Zero | Pattern::Hole => 0,
+/// Makes the words of one write.
+#[derive(Clone, Copy)]
+struct Words {
+    key: u64,
+    filler: u64,
+    pattern: Pattern,
+}
+
+impl Words {
+    fn new(id: WriteId, pattern: Pattern) -> Self {
+        let key = u64::from(id.0).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        Self { key, filler: mix(key), pattern }
+    }
+
+    /// The eight bytes at a place that is a multiple of eight.
+    fn at(self, index: u64) -> u64 {
+        match self.pattern {
+            Pattern::Noise => (self.key ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+                .wrapping_mul(0xff51_afd7_ed55_8ccd)
+                .rotate_right(29)
+                .wrapping_mul(0xc4ce_b9fe_1a85_ec53),
+            Pattern::Text if index.is_multiple_of(8) => mix(self.key ^ index),
+            Pattern::Text => self.filler,
+            Pattern::Zero | Pattern::Hole => 0,
+        }
+    }
+
+    fn byte(self, at: u64) -> u8 {
+        self.at(at / 8).to_le_bytes()[(at % 8) as usize]
     }
 }
 
-/// Calls `each` with the words that make `offset..offset + len`, as (range within it, bytes).
-fn for_words(
-    id: WriteId,
-    pattern: Pattern,
-    offset: u64,
-    len: usize,
-    mut each: impl FnMut(usize, &[u8]) -> bool,
-) {
-    let mut done = 0;
-    while done < len {
-        let at = offset + done as u64;
-        let skip = (at % 8) as usize;
-        let take = (8 - skip).min(len - done);
-        let bytes = word(id, pattern, at / 8).to_le_bytes();
-        if !each(done, &bytes[skip..skip + take]) {
-            return;
-        }
-        done += take;
-    }
+/// Bytes before the first place that is a multiple of eight.
+fn head_len(offset: u64, len: usize) -> usize {
+    (offset.next_multiple_of(8) - offset).min(len as u64) as usize
 }
 
 /// Writes the bytes of `id` at `offset` into `target`.
@@ -67,30 +69,43 @@ pub(crate) fn fill(id: WriteId, pattern: Pattern, offset: u64, target: &mut [u8]
         target.fill(0);
         return;
     }
-    let len = target.len();
-    for_words(id, pattern, offset, len, |at, bytes| {
-        target[at..at + bytes.len()].copy_from_slice(bytes);
-        true
-    });
+    let words = Words::new(id, pattern);
+    let (head, rest) = target.split_at_mut(head_len(offset, target.len()));
+    for (byte, at) in head.iter_mut().zip(offset..) {
+        *byte = words.byte(at);
+    }
+    let mut index = (offset + head.len() as u64) / 8;
+    let mut chunks = rest.chunks_exact_mut(8);
+    for chunk in &mut chunks {
+        chunk.copy_from_slice(&words.at(index).to_le_bytes());
+        index += 1;
+    }
+    for (byte, at) in chunks.into_remainder().iter_mut().zip(index * 8..) {
+        *byte = words.byte(at);
+    }
 }
 
 /// How many of the first bytes of `seen`, read at `offset`, are those of `id`.
 pub(crate) fn matching_len(id: WriteId, pattern: Pattern, offset: u64, seen: &[u8]) -> usize {
-    if pattern.is_zero() {
-        let words = seen.chunks_exact(8);
-        let clean = words.take_while(|word| **word == [0; 8]).count() * 8;
-        return clean + seen[clean..].iter().take_while(|byte| **byte == 0).count();
+    let words = Words::new(id, pattern);
+    let bytes_equal = |bytes: &[u8], from: u64| {
+        bytes.iter().zip(from..).take_while(|(byte, at)| **byte == words.byte(*at)).count()
+    };
+    let (head, rest) = seen.split_at(head_len(offset, seen.len()));
+    let equal = bytes_equal(head, offset);
+    if equal < head.len() {
+        return equal;
     }
-    let mut matching = seen.len();
-    for_words(id, pattern, offset, seen.len(), |at, bytes| {
-        if seen[at..at + bytes.len()] == *bytes {
-            return true;
+    let mut done = head.len();
+    let mut index = (offset + head.len() as u64) / 8;
+    for chunk in rest.chunks_exact(8) {
+        if u64::from_le_bytes(chunk.try_into().expect("eight bytes")) != words.at(index) {
+            break;
         }
-        let equal = bytes.iter().zip(&seen[at..]).take_while(|(a, b)| a == b).count();
-        matching = at + equal;
-        false
-    });
-    matching
+        index += 1;
+        done += 8;
+    }
+    done + bytes_equal(&seen[done..seen.len().min(done + 8)], index * 8)
 }
 
 #[cfg(test)]

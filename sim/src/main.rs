@@ -38,6 +38,9 @@ use self::run::Verdict;
 /// Real time after which a seed is stuck: a thousand times what one takes.
 const STUCK: Duration = Duration::from_secs(120);
 
+/// Real time after which a seed is worth a line: it may show an endless loop that time ends.
+const SLOW: Duration = Duration::from_secs(4);
+
 /// Pause between two lines about the progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -113,7 +116,11 @@ fn name_seed_in_panics() {
 
 fn run_one(seed: u64, twice: bool) -> Verdict {
     SEED.set(seed);
+    let started = Instant::now();
     let mut verdict = run::run(seed);
+    if started.elapsed() >= SLOW {
+        eprintln!("seed {seed} took {:.1} s", started.elapsed().as_secs_f64());
+    }
     if twice {
         let second = run::run(seed);
         if second.hash != verdict.hash || second.counts != verdict.counts {

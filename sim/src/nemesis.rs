@@ -8,6 +8,7 @@ use weir_log::format::object::ObjectHeader;
 
 use crate::client::Life;
 use crate::dice::Dice;
+use crate::oracle::Moment;
 use crate::profile::DiskTrouble;
 
 /// Bytes before the first segment of a journal.
@@ -30,7 +31,7 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
             }
             return;
         }
-        look(&life);
+        look(&life, &mut dice);
         if in_outage {
             world.set_outage(false, false);
             in_outage = false;
@@ -59,14 +60,17 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
 }
 
 /// Samples states worth counting, and checks the invariants of the volume.
-fn look(life: &Life) {
+fn look(life: &Life, dice: &mut Dice) {
     let status = life.volume.status();
     let mut events = life.world.events.borrow_mut();
     let full = status.journal_used_bytes * 10 >= status.journal_capacity_bytes * 9;
     events.count("seen: journal over 90 % full", u64::from(full));
     events.count("seen: several PUTs in flight", u64::from(status.puts_in_flight > 1));
     drop(events);
-    life.volume.check_invariants();
+    // It walks the whole map.
+    if dice.percent(8) {
+        life.volume.check_invariants();
+    }
 }
 
 /// Makes the trouble of this seed happen; `false` if it could not.
@@ -80,6 +84,7 @@ async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
         DiskTrouble::Sync => {
             life.disk_failed.set(true);
             disk.fail_next_syncs(1);
+            world.sync_failed.set(Some(Moment::MAX));
             world.note("disk: sync will fail", [0; 3]);
         }
         DiskTrouble::Write => {

@@ -331,7 +331,7 @@ impl Node {
 
     async fn probe(&self, life: &Life, start: u64, len: u64) -> Option<Vec<u8>> {
         let begun = self.world.oracle.borrow_mut().begin_read();
-        let read = life.try_read(begun, start, len).await;
+        let read = life.try_read(begun, self.pending, start, len).await;
         self.world.oracle.borrow_mut().abandon_read(begun);
         read.ok()
     }
@@ -501,6 +501,9 @@ impl Node {
         };
         drop(oracle);
         self.pending = self.pending.min(point);
+        if world.sync_failed.get().is_some() {
+            world.sync_failed.set(Some(world.oracle.borrow_mut().tick()));
+        }
         match end {
             End::Kill | End::Close => world.disk().crash_process(),
             End::Power => world.disk().crash_power(),

@@ -286,17 +286,17 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether some byte of a range may still be of a write issued before `moment`, for a read issued at `begun`.
+    /// Whether some byte of a range may be of a write issued before `moment`, as of `point`.
     pub(crate) fn may_be_older(
         &self,
-        begun: Moment,
+        point: Point,
         offset: u64,
         len: u64,
         moment: Moment,
     ) -> bool {
         let mut allowed = Vec::new();
         self.touching(offset, offset + len).any(|(_, _, segment)| {
-            self.allowed(segment, Point::at(begun), &mut allowed);
+            self.allowed(segment, point, &mut allowed);
             allowed.iter().any(|item| self.write(item.id).issued < moment)
         })
     }

@@ -146,7 +146,8 @@ impl Profile {
                 age_small: age * u32::try_from(dice.within(1..4)).expect("small"),
                 small_bytes: dice.pick(&[0, 4, 16]) * KIB,
             },
-            compression: dice.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
+            compression: [Compression::None, Compression::Lz4, Compression::Zstd]
+                [dice.weighted(&[3, 4, 1])],
             journal: JournalConfig {
                 segment_bytes: self.segment_bytes,
                 segments_max: u32::try_from(dice.within(3..8)).expect("small"),

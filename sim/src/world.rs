@@ -11,7 +11,7 @@ use weir_store::{Fault, Faults, Store};
 
 use crate::dice::Dice;
 use crate::events::Events;
-use crate::oracle::{Moment, Oracle, Violation};
+use crate::oracle::{Moment, Oracle, Point, Violation};
 use crate::profile::Profile;
 
 /// The world of one seed.
@@ -35,6 +35,8 @@ pub(crate) struct World {
     pub(crate) damaged: RefCell<Option<(String, Vec<(u64, u64)>)>>,
     /// When a byte of the journal rotted: writes issued before may be unreadable.
     pub(crate) rotted: Cell<Option<Moment>>,
+    /// A sync failed: what was written before may be gone from the disk, though it was answered.
+    pub(crate) sync_failed: Cell<Option<Moment>>,
     /// The disk fails reads by chance.
     pub(crate) reads_fail: Cell<bool>,
 }
@@ -65,6 +67,7 @@ impl World {
             outage_seen: Cell::new(None),
             damaged: RefCell::new(None),
             rotted: Cell::new(None),
+            sync_failed: Cell::new(None),
             reads_fail: Cell::new(false),
             profile,
         })
@@ -177,9 +180,10 @@ impl World {
                 let damaged = self.damaged.borrow();
                 let hit = |(from, to): &(u64, u64)| *from < end && read.offset < *to;
                 let damaged = damaged.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(hit));
-                let rotten = self.rotted.get().is_some_and(|moment| {
+                let bad_before = self.rotted.get().max(self.sync_failed.get());
+                let rotten = bad_before.is_some_and(|moment| {
                     let oracle = self.oracle.borrow();
-                    oracle.may_be_older(read.begun, read.offset, read.len, moment)
+                    oracle.may_be_older(read.point, read.offset, read.len, moment)
                 });
                 // A frame is fetched three times before it counts as damaged.
                 damaged || rotten || self.flips() >= read.flips_before + 3
@@ -194,7 +198,8 @@ impl World {
 
 /// A read that failed, and what was known when it began.
 pub(crate) struct FailedRead {
-    pub(crate) begun: Moment,
+    /// As of when writes are certainly applied.
+    pub(crate) point: Point,
     pub(crate) started: Instant,
     pub(crate) flips_before: u64,
     pub(crate) offset: u64,
