@@ -45,7 +45,7 @@ processes=()
 say() { printf '[%5d] %s\n' "$SECONDS" "$*"; }
 ok() {
     passed=$((passed + 1))
-    echo "ok - $script: $1"
+    echo "ok - $script: $*"
 }
 not_ok() {
     failed=$((failed + 1))
