@@ -18,7 +18,7 @@ use crate::dice::Dice;
 use crate::env::env;
 use crate::nemesis::{self, DIRECTORY};
 use crate::oracle::{Observation, Point};
-use crate::profile::{DiskTrouble, End};
+use crate::profile::End;
 use crate::world::World;
 
 /// Openings tried before that is a violation; most of them crash on purpose.
@@ -57,7 +57,7 @@ struct Opened {
 
 impl Node {
     pub(crate) fn new(world: Rc<World>, seed: u64) -> Self {
-        let pending = world.oracle.borrow().after_kill();
+        let pending = Point::ALL;
         Self {
             world,
             dice: Dice::new(seed, 3),
@@ -97,10 +97,7 @@ impl Node {
     }
 
     fn draw_end(&mut self) -> End {
-        let end = self.world.profile.draw_end(&mut self.dice);
-        // Nobody knows what a page cache holds after a failed sync; the host restarts.
-        let sync_trouble = self.world.profile.trouble == DiskTrouble::Sync;
-        if sync_trouble && end == End::Kill { End::Power } else { end }
+        self.world.profile.draw_end(&mut self.dice)
     }
 
     async fn create(&mut self) -> Result<(), Stop> {
@@ -340,7 +337,7 @@ impl Node {
         let mut oracle = self.world.oracle.borrow_mut();
         let asked = self.pending.through;
         let judged = oracle.recovered(self.pending, self.causal, seen);
-        self.pending = oracle.after_kill();
+        self.pending = Point::ALL;
         drop(oracle);
         self.causal = true;
         let Some(recovery) = self.world.check(judged) else { return Err(Stop) };
@@ -382,6 +379,7 @@ impl Node {
             // An outage, a full disk or failing reads may last longer than that.
             self.world.note("store calmed to see progress", [0; 3]);
             life.calm.set(true);
+            self.world.heal_object();
             self.world.calm_store();
             self.world.calm_disk();
             if timeout(HANG, life.until_target()).await.is_err() {
@@ -457,6 +455,7 @@ impl Node {
         let mut stopped = Box::pin(stopped);
         if timeout(HANG, &mut stopped).await.is_err() {
             life.calm.set(true);
+            self.world.heal_object();
             self.world.calm_store();
             self.world.calm_disk();
             if timeout(HANG, stopped).await.is_err() {
@@ -479,7 +478,13 @@ impl Node {
         if matches!(end, End::DiskLoss | End::Move) {
             self.must_be_held |= !life.closing.get();
         }
-        self.crash(if life.closing.get() { End::Kill } else { end });
+        let sync_failed = self.world.sync_failed.get().is_some();
+        self.crash(match end {
+            // Nobody knows what a page cache holds after a failed sync; the host restarts.
+            End::Kill | End::Close if sync_failed => End::Power,
+            End::Close => End::Kill,
+            _ => end,
+        });
         // The process is gone; its tasks cannot notice.
         drop(life);
         drop(tasks);

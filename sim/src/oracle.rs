@@ -45,7 +45,7 @@ pub(crate) struct Item {
     pub(crate) id: WriteId,
     /// Higher is later, whatever the moments say: it was seen to win.
     rank: u32,
-    /// It was seen, but so may another tied write of this rank, of the same bytes: neither is later.
+    /// It was seen, or another tied write of the same bytes: neither is known to be later.
     tied: bool,
 }
 
@@ -66,6 +66,9 @@ pub(crate) struct Point {
 }
 
 impl Point {
+    /// Everything that was answered is certain.
+    pub(crate) const ALL: Self = Self { through: Moment::MAX, fua: true };
+
     pub(crate) fn at(through: Moment) -> Self {
         Self { through, fua: false }
     }
@@ -281,7 +284,7 @@ impl Oracle {
         }
         for (start, winner) in settled {
             let segment = self.segments.get_mut(&start).expect("segments are cut by writes only");
-            put_on_top(segment, &[winner]);
+            put_on_top(segment, winner);
         }
         Ok(())
     }
@@ -405,7 +408,10 @@ impl Oracle {
                     let shown = |top: &Item| top.id == item.id || !self.is_later(*item, *top);
                     run.items.iter().any(shown)
                 });
-                put_on_top(&mut kept, &run.items);
+                match &run.items[..] {
+                    [only] => put_on_top(&mut kept, *only),
+                    tied => self.tie(&mut kept, tied, now),
+                }
             }
             if last.is_some_and(|at| self.segments[&at] == kept) {
                 continue;
@@ -421,6 +427,19 @@ impl Oracle {
         for id in open {
             recovery.unanswered_kept += u64::from(visible.contains(&id));
             self.writes[id.0 as usize].acked = Some(now);
+        }
+    }
+
+    /// One of `seen` shows, and they cannot be told apart: none of them is later than another from here on.
+    fn tie(&self, segment: &mut Segment, seen: &[Item], now: Moment) {
+        let is_seen = |item: &Item| seen.iter().any(|other| other.id == item.id);
+        let hidden = segment.items.iter().filter(|item| !is_seen(item));
+        if hidden.into_iter().any(|later| seen.iter().any(|item| self.is_later(*later, *item))) {
+            // If it is the older one that shows, what is hidden above it is gone; if not, it is not.
+            segment.loose_before = now;
+        }
+        for item in segment.items.iter_mut().filter(|item| is_seen(item)) {
+            item.tied = true;
         }
     }
 
@@ -492,16 +511,15 @@ pub(crate) struct Recovery {
     pub(crate) unanswered_kept: u64,
 }
 
-/// One of `winners` was seen: all that are not among them are older.
-fn put_on_top(segment: &mut Segment, winners: &[Item]) {
-    let wins = |item: &Item| winners.iter().any(|winner| winner.id == item.id);
-    if segment.items.iter().all(|item| wins(item) && winners.len() == 1) {
+/// `winner` was seen: all others are older.
+fn put_on_top(segment: &mut Segment, winner: Item) {
+    if segment.items.iter().all(|item| item.id == winner.id) {
         return;
     }
     let top = segment.items.iter().map(|item| item.rank).max().unwrap_or(0);
-    for item in segment.items.iter_mut().filter(|item| wins(item)) {
+    for item in segment.items.iter_mut().filter(|item| item.id == winner.id) {
         item.rank = top + 1;
-        item.tied = winners.len() > 1;
+        item.tied = false;
     }
 }
 
