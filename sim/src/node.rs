@@ -103,8 +103,7 @@ impl Node {
     async fn create(&mut self) -> Result<(), Stop> {
         let tasks = Rc::new(LocalSet::new());
         let world = &self.world;
-        let env =
-            env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
+        let env = env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
         let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
         let size = world.profile.volume_bytes;
         let created = weir_log::catalog::create(&world.store, &env, &name, size);
@@ -223,7 +222,8 @@ impl Node {
     }
 
     fn opened(&mut self, report: &OpenReport) -> Result<(), Stop> {
-        self.world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
+        self.world
+            .note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
         let mut events = self.world.events.borrow_mut();
         events.count("recovery: writes replayed", report.replayed_writes);
         events.count("recovery: void objects", report.void_objects);
@@ -416,25 +416,18 @@ impl Node {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, u64::from(busy), 0]);
         let closed = timeout(HANG, life.volume.close()).await;
-        let mut oracle = self.world.oracle.borrow_mut();
-        let now = oracle.tick();
+        let now = self.world.oracle.borrow_mut().tick();
         match closed {
-            Err(_) => {
-                drop(oracle);
-                return self.violate("closing hangs");
-            }
+            Err(_) => return self.violate("closing hangs"),
             Ok(Ok(Closed::Clean)) => {
-                oracle.end_remote_flush(now);
-                drop(oracle);
+                self.world.oracle.borrow_mut().end_remote_flush(now);
                 self.world.note("closed: clean", [0; 3]);
             }
             Ok(Ok(Closed::LocalOnly)) => {
-                oracle.end_flush(now);
-                drop(oracle);
+                self.world.oracle.borrow_mut().end_flush(now);
                 self.world.note("closed: rest in the journal", [0; 3]);
             }
             Ok(Err(error)) => {
-                drop(oracle);
                 self.world.note("close failed", [0; 3]);
                 let excused = error.kind() == ErrorKind::Poisoned && life.disk_failed.get();
                 if !excused {
