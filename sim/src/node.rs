@@ -510,7 +510,12 @@ impl Node {
                 self.foreign = true;
             }
             End::Move => {
-                world.disk().crash_process();
+                // As above: a host whose sync failed restarts before anybody looks at its disk again.
+                if world.sync_failed.get().is_some() {
+                    world.disk().crash_power();
+                } else {
+                    world.disk().crash_process();
+                }
                 world.host.set(1 - world.host.get());
                 self.foreign = true;
             }

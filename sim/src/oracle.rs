@@ -56,6 +56,14 @@ struct Segment {
     loose_before: Moment,
 }
 
+/// The latest applied writes of a segment: the highest rank, and the newest issue among those of that rank.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bar {
+    rank: u32,
+    issued: Moment,
+    tied_issued: Moment,
+}
+
 /// As of when writes are certainly applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
@@ -97,6 +105,8 @@ pub(crate) struct Oracle {
     writes: Vec<Write>,
     segments: BTreeMap<u64, Segment>,
     flushed: Moment,
+    /// When the last recovery was judged.
+    recovered_at: Moment,
     remote: Moment,
     readers: BTreeSet<Moment>,
 }
@@ -108,7 +118,7 @@ impl Oracle {
             offset: 0,
             len: size,
             issued: 0,
-            acked: Some(0),
+            acked: Some(1),
             fua: false,
         };
         let items = vec![Item { id: WriteId(0), rank: 0, tied: false }];
@@ -118,6 +128,7 @@ impl Oracle {
             writes: vec![blank],
             segments: BTreeMap::from([(0, Segment { items, loose_before: 0 })]),
             flushed: 0,
+            recovered_at: 0,
             remote: 0,
             readers: BTreeSet::new(),
         }
@@ -223,20 +234,41 @@ impl Oracle {
         self.write(earlier.id).acked.is_some_and(|acked| acked <= self.write(later.id).issued)
     }
 
-    fn is_superseded(&self, item: Item, segment: &Segment, point: Point) -> bool {
-        segment.items.iter().any(|other| {
-            other.id != item.id
-                && self.write(other.id).issued >= segment.loose_before
-                && self.is_applied(other.id, point)
-                && self.is_later(*other, item)
-        })
+    /// What a write of the segment has to reach to show as of `point`.
+    fn bar(&self, segment: &Segment, point: Point) -> Bar {
+        let mut bar = Bar::default();
+        for item in &segment.items {
+            let write = self.write(item.id);
+            if write.issued < segment.loose_before || !self.is_applied(item.id, point) {
+                continue;
+            }
+            if item.rank > bar.rank {
+                bar = Bar { rank: item.rank, ..Bar::default() };
+            }
+            if item.rank == bar.rank {
+                let newest = if item.tied { &mut bar.tied_issued } else { &mut bar.issued };
+                *newest = (*newest).max(write.issued);
+            }
+        }
+        bar
+    }
+
+    /// Whether an applied write is later than `item`: see [`Oracle::is_later`].
+    fn is_superseded(&self, item: Item, bar: &Bar) -> bool {
+        if item.rank != bar.rank {
+            return item.rank < bar.rank;
+        }
+        let issued = if item.tied { bar.issued } else { bar.issued.max(bar.tied_issued) };
+        // A write is answered after it was issued, so it never supersedes itself.
+        self.write(item.id).acked.is_some_and(|acked| acked <= issued)
     }
 
     /// What may show in a segment as of `point`, newest first.
     fn allowed(&self, segment: &Segment, point: Point, into: &mut Vec<Item>) {
         into.clear();
+        let bar = self.bar(segment, point);
         let items = segment.items.iter().rev();
-        into.extend(items.filter(|item| !self.is_superseded(**item, segment, point)));
+        into.extend(items.filter(|item| !self.is_superseded(**item, &bar)));
     }
 
     /// A read is issued.
@@ -297,7 +329,8 @@ impl Oracle {
         })
     }
 
-    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes.
+    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether a zeroing from
+    /// before the last recovery was lost cannot be seen in bytes: it excuses a hole.
     pub(crate) fn check_extents(
         &self,
         begun: Moment,
@@ -315,7 +348,12 @@ impl Oracle {
             };
             for (start, _, segment) in self.touching(at, end) {
                 self.allowed(segment, Point::at(begun), &mut allowed);
-                let fits = |item: &Item| wanted.contains(&self.write(item.id).pattern);
+                let fits = |item: &Item| {
+                    let write = self.write(item.id);
+                    let unclear =
+                        write.pattern == Pattern::Zero && write.issued < self.recovered_at;
+                    wanted.contains(&write.pattern) || (unclear && !wanted.is_empty())
+                };
                 if !wanted.is_empty() && !allowed.iter().any(fits) {
                     let state = extent.state;
                     let list = self.describe(&allowed);
@@ -349,6 +387,7 @@ impl Oracle {
         let mut recovery = Recovery { through: point.through, ..Recovery::default() };
         self.settle(&runs, now, &mut recovery);
         self.flushed = now;
+        self.recovered_at = now;
         self.prune();
         Ok(recovery)
     }
@@ -438,8 +477,8 @@ impl Oracle {
         let point = Point::at(self.remote.min(oldest_reader));
         let mut segments = std::mem::take(&mut self.segments);
         for segment in segments.values_mut() {
-            let before = segment.clone();
-            segment.items.retain(|item| !self.is_superseded(*item, &before, point));
+            let bar = self.bar(segment, point);
+            segment.items.retain(|item| !self.is_superseded(*item, &bar));
         }
         self.segments = segments;
     }

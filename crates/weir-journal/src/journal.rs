@@ -488,6 +488,21 @@ impl Journal {
         prepare::write_superblock(inner, &superblock).await
     }
 
+    /// Takes no more appends and refuses those that are not wholly in records yet: their volume failed, and releases
+    /// nothing any more that they could wait for. What is in records goes on to its end.
+    pub fn refuse_appends(&self) {
+        let inner = self.inner();
+        let woken = {
+            let mut state = inner.state.borrow_mut();
+            if state.phase == Phase::Open {
+                state.phase = Phase::Draining;
+            }
+            state.refuse_waiting()
+        };
+        woken.into_iter().for_each(std::task::Waker::wake);
+        inner.wake_all();
+    }
+
     /// O(n) check of the accounting, for tests and the simulation.
     pub fn check_invariants(&self) {
         let state = self.inner().state.borrow();
