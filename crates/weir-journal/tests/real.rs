@@ -1,5 +1,7 @@
 //! The same code on real files, with every engine that this machine offers.
 
+#![allow(clippy::print_stdout, reason = "says why a test was skipped")]
+
 mod common;
 
 use std::rc::Rc;
