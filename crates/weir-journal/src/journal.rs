@@ -456,8 +456,8 @@ impl Journal {
         }
     }
 
-    /// Takes no more appends, finishes and flushes the ones there are, and marks the file as closed cleanly. The
-    /// tasks of the journal have ended when this returns.
+    /// Takes no more appends, finishes and flushes the ones there are, and marks the file as closed cleanly. Appends
+    /// that wait for a full ring are refused. The tasks of the journal have ended when this returns.
     ///
     /// # Errors
     /// If the journal is or becomes poisoned.
@@ -474,7 +474,12 @@ impl Journal {
         if !opened {
             return inner.check_poison();
         }
-        wait_until(inner, |state| state.is_drained() || state.poisoned.is_some()).await;
+        let done = |state: &State| state.is_drained() || state.is_stuck() || state.poisoned.is_some();
+        wait_until(inner, done).await;
+        if inner.state.borrow().is_stuck() {
+            let woken = inner.state.borrow_mut().refuse_waiting();
+            woken.into_iter().for_each(std::task::Waker::wake);
+        }
         let flushed = flush::flush(inner).await;
         inner.state.borrow_mut().phase = Phase::Stopping;
         inner.wake_all();
@@ -528,6 +533,9 @@ impl Future for Append {
         if let Some(cause) = &state.poisoned {
             let file = Arc::clone(&self.inner.file_name);
             return Poll::Ready(Err(JournalError::Poisoned { file, cause: cause.clone() }));
+        }
+        if state.is_refused(ticket) {
+            return Poll::Ready(Err(JournalError::Closed { file: Arc::clone(&self.inner.file_name) }));
         }
         state.wait_for(ticket, context.waker());
         Poll::Pending

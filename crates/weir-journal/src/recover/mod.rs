@@ -222,6 +222,8 @@ pub(crate) async fn recover(
         &superblock.segments,
     );
     let scan = scan::scan(&file, &identity, &stretches(&superblock, &ring)).await?;
+    let (bytes, records) = (scan.bytes_read, scan.found.len());
+    tracing::debug!(file = %file_name, bytes, records, "journal scanned");
     let same_boot = superblock.boot_id == env.clock.boot_id();
     let verdict = verdict::judge(&superblock, same_boot, &scan, accept)
         .map_err(|refusal| refused(&file_name, &refusal.damage))?;
@@ -258,6 +260,7 @@ async fn read_superblock(
         return Err(too_short(file, file_name, len).await?);
     }
     let mut copies: Vec<Result<Superblock, DecodeError>> = Vec::with_capacity(2);
+    let mut first_was_read = true;
     for offset in SLOT_OFFSETS {
         let (block, result) = file.read_at(AlignedBuf::zeroed(BLOCK_LEN), offset).await;
         copies.push(match result {
@@ -265,6 +268,7 @@ async fn read_superblock(
             // The other copy may be readable; if it is not, its error is as good as this one.
             Err(error) if offset == SLOT_OFFSETS[0] => {
                 tracing::warn!(file = %file_name, %error, "first superblock cannot be read");
+                first_was_read = false;
                 Err(DecodeError::Short { have: 0, need: BLOCK_BYTES })
             }
             Err(error) if copies[0].is_err() => return Err(error.into()),
@@ -288,7 +292,9 @@ async fn read_superblock(
             Ok((newer, differ))
         }
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok((one, true)),
-        (Err(DecodeError::Zeroes), Err(DecodeError::Zeroes)) => {
+        // The second copy is written last, before anything is acknowledged: where nothing was ever written, the file
+        // was not finished, and the first copy may be torn or missing.
+        (Err(_), Err(DecodeError::Zeroes | DecodeError::Short { .. })) if first_was_read => {
             Err(JournalError::NeverFinished { file: Arc::clone(file_name) })
         }
         (Err(first), Err(second)) => {

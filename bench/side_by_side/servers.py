@@ -1,0 +1,246 @@
+"""The candidates: Weir, its peers and the raw file, each behind the same few calls."""
+
+import os
+import shutil
+import subprocess
+import time
+
+from . import fio, process
+from .place import GIB, MIB, Refused, drop_page_cache, tree_usage, weir_binary
+
+START_SECONDS_MAX = 60
+FILL_BLOCK_BYTES = 1 * MIB
+
+
+class Server:
+    """A candidate with its own data. `fill` writes every byte of it once, through the server."""
+
+    name = ""
+    tools = ()
+
+    def __init__(self, directory, size_bytes):
+        self.directory = os.path.join(directory, self.name.replace(" ", "-"))
+        self.size_bytes = size_bytes
+        self.socket = os.path.join(self.directory, "socket")
+        self.process = None
+        os.makedirs(self.directory)
+
+    def command(self):
+        """What to run."""
+        raise NotImplementedError
+
+    def prepare(self):
+        """Makes what must exist before the first start."""
+
+    def start(self):
+        self.prepare()
+        if os.path.exists(self.socket):
+            os.unlink(self.socket)
+        log = os.path.join(self.directory, "log")
+        self.process = process.Process(self.command(), log, self.environment())
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self.is_ready():
+            if not self.process.alive() or time.monotonic() > deadline:
+                raise Refused(f"{self.name} did not start:\n{self.process.log()}")
+            time.sleep(0.02)
+
+    def environment(self):
+        return None
+
+    def is_ready(self):
+        return os.path.exists(self.socket)
+
+    def stop(self):
+        if self.process:
+            self.process.stop()
+            self.process = None
+
+    def target(self):
+        """fio's arguments that name this server."""
+        return ["--ioengine=nbd", f"--uri=nbd+unix:///?socket={self.socket}"]
+
+    def run(self, **job):
+        """One fio job, with the CPU time the server spent meanwhile."""
+        before = self.cpu()
+        result = fio.run(self.target(), **job)
+        after = self.cpu()
+        for key, seconds in after.items():
+            result[key] = (seconds - before[key]) * 1e6 / max(result["operations"], 1)
+        return result
+
+    def cpu(self):
+        """CPU seconds by kind, for differences."""
+        if not self.process:
+            return {}
+        return {"cpu_us": process.cpu_seconds(self.process.pid)}
+
+    def write_region(self, region):
+        """Writes a region once, in order."""
+        fio.run(self.target(), rw="write", block_bytes=FILL_BLOCK_BYTES, depth=8, region=region)
+
+    def fill(self):
+        self.write_region((0, self.size_bytes))
+        self.settle()
+
+    def settle(self):
+        """Waits until nothing is left to do in the background."""
+
+    def make_cold(self):
+        """Forgets what is cached in memory, as far as this candidate can."""
+
+    def store_usage(self):
+        """Files and bytes in the object store by kind; nothing for peers without one."""
+        return {}
+
+
+class Weir(Server):
+    """`weir up` with its defaults and the embedded file:// store."""
+
+    name = "weir"
+    VOLUME = "bench"
+    # Objects are not collected yet: beyond this the volume is made anew.
+    STORE_BYTES_EXTRA_MAX = 10 * GIB
+
+    def __init__(self, directory, size_bytes, options=()):
+        super().__init__(directory, size_bytes)
+        self.options = list(options)
+        self.data = os.path.join(self.directory, "data")
+        self.store = os.path.join(self.data, "store")
+
+    def command(self):
+        return [
+            weir_binary(), "--data-dir", self.data, "up", self.VOLUME,
+            "--size", str(self.size_bytes), "--nbd-socket", self.socket, *self.options,
+        ]
+
+    def environment(self):
+        # Settings of the caller's shell must not leak into the measurement.
+        return {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+
+    def is_ready(self):
+        return os.path.exists(self.socket) and "serving nbd" in self.process.log()
+
+    def cpu(self):
+        return super().cpu() | {
+            "shard_cpu_us": process.thread_cpu_seconds(self.process.pid, "shard-")
+        }
+
+    def run(self, **job):
+        """Adds what reached the store, and the CPU time until everything has."""
+        before_cpu, before_store = self.cpu(), self.store_usage()
+        result = super().run(**job)
+        if "write" not in job["rw"]:
+            return result
+        self.settle()
+        spent = self.cpu()["cpu_us"] - before_cpu["cpu_us"]
+        result["cpu_with_upload_us"] = spent * 1e6 / max(result["operations"], 1)
+        result["store"] = difference(before_store, self.store_usage())
+        return result
+
+    def settle(self):
+        command = [
+            weir_binary(), "--data-dir", self.data, "volume", "flush", self.VOLUME,
+            "--remote", "--wait",
+        ]
+        subprocess.run(command, check=True, env=self.environment(), stderr=subprocess.DEVNULL)
+
+    def make_cold(self):
+        # A clean close leaves nothing in the journal; a new process has nothing in memory.
+        self.stop()
+        drop_page_cache(self.store)
+        self.start()
+
+    def store_usage(self):
+        return tree_usage(self.store)
+
+    def is_overgrown(self):
+        used = sum(size for _, size in self.store_usage().values())
+        return used > self.size_bytes + self.STORE_BYTES_EXTRA_MAX
+
+    def renew(self):
+        """Deletes the volume and fills a new one."""
+        self.stop()
+        shutil.rmtree(self.data)
+        self.start()
+        self.fill()
+
+
+class FileServer(Server):
+    """A peer that serves one file, written once before it is measured."""
+
+    def __init__(self, directory, size_bytes):
+        super().__init__(directory, size_bytes)
+        self.file = os.path.join(self.directory, "file")
+
+    def prepare(self):
+        if not os.path.exists(self.file):
+            with open(self.file, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, self.size_bytes)
+
+    def settle(self):
+        with open(self.file, "rb") as file:
+            os.fdatasync(file.fileno())
+
+    def make_cold(self):
+        drop_page_cache(self.file)
+
+
+class QemuNbd(FileServer):
+    """qemu-nbd, raw file, O_DIRECT, io_uring."""
+
+    name = "qemu-nbd"
+    tools = ("qemu-nbd",)
+
+    def command(self):
+        return [
+            "qemu-nbd", "--persistent", "--shared=8", "--format=raw", "--cache=none",
+            "--aio=io_uring", "--discard=unmap", f"--socket={self.socket}", self.file,
+        ]
+
+
+class NbdkitFile(FileServer):
+    """nbdkit's file plugin: writes are acknowledged from the page cache."""
+
+    name = "nbdkit file"
+    tools = ("nbdkit",)
+
+    def command(self):
+        return ["nbdkit", "--foreground", "--unix", self.socket, "file", self.file]
+
+
+class NbdkitMemory(Server):
+    """nbdkit's memory plugin: what the protocol costs without a disk."""
+
+    name = "nbdkit memory"
+    tools = ("nbdkit",)
+
+    def command(self):
+        return ["nbdkit", "--foreground", "--unix", self.socket, "memory", str(self.size_bytes)]
+
+
+class RawFile(FileServer):
+    """fio itself on a file with O_DIRECT: what the disk gives without any server."""
+
+    name = "raw file"
+
+    def command(self):
+        raise NotImplementedError
+
+    def start(self):
+        self.prepare()
+
+    def target(self):
+        return ["--ioengine=io_uring", "--direct=1", f"--filename={self.file}"]
+
+
+KINDS = (Weir, QemuNbd, NbdkitFile, NbdkitMemory, RawFile)
+
+
+def difference(before, after):
+    """What was added between two usages, by kind: files and bytes."""
+    added = {}
+    for kind, (files, total) in after.items():
+        files_before, total_before = before.get(kind, (0, 0))
+        if files != files_before or total != total_before:
+            added[kind] = (files - files_before, total - total_before)
+    return added

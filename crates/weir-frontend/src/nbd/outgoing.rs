@@ -1,0 +1,204 @@
+//! Replies on their way out: headers back to back, read data where the device put it, all in one gathered write.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use weir_device::AlignedBuf;
+
+/// Slices of one gathered write. The kernel takes 1024; past this many, one call more is noise.
+const SLICES_MAX: usize = 64;
+
+/// Sent headers that are kept in front of unsent ones at most, in bytes, before the memory is used again.
+const SENT_BYTES_MAX: usize = 64 << 10;
+
+/// One reply: bytes of the common header memory, then its data.
+struct Reply {
+    head_bytes: usize,
+    data: Option<AlignedBuf>,
+    cost_bytes: usize,
+}
+
+impl Reply {
+    fn len(&self) -> usize {
+        self.head_bytes + self.data.as_ref().map_or(0, |data| data.len())
+    }
+}
+
+/// Replies that were not sent yet, in the order of their completion.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    heads: Vec<u8>,
+    /// Where the headers of the first unsent reply begin in `heads`.
+    heads_start: usize,
+    replies: VecDeque<Reply>,
+    /// Bytes of the first reply that were sent.
+    first_sent: usize,
+}
+
+impl Outgoing {
+    pub(super) fn len(&self) -> usize {
+        self.replies.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.replies.is_empty()
+    }
+
+    /// Queues a reply whose header `put_head` appends. `cost_bytes` comes back when it was sent.
+    pub(super) fn push(
+        &mut self,
+        data: Option<AlignedBuf>,
+        cost_bytes: usize,
+        put_head: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let before = self.heads.len();
+        put_head(&mut self.heads);
+        let head_bytes = self.heads.len() - before;
+        assert!(head_bytes > 0, "every reply begins with a header");
+        self.replies.push_back(Reply { head_bytes, data, cost_bytes });
+    }
+
+    /// Fills `slices` with what goes out next; how many were filled.
+    pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+        let mut count = 0;
+        // Headers of neighbouring replies without data are one slice.
+        let mut head_start = self.heads_start;
+        let mut head_end = self.heads_start;
+        let mut skip = self.first_sent;
+        for reply in &self.replies {
+            if count + 2 > SLICES_MAX {
+                break;
+            }
+            let head_sent = skip.min(reply.head_bytes);
+            if head_start == head_end {
+                head_start += head_sent;
+            }
+            head_end += reply.head_bytes;
+            skip -= head_sent;
+            if let Some(data) = &reply.data {
+                if head_start < head_end {
+                    slices[count] = IoSlice::new(&self.heads[head_start..head_end]);
+                    count += 1;
+                }
+                head_start = head_end;
+                slices[count] = IoSlice::new(&data[skip..]);
+                count += 1;
+            }
+            skip = 0;
+        }
+        if head_start < head_end {
+            slices[count] = IoSlice::new(&self.heads[head_start..head_end]);
+            count += 1;
+        }
+        count
+    }
+
+    /// An array for [`Self::slices`].
+    pub(super) fn no_slices<'a>() -> [IoSlice<'a>; SLICES_MAX] {
+        [IoSlice::new(&[]); SLICES_MAX]
+    }
+
+    /// Takes note that `bytes` were sent; the cost of the replies that are complete now.
+    pub(super) fn sent(&mut self, bytes: usize) -> usize {
+        let mut cost_bytes = 0;
+        self.first_sent += bytes;
+        while let Some(reply) = self.replies.front() {
+            if self.first_sent < reply.len() {
+                break;
+            }
+            self.first_sent -= reply.len();
+            self.heads_start += reply.head_bytes;
+            cost_bytes += reply.cost_bytes;
+            self.replies.pop_front();
+        }
+        if self.replies.is_empty() {
+            assert!(self.first_sent == 0, "no more can be sent than was queued");
+            self.heads.clear();
+            self.heads_start = 0;
+        } else if self.heads_start > SENT_BYTES_MAX {
+            self.heads.drain(..self.heads_start);
+            self.heads_start = 0;
+        }
+        cost_bytes
+    }
+
+    /// Forgets everything: nobody is there to read it. The cost of what was forgotten.
+    pub(super) fn clear(&mut self) -> usize {
+        std::mem::take(self).replies.iter().map(|reply| reply.cost_bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bytes of a reply with a header of `head` bytes and `data` bytes of data, all of them `mark`.
+    fn push(outgoing: &mut Outgoing, model: &mut VecDeque<u8>, head: usize, data: usize, mark: u8) {
+        let buf = (data > 0).then(|| AlignedBuf::copy_of(&vec![mark; data]));
+        outgoing.push(buf, head + data, |out| out.resize(out.len() + head, mark));
+        model.resize(model.len() + head + data, mark);
+    }
+
+    /// Sends up to `bytes_max`, as a socket would take them; the cost that came back.
+    fn send(outgoing: &mut Outgoing, model: &mut VecDeque<u8>, bytes_max: usize) -> usize {
+        let mut slices = Outgoing::no_slices();
+        let count = outgoing.slices(&mut slices);
+        let offered: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+        assert!(slices[..count].iter().all(|slice| !slice.is_empty()), "no empty slices");
+        assert_eq!(offered.is_empty(), model.is_empty(), "something is offered while there is any");
+        let bytes = bytes_max.min(offered.len());
+        let expected: Vec<u8> = model.drain(..bytes).collect();
+        assert_eq!(offered[..bytes], expected);
+        outgoing.sent(bytes)
+    }
+
+    proptest! {
+        #[test]
+        fn replies_leave_whole_and_in_order_however_the_socket_takes_them(
+            steps in proptest::collection::vec(
+                (proptest::collection::vec((1..50_usize, 0..3_usize, 1..6000_usize), 0..40),
+                 1..40_000_usize), 1..20),
+        ) {
+            let (mut outgoing, mut model) = (Outgoing::default(), VecDeque::new());
+            let (mut cost_in, mut cost_out, mut mark) = (0, 0, 0_u8);
+            for (replies, bytes_max) in steps {
+                for (head, has_data, data) in replies {
+                    let data = if has_data == 0 { data } else { 0 };
+                    push(&mut outgoing, &mut model, head, data, mark);
+                    mark = mark.wrapping_add(1);
+                    cost_in += head + data;
+                }
+                cost_out += send(&mut outgoing, &mut model, bytes_max);
+            }
+            while !outgoing.is_empty() {
+                cost_out += send(&mut outgoing, &mut model, usize::MAX);
+            }
+            prop_assert!(model.is_empty());
+            prop_assert_eq!(cost_in, cost_out);
+        }
+    }
+
+    #[test]
+    fn memory_of_sent_headers_is_used_again_though_the_queue_never_empties() {
+        let (mut outgoing, mut model) = (Outgoing::default(), VecDeque::new());
+        push(&mut outgoing, &mut model, 300, 0, 0);
+        for mark in 0..10_000_u16 {
+            push(&mut outgoing, &mut model, 300, 0, mark.to_le_bytes()[0]);
+            send(&mut outgoing, &mut model, 300);
+        }
+        assert_eq!(outgoing.len(), 1);
+        assert!(outgoing.heads.len() <= SENT_BYTES_MAX + 1000, "{} bytes", outgoing.heads.len());
+    }
+
+    #[test]
+    fn what_is_forgotten_gives_its_cost_back() {
+        let (mut outgoing, mut model) = (Outgoing::default(), VecDeque::new());
+        push(&mut outgoing, &mut model, 10, 20, 1);
+        push(&mut outgoing, &mut model, 5, 0, 2);
+        assert_eq!(send(&mut outgoing, &mut model, 12), 0);
+        assert_eq!(outgoing.clear(), 35);
+        assert!(outgoing.is_empty());
+    }
+}
