@@ -1,19 +1,20 @@
 #!/usr/bin/python3
 """A logger of numbered writes, and a judge of which prefix of them a volume shows.
 
-    logger.py run URI RECORD --seed S [--weir BIN --volume NAME --store DIRECTORY]   until the server is gone
-    logger.py judge URI RECORD                                   exit code 1 on a violation
+    logger.py run URI RECORD --seed S --weir BIN --volume NAME --store DIR    until the server is gone
+    logger.py judge URI RECORD                                                1 on a violation
 
-The volume is seen as cells of 512 bytes, on a grid that is shifted by a random number of bytes. A write
-covers some cells, and each of them says which write put it there; the rest of a cell is noise that
-follows from that number, so that a cell shows one write entirely or is a violation. Now and then a run
-of cells is zeroed or discarded. Several requests are in flight on two connections. One counter numbers
-all events, issues and acknowledgements alike, so "A was acknowledged before B was issued" is exact.
+The volume is seen as cells of 512 bytes, on a grid that is shifted by a random number of bytes. A
+write covers some cells, and each of them says which write put it there; the rest of a cell is noise
+that follows from that number, so that a cell shows one write entirely or is a violation. Now and then
+a run of cells is zeroed or discarded. Several requests are in flight on two connections. One counter
+numbers all events, issues and acknowledgements alike, so "A was acknowledged before B was issued" is
+exact.
 
 The prefix rule: if any byte of a write W is visible, then every write acknowledged before W was issued
-is visible, or lies under a write that is not older: one that was not acknowledged before the hidden one
-was issued. What was acknowledged before a successful `weir volume flush --remote --wait` was started
-must be visible in the same sense. With --whole all acknowledged writes must be.
+is visible, or lies under a write that is not older: one that was not acknowledged before the hidden
+one was issued. What was acknowledged before a successful `weir volume flush --remote --wait` was
+started must be visible in the same sense. With --whole all acknowledged writes must be.
 """
 
 import argparse
@@ -307,8 +308,8 @@ class Judge:
         for cell, writes in sorted(covering.items()):
             # Surely older: acknowledged before the one that is shown was issued.
             shown = self.shown[cell]
-            older = [write for write in writes if write.acked < shown.issued] if shown in writes else []
-            if older and shown.acked < through:
+            older = [write for write in writes if write.acked < shown.issued]
+            if shown in writes and older and shown.acked < through:
                 at = self.shift + cell * CELL
                 self.image[at:at + CELL] = cell_of(older[-1].number, cell)
                 return cell

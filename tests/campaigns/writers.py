@@ -16,8 +16,8 @@ After the loss of the local disk the files of each writer must be in one of the 
 through (--prefix), with the next change open.
 
 The judge leaves the state for the next run, which goes on with the same files: its writers begin by
-deleting what was open. Files named noise-* are written and not synced, to be in the way; nobody judges
-them.
+deleting what was open. Files named noise-* are written and not synced, to be in the way; nobody
+judges them.
 """
 
 import argparse
@@ -297,7 +297,7 @@ def judge_open(what, seen, files, complain):
     elif name not in seen:
         complain(f"{name}: lost in an open {change}")
     elif change == "truncate":
-        # The kernel zeroes the rest of the last block, and may write it, before the length is committed.
+        # The kernel zeroes the rest of the last block, and may write it, before the length counts.
         old, new = files[name], after(files, what)[name]
         tail = seen[name][len(new):]
         zeroed = all(byte in (0, old[len(new) + at]) for at, byte in enumerate(tail))
@@ -372,7 +372,7 @@ def judge_writer(directory, record, complain, prefix):
 def judge(arguments):
     faults = []
     total = {"changes": 0, "held": 0, "files": 0, "bytes": 0, "open": 0}
-    settled = []
+    settled, large = [], []
     for worker in range(arguments.workers):
         record = Record(arguments.record, worker)
         directory = os.path.join(arguments.directory, f"writer-{worker}")
@@ -385,6 +385,9 @@ def judge(arguments):
         total["bytes"] += sum(len(data) for data in kept.values())
         total["open"] += len(concerned)
         settled.append((record, kept, concerned))
+        large += [os.path.join(directory, name) for name, data in kept.items() if len(data) > 16384]
+    if arguments.large:
+        print("large:", large[len(large) // 2])
     for fault in faults[:20]:
         print("violation:", fault)
     held = f", {total['held']} of them held" if arguments.prefix else ""
@@ -406,6 +409,7 @@ def main():
     parser.add_argument("--prefix", action="store_true",
                         help="any state that the files went through will do")
     parser.add_argument("--leave", action="store_true", help="judge without going on from here")
+    parser.add_argument("--large", action="store_true", help="name a file over 16 KiB that counts")
     arguments = parser.parse_args()
     {"run": run, "judge": judge}[arguments.verb](arguments)
 
