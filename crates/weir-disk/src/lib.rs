@@ -1,1 +1,26 @@
-//! Local files of Weir: io_uring, a thread-pool engine, O_DIRECT, and a simulated disk.
+//! Local files of Weir: direct I/O through io_uring or a pool of threads, and a simulated disk.
+//!
+//! Everything that Weir keeps on a local disk goes through [`File`] and [`Directory`]. They are
+//! enums, not traits: the journal and the caches above are written once and run against the kernel
+//! (two engines) or against [`sim::SimDisk`], which loses, tears and reorders exactly what a disk
+//! may. Buffers are owned by the operation until it ends, so that a dropped future never frees
+//! memory that the kernel still reads or writes.
+//!
+//! This crate must not know what is in the files: no formats, no volumes, no configuration.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this crate is where files and disk threads live, see clippy.toml"
+)]
+
+mod directory;
+mod disks;
+mod engine;
+mod error;
+mod file;
+pub mod sim;
+
+pub use directory::{Directory, LockGuard, OpenMode};
+pub use disks::{DirectIo, Disks, EngineChoice};
+pub use error::{DiskError, DiskOperation};
+pub use file::File;
+pub use rustix::io::Errno;

@@ -1,1 +1,40 @@
-//! The log volume of Weir: journal, batches, immutable objects, checkpoints, recovery.
+//! The log volume (LSVD): a virtual disk whose bytes live, in the order they were written, first in a journal on a
+//! local disk and then in immutable objects in an object store.
+//!
+//! Two maps: the *object map* describes exactly the committed prefix of the object stream, the *overlay* describes what
+//! is newer and still local. With a single map, a write still in the journal would already have hidden the older
+//! object data that a checkpoint must keep, and losing the local disk would then lose it.
+//!
+//! This crate must not know front ends, sockets, configuration files or how threads are made.
+
+mod batch;
+mod cache;
+pub mod catalog;
+mod checkpoint;
+mod close;
+mod commit;
+mod error;
+mod fetch;
+pub mod format;
+mod ids;
+pub mod limits;
+mod load;
+mod manifests;
+mod objects;
+mod open;
+mod options;
+mod overlay;
+mod pipeline;
+mod read;
+mod upload;
+mod volume;
+
+pub use batch::BatchLimits;
+pub use cache::{FrameCache, FrameKey, MemoryFrameCache};
+pub use close::{Closed, VolumeStatus};
+pub use error::LogError;
+pub use format::frame::Compression;
+pub use ids::{ObjectId, ObjectSeq, WriteMark};
+pub use open::{JOURNAL_FILE, LOCK_FILE, OpenArgs, OpenReport};
+pub use options::{CheckpointLimits, VolumeOptions};
+pub use volume::LogVolume;

@@ -1,1 +1,34 @@
 //! NBD messages: one sans-I/O codec for server and client.
+//!
+//! Everything here takes bytes and values and returns bytes and values: no socket, no clock, no task. That is what lets
+//! one codec serve the server, the remote volume, the tests and the fuzzer. The subset spoken, its limits and its error
+//! table are in `docs/formats/nbd.md`.
+//!
+//! * [`ServerHandshake`] and [`ClientHandshake`] turn received bytes into bytes to send, until an export is agreed on.
+//! * [`Session::judge`] says what a request means: a [`Command`] to run, a refusal to answer, or goodbye.
+//! * [`ReplyTo`] encodes the answers; [`decode_reply`] and [`decode_chunk`] read them on the client's side.
+
+mod bytes;
+mod error;
+mod handshake;
+pub mod limits;
+mod numbers;
+#[cfg(test)]
+mod testing;
+mod transmission;
+
+pub use bytes::Decoded;
+pub use error::ProtocolError;
+pub use handshake::{
+    Agreement, BlockSizes, Catalog, ClientHandshake, ClientProgress, ClientStep, ClientWish,
+    ExportInfo, Fact, HandshakeProgress, HandshakeStep, OptionFault, OptionReply, OptionRequest,
+    ServerHandshake, decode_option, decode_option_reply, encode_option, encode_option_reply,
+};
+pub use numbers::{
+    AllocationFlags, ChunkCode, ChunkFlags, ClientFlags, CommandCode, CommandFlags, ErrorCode,
+    HandshakeFlags, InfoCode, OptionCode, OptionReplyCode, TransmissionFlags,
+};
+pub use transmission::{
+    Chunk, Command, Cookie, ExtentStatus, Refusal, ReplyHeader, ReplyStyle, ReplyTo, RequestHeader,
+    Session, Verdict, decode_chunk, decode_reply, decode_request,
+};

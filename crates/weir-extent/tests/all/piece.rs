@@ -204,7 +204,11 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_byte_never_panics(seed in 1..u64::MAX, at in any::<prop::sample::Index>(), to in any::<u8>()) {
+    fn a_flipped_byte_never_panics(
+        seed in 1..u64::MAX,
+        at in any::<prop::sample::Index>(),
+        to in any::<u8>(),
+    ) {
         let mut dice = Dice(seed);
         let mut map = ExtentMap::new();
         for _ in 0..dice.roll(300) {

@@ -1,0 +1,189 @@
+//! A directory of a local disk: opening, creating, listing, removing and locking files, each
+//! durable when it returns.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::disks::DirectIo;
+use crate::engine::Engine;
+use crate::engine::metadata::{self, MetadataJob, OpenDirectory, failed};
+use crate::error::{DiskError, DiskOperation};
+use crate::file::File;
+use crate::sim::{SimDirectory, SimLock};
+
+/// Whether a file is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file exists.
+    Existing,
+    /// The file does not exist yet; it is there durably, and empty, when the call returns.
+    CreateNew,
+}
+
+/// A directory. Cheap to clone. Names are plain file names, never paths.
+#[derive(Clone, Debug)]
+pub struct Directory(Inner);
+
+#[derive(Clone, Debug)]
+enum Inner {
+    Real(RealDirectory),
+    Sim(SimDirectory),
+}
+
+/// A directory of the operating system.
+#[derive(Clone, Debug)]
+pub(crate) struct RealDirectory {
+    open: Arc<OpenDirectory>,
+    engine: Engine,
+    direct: DirectIo,
+}
+
+/// Holds a lock; dropping it releases the lock.
+#[derive(Debug)]
+#[must_use = "dropping the guard releases the lock"]
+pub struct LockGuard {
+    _held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Real { _fd: OwnedFd },
+    Sim { _lock: SimLock },
+}
+
+impl Directory {
+    pub(crate) fn real(directory: RealDirectory) -> Self {
+        Self(Inner::Real(directory))
+    }
+
+    pub(crate) fn simulated(directory: SimDirectory) -> Self {
+        Self(Inner::Sim(directory))
+    }
+
+    /// Path, for messages.
+    #[must_use]
+    pub fn display(&self) -> String {
+        match &self.0 {
+            Inner::Real(directory) => directory.open.path.to_string(),
+            Inner::Sim(directory) => directory.display(),
+        }
+    }
+
+    /// Opens a file for reading and writing, past the page cache where possible.
+    pub async fn open(&self, name: &str, mode: OpenMode) -> Result<File, DiskError> {
+        self.check_name(name)?;
+        match &self.0 {
+            Inner::Real(real) => {
+                let (name, direct) = (name.to_owned(), real.direct);
+                let file = real
+                    .run(DiskOperation::Open, move |open| open.open_file(&name, mode, direct))
+                    .await?;
+                Ok(File::real(file, real.engine.clone()))
+            }
+            Inner::Sim(sim) => Ok(File::simulated(sim.open(name, mode).await?)),
+        }
+    }
+
+    /// Opens a directory below this one; creates it (mode 0700, durably) where it is missing.
+    pub async fn subdirectory(&self, name: &str) -> Result<Directory, DiskError> {
+        self.check_name(name)?;
+        match &self.0 {
+            Inner::Real(real) => {
+                let name = name.to_owned();
+                let open =
+                    real.run(DiskOperation::Open, move |open| open.subdirectory(&name)).await?;
+                let open = Arc::new(open);
+                Ok(Self::real(RealDirectory { open, ..real.clone() }))
+            }
+            Inner::Sim(sim) => Ok(Self::simulated(sim.subdirectory(name).await?)),
+        }
+    }
+
+    /// Names of the files and directories in this directory, sorted.
+    pub async fn list(&self) -> Result<Vec<String>, DiskError> {
+        match &self.0 {
+            Inner::Real(real) => real.run(DiskOperation::List, |open| open.list()).await,
+            Inner::Sim(sim) => sim.list().await,
+        }
+    }
+
+    /// Removes a file, durably. A file that is not there is an error.
+    pub async fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.check_name(name)?;
+        match &self.0 {
+            Inner::Real(real) => {
+                let name = name.to_owned();
+                real.run(DiskOperation::Remove, move |open| open.remove(&name)).await
+            }
+            Inner::Sim(sim) => sim.remove(name).await,
+        }
+    }
+
+    /// Locks the file `name`, which is created where it is missing, against other processes and
+    /// other handles. Does not wait: a lock that is held elsewhere is [`DiskError::Locked`]. The
+    /// operating system releases it when the process ends, however it ends.
+    pub async fn lock(&self, name: &str) -> Result<LockGuard, DiskError> {
+        self.check_name(name)?;
+        let held = match &self.0 {
+            Inner::Real(real) => {
+                let name = name.to_owned();
+                let fd = real.run(DiskOperation::Lock, move |open| open.lock(&name)).await?;
+                Held::Real { _fd: fd }
+            }
+            Inner::Sim(sim) => Held::Sim { _lock: sim.lock(name).await? },
+        };
+        Ok(LockGuard { _held: held })
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), DiskError> {
+        let plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+        if plain {
+            return Ok(());
+        }
+        Err(DiskError::Name { directory: Arc::from(self.display()), name: name.to_owned() })
+    }
+}
+
+impl RealDirectory {
+    /// Opens `path`, creating what is missing of it. Blocks.
+    pub(crate) fn open(path: &Path, engine: Engine, direct: DirectIo) -> Result<Self, DiskError> {
+        let open = Arc::new(open_or_create(path)?);
+        Ok(Self { open, engine, direct })
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        operation: DiskOperation,
+        job: impl FnOnce(&OpenDirectory) -> Result<T, DiskError> + Send + 'static,
+    ) -> Result<T, DiskError> {
+        let (open, path) = (Arc::clone(&self.open), Arc::clone(&self.open.path));
+        let job = move || job(&open);
+        metadata::run(&self.engine, MetadataJob { operation, path, job }).await
+    }
+}
+
+/// Opens a directory; where it is missing, creates it below its parent, which is handled the same
+/// way.
+fn open_or_create(path: &Path) -> Result<OpenDirectory, DiskError> {
+    let shown: Arc<str> = Arc::from(path.to_string_lossy());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => return Ok(OpenDirectory { fd, path: shown }),
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(failed(DiskOperation::Open, &shown)(errno)),
+    }
+    let not_found = || failed(DiskOperation::Create, &shown)(Errno::NOENT);
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(not_found)?;
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Err(not_found()),
+    };
+    let mut created = open_or_create(parent)?.subdirectory(name)?;
+    created.path = shown;
+    Ok(created)
+}

@@ -1,0 +1,101 @@
+//! The disk engine of one shard thread: which one it is, and the directories it opens.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::directory::{Directory, RealDirectory};
+use crate::engine::Engine;
+use crate::engine::threads::ThreadEngine;
+use crate::engine::uring::UringEngine;
+use crate::error::DiskError;
+
+/// Threads for opening, listing and locking beside a ring: two, so that one slow directory does not
+/// hold up the rest.
+const HELPER_THREADS_MAX: usize = 2;
+
+/// Which engine to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// io_uring where the kernel allows it, else threads.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// A few threads with blocking calls.
+    Threads,
+}
+
+/// Whether files are opened past the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectIo {
+    /// `O_DIRECT` where the file system has it; through the page cache elsewhere, with one warning.
+    #[default]
+    WherePossible,
+    /// Always through the page cache.
+    Never,
+}
+
+/// The disk engine of one shard. Belongs to the thread that made it; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Disks {
+    engine: Engine,
+    direct: DirectIo,
+}
+
+impl Disks {
+    /// Starts an engine. Call it inside a tokio `LocalSet` on a runtime with I/O enabled, on the
+    /// thread that will use it. Dropping the last handle waits for operations in flight.
+    pub fn new(choice: EngineChoice) -> Result<Self, DiskError> {
+        let engine = Engine::start(choice)?;
+        Ok(Self { engine, direct: DirectIo::default() })
+    }
+
+    /// The same engine, opening files as `direct` says.
+    #[must_use]
+    pub fn with_direct_io(mut self, direct: DirectIo) -> Self {
+        self.direct = direct;
+        self
+    }
+
+    /// Name of the engine in use: `io_uring` or `threads`.
+    #[must_use]
+    pub fn engine_name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    /// Opens a directory; creates it and its parents (mode 0700, durably) where they are missing.
+    /// Blocks: meant for start-up.
+    pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory, DiskError> {
+        let directory = RealDirectory::open(path.as_ref(), self.engine.clone(), self.direct)?;
+        Ok(Directory::real(directory))
+    }
+}
+
+impl Engine {
+    fn start(choice: EngineChoice) -> Result<Self, DiskError> {
+        let engine = match choice {
+            EngineChoice::Threads => Self::Threads(ThreadEngine::new()),
+            EngineChoice::Uring => {
+                Self::uring().map_err(|source| DiskError::UringRefused { source })?
+            }
+            EngineChoice::Auto => match Self::uring() {
+                Ok(engine) => engine,
+                Err(errno) => {
+                    tracing::warn!(
+                        error = %errno,
+                        "io_uring is not available (see sysctl kernel.io_uring_disabled and the \
+                         container's seccomp profile); using threads"
+                    );
+                    Self::Threads(ThreadEngine::new())
+                }
+            },
+        };
+        tracing::info!(engine = engine.name(), ?choice, "disk engine started");
+        Ok(engine)
+    }
+
+    fn uring() -> Result<Self, Errno> {
+        Ok(Self::Uring(UringEngine::new()?, ThreadEngine::with_threads(HELPER_THREADS_MAX)))
+    }
+}

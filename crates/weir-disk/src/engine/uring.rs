@@ -1,0 +1,559 @@
+//! The io_uring engine: one ring per shard thread, woken through tokio.
+//!
+//! Invariants
+//!  U1. A slot owns the buffers, the slice table and the file of its operation from before the
+//!      submission until the kernel's completion, whatever becomes of the future that waits for it.
+//!  U2. At most `RING_ENTRIES` operations are with the kernel, each with one entry: neither queue
+//!      of the ring overflows. The others wait in the backlog, whose length is that of the callers'
+//!      own queues. They wait here and not in their futures, so that an operation goes on when its
+//!      future is not polled, or dropped.
+//!  U3. The ring is dropped only after every operation has completed.
+//!
+//! Why the ring is plain `SINGLE_ISSUER`: with `DEFER_TASKRUN` completions wait for a call into the
+//! ring, and a thread that sleeps in epoll never makes one. Why a duplicate of the ring's
+//! descriptor is registered with tokio: the driver task may outlive the ring by a moment, and a
+//! number that was closed could already name another file.
+#![allow(
+    unsafe_code,
+    reason = "hands pointers to the kernel; every block states why they stay valid"
+)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use weir_device::{AlignedBuf, SharedBuf};
+
+use crate::engine::sync_gate::SyncGroup;
+use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
+use crate::engine::{OpenFile, SyncKind};
+use crate::error::{DiskError, DiskOperation};
+
+/// Entries of the submission queue, and most operations with the kernel at once: about as deep as
+/// one NVMe queue is used.
+const RING_ENTRIES: u32 = 128;
+
+/// Most bytes of one read call; the length of an entry has 32 bits, and a longer read goes on from
+/// here.
+const READ_BYTES_MAX: usize = 1 << 30;
+
+/// Pause before a submission is tried again that the kernel refused for want of memory.
+const SUBMIT_RETRY: Duration = Duration::from_millis(1);
+
+/// What `struct iovec` is to the kernel.
+#[repr(C)]
+struct KernelSlice {
+    start: *const u8,
+    len: usize,
+}
+
+/// What an operation moves.
+enum Transfer {
+    Read(AlignedBuf),
+    Write(Vec<SharedBuf>),
+    /// The group is gone when it has been answered.
+    Sync(Option<SyncGroup>),
+}
+
+/// An operation with the kernel.
+struct Running {
+    transfer: Transfer,
+    file: Arc<OpenFile>,
+    offset: u64,
+    wanted_bytes: usize,
+    done_bytes: usize,
+    waker: Option<Waker>,
+    /// Its future was dropped: nobody takes the result.
+    abandoned: bool,
+}
+
+enum State {
+    Free,
+    Running(Running),
+    Ended(Transfer, Result<(), DiskError>),
+}
+
+struct Slot {
+    state: State,
+    /// Kept from one operation to the next, so that a steady state allocates nothing.
+    slices: Vec<KernelSlice>,
+}
+
+/// The ring and everything that the kernel holds pointers into.
+struct Ring {
+    uring: IoUring,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Operations with the kernel.
+    in_flight: u32,
+    backlog: VecDeque<usize>,
+}
+
+struct Shared {
+    ring: RefCell<Ring>,
+    driver: Rc<DriverWaker>,
+    /// Wakers of operations that ended, kept to be woken after the ring is let go.
+    woken: RefCell<Vec<Waker>>,
+    submit_failing: Cell<bool>,
+}
+
+/// How the driver task learns that it should look at the ring, or that the ring is gone.
+#[derive(Default)]
+struct DriverWaker {
+    waker: RefCell<Option<Waker>>,
+}
+
+impl DriverWaker {
+    fn wake(&self) {
+        let waker = self.waker.borrow().clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The engine. Belongs to the thread that made it.
+#[derive(Clone)]
+pub(crate) struct UringEngine {
+    shared: Rc<Shared>,
+}
+
+impl fmt::Debug for UringEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UringEngine({RING_ENTRIES} operations at most)")
+    }
+}
+
+impl UringEngine {
+    /// Sets up a ring and the task that reaps it. Needs a tokio `LocalSet`.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let uring = set_up()?;
+        // SAFETY: the descriptor is the ring's own and stays open during this borrow: `uring` lives
+        // past it.
+        let fd = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) };
+        let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+        // SAFETY: the number behind an `OwnedFd` stays the same and open until the `AsyncFd` that
+        // owns it is dropped.
+        let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+            .map_err(|error| Errno::from_io_error(&error.into()).unwrap_or(Errno::IO))?;
+        let ring = Ring {
+            uring,
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            backlog: VecDeque::new(),
+        };
+        let shared = Rc::new(Shared {
+            ring: RefCell::new(ring),
+            driver: Rc::default(),
+            woken: RefCell::default(),
+            submit_failing: Cell::new(false),
+        });
+        let driver = drive(fd, Rc::downgrade(&shared), Rc::clone(&shared.driver));
+        tokio::task::spawn_local(driver);
+        Ok(Self { shared })
+    }
+
+    pub(crate) async fn read(
+        &self,
+        file: &Arc<OpenFile>,
+        buf: AlignedBuf,
+        offset: u64,
+    ) -> (AlignedBuf, Result<(), DiskError>) {
+        let len = buf.len();
+        match self.run(file, Transfer::Read(buf), offset, len).await {
+            (Transfer::Read(buf), result) => (buf, result),
+            _ => unreachable!("a read ends as a read"),
+        }
+    }
+
+    pub(crate) async fn write(
+        &self,
+        file: &Arc<OpenFile>,
+        pieces: Vec<SharedBuf>,
+        offset: u64,
+    ) -> (Vec<SharedBuf>, Result<(), DiskError>) {
+        let len = total_len(&pieces);
+        match self.run(file, Transfer::Write(pieces), offset, len).await {
+            (Transfer::Write(pieces), result) => (pieces, result),
+            _ => unreachable!("a write ends as a write"),
+        }
+    }
+
+    /// Runs the sync of a group, and of all groups that form meanwhile.
+    pub(crate) fn start_sync(&self, file: &Arc<OpenFile>, group: SyncGroup) {
+        // The group's callers are answered by the gate: nobody waits for the slot.
+        let running =
+            Running { abandoned: true, ..Running::new(file, Transfer::Sync(Some(group)), 0, 0) };
+        self.shared.start(running);
+    }
+
+    async fn run(
+        &self,
+        file: &Arc<OpenFile>,
+        transfer: Transfer,
+        offset: u64,
+        wanted_bytes: usize,
+    ) -> (Transfer, Result<(), DiskError>) {
+        if wanted_bytes == 0 {
+            return (transfer, Ok(()));
+        }
+        let running = Running::new(file, transfer, offset, wanted_bytes);
+        let slot = self.shared.start(running);
+        Reply { shared: Rc::clone(&self.shared), slot }.await
+    }
+}
+
+/// Makes a ring and sees a no-operation through it: a sandbox may allow one and refuse the other.
+fn set_up() -> Result<IoUring, Errno> {
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    let mut uring = match IoUring::builder().setup_single_issuer().build(RING_ENTRIES) {
+        // Kernels before 6.0 do not know the flag.
+        Err(error) if errno_is(&error, Errno::INVAL) => IoUring::new(RING_ENTRIES),
+        result => result,
+    }
+    .map_err(errno)?;
+    // SAFETY: a no-operation has no pointers.
+    unsafe { uring.submission().push(&opcode::Nop::new().build()) }
+        .expect("an empty queue has room");
+    uring.submit_and_wait(1).map_err(errno)?;
+    let completed = uring.completion().next().is_some_and(|completion| completion.result() == 0);
+    if completed { Ok(uring) } else { Err(Errno::IO) }
+}
+
+fn errno_is(error: &std::io::Error, errno: Errno) -> bool {
+    Errno::from_io_error(error) == Some(errno)
+}
+
+impl Ring {
+    /// Hands the next step of a slot's operation to the kernel's queue.
+    fn push(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        let State::Running(running) = &mut slot.state else {
+            unreachable!("U1: only a running operation has steps")
+        };
+        let user_data = u64::try_from(number).expect("slots are few");
+        let entry = next_entry(running, &mut slot.slices).user_data(user_data);
+        // SAFETY: the entry points at buffers and at a slice table that this slot owns, and at a
+        // descriptor that it keeps open; U1 keeps all of them, unmoved and unchanged, until the
+        // completion (heap memory does not move when slots do), and U3 keeps the slots until the
+        // ring has drained.
+        unsafe { self.uring.submission().push(&entry) }
+            .expect("U2: the queue has an entry for each operation with the kernel");
+    }
+
+    /// Starts operations of the backlog as far as there is room. Returns whether there are new
+    /// entries.
+    fn start_backlog(&mut self) -> bool {
+        let mut started = false;
+        while self.in_flight < RING_ENTRIES {
+            let Some(number) = self.backlog.pop_front() else { break };
+            self.in_flight += 1;
+            self.push(number);
+            started = true;
+        }
+        started
+    }
+
+    /// Takes one completion: either the operation goes on, or it has ended and its waker is
+    /// returned.
+    fn complete(&mut self, number: usize, result: i32) -> Step {
+        let State::Running(running) = &mut self.slots[number].state else {
+            unreachable!("U1: a completion belongs to a running operation")
+        };
+        let Some(result) = running.after(result) else { return Step::GoOn };
+        let state = std::mem::replace(&mut self.slots[number].state, State::Free);
+        let State::Running(running) = state else { unreachable!("it was running above") };
+        self.in_flight -= 1;
+        if running.abandoned {
+            self.free.push(number);
+            return Step::Ended(None);
+        }
+        self.slots[number].state = State::Ended(running.transfer, result);
+        Step::Ended(running.waker)
+    }
+
+    /// Takes every completion that is there. Returns whether there are new entries for the kernel.
+    fn reap(&mut self, mut wake: impl FnMut(Waker)) -> bool {
+        let mut new_entries = false;
+        loop {
+            let Some(completion) = self.uring.completion().next() else { break };
+            let number = usize::try_from(completion.user_data()).expect("slots are few");
+            match self.complete(number, completion.result()) {
+                Step::Ended(Some(waker)) => wake(waker),
+                Step::Ended(None) => {}
+                Step::GoOn => {
+                    self.push(number);
+                    new_entries = true;
+                }
+            }
+        }
+        self.start_backlog() || new_entries
+    }
+}
+
+enum Step {
+    GoOn,
+    Ended(Option<Waker>),
+}
+
+impl Running {
+    fn new(file: &Arc<OpenFile>, transfer: Transfer, offset: u64, wanted_bytes: usize) -> Self {
+        let file = Arc::clone(file);
+        let (done_bytes, waker, abandoned) = (0, None, false);
+        Self { transfer, file, offset, wanted_bytes, done_bytes, waker, abandoned }
+    }
+
+    /// Decides after a completion: `None` if there is more to do, else the result of the operation.
+    fn after(&mut self, result: i32) -> Option<Result<(), DiskError>> {
+        let operation = match &mut self.transfer {
+            Transfer::Read(_) => DiskOperation::Read,
+            Transfer::Write(_) => DiskOperation::Write,
+            Transfer::Sync(group) => {
+                // An interrupted sync is not repeated: a second one could succeed without the
+                // failure of the first.
+                let ended = group.take().expect("a sync with the kernel has callers to answer");
+                *group = self.file.syncs.finish(ended, errno_of(result).map_or(Ok(()), Err));
+                return if group.is_some() { None } else { Some(Ok(())) };
+            }
+        };
+        match errno_of(result) {
+            Some(Errno::INTR) => return None,
+            Some(errno) => return Some(Err(self.file.error(operation, Some(self.offset), errno))),
+            None => {}
+        }
+        let moved = usize::try_from(result).expect("errors are handled above");
+        let (done, wanted, alignment) = (self.done_bytes, self.wanted_bytes, self.file.alignment);
+        let next = match operation {
+            DiskOperation::Read => after_read(done, moved, wanted, alignment),
+            _ => after_write(done, moved, wanted, alignment),
+        };
+        match next {
+            Next::Done => Some(Ok(())),
+            Next::Continue(done) => {
+                self.done_bytes = done;
+                None
+            }
+            Next::Stuck(moved) => Some(Err(self.file.short(operation, self.offset, wanted, moved))),
+        }
+    }
+}
+
+fn errno_of(result: i32) -> Option<Errno> {
+    (result < 0).then(|| Errno::from_raw_os_error(-result))
+}
+
+/// The queue entry for what is left of an operation. Fills `slices` where it needs them.
+fn next_entry(running: &mut Running, slices: &mut Vec<KernelSlice>) -> squeue::Entry {
+    let fd = types::Fd(running.file.fd.as_raw_fd());
+    let at = running.offset + running.done_bytes as u64;
+    match &mut running.transfer {
+        Transfer::Read(buf) => {
+            let rest = &mut buf[running.done_bytes..];
+            let len = entry_len(rest.len().min(READ_BYTES_MAX));
+            opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
+        }
+        Transfer::Write(pieces) => {
+            slices.clear();
+            slices.extend(
+                remaining(pieces, running.done_bytes)
+                    .map(|slice| KernelSlice { start: slice.as_ptr(), len: slice.len() }),
+            );
+            let len = entry_len(slices.len());
+            opcode::Writev::new(fd, slices.as_ptr().cast(), len).offset(at).build()
+        }
+        Transfer::Sync(group) => {
+            let flags = match group.as_ref().map(|group| group.kind) {
+                Some(SyncKind::Data) => types::FsyncFlags::DATASYNC,
+                _ => types::FsyncFlags::empty(),
+            };
+            opcode::Fsync::new(fd).flags(flags).build()
+        }
+    }
+}
+
+fn entry_len(len: usize) -> u32 {
+    u32::try_from(len).expect("lengths of entries are capped")
+}
+
+impl Shared {
+    /// Puts an operation into a slot and hands it to the kernel.
+    fn start(&self, running: Running) -> usize {
+        let mut ring = self.ring.borrow_mut();
+        let number = match ring.free.pop() {
+            Some(number) => number,
+            None => {
+                ring.slots.push(Slot { state: State::Free, slices: Vec::new() });
+                ring.slots.len() - 1
+            }
+        };
+        ring.slots[number].state = State::Running(running);
+        ring.backlog.push_back(number);
+        if ring.start_backlog() {
+            self.submit(&mut ring);
+        }
+        number
+    }
+
+    /// Tells the kernel of new entries. What it does not take now the driver offers again.
+    fn submit(&self, ring: &mut Ring) {
+        let result = loop {
+            match ring.uring.submit() {
+                Err(error) if errno_is(&error, Errno::INTR) => {}
+                result => break result,
+            }
+        };
+        let left = !ring.uring.submission().is_empty();
+        if let Err(error) = &result
+            && !self.submit_failing.get()
+        {
+            tracing::warn!(%error, "the kernel refuses I/O for now; trying again");
+        }
+        if left != self.submit_failing.replace(left) && left {
+            self.driver.wake();
+        }
+    }
+
+    /// Takes completions and wakes whoever waits for them.
+    fn reap(&self) {
+        let mut woken = self.woken.take();
+        {
+            let mut ring = self.ring.borrow_mut();
+            let new_entries = ring.reap(|waker| woken.push(waker));
+            if new_entries || self.submit_failing.get() {
+                self.submit(&mut ring);
+            }
+        }
+        // Outside the borrow: dropping a waker may drop a future, which looks at its slot.
+        for waker in woken.drain(..) {
+            waker.wake();
+        }
+        self.woken.replace(woken);
+    }
+}
+
+/// Reaps the ring whenever it is readable, until it is gone.
+async fn drive(fd: AsyncFd<OwnedFd>, shared: Weak<Shared>, driver: Rc<DriverWaker>) {
+    loop {
+        let retry = poll_fn(|context| {
+            driver.waker.replace(Some(context.waker().clone()));
+            poll_ring(&fd, &shared, context)
+        })
+        .await;
+        match retry {
+            Turn::Gone => return,
+            Turn::SubmitFailed => {
+                tokio::time::sleep(SUBMIT_RETRY).await;
+                if let Some(shared) = shared.upgrade() {
+                    shared.reap();
+                }
+            }
+        }
+    }
+}
+
+enum Turn {
+    Gone,
+    SubmitFailed,
+}
+
+fn poll_ring(
+    fd: &AsyncFd<OwnedFd>,
+    shared: &Weak<Shared>,
+    context: &mut Context<'_>,
+) -> Poll<Turn> {
+    loop {
+        let Some(shared) = shared.upgrade() else { return Poll::Ready(Turn::Gone) };
+        if shared.submit_failing.get() {
+            return Poll::Ready(Turn::SubmitFailed);
+        }
+        match fd.poll_read_ready(context) {
+            Poll::Pending => return Poll::Pending,
+            // The runtime is going away, and this task with it.
+            Poll::Ready(Err(_)) => return Poll::Ready(Turn::Gone),
+            Poll::Ready(Ok(mut ready)) => {
+                // In this order: a completion that comes after the reaping must wake us again.
+                ready.clear_ready();
+                shared.reap();
+            }
+        }
+    }
+}
+
+/// Waits for the end of the operation in a slot.
+struct Reply {
+    shared: Rc<Shared>,
+    slot: usize,
+}
+
+impl Future for Reply {
+    type Output = (Transfer, Result<(), DiskError>);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ring = &mut *self.shared.ring.borrow_mut();
+        let slot = &mut ring.slots[self.slot];
+        if let State::Running(running) = &mut slot.state {
+            match &mut running.waker {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => running.waker = Some(context.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut slot.state, State::Free) {
+            State::Ended(transfer, result) => Poll::Ready((transfer, result)),
+            _ => panic!("a reply is taken once"),
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let unheard = {
+            let ring = &mut *self.shared.ring.borrow_mut();
+            match &mut ring.slots[self.slot].state {
+                State::Running(running) => {
+                    running.abandoned = true;
+                    running.waker.take();
+                    return;
+                }
+                state => {
+                    let state = std::mem::replace(state, State::Free);
+                    ring.free.push(self.slot);
+                    state
+                }
+            }
+        };
+        drop(unheard);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.driver.wake();
+        let ring = self.ring.get_mut();
+        while ring.in_flight > 0 {
+            match ring.uring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if errno_is(&error, Errno::INTR) => {}
+                Err(error) => {
+                    // U3 cannot be kept any other way: the kernel may still use this memory.
+                    tracing::error!(%error, in_flight = ring.in_flight, "the ring does not drain");
+                    std::mem::forget(std::mem::take(&mut ring.slots));
+                    return;
+                }
+            }
+            ring.reap(drop);
+        }
+    }
+}

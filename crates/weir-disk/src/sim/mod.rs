@@ -1,0 +1,208 @@
+//! A disk that exists in memory only and misbehaves from a seed, within what a disk may do.
+//!
+//! - Operations take random time and overtake each other. A read over a write in flight sees any
+//!   mixture of sectors.
+//! - [`SimDisk::crash_process`] is `kill -9`: what is in flight happens wholly, partly (by sector)
+//!   or not at all.
+//! - [`SimDisk::crash_power`] also loses any subset of the sectors whose writes no successful sync
+//!   covers. A sync covers what had ended when it started; a write in flight beside it is not
+//!   covered.
+//! - A failed sync may drop what it should have made durable, at once or at the next loss of power,
+//!   and the next sync succeeds all the same. A process that starts later reads what is really
+//!   left. (Real files are kinder: after a failed sync, every later one on that handle fails too.)
+//!
+//! Creating, removing and locking files is durable when the call returns, as on real disks, where
+//! each of them syncs the directory. Time is tokio's: run it on a paused clock. The same seed and
+//! the same calls give the same bytes.
+
+mod content;
+mod handles;
+mod medium;
+mod random;
+mod state;
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub(crate) use handles::{SimDirectory, SimFile, SimLock};
+
+use crate::directory::Directory;
+use handles::Mounted;
+use state::State;
+
+/// How a simulated disk behaves. All of it can change while it runs, see
+/// [`SimDisk::change_options`].
+#[derive(Clone, Debug)]
+pub struct SimDiskOptions {
+    /// What the disk writes all or nothing of. Fixed when the disk is made.
+    pub sector_bytes: u64,
+    /// What files report as their alignment when they are opened; 1 is a file system without direct
+    /// I/O.
+    pub alignment: usize,
+    /// Shortest time of an operation. Tokio's timers have a resolution of one millisecond;
+    /// without any latency no timer is used, and operations happen at once.
+    pub latency_min: Duration,
+    /// Longest time of an ordinary operation.
+    pub latency_max: Duration,
+    /// One operation in this many takes twenty times longer; 0 is none.
+    pub slow_one_in: u64,
+    /// Room for the lengths of all files together.
+    pub capacity_bytes: Option<u64>,
+    /// Reads that fail with EIO, in a million.
+    pub read_errors_per_million: u64,
+    /// Writes that fail with EIO after writing any part, in a million.
+    pub write_errors_per_million: u64,
+    /// Syncs that fail with EIO, in a million.
+    pub sync_errors_per_million: u64,
+}
+
+impl Default for SimDiskOptions {
+    fn default() -> Self {
+        Self {
+            sector_bytes: 512,
+            alignment: 512,
+            latency_min: Duration::from_micros(20),
+            latency_max: Duration::from_millis(3),
+            slow_one_in: 100,
+            capacity_bytes: None,
+            read_errors_per_million: 0,
+            write_errors_per_million: 0,
+            sync_errors_per_million: 0,
+        }
+    }
+}
+
+/// What has happened to a simulated disk: proof that a run met the faults it was made for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimCounters {
+    /// Reads that succeeded.
+    pub reads: u64,
+    /// Writes that succeeded.
+    pub writes: u64,
+    /// Writes that failed.
+    pub writes_failed: u64,
+    /// Syncs that succeeded.
+    pub syncs: u64,
+    /// Syncs that failed.
+    pub syncs_failed: u64,
+    /// Deaths of the process, those by loss of power included.
+    pub process_crashes: u64,
+    /// Losses of power.
+    pub power_crashes: u64,
+    /// Operations in flight at a crash that never happened.
+    pub in_flight_lost: u64,
+    /// Writes in flight at a crash of which some sectors were written.
+    pub in_flight_torn: u64,
+    /// Unsynced writes that survived a loss of power whole.
+    pub writes_kept: u64,
+    /// Unsynced writes of which a loss of power left nothing.
+    pub writes_lost: u64,
+    /// Unsynced writes of which a loss of power left a part.
+    pub writes_torn: u64,
+    /// Unsynced sectors that survived a loss of power.
+    pub sectors_kept: u64,
+    /// Unsynced sectors that were lost with power.
+    pub sectors_lost: u64,
+    /// Bytes with flipped bits.
+    pub bytes_rotted: u64,
+}
+
+/// A simulated disk. Cheap to clone; outlives the processes that use it.
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    state: Rc<RefCell<State>>,
+}
+
+impl SimDisk {
+    /// An empty disk.
+    ///
+    /// # Panics
+    /// If a sector has no bytes, or the alignment is no power of two.
+    #[must_use]
+    pub fn new(seed: u64, options: SimDiskOptions) -> Self {
+        assert!(options.sector_bytes > 0, "a sector has bytes");
+        assert!(options.alignment.is_power_of_two(), "alignments are powers of two");
+        Self { state: Rc::new(RefCell::new(State::new(seed, options))) }
+    }
+
+    /// The root directory, for a process that starts now. Handles made from it die with the next
+    /// crash.
+    #[must_use]
+    pub fn directory(&self) -> Directory {
+        let process = self.state.borrow().process;
+        let mounted = Mounted { state: Rc::clone(&self.state), process };
+        Directory::simulated(SimDirectory::root(mounted))
+    }
+
+    /// Kills the process: what is in flight may happen or not, locks are released, its handles
+    /// never answer again.
+    pub fn crash_process(&self) {
+        self.state.borrow_mut().crash_process();
+    }
+
+    /// Takes the power away: kills the process, and any part of what no sync covers is lost.
+    pub fn crash_power(&self) {
+        self.state.borrow_mut().crash_power();
+    }
+
+    /// Replaces the disk by an empty one, as a replaced host has it. Kills the process.
+    pub fn lose_disk(&self) {
+        self.state.borrow_mut().lose_disk();
+    }
+
+    /// Identity of this boot of the host: changes with [`SimDisk::crash_power`] and
+    /// [`SimDisk::lose_disk`].
+    #[must_use]
+    pub fn boot_id(&self) -> [u8; 16] {
+        self.state.borrow().boot_id
+    }
+
+    /// The next `count` syncs fail.
+    pub fn fail_next_syncs(&self, count: u32) {
+        self.state.borrow_mut().syncs_to_fail = count;
+    }
+
+    /// Makes the disk refuse writes, or take them again.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.state.borrow_mut().read_only = read_only;
+    }
+
+    /// Limits the lengths of all files together; more is ENOSPC. Files that are longer already stay
+    /// so.
+    pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
+        self.state.borrow_mut().options.capacity_bytes = capacity_bytes;
+    }
+
+    /// Changes how the disk behaves from now on. The size of a sector stays what it was.
+    pub fn change_options(&self, change: impl FnOnce(&mut SimDiskOptions)) {
+        let mut state = self.state.borrow_mut();
+        let sector_bytes = state.options.sector_bytes;
+        change(&mut state.options);
+        assert!(state.options.sector_bytes == sector_bytes, "a disk keeps its sector size");
+    }
+
+    /// Reads and writes that touch `range` of the file at `path` (`directory/name`) fail with EIO
+    /// from now on.
+    pub fn inject_eio(&self, path: &str, range: Range<u64>) {
+        self.state.borrow_mut().add_bad_range(path, range);
+    }
+
+    /// Undoes every [`SimDisk::inject_eio`].
+    pub fn clear_eio(&self) {
+        self.state.borrow_mut().clear_bad_ranges();
+    }
+
+    /// Flips bits of one byte of the file at `path`, silently. Nothing happens beyond the end of
+    /// the file.
+    pub fn rot(&self, path: &str, offset: u64) {
+        self.state.borrow_mut().rot(path, offset);
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counters(&self) -> SimCounters {
+        self.state.borrow().counters
+    }
+}

@@ -1,0 +1,72 @@
+//! What ends a connection against someone's wish.
+
+use std::io;
+use std::path::PathBuf;
+
+use weir_device::ErrorKind;
+use weir_nbd::ProtocolError;
+
+/// Why a connection ended, or a listener could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NbdError {
+    /// The client broke the protocol.
+    #[error("protocol error: {source}")]
+    Protocol {
+        /// How.
+        #[from]
+        source: ProtocolError,
+    },
+    /// The connection failed.
+    #[error("the connection failed: {source}")]
+    Connection {
+        /// How.
+        #[source]
+        source: io::Error,
+    },
+    /// The client left in the middle of a message.
+    #[error("the client left in the middle of a message")]
+    Truncated,
+    /// The client did not finish its handshake.
+    #[error("the client did not finish its handshake within {seconds} s")]
+    HandshakeTimeout {
+        /// The time it had.
+        seconds: u64,
+    },
+    /// A unix socket cannot be listened on.
+    #[error("listening on {path}", path = path.display())]
+    ListenUnix {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A TCP address cannot be listened on.
+    #[error("listening on {address}")]
+    ListenTcp {
+        /// The address.
+        address: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl NbdError {
+    /// What the caller can do.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Protocol { source } => source.kind(),
+            Self::Truncated | Self::HandshakeTimeout { .. } => ErrorKind::Invalid,
+            Self::Connection { .. } => ErrorKind::Unavailable,
+            Self::ListenUnix { source, .. } | Self::ListenTcp { source, .. } => {
+                match source.kind() {
+                    io::ErrorKind::AddrInUse => ErrorKind::Exists,
+                    io::ErrorKind::NotFound => ErrorKind::NotFound,
+                    _ => ErrorKind::Unavailable,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Drives the server's handshake over a stream.
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use weir_device::Device;
+use weir_nbd::{Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session};
+
+use super::window::Window;
+use super::{ConnectionOptions, Export, Exports, NbdError};
+
+/// The export that a client chose, and what was agreed on.
+pub(super) struct Chosen<D> {
+    pub(super) session: Session,
+    pub(super) info: ExportInfo,
+    pub(super) export: Export<D>,
+}
+
+struct ExportsCatalog<'a, E>(&'a E);
+
+impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
+    type Handle = Export<E::Device>;
+
+    fn find(&self, name: &str) -> Option<(ExportInfo, Self::Handle)> {
+        let export = self.0.find(name)?;
+        let info = ExportInfo {
+            name: export.name.clone(),
+            description: export.description.clone(),
+            size: export.device.size(),
+            read_only: export.read_only,
+        };
+        Some((info, export))
+    }
+
+    fn list(&self) -> Vec<String> {
+        self.0.list()
+    }
+}
+
+fn connection(source: std::io::Error) -> NbdError {
+    NbdError::Connection { source }
+}
+
+/// Runs the handshake within its time. `None` if the client said goodbye or left between two messages.
+pub(super) async fn run<S, E>(
+    stream: &mut S,
+    window: &mut Window,
+    exports: &E,
+    options: &ConnectionOptions,
+) -> Result<Option<Chosen<E::Device>>, NbdError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    E: Exports,
+{
+    let handshake = shake_hands(stream, window, exports);
+    match tokio::time::timeout(options.handshake_timeout, handshake).await {
+        Ok(result) => result,
+        Err(_) => Err(NbdError::HandshakeTimeout { seconds: options.handshake_timeout.as_secs() }),
+    }
+}
+
+async fn shake_hands<S, E>(
+    stream: &mut S,
+    window: &mut Window,
+    exports: &E,
+) -> Result<Option<Chosen<E::Device>>, NbdError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    E: Exports,
+{
+    let catalog = ExportsCatalog(exports);
+    let mut handshake = ServerHandshake::default();
+    let mut out = Vec::new();
+    handshake.greet(&mut out);
+    loop {
+        let advanced = handshake.advance(window.unread(), &catalog, &mut out);
+        let sent = send(stream, &mut out).await;
+        let HandshakeProgress { consumed, step } = advanced?;
+        if !matches!(step, HandshakeStep::Close) {
+            // Clients may leave without waiting for the answer to their goodbye.
+            sent?;
+        }
+        window.consume(consumed);
+        match step {
+            HandshakeStep::Again => {}
+            HandshakeStep::Close => return Ok(None),
+            HandshakeStep::Transmit { session, info, handle } => {
+                return Ok(Some(Chosen { session, info, export: handle }));
+            }
+            HandshakeStep::NeedMore(_) => {
+                let received = stream.read(window.space(usize::MAX)).await.map_err(connection)?;
+                if received == 0 && window.unread().is_empty() {
+                    return Ok(None);
+                }
+                if received == 0 {
+                    return Err(NbdError::Truncated);
+                }
+                window.received(received);
+            }
+        }
+    }
+}
+
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, out: &mut Vec<u8>) -> Result<(), NbdError> {
+    if !out.is_empty() {
+        stream.write_all(out).await.map_err(connection)?;
+        stream.flush().await.map_err(connection)?;
+        out.clear();
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! A slab of futures that run side by side without an allocation for each.
+//!
+//! A slot keeps its pinned memory and its waker when its future ends, and lends them to the next one. Each waker marks
+//! its own slot, so that only futures that were woken are polled.
+//!
+//! Invariants
+//!  S1. A slot is either free or holds a future and its ticket.
+//!  S2. A future is dropped only after it completed, unless the whole slab is dropped.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+
+/// Which slots were woken, and whom to tell.
+struct Ready {
+    words: Box<[AtomicU64]>,
+    parent: AtomicWaker,
+}
+
+struct SlotWaker {
+    ready: Arc<Ready>,
+    index: usize,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let bit = 1 << (self.index % 64);
+        let before = self.ready.words[self.index / 64].fetch_or(bit, Ordering::AcqRel);
+        if before & bit == 0 {
+            self.ready.parent.wake();
+        }
+    }
+}
+
+struct Slot<F, T> {
+    future: Pin<Box<Option<F>>>,
+    ticket: Option<T>,
+    waker: Waker,
+}
+
+/// Up to a fixed number of futures in flight, each with a ticket that comes back with its output.
+pub(super) struct Slots<F, T> {
+    slots: Vec<Slot<F, T>>,
+    free: Vec<usize>,
+    ready: Arc<Ready>,
+    slots_max: usize,
+}
+
+impl<F: Future, T> Slots<F, T> {
+    pub(super) fn new(slots_max: usize) -> Self {
+        let words = (0..slots_max.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let ready = Arc::new(Ready { words, parent: AtomicWaker::new() });
+        Self { slots: Vec::new(), free: Vec::new(), ready, slots_max }
+    }
+
+    /// Futures that have not completed.
+    pub(super) fn active(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Who is woken when a future can go on.
+    pub(super) fn register(&self, waker: &Waker) {
+        self.ready.parent.register(waker);
+    }
+
+    fn take_slot(&mut self) -> usize {
+        if let Some(index) = self.free.pop() {
+            return index;
+        }
+        let index = self.slots.len();
+        assert!(index < self.slots_max, "the caller keeps to the number of slots");
+        let waker = Waker::from(Arc::new(SlotWaker { ready: Arc::clone(&self.ready), index }));
+        self.slots.push(Slot { future: Box::pin(None), ticket: None, waker });
+        index
+    }
+
+    /// Starts a future; its ticket and output, if it completes at once.
+    ///
+    /// # Panics
+    /// If all slots are taken.
+    pub(super) fn start(&mut self, future: F, ticket: T) -> Option<(T, F::Output)> {
+        let index = self.take_slot();
+        let slot = &mut self.slots[index];
+        assert!(slot.ticket.is_none(), "S1: a free slot holds no ticket");
+        slot.future.set(Some(future));
+        slot.ticket = Some(ticket);
+        self.poll_slot(index)
+    }
+
+    fn poll_slot(&mut self, index: usize) -> Option<(T, F::Output)> {
+        let slot = self.slots.get_mut(index)?;
+        // A late wake of an earlier future can mark a slot that is free by now.
+        let future = slot.future.as_mut().as_pin_mut()?;
+        let Poll::Ready(output) = future.poll(&mut Context::from_waker(&slot.waker)) else {
+            return None;
+        };
+        slot.future.set(None);
+        self.free.push(index);
+        let ticket = slot.ticket.take().expect("S1: a slot with a future holds its ticket");
+        Some((ticket, output))
+    }
+
+    /// Polls every future that was woken, once, and hands over those that completed. Whether any was polled.
+    pub(super) fn poll_woken(&mut self, mut completed: impl FnMut(T, F::Output)) -> bool {
+        let mut polled = false;
+        for word_index in 0..self.ready.words.len() {
+            let mut word = self.ready.words[word_index].swap(0, Ordering::AcqRel);
+            while word != 0 {
+                polled = true;
+                let bit = usize::try_from(word.trailing_zeros()).expect("below 64");
+                word &= word - 1;
+                if let Some((ticket, output)) = self.poll_slot(word_index * 64 + bit) {
+                    completed(ticket, output);
+                }
+            }
+        }
+        polled
+    }
+}

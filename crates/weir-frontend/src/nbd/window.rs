@@ -1,0 +1,60 @@
+//! The receive window: one system call brings many requests, and they are parsed where they lie.
+
+use weir_nbd::limits::OPTION_BYTES_MAX;
+
+/// Bytes of the window. A unix socket holds 208 KiB, so that one call can empty it.
+pub(super) const WINDOW_BYTES: usize = 256 << 10;
+
+/// Payloads from this size on are received into their own buffer instead of the window, in bytes. Below it a copy costs
+/// less than a system call of its own.
+pub(super) const DIRECT_BYTES_MIN: usize = 64 << 10;
+
+/// Free space at the end of the window below which what is left moves to the front, in bytes.
+const TAIL_BYTES_MIN: usize = 128 << 10;
+
+const _: () = assert!(
+    WINDOW_BYTES - TAIL_BYTES_MIN > DIRECT_BYTES_MIN + 32,
+    "a request with a payload that is not received directly fits beside the tail"
+);
+const _: () = assert!(WINDOW_BYTES > OPTION_BYTES_MAX + 16, "an option fits");
+
+/// Received bytes that were not taken yet.
+pub(super) struct Window {
+    memory: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self { memory: vec![0; WINDOW_BYTES].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.memory[self.start..self.end]
+    }
+
+    pub(super) fn consume(&mut self, bytes: usize) {
+        assert!(bytes <= self.end - self.start, "only received bytes can be taken");
+        self.start += bytes;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Where the next bytes go, at most `bytes_max` of them; never empty while a whole message has not arrived.
+    pub(super) fn space(&mut self, bytes_max: usize) -> &mut [u8] {
+        if self.memory.len() - self.end < TAIL_BYTES_MIN && self.start > 0 {
+            self.memory.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let end = self.memory.len().min(self.end.saturating_add(bytes_max));
+        &mut self.memory[self.end..end]
+    }
+
+    pub(super) fn received(&mut self, bytes: usize) {
+        assert!(bytes <= self.memory.len() - self.end, "received bytes lie within the space");
+        self.end += bytes;
+    }
+}

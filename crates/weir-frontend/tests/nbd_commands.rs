@@ -1,0 +1,425 @@
+//! Every command in every style: what reaches the device, what comes back, and what is refused.
+
+mod support;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use support::{
+    Client, SIZE, SOURCE, STYLES, TestDevice, VOLUME, content, pattern, run, serve, wish,
+};
+use tokio::io::DuplexStream;
+use weir_device::{
+    Device, DeviceError, ErrorKind, Extent, ExtentState, IoHeader, Operation, SharedBuf,
+    WriteFlags, WriteZeroesFlags, conformance,
+};
+use weir_frontend::nbd::error_code;
+use weir_nbd::limits::PAYLOAD_BYTES_MAX;
+use weir_nbd::{
+    Command, CommandCode, CommandFlags, ErrorCode, ExtentStatus, ReplyStyle, TransmissionFlags,
+};
+
+const NONE: CommandFlags = CommandFlags(0);
+
+async fn connected(device: &Rc<TestDevice>, style: ReplyStyle) -> Client<DuplexStream> {
+    let (stream, _served) = serve(device);
+    Client::connect(stream, wish("disk", style)).await
+}
+
+#[test]
+fn what_is_written_is_read_back_at_any_offset_and_length() {
+    run(async {
+        for style in STYLES {
+            let device = TestDevice::new(SIZE);
+            let mut client = connected(&device, style).await;
+            let lens = [1, 512, 4095, 4096, 65_535, 65_536, 65_537, 1_000_003];
+            for (seed, len) in lens.into_iter().enumerate() {
+                let data = pattern(seed as u64, len);
+                let offset = SIZE - len as u64;
+                client.write(NONE, offset, &data).await.ok();
+                assert_eq!(
+                    client.read(offset, len as u64).await.ok().data,
+                    data,
+                    "{style:?} {len}"
+                );
+                assert_eq!(content(&device, offset, len).await, data);
+            }
+        }
+    });
+}
+
+#[test]
+fn every_command_reaches_the_device_with_its_header_and_flags() {
+    run(async {
+        for style in STYLES {
+            let device = TestDevice::new(SIZE);
+            let mut client = connected(&device, style).await;
+            let (fua, zero) = (
+                CommandFlags::FUA,
+                CommandFlags::NO_HOLE.with(CommandFlags::FAST_ZERO).with(CommandFlags::FUA),
+            );
+            let seen = |operation, offset, len, fua, zero| support::Call {
+                io: IoHeader { source: SOURCE, operation, volume: VOLUME, offset, len },
+                fua,
+                no_hole: zero,
+                fast: zero,
+            };
+            client.write(fua, 3, b"hello").await.ok();
+            assert_eq!(device.last_call(), seen(Operation::Write, 3, 5, true, false));
+            client.write(NONE, 3, b"hello").await.ok();
+            assert_eq!(device.last_call(), seen(Operation::Write, 3, 5, false, false));
+            client.read(2, 9).await.ok();
+            assert_eq!(device.last_call(), seen(Operation::Read, 2, 9, false, false));
+            client.call(CommandCode::WRITE_ZEROES, zero, 1, 7).await.ok();
+            assert_eq!(device.last_call(), seen(Operation::WriteZeroes, 1, 7, true, true));
+            client.call(CommandCode::WRITE_ZEROES, NONE, 1, 7).await.ok();
+            assert_eq!(device.last_call(), seen(Operation::WriteZeroes, 1, 7, false, false));
+            client.call(CommandCode::TRIM, NONE, 4, 8).await.ok();
+            assert_eq!(device.last_call(), seen(Operation::Discard, 4, 8, false, false));
+            client.call(CommandCode::CACHE, NONE, 5, 6).await.ok();
+            assert_eq!(device.last_call(), seen(Operation::Read, 5, 6, false, false));
+            client.flush().await.ok();
+            assert_eq!(device.last_call(), seen(Operation::Flush, 0, 0, false, false));
+        }
+    });
+}
+
+#[test]
+fn a_trim_with_fua_is_followed_by_a_flush() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let mut client = connected(&device, ReplyStyle::Structured).await;
+        client.call(CommandCode::TRIM, CommandFlags::FUA, 0, 8).await.ok();
+        let operations: Vec<_> = device.calls.borrow().iter().map(|c| c.io.operation).collect();
+        assert_eq!(operations, [Operation::Discard, Operation::Flush]);
+    });
+}
+
+#[test]
+fn cache_reads_ahead_in_pieces_and_not_without_end() {
+    run(async {
+        let device = TestDevice::new(1 << 30);
+        let mut client = connected(&device, ReplyStyle::Structured).await;
+        client.call(CommandCode::CACHE, NONE, 100, 600 << 10).await.ok();
+        let pieces: Vec<_> =
+            device.calls.borrow().iter().map(|c| (c.io.offset, c.io.len)).collect();
+        let piece = 256 << 10;
+        assert_eq!(pieces, [(100, piece), (100 + piece, piece), (100 + 2 * piece, 88 << 10)]);
+        device.calls.borrow_mut().clear();
+        client.call(CommandCode::CACHE, NONE, 0, 1 << 30).await.ok();
+        let bytes: u64 = device.calls.borrow().iter().map(|c| c.io.len).sum();
+        assert_eq!(bytes, 32 << 20);
+        assert_eq!(device.bytes_in_flight_max.get(), piece);
+    });
+}
+
+#[test]
+fn empty_requests_succeed() {
+    run(async {
+        for style in STYLES {
+            let device = TestDevice::new(SIZE);
+            let mut client = connected(&device, style).await;
+            assert_eq!(client.read(SIZE, 0).await.ok().data, b"");
+            client.write(NONE, SIZE, b"").await.ok();
+            client.call(CommandCode::TRIM, NONE, 0, 0).await.ok();
+            client.call(CommandCode::WRITE_ZEROES, NONE, 0, 0).await.ok();
+            client.call(CommandCode::CACHE, NONE, 0, 0).await.ok();
+        }
+    });
+}
+
+#[test]
+fn block_status_tells_data_from_holes() {
+    run(async {
+        for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
+            let device = TestDevice::new(SIZE);
+            let mut client = connected(&device, style).await;
+            assert!(client.agreement.session.allocation);
+            client.write(NONE, 65_536, &[1; 65_536]).await.ok();
+            let status = |length, flags| ExtentStatus { length, flags };
+            let all = client.call(CommandCode::BLOCK_STATUS, NONE, 10, SIZE - 10).await.ok();
+            let rest = SIZE - 131_072;
+            assert_eq!(all.extents, [status(65_526, 3), status(65_536, 0), status(rest, 3)]);
+            let one = client.call(
+                CommandCode::BLOCK_STATUS,
+                CommandFlags::REQ_ONE,
+                65_537,
+                SIZE - 65_537,
+            );
+            assert_eq!(one.await.ok().extents, [status(65_535, 0)]);
+            device.extents_max.set(2);
+            let short = client.call(CommandCode::BLOCK_STATUS, NONE, 0, SIZE).await.ok();
+            assert_eq!(short.extents, [status(65_536, 3), status(65_536, 0)]);
+        }
+    });
+}
+
+#[test]
+fn a_device_that_reports_no_extents_is_an_error_not_an_empty_answer() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let mut client = connected(&device, ReplyStyle::Structured).await;
+        device.extents_max.set(0);
+        let reply = client.call(CommandCode::BLOCK_STATUS, NONE, 0, SIZE).await;
+        assert_eq!(reply.error, Some(ErrorCode::Io));
+    });
+}
+
+#[test]
+fn bad_requests_are_refused_and_the_stream_stays_in_step() {
+    run(async {
+        for style in STYLES {
+            let device = TestDevice::new(SIZE);
+            let mut client = connected(&device, style).await;
+            let data = pattern(1, 100_000);
+            let past = SIZE - 99_999;
+            assert_eq!(client.write(NONE, past, &data).await.error, Some(ErrorCode::NoSpace));
+            assert_eq!(client.write(NONE, SIZE + 1, b"x").await.error, Some(ErrorCode::NoSpace));
+            let flags = CommandFlags::DF.with(CommandFlags(1 << 9));
+            assert_eq!(client.write(flags, 0, &data).await.error, Some(ErrorCode::Invalid));
+            for (command, flags, offset, length, code) in [
+                (CommandCode::READ, NONE, SIZE, 1, ErrorCode::Invalid),
+                (CommandCode::READ, NONE, u64::MAX, 2, ErrorCode::Invalid),
+                (CommandCode::TRIM, NONE, SIZE - 1, 2, ErrorCode::Invalid),
+                (CommandCode::CACHE, NONE, SIZE, 2, ErrorCode::Invalid),
+                (CommandCode::WRITE_ZEROES, NONE, SIZE, 2, ErrorCode::NoSpace),
+                (CommandCode::FLUSH, NONE, 0, 4, ErrorCode::Invalid),
+                (CommandCode(8), NONE, 0, 4, ErrorCode::Invalid),
+                (CommandCode(0x7777), NONE, 0, 4, ErrorCode::Invalid),
+                (CommandCode::READ, CommandFlags::NO_HOLE, 0, 4, ErrorCode::Invalid),
+                (CommandCode::TRIM, CommandFlags::REQ_ONE, 0, 4, ErrorCode::Invalid),
+                (CommandCode::BLOCK_STATUS, NONE, 0, SIZE + 1, ErrorCode::Invalid),
+            ] {
+                let reply = client.call(command, flags, offset, length).await;
+                assert_eq!(reply.error, Some(code), "{style:?} {command:?}");
+                assert_eq!(reply.message.is_empty(), style == ReplyStyle::Simple);
+            }
+            assert!(device.calls.borrow().is_empty(), "nothing of this reached the device");
+            client.write(NONE, 0, b"still in step").await.ok();
+            assert_eq!(client.read(0, 13).await.ok().data, b"still in step");
+        }
+    });
+}
+
+#[test]
+fn a_read_beyond_the_largest_payload_is_refused() {
+    run(async {
+        let length = u64::from(PAYLOAD_BYTES_MAX) + 1;
+        for (style, code) in
+            STYLES.into_iter().zip([ErrorCode::Invalid, ErrorCode::Overflow, ErrorCode::Overflow])
+        {
+            let device = TestDevice::new(1 << 30);
+            let mut client = connected(&device, style).await;
+            assert_eq!(client.read(0, length).await.error, Some(code));
+            assert_eq!(client.read(0, length - 1).await.ok().data.len() as u64, length - 1);
+        }
+    });
+}
+
+#[test]
+fn a_write_of_the_largest_payload_is_taken_and_one_byte_more_ends_the_connection() {
+    run(async {
+        let device = TestDevice::new(1 << 30);
+        let (stream, served) = serve(&device);
+        let mut client = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
+        let data = pattern(5, usize::try_from(PAYLOAD_BYTES_MAX).unwrap());
+        client.write(NONE, 17, &data).await.ok();
+        assert!(content(&device, 17, data.len()).await == data);
+        client.send(CommandCode::WRITE, NONE, 0, u64::from(PAYLOAD_BYTES_MAX) + 1).await;
+        assert_eq!(client.try_receive().await, None);
+        let error = served.ended().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("payload of a request"), "{error}");
+    });
+}
+
+#[test]
+fn extended_requests_reach_beyond_32_bits() {
+    run(async {
+        let size = 1 << 40;
+        let device = TestDevice::new(size);
+        let mut client = connected(&device, ReplyStyle::Extended).await;
+        client.call(CommandCode::TRIM, NONE, 1, size - 1).await.ok();
+        assert_eq!(device.last_call().io.len, size - 1);
+        client.call(CommandCode::WRITE_ZEROES, NONE, 0, size).await.ok();
+        assert_eq!(device.last_call().io.len, size);
+    });
+}
+
+#[test]
+fn a_read_only_export_says_so_and_refuses_changes() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let (stream, _served) = serve(&device);
+        let mut client = Client::connect(stream, wish("frozen", ReplyStyle::Structured)).await;
+        assert!(client.agreement.session.flags.contains(TransmissionFlags::READ_ONLY));
+        assert_eq!(client.write(NONE, 0, b"no").await.error, Some(ErrorCode::NotPermitted));
+        for command in [CommandCode::TRIM, CommandCode::WRITE_ZEROES] {
+            let reply = client.call(command, NONE, 0, 4).await;
+            assert_eq!(reply.error, Some(ErrorCode::NotPermitted));
+        }
+        assert_eq!(client.read(0, 4).await.ok().data, [0; 4]);
+        client.flush().await.ok();
+        assert!(device.calls.borrow().iter().all(|call| call.io.operation != Operation::Write));
+    });
+}
+
+/// Every kind with its number on the wire, for a write and for a fast zero.
+const TABLE: [(ErrorKind, u32, u32); 13] = [
+    (ErrorKind::Retry, 5, 5),
+    (ErrorKind::Busy, 5, 5),
+    (ErrorKind::Invalid, 22, 22),
+    (ErrorKind::Fenced, 108, 108),
+    (ErrorKind::Corrupt, 5, 5),
+    (ErrorKind::Poisoned, 5, 5),
+    (ErrorKind::NoSpace, 28, 28),
+    (ErrorKind::ReadOnly, 1, 1),
+    (ErrorKind::NotFound, 5, 5),
+    (ErrorKind::Exists, 5, 5),
+    (ErrorKind::Unavailable, 5, 5),
+    (ErrorKind::Unsupported, 22, 95),
+    (ErrorKind::Bug, 5, 5),
+];
+
+#[test]
+fn every_device_error_has_its_number() {
+    let write = Command::Write { offset: 0, length: 1, fua: false };
+    let zero =
+        |fast| Command::WriteZeroes { offset: 0, length: 1, fua: false, no_hole: false, fast };
+    for (kind, plain, fast) in TABLE {
+        assert_eq!(error_code(kind, &write).number(), plain, "{kind:?}");
+        assert_eq!(error_code(kind, &zero(false)).number(), plain, "{kind:?}");
+        assert_eq!(error_code(kind, &zero(true)).number(), fast, "{kind:?}");
+    }
+}
+
+#[test]
+fn device_errors_reach_the_client_in_every_style_and_for_every_command() {
+    run(async {
+        for style in STYLES {
+            let device = TestDevice::new(SIZE);
+            let mut client = connected(&device, style).await;
+            for (kind, plain, fast) in TABLE {
+                device.failure.set(Some(kind));
+                let mut replies = vec![client.write(NONE, 0, b"x").await, client.read(0, 8).await];
+                replies.push(client.flush().await);
+                for command in [CommandCode::TRIM, CommandCode::WRITE_ZEROES, CommandCode::CACHE] {
+                    replies.push(client.call(command, NONE, 0, 8).await);
+                }
+                for reply in replies {
+                    assert_eq!(reply.error.map(ErrorCode::number), Some(plain), "{kind:?}");
+                    let message =
+                        if style == ReplyStyle::Simple { "" } else { "the test asked for it" };
+                    assert_eq!(reply.message, message);
+                }
+                let zero =
+                    client.call(CommandCode::WRITE_ZEROES, CommandFlags::FAST_ZERO, 0, 8).await;
+                assert_eq!(zero.error.map(ErrorCode::number), Some(fast), "{kind:?}");
+            }
+            device.failure.set(None);
+            assert_eq!(
+                client.read(0, 1).await.ok().data,
+                [0],
+                "a failed write is not visible here"
+            );
+        }
+    });
+}
+
+/// A device at the far end of a connection, to run the conformance suite through the whole front end.
+struct FarDevice(RefCell<Option<Client<DuplexStream>>>);
+
+impl FarDevice {
+    async fn call(
+        &self,
+        io: IoHeader,
+        command: CommandCode,
+        flags: CommandFlags,
+        payload: &[u8],
+    ) -> Result<support::Reply, DeviceError> {
+        let mut client = self.0.take().expect("one call at a time");
+        let reply = match command {
+            CommandCode::WRITE => client.write(flags, io.offset, payload).await,
+            _ => client.call(command, flags, io.offset, io.len).await,
+        };
+        self.0.replace(Some(client));
+        match reply.error {
+            None => Ok(reply),
+            // A write past the end is "no space" to the protocol.
+            Some(ErrorCode::Invalid | ErrorCode::NoSpace) => {
+                Err(DeviceError::new(ErrorKind::Invalid, reply.message))
+            }
+            Some(code) => Err(DeviceError::new(ErrorKind::Unavailable, format!("{code:?}"))),
+        }
+    }
+}
+
+fn fua(fua: bool) -> CommandFlags {
+    if fua { CommandFlags::FUA } else { NONE }
+}
+
+impl Device for FarDevice {
+    fn size(&self) -> u64 {
+        self.0.borrow().as_ref().expect("between calls").agreement.size
+    }
+
+    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let reply = self.call(io, CommandCode::READ, NONE, &[]).await?;
+        buf.copy_from_slice(&reply.data);
+        Ok(())
+    }
+
+    async fn write(
+        &self,
+        io: IoHeader,
+        data: SharedBuf,
+        flags: WriteFlags,
+    ) -> Result<(), DeviceError> {
+        self.call(io, CommandCode::WRITE, fua(flags.fua), &data).await.map(|_| ())
+    }
+
+    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
+        let no_hole = if flags.no_hole { CommandFlags::NO_HOLE } else { NONE };
+        let flags = fua(flags.fua).with(no_hole);
+        self.call(io, CommandCode::WRITE_ZEROES, flags, &[]).await.map(|_| ())
+    }
+
+    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
+        self.call(io, CommandCode::TRIM, NONE, &[]).await.map(|_| ())
+    }
+
+    async fn flush(&self, io: IoHeader) -> Result<(), DeviceError> {
+        self.call(io, CommandCode::FLUSH, NONE, &[]).await.map(|_| ())
+    }
+
+    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
+        let past_end = io.range().is_none_or(|range| range.end > self.size());
+        if io.len == 0 && !past_end {
+            return Ok(Vec::new());
+        }
+        let reply = self.call(io, CommandCode::BLOCK_STATUS, NONE, &[]).await?;
+        let extent = |status: &ExtentStatus| Extent {
+            len: status.length,
+            state: match status.flags {
+                0 => ExtentState::Data,
+                2 => ExtentState::Zero,
+                3 => ExtentState::Hole,
+                flags => panic!("allocation flags {flags}"),
+            },
+        };
+        Ok(reply.extents.iter().take(extents_max).map(extent).collect())
+    }
+}
+
+#[test]
+fn a_device_at_the_far_end_of_a_connection_conforms() {
+    run(async {
+        for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
+            for seed in 0..5 {
+                let device = TestDevice::new(1_000_003);
+                let far = FarDevice(RefCell::new(Some(connected(&device, style).await)));
+                conformance::run(&far, seed, 300).await;
+            }
+        }
+    });
+}

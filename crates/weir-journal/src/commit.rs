@@ -1,0 +1,375 @@
+//! Group commit: what arrived while the last record was being written becomes one record.
+//!
+//! Two pure steps. [`Queue::gather`] takes waiting operations from the front until the record or its segment is full;
+//! [`build`] numbers, checksums and lays out the record. Payloads in suitable memory are written from where they are;
+//! the rest is copied behind the header. Copied payloads come first in the record, so that everything that is not
+//! copied stays aligned.
+
+use std::collections::VecDeque;
+
+use weir_device::{BufferPool, SharedBuf};
+
+use crate::format::record::{Piece, PieceChecksum, PieceKind, RecordHeader, header_bytes};
+use crate::format::{to_u64, to_usize};
+use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
+use crate::limits::{BLOCK_BYTES, BLOCK_LEN, MEMORY_FACTOR_MAX, PIECES_PER_RECORD_MAX};
+use crate::pieces::{PieceEntry, Resident};
+
+/// What an append does to its range of the volume.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// Writes bytes.
+    Data(SharedBuf),
+    /// Makes it read as zeroes and keeps it provisioned.
+    Zero,
+    /// Gives it up; it reads as zeroes.
+    Discard,
+    /// Its bytes are lost: it reads as an error until it is written again.
+    Poison,
+}
+
+impl Payload {
+    pub(crate) fn kind(&self) -> PieceKind {
+        match self {
+            Self::Data(_) => PieceKind::Data,
+            Self::Zero => PieceKind::Zero,
+            Self::Discard => PieceKind::Discard,
+            Self::Poison => PieceKind::Poison,
+        }
+    }
+}
+
+/// A piece that is on disk, as the volume learns of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedPiece {
+    /// The opening that wrote it.
+    pub epoch: Epoch,
+    /// Its record.
+    pub record: RecordSeq,
+    /// Its number.
+    pub write: WriteNumber,
+    /// First byte on the volume.
+    pub offset: u64,
+    /// Bytes on the volume.
+    pub len: u64,
+    /// What it does.
+    pub kind: PieceKind,
+    /// Where its payload is; where its record is, if it has none.
+    pub position: JournalPos,
+}
+
+/// An append that is not wholly in a record yet.
+#[derive(Debug)]
+struct Waiting {
+    offset: u64,
+    payload: Payload,
+    len: u64,
+    /// Bytes that are in a record already.
+    done: u64,
+}
+
+/// Appends that wait for a record, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    waiting: VecDeque<Waiting>,
+    bytes: u64,
+}
+
+/// How pieces are cut and laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// What memory of an uncopied payload must be aligned to.
+    pub(crate) alignment: usize,
+    pub(crate) piece_bytes_max: u64,
+    pub(crate) record_bytes_max: u64,
+}
+
+/// A piece on its way into a record.
+#[derive(Debug)]
+struct Cut {
+    kind: PieceKind,
+    offset: u64,
+    len: u64,
+    /// Empty unless it is data.
+    bytes: SharedBuf,
+    /// Memory that `bytes` keeps alive, shared fairly among the pieces of its append.
+    memory_bytes: usize,
+    copied: bool,
+}
+
+/// Sum of what goes into a record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    pieces: usize,
+    copied_bytes: usize,
+    direct_bytes: usize,
+}
+
+impl Totals {
+    fn head_len(&self) -> usize {
+        (header_bytes(self.pieces) + self.copied_bytes).next_multiple_of(BLOCK_LEN)
+    }
+
+    fn record_len(&self) -> usize {
+        self.head_len() + self.direct_bytes
+    }
+
+    fn plus(mut self, cut: &Cut) -> Self {
+        self.pieces += 1;
+        if cut.copied {
+            self.copied_bytes += cut.bytes.len();
+        } else {
+            self.direct_bytes += cut.bytes.len();
+        }
+        self
+    }
+}
+
+/// What one record will hold.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    cuts: Vec<Cut>,
+    totals: Totals,
+    /// Appends whose last piece is in this record.
+    pub(crate) appends_ended: u64,
+}
+
+impl Gathered {
+    pub(crate) fn record_bytes(&self) -> u64 {
+        to_u64(self.totals.record_len())
+    }
+
+    pub(crate) fn pieces(&self) -> usize {
+        self.cuts.len()
+    }
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, offset: u64, payload: Payload, len: u64) {
+        if let Payload::Data(bytes) = &payload {
+            assert!(to_u64(bytes.len()) == len, "a payload is as long as its range");
+            self.bytes += len;
+        }
+        self.waiting.push_back(Waiting { offset, payload, len, done: 0 });
+    }
+
+    /// Payload bytes that wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+        self.bytes = 0;
+    }
+
+    /// Takes from the front what fits a record of at most `room` bytes; `None` if not even one piece does.
+    ///
+    /// An append is split only when it is the first of the record: larger than a record, or than what its segment has
+    /// left.
+    pub(crate) fn gather(&mut self, shape: &Shape, room: u64) -> Option<Gathered> {
+        let limit = to_usize(room.min(shape.record_bytes_max));
+        let mut gathered = Gathered::default();
+        while let Some(waiting) = self.waiting.front_mut() {
+            let before = (gathered.cuts.len(), gathered.totals);
+            let done_before = waiting.done;
+            while waiting.done < waiting.len {
+                let cut = waiting.cut(shape);
+                let totals = gathered.totals.plus(&cut);
+                if totals.pieces > PIECES_PER_RECORD_MAX || totals.record_len() > limit {
+                    break;
+                }
+                waiting.done += cut.len;
+                gathered.totals = totals;
+                gathered.cuts.push(cut);
+            }
+            if waiting.done < waiting.len {
+                if before.0 > 0 {
+                    // It waits, whole, for the next record.
+                    waiting.done = done_before;
+                    gathered.cuts.truncate(before.0);
+                    gathered.totals = before.1;
+                } else if matches!(waiting.payload, Payload::Data(_)) {
+                    self.bytes -= waiting.done - done_before;
+                }
+                break;
+            }
+            if matches!(waiting.payload, Payload::Data(_)) {
+                self.bytes -= waiting.done - done_before;
+            }
+            gathered.appends_ended += 1;
+            self.waiting.pop_front();
+        }
+        (!gathered.cuts.is_empty()).then_some(gathered)
+    }
+}
+
+impl Waiting {
+    /// The next piece of this append.
+    fn cut(&self, shape: &Shape) -> Cut {
+        let offset = self.offset + self.done;
+        let rest = self.len - self.done;
+        let Payload::Data(bytes) = &self.payload else {
+            let bytes = SharedBuf::default();
+            let kind = self.payload.kind();
+            return Cut { kind, offset, len: rest, bytes, memory_bytes: 0, copied: true };
+        };
+        let len = rest.min(shape.piece_bytes_max);
+        let bytes_of_piece = bytes.slice(to_usize(self.done), to_usize(len));
+        let keeps_little = bytes.memory_bytes() / MEMORY_FACTOR_MAX <= bytes.len();
+        let direct = len.is_multiple_of(BLOCK_BYTES)
+            && bytes_of_piece.is_aligned_to(shape.alignment)
+            && keeps_little;
+        Cut {
+            kind: PieceKind::Data,
+            offset,
+            len,
+            memory_bytes: share(bytes.memory_bytes(), bytes_of_piece.len(), bytes.len()),
+            bytes: bytes_of_piece,
+            copied: !direct,
+        }
+    }
+}
+
+/// Where a record stands, and what it tells recovery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) epoch: Epoch,
+    pub(crate) record: RecordSeq,
+    pub(crate) position: JournalPos,
+    /// Begin of its segment.
+    pub(crate) segment_start: JournalPos,
+    pub(crate) first_write: WriteNumber,
+    pub(crate) acked_through: RecordSeq,
+    pub(crate) flushed_through: RecordSeq,
+}
+
+/// A record ready to be written.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Its bytes, in order.
+    pub(crate) buffers: Vec<SharedBuf>,
+    /// Its pieces, in the order of their numbers.
+    pub(crate) placed: Vec<PlacedPiece>,
+    /// Its payloads, in the order of their positions.
+    pub(crate) payloads: Vec<(PieceEntry, Resident)>,
+}
+
+/// Lays a record out.
+pub(crate) fn build(
+    gathered: Gathered,
+    identity: &Identity,
+    checksum: &PieceChecksum,
+    place: &Place,
+    pool: &BufferPool,
+) -> Built {
+    let totals = gathered.totals;
+    let head_len = totals.head_len();
+    let mut head = pool.alloc(head_len);
+    let memory_of_head = head.capacity();
+    let mut copied_at = header_bytes(totals.pieces);
+    let mut direct_at = head_len;
+    let mut pieces = Vec::with_capacity(totals.pieces);
+    let mut placed = Vec::with_capacity(totals.pieces);
+    for (write, cut) in (place.first_write.0..).zip(&gathered.cuts) {
+        let mut piece =
+            Piece { kind: cut.kind, offset: cut.offset, len: cut.len, payload: 0, payload_crc: 0 };
+        let mut position = place.position;
+        if cut.kind == PieceKind::Data {
+            let at = if cut.copied { &mut copied_at } else { &mut direct_at };
+            let begin = *at;
+            *at += cut.bytes.len();
+            if cut.copied {
+                head[begin..*at].copy_from_slice(&cut.bytes);
+            }
+            piece.payload = to_u32(to_u64(begin));
+            piece.payload_crc = checksum.of(place.record, cut.offset, [&cut.bytes, &[]]);
+            position = place.position.plus(to_u64(begin));
+        }
+        pieces.push(piece);
+        placed.push(PlacedPiece {
+            epoch: place.epoch,
+            record: place.record,
+            write: WriteNumber(write),
+            offset: cut.offset,
+            len: cut.len,
+            kind: cut.kind,
+            position,
+        });
+    }
+    // The memory may hold bytes of an earlier record.
+    head[copied_at..].fill(0);
+    let header = RecordHeader {
+        epoch: place.epoch,
+        record: place.record,
+        position: place.position,
+        first_write: place.first_write,
+        acked_through: place.acked_through,
+        flushed_through: place.flushed_through,
+        record_bytes: to_u32(to_u64(totals.record_len())),
+        pieces,
+    };
+    header.encode(identity, &mut head);
+    let head = head.freeze();
+    let payloads = payloads_of(&gathered, &header, place, &head, memory_of_head);
+    Built { buffers: buffers_of(head, &gathered), placed, payloads }
+}
+
+/// The table entries of a record's payloads, with the bytes that stay in memory.
+fn payloads_of(
+    gathered: &Gathered,
+    header: &RecordHeader,
+    place: &Place,
+    head: &SharedBuf,
+    memory_of_head: usize,
+) -> Vec<(PieceEntry, Resident)> {
+    let base = place.position.0 - place.segment_start.0;
+    let mut payloads = Vec::with_capacity(gathered.cuts.len());
+    for copied in [true, false] {
+        for (cut, piece) in gathered.cuts.iter().zip(&header.pieces) {
+            if cut.kind != PieceKind::Data || cut.copied != copied {
+                continue;
+            }
+            let entry = PieceEntry {
+                at: to_u32(base + u64::from(piece.payload)),
+                len: to_u32(piece.len),
+                crc: piece.payload_crc,
+                offset: piece.offset,
+                record: header.record,
+            };
+            let len = cut.bytes.len();
+            let resident = if copied {
+                let at = to_usize(u64::from(piece.payload));
+                // Every copied piece carries its share of the memory it keeps alive.
+                let charge_bytes = share(memory_of_head, len, gathered.totals.copied_bytes);
+                Resident { bytes: head.slice(at, len), charge_bytes }
+            } else {
+                Resident { bytes: cut.bytes.clone(), charge_bytes: cut.memory_bytes }
+            };
+            payloads.push((entry, resident));
+        }
+    }
+    payloads
+}
+
+fn share(memory: usize, len: usize, total: usize) -> usize {
+    let share = u128::from(to_u64(memory)) * u128::from(to_u64(len)) / u128::from(to_u64(total));
+    usize::try_from(share).expect("a share is at most the whole")
+}
+
+/// The header's buffer, then the payloads that are written from where they are.
+fn buffers_of(head: SharedBuf, gathered: &Gathered) -> Vec<SharedBuf> {
+    let direct = gathered.cuts.iter().filter(|cut| !cut.copied);
+    let mut buffers = Vec::with_capacity(1 + direct.clone().count());
+    buffers.push(head);
+    buffers.extend(direct.map(|cut| cut.bytes.clone()));
+    buffers
+}
+
+fn to_u32(value: u64) -> u32 {
+    u32::try_from(value).expect("records and segments are below 4 GiB")
+}

@@ -1,0 +1,68 @@
+//! The barrier: a flush is answered when a sync that started after its records were complete has succeeded.
+//!
+//! One task makes the syncs, so flushes that wait while one runs are merged into the next, and none joins one that
+//! started before its records were complete. "Nothing to do" means that no record completed since the start of the
+//! last good sync, which is the same comparison.
+
+use std::rc::Rc;
+
+use weir_device::mutant;
+
+use crate::error::JournalError;
+use crate::journal::Inner;
+
+/// Answered when every record acknowledged before the call survives power loss.
+pub(crate) async fn flush(inner: &Rc<Inner>) -> Result<(), JournalError> {
+    let target = inner.state.borrow().acked_through;
+    loop {
+        let progress = inner.progress.notified();
+        inner.check_poison()?;
+        {
+            let mut state = inner.state.borrow_mut();
+            if state.flushed_through >= target {
+                return Ok(());
+            }
+            state.flush_wanted = state.flush_wanted.max(target);
+        }
+        inner.flush_work.notify_one();
+        progress.await;
+    }
+}
+
+/// Syncs whenever a flush waits, until the journal ends.
+pub(crate) async fn syncer(inner: Rc<Inner>) {
+    loop {
+        let (wanted, poisoned) = {
+            let state = inner.state.borrow();
+            (state.flush_wanted > state.flushed_through, state.poisoned.is_some())
+        };
+        if inner.is_stopping() || poisoned {
+            return;
+        }
+        if wanted {
+            // A failure has poisoned the journal and answered everyone.
+            let _ = sync_now(&inner).await;
+        } else {
+            inner.flush_work.notified().await;
+        }
+    }
+}
+
+/// One sync of the file; what was acknowledged when it started is durable when it returns.
+pub(crate) async fn sync_now(inner: &Rc<Inner>) -> Result<(), JournalError> {
+    let acked_at_start = inner.state.borrow().acked_through;
+    let result = if mutant("skip_fdatasync") { Ok(()) } else { inner.file.sync().await };
+    match result {
+        Ok(()) => {
+            let mut state = inner.state.borrow_mut();
+            state.counters.fsyncs += 1;
+            // A sync that succeeds after a failed one proves nothing.
+            if state.poisoned.is_none() {
+                state.synced(acked_at_start);
+            }
+        }
+        Err(cause) => inner.poison(cause),
+    }
+    inner.progress.notify_waiters();
+    inner.check_poison()
+}

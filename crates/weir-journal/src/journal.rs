@@ -1,0 +1,552 @@
+//! The journal as the volume holds it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin as TaskPin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::Notify;
+use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId};
+use weir_disk::{Directory, File};
+
+use crate::commit::{Payload, PlacedPiece, Shape};
+use crate::error::JournalError;
+use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
+use crate::limits::{
+    BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES_MAX, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
+};
+use crate::recover::{self, AcceptLoss, Recovered};
+use crate::state::{Phase, State, Ticket};
+use crate::{flush, prepare, read, write};
+
+/// Sizes of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// Size of a segment: what the file grows by and what the tail moves by. An existing journal keeps the one it has.
+    pub segment_bytes: u64,
+    /// Most segments the file may have.
+    pub segments_max: u32,
+    /// Most bytes in one record.
+    pub record_bytes_max: usize,
+    /// Memory for copies of payloads; the oldest are dropped beyond it and read back, verified, when needed.
+    pub resident_bytes_max: usize,
+    /// Bytes of waiting payloads beyond which [`Journal::room`] waits.
+    pub queue_bytes_max: u64,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 << 20,
+            segments_max: 16,
+            record_bytes_max: 4 << 20,
+            resident_bytes_max: 64 << 20,
+            queue_bytes_max: 32 << 20,
+        }
+    }
+}
+
+impl JournalConfig {
+    pub(crate) fn check(&self) -> Result<(), JournalError> {
+        let sized = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes);
+        if !sized || !self.segment_bytes.is_multiple_of(BLOCK_BYTES) {
+            return Err(JournalError::Config(
+                "segment_bytes must be a multiple of 4096 from 64 KiB to 2 GiB",
+            ));
+        }
+        if self.segments_max == 0
+            || crate::format::to_usize(u64::from(self.segments_max)) > SEGMENTS_LIMIT
+        {
+            return Err(JournalError::Config("segments_max must be from 1 to 960"));
+        }
+        if self.record_bytes_max < 8 * BLOCK_LEN
+            || crate::format::to_u64(self.record_bytes_max) > RECORD_BYTES_LIMIT
+        {
+            return Err(JournalError::Config("record_bytes_max must be from 32 KiB to 8 MiB"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shape(&self, alignment: usize, segment_bytes: u64) -> Shape {
+        // A piece must fit a record, and small segments must not waste most of themselves at their end.
+        let record_bytes_max = crate::format::to_u64(self.record_bytes_max).min(segment_bytes);
+        let piece_bytes_max = PIECE_BYTES_MAX.min(record_bytes_max / 4);
+        let piece_bytes_max = (piece_bytes_max / BLOCK_BYTES).max(1) * BLOCK_BYTES;
+        Shape { alignment, piece_bytes_max, record_bytes_max }
+    }
+}
+
+/// What the volume does with the journal's news.
+pub trait RecordSink {
+    /// `record` and all earlier ones are on disk. Called strictly in the order of records, before their writers are
+    /// answered: from here on reads must see these pieces.
+    fn on_durable(&self, record: RecordSeq, pieces: &[PlacedPiece]);
+
+    /// The released positions `start..end` are about to be written over: forget everything that points into them.
+    /// Once this has returned, no new pin into them may be taken.
+    fn forget(&self, start: JournalPos, end: JournalPos) -> LocalBoxFuture<'_, ()>;
+}
+
+/// How a journal is doing.
+#[derive(Clone, Debug)]
+pub struct JournalStatus {
+    /// Bytes the file's segments may take together.
+    pub bytes_capacity: u64,
+    /// Bytes that cannot be written over yet.
+    pub bytes_used: u64,
+    /// Segments in the file.
+    pub segments: u32,
+    /// Segments that recovery would read.
+    pub segments_listed: u64,
+    /// Last record acknowledged.
+    pub acked_through: RecordSeq,
+    /// Last record known to survive power loss.
+    pub flushed_through: RecordSeq,
+    /// Memory held by copies of payloads.
+    pub resident_bytes: usize,
+    /// Payload pieces that can be read.
+    pub pieces: u64,
+    /// Bytes of payload that wait for a record.
+    pub queued_bytes: u64,
+    /// Last write acknowledged.
+    pub last_write: WriteNumber,
+    /// Why no writes are taken any more.
+    pub poisoned: Option<String>,
+    /// Syncs since the journal was opened.
+    pub fsyncs: u64,
+    /// Records since the journal was opened.
+    pub records: u64,
+    /// Bytes of records since the journal was opened.
+    pub bytes_written: u64,
+}
+
+/// What the tasks of a journal share.
+pub(crate) struct Inner {
+    pub(crate) file: File,
+    pub(crate) file_name: Arc<str>,
+    pub(crate) env: Env,
+    pub(crate) state: RefCell<State>,
+    pub(crate) sink: RefCell<Option<Rc<dyn RecordSink>>>,
+    /// Something to write, room to write it, or the end.
+    pub(crate) work: Notify,
+    /// A flush wants a sync, or the end.
+    pub(crate) flush_work: Notify,
+    /// The segment list may have to change, or the end.
+    pub(crate) ring_work: Notify,
+    /// Anything that somebody may wait for has happened.
+    pub(crate) progress: Notify,
+}
+
+impl Inner {
+    /// Sends every task round its loop.
+    pub(crate) fn wake_all(&self) {
+        for _ in 0..RECORDS_IN_FLIGHT_MAX {
+            self.work.notify_one();
+        }
+        self.work.notify_waiters();
+        self.flush_work.notify_one();
+        self.ring_work.notify_one();
+        self.progress.notify_waiters();
+    }
+
+    /// Nothing more is promised (J4).
+    pub(crate) fn poison(&self, cause: weir_disk::DiskError) {
+        tracing::error!(file = %self.file_name, %cause, "journal takes no more writes");
+        let woken = self.state.borrow_mut().poison(cause);
+        for waker in woken {
+            waker.wake();
+        }
+        self.wake_all();
+    }
+
+    pub(crate) fn check_poison(&self) -> Result<(), JournalError> {
+        match &self.state.borrow().poisoned {
+            Some(cause) => Err(JournalError::Poisoned {
+                file: Arc::clone(&self.file_name),
+                cause: cause.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state.borrow().phase == Phase::Stopping
+    }
+
+    fn task_ended(&self) {
+        self.state.borrow_mut().tasks -= 1;
+        self.progress.notify_waiters();
+    }
+
+    fn spawn<F: Future<Output = ()> + 'static>(self: &Rc<Self>, task: impl FnOnce(Rc<Self>) -> F) {
+        self.state.borrow_mut().tasks += 1;
+        let inner = Rc::clone(self);
+        let task = task(Rc::clone(self));
+        self.env.spawn_local(async move {
+            task.await;
+            inner.task_ended();
+        });
+    }
+}
+
+/// A ring of records on local disk. Cheap to clone; belongs to one thread.
+#[derive(Clone)]
+pub struct Journal {
+    handle: Rc<Handle>,
+}
+
+/// Ends the tasks when the last [`Journal`] is gone.
+struct Handle {
+    inner: Rc<Inner>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.state.borrow_mut().phase = Phase::Stopping;
+        self.inner.wake_all();
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.inner();
+        write!(f, "Journal({}", inner.file_name)?;
+        if let Ok(state) = inner.state.try_borrow() {
+            write!(f, ", {:?}, queue {} bytes", state.ring, state.queue.bytes())?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl Journal {
+    pub(crate) fn new(file: File, env: Env, state: State) -> Self {
+        let file_name = Arc::clone(&state.file_name);
+        let inner = Inner {
+            file,
+            file_name,
+            env,
+            state: RefCell::new(state),
+            sink: RefCell::new(None),
+            work: Notify::new(),
+            flush_work: Notify::new(),
+            ring_work: Notify::new(),
+            progress: Notify::new(),
+        };
+        Self { handle: Rc::new(Handle { inner: Rc::new(inner) }) }
+    }
+
+    pub(crate) fn inner(&self) -> &Rc<Inner> {
+        &self.handle.inner
+    }
+
+    /// Makes a journal with one empty segment. Takes no appends before [`Journal::begin_epoch`].
+    ///
+    /// # Errors
+    /// If a file of this name exists, or the disk refuses. What was made of the file is removed again.
+    pub async fn create(
+        directory: &Directory,
+        name: &str,
+        identity: Identity,
+        config: JournalConfig,
+        env: &Env,
+    ) -> Result<Recovered, JournalError> {
+        recover::create(directory, name, identity, config, env).await
+    }
+
+    /// Opens an existing journal and reads what it holds. Changes nothing on disk (but the length of a truncated file
+    /// whose loss was accepted). Takes no appends before [`Journal::begin_epoch`].
+    ///
+    /// # Errors
+    /// If it is not the journal of `expected_volume`, or damage lost acknowledged writes and `accept_loss` does not
+    /// say that this is known.
+    pub async fn recover(
+        directory: &Directory,
+        name: &str,
+        expected_volume: VolumeId,
+        config: JournalConfig,
+        accept_loss: AcceptLoss,
+        env: &Env,
+    ) -> Result<Recovered, JournalError> {
+        recover::recover(directory, name, expected_volume, config, accept_loss, env).await
+    }
+
+    /// Says who hears of durable records and of positions to forget.
+    pub fn set_sink(&self, sink: Rc<dyn RecordSink>) {
+        *self.inner().sink.borrow_mut() = Some(sink);
+    }
+
+    /// The epoch of the superblock.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.inner().state.borrow().epoch()
+    }
+
+    /// Makes sure that every write of the epoch to come gets a number above `floor`, such as the last one the object
+    /// stream holds. Call it before [`Journal::begin_epoch`].
+    pub fn set_write_floor(&self, floor: WriteNumber) {
+        let mut state = self.inner().state.borrow_mut();
+        state.next_write = state.next_write.max(floor.next());
+    }
+
+    /// Begins an epoch: everything recovered is made durable, then the superblock. Appends are taken once this has
+    /// returned.
+    ///
+    /// # Errors
+    /// If the epoch is not higher than the journal's, or the disk fails (which poisons the journal).
+    pub async fn begin_epoch(&self, epoch: Epoch) -> Result<(), JournalError> {
+        let inner = self.inner();
+        let current = self.epoch();
+        let file = Arc::clone(&inner.file_name);
+        if epoch <= current {
+            return Err(JournalError::EpochNotHigher { file, current, asked: epoch });
+        }
+        inner.check_poison()?;
+        if inner.state.borrow().phase != Phase::Recovered {
+            return Err(JournalError::Closed { file });
+        }
+        // What survived so far must not vanish under an epoch that builds on it.
+        if !weir_device::mutant("no_sync_at_begin") {
+            flush::sync_now(inner).await?;
+        }
+        let boot_id = inner.env.clock.boot_id();
+        let drop_released = inner.state.borrow().ring.closing_plan();
+        let superblock = inner.state.borrow_mut().begin_epoch(epoch, boot_id, &drop_released);
+        prepare::write_superblock(inner, &superblock).await?;
+        inner.state.borrow_mut().published(&drop_released);
+        inner.state.borrow_mut().phase = Phase::Open;
+        for _ in 0..RECORDS_IN_FLIGHT_MAX {
+            inner.spawn(write::lane);
+        }
+        inner.spawn(flush::syncer);
+        inner.spawn(prepare::preparer);
+        Ok(())
+    }
+
+    /// Writes `len` bytes from `offset` of the volume. Queued at the call, in the order of calls, and carried out even
+    /// if the answer is dropped; answered when it and everything before it are on disk. Waits while the ring is full.
+    ///
+    /// # Panics
+    /// If a data payload is not `len` bytes long.
+    pub fn append(
+        &self,
+        offset: u64,
+        payload: Payload,
+        len: u64,
+    ) -> impl Future<Output = Result<(), JournalError>> + use<> {
+        let inner = Rc::clone(self.inner());
+        let mut state = inner.state.borrow_mut();
+        if len == 0 {
+            drop(state);
+            return Append { inner, ticket: None, refusal: None };
+        }
+        if let Some(refusal) = state.refusal() {
+            drop(state);
+            return Append { inner, ticket: None, refusal: Some(refusal) };
+        }
+        let ticket = state.enqueue(offset, payload, len);
+        let start = state.may_start();
+        drop(state);
+        if start {
+            inner.work.notify_one();
+        }
+        Append { inner, ticket: Some(ticket), refusal: None }
+    }
+
+    /// Waits until less than `queue_bytes_max` waits for a record. For those who would otherwise take in more.
+    pub async fn room(&self) {
+        let inner = self.inner();
+        loop {
+            let progress = inner.progress.notified();
+            if inner.state.borrow().has_room() {
+                return;
+            }
+            progress.await;
+        }
+    }
+
+    /// Makes every append that was answered before this call survive power loss.
+    ///
+    /// # Errors
+    /// If the journal is or becomes poisoned: then nothing is known about what was not flushed before.
+    pub async fn flush(&self) -> Result<(), JournalError> {
+        flush::flush(self.inner()).await
+    }
+
+    /// Says that every write up to `through` is in the committed prefix of the object stream: what holds nothing else
+    /// may be written over.
+    ///
+    /// # Panics
+    /// If `through` was never written.
+    pub fn release(&self, through: WriteNumber) {
+        self.inner().state.borrow_mut().release(through);
+        self.inner().ring_work.notify_one();
+    }
+
+    /// Keeps the segment of `position` from being written over while the pin lives.
+    ///
+    /// # Panics
+    /// If the position is gone: whoever was told to forget it must not pin it.
+    #[must_use]
+    pub fn pin(&self, position: JournalPos) -> Pin {
+        let inner = Rc::clone(self.inner());
+        let segment = {
+            let mut state = inner.state.borrow_mut();
+            let segment = state.ring.segment_of(position);
+            state.ring.pin(segment);
+            segment
+        };
+        Pin { inner, segment }
+    }
+
+    /// Reads bytes of one piece, or of several that lie one behind the other, verified before any is handed out. The
+    /// caller holds a pin.
+    ///
+    /// # Errors
+    /// [`JournalError::Corrupt`] if a checksum does not match; the disk's error if it cannot be read.
+    pub async fn read(&self, position: JournalPos, buf: &mut [u8]) -> Result<(), JournalError> {
+        read::read(self.inner(), position, buf).await
+    }
+
+    /// The same for `len` bytes in a buffer of their own, or without a copy if they lie in one piece in memory.
+    ///
+    /// # Errors
+    /// As [`Journal::read`].
+    pub async fn read_shared(
+        &self,
+        position: JournalPos,
+        len: usize,
+    ) -> Result<SharedBuf, JournalError> {
+        read::read_shared(self.inner(), position, len).await
+    }
+
+    /// How full the ring is, from 0 to 1: what cannot be written over yet, in whole segments at its tail.
+    #[must_use]
+    pub fn fill(&self) -> f64 {
+        let status = self.status();
+        // Sizes of journals are far below 2^52 bytes.
+        let (used, capacity) = (status.bytes_used as f64, status.bytes_capacity as f64);
+        (used / capacity).min(1.0)
+    }
+
+    /// How the journal is doing.
+    #[must_use]
+    pub fn status(&self) -> JournalStatus {
+        let state = self.inner().state.borrow();
+        JournalStatus {
+            bytes_capacity: state.ring.capacity_bytes(),
+            bytes_used: state.ring.used_bytes(),
+            segments: state.ring.physical_count(),
+            segments_listed: state.ring.listed_count(),
+            acked_through: state.acked_through,
+            flushed_through: state.flushed_through,
+            resident_bytes: state.pieces.resident_bytes(),
+            pieces: state.pieces.pieces(),
+            queued_bytes: state.queue.bytes(),
+            last_write: state.acked_write,
+            poisoned: state.poisoned.as_ref().map(ToString::to_string),
+            fsyncs: state.counters.fsyncs,
+            records: state.counters.records,
+            bytes_written: state.counters.bytes_written,
+        }
+    }
+
+    /// Takes no more appends, finishes and flushes the ones there are, and marks the file as closed cleanly. The
+    /// tasks of the journal have ended when this returns.
+    ///
+    /// # Errors
+    /// If the journal is or becomes poisoned.
+    pub async fn close(&self) -> Result<(), JournalError> {
+        let inner = self.inner();
+        let opened = {
+            let mut state = inner.state.borrow_mut();
+            let opened = state.phase == Phase::Open;
+            if opened {
+                state.phase = Phase::Draining;
+            }
+            opened
+        };
+        if !opened {
+            return inner.check_poison();
+        }
+        wait_until(inner, |state| state.is_drained() || state.poisoned.is_some()).await;
+        let flushed = flush::flush(inner).await;
+        inner.state.borrow_mut().phase = Phase::Stopping;
+        inner.wake_all();
+        wait_until(inner, |state| state.tasks == 0).await;
+        flushed?;
+        let superblock = inner.state.borrow_mut().clean_superblock();
+        prepare::write_superblock(inner, &superblock).await
+    }
+
+    /// O(n) check of the accounting, for tests and the simulation.
+    pub fn check_invariants(&self) {
+        let state = self.inner().state.borrow();
+        state.ring.check_invariants();
+        state.pieces.check_invariants();
+        assert!(state.flushed_through <= state.acked_through, "J3");
+    }
+}
+
+async fn wait_until(inner: &Inner, mut condition: impl FnMut(&State) -> bool) {
+    loop {
+        let progress = inner.progress.notified();
+        if condition(&inner.state.borrow()) {
+            return;
+        }
+        progress.await;
+    }
+}
+
+/// The answer to an append.
+struct Append {
+    inner: Rc<Inner>,
+    /// `None` if there is nothing to wait for.
+    ticket: Option<Ticket>,
+    refusal: Option<JournalError>,
+}
+
+impl Future for Append {
+    type Output = Result<(), JournalError>;
+
+    fn poll(mut self: TaskPin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(refusal) = self.refusal.take() {
+            return Poll::Ready(Err(refusal));
+        }
+        let Some(ticket) = self.ticket else {
+            return Poll::Ready(Ok(()));
+        };
+        let mut state = self.inner.state.borrow_mut();
+        if state.is_acknowledged(ticket) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(cause) = &state.poisoned {
+            let file = Arc::clone(&self.inner.file_name);
+            return Poll::Ready(Err(JournalError::Poisoned { file, cause: cause.clone() }));
+        }
+        state.wait_for(ticket, context.waker());
+        Poll::Pending
+    }
+}
+
+/// Keeps a segment from being written over.
+pub struct Pin {
+    inner: Rc<Inner>,
+    segment: u64,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.inner.state.borrow_mut().ring.unpin(self.segment);
+        self.inner.ring_work.notify_one();
+    }
+}
+
+impl fmt::Debug for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pin(segment {})", self.segment)
+    }
+}

@@ -1,0 +1,103 @@
+//! Keeps a segment ready ahead of the head, and moves the tail: the only writer of superblocks of an open journal.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_device::{ErrorKind, SharedBuf, mutant};
+
+use crate::error::JournalError;
+use crate::flush;
+use crate::format::superblock::{SLOT_OFFSETS, Superblock};
+use crate::journal::Inner;
+use crate::limits::GROWTH_RETRY_SECONDS;
+use crate::ring::{Plan, Step};
+
+/// Does what the ring asks for, until the journal ends.
+pub(crate) async fn preparer(inner: Rc<Inner>) {
+    loop {
+        if inner.is_stopping() || inner.check_poison().is_err() {
+            return;
+        }
+        let step = inner.state.borrow().ring.next_step();
+        match step {
+            Step::Idle => wait(&inner).await,
+            Step::Forget(logical) => forget(&inner, logical).await,
+            Step::Grow(physical) => grow(&inner, physical).await,
+            Step::Publish(plan) => publish(&inner, plan).await,
+        }
+    }
+}
+
+async fn wait(inner: &Inner) {
+    let work = inner.ring_work.notified();
+    if !inner.state.borrow().ring.growth_blocked() {
+        return work.await;
+    }
+    let retry = Duration::from_secs(GROWTH_RETRY_SECONDS);
+    if tokio::time::timeout(retry, work).await.is_err() {
+        inner.state.borrow_mut().ring.retry_growth();
+    }
+}
+
+async fn forget(inner: &Inner, logical: u64) {
+    let (start, end) = inner.state.borrow().bounds_of(logical);
+    let sink = inner.sink.borrow().clone();
+    if let Some(sink) = sink {
+        sink.forget(start, end).await;
+    }
+    inner.state.borrow_mut().ring.forgotten(logical);
+}
+
+async fn grow(inner: &Inner, physical: u32) {
+    let (from, to) = {
+        let state = inner.state.borrow();
+        (state.ring.physical_start(physical), state.ring.physical_start(physical + 1))
+    };
+    match inner.file.extend_zeroed(from, to).await {
+        Ok(()) => inner.state.borrow_mut().ring.grown(physical),
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            tracing::warn!(
+                file = %inner.file_name,
+                %error,
+                "no space for the journal to grow; writers wait until what it holds is uploaded"
+            );
+            inner.state.borrow_mut().ring.growth_failed();
+        }
+        Err(error) => inner.poison(error),
+    }
+}
+
+async fn publish(inner: &Rc<Inner>, plan: Plan) {
+    let superblock = inner.state.borrow_mut().superblock_for(&plan);
+    let early = mutant("reuse_before_tail_durable");
+    if early {
+        inner.state.borrow_mut().published(&plan);
+        inner.work.notify_one();
+    }
+    if write_superblock(inner, &superblock).await.is_err() {
+        return;
+    }
+    if !early {
+        inner.state.borrow_mut().published(&plan);
+    }
+    inner.work.notify_one();
+}
+
+/// Makes a superblock durable in both slots, one after the other: at every moment one of them is whole, and afterwards
+/// either can be lost. A failure poisons the journal.
+pub(crate) async fn write_superblock(
+    inner: &Rc<Inner>,
+    superblock: &Superblock,
+) -> Result<(), JournalError> {
+    let block = SharedBuf::copy_of(&superblock.encode());
+    let copies = if mutant("superblock_once") { &SLOT_OFFSETS[..1] } else { &SLOT_OFFSETS[..] };
+    for offset in copies.iter().copied() {
+        let (_, result) = inner.file.write_at(vec![block.clone()], offset).await;
+        if let Err(cause) = result {
+            inner.poison(cause);
+            return inner.check_poison();
+        }
+        flush::sync_now(inner).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Reading payloads back: from the copy in memory, or from disk in whole pieces, verified before a byte is handed out.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_device::{AlignedBuf, SharedBuf, mutant};
+
+use crate::error::JournalError;
+use crate::format::{to_u64, to_usize};
+use crate::ids::JournalPos;
+use crate::journal::Inner;
+use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX};
+use crate::pieces::{FoundPiece, PieceEntry};
+
+/// What to do for the next bytes of a read.
+enum Next {
+    /// Copy them out of memory.
+    Copy(SharedBuf),
+    /// Read these pieces, which lie one behind the other.
+    Fetch { entries: Vec<PieceEntry>, file_start: u64, within: u64, segment_start: JournalPos },
+}
+
+/// Fills `buf` from `position`.
+pub(crate) async fn read(
+    inner: &Rc<Inner>,
+    position: JournalPos,
+    buf: &mut [u8],
+) -> Result<(), JournalError> {
+    let mut done = 0;
+    while done < buf.len() {
+        let at = position.plus(to_u64(done));
+        let rest = buf.len() - done;
+        match next(inner, at, to_u64(rest))? {
+            Next::Copy(bytes) => {
+                let len = bytes.len().min(rest);
+                buf[done..done + len].copy_from_slice(&bytes[..len]);
+                done += len;
+            }
+            Next::Fetch { entries, file_start, within, segment_start } => {
+                let bytes = fetch(inner, &entries, file_start, segment_start).await?;
+                let skip = to_usize(within - u64::from(entries[0].at));
+                let len = (bytes.len() - skip).min(rest);
+                buf[done..done + len].copy_from_slice(&bytes[skip..skip + len]);
+                done += len;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `len` bytes from `position`, without a copy where they lie in one piece.
+pub(crate) async fn read_shared(
+    inner: &Rc<Inner>,
+    position: JournalPos,
+    len: usize,
+) -> Result<SharedBuf, JournalError> {
+    if len == 0 {
+        return Ok(SharedBuf::default());
+    }
+    match next(inner, position, to_u64(len))? {
+        Next::Copy(bytes) if bytes.len() >= len => return Ok(bytes.slice(0, len)),
+        Next::Fetch { entries, file_start, within, segment_start } => {
+            let bytes = fetch(inner, &entries, file_start, segment_start).await?;
+            let skip = to_usize(within - u64::from(entries[0].at));
+            if bytes.len() - skip >= len {
+                return Ok(bytes.slice(skip, len));
+            }
+        }
+        Next::Copy(_) => {}
+    }
+    let mut buf = AlignedBuf::zeroed(len);
+    read(inner, position, &mut buf).await?;
+    Ok(buf.freeze())
+}
+
+fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, JournalError> {
+    let state = inner.state.borrow();
+    let missing = || JournalError::NoSuchPosition { file: Arc::clone(&inner.file_name), position };
+    let logical = state.ring.segment_of(position);
+    let segment_start = state.ring.start_of(logical);
+    let within = position.0 - segment_start.0;
+    let FoundPiece { entry, resident } = state.pieces.find(logical, within).ok_or_else(missing)?;
+    if let Some(bytes) = resident {
+        let skip = to_usize(within - u64::from(entry.at));
+        return Ok(Next::Copy(bytes.slice(skip, bytes.len() - skip)));
+    }
+    let file_start = state.ring.file_offset(segment_start).ok_or_else(missing)?;
+    let mut entries = vec![entry];
+    let mut end = entry.end();
+    while end < within + wanted && end - u64::from(entry.at) < READ_BYTES_MAX {
+        match state.pieces.find(logical, end) {
+            Some(FoundPiece { entry, resident: None }) if u64::from(entry.at) == end => {
+                end = entry.end();
+                entries.push(entry);
+            }
+            _ => break,
+        }
+    }
+    Ok(Next::Fetch { entries, file_start, within, segment_start })
+}
+
+/// The bytes of pieces that lie one behind the other, read and verified.
+async fn fetch(
+    inner: &Inner,
+    entries: &[PieceEntry],
+    file_start: u64,
+    segment_start: JournalPos,
+) -> Result<SharedBuf, JournalError> {
+    let begin = u64::from(entries[0].at);
+    let end = entries[entries.len() - 1].end();
+    let block_begin = begin / BLOCK_BYTES * BLOCK_BYTES;
+    let block_end = end.next_multiple_of(BLOCK_BYTES);
+    let buf = AlignedBuf::zeroed(to_usize(block_end - block_begin));
+    let (buf, result) = inner.file.read_at(buf, file_start + block_begin).await;
+    result?;
+    let bytes = buf.freeze().slice(to_usize(begin - block_begin), to_usize(end - begin));
+    let checksum = *inner.state.borrow().checksum();
+    for entry in entries {
+        let at = to_usize(u64::from(entry.at) - begin);
+        let piece = &bytes[at..at + to_usize(u64::from(entry.len))];
+        let computed = checksum.of(entry.record, entry.offset, [piece, &[]]);
+        if computed != entry.crc && !mutant("no_piece_crc") {
+            return Err(JournalError::Corrupt {
+                file: Arc::clone(&inner.file_name),
+                offset: entry.offset,
+                end: entry.offset + u64::from(entry.len),
+                record: entry.record,
+                position: segment_start.plus(u64::from(entry.at)),
+            });
+        }
+    }
+    Ok(bytes)
+}

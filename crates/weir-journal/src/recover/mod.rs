@@ -1,0 +1,424 @@
+//! Making a journal, and opening one that exists.
+
+pub(crate) mod scan;
+mod verdict;
+
+use std::sync::Arc;
+
+use weir_device::{AlignedBuf, Env, SharedBuf, VolumeId};
+use weir_disk::{Directory, DiskError, File, OpenMode};
+
+use self::scan::{Scan, Stretch};
+use self::verdict::Verdict;
+use crate::commit::PlacedPiece;
+use crate::error::JournalError;
+use crate::format::record::PieceKind;
+use crate::format::superblock::{SLOT_OFFSETS, Superblock};
+use crate::format::{DecodeError, to_u64};
+use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
+use crate::journal::{Journal, JournalConfig};
+use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START};
+use crate::pieces::{PieceEntry, PieceTable};
+use crate::ring::Ring;
+use crate::state::{Start, State};
+
+/// Whether damage that lost acknowledged writes is accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AcceptLoss {
+    /// Refuse to open.
+    #[default]
+    No,
+    /// Open without what is lost. The journal remembers that this loss was accepted.
+    Yes,
+}
+
+/// A journal that was opened or made.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The journal; takes no appends before [`Journal::begin_epoch`].
+    pub journal: Journal,
+    /// Whose it is.
+    pub identity: Identity,
+    /// Epoch that its superblock names.
+    pub epoch: Epoch,
+    /// What it holds, in the order of write numbers. What the object stream holds already is to be released (again).
+    pub pieces: Vec<RecoveredPiece>,
+    /// How the recovery went.
+    pub report: RecoveryReport,
+}
+
+/// A piece found by recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveredPiece {
+    /// Where it is.
+    pub piece: PlacedPiece,
+    /// Its payload does not match its checksum although it was promised: its range must read as an error.
+    pub poisoned: bool,
+}
+
+/// What is wrong with a part of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DamageKind {
+    /// Whole records cannot be read; it is unknown which ranges they wrote.
+    Records,
+    /// The payload of one piece does not match its checksum.
+    Payload {
+        /// First byte on the volume.
+        offset: u64,
+        /// Bytes on the volume.
+        len: u64,
+    },
+    /// The disk cannot read the place where the next record would be, so it is unknown whether there was one.
+    Unreadable,
+}
+
+/// A part of a journal that was promised and is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What is wrong.
+    pub kind: DamageKind,
+    /// First record concerned.
+    pub first: RecordSeq,
+    /// Last record concerned.
+    pub last: RecordSeq,
+    /// Where it is.
+    pub position: JournalPos,
+    /// Most bytes of acknowledged writes that can be lost with it.
+    pub lost_bytes: u64,
+}
+
+/// How a recovery went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// What is lost.
+    pub damage: Vec<Damage>,
+    /// Records that count.
+    pub records: u64,
+    /// Bytes read from disk.
+    pub bytes_scanned: u64,
+    /// Records behind the end: never promised, now gone.
+    pub dropped_records: u64,
+    /// Bytes of them.
+    pub dropped_bytes: u64,
+    /// Records left over from older epochs.
+    pub stale_records: u64,
+    /// The host has rebooted since the journal was opened last.
+    pub boot_changed: bool,
+    /// The journal was closed cleanly.
+    pub clean: bool,
+    /// One copy of the superblock could not be read; [`Journal::begin_epoch`] repairs it.
+    pub superblock_repaired: bool,
+    /// Last record that counts.
+    pub last_record: RecordSeq,
+    /// Highest write number that counts.
+    pub last_write: WriteNumber,
+}
+
+/// Makes a journal with one empty segment.
+pub(crate) async fn create(
+    directory: &Directory,
+    name: &str,
+    identity: Identity,
+    config: JournalConfig,
+    env: &Env,
+) -> Result<Recovered, JournalError> {
+    config.check()?;
+    let file = directory.open(name, OpenMode::CreateNew).await?;
+    let superblock = Superblock {
+        generation: 1,
+        identity,
+        boot_id: env.clock.boot_id(),
+        epoch: Epoch(0),
+        first_record: RecordSeq(1),
+        first_position: JournalPos(0),
+        first_write: WriteNumber(1),
+        segment_bytes: config.segment_bytes,
+        tail_position: JournalPos(0),
+        tail_record: RecordSeq(1),
+        tail_write: WriteNumber(1),
+        clean_end: None,
+        flushed_through: RecordSeq(0),
+        loss_accepted_through: RecordSeq(0),
+        segments_physical: 1,
+        segments: vec![0],
+    };
+    if let Err(error) = format_file(&file, &superblock).await {
+        drop(file);
+        // The error that stopped us is the one to report; an unfinished file says of itself that it is none.
+        let _ = directory.remove(name).await;
+        return Err(error.into());
+    }
+    let ring = Ring::new(config.segment_bytes, config.segments_max, 1, 0, &[0]);
+    let start = Start {
+        superblock,
+        ring,
+        pieces: PieceTable::new(config.resident_bytes_max),
+        last_record: RecordSeq(0),
+        last_write: WriteNumber(0),
+        loss_accepted_through: RecordSeq(0),
+    };
+    Ok(Recovered {
+        journal: open_journal(file, &config, env, start)?,
+        identity,
+        epoch: Epoch(0),
+        pieces: Vec::new(),
+        report: RecoveryReport::default(),
+    })
+}
+
+/// The segment first and the superblock last: a file that has one is whole.
+async fn format_file(file: &File, superblock: &Superblock) -> Result<(), DiskError> {
+    file.extend_zeroed(0, DATA_START + superblock.segment_bytes).await?;
+    let block = SharedBuf::copy_of(&superblock.encode());
+    for offset in SLOT_OFFSETS {
+        file.write_at(vec![block.clone()], offset).await.1?;
+        file.sync().await?;
+    }
+    Ok(())
+}
+
+fn open_journal(
+    file: File,
+    config: &JournalConfig,
+    env: &Env,
+    start: Start,
+) -> Result<Journal, JournalError> {
+    let alignment = file.alignment();
+    if alignment > BLOCK_LEN {
+        return Err(JournalError::Config("the disk needs an alignment of more than 4096 bytes"));
+    }
+    let name = Arc::from(file.display());
+    let state = State::new(name, alignment, config, start);
+    Ok(Journal::new(file, env.clone(), state))
+}
+
+/// Opens an existing journal and reads what it holds.
+pub(crate) async fn recover(
+    directory: &Directory,
+    name: &str,
+    expected_volume: VolumeId,
+    config: JournalConfig,
+    accept: AcceptLoss,
+    env: &Env,
+) -> Result<Recovered, JournalError> {
+    config.check()?;
+    let file = directory.open(name, OpenMode::Existing).await?;
+    let file_name: Arc<str> = Arc::from(file.display());
+    let (mut superblock, superblock_repaired) = read_superblock(&file, &file_name).await?;
+    let identity = superblock.identity;
+    if identity.volume != expected_volume {
+        return Err(JournalError::WrongVolume {
+            file: file_name,
+            expected: expected_volume,
+            found: identity.volume,
+        });
+    }
+    restore_length(&file, &file_name, &mut superblock, accept).await?;
+    let ring = Ring::new(
+        superblock.segment_bytes,
+        config.segments_max,
+        superblock.segments_physical,
+        superblock.tail_segment(),
+        &superblock.segments,
+    );
+    let scan = scan::scan(&file, &identity, &stretches(&superblock, &ring)).await?;
+    let same_boot = superblock.boot_id == env.clock.boot_id();
+    let verdict = verdict::judge(&superblock, same_boot, &scan, accept)
+        .map_err(|refusal| refused(&file_name, &refusal.damage))?;
+    for damage in &verdict.damage {
+        tracing::error!(file = %file_name, ?damage, "journal damage");
+    }
+    let mut report = RecoveryReport {
+        damage: verdict.damage.clone(),
+        records: to_u64(verdict.records.len()),
+        bytes_scanned: scan.bytes_read,
+        dropped_records: verdict.dropped_records,
+        dropped_bytes: verdict.dropped_bytes,
+        stale_records: verdict.stale_records,
+        boot_changed: !same_boot,
+        clean: superblock.clean_end.is_some(),
+        superblock_repaired,
+        last_record: verdict.last_record,
+        last_write: WriteNumber(0),
+    };
+    let epoch = superblock.epoch;
+    let (start, pieces) = take_over(superblock, ring, &config, &scan, &verdict);
+    report.last_write = start.last_write;
+    let journal = open_journal(file, &config, env, start)?;
+    Ok(Recovered { journal, identity, epoch, pieces, report })
+}
+
+/// The newer of the two copies, and whether one of them needs repair.
+async fn read_superblock(
+    file: &File,
+    file_name: &Arc<str>,
+) -> Result<(Superblock, bool), JournalError> {
+    let mut copies: Vec<Result<Superblock, DecodeError>> = Vec::with_capacity(2);
+    for offset in SLOT_OFFSETS {
+        let (block, result) = file.read_at(AlignedBuf::zeroed(BLOCK_LEN), offset).await;
+        copies.push(match result {
+            Ok(()) => Superblock::decode(&block),
+            Err(DiskError::Short { moved_bytes, .. }) => {
+                Err(DecodeError::Short { have: moved_bytes, need: BLOCK_BYTES })
+            }
+            // The other copy may be readable; if it is not, its error is as good as this one.
+            Err(error) if offset == SLOT_OFFSETS[0] => {
+                tracing::warn!(file = %file_name, %error, "first superblock cannot be read");
+                Err(DecodeError::Short { have: 0, need: BLOCK_BYTES })
+            }
+            Err(error) if copies[0].is_err() => return Err(error.into()),
+            Err(_) => Err(DecodeError::Short { have: 0, need: BLOCK_BYTES }),
+        });
+    }
+    let second = copies.pop().expect("two copies");
+    let first = copies.pop().expect("two copies");
+    for copy in [&first, &second] {
+        if let Err(DecodeError::Version { found, known }) = copy
+            && found > known
+        {
+            let (file, found, known) = (Arc::clone(file_name), *found, *known);
+            return Err(JournalError::NewerVersion { file, found, known });
+        }
+    }
+    match (first, second) {
+        (Ok(first), Ok(second)) => {
+            let differ = first.generation != second.generation;
+            let newer = if first.generation >= second.generation { first } else { second };
+            Ok((newer, differ))
+        }
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok((one, true)),
+        (Err(DecodeError::Zeroes), Err(DecodeError::Zeroes)) => {
+            Err(JournalError::NeverFinished { file: Arc::clone(file_name) })
+        }
+        (Err(first), Err(second)) => {
+            Err(JournalError::NotAJournal { file: Arc::clone(file_name), first, second })
+        }
+    }
+}
+
+/// A file that lacks listed segments has lost writes; one that lacks only unlisted ones has lost nothing.
+async fn restore_length(
+    file: &File,
+    file_name: &Arc<str>,
+    superblock: &mut Superblock,
+    accept: AcceptLoss,
+) -> Result<(), JournalError> {
+    let segment_bytes = superblock.segment_bytes;
+    let len = file.len().await?;
+    let whole = len.saturating_sub(DATA_START) / segment_bytes;
+    if whole >= u64::from(superblock.segments_physical) {
+        return Ok(());
+    }
+    let last_listed = superblock.segments.iter().max().expect("a superblock lists a segment");
+    let listed_end = u64::from(*last_listed) + 1;
+    if whole < listed_end {
+        let needed = DATA_START + listed_end * segment_bytes;
+        if accept == AcceptLoss::No {
+            let file = Arc::clone(file_name);
+            let lost_bytes = needed - len;
+            return Err(JournalError::Truncated { file, len, needed, lost_bytes });
+        }
+        file.extend_zeroed(len / BLOCK_BYTES * BLOCK_BYTES, needed).await?;
+    }
+    let physical = listed_end.max(whole);
+    superblock.segments_physical =
+        u32::try_from(physical).expect("not above what the superblock said");
+    Ok(())
+}
+
+/// What has to be read: every listed segment, up to the end if that is known.
+fn stretches(superblock: &Superblock, ring: &Ring) -> Vec<Stretch> {
+    let tail = superblock.tail_segment();
+    let mut stretches = Vec::with_capacity(superblock.segments.len());
+    for logical in tail..tail + to_u64(superblock.segments.len()) {
+        let position = ring.start_of(logical);
+        let end = ring.start_of(logical + 1);
+        let end = superblock.clean_end.map_or(end, |clean| clean.clamp(position, end));
+        if end > position {
+            let file_offset = ring.file_offset(position).expect("a listed segment is known");
+            stretches.push(Stretch { position, file_offset, bytes: end.0 - position.0 });
+        }
+    }
+    stretches
+}
+
+fn refused(file: &Arc<str>, damage: &Damage) -> JournalError {
+    JournalError::Damaged {
+        file: Arc::clone(file),
+        first: damage.first,
+        last: damage.last,
+        position: damage.position,
+        lost_bytes: damage.lost_bytes,
+        reason: match damage.kind {
+            DamageKind::Unreadable => "the disk cannot read where the next record would be",
+            DamageKind::Records | DamageKind::Payload { .. } => "they were acknowledged before",
+        },
+    }
+}
+
+/// The state of an open journal out of what counts.
+fn take_over(
+    superblock: Superblock,
+    mut ring: Ring,
+    config: &JournalConfig,
+    scan: &Scan,
+    verdict: &Verdict,
+) -> (Start, Vec<RecoveredPiece>) {
+    let mut table = PieceTable::new(config.resident_bytes_max);
+    let mut pieces = Vec::new();
+    let mut last_write = WriteNumber(superblock.tail_write.0.saturating_sub(1));
+    let mut head_segment = superblock.tail_segment();
+    for index in &verdict.records {
+        let found = &scan.found[*index];
+        let header = &found.header;
+        let logical = ring.segment_of(header.position);
+        ring.note_record(header.position, header.record, header.first_write, header.last_write());
+        head_segment = logical;
+        last_write = header.last_write();
+        let within = header.position.0 - ring.start_of(logical).0;
+        let mut entries = Vec::with_capacity(header.pieces.len());
+        for (order, piece) in header.pieces.iter().enumerate() {
+            let has_payload = piece.kind == PieceKind::Data;
+            let payload = u64::from(piece.payload);
+            pieces.push(RecoveredPiece {
+                piece: PlacedPiece {
+                    epoch: header.epoch,
+                    record: header.record,
+                    write: header.first_write.plus(to_u64(order)),
+                    offset: piece.offset,
+                    len: piece.len,
+                    kind: piece.kind,
+                    position: header.position.plus(payload),
+                },
+                poisoned: found.bad_pieces.contains(&order),
+            });
+            if has_payload {
+                entries.push(PieceEntry {
+                    at: u32::try_from(within + payload).expect("segments are below 4 GiB"),
+                    len: u32::try_from(piece.len).expect("the decoder bounds it"),
+                    crc: piece.payload_crc,
+                    offset: piece.offset,
+                    record: header.record,
+                });
+            }
+        }
+        // In a record, what was copied comes first whatever its number.
+        entries.sort_unstable_by_key(|entry| entry.at);
+        for entry in entries {
+            table.push(logical, entry, None);
+        }
+    }
+    ring.set_head(verdict.end, head_segment);
+    let lost = verdict.damage.iter().filter(|damage| damage.kind == DamageKind::Records);
+    let loss_accepted_through = lost.map(|damage| damage.last).max().unwrap_or_default();
+    let floor = WriteNumber(superblock.first_write.0.saturating_sub(1));
+    let start = Start {
+        superblock,
+        ring,
+        pieces: table,
+        last_record: verdict.last_record,
+        last_write: last_write.max(floor),
+        loss_accepted_through,
+    };
+    (start, pieces)
+}

@@ -1,0 +1,407 @@
+//! What an open journal knows, and every change of it that needs no waiting.
+//!
+//! Invariants
+//!  J1. A record is acknowledged only when it and every earlier record are on disk.
+//!  J2. The sink learns of a record before its writers do.
+//!  J3. `flushed_through <= acked_through`: a sync covers only what was complete when it started.
+//!  J4. After a failed write or sync nothing is acknowledged any more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use weir_device::{BufferPool, mutant};
+use weir_disk::DiskError;
+
+use crate::commit::{Built, Place, PlacedPiece, Queue, Shape, build};
+use crate::error::JournalError;
+use crate::format::record::PieceChecksum;
+use crate::format::superblock::Superblock;
+use crate::format::to_u64;
+use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
+use crate::journal::JournalConfig;
+use crate::limits::{RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES_MIN};
+use crate::pieces::{PieceEntry, PieceTable, Resident};
+use crate::ring::{Plan, Ring};
+
+/// Number of an append, in the order of calls; the first is 0.
+pub(crate) type Ticket = u64;
+
+/// What the journal is open for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Recovered; takes no appends yet.
+    Recovered,
+    /// Takes appends.
+    Open,
+    /// Takes no new appends, finishes the old ones.
+    Draining,
+    /// Tasks end when they can.
+    Stopping,
+}
+
+/// A record that was handed to the disk.
+#[derive(Debug)]
+struct InFlight {
+    record: RecordSeq,
+    segment: u64,
+    written: bool,
+    placed: Vec<PlacedPiece>,
+    payloads: Vec<(PieceEntry, Resident)>,
+    tickets_end: Ticket,
+}
+
+/// A record that a lane must write now.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) record: RecordSeq,
+    pub(crate) buffers: Vec<weir_device::SharedBuf>,
+    pub(crate) file_offset: u64,
+}
+
+/// Counters for the status.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) fsyncs: u64,
+    pub(crate) records: u64,
+    pub(crate) bytes_written: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) file_name: Arc<str>,
+    pub(crate) identity: Identity,
+    pub(crate) phase: Phase,
+    pub(crate) ring: Ring,
+    pub(crate) pieces: PieceTable,
+    pub(crate) queue: Queue,
+    pub(crate) shape: Shape,
+    pub(crate) queue_bytes_max: u64,
+    pub(crate) counters: Counters,
+    pub(crate) poisoned: Option<DiskError>,
+    pub(crate) flushed_through: RecordSeq,
+    pub(crate) flush_wanted: RecordSeq,
+    pub(crate) acked_through: RecordSeq,
+    pub(crate) acked_write: WriteNumber,
+    pub(crate) next_record: RecordSeq,
+    pub(crate) next_write: WriteNumber,
+    pub(crate) tasks: usize,
+    superblock: Superblock,
+    checksum: PieceChecksum,
+    pool: BufferPool,
+    in_flight: VecDeque<InFlight>,
+    unwritten: usize,
+    tickets_given: Ticket,
+    tickets_done: Ticket,
+    wakers: VecDeque<Option<Waker>>,
+}
+
+/// Where recovery ended, or a fresh journal begins.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) superblock: Superblock,
+    pub(crate) ring: Ring,
+    pub(crate) pieces: PieceTable,
+    pub(crate) last_record: RecordSeq,
+    pub(crate) last_write: WriteNumber,
+    pub(crate) loss_accepted_through: RecordSeq,
+}
+
+impl State {
+    pub(crate) fn new(
+        file_name: Arc<str>,
+        alignment: usize,
+        config: &JournalConfig,
+        start: Start,
+    ) -> Self {
+        let mut superblock = start.superblock;
+        superblock.loss_accepted_through =
+            superblock.loss_accepted_through.max(start.loss_accepted_through);
+        let segment_bytes = superblock.segment_bytes;
+        Self {
+            file_name,
+            identity: superblock.identity,
+            phase: Phase::Recovered,
+            ring: start.ring,
+            pieces: start.pieces,
+            queue: Queue::default(),
+            shape: config.shape(alignment, segment_bytes),
+            queue_bytes_max: config.queue_bytes_max,
+            counters: Counters::default(),
+            poisoned: None,
+            // What recovery has read survived so far, but only begin_epoch makes it durable.
+            flushed_through: superblock.flushed_through.min(start.last_record),
+            flush_wanted: RecordSeq(0),
+            acked_through: start.last_record,
+            acked_write: start.last_write,
+            next_record: start.last_record.next(),
+            next_write: start.last_write.next(),
+            tasks: 0,
+            checksum: PieceChecksum::new(&superblock.identity),
+            superblock,
+            pool: BufferPool::new(config.record_bytes_max * RECORDS_IN_FLIGHT_MAX),
+            in_flight: VecDeque::new(),
+            unwritten: 0,
+            tickets_given: 0,
+            tickets_done: 0,
+            wakers: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.superblock.epoch
+    }
+
+    pub(crate) fn checksum(&self) -> &PieceChecksum {
+        &self.checksum
+    }
+
+    /// Why no write can be taken, if so.
+    pub(crate) fn refusal(&self) -> Option<JournalError> {
+        let file = Arc::clone(&self.file_name);
+        if let Some(cause) = &self.poisoned {
+            return Some(JournalError::Poisoned { file, cause: cause.clone() });
+        }
+        match self.phase {
+            Phase::Recovered => Some(JournalError::NotBegun { file }),
+            Phase::Open => None,
+            Phase::Draining | Phase::Stopping => Some(JournalError::Closed { file }),
+        }
+    }
+
+    // --- superblocks ---------------------------------------------------------------------------------------------
+
+    /// Makes `epoch` the current one; answers the superblock that must be durable before the first append.
+    pub(crate) fn begin_epoch(
+        &mut self,
+        epoch: Epoch,
+        boot_id: [u8; 16],
+        plan: &Plan,
+    ) -> Superblock {
+        assert!(epoch > self.superblock.epoch, "every opening has a higher epoch");
+        self.superblock.epoch = epoch;
+        self.superblock.boot_id = boot_id;
+        self.superblock.first_record = self.next_record;
+        self.superblock.first_position = self.ring.head();
+        self.superblock.first_write = self.next_write;
+        self.superblock_for(plan)
+    }
+
+    /// The next superblock, with the segment list of `plan`.
+    pub(crate) fn superblock_for(&mut self, plan: &Plan) -> Superblock {
+        let (first_logical, segments) = self.ring.list_of(plan);
+        let tail = self.ring.get(first_logical).and_then(|segment| segment.first);
+        let (tail_record, tail_write) = tail.unwrap_or((self.next_record, self.next_write));
+        self.superblock.generation += 1;
+        self.superblock.tail_position = self.ring.start_of(first_logical);
+        self.superblock.tail_record = tail_record;
+        self.superblock.tail_write = tail_write;
+        self.superblock.flushed_through = self.flushed_through;
+        self.superblock.segments_physical = self.ring.physical_count();
+        self.superblock.segments = segments;
+        self.superblock.clean_end = None;
+        self.superblock.clone()
+    }
+
+    /// The superblock of a journal that was drained and flushed.
+    pub(crate) fn clean_superblock(&mut self) -> Superblock {
+        assert!(self.in_flight.is_empty(), "a clean end has nothing in flight");
+        assert!(self.flushed_through == self.acked_through, "a clean end is durable");
+        let plan = self.ring.closing_plan();
+        let mut superblock = self.superblock_for(&plan);
+        superblock.clean_end = Some(self.ring.head());
+        superblock
+    }
+
+    // --- writing -------------------------------------------------------------------------------------------------
+
+    pub(crate) fn enqueue(
+        &mut self,
+        offset: u64,
+        payload: crate::commit::Payload,
+        len: u64,
+    ) -> Ticket {
+        let ticket = self.tickets_given;
+        self.tickets_given += 1;
+        self.queue.push(offset, payload, len);
+        ticket
+    }
+
+    /// Whether a lane that looks now would find a record to write.
+    pub(crate) fn may_start(&self) -> bool {
+        let limit =
+            if self.queue.bytes() >= SECOND_RECORD_BYTES_MIN { RECORDS_IN_FLIGHT_MAX } else { 1 };
+        !self.queue.is_empty() && self.unwritten < limit && self.poisoned.is_none()
+    }
+
+    /// Builds the next record, if there is something to write and room for it.
+    pub(crate) fn start_record(&mut self) -> Option<Outgoing> {
+        if !self.may_start() {
+            return None;
+        }
+        let gathered = loop {
+            if let Some(gathered) = self.queue.gather(&self.shape, self.ring.room()) {
+                break gathered;
+            }
+            if !self.ring.advance() {
+                return None;
+            }
+        };
+        let (record, first_write) = (self.next_record, self.next_write);
+        let pieces = to_u64(gathered.pieces());
+        let bytes = gathered.record_bytes();
+        let position = self.ring.head();
+        let segment = self.ring.segment_of(position);
+        let last_write = first_write.plus(pieces - 1);
+        let file_offset = self.ring.place(record, first_write, last_write, bytes);
+        let tickets_end = self.tickets_in_records() + gathered.appends_ended;
+        let place = Place {
+            epoch: self.superblock.epoch,
+            record,
+            position,
+            segment_start: self.ring.start_of(segment),
+            first_write,
+            acked_through: self.acked_through,
+            flushed_through: self.flushed_through,
+        };
+        let Built { buffers, placed, payloads } =
+            build(gathered, &self.identity, &self.checksum, &place, &self.pool);
+        self.next_record = record.next();
+        self.next_write = last_write.next();
+        self.counters.records += 1;
+        self.counters.bytes_written += bytes;
+        self.unwritten += 1;
+        self.in_flight.push_back(InFlight {
+            record,
+            segment,
+            written: false,
+            placed,
+            payloads,
+            tickets_end,
+        });
+        Some(Outgoing { record, buffers, file_offset })
+    }
+
+    fn tickets_in_records(&self) -> Ticket {
+        self.in_flight.back().map_or(self.tickets_done, |record| record.tickets_end)
+    }
+
+    /// The disk has written `record`. Answers whom to wake, which only a mutant does this early.
+    pub(crate) fn record_written(&mut self, record: RecordSeq) -> Vec<Waker> {
+        let mut found = self.in_flight.iter_mut().filter(|in_flight| in_flight.record == record);
+        let in_flight = found.next().expect("J1: a record is written once");
+        assert!(!in_flight.written, "J1: a record is written once");
+        in_flight.written = true;
+        self.unwritten -= 1;
+        if mutant("ack_before_earlier") { self.complete_record(record) } else { Vec::new() }
+    }
+
+    /// The mutants' acknowledgement of one record (and with it of everything before it).
+    pub(crate) fn complete_record(&mut self, record: RecordSeq) -> Vec<Waker> {
+        let found = self.in_flight.iter().find(|in_flight| in_flight.record == record);
+        let end = found.map_or(self.tickets_done, |in_flight| in_flight.tickets_end);
+        self.complete_tickets(end)
+    }
+
+    /// Moves the next record that may be acknowledged into the piece table; its pieces go to the sink before
+    /// [`State::acknowledge`].
+    pub(crate) fn take_durable(&mut self) -> Option<(RecordSeq, Vec<PlacedPiece>)> {
+        if self.poisoned.is_some() {
+            return None;
+        }
+        let record = self.in_flight.front_mut()?;
+        if !record.written {
+            return None;
+        }
+        for (entry, resident) in record.payloads.drain(..) {
+            self.pieces.push(record.segment, entry, Some(resident));
+        }
+        Some((record.record, std::mem::take(&mut record.placed)))
+    }
+
+    /// The sink knows of `record` (J2): its writers may be answered.
+    pub(crate) fn acknowledge(&mut self, record: RecordSeq, last_write: WriteNumber) -> Vec<Waker> {
+        let front = self.in_flight.pop_front().expect("J1: acknowledged in order");
+        assert!(front.record == record && front.written, "J1: acknowledged in order, when written");
+        assert!(record == self.acked_through.next(), "J1: acknowledged in order");
+        self.acked_through = record;
+        self.acked_write = last_write;
+        self.complete_tickets(front.tickets_end)
+    }
+
+    fn complete_tickets(&mut self, end: Ticket) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        while self.tickets_done < end {
+            self.tickets_done += 1;
+            woken.extend(self.wakers.pop_front().flatten());
+        }
+        woken
+    }
+
+    pub(crate) fn is_acknowledged(&self, ticket: Ticket) -> bool {
+        ticket < self.tickets_done
+    }
+
+    /// Remembers whom to wake when the append with this ticket is acknowledged.
+    pub(crate) fn wait_for(&mut self, ticket: Ticket, waker: &Waker) {
+        let index = usize::try_from(ticket - self.tickets_done).expect("appends fit memory");
+        if self.wakers.len() <= index {
+            self.wakers.resize(index + 1, None);
+        }
+        let slot = &mut self.wakers[index];
+        if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+    }
+
+    /// Whether more may be queued, or waiting for that is in vain.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.bytes() <= self.queue_bytes_max || self.refusal().is_some()
+    }
+
+    /// Whether nothing waits and nothing is in flight.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// Refuses everything from here on (J4); answers whom to wake.
+    pub(crate) fn poison(&mut self, cause: DiskError) -> Vec<Waker> {
+        if self.poisoned.is_some() {
+            return Vec::new();
+        }
+        self.poisoned = Some(cause);
+        self.queue.clear();
+        std::mem::take(&mut self.wakers).into_iter().flatten().collect()
+    }
+
+    // --- syncs and releases --------------------------------------------------------------------------------------
+
+    /// A sync that started when `acked_at_start` was acknowledged has succeeded.
+    pub(crate) fn synced(&mut self, acked_at_start: RecordSeq) {
+        let through =
+            if mutant("flush_joins_running") { self.acked_through } else { acked_at_start };
+        assert!(through <= self.acked_through, "J3: nothing is flushed before it is complete");
+        self.flushed_through = self.flushed_through.max(through);
+    }
+
+    pub(crate) fn release(&mut self, through: WriteNumber) {
+        assert!(through < self.next_write, "nothing is released that was never written");
+        let from = self.ring.first_unreleased();
+        self.ring.release(through);
+        for logical in from..self.ring.first_unreleased() {
+            self.pieces.drop_resident(logical);
+        }
+    }
+
+    /// The superblock for `plan` is durable.
+    pub(crate) fn published(&mut self, plan: &Plan) {
+        if let Some(reused) = self.ring.published(plan) {
+            self.pieces.remove(reused);
+        }
+    }
+
+    /// First position of a segment, and one past its last.
+    pub(crate) fn bounds_of(&self, logical: u64) -> (JournalPos, JournalPos) {
+        (self.ring.start_of(logical), self.ring.start_of(logical + 1))
+    }
+}

@@ -1,0 +1,69 @@
+//! The lanes: tasks that write one record each at a time, and acknowledge in order what is on disk.
+
+use std::rc::Rc;
+
+use weir_device::mutant;
+
+use crate::ids::RecordSeq;
+use crate::journal::Inner;
+
+/// Writes records until the journal ends. There are as many lanes as records may be in flight.
+pub(crate) async fn lane(inner: Rc<Inner>) {
+    loop {
+        let outgoing = inner.state.borrow_mut().start_record();
+        let Some(outgoing) = outgoing else {
+            let stuck = !inner.state.borrow().queue.is_empty();
+            if inner.is_stopping() {
+                return;
+            }
+            if stuck {
+                // The segment may have run out.
+                inner.ring_work.notify_one();
+            }
+            inner.work.notified().await;
+            continue;
+        };
+        wake_after_start(&inner);
+        if mutant("ack_before_write") {
+            let woken = inner.state.borrow_mut().complete_record(outgoing.record);
+            woken.into_iter().for_each(std::task::Waker::wake);
+        }
+        let (_buffers, result) = inner.file.write_at(outgoing.buffers, outgoing.file_offset).await;
+        match result {
+            Ok(()) => on_written(&inner, outgoing.record),
+            Err(cause) => inner.poison(cause),
+        }
+    }
+}
+
+/// A record was taken: the preparer may have to act, and a second lane may find enough to start.
+fn wake_after_start(inner: &Inner) {
+    let state = inner.state.borrow();
+    let more = state.may_start();
+    let ring = state.ring.has_work();
+    drop(state);
+    if more {
+        inner.work.notify_one();
+    }
+    if ring {
+        inner.ring_work.notify_one();
+    }
+}
+
+/// A record is on disk: acknowledges it and what waited for it, in order.
+fn on_written(inner: &Inner, record: RecordSeq) {
+    let early = inner.state.borrow_mut().record_written(record);
+    early.into_iter().for_each(std::task::Waker::wake);
+    loop {
+        let durable = inner.state.borrow_mut().take_durable();
+        let Some((record, pieces)) = durable else { break };
+        let sink = inner.sink.borrow().clone();
+        if let Some(sink) = sink {
+            sink.on_durable(record, &pieces);
+        }
+        let last_write = pieces.last().expect("a record has a piece").write;
+        let woken = inner.state.borrow_mut().acknowledge(record, last_write);
+        woken.into_iter().for_each(std::task::Waker::wake);
+    }
+    inner.progress.notify_waiters();
+}

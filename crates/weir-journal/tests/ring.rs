@@ -1,0 +1,279 @@
+//! The ring: wrapping, waiting when full, pins, growth, and the memory for copies.
+
+mod common;
+
+use common::*;
+use weir_disk::sim::SimDisk;
+use weir_journal::{Epoch, Journal, JournalConfig, JournalPos, PlacedPiece, WriteNumber};
+
+fn pieces_of(ear: &Ear) -> Vec<PlacedPiece> {
+    ear.pieces.borrow().clone()
+}
+
+fn two_segments() -> JournalConfig {
+    JournalConfig { segments_max: 2, ..small_config() }
+}
+
+/// Appends until one has to wait; answers how many were acknowledged and the one that waits.
+async fn fill_up(journal: &Journal) -> (u64, tokio::task::JoinHandle<()>) {
+    let mut count = 0;
+    loop {
+        let waiting = tokio::task::spawn_local({
+            let journal = journal.clone();
+            async move { write(&journal, 0, count, 4096).await }
+        });
+        milliseconds(500).await;
+        if !waiting.is_finished() {
+            return (count, waiting);
+        }
+        count += 1;
+        assert!(count < 10_000, "a ring has an end");
+    }
+}
+
+#[test]
+fn a_ring_that_wraps_many_times_keeps_the_last_writes() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, small_config()).await;
+        let ear = listen(&journal);
+        for id in 0..400_u64 {
+            write(&journal, id * 4096, id, 4096).await;
+            if id > 4 {
+                journal.release(WriteNumber(id - 4));
+            }
+            journal.check_invariants();
+        }
+        let status = journal.status();
+        assert!(status.segments <= 3, "released segments are used before the file grows");
+        assert!(ear.forgotten.borrow().len() > 40);
+        disk.crash_process();
+        let recovered = recover(&disk, small_config()).await;
+        let found: Vec<_> = recovered.pieces.iter().map(|found| found.piece).collect();
+        let all = pieces_of(&ear);
+        assert_eq!(found[..], all[all.len() - found.len()..]);
+        assert!(found.len() >= 4 && found.len() < 40, "the tail is short: {}", found.len());
+        for piece in &found {
+            let expected = pattern(piece.write.0 - 1, 4096);
+            assert_eq!(read(&recovered.journal, piece).await.unwrap(), expected);
+        }
+    });
+}
+
+#[test]
+fn appends_wait_while_the_ring_is_full_and_go_on_when_something_is_released() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, two_segments()).await;
+        let ear = listen(&journal);
+        let (count, waiting) = fill_up(&journal).await;
+        // Two segments of eight records of two blocks.
+        assert_eq!(count, 16);
+        assert!(journal.fill() > 0.9);
+        assert_eq!(journal.status().queued_bytes, 4096);
+        journal.release(WriteNumber(7));
+        milliseconds(500).await;
+        assert!(!waiting.is_finished(), "a segment goes whole");
+        journal.release(WriteNumber(8));
+        waiting.await.unwrap();
+        assert_eq!(*ear.forgotten.borrow(), [(JournalPos(0), JournalPos(SEGMENT))]);
+        assert!(journal.fill() < 0.6);
+        journal.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_single_segment_is_reused_in_place() {
+    run(async {
+        let disk = steady_disk(1);
+        let config = JournalConfig { segments_max: 1, ..small_config() };
+        let journal = create(&disk, config).await;
+        let ear = listen(&journal);
+        for _ in 0..5 {
+            let (_, waiting) = fill_up(&journal).await;
+            journal.release(last_write(&ear));
+            waiting.await.unwrap();
+        }
+        assert_eq!(journal.status().segments, 1);
+        disk.crash_power();
+        recover(&disk, config).await;
+    });
+}
+
+#[test]
+fn a_pin_holds_its_segment() {
+    run(async {
+        let disk = steady_disk(1);
+        let config = JournalConfig { resident_bytes_max: 0, ..two_segments() };
+        let journal = create(&disk, config).await;
+        let ear = listen(&journal);
+        let (_, waiting) = fill_up(&journal).await;
+        let first = pieces_of(&ear)[0];
+        let pin = journal.pin(first.position);
+        journal.release(last_write(&ear));
+        milliseconds(500).await;
+        assert!(!waiting.is_finished(), "the pinned segment is the only one that could go");
+        let mut bytes = vec![0; 4096];
+        journal.read(first.position, &mut bytes).await.unwrap();
+        assert_eq!(bytes, pattern(0, 4096));
+        drop(pin);
+        waiting.await.unwrap();
+        journal.check_invariants();
+    });
+}
+
+#[test]
+fn a_pinned_segment_does_not_stop_a_ring_that_can_grow() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, small_config()).await;
+        let ear = listen(&journal);
+        write(&journal, 0, 0, 4096).await;
+        let pin = journal.pin(pieces_of(&ear)[0].position);
+        for id in 1..24 {
+            write(&journal, 0, id, 4096).await;
+            journal.release(last_write(&ear));
+        }
+        assert_eq!(journal.status().segments, 4);
+        drop(pin);
+        for id in 24..100 {
+            write(&journal, 0, id, 4096).await;
+            journal.release(last_write(&ear));
+        }
+        assert_eq!(journal.status().segments, 4);
+    });
+}
+
+#[test]
+#[should_panic(expected = "nobody points into a forgotten segment")]
+fn a_pin_into_a_forgotten_segment_is_a_bug() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, two_segments()).await;
+        let ear = listen(&journal);
+        let (_, _waiting) = fill_up(&journal).await;
+        let held = journal.pin(JournalPos(4096));
+        journal.release(last_write(&ear));
+        milliseconds(500).await;
+        let _late = journal.pin(JournalPos(8192));
+        drop(held);
+    });
+}
+
+#[test]
+fn copies_beyond_the_budget_are_dropped_and_read_back() {
+    run(async {
+        let disk = steady_disk(1);
+        let config = JournalConfig { resident_bytes_max: 20_000, ..small_config() };
+        let journal = create(&disk, config).await;
+        let ear = listen(&journal);
+        for id in 0..10 {
+            write(&journal, 0, id, 4096).await;
+            assert!(journal.status().resident_bytes <= 20_000);
+        }
+        assert!(journal.status().resident_bytes > 8192);
+        let reads_before = disk.counters().reads;
+        let all = pieces_of(&ear);
+        let last = journal.read_shared(all[9].position, 4096).await.unwrap();
+        assert_eq!(*last, pattern(9, 4096)[..]);
+        assert_eq!(disk.counters().reads, reads_before, "the newest are in memory");
+        let first = journal.read_shared(all[0].position, 4096).await.unwrap();
+        assert_eq!(*first, pattern(0, 4096)[..]);
+        assert_eq!(disk.counters().reads, reads_before + 1);
+        journal.release(WriteNumber(10));
+        journal.check_invariants();
+    });
+}
+
+#[test]
+fn a_read_may_span_pieces_and_begin_anywhere() {
+    run(async {
+        for resident_bytes_max in [0, 1 << 20, 70_000] {
+            let disk = steady_disk(1);
+            let config = JournalConfig {
+                segment_bytes: 4 << 20,
+                record_bytes_max: 1 << 20,
+                resident_bytes_max,
+                ..small_config()
+            };
+            let journal = create(&disk, config).await;
+            let ear = listen(&journal);
+            let bytes = pattern(5, 300_000);
+            let payload = weir_journal::Payload::Data(shared_unaligned(&bytes));
+            journal.append(77, payload, 300_000).await.unwrap();
+            let all = pieces_of(&ear);
+            assert_eq!(all.len(), 5);
+            for (from, len) in [(0, 300_000), (65_535, 2), (1, 4096), (299_999, 1), (70_000, 1)] {
+                let mut buf = vec![0; len];
+                journal.read(all[0].position.plus(from as u64), &mut buf).await.unwrap();
+                assert_eq!(buf, bytes[from..from + len]);
+            }
+            let past = journal.read_shared(all[0].position, 300_001).await.unwrap_err();
+            assert_eq!(past.kind(), weir_device::ErrorKind::Bug);
+        }
+    });
+}
+
+#[test]
+fn no_space_to_grow_makes_writers_wait_not_fail() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, small_config()).await;
+        let ear = listen(&journal);
+        disk.set_capacity(Some((1 << 20) + 2 * SEGMENT));
+        let (count, waiting) = fill_up(&journal).await;
+        assert_eq!(count, 16);
+        assert_eq!(journal.status().segments, 2);
+        assert!(journal.status().poisoned.is_none());
+        journal.release(last_write(&ear));
+        waiting.await.unwrap();
+        // With space, the ring grows again by itself.
+        let (_, waiting) = fill_up(&journal).await;
+        disk.set_capacity(None);
+        milliseconds(11_000).await;
+        waiting.await.unwrap();
+        assert_eq!(journal.status().segments, 3);
+        journal.close().await.unwrap();
+    });
+}
+
+#[test]
+fn no_space_for_the_first_segment_leaves_nothing_behind() {
+    run(async {
+        let disk = steady_disk(1);
+        disk.set_capacity(Some(1 << 20));
+        let env = env_of(&disk);
+        let directory = disk.directory();
+        let refused = Journal::create(&directory, NAME, IDENTITY, small_config(), &env).await;
+        assert_eq!(refused.unwrap_err().kind(), weir_device::ErrorKind::NoSpace);
+        assert!(directory.list().await.unwrap().is_empty());
+        disk.set_capacity(None);
+        Journal::create(&directory, NAME, IDENTITY, small_config(), &env).await.unwrap();
+        let again = Journal::create(&directory, NAME, IDENTITY, small_config(), &env).await;
+        assert_eq!(again.unwrap_err().kind(), weir_device::ErrorKind::Exists);
+    });
+}
+
+/// Appends of all lengths, some larger than a segment.
+#[test]
+fn an_append_larger_than_the_ring_passes_through_it() {
+    run(async {
+        let disk = SimDisk::new(3, Default::default());
+        let journal = create(&disk, two_segments()).await;
+        let ear = listen(&journal);
+        let bytes = pattern(1, 400_000);
+        let append = journal.append(0, weir_journal::Payload::Data(shared(&bytes)), 400_000);
+        let writer = tokio::task::spawn_local(append);
+        while !writer.is_finished() {
+            milliseconds(50).await;
+            journal.release(last_write(&ear));
+        }
+        writer.await.unwrap().unwrap();
+        let total: u64 = pieces_of(&ear).iter().map(|piece| piece.len).sum();
+        assert_eq!(total, 400_000);
+        journal.close().await.unwrap();
+        let recovered = recover(&disk, two_segments()).await;
+        recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+        recovered.journal.check_invariants();
+    });
+}

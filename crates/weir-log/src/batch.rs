@@ -1,0 +1,213 @@
+//! Batches: writes in acknowledgement order, gathered until they make an object.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_extent::{ExtentMap, Target};
+use weir_journal::{JournalPos, PieceKind, PlacedPiece};
+
+use crate::format::object::ExtentKind;
+use crate::ids::WriteMark;
+use crate::limits::{EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX};
+
+/// When a batch is sealed.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchLimits {
+    /// Payload bytes that make an object.
+    pub bytes: u64,
+    /// Longest time a write waits for its object to be sealed.
+    pub age: Duration,
+    /// To what `age` stretches while a volume only makes small objects.
+    pub age_small: Duration,
+    /// What a small object is, in bytes of payload.
+    pub small_bytes: u64,
+}
+
+impl Default for BatchLimits {
+    fn default() -> Self {
+        Self {
+            bytes: 8 << 20,
+            age: Duration::from_secs(5),
+            age_small: Duration::from_secs(60),
+            small_bytes: 256 << 10,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BatchPiece {
+    offset: u64,
+    len: u64,
+    target: Target,
+}
+
+/// A range of the volume after merging, and where its bytes are in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MergedExtent {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) kind: ExtentKind,
+    /// Of its first byte, for data.
+    pub(crate) position: JournalPos,
+}
+
+/// Writes that will be one object.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pieces: Vec<BatchPiece>,
+    pub(crate) payload_bytes: u64,
+    journal_bytes: u64,
+    pub(crate) first: WriteMark,
+    pub(crate) last: WriteMark,
+    pub(crate) opened_at: Instant,
+    pub(crate) volume_size: u64,
+}
+
+/// Journal bytes per payload byte of a batch before it is sealed anyway: tiny writes and discards take journal space
+/// without filling a batch.
+const JOURNAL_SHARE_MAX: u64 = 8;
+
+/// Journal bytes that a piece costs beyond its payload: its entry in the record's extent table.
+const PIECE_JOURNAL_BYTES: u64 = 64;
+
+impl Batch {
+    /// A batch that begins with `piece`.
+    pub(crate) fn begin(piece: &PlacedPiece, volume_size: u64) -> Self {
+        let first = WriteMark { epoch: piece.epoch, write: piece.write };
+        let mut batch = Self {
+            pieces: Vec::new(),
+            payload_bytes: 0,
+            journal_bytes: 0,
+            first,
+            last: first,
+            opened_at: Instant::now(),
+            volume_size,
+        };
+        batch.push(piece);
+        batch
+    }
+
+    /// Adds the next acknowledged piece.
+    pub(crate) fn push(&mut self, piece: &PlacedPiece) {
+        let mark = WriteMark { epoch: piece.epoch, write: piece.write };
+        assert!(mark >= self.last, "a batch takes writes in acknowledgement order");
+        self.last = mark;
+        self.journal_bytes += PIECE_JOURNAL_BYTES;
+        let target = match piece.kind {
+            PieceKind::Data => {
+                self.payload_bytes += piece.len;
+                self.journal_bytes += piece.len;
+                Target::Linear(piece.position.0)
+            }
+            PieceKind::Zero => Target::Fixed(ExtentKindCode::ZERO),
+            PieceKind::Discard => Target::Fixed(ExtentKindCode::DISCARD),
+            PieceKind::Poison => Target::Fixed(ExtentKindCode::POISON),
+        };
+        if piece.len > 0 {
+            self.pieces.push(BatchPiece { offset: piece.offset, len: piece.len, target });
+        }
+    }
+
+    /// Whether the batch must not grow any further.
+    pub(crate) fn is_full(&self, limits: &BatchLimits) -> bool {
+        self.payload_bytes >= limits.bytes
+            || self.pieces.len() >= PIECES_PER_BATCH_MAX
+            || self.journal_bytes >= limits.bytes.saturating_mul(JOURNAL_SHARE_MAX)
+    }
+
+    /// When the batch has waited long enough, given whether the last object was small.
+    pub(crate) fn due_at(&self, limits: &BatchLimits, last_was_small: bool) -> Instant {
+        let stretch = last_was_small && self.payload_bytes < limits.small_bytes;
+        self.opened_at + if stretch { limits.age_small.max(limits.age) } else { limits.age }
+    }
+
+    /// The extents of the object: sorted, without overlap, each byte once.
+    pub(crate) fn merge(&self) -> Vec<MergedExtent> {
+        let mut map = ExtentMap::new();
+        for piece in &self.pieces {
+            map.insert(piece.offset, piece.len, piece.target, |_| {});
+        }
+        let mut merged = Vec::new();
+        for mapping in map.iter_range(0, i64::MAX as u64) {
+            let (kind, position) = match mapping.target {
+                Target::Linear(position) => (ExtentKind::Data, position),
+                Target::Fixed(ExtentKindCode::ZERO) => (ExtentKind::Zero, 0),
+                Target::Fixed(ExtentKindCode::DISCARD) => (ExtentKind::Discard, 0),
+                Target::Fixed(_) => (ExtentKind::Poison, 0),
+            };
+            let position = JournalPos(position);
+            let end = mapping.offset + mapping.len;
+            let mut offset = mapping.offset;
+            while offset < end {
+                let len = (end - offset).min(EXTENT_BYTES_MAX);
+                merged.push(MergedExtent { offset, len, kind, position });
+                offset += len;
+            }
+        }
+        merged
+    }
+}
+
+struct ExtentKindCode;
+
+impl ExtentKindCode {
+    const ZERO: u64 = 1;
+    const DISCARD: u64 = 2;
+    const POISON: u64 = 3;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_journal::{Epoch, RecordSeq, WriteNumber};
+
+    fn piece(write: u64, offset: u64, len: u64, kind: PieceKind) -> PlacedPiece {
+        PlacedPiece {
+            epoch: Epoch(1),
+            record: RecordSeq(write),
+            write: WriteNumber(write),
+            offset,
+            len,
+            kind,
+            position: JournalPos(write * 100_000),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_overwritten_byte_is_sent_once_and_extents_are_sorted() {
+        let mut batch = Batch::begin(&piece(1, 8192, 4096, PieceKind::Data), 1 << 20);
+        batch.push(&piece(2, 0, 4096, PieceKind::Data));
+        batch.push(&piece(3, 9000, 100, PieceKind::Data));
+        batch.push(&piece(4, 0, 10, PieceKind::Discard));
+        let merged = batch.merge();
+        let shape: Vec<_> = merged.iter().map(|m| (m.offset, m.len, m.kind)).collect();
+        assert_eq!(
+            shape,
+            [
+                (0, 10, ExtentKind::Discard),
+                (10, 4086, ExtentKind::Data),
+                (8192, 808, ExtentKind::Data),
+                (9000, 100, ExtentKind::Data),
+                (9100, 3188, ExtentKind::Data),
+            ]
+        );
+        assert_eq!(merged[1].position, JournalPos(200_010));
+        assert_eq!(batch.last.write, WriteNumber(4));
+    }
+
+    #[tokio::test]
+    async fn a_discard_of_the_largest_volume_is_cut_to_what_an_extent_can_say() {
+        let all = crate::limits::VOLUME_BYTES_MAX;
+        let merged = Batch::begin(&piece(1, 0, all, PieceKind::Discard), all).merge();
+        assert_eq!(merged.iter().map(|m| m.len).sum::<u64>(), all);
+        assert!(merged.iter().all(|m| m.len <= EXTENT_BYTES_MAX));
+        assert!(merged.len() < 300);
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "acknowledgement order")]
+    async fn a_batch_refuses_writes_out_of_order() {
+        let mut batch = Batch::begin(&piece(2, 0, 1, PieceKind::Data), 10);
+        batch.push(&piece(1, 0, 1, PieceKind::Data));
+    }
+}

@@ -1,0 +1,355 @@
+//! The volumes of a store: their names, and what can be done with them while nobody has them open.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use weir_device::{Env, VolumeId};
+use weir_store::{Put, RetryPolicy, Store, StoreError};
+
+use crate::error::LogError;
+use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest, NameRecord, VolumeState};
+use crate::ids::ObjectId;
+use crate::limits::VOLUME_BYTES_MAX;
+use crate::manifests::{self, ManifestWriter};
+
+/// Prefix of all names.
+const NAMES: &str = "names/";
+
+/// Longest name in bytes: fits a file name with room for a suffix, and a socket path.
+const NAME_BYTES_MAX: usize = 64;
+
+/// How long a verb goes on retrying a failing store before it says so.
+const VERB_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The name of a volume: 1 to 64 of `A-Z a-z 0-9 . _ -`, beginning with a letter or a digit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct VolumeName(String);
+
+impl VolumeName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`LogError::Name`] saying which rule it breaks.
+    pub fn new(name: &str) -> Result<Self, LogError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let reason = if name.is_empty() {
+            "it is empty"
+        } else if name.len() > NAME_BYTES_MAX {
+            "it is longer than 64 bytes"
+        } else if !name.bytes().all(allowed) {
+            "only letters, digits, '.', '_' and '-' are allowed"
+        } else if !name.as_bytes()[0].is_ascii_alphanumeric() {
+            "it must begin with a letter or a digit"
+        } else {
+            return Ok(Self(name.to_owned()));
+        };
+        Err(LogError::Name { name: name.to_owned(), reason })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for VolumeName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One line of a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeSummary {
+    /// Name.
+    pub name: VolumeName,
+    /// Identity, 32 hex digits.
+    pub id: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Node that has it open for writing or did not close it, if any.
+    pub holder: Option<String>,
+}
+
+/// Everything a store knows of a volume without opening it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VolumeDetails {
+    /// As in a listing.
+    #[serde(flatten)]
+    pub summary: VolumeSummary,
+    /// Openings so far.
+    pub epoch: u64,
+    /// Sequence that the published checkpoint is as of.
+    pub checkpoint_as_of: Option<u64>,
+    /// Objects in the store.
+    pub objects: u64,
+    /// Their bytes.
+    pub object_bytes: u64,
+    /// Number of the newest manifest.
+    pub manifest: u64,
+}
+
+fn name_key(name: &VolumeName, number: u64) -> String {
+    format!("{NAMES}{name}/{number:016x}.json")
+}
+
+fn parse_name_key(key: &str) -> Option<(VolumeName, u64)> {
+    let (name, file) = key.strip_prefix(NAMES)?.split_once('/')?;
+    let digits = file.strip_suffix(".json")?;
+    if digits.len() != 16 {
+        return None;
+    }
+    Some((VolumeName::new(name).ok()?, u64::from_str_radix(digits, 16).ok()?))
+}
+
+/// Checks a size.
+///
+/// # Errors
+/// [`LogError::Size`] saying which rule it breaks.
+pub fn check_size(size: u64) -> Result<(), LogError> {
+    match size {
+        0 => Err(LogError::Size { size, reason: "it must be at least 1 byte" }),
+        1..=VOLUME_BYTES_MAX => Ok(()),
+        _ => Err(LogError::Size { size, reason: "the limit is 8 EiB less 4 KiB" }),
+    }
+}
+
+struct Verb<'a> {
+    store: &'a Store,
+    env: &'a Env,
+}
+
+impl Verb<'_> {
+    async fn retry<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut random = || self.env.random.next_u64();
+        let policy = RetryPolicy::reads();
+        self.store.retry(&policy, &mut random, Some(VERB_DEADLINE), attempt).await
+    }
+
+    fn nonce(&self) -> HexId {
+        let mut bytes = [0; 16];
+        self.env.random.fill(&mut bytes);
+        HexId(bytes)
+    }
+
+    async fn read_name(&self, key: &str) -> Result<NameRecord, LogError> {
+        let bytes = self.retry(|| self.store.get(key)).await?;
+        serde_json::from_slice(&bytes).map_err(|source| LogError::Json {
+            key: key.to_owned(),
+            store: self.store.url().to_owned(),
+            what: "a name record",
+            source,
+        })
+    }
+
+    /// The newest record of a name, with its number.
+    async fn newest_name(&self, name: &VolumeName) -> Result<Option<(u64, NameRecord)>, LogError> {
+        let prefix = format!("{NAMES}{name}/");
+        let listed = self.retry(|| self.store.list(&prefix, None)).await?;
+        let newest = listed.iter().filter_map(|l| parse_name_key(&l.key)).map(|(_, n)| n).max();
+        match newest {
+            Some(number) => Ok(Some((number, self.read_name(&name_key(name, number)).await?))),
+            None => Ok(None),
+        }
+    }
+
+    /// Publishes the next record of a name; `false` when somebody else was first.
+    async fn publish_name(
+        &self,
+        name: &VolumeName,
+        number: u64,
+        volume: Option<HexId>,
+    ) -> Result<bool, LogError> {
+        let record = NameRecord { format: MANIFEST_FORMAT, nonce: self.nonce(), volume };
+        let body = serde_json::to_vec_pretty(&record).expect("a name record has only string keys");
+        let body = Bytes::from(body);
+        let key = name_key(name, number);
+        match self.retry(|| self.store.put_create(&key, vec![body.clone()])).await? {
+            Put::Created => Ok(true),
+            Put::Exists => Ok(self.read_name(&key).await? == record),
+        }
+    }
+}
+
+/// Creates a volume of `size` bytes. It costs two small objects until something is written.
+///
+/// # Errors
+/// [`LogError::Exists`] when the name is taken, [`LogError::Size`], or what the store says.
+pub async fn create(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    size: u64,
+) -> Result<VolumeId, LogError> {
+    check_size(size)?;
+    let verb = Verb { store, env };
+    let exists = || LogError::Exists { name: name.to_string(), store: store.url().to_owned() };
+    let next = match verb.newest_name(name).await? {
+        Some((_, NameRecord { volume: Some(_), .. })) => return Err(exists()),
+        Some((number, _)) => number + 1,
+        None => 1,
+    };
+    let id = VolumeId(verb.nonce().0);
+    let manifest = Manifest {
+        format: MANIFEST_FORMAT,
+        number: 0,
+        nonce: HexId([0; 16]),
+        volume: id.into(),
+        name: name.to_string(),
+        size,
+        state: VolumeState::Active,
+        written_at: 0,
+        epochs: Vec::new(),
+        holder: None,
+        checkpoint: None,
+        lineage: Vec::new(),
+        snapshots: Vec::new(),
+        pending_deletions: Vec::new(),
+    };
+    // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
+    ManifestWriter::new(store.clone(), id, manifest)
+        .publish(env, &RetryPolicy::reads(), |_| {})
+        .await?;
+    if !verb.publish_name(name, next, Some(id.into())).await? {
+        return Err(exists());
+    }
+    Ok(id)
+}
+
+/// The volume of a name.
+///
+/// # Errors
+/// [`LogError::NoSuchVolume`], or what the store says.
+pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeId, LogError> {
+    match (Verb { store, env }).newest_name(name).await? {
+        Some((_, NameRecord { volume: Some(id), .. })) => Ok(VolumeId(id.0)),
+        _ => Err(LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() }),
+    }
+}
+
+/// All volumes of a store, by name.
+///
+/// # Errors
+/// What the store says.
+pub async fn list(store: &Store, env: &Env) -> Result<Vec<VolumeSummary>, LogError> {
+    let verb = Verb { store, env };
+    let listed = verb.retry(|| store.list(NAMES, None)).await?;
+    let mut newest: BTreeMap<VolumeName, u64> = BTreeMap::new();
+    for (name, number) in listed.iter().filter_map(|l| parse_name_key(&l.key)) {
+        let entry = newest.entry(name).or_insert(number);
+        *entry = (*entry).max(number);
+    }
+    let mut summaries = Vec::new();
+    for (name, number) in newest {
+        let record = verb.read_name(&name_key(&name, number)).await?;
+        if let Some(id) = record.volume {
+            let manifest = manifests::newest(store, env, VolumeId(id.0)).await?;
+            summaries.push(summary_of(name, &manifest));
+        }
+    }
+    Ok(summaries)
+}
+
+fn summary_of(name: VolumeName, manifest: &Manifest) -> VolumeSummary {
+    VolumeSummary {
+        name,
+        id: manifest.volume.into(),
+        size_bytes: manifest.size,
+        holder: manifest.holder.as_ref().map(|h| h.node.clone()),
+    }
+}
+
+/// What the store knows of a volume.
+///
+/// # Errors
+/// [`LogError::NoSuchVolume`], or what the store says.
+pub async fn show(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeDetails, LogError> {
+    let id = find(store, env, name).await?;
+    let manifest = manifests::newest(store, env, id).await?;
+    let verb = Verb { store, env };
+    let prefix = ObjectId::prefix(id);
+    let objects = verb.retry(|| store.list(&prefix, None)).await?;
+    Ok(VolumeDetails {
+        epoch: manifest.newest_epoch().0,
+        checkpoint_as_of: manifest.checkpoint.map(|c| c.as_of),
+        objects: objects.len() as u64,
+        object_bytes: objects.iter().map(|o| o.size).sum(),
+        manifest: manifest.number,
+        summary: summary_of(name.clone(), &manifest),
+    })
+}
+
+/// Deletes a volume that nobody has open: the manifest says so first, then the name goes, then the objects. A deletion
+/// that was interrupted goes on when it is asked for again. `progress` hears of objects gone and objects in all.
+///
+/// # Errors
+/// [`LogError::Held`] while a node has it open (or did not close it) unless `take_over`; [`LogError::NoSuchVolume`].
+pub async fn delete(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    take_over: bool,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<(), LogError> {
+    let verb = Verb { store, env };
+    let gone = || LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() };
+    let Some((number, NameRecord { volume: Some(id), .. })) = verb.newest_name(name).await? else {
+        return Err(gone());
+    };
+    let id = VolumeId(id.0);
+    let manifest = manifests::newest(store, env, id).await?;
+    if let Some(holder) = manifest.holder.as_ref().filter(|_| !take_over) {
+        let journal = weir_journal::JournalId(holder.journal.0);
+        return Err(LogError::Held { volume: id, holder: journal, node: holder.node.clone() });
+    }
+    if manifest.state != VolumeState::Deleted {
+        let mut writer = ManifestWriter::new(store.clone(), id, manifest);
+        writer.publish(env, &RetryPolicy::reads(), |m| m.state = VolumeState::Deleted).await?;
+    }
+    let prefix = ObjectId::prefix(id);
+    let objects = verb.retry(|| store.list(&prefix, None)).await?;
+    let total = objects.len() as u64;
+    for (done, object) in (1..).zip(&objects) {
+        verb.retry(|| store.delete(&object.key)).await?;
+        progress(done, total);
+    }
+    verb.publish_name(name, number + 1, None).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_rules() {
+        for good in ["a", "demo", "db-1.main_2", "0", &"x".repeat(64)] {
+            assert!(VolumeName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "../x", "-rf", "a b", "na\u{ef}ve", &"x".repeat(65)] {
+            assert!(VolumeName::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn name_keys_read_back() {
+        let name = VolumeName::new("demo").unwrap();
+        assert_eq!(parse_name_key(&name_key(&name, 3)), Some((name, 3)));
+        assert_eq!(parse_name_key("names/demo/3.json"), None);
+    }
+
+    #[test]
+    fn sizes_follow_the_rules() {
+        assert!(check_size(0).is_err());
+        assert!(check_size(1).is_ok());
+        assert!(check_size(VOLUME_BYTES_MAX).is_ok());
+        assert!(check_size(u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! Closing a volume, and what it says of itself.
+
+use std::rc::Rc;
+
+use serde::Serialize;
+use weir_device::DeviceError;
+use weir_store::RetryPolicy;
+
+use crate::commit;
+use crate::error::LogError;
+use crate::volume::{LogVolume, Shared};
+
+/// How a close ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Everything is in the store; any node can open the volume without its journal.
+    Clean,
+    /// The store did not take everything in time; the rest is safe in the local journal, and goes on at the next
+    /// opening here.
+    LocalOnly,
+}
+
+/// A volume at a glance. Counts and bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct VolumeStatus {
+    /// Size of the volume in bytes.
+    pub size_bytes: u64,
+    /// Epoch of this opening.
+    pub epoch: u64,
+    /// Writes acknowledged, by number.
+    pub acked_write: u64,
+    /// Writes in the committed prefix, by number.
+    pub committed_write: u64,
+    /// Last object of the committed prefix.
+    pub committed_sequence: u64,
+    /// Sequence that the newest published checkpoint is as of.
+    pub checkpoint_as_of: Option<u64>,
+    /// Bytes of the journal that no object holds yet.
+    pub journal_used_bytes: u64,
+    /// Bytes that the journal can hold.
+    pub journal_capacity_bytes: u64,
+    /// Payload copies of the journal in memory, in bytes.
+    pub journal_resident_bytes: u64,
+    /// Acknowledged payload bytes that wait in open and sealed batches.
+    pub batched_bytes: u64,
+    /// Object PUTs in flight.
+    pub puts_in_flight: u64,
+    /// Objects written by this opening.
+    pub objects_written: u64,
+    /// Checkpoints published by this opening.
+    pub checkpoints_published: u64,
+    /// Entries of the object map.
+    pub map_extents: u64,
+    /// Memory of object map and overlay, in bytes.
+    pub map_bytes: u64,
+    /// Entries of the overlay.
+    pub overlay_extents: u64,
+    /// Bytes of objects that are live.
+    pub live_bytes: u64,
+    /// Payload bytes of all objects.
+    pub object_bytes: u64,
+    /// Why the volume takes no writes, if it does not.
+    pub failure: Option<String>,
+    /// What the uploader struggles with, if it does.
+    pub upload_note: Option<String>,
+}
+
+impl LogVolume {
+    /// The volume at a glance.
+    #[must_use]
+    pub fn status(&self) -> VolumeStatus {
+        let shared = &self.shared;
+        let journal = shared.journal.status();
+        let state = shared.state.borrow();
+        let (live_bytes, object_bytes) = state.objects.live();
+        let sealed: u64 = state.sealed.iter().map(|b| b.payload_bytes).sum();
+        let map_bytes = state.objects.map.heap_bytes() + state.overlay.heap_bytes();
+        VolumeStatus {
+            size_bytes: state.size,
+            epoch: shared.epoch.0,
+            acked_write: state.acked.write.0,
+            committed_write: state.committed.write.0,
+            committed_sequence: state.pipeline.committed().0,
+            checkpoint_as_of: state.published.map(|c| c.as_of),
+            journal_used_bytes: journal.bytes_used,
+            journal_capacity_bytes: journal.bytes_capacity,
+            journal_resident_bytes: journal.resident_bytes as u64,
+            batched_bytes: sealed + state.batch.as_ref().map_or(0, |b| b.payload_bytes),
+            puts_in_flight: state.pipeline.in_flight() as u64,
+            objects_written: state.objects_written,
+            checkpoints_published: state.checkpoints_published,
+            map_extents: state.objects.map.extents(),
+            map_bytes: map_bytes as u64,
+            overlay_extents: state.overlay.extents(),
+            live_bytes,
+            object_bytes,
+            failure: state.failure.as_ref().map(ToString::to_string),
+            upload_note: state.upload_note.clone(),
+        }
+    }
+
+    /// Closes the volume: everything acknowledged goes to the store, a checkpoint is published and the volume is
+    /// marked as free. Where the store does not take it within the deadline, the journal keeps it.
+    ///
+    /// # Errors
+    /// The failure that stopped the volume, or what the journal says; nothing acknowledged is lost by it.
+    pub async fn close(&self) -> Result<Closed, DeviceError> {
+        let shared = &self.shared;
+        shared.check_failure()?;
+        shared.closing.set(true);
+        shared.journal.flush().await.map_err(LogError::Journal)?;
+        let deadline = shared.options.close_deadline;
+        let clean = tokio::time::timeout(deadline, self.hand_over()).await;
+        let closed = match clean {
+            Ok(result) => result.map(|()| Closed::Clean)?,
+            Err(_) => Closed::LocalOnly,
+        };
+        shared.stopped.set(true);
+        shared.wake_all();
+        shared.journal.close().await.map_err(LogError::Journal)?;
+        Ok(closed)
+    }
+
+    async fn hand_over(&self) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        self.flush_remote().await?;
+        settle(shared).await?;
+        let newest = {
+            let state = shared.state.borrow();
+            let up_to_date = state.checkpoint.objects_since == 0;
+            up_to_date && state.published.is_some()
+        };
+        if !newest && shared.state.borrow().pipeline.committed().0 > 0 {
+            commit::begin_checkpoint(shared);
+            settle(shared).await?;
+        }
+        let mut manifest = shared.manifest.lock().await;
+        manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.holder = None).await?;
+        Ok(())
+    }
+}
+
+/// Waits until nothing is on its way and no checkpoint is under way.
+async fn settle(shared: &Rc<Shared>) -> Result<(), DeviceError> {
+    shared
+        .wait_for(|state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None => (state.all_committed() && !state.checkpoint.under_way).then_some(Ok(())),
+        })
+        .await
+}

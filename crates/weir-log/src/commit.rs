@@ -1,0 +1,177 @@
+//! The committed prefix: objects are applied to the map in order, journal space is released, checkpoints are begun and
+//! published.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_store::RetryPolicy;
+
+use crate::format::checkpoint::TableRecord;
+use crate::format::manifest::CheckpointRef;
+use crate::format::object::{ObjectHeader, ObjectKind};
+use crate::ids::ObjectId;
+use crate::limits::{APPLY_STEP_EXTENTS, TABLE_PIECE_ENTRIES};
+use crate::objects::{ApplyCursor, ObjectMap};
+use crate::volume::{Shared, State};
+
+/// Encoded bytes per extent of the map, to estimate what a checkpoint would write.
+const ENCODED_EXTENT_BYTES: u64 = 12;
+
+/// The committer task of a volume.
+pub(crate) async fn run(shared: Rc<Shared>) {
+    loop {
+        let mut stored = pin!(shared.stored.notified());
+        stored.as_mut().enable();
+        if shared.stopped.get() || shared.state.borrow().failure.is_some() {
+            return;
+        }
+        let next = shared.state.borrow_mut().pipeline.take_next();
+        match next {
+            Some(header) => commit(&shared, &header).await,
+            None => stored.await,
+        }
+    }
+}
+
+async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
+    if header.kind != ObjectKind::Checkpoint {
+        shared.fetcher.keep_frame_table(header);
+        let mut cursor = ApplyCursor::default();
+        while !apply_step(&mut shared.state.borrow_mut(), header, &mut cursor) {
+            // Reads go on meanwhile: what is half applied is still covered by the overlay.
+            tokio::task::yield_now().await;
+        }
+    }
+    let begin = {
+        let mut guard = shared.state.borrow_mut();
+        let state = &mut *guard;
+        state.pipeline.on_applied(header.id.seq);
+        if header.kind == ObjectKind::Data {
+            state.checkpoint.objects_since += 1;
+            state.objects_written += 1;
+            state.committed = header.last_write;
+            state.checkpoint.bytes_since += header.payload_len();
+        }
+        checkpoint_is_due(shared, state)
+    };
+    if header.kind == ObjectKind::Data {
+        shared.journal.release(header.last_write.write);
+    }
+    if header.root.is_some() {
+        let as_of = shared.state.borrow().checkpoint_as_of;
+        publish_in_background(shared, header.id, as_of);
+    }
+    if begin {
+        begin_checkpoint(shared);
+    }
+    shared.progress.notify_waiters();
+    shared.work.notify_one();
+}
+
+fn apply_step(state: &mut State, header: &ObjectHeader, cursor: &mut ApplyCursor) -> bool {
+    let State { objects, checkpoint, .. } = state;
+    objects.apply_step(header, cursor, APPLY_STEP_EXTENTS, |map, offset, len| {
+        checkpoint.before_change(map, offset, len);
+    })
+}
+
+fn checkpoint_is_due(shared: &Shared, state: &State) -> bool {
+    let limits = &shared.options.checkpoint;
+    let since = &state.checkpoint;
+    let map_bytes = state.objects.map.extents() * ENCODED_EXTENT_BYTES;
+    let worth_it = since.bytes_since >= map_bytes.saturating_mul(limits.data_per_map_byte);
+    let due = since.objects_since >= limits.objects_max
+        || (since.objects_since >= limits.objects_min && worth_it);
+    due && !since.under_way
+}
+
+/// Begins a checkpoint as of the committed sequence. Call between two objects.
+pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
+    {
+        let mut guard = shared.state.borrow_mut();
+        let state = &mut *guard;
+        let (as_of, committed) = (state.pipeline.committed(), state.committed);
+        state.checkpoint_as_of = as_of.0;
+        let first_piece = state.checkpoint.table_pieces_full();
+        let (table_entries, pieces) = table_pieces(&state.objects, first_piece);
+        state.checkpoint.begin(
+            &mut state.objects.map,
+            as_of,
+            committed,
+            state.size,
+            table_entries,
+            pieces,
+        );
+    }
+    let env = shared.env.clone();
+    env.spawn_local(encode_checkpoint(Rc::clone(shared)));
+}
+
+/// The pieces of the object table from `first_piece` on: older ones are full and never change.
+fn table_pieces(objects: &ObjectMap, first_piece: u64) -> (u64, Vec<(u64, Vec<TableRecord>)>) {
+    let entries = objects.table_len();
+    let end = entries.div_ceil(TABLE_PIECE_ENTRIES);
+    let pieces = (first_piece..end)
+        .map(|n| (n, objects.table_records(n * TABLE_PIECE_ENTRIES, TABLE_PIECE_ENTRIES)))
+        .collect();
+    (entries, pieces)
+}
+
+async fn encode_checkpoint(shared: Rc<Shared>) {
+    loop {
+        let done = {
+            let mut guard = shared.state.borrow_mut();
+            let State { objects, checkpoint, .. } = &mut *guard;
+            checkpoint.encode_step(&objects.map)
+        };
+        if done {
+            break;
+        }
+        tokio::task::yield_now().await;
+        if shared.stopped.get() {
+            return;
+        }
+    }
+    {
+        let mut state = shared.state.borrow_mut();
+        let chunks = state.checkpoint.finish().pack(shared.options.batch.bytes);
+        state.chunks.extend(chunks);
+    }
+    shared.work.notify_one();
+}
+
+fn publish_in_background(shared: &Rc<Shared>, root: ObjectId, as_of: u64) {
+    let checkpoint = CheckpointRef { sequence: root.seq.0, epoch: root.epoch.0, as_of };
+    let env = shared.env.clone();
+    env.spawn_local(publish(Rc::clone(shared), checkpoint));
+}
+
+/// A checkpoint counts once its root is in the committed prefix and a manifest version names it.
+pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
+    let published = {
+        let mut manifest = shared.manifest.lock().await;
+        manifest
+            .publish(&shared.env, &RetryPolicy::forever(), |m| m.checkpoint = Some(checkpoint))
+            .await
+    };
+    if let Err(error) = published {
+        shared.fail(error);
+        return;
+    }
+    let void = {
+        let mut state = shared.state.borrow_mut();
+        state.checkpoint.under_way = false;
+        state.published = Some(checkpoint);
+        state.checkpoints_published += 1;
+        std::mem::take(&mut state.void_objects)
+    };
+    if !void.is_empty() {
+        let seed = shared.env.random.next_u64();
+        let deleted = crate::upload::delete_void(shared.store.clone(), void, seed);
+        drop(shared.env.background(deleted));
+    }
+    shared.progress.notify_waiters();
+    // A checkpoint may have become due while this one was under way.
+    shared.stored.notify_one();
+}

@@ -1,0 +1,191 @@
+//! What can go wrong with a log volume, with the fields an operator needs and what to do next.
+
+use weir_device::{DeviceError, ErrorKind, VolumeId};
+use weir_disk::DiskError;
+use weir_journal::{Epoch, JournalError, JournalId};
+use weir_store::StoreError;
+
+use crate::format::DecodeError;
+use crate::ids::ObjectId;
+
+/// An error of the log volume or of the catalog of a store.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// A name outside the rules.
+    #[error("volume name {name:?} is not valid: {reason}")]
+    Name {
+        /// The name as given.
+        name: String,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+    /// A size outside the rules.
+    #[error("a volume of {size} bytes is not possible: {reason}")]
+    Size {
+        /// The size as given, in bytes.
+        size: u64,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+    /// No volume of that name.
+    #[error("there is no volume {name:?} in {store}")]
+    NoSuchVolume {
+        /// The name as given.
+        name: String,
+        /// URL of the store.
+        store: String,
+    },
+    /// The name is taken.
+    #[error("volume {name:?} exists already in {store}")]
+    Exists {
+        /// The name as given.
+        name: String,
+        /// URL of the store.
+        store: String,
+    },
+    /// The volume was deleted.
+    #[error("volume {volume} was deleted")]
+    Deleted {
+        /// The volume.
+        volume: VolumeId,
+    },
+    /// Another writer has taken the volume over.
+    #[error(
+        "volume {volume}: epoch {ours} was replaced by another writer ({evidence}); this one stopped"
+    )]
+    Fenced {
+        /// The volume.
+        volume: VolumeId,
+        /// Our epoch.
+        ours: Epoch,
+        /// What showed it.
+        evidence: String,
+    },
+    /// Another node, or a journal that is gone, holds the volume and may hold acknowledged writes.
+    #[error(
+        "volume {volume} is held by journal {holder} of {node}, which was not closed and may hold acknowledged \
+         writes that are not in the store yet; start it there, or pass --take-over to go on with what the store \
+         holds (a prefix of the acknowledged writes)"
+    )]
+    Held {
+        /// The volume.
+        volume: VolumeId,
+        /// The journal of the holder.
+        holder: JournalId,
+        /// Name of the holder's node.
+        node: String,
+    },
+    /// The local journal holds writes that nobody uploaded, but its volume went on elsewhere.
+    #[error(
+        "volume {volume}: the local journal {journal} holds {writes} writes that are not in the store, and the volume \
+         has been taken over since; pass --discard-journal to give them up"
+    )]
+    JournalSuperseded {
+        /// The volume.
+        volume: VolumeId,
+        /// The local journal.
+        journal: JournalId,
+        /// Writes that would be lost.
+        writes: u64,
+    },
+    /// The store lacks objects that the journal was already allowed to forget.
+    #[error(
+        "volume {volume}: the store holds the log up to {committed}, but the journal begins after it: objects are \
+         missing from {store}; restore them, or pass --accept-loss to go on without their writes"
+    )]
+    ObjectsMissing {
+        /// The volume.
+        volume: VolumeId,
+        /// Last write found in the store.
+        committed: String,
+        /// URL of the store.
+        store: String,
+    },
+    /// An object does not decode or fails a checksum.
+    #[error(
+        "object {object}: {source}; restore it from a copy of the store, or run `weir volume check`"
+    )]
+    Object {
+        /// The object.
+        object: ObjectId,
+        /// What is wrong with it.
+        #[source]
+        source: DecodeError,
+    },
+    /// A manifest or name record does not decode.
+    #[error("{key} in {store} cannot be read as {what}: {source}")]
+    Json {
+        /// Key of the record.
+        key: String,
+        /// URL of the store.
+        store: String,
+        /// What it should be.
+        what: &'static str,
+        /// The parser's finding.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Written by a newer Weir.
+    #[error(
+        "volume {volume}: {key} has format {found}, this Weir reads up to {known}; use a newer Weir"
+    )]
+    FormatTooNew {
+        /// The volume.
+        volume: VolumeId,
+        /// Key of the record.
+        key: String,
+        /// Version found.
+        found: u32,
+        /// Newest version known here.
+        known: u32,
+    },
+    /// A record in the store contradicts itself.
+    #[error("volume {volume}: {what}")]
+    Inconsistent {
+        /// The volume.
+        volume: VolumeId,
+        /// The contradiction.
+        what: String,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The journal failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A local file failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The worker threads went away in the middle of the work.
+    #[error("the node is shutting down")]
+    ShuttingDown,
+}
+
+impl LogError {
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Name { .. } | Self::Size { .. } => ErrorKind::Invalid,
+            Self::NoSuchVolume { .. } | Self::Deleted { .. } => ErrorKind::NotFound,
+            Self::Exists { .. } => ErrorKind::Exists,
+            Self::Fenced { .. } => ErrorKind::Fenced,
+            Self::Held { .. } | Self::JournalSuperseded { .. } => ErrorKind::Busy,
+            Self::ObjectsMissing { .. }
+            | Self::Object { .. }
+            | Self::Json { .. }
+            | Self::Inconsistent { .. } => ErrorKind::Corrupt,
+            Self::FormatTooNew { .. } => ErrorKind::Unsupported,
+            Self::Store(source) => source.kind(),
+            Self::Journal(source) => source.kind(),
+            Self::Disk(source) => source.kind(),
+            Self::ShuttingDown => ErrorKind::Unavailable,
+        }
+    }
+}
+
+impl From<LogError> for DeviceError {
+    fn from(error: LogError) -> Self {
+        Self::from_source(error.kind(), error)
+    }
+}

@@ -1,0 +1,286 @@
+//! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use weir_device::DeviceError;
+use weir_store::{RetryPolicy, Store, StoreError};
+
+use crate::cache::FrameKey;
+use crate::error::LogError;
+use crate::format::DecodeError;
+use crate::format::frame::{self, Codec, Frame};
+use crate::format::object::ObjectHeader;
+use crate::ids::ObjectId;
+use crate::limits::{FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
+use crate::upload::splitmix;
+use crate::volume::Shared;
+
+/// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
+const FRAME_TABLES_MAX: usize = 4096;
+
+/// Times that a body which fails its checksum is fetched again: it may have been damaged on the way only.
+const CORRUPT_ATTEMPTS_MAX: u32 = 3;
+
+/// Where the frames of one object are.
+#[derive(Debug)]
+pub(crate) struct FrameTable {
+    frames: Vec<(u64, Frame)>,
+}
+
+impl FrameTable {
+    fn of(header: &ObjectHeader) -> Self {
+        let mut at = header.header_len();
+        let place = |frame: &Frame| {
+            let start = at;
+            at += u64::from(frame.stored_len);
+            (start, *frame)
+        };
+        Self { frames: header.frames.iter().map(place).collect() }
+    }
+}
+
+type FrameResult = Result<Bytes, DeviceError>;
+type Waiters = Vec<oneshot::Sender<FrameResult>>;
+
+/// What is being fetched, and where frames are.
+#[derive(Debug, Default)]
+pub(crate) struct Fetcher {
+    in_flight: RefCell<BTreeMap<FrameKey, Waiters>>,
+    tables: RefCell<BTreeMap<ObjectId, Arc<FrameTable>>>,
+}
+
+impl Fetcher {
+    /// Keeps the frame table of an object that was just written.
+    pub(crate) fn keep_frame_table(&self, header: &ObjectHeader) {
+        self.insert_table(header.id, Arc::new(FrameTable::of(header)));
+    }
+
+    fn insert_table(&self, id: ObjectId, table: Arc<FrameTable>) {
+        let mut tables = self.tables.borrow_mut();
+        tables.insert(id, table);
+        if tables.len() > FRAME_TABLES_MAX {
+            // The lowest sequence: with a log, the least likely to be read next.
+            tables.pop_first();
+        }
+    }
+}
+
+/// The decoded frames `first..=last` of an object, in order.
+///
+/// # Errors
+/// What the store says once the read deadline is over, or that a frame is damaged.
+pub(crate) async fn frames(
+    shared: &Rc<Shared>,
+    object: ObjectId,
+    first: u32,
+    last: u32,
+) -> Result<Vec<Bytes>, DeviceError> {
+    let mut found: Vec<Option<Bytes>> = Vec::new();
+    let mut waiting = Vec::new();
+    let mut to_fetch: Vec<u32> = Vec::new();
+    {
+        let mut in_flight = shared.fetcher.in_flight.borrow_mut();
+        for index in first..=last {
+            let key = FrameKey { object, index };
+            let frame = shared.cache.get(&key);
+            if frame.is_none() {
+                let (sender, receiver) = oneshot::channel();
+                waiting.push((found.len(), receiver));
+                in_flight
+                    .entry(key)
+                    .or_insert_with(|| {
+                        to_fetch.push(index);
+                        Vec::new()
+                    })
+                    .push(sender);
+            }
+            found.push(frame);
+        }
+    }
+    for run in runs_of(&to_fetch) {
+        let task = fetch_run(Rc::clone(shared), object, run);
+        shared.env.spawn_local(task);
+    }
+    for (at, receiver) in waiting {
+        let gone = || DeviceError::from(LogError::ShuttingDown);
+        found[at] = Some(receiver.await.map_err(|_| gone())??);
+    }
+    Ok(found.into_iter().map(|f| f.expect("cached, or waited for")).collect())
+}
+
+/// Starts fetching frames that are neither cached nor on their way, without waiting for them.
+pub(crate) fn prefetch(shared: &Rc<Shared>, object: ObjectId, first: u32, last: u32) {
+    let mut to_fetch = Vec::new();
+    {
+        let mut in_flight = shared.fetcher.in_flight.borrow_mut();
+        for index in first..=last {
+            let key = FrameKey { object, index };
+            if !in_flight.contains_key(&key) && shared.cache.get(&key).is_none() {
+                in_flight.insert(key, Vec::new());
+                to_fetch.push(index);
+            }
+        }
+    }
+    for run in runs_of(&to_fetch) {
+        shared.env.spawn_local(fetch_run(Rc::clone(shared), object, run));
+    }
+}
+
+/// Cuts ascending frame indices into consecutive runs of at most [`FRAMES_PER_GET_MAX`].
+fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for index in indices {
+        match runs.last_mut() {
+            Some((first, last)) if *last + 1 == *index && index - *first < FRAMES_PER_GET_MAX => {
+                *last = *index;
+            }
+            _ => runs.push((*index, *index)),
+        }
+    }
+    runs
+}
+
+/// Fetches one run of frames and answers everybody who waits for one of them. Runs to its end whoever goes away.
+async fn fetch_run(shared: Rc<Shared>, object: ObjectId, (first, last): (u32, u32)) {
+    let result = get_run(&shared, object, first, last).await;
+    if let Err(error) = &result {
+        tracing::error!(volume = %shared.id, %object, first, last, %error, "object frames cannot be read");
+    }
+    for index in first..=last {
+        let key = FrameKey { object, index };
+        let frame = match &result {
+            Ok(frames) => {
+                let frame = frames[(index - first) as usize].clone();
+                shared.cache.insert(key, frame.clone());
+                Ok(frame)
+            }
+            Err(error) => Err(error.clone()),
+        };
+        let waiters = shared.fetcher.in_flight.borrow_mut().remove(&key);
+        for waiter in waiters.unwrap_or_default() {
+            // Whoever asked may have gone away.
+            let _ = waiter.send(frame.clone());
+        }
+    }
+}
+
+async fn get_run(
+    shared: &Shared,
+    object: ObjectId,
+    first: u32,
+    last: u32,
+) -> Result<Vec<Bytes>, DeviceError> {
+    let seed = shared.env.random.next_u64();
+    let known = shared.fetcher.tables.borrow().get(&object).cloned();
+    let (store, deadline) = (shared.store.clone(), shared.options.read_deadline);
+    let got = shared.env.background(async move {
+        let mut random = splitmix(seed);
+        let policy = RetryPolicy::reads();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let read = || get_frames(&store, object, known.clone(), first, last);
+            match store.retry(&policy, &mut random, Some(deadline), read).await? {
+                Ok(got) => return Ok(got),
+                Err(source) if attempt == CORRUPT_ATTEMPTS_MAX => {
+                    return Err(LogError::Object { object, source });
+                }
+                Err(source) => tracing::warn!(%object, %source, "fetching again"),
+            }
+        }
+    });
+    let (table, frames) = got.await.ok_or(LogError::ShuttingDown)??;
+    shared.fetcher.insert_table(object, table);
+    Ok(frames)
+}
+
+type Got = (Arc<FrameTable>, Vec<Bytes>);
+
+/// One attempt at a run of frames: the frame table where it is not known, then the frames. The outer error is the
+/// store's, the inner one says that bytes came but are not what was written.
+async fn get_frames(
+    store: &Store,
+    object: ObjectId,
+    known: Option<Arc<FrameTable>>,
+    first: u32,
+    last: u32,
+) -> Result<Result<Got, DecodeError>, StoreError> {
+    let table = match known {
+        Some(table) => table,
+        None => match get_header(store, object).await? {
+            Ok(header) => Arc::new(FrameTable::of(&header)),
+            Err(error) => return Ok(Err(error)),
+        },
+    };
+    let Some(places) = table.frames.get(first as usize..=last as usize) else {
+        let error = DecodeError::Field { what: "frame", field: "index", value: last.into() };
+        return Ok(Err(error));
+    };
+    let start = places[0].0;
+    let end = places.last().map_or(start, |(at, frame)| at + u64::from(frame.stored_len));
+    let body = store.get_range(&object.key(), start..end).await?;
+    let mut frames = Vec::with_capacity(places.len());
+    for (index, (at, entry)) in (first..=last).zip(places) {
+        let from = usize::try_from(at - start).expect("within one GET");
+        let Some(stored) = body.get(from..from + entry.stored_len as usize) else {
+            let (have, need) = (body.len() as u64, end - start);
+            return Ok(Err(DecodeError::Short { what: "frames", have, need }));
+        };
+        // A raw frame is copied out, so that one cached frame does not keep a whole GET in memory.
+        let stored = match entry.codec {
+            Codec::Raw if places.len() > 1 => Bytes::copy_from_slice(stored),
+            _ => body.slice(from..from + entry.stored_len as usize),
+        };
+        match frame::decode(&object, index, entry, stored) {
+            Ok(raw) => frames.push(raw),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok((table, frames)))
+}
+
+/// The header of an object, checked to be that object's.
+pub(crate) async fn get_header(
+    store: &Store,
+    object: ObjectId,
+) -> Result<Result<ObjectHeader, DecodeError>, StoreError> {
+    let key = object.key();
+    let (mut bytes, size) = store.get_head(&key, HEADER_GUESS_BYTES).await?;
+    let need = match ObjectHeader::peek_len(&bytes) {
+        Ok(len) => u64::from(len),
+        Err(error) => return Ok(Err(error)),
+    };
+    if need > size {
+        return Ok(Err(DecodeError::Short { what: "object", have: size, need }));
+    }
+    if need > bytes.len() as u64 {
+        bytes = store.get_range(&key, 0..need).await?;
+    }
+    let header = match ObjectHeader::decode(&bytes) {
+        Ok(header) => header,
+        Err(error) => return Ok(Err(error)),
+    };
+    if header.id != object {
+        let found = header.id.key();
+        return Ok(Err(DecodeError::Identity { what: "object header", found }));
+    }
+    Ok(Ok(header))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs_of;
+
+    #[test]
+    fn frames_are_fetched_in_consecutive_runs_of_bounded_length() {
+        assert_eq!(runs_of(&[1, 2, 3, 7, 9, 10]), [(1, 3), (7, 7), (9, 10)]);
+        let many: Vec<u32> = (0..40).collect();
+        assert_eq!(runs_of(&many), [(0, 15), (16, 31), (32, 39)]);
+        assert_eq!(runs_of(&[]), []);
+    }
+}

@@ -1,0 +1,190 @@
+//! Frames: the payload of an object in runs of 64 KiB, each raw or compressed, each with a checksum that covers its
+//! identity, so that a frame of another object, place or length never verifies. Page: `docs/formats/object.md`.
+
+use bytes::Bytes;
+
+use crate::format::{DecodeError, crc32c};
+use crate::ids::ObjectId;
+use crate::limits::FRAME_BYTES;
+
+/// How a frame's bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// As they are.
+    Raw,
+    /// One LZ4 block.
+    Lz4,
+    /// One Zstandard frame.
+    Zstd,
+}
+
+impl Codec {
+    /// Number on disk.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Raw => 0,
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+        }
+    }
+
+    /// From the number on disk.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Raw),
+            1 => Some(Self::Lz4),
+            2 => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// What the sealing of an object tries on its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Store raw.
+    None,
+    /// LZ4 where a sample shrinks by an eighth.
+    #[default]
+    Lz4,
+    /// Zstandard at level 1 where a sample shrinks by an eighth.
+    Zstd,
+}
+
+/// An entry of the frame table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Bytes in the object.
+    pub stored_len: u32,
+    /// Bytes of payload; [`FRAME_BYTES`] but for the last frame.
+    pub raw_len: u32,
+    /// CRC32C of identity and stored bytes.
+    pub crc: u32,
+    /// How it is stored.
+    pub codec: Codec,
+}
+
+fn frame_crc(object: &ObjectId, index: u32, raw_len: u32, codec: Codec, stored: &[u8]) -> u32 {
+    crc32c(&[
+        &object.stream.0,
+        &object.seq.0.to_le_bytes(),
+        &object.epoch.0.to_le_bytes(),
+        &index.to_le_bytes(),
+        &raw_len.to_le_bytes(),
+        &[codec.code()],
+        stored,
+    ])
+}
+
+fn shrinks_enough(stored: usize, raw: usize) -> bool {
+    stored <= raw - raw / 8
+}
+
+fn compress(compression: Compression, raw: &[u8]) -> Option<(Codec, Vec<u8>)> {
+    let (codec, stored) = match compression {
+        Compression::None => return None,
+        Compression::Lz4 => (Codec::Lz4, lz4_flex::block::compress(raw)),
+        Compression::Zstd => (Codec::Zstd, zstd::bulk::compress(raw, 1).ok()?),
+    };
+    shrinks_enough(stored.len(), raw.len()).then_some((codec, stored))
+}
+
+/// Encodes one frame.
+#[must_use]
+pub fn encode(
+    object: &ObjectId,
+    index: u32,
+    raw: Bytes,
+    compression: Compression,
+) -> (Frame, Bytes) {
+    let raw_len = u32::try_from(raw.len()).expect("a frame is at most 64 KiB");
+    assert!(raw_len <= FRAME_BYTES, "a frame is at most 64 KiB");
+    let (codec, stored) = match compress(compression, &raw) {
+        Some((codec, stored)) => (codec, Bytes::from(stored)),
+        None => (Codec::Raw, raw),
+    };
+    let stored_len = u32::try_from(stored.len()).expect("stored only where it shrinks");
+    let crc = frame_crc(object, index, raw_len, codec, &stored);
+    (Frame { stored_len, raw_len, crc, codec }, stored)
+}
+
+/// Whether a sample of the payload (the frames at its begin, middle and end) shrinks by an eighth.
+#[must_use]
+pub fn sample_shrinks(frames: &[Bytes], compression: Compression) -> bool {
+    if compression == Compression::None || frames.is_empty() {
+        return false;
+    }
+    let picks = [0, frames.len() / 2, frames.len() - 1];
+    let shrunk = picks.iter().filter(|i| compress(compression, &frames[**i]).is_some()).count();
+    shrunk >= 2
+}
+
+/// Verifies and decodes one frame.
+///
+/// # Errors
+/// [`DecodeError::Checksum`] or [`DecodeError::Decompress`] when the stored bytes are not those that were written.
+pub fn decode(
+    object: &ObjectId,
+    index: u32,
+    frame: &Frame,
+    stored: Bytes,
+) -> Result<Bytes, DecodeError> {
+    let computed = frame_crc(object, index, frame.raw_len, frame.codec, &stored);
+    if computed != frame.crc && !weir_device::mutant("no_frame_crc") {
+        return Err(DecodeError::Checksum { what: "a frame", stored: frame.crc, computed });
+    }
+    let raw_len = usize::try_from(frame.raw_len).expect("at most 64 KiB");
+    let raw = match frame.codec {
+        Codec::Raw => stored,
+        Codec::Lz4 => Bytes::from(
+            lz4_flex::block::decompress(&stored, raw_len)
+                .map_err(|_| DecodeError::Decompress { index })?,
+        ),
+        Codec::Zstd => Bytes::from(
+            zstd::bulk::decompress(&stored, raw_len)
+                .map_err(|_| DecodeError::Decompress { index })?,
+        ),
+    };
+    if raw.len() == raw_len { Ok(raw) } else { Err(DecodeError::Decompress { index }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ObjectSeq;
+    use weir_device::VolumeId;
+    use weir_journal::Epoch;
+
+    fn object(seq: u64) -> ObjectId {
+        ObjectId { stream: VolumeId([1; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) }
+    }
+
+    #[test]
+    fn frames_come_back_under_every_compression() {
+        let text = Bytes::from(b"weir holds the water back ".repeat(1000));
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let (frame, stored) = encode(&object(1), 3, text.clone(), compression);
+            assert_eq!(compression == Compression::None, frame.codec == Codec::Raw);
+            assert_eq!(decode(&object(1), 3, &frame, stored).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn bytes_that_do_not_shrink_stay_raw() {
+        let mut next = crate::upload::splitmix(1);
+        let noise: Vec<u8> = (0..4096).map(|_| next().to_le_bytes()[0]).collect();
+        let (frame, _) = encode(&object(1), 0, Bytes::from(noise), Compression::Lz4);
+        assert_eq!(frame.codec, Codec::Raw);
+    }
+
+    #[test]
+    fn a_frame_of_another_object_or_place_does_not_verify() {
+        let (frame, stored) = encode(&object(1), 0, Bytes::from_static(b"data"), Compression::None);
+        assert!(decode(&object(2), 0, &frame, stored.clone()).is_err());
+        assert!(decode(&object(1), 1, &frame, stored.clone()).is_err());
+        assert!(decode(&object(1), 0, &frame, Bytes::from_static(b"Data")).is_err());
+        assert!(decode(&object(1), 0, &frame, stored).is_ok());
+    }
+}

@@ -1,0 +1,79 @@
+//! Frozen bytes: what version 1 looks like, for ever. A change here is a new version of the format.
+
+use bytes::Bytes;
+use weir_device::VolumeId;
+use weir_journal::{Epoch, WriteNumber};
+
+use crate::format::frame::Compression;
+use crate::format::object::{
+    self, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
+};
+use crate::ids::{ObjectId, ObjectSeq, WriteMark};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn mark(epoch: u64, write: u64) -> WriteMark {
+    WriteMark { epoch: Epoch(epoch), write: WriteNumber(write) }
+}
+
+fn spec(kind: ObjectKind) -> ObjectSpec {
+    let stream = VolumeId(*b"0123456789abcdef");
+    ObjectSpec {
+        id: ObjectId { stream, seq: ObjectSeq(7), epoch: Epoch(2) },
+        kind,
+        first_write: mark(1, 40),
+        last_write: mark(2, 43),
+        volume_size: 1 << 30,
+        salt: [0x5a; 16],
+        root: None,
+        extents: vec![
+            ObjectExtent { offset: 4096, len: 5, kind: ExtentKind::Data },
+            ObjectExtent { offset: 8192, len: 1 << 20, kind: ExtentKind::Discard },
+        ],
+        streams: Vec::new(),
+        sources: Vec::new(),
+    }
+}
+
+fn object(kind: ObjectKind) -> Vec<u8> {
+    let mut spec = spec(kind);
+    if kind == ObjectKind::Gc {
+        spec.streams = vec![spec.id.stream];
+        let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
+        spec.sources = vec![source; 2];
+    }
+    object::encode(spec, &[Bytes::from_static(b"water")], Compression::None).parts.concat()
+}
+
+#[test]
+fn object_version_1_is_frozen() {
+    let expected = include_str!("../../testdata/v1/object.hex").replace(char::is_whitespace, "");
+    assert_eq!(hex(&object(ObjectKind::Data)), expected);
+}
+
+#[test]
+fn the_documented_example_is_the_frozen_object() {
+    let page = include_str!("../../../../docs/formats/object.md").replace(char::is_whitespace, "");
+    let expected = include_str!("../../testdata/v1/object.hex").replace(char::is_whitespace, "");
+    assert!(page.contains(&expected), "docs/formats/object.md shows the bytes of testdata/v1");
+}
+
+#[test]
+fn headers_read_back_and_refuse_every_truncation_and_every_flipped_bit() {
+    for kind in [ObjectKind::Data, ObjectKind::Gc] {
+        let bytes = object(kind);
+        let header = ObjectHeader::decode(&bytes).unwrap();
+        assert_eq!(header.kind, kind);
+        assert_eq!(header.last_write, mark(2, 43));
+        assert_eq!(header.payload_len(), 5);
+        let len = usize::try_from(header.header_len()).unwrap();
+        assert!((0..len).all(|n| ObjectHeader::decode(&bytes[..n]).is_err()));
+        for bit in 0..len * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(ObjectHeader::decode(&flipped).is_err(), "bit {bit} is covered");
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! Log objects: a header with the extents it carries, then frames. Page: `docs/formats/object.md`.
+
+use bytes::Bytes;
+use weir_device::VolumeId;
+use weir_journal::{Epoch, WriteNumber};
+
+use crate::format::frame::{self, Codec, Compression, Frame};
+use crate::format::{DecodeError, Reader, crc32c};
+use crate::ids::{ObjectId, ObjectSeq, WriteMark};
+use crate::limits::{EXTENTS_PER_OBJECT_MAX, FRAME_BYTES, HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
+
+const WHAT: &str = "object header";
+const MAGIC: [u8; 4] = *b"WOBJ";
+const VERSION: u16 = 1;
+
+/// Bytes of the header before its tables.
+pub const FIXED_BYTES: usize = 208;
+const FRAME_ENTRY_BYTES: usize = 16;
+const EXTENT_ENTRY_BYTES: usize = 16;
+const STREAM_ENTRY_BYTES: usize = 16;
+const SOURCE_ENTRY_BYTES: usize = 24;
+/// Where the header checksum begins to cover: after magic, version, kind and the checksum itself.
+const CRC_FROM: usize = 12;
+/// Where the digest stands in the fixed part.
+const DIGEST_AT: usize = 128;
+
+/// What an object is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ObjectKind {
+    /// A batch of writes.
+    Data,
+    /// Live data copied by the collector.
+    Gc,
+    /// Pieces of a checkpoint.
+    Checkpoint,
+}
+
+impl ObjectKind {
+    fn code(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::Gc => 2,
+            Self::Checkpoint => 3,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Data),
+            2 => Some(Self::Gc),
+            3 => Some(Self::Checkpoint),
+            _ => None,
+        }
+    }
+}
+
+/// What an extent of an object does to the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExtentKind {
+    /// Its bytes are the next ones of the payload.
+    Data,
+    /// Zeroes, provisioned.
+    Zero,
+    /// Given up: reads as zeroes.
+    Discard,
+    /// Lost to damage: reads fail until overwritten.
+    Poison,
+}
+
+impl ExtentKind {
+    fn code(self) -> u8 {
+        match self {
+            Self::Data => 0,
+            Self::Zero => 1,
+            Self::Discard => 2,
+            Self::Poison => 3,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Data),
+            1 => Some(Self::Zero),
+            2 => Some(Self::Discard),
+            3 => Some(Self::Poison),
+            _ => None,
+        }
+    }
+}
+
+/// A range of the volume that an object sets. Extents are sorted by offset and do not overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectExtent {
+    /// First byte on the volume.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What it does.
+    pub kind: ExtentKind,
+}
+
+/// Where an extent of a gc object was copied from. It applies only where the map still points there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcSource {
+    /// Index into the header's stream table.
+    pub stream: u32,
+    /// Payload offset in the source object.
+    pub payload_offset: u32,
+    /// Sequence of the source object.
+    pub seq: ObjectSeq,
+    /// Epoch of the source object.
+    pub epoch: Epoch,
+}
+
+/// A decoded header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectHeader {
+    /// What names the object.
+    pub id: ObjectId,
+    /// What it is for.
+    pub kind: ObjectKind,
+    /// First write in it (data objects).
+    pub first_write: WriteMark,
+    /// Last write in it (data objects).
+    pub last_write: WriteMark,
+    /// Size of the volume in bytes as of this object.
+    pub volume_size: u64,
+    /// Random; makes two objects sealed from the same bytes differ, and seeds the key of an encrypted object.
+    pub salt: [u8; 16],
+    /// BLAKE3 of salt, frame table and extent tables; tells our own earlier PUT from another writer's.
+    pub digest: [u8; 32],
+    /// Payload offset and length of a checkpoint's root, if this object holds one.
+    pub root: Option<(u32, u32)>,
+    /// The frames, in order.
+    pub frames: Vec<Frame>,
+    /// The extents, by offset.
+    pub extents: Vec<ObjectExtent>,
+    /// Streams that gc sources name.
+    pub streams: Vec<VolumeId>,
+    /// One source per extent of a gc object.
+    pub sources: Vec<GcSource>,
+}
+
+/// Everything of a header but what the encoder computes.
+#[derive(Clone, Debug)]
+pub struct ObjectSpec {
+    /// What will name the object.
+    pub id: ObjectId,
+    /// What it is for.
+    pub kind: ObjectKind,
+    /// First write in it.
+    pub first_write: WriteMark,
+    /// Last write in it.
+    pub last_write: WriteMark,
+    /// Size of the volume in bytes as of this object.
+    pub volume_size: u64,
+    /// Random salt.
+    pub salt: [u8; 16],
+    /// Payload offset and length of a checkpoint's root.
+    pub root: Option<(u32, u32)>,
+    /// The extents, by offset.
+    pub extents: Vec<ObjectExtent>,
+    /// Streams that gc sources name.
+    pub streams: Vec<VolumeId>,
+    /// One source per extent of a gc object.
+    pub sources: Vec<GcSource>,
+}
+
+/// An object ready to be sent.
+#[derive(Clone, Debug)]
+pub struct EncodedObject {
+    /// Its header.
+    pub header: ObjectHeader,
+    /// Header bytes, then the frames.
+    pub parts: Vec<Bytes>,
+}
+
+impl EncodedObject {
+    /// Bytes of the whole object.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.parts.iter().map(|p| p.len() as u64).sum()
+    }
+}
+
+/// Cuts `payload` (read as one run of bytes) into frames of [`FRAME_BYTES`]; copies only what is not contiguous.
+fn cut_frames(payload: &[Bytes]) -> Vec<Bytes> {
+    let frame_bytes = usize::try_from(FRAME_BYTES).expect("64 KiB");
+    let mut frames = Vec::new();
+    let mut open: Vec<u8> = Vec::new();
+    for part in payload {
+        let mut part = part.clone();
+        while !part.is_empty() {
+            if open.is_empty() && part.len() >= frame_bytes {
+                frames.push(part.split_to(frame_bytes));
+                continue;
+            }
+            open.reserve_exact(frame_bytes - open.len());
+            let take = part.len().min(frame_bytes - open.len());
+            open.extend_from_slice(&part.split_to(take));
+            if open.len() == frame_bytes {
+                frames.push(Bytes::from(std::mem::take(&mut open)));
+            }
+        }
+    }
+    if !open.is_empty() {
+        frames.push(Bytes::from(open));
+    }
+    frames
+}
+
+fn put_mark(out: &mut Vec<u8>, mark: WriteMark) {
+    out.extend_from_slice(&mark.epoch.0.to_le_bytes());
+    out.extend_from_slice(&mark.write.0.to_le_bytes());
+}
+
+fn u32_of(len: usize) -> u32 {
+    u32::try_from(len).expect("bounded by the limits of an object")
+}
+
+/// Encodes an object whose payload is `payload` read as one run of bytes. Burns CPU: run it on a worker.
+///
+/// # Panics
+/// If the spec exceeds the limits of an object: the batcher keeps them.
+#[must_use]
+pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> EncodedObject {
+    let payload_len: usize = payload.iter().map(Bytes::len).sum();
+    assert!(payload_len <= PAYLOAD_BYTES_MAX as usize, "an object's payload fits 26 bits");
+    assert!(spec.extents.len() <= EXTENTS_PER_OBJECT_MAX, "a batch is sealed before this");
+    assert!(
+        spec.sources.len() == if spec.kind == ObjectKind::Gc { spec.extents.len() } else { 0 },
+        "one source per extent of a gc object"
+    );
+    let raw_frames = cut_frames(payload);
+    let compression = if frame::sample_shrinks(&raw_frames, compression) {
+        compression
+    } else {
+        Compression::None
+    };
+    let mut parts = vec![Bytes::new()];
+    let mut frames = Vec::with_capacity(raw_frames.len());
+    for (index, raw) in raw_frames.into_iter().enumerate() {
+        let (entry, stored) = frame::encode(&spec.id, u32_of(index), raw, compression);
+        frames.push(entry);
+        parts.push(stored);
+    }
+    let mut header = ObjectHeader {
+        id: spec.id,
+        kind: spec.kind,
+        first_write: spec.first_write,
+        last_write: spec.last_write,
+        volume_size: spec.volume_size,
+        salt: spec.salt,
+        digest: [0; 32],
+        root: spec.root,
+        frames,
+        extents: spec.extents,
+        streams: spec.streams,
+        sources: spec.sources,
+    };
+    parts[0] = Bytes::from(header.encode());
+    EncodedObject { header, parts }
+}
+
+impl ObjectHeader {
+    /// Bytes of payload.
+    #[must_use]
+    pub fn payload_len(&self) -> u64 {
+        self.frames.iter().map(|f| u64::from(f.raw_len)).sum()
+    }
+
+    /// Bytes of the encoded header, where the frames begin.
+    #[must_use]
+    pub fn header_len(&self) -> u64 {
+        (FIXED_BYTES
+            + self.frames.len() * FRAME_ENTRY_BYTES
+            + self.extents.len() * EXTENT_ENTRY_BYTES
+            + self.streams.len() * STREAM_ENTRY_BYTES
+            + self.sources.len() * SOURCE_ENTRY_BYTES) as u64
+    }
+
+    fn encode(&mut self) -> Vec<u8> {
+        let header_len = u32::try_from(self.header_len()).expect("bounded by the limits");
+        let mut out = Vec::with_capacity(header_len as usize);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[self.kind.code(), 0]);
+        out.extend_from_slice(&[0; 4]); // checksum, below
+        out.extend_from_slice(&header_len.to_le_bytes());
+        out.extend_from_slice(&self.id.stream.0);
+        out.extend_from_slice(&self.id.epoch.0.to_le_bytes());
+        out.extend_from_slice(&self.id.seq.0.to_le_bytes());
+        put_mark(&mut out, self.first_write);
+        put_mark(&mut out, self.last_write);
+        out.extend_from_slice(&self.volume_size.to_le_bytes());
+        let (root_offset, root_len) = self.root.unwrap_or((0, 0));
+        out.extend_from_slice(&root_offset.to_le_bytes());
+        out.extend_from_slice(&root_len.to_le_bytes());
+        for count in [&self.frames.len(), &self.extents.len(), &self.streams.len()] {
+            out.extend_from_slice(&u32_of(*count).to_le_bytes());
+        }
+        out.extend_from_slice(&[0; 4]); // encryption: none
+        assert_eq!(out.len(), DIGEST_AT - 16, "the fixed part is laid out as documented");
+        out.extend_from_slice(&self.salt);
+        out.extend_from_slice(&[0; 32]); // digest, below
+        out.resize(FIXED_BYTES, 0); // reserved: key id and tag of an encrypted object
+        self.encode_tables(&mut out);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.salt).update(&out[FIXED_BYTES..]);
+        self.digest = *hasher.finalize().as_bytes();
+        out[DIGEST_AT..DIGEST_AT + 32].copy_from_slice(&self.digest);
+        let crc = crc32c(&[&out[CRC_FROM..], &[self.kind.code()]]);
+        out[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(out.len(), header_len as usize, "the header is as long as it says");
+        out
+    }
+
+    fn encode_tables(&self, out: &mut Vec<u8>) {
+        for frame in &self.frames {
+            out.extend_from_slice(&frame.stored_len.to_le_bytes());
+            out.extend_from_slice(&frame.raw_len.to_le_bytes());
+            out.extend_from_slice(&frame.crc.to_le_bytes());
+            out.extend_from_slice(&[frame.codec.code(), 0, 0, 0]);
+        }
+        for extent in &self.extents {
+            assert!(extent.len > 0 && extent.len < 1 << 56, "an extent's length takes 56 bits");
+            out.extend_from_slice(&extent.offset.to_le_bytes());
+            let word = extent.len | u64::from(extent.kind.code()) << 56;
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        for stream in &self.streams {
+            out.extend_from_slice(&stream.0);
+        }
+        for source in &self.sources {
+            out.extend_from_slice(&source.stream.to_le_bytes());
+            out.extend_from_slice(&source.payload_offset.to_le_bytes());
+            out.extend_from_slice(&source.seq.0.to_le_bytes());
+            out.extend_from_slice(&source.epoch.0.to_le_bytes());
+        }
+    }
+
+    /// Length of the whole header, from its first [`FIXED_BYTES`].
+    ///
+    /// # Errors
+    /// Where the bytes are not the beginning of a header of a known version.
+    pub fn peek_len(bytes: &[u8]) -> Result<u32, DecodeError> {
+        let mut reader = Reader::new(WHAT, bytes);
+        if reader.array::<4>()? != MAGIC {
+            return Err(DecodeError::Magic { what: WHAT });
+        }
+        let version = reader.u16()?;
+        if version != VERSION {
+            let (found, known) = (version.into(), VERSION.into());
+            return Err(DecodeError::Version { what: WHAT, found, known });
+        }
+        reader.take(6)?;
+        let header_len = reader.u32()?;
+        if header_len > HEADER_BYTES_MAX || (header_len as usize) < FIXED_BYTES {
+            return Err(reader.field("header_len", header_len.into()));
+        }
+        Ok(header_len)
+    }
+
+    /// Decodes a header; `bytes` may go on behind it.
+    ///
+    /// # Errors
+    /// Where it is cut short, of an unknown version, damaged or beyond its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let header_len = Self::peek_len(bytes)? as usize;
+        let Some(bytes) = bytes.get(..header_len) else {
+            let (have, need) = (bytes.len() as u64, header_len as u64);
+            return Err(DecodeError::Short { what: WHAT, have, need });
+        };
+        let kind_code = bytes[6];
+        let stored = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
+        let computed = crc32c(&[&bytes[CRC_FROM..], &[kind_code]]);
+        if stored != computed {
+            return Err(DecodeError::Checksum { what: WHAT, stored, computed });
+        }
+        let mut reader = Reader::new(WHAT, bytes);
+        reader.take(16)?;
+        let kind = ObjectKind::from_code(kind_code)
+            .ok_or_else(|| reader.field("kind", kind_code.into()))?;
+        let stream = VolumeId(reader.array()?);
+        let (epoch, seq) = (Epoch(reader.u64()?), ObjectSeq(reader.u64()?));
+        let mut mark = || -> Result<WriteMark, DecodeError> {
+            Ok(WriteMark { epoch: Epoch(reader.u64()?), write: WriteNumber(reader.u64()?) })
+        };
+        let (first_write, last_write) = (mark()?, mark()?);
+        let volume_size = reader.u64()?;
+        let (root_offset, root_len) = (reader.u32()?, reader.u32()?);
+        let frame_count = reader.count("frame_count", FRAME_ENTRY_BYTES)?;
+        let extent_count = reader.count("extent_count", EXTENT_ENTRY_BYTES)?;
+        let stream_count = reader.count("stream_count", STREAM_ENTRY_BYTES)?;
+        let encryption = reader.u32()?;
+        if encryption != 0 {
+            return Err(reader.field("encryption", encryption.into()));
+        }
+        let (salt, digest) = (reader.array()?, reader.array()?);
+        let reserved = reader.take(FIXED_BYTES - DIGEST_AT - 32)?;
+        if bytes[7] != 0 || reserved.iter().any(|b| *b != 0) {
+            return Err(reader.field("reserved", 1));
+        }
+        let mut header = Self {
+            id: ObjectId { stream, seq, epoch },
+            kind,
+            first_write,
+            last_write,
+            volume_size,
+            salt,
+            digest,
+            root: (root_len != 0).then_some((root_offset, root_len)),
+            frames: Vec::new(),
+            extents: Vec::new(),
+            streams: Vec::new(),
+            sources: Vec::new(),
+        };
+        header.decode_tables(&mut reader, frame_count, extent_count, stream_count)?;
+        header.check(&reader)?;
+        Ok(header)
+    }
+
+    fn decode_tables(
+        &mut self,
+        reader: &mut Reader<'_>,
+        frames: usize,
+        extents: usize,
+        streams: usize,
+    ) -> Result<(), DecodeError> {
+        let sources = if self.kind == ObjectKind::Gc { extents } else { 0 };
+        let need = frames * FRAME_ENTRY_BYTES
+            + extents * EXTENT_ENTRY_BYTES
+            + streams * STREAM_ENTRY_BYTES
+            + sources * SOURCE_ENTRY_BYTES;
+        if reader.remaining() != need {
+            return Err(reader.field("header_len", need as u64));
+        }
+        for _ in 0..frames {
+            let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
+            let [code, ..] = reader.array::<4>()?;
+            let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
+            if raw_len == 0 || raw_len > FRAME_BYTES || stored_len > raw_len || stored_len == 0 {
+                return Err(reader.field("frame length", stored_len.into()));
+            }
+            self.frames.push(Frame { stored_len, raw_len, crc, codec });
+        }
+        for _ in 0..extents {
+            let (offset, word) = (reader.u64()?, reader.u64()?);
+            let [.., code] = word.to_le_bytes();
+            let kind =
+                ExtentKind::from_code(code).ok_or_else(|| reader.field("extent kind", word))?;
+            self.extents.push(ObjectExtent { offset, len: word & ((1 << 56) - 1), kind });
+        }
+        for _ in 0..streams {
+            self.streams.push(VolumeId(reader.array()?));
+        }
+        for _ in 0..sources {
+            let (stream, payload_offset) = (reader.u32()?, reader.u32()?);
+            if stream as usize >= self.streams.len() {
+                return Err(reader.field("source stream", stream.into()));
+            }
+            let (seq, epoch) = (ObjectSeq(reader.u64()?), Epoch(reader.u64()?));
+            self.sources.push(GcSource { stream, payload_offset, seq, epoch });
+        }
+        Ok(())
+    }
+
+    /// What one table says must agree with the others before anything is built on it.
+    fn check(&self, reader: &Reader<'_>) -> Result<(), DecodeError> {
+        let full = self.frames.len().saturating_sub(1);
+        if self.frames.iter().take(full).any(|f| f.raw_len != FRAME_BYTES) {
+            return Err(reader.field("frame length", full as u64));
+        }
+        let payload = self.payload_len();
+        if payload > PAYLOAD_BYTES_MAX.into() {
+            return Err(reader.field("payload length", payload));
+        }
+        let mut end = 0_u64;
+        let mut data = 0_u64;
+        for extent in &self.extents {
+            let next = extent.offset.checked_add(extent.len);
+            match next {
+                Some(next) if extent.offset >= end && extent.len > 0 && next <= i64::MAX as u64 => {
+                    end = next;
+                }
+                _ => return Err(reader.field("extent", extent.offset)),
+            }
+            if extent.kind == ExtentKind::Data {
+                data += extent.len;
+            }
+        }
+        if self.kind != ObjectKind::Checkpoint && data != payload {
+            return Err(reader.field("data of the extents", data));
+        }
+        if let Some((offset, len)) = self.root
+            && u64::from(offset) + u64::from(len) > payload
+        {
+            return Err(reader.field("root", offset.into()));
+        }
+        Ok(())
+    }
+
+    /// Where frame `index` stands in the object, as offset and length.
+    #[must_use]
+    pub fn frame_place(&self, index: usize) -> (u64, u64) {
+        let before: u64 = self.frames[..index].iter().map(|f| u64::from(f.stored_len)).sum();
+        (self.header_len() + before, self.frames[index].stored_len.into())
+    }
+}

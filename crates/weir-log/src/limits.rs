@@ -1,0 +1,73 @@
+//! Every bound of the log volume, and where its number comes from.
+
+/// Payload bytes per frame: the unit of compression, of checksums and of the frame cache. A ranged GET of one frame
+/// costs one round trip, and 64 KiB is where LZ4 stops gaining from longer input.
+pub const FRAME_BYTES: u32 = 64 << 10;
+
+/// Largest payload of an object in bytes. Below 64 MiB, so that payloads of neighbouring objects never touch in the
+/// address space of map targets (26 bits per object).
+pub const PAYLOAD_BYTES_MAX: u32 = 48 << 20;
+
+/// Bits of a map target that hold the payload offset within its object.
+pub const PAYLOAD_BITS: u32 = 26;
+
+/// Most objects that one map can name (30 of the 56 bits of a target): 8 PiB of full default batches.
+pub const OBJECTS_MAX: u64 = 1 << 30;
+
+/// Most extents in one object: bounds a header to about 1 MiB. A batch is sealed before it can exceed this.
+pub const EXTENTS_PER_OBJECT_MAX: usize = 32 << 10;
+
+/// Pieces after which a batch is sealed whatever its bytes. Merging may split a piece in two, never in three, and cuts
+/// at most 256 times what is longer than [`EXTENT_BYTES_MAX`].
+pub const PIECES_PER_BATCH_MAX: usize = (EXTENTS_PER_OBJECT_MAX - 512) / 2;
+
+/// Longest extent in bytes that an object can state: its length takes 56 bits. Only discards and zeroes get there.
+pub const EXTENT_BYTES_MAX: u64 = 1 << 55;
+
+/// Largest header that a decoder accepts, in bytes: the fixed part, the frames and the extents with gc sources.
+pub const HEADER_BYTES_MAX: u32 = 4 << 20;
+
+/// Object bytes fetched at first when a header is wanted: holds the header of a default batch of 4 KiB writes.
+pub const HEADER_GUESS_BYTES: u64 = 48 << 10;
+
+/// Object PUTs in flight per volume. Two saturate a local store; four hide the latency of a remote one at 8 MiB each.
+pub const PUTS_IN_FLIGHT_MAX: usize = 4;
+
+/// Header or checkpoint GETs in flight during recovery.
+pub const RECOVERY_GETS_MAX: usize = 16;
+
+/// Extents applied to the map before the committer lets other work run; about half a millisecond.
+pub const APPLY_STEP_EXTENTS: usize = 1024;
+
+/// Units of work of one step of a huge range operation on the map; below a millisecond.
+pub const MAP_STEP_BUDGET: usize = 4096;
+
+/// Entries per piece of the object table in a checkpoint.
+pub const TABLE_PIECE_ENTRIES: u64 = 4096;
+
+/// Piece references per index page of a checkpoint root.
+pub const INDEX_PAGE_ENTRIES: u64 = 512;
+
+/// Largest volume in bytes: 8 EiB minus one 4 KiB block, so that offsets fit every client's signed 64 bits.
+pub const VOLUME_BYTES_MAX: u64 = (1 << 63) - 4096;
+
+/// Times a read resolves its bytes again when an object it resolved is gone, before that is an error.
+pub const RESOLVE_ATTEMPTS_MAX: u32 = 3;
+
+/// Sequential reads before read-ahead begins.
+pub const READ_AHEAD_STREAK: u32 = 2;
+
+/// Bytes that read-ahead keeps in front of a sequential reader.
+pub const READ_AHEAD_BYTES: u64 = 2 << 20;
+
+/// Frames that one ranged GET of read-ahead or of a large read asks for at most (1 MiB).
+pub const FRAMES_PER_GET_MAX: u32 = 16;
+
+/// Share of the journal (in percent) above which writers are slowed, smoothly, before they have to wait.
+pub const THROTTLE_FROM_PERCENT: u64 = 75;
+
+/// Longest delay that the throttle puts before a write, in milliseconds, reached as the journal is full.
+pub const THROTTLE_DELAY_MAX_MS: u64 = 20;
+
+const _: () = assert!((PAYLOAD_BYTES_MAX as u64) < 1 << PAYLOAD_BITS);
+const _: () = assert!(OBJECTS_MAX << PAYLOAD_BITS == 1 << 56);

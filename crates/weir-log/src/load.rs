@@ -1,0 +1,352 @@
+//! Loading the object map: the published checkpoint, then the objects after it up to the end of the gap-free run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use weir_device::{Env, VolumeId};
+use weir_extent::PIECE_BYTES;
+use weir_journal::Epoch;
+use weir_store::{RetryPolicy, Store, StoreError};
+
+use crate::checkpoint::{CheckpointState, PieceKind, References};
+use crate::error::LogError;
+use crate::fetch::get_header;
+use crate::format::DecodeError;
+use crate::format::checkpoint::{CheckpointRoot, PieceRef, decode_page, decode_table};
+use crate::format::frame;
+use crate::format::manifest::{CheckpointRef, Manifest};
+use crate::format::object::{ObjectHeader, ObjectKind};
+use crate::ids::{ObjectId, ObjectSeq, WriteMark};
+use crate::limits::RECOVERY_GETS_MAX;
+use crate::manifests::retry_log;
+use crate::objects::{ApplyCursor, ObjectMap};
+use crate::upload::splitmix;
+
+/// The map as of one sequence, and what is known around it.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) objects: ObjectMap,
+    pub(crate) checkpoint: CheckpointState,
+    /// The map is as of this object.
+    pub(crate) committed_seq: ObjectSeq,
+    /// Last write that the map holds.
+    pub(crate) committed: WriteMark,
+    /// Size of the volume as of that object, if any object or checkpoint says.
+    pub(crate) size: Option<u64>,
+    /// Objects beyond the prefix or of superseded epochs.
+    pub(crate) void: Vec<ObjectId>,
+}
+
+/// The payload of a checkpoint object, decoded.
+struct Payload(Vec<Bytes>);
+
+impl Payload {
+    /// Payload bytes `offset..offset + len`.
+    fn slice(&self, offset: u32, len: u32) -> Option<Vec<u8>> {
+        let (mut skip, mut need) = (offset as usize, len as usize);
+        let mut out = Vec::with_capacity(need.min(self.0.iter().map(Bytes::len).sum()));
+        for frame in &self.0 {
+            if skip >= frame.len() {
+                skip -= frame.len();
+                continue;
+            }
+            let take = need.min(frame.len() - skip);
+            out.extend_from_slice(&frame[skip..skip + take]);
+            need -= take;
+            skip = 0;
+            if need == 0 {
+                break;
+            }
+        }
+        (need == 0).then_some(out)
+    }
+
+    fn len(&self) -> u64 {
+        self.0.iter().map(|f| f.len() as u64).sum()
+    }
+}
+
+/// Reads a whole object and decodes its frames. Damage may be of one reading only, so it is tried again by the caller.
+async fn read_object(store: &Store, id: ObjectId) -> Result<(ObjectHeader, Payload), LogError> {
+    let bytes = store.get(&id.key()).await?;
+    let decoded = || -> Result<(ObjectHeader, Payload), DecodeError> {
+        let header = ObjectHeader::decode(&bytes)?;
+        if header.id != id {
+            let found = header.id.key();
+            return Err(DecodeError::Identity { what: "object header", found });
+        }
+        let mut frames = Vec::with_capacity(header.frames.len());
+        for (index, entry) in header.frames.iter().enumerate() {
+            let (at, len) = header.frame_place(index);
+            let to_usize = |v: u64| usize::try_from(v).expect("the object is in memory");
+            let Some(stored) = bytes.get(to_usize(at)..to_usize(at + len)) else {
+                let (have, need) = (bytes.len() as u64, at + len);
+                return Err(DecodeError::Short { what: "object", have, need });
+            };
+            let index = u32::try_from(index).expect("few frames");
+            frames.push(frame::decode(&id, index, entry, bytes.slice_ref(stored))?);
+        }
+        Ok((header, Payload(frames)))
+    };
+    decoded().map_err(|source| LogError::Object { object: id, source })
+}
+
+/// Reads with retries: of the store by its policy, of damaged bytes a few times.
+async fn read_object_retrying(
+    store: Store,
+    id: ObjectId,
+    seed: u64,
+) -> Result<(ObjectHeader, Payload), LogError> {
+    let mut random = splitmix(seed);
+    let policy = RetryPolicy::reads();
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match retry_log(&store, &policy, &mut random, || read_object(&store, id)).await {
+            Err(LogError::Object { .. }) if attempt < crate::limits::RESOLVE_ATTEMPTS_MAX => {}
+            other => return other,
+        }
+    }
+}
+
+/// A checkpoint being loaded.
+struct Loader<'a> {
+    store: &'a Store,
+    env: &'a Env,
+    volume: VolumeId,
+    payloads: BTreeMap<ObjectSeq, Payload>,
+    references: References,
+}
+
+impl Loader<'_> {
+    /// Fetches the objects that `refs` name and that are not here yet, several at a time, on the workers.
+    async fn fetch(&mut self, refs: &[PieceRef]) -> Result<(), LogError> {
+        let wanted: BTreeSet<(ObjectSeq, Epoch)> = refs
+            .iter()
+            .filter(|r| !self.payloads.contains_key(&r.seq))
+            .map(|r| (r.seq, r.epoch))
+            .collect();
+        let reads = wanted.into_iter().map(|(seq, epoch)| {
+            let id = ObjectId { stream: self.volume, seq, epoch };
+            let seed = self.env.random.next_u64();
+            let read = self.env.background(read_object_retrying(self.store.clone(), id, seed));
+            async move { (seq, read.await) }
+        });
+        let mut reads = stream::iter(reads).buffered(RECOVERY_GETS_MAX);
+        let mut fetched = Vec::new();
+        while let Some((seq, read)) = reads.next().await {
+            let (_, payload) = read.ok_or(LogError::ShuttingDown)??;
+            fetched.push((seq, payload));
+        }
+        drop(reads);
+        self.payloads.extend(fetched);
+        Ok(())
+    }
+
+    fn bytes_of(&self, piece: &PieceRef) -> Result<Vec<u8>, LogError> {
+        let payload = self.payloads.get(&piece.seq);
+        payload.and_then(|p| p.slice(piece.offset, piece.len)).ok_or_else(|| {
+            self.object_error(
+                piece,
+                DecodeError::Field {
+                    what: "checkpoint piece",
+                    field: "offset",
+                    value: piece.offset.into(),
+                },
+            )
+        })
+    }
+
+    fn object_error(&self, piece: &PieceRef, source: DecodeError) -> LogError {
+        let object = ObjectId { stream: self.volume, seq: piece.seq, epoch: piece.epoch };
+        LogError::Object { object, source }
+    }
+
+    /// Follows index pages to the pieces they name.
+    async fn follow(
+        &mut self,
+        kind: PieceKind,
+        pages: &[PieceRef],
+    ) -> Result<Vec<PieceRef>, LogError> {
+        self.fetch(pages).await?;
+        let mut pieces = Vec::new();
+        for page in pages {
+            self.references.add_page(kind, *page);
+            let bytes = self.bytes_of(page)?;
+            pieces.extend(decode_page(&bytes).map_err(|e| self.object_error(page, e))?);
+        }
+        for piece in &pieces {
+            self.references.add_piece(kind, *piece);
+        }
+        Ok(pieces)
+    }
+}
+
+/// Loads the checkpoint that a manifest names, or the empty map of a volume that has none.
+pub(crate) async fn checkpoint(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    named: Option<CheckpointRef>,
+) -> Result<Loaded, LogError> {
+    let mut objects = ObjectMap::new();
+    let Some(named) = named else {
+        return Ok(Loaded {
+            objects,
+            checkpoint: CheckpointState::default(),
+            committed_seq: ObjectSeq(0),
+            committed: WriteMark::default(),
+            size: None,
+            void: Vec::new(),
+        });
+    };
+    let id = ObjectId { stream: volume, seq: ObjectSeq(named.sequence), epoch: Epoch(named.epoch) };
+    let seed = env.random.next_u64();
+    let read = env.background(read_object_retrying(store.clone(), id, seed));
+    let (header, payload) = read.await.ok_or(LogError::ShuttingDown)??;
+    let fail = |source| LogError::Object { object: id, source };
+    let no_root = DecodeError::Field { what: "object header", field: "root", value: 0 };
+    let (offset, len) = header.root.ok_or_else(|| fail(no_root.clone()))?;
+    let bytes = payload.slice(offset, len).ok_or_else(|| fail(no_root.clone()))?;
+    let root = CheckpointRoot::decode(&bytes).map_err(fail)?;
+    if root.as_of.0 != named.as_of {
+        let found = format!("a map as of {}", root.as_of);
+        return Err(fail(DecodeError::Identity { what: "checkpoint root", found }));
+    }
+    let payloads = BTreeMap::from([(id.seq, payload)]);
+    let mut loader = Loader { store, env, volume, payloads, references: References::default() };
+    let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
+    let pieces = loader.follow(PieceKind::Map, &root.map_pages).await?;
+    loader.fetch(&tables).await?;
+    for piece in &tables {
+        let records = decode_table(&loader.bytes_of(piece)?);
+        for record in records.map_err(|e| loader.object_error(piece, e))? {
+            objects.add_object(record);
+        }
+    }
+    if objects.table_len() != root.table_entries {
+        let (field, value) = ("table_entries", objects.table_len());
+        return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
+    }
+    load_map(&mut loader, &mut objects, &pieces).await?;
+    let object_bytes = loader.payloads.iter().map(|(seq, p)| (*seq, p.len())).collect();
+    let references = std::mem::take(&mut loader.references);
+    Ok(Loaded {
+        objects,
+        checkpoint: CheckpointState::loaded(references, object_bytes, root.table_entries),
+        committed_seq: root.as_of,
+        committed: root.committed,
+        size: Some(root.volume_size),
+        void: Vec::new(),
+    })
+}
+
+async fn load_map(
+    loader: &mut Loader<'_>,
+    objects: &mut ObjectMap,
+    pieces: &[PieceRef],
+) -> Result<(), LogError> {
+    loader.fetch(pieces).await?;
+    for piece in pieces {
+        let bytes = loader.bytes_of(piece)?;
+        let bad = |field| DecodeError::Field { what: "map piece", field, value: piece.number };
+        if piece.number > weir_extent::ADDRESS_END / PIECE_BYTES {
+            return Err(loader.object_error(piece, bad("number")));
+        }
+        objects
+            .map
+            .decode_piece(piece.number, &bytes)
+            .map_err(|_| loader.object_error(piece, bad("encoding")))?;
+        objects
+            .count_live(piece.number * PIECE_BYTES, PIECE_BYTES)
+            .map_err(|_| loader.object_error(piece, bad("object place")))?;
+        tokio::task::yield_now().await;
+    }
+    // What was just loaded is what the store has: none of it needs writing again.
+    objects.map.take_dirty();
+    Ok(())
+}
+
+/// Rolls forward over the objects after the checkpoint, to the end of the gap-free run of objects that belong to the
+/// epoch owning their sequence. What lies beyond is void.
+pub(crate) async fn roll_forward(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    manifest: &Manifest,
+    loaded: &mut Loaded,
+) -> Result<(), LogError> {
+    let policy = RetryPolicy::reads();
+    let mut random = || env.random.next_u64();
+    let prefix = ObjectId::prefix(volume);
+    let last_known = ObjectId { stream: volume, seq: loaded.committed_seq, epoch: Epoch(u64::MAX) };
+    let after = last_known.key();
+    let list = || store.list(&prefix, Some(&after));
+    let listed = store.retry(&policy, &mut random, None, list).await?;
+    let mut there: BTreeSet<ObjectId> =
+        listed.iter().filter_map(|l| ObjectId::parse_key(&l.key)).collect();
+    let mut run = Vec::new();
+    let mut seq = loaded.committed_seq.next();
+    loop {
+        let owner = manifest.owner_of(seq);
+        let mut id = owner.map(|epoch| ObjectId { stream: volume, seq, epoch });
+        if weir_device::mutant("superseded_epoch_accepted") {
+            id = there.iter().find(|i| i.seq == seq).copied();
+        }
+        if weir_device::mutant("object_beyond_gap") && id.is_none_or(|id| !there.contains(&id)) {
+            id = there.iter().find(|i| i.seq >= seq).copied();
+        }
+        let Some(id) = id else { break };
+        if !there.remove(&id) {
+            break;
+        }
+        run.push(id);
+        seq = id.seq.next();
+    }
+    let headers = run.into_iter().map(|id| {
+        let seed = env.random.next_u64();
+        let read = env.background(read_header(store.clone(), id, seed));
+        async move { read.await.ok_or(LogError::ShuttingDown)? }
+    });
+    let mut headers = stream::iter(headers).buffered(RECOVERY_GETS_MAX);
+    while let Some(header) = headers.next().await {
+        take_object(loaded, &header?);
+    }
+    loaded.void = there.into_iter().collect();
+    Ok(())
+}
+
+async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<ObjectHeader, LogError> {
+    let mut random = splitmix(seed);
+    let policy = RetryPolicy::reads();
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let read = || get_header(&store, id);
+        let got: Result<_, StoreError> = store.retry(&policy, &mut random, None, read).await;
+        match got? {
+            Ok(header) => return Ok(header),
+            Err(source) if attempt == crate::limits::RESOLVE_ATTEMPTS_MAX => {
+                return Err(LogError::Object { object: id, source });
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Applies one object of the run.
+fn take_object(loaded: &mut Loaded, header: &ObjectHeader) {
+    if header.kind != ObjectKind::Checkpoint {
+        let mut cursor = ApplyCursor::default();
+        while !loaded.objects.apply_step(header, &mut cursor, usize::MAX, |_, _, _| {}) {}
+    }
+    if header.kind == ObjectKind::Data {
+        loaded.committed = header.last_write;
+        loaded.checkpoint.objects_since += 1;
+        loaded.checkpoint.bytes_since += header.payload_len();
+    }
+    loaded.size = Some(header.volume_size);
+    loaded.committed_seq = header.id.seq;
+}

@@ -1,0 +1,172 @@
+//! Reading and publishing the versions of a volume's manifest.
+//!
+//! A change is a new version, created create-only. It counts only when a listing made after the reply shows it as the
+//! highest number with its predecessor present; anything else means that another writer is there, and fences us.
+
+use bytes::Bytes;
+use weir_device::{Env, VolumeId};
+use weir_journal::Epoch;
+use weir_store::{Put, RetryPolicy, Store, StoreError};
+
+use crate::error::LogError;
+use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
+
+/// Reads and decodes one version.
+async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Manifest, LogError> {
+    let key = Manifest::key(volume, number);
+    let bytes = store.get(&key).await?;
+    let json = |source| LogError::Json {
+        key: key.clone(),
+        store: store.url().to_owned(),
+        what: "a manifest",
+        source,
+    };
+    // The version first: a newer format may have fields that this code refuses.
+    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(json)?;
+    let format = value.get("format").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    if format > u64::from(MANIFEST_FORMAT) {
+        let found = u32::try_from(format).unwrap_or(u32::MAX);
+        return Err(LogError::FormatTooNew { volume, key, found, known: MANIFEST_FORMAT });
+    }
+    let manifest: Manifest = serde_json::from_value(value).map_err(json)?;
+    if manifest.volume != HexId::from(volume) || manifest.number != number {
+        let what = format!("{key} is the manifest of another volume or number");
+        return Err(LogError::Inconsistent { volume, what });
+    }
+    Ok(manifest)
+}
+
+/// Numbers of the versions in the store, ascending.
+async fn numbers(store: &Store, volume: VolumeId) -> Result<Vec<u64>, LogError> {
+    let listed = store.list(&Manifest::prefix(volume), None).await?;
+    let mut numbers: Vec<u64> = listed.iter().filter_map(|l| Manifest::parse_key(&l.key)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The newest version of a volume's manifest. Lists again when the version it found is gone (pruned meanwhile).
+///
+/// # Errors
+/// [`LogError::Inconsistent`] when the volume has none, or what the store says.
+pub(crate) async fn newest(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+) -> Result<Manifest, LogError> {
+    let mut random = || env.random.next_u64();
+    let policy = RetryPolicy::reads();
+    for _ in 0..crate::limits::RESOLVE_ATTEMPTS_MAX {
+        let listed = retry_log(store, &policy, &mut random, || numbers(store, volume)).await?;
+        let Some(number) = listed.last().copied() else {
+            let what = format!("no manifest in {}", store.url());
+            return Err(LogError::Inconsistent { volume, what });
+        };
+        match retry_log(store, &policy, &mut random, || read_version(store, volume, number)).await {
+            Err(LogError::Store(StoreError::NotFound { .. })) => {}
+            other => return other,
+        }
+    }
+    let what = "its manifest keeps disappearing".to_owned();
+    Err(LogError::Inconsistent { volume, what })
+}
+
+/// Retries a read whose error may be the store's, keeping errors of other kinds.
+pub(crate) async fn retry_log<T, F>(
+    store: &Store,
+    policy: &RetryPolicy,
+    random: &mut impl FnMut() -> u64,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, LogError>
+where
+    F: Future<Output = Result<T, LogError>>,
+{
+    let wrapped = || {
+        let run = attempt();
+        async move {
+            match run.await {
+                Err(LogError::Store(error)) => Err(error),
+                other => Ok(other),
+            }
+        }
+    };
+    store.retry(policy, random, None, wrapped).await?
+}
+
+/// The one writer of a volume's manifest, as this opening sees it.
+#[derive(Debug)]
+pub(crate) struct ManifestWriter {
+    store: Store,
+    volume: VolumeId,
+    current: Manifest,
+    fenced: bool,
+}
+
+impl ManifestWriter {
+    /// Goes on from `current`, the newest version.
+    pub(crate) fn new(store: Store, volume: VolumeId, current: Manifest) -> Self {
+        Self { store, volume, current, fenced: false }
+    }
+
+    /// The newest version published or read by this writer.
+    pub(crate) fn current(&self) -> &Manifest {
+        &self.current
+    }
+
+    fn fence(&mut self, evidence: String) -> LogError {
+        self.fenced = true;
+        LogError::Fenced { volume: self.volume, ours: self.current.newest_epoch(), evidence }
+    }
+
+    /// Publishes the current version as changed by `change`, retrying the store as `policy` says.
+    ///
+    /// # Errors
+    /// [`LogError::Fenced`] for good once another writer showed itself; what the store says, if `policy` ends. After an
+    /// error the version may or may not be there: only a writer that reads the newest version again can go on.
+    pub(crate) async fn publish(
+        &mut self,
+        env: &Env,
+        policy: &RetryPolicy,
+        change: impl FnOnce(&mut Manifest),
+    ) -> Result<(), LogError> {
+        if self.fenced {
+            return Err(self.fence("seen earlier".into()));
+        }
+        let mut next = self.current.clone();
+        change(&mut next);
+        next.number += 1;
+        let mut nonce = [0; 16];
+        env.random.fill(&mut nonce);
+        next.nonce = HexId(nonce);
+        next.written_at = env.clock.wall().as_secs();
+        let body = serde_json::to_vec_pretty(&next).expect("a manifest has only string keys");
+        let body = Bytes::from(body);
+        let key = Manifest::key(self.volume, next.number);
+        let mut random = || env.random.next_u64();
+        let store = self.store.clone();
+        let put = || store.put_create(&key, vec![body.clone()]);
+        let outcome = store.retry(policy, &mut random, None, put).await?;
+        if outcome == Put::Exists {
+            let read = || read_version(&store, self.volume, next.number);
+            let there = retry_log(&store, policy, &mut random, read).await?;
+            if there.nonce != next.nonce {
+                let epoch = Epoch(there.newest_epoch().0);
+                return Err(self.fence(format!("manifest {} is of epoch {epoch}", next.number)));
+            }
+        }
+        let list = || async {
+            match numbers(&store, self.volume).await {
+                Err(LogError::Store(error)) => Err(error),
+                other => Ok(other),
+            }
+        };
+        let listed = store.retry(policy, &mut random, None, list).await??;
+        let highest = listed.last() == Some(&next.number);
+        let before = next.number == 1 || listed.iter().rev().nth(1) == Some(&(next.number - 1));
+        if !(highest && before) {
+            let seen = listed.last().copied().unwrap_or(0);
+            return Err(self.fence(format!("manifest {} shows a highest of {seen}", next.number)));
+        }
+        self.current = next;
+        Ok(())
+    }
+}

@@ -1,0 +1,363 @@
+//! Opening a volume: who may, what its journal holds, what the store holds, and how they are joined (recovery).
+//!
+//! Order, each step durable before the next: the manifest gets our epoch; the store is listed and the prefix found; the
+//! manifest gets our first sequence; the journal's superblock gets our epoch; the first write is acknowledged.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, Notify};
+use weir_device::{Env, VolumeId};
+use weir_disk::{Directory, LockGuard};
+use weir_journal::{
+    AcceptLoss, Epoch, Identity, Journal, JournalId, PieceKind, PlacedPiece, Recovered,
+};
+use weir_store::{RetryPolicy, Store};
+
+use crate::cache::FrameCache;
+use crate::error::LogError;
+use crate::fetch::Fetcher;
+use crate::format::manifest::{EpochEntry, Holder, Manifest, VolumeState};
+use crate::ids::WriteMark;
+use crate::load::{self, Loaded};
+use crate::manifests::{self, ManifestWriter};
+use crate::options::VolumeOptions;
+use crate::overlay::Overlay;
+use crate::pipeline::Pipeline;
+use crate::read::ReadAhead;
+use crate::volume::{LogVolume, Shared, State};
+
+/// File name of the journal in the volume's directory.
+pub const JOURNAL_FILE: &str = "journal";
+
+/// File name of the lock in the volume's directory.
+pub const LOCK_FILE: &str = "lock";
+
+/// Everything an opening needs.
+#[derive(Clone)]
+pub struct OpenArgs {
+    /// The store of the volume's objects.
+    pub store: Store,
+    /// The volume.
+    pub id: VolumeId,
+    /// Directory of this volume's local files.
+    pub directory: Directory,
+    /// Time, randomness, tasks.
+    pub env: Env,
+    /// Settings.
+    pub options: VolumeOptions,
+    /// The node's frame cache.
+    pub cache: Arc<dyn FrameCache>,
+    /// Name of the node, for messages of others.
+    pub node: String,
+    /// Go on although the journal or the store lost acknowledged writes.
+    pub accept_loss: bool,
+    /// Go on although another journal may hold acknowledged writes.
+    pub take_over: bool,
+    /// Give up what a superseded local journal holds.
+    pub discard_journal: bool,
+}
+
+impl std::fmt::Debug for OpenArgs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpenArgs({} in {})", self.id, self.store.url())
+    }
+}
+
+/// What recovery did, for the log and for tests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// Our epoch.
+    pub epoch: u64,
+    /// Last object of the prefix.
+    pub committed_sequence: u64,
+    /// Writes replayed from the journal.
+    pub replayed_writes: u64,
+    /// Bytes replayed from the journal.
+    pub replayed_bytes: u64,
+    /// Ranges that are lost to damage in the journal.
+    pub poisoned_ranges: u64,
+    /// Objects beyond the prefix.
+    pub void_objects: u64,
+    /// Whether a new journal was made (the first opening, a takeover, or a lost disk).
+    pub new_journal: bool,
+}
+
+impl LogVolume {
+    /// Opens a volume for reading and writing and recovers what the last opening left.
+    ///
+    /// # Errors
+    /// See [`LogError`]; each names what is in the way and what to do.
+    pub async fn open(args: OpenArgs) -> Result<(Rc<Self>, OpenReport), LogError> {
+        let lock = args.directory.lock(LOCK_FILE).await?;
+        let manifest = manifests::newest(&args.store, &args.env, args.id).await?;
+        if manifest.state == VolumeState::Deleted {
+            return Err(LogError::Deleted { volume: args.id });
+        }
+        // Both only read, and each can take a second: side by side.
+        let (journal, loaded) = futures_util::join!(
+            recover_journal(&args, &manifest),
+            load::checkpoint(&args.store, &args.env, args.id, manifest.checkpoint),
+        );
+        let (journal, mut loaded) = (journal?, loaded?);
+        let published = manifest.checkpoint;
+        let mut writer = ManifestWriter::new(args.store.clone(), args.id, manifest);
+        let epoch = begin_epoch(&args, &mut writer, &journal).await?;
+        let current = writer.current().clone();
+        load::roll_forward(&args.store, &args.env, args.id, &current, &mut loaded).await?;
+        check_nothing_missing(&args, &current, &journal, &loaded)?;
+        let mut report = OpenReport {
+            epoch: epoch.0,
+            committed_sequence: loaded.committed_seq.0,
+            void_objects: loaded.void.len() as u64,
+            new_journal: journal.is_new,
+            ..OpenReport::default()
+        };
+        own_sequences(&args, &mut writer, epoch, &loaded).await?;
+        // Power may have taken acknowledged writes that were uploaded already: their numbers are not used again.
+        journal.recovered.journal.set_write_floor(loaded.committed.write);
+        journal.recovered.journal.begin_epoch(epoch).await?;
+        let size = loaded.size.unwrap_or(current.size);
+        let mut state = state_of(loaded, size);
+        state.published = published;
+        let released = replay(&mut state, &journal.recovered, &args.options, &mut report);
+        if let Some(write) = released {
+            journal.recovered.journal.release(write);
+        }
+        let shared = shared_of(args, epoch, journal.recovered.journal, writer, state, lock);
+        tracing::info!(volume = %shared.id, ?report, "volume opened");
+        Ok((Self::start(shared), report))
+    }
+}
+
+/// The local journal as this opening uses it.
+struct LocalJournal {
+    recovered: Recovered,
+    is_new: bool,
+}
+
+async fn recover_journal(args: &OpenArgs, manifest: &Manifest) -> Result<LocalJournal, LogError> {
+    let files = args.directory.list().await?;
+    if !files.iter().any(|name| name == JOURNAL_FILE) {
+        check_not_held(args, manifest, None)?;
+        return create_journal(args).await;
+    }
+    let accept = if args.accept_loss { AcceptLoss::Yes } else { AcceptLoss::No };
+    let config = args.options.journal;
+    let recovered =
+        Journal::recover(&args.directory, JOURNAL_FILE, args.id, config, accept, &args.env).await?;
+    let ours = recovered.identity.journal;
+    let since = manifest.epochs.iter().filter(|e| e.epoch >= recovered.epoch.0);
+    let superseded = since.clone().any(|e| e.journal.0 != ours.0);
+    if !superseded || weir_device::mutant("replay_superseded_journal") {
+        return Ok(LocalJournal { recovered, is_new: false });
+    }
+    check_not_held(args, manifest, Some(ours))?;
+    let writes = unsent_writes(&recovered, manifest);
+    if writes > 0 && !args.discard_journal {
+        return Err(LogError::JournalSuperseded { volume: args.id, journal: ours, writes });
+    }
+    drop(recovered);
+    args.directory.remove(JOURNAL_FILE).await?;
+    create_journal(args).await
+}
+
+/// A volume that was not closed may have acknowledged writes in its holder's journal only.
+fn check_not_held(
+    args: &OpenArgs,
+    manifest: &Manifest,
+    ours: Option<JournalId>,
+) -> Result<(), LogError> {
+    match &manifest.holder {
+        Some(holder) if !args.take_over && ours.is_none_or(|id| id.0 != holder.journal.0) => {
+            Err(LogError::Held {
+                volume: args.id,
+                holder: JournalId(holder.journal.0),
+                node: holder.node.clone(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes in a superseded journal that no object held when the next owner began.
+fn unsent_writes(recovered: &Recovered, manifest: &Manifest) -> u64 {
+    let successor = manifest.epochs.iter().find(|e| {
+        e.epoch > recovered.epoch.0
+            && e.journal.0 != recovered.identity.journal.0
+            && e.first_sequence.is_some()
+    });
+    let sent = successor.and_then(|e| e.after_write).map(WriteMark::from).unwrap_or_default();
+    let pieces = recovered.pieces.iter().map(|p| mark_of(&p.piece));
+    pieces.filter(|mark| *mark > sent).count() as u64
+}
+
+async fn create_journal(args: &OpenArgs) -> Result<LocalJournal, LogError> {
+    let mut id = [0; 16];
+    args.env.random.fill(&mut id);
+    let identity = Identity { volume: args.id, journal: JournalId(id) };
+    let config = args.options.journal;
+    let recovered =
+        Journal::create(&args.directory, JOURNAL_FILE, identity, config, &args.env).await?;
+    Ok(LocalJournal { recovered, is_new: true })
+}
+
+/// Publishes the manifest version that makes us the holder, under a new epoch.
+async fn begin_epoch(
+    args: &OpenArgs,
+    writer: &mut ManifestWriter,
+    journal: &LocalJournal,
+) -> Result<Epoch, LogError> {
+    let newest = writer.current().newest_epoch().max(journal.recovered.epoch);
+    let epoch = newest.next();
+    let journal = journal.recovered.identity.journal;
+    let entry = EpochEntry {
+        epoch: epoch.0,
+        first_sequence: None,
+        after_write: None,
+        journal: journal.into(),
+    };
+    let holder = Holder { node: args.node.clone(), journal: journal.into() };
+    writer
+        .publish(&args.env, &RetryPolicy::reads(), |m| {
+            m.epochs.push(entry);
+            m.holder = Some(holder);
+        })
+        .await?;
+    Ok(epoch)
+}
+
+/// Publishes the first sequence that our epoch owns: from here on older epochs can add nothing.
+async fn own_sequences(
+    args: &OpenArgs,
+    writer: &mut ManifestWriter,
+    epoch: Epoch,
+    loaded: &Loaded,
+) -> Result<(), LogError> {
+    let first = loaded.committed_seq.next().0;
+    let committed = loaded.committed;
+    writer
+        .publish(&args.env, &RetryPolicy::reads(), |m| {
+            let entry = m.epochs.iter_mut().rfind(|e| e.epoch == epoch.0);
+            let entry = entry.expect("published by begin_epoch");
+            entry.first_sequence = Some(first);
+            entry.after_write = Some(committed.into());
+        })
+        .await
+}
+
+/// The journal was allowed to forget only what objects hold: if it begins after the prefix ends, objects are missing.
+fn check_nothing_missing(
+    args: &OpenArgs,
+    manifest: &Manifest,
+    journal: &LocalJournal,
+    loaded: &Loaded,
+) -> Result<(), LogError> {
+    if journal.is_new || args.accept_loss {
+        return Ok(());
+    }
+    let ours = journal.recovered.identity.journal;
+    let entry = manifest.epochs.iter().find(|e| e.epoch == loaded.committed.epoch.0);
+    let sent = match entry {
+        Some(entry) if entry.journal.0 == ours.0 => loaded.committed.write.0,
+        _ => 0,
+    };
+    let first_kept = match journal.recovered.pieces.first() {
+        Some(first) => first.piece.write.0,
+        None => journal.recovered.journal.status().last_write.0 + 1,
+    };
+    if first_kept > sent + 1 {
+        return Err(LogError::ObjectsMissing {
+            volume: args.id,
+            committed: loaded.committed.to_string(),
+            store: args.store.url().to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn mark_of(piece: &PlacedPiece) -> WriteMark {
+    WriteMark { epoch: piece.epoch, write: piece.write }
+}
+
+fn state_of(loaded: Loaded, size: u64) -> State {
+    State {
+        size,
+        overlay: Overlay::new(),
+        objects: loaded.objects,
+        batch: None,
+        sealed: VecDeque::new(),
+        chunks: VecDeque::new(),
+        pipeline: Pipeline::after(loaded.committed_seq),
+        gathering: false,
+        acked: loaded.committed,
+        committed: loaded.committed,
+        checkpoint: loaded.checkpoint,
+        checkpoint_as_of: 0,
+        published: None,
+        void_objects: loaded.void,
+        failure: None,
+        last_object_small: false,
+        read_ahead: ReadAhead::default(),
+        upload_note: None,
+        objects_written: 0,
+        checkpoints_published: 0,
+    }
+}
+
+/// Puts what the journal holds and the prefix does not back into overlay and batches, in order. What the prefix holds
+/// already is dropped: the journal may have lost newer writes of the same range that were uploaded before the power
+/// went. Returns the last dropped write: the journal may forget up to it.
+fn replay(
+    state: &mut State,
+    recovered: &Recovered,
+    options: &VolumeOptions,
+    report: &mut OpenReport,
+) -> Option<weir_journal::WriteNumber> {
+    let mut released = None;
+    for entry in &recovered.pieces {
+        let mut piece = entry.piece;
+        if mark_of(&piece) <= state.committed && !weir_device::mutant("replay_everything") {
+            released = Some(piece.write);
+            continue;
+        }
+        if entry.poisoned {
+            piece.kind = PieceKind::Poison;
+            report.poisoned_ranges += 1;
+        }
+        report.replayed_writes += 1;
+        report.replayed_bytes += piece.len;
+        state.take_durable(&piece, options);
+    }
+    released
+}
+
+fn shared_of(
+    args: OpenArgs,
+    epoch: Epoch,
+    journal: Journal,
+    writer: ManifestWriter,
+    state: State,
+    lock: LockGuard,
+) -> Rc<Shared> {
+    Rc::new(Shared {
+        id: args.id,
+        epoch,
+        store: args.store,
+        env: args.env,
+        cache: args.cache,
+        options: args.options,
+        journal,
+        manifest: Mutex::new(writer),
+        state: RefCell::new(state),
+        fetcher: Fetcher::default(),
+        work: Notify::new(),
+        stored: Notify::new(),
+        progress: Notify::new(),
+        stopped: Cell::new(false),
+        closing: Cell::new(false),
+        _lock: lock,
+    })
+}

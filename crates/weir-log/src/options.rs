@@ -1,0 +1,60 @@
+//! What can be set on a volume's opening.
+
+use std::time::Duration;
+
+use weir_journal::JournalConfig;
+
+use crate::batch::BatchLimits;
+use crate::format::frame::Compression;
+use crate::limits::PUTS_IN_FLIGHT_MAX;
+
+/// When a checkpoint is made.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointLimits {
+    /// Least objects between two checkpoints, while data is small beside the map.
+    pub objects_min: u64,
+    /// Data bytes between two checkpoints per byte of encoded map, so that checkpoints stay a small share of what is
+    /// written.
+    pub data_per_map_byte: u64,
+    /// Most objects between two checkpoints: bounds the headers that recovery reads.
+    pub objects_max: u64,
+}
+
+impl Default for CheckpointLimits {
+    fn default() -> Self {
+        Self { objects_min: 64, data_per_map_byte: 64, objects_max: 1024 }
+    }
+}
+
+/// Settings of one opening of a volume. None of them changes what is stored, only when and how.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// When a batch becomes an object.
+    pub batch: BatchLimits,
+    /// What is tried on the frames of objects.
+    pub compression: Compression,
+    /// The local journal.
+    pub journal: JournalConfig,
+    /// When the map is written.
+    pub checkpoint: CheckpointLimits,
+    /// Object PUTs in flight.
+    pub puts_in_flight_max: usize,
+    /// How long a read waits for a failing store before it is an error.
+    pub read_deadline: Duration,
+    /// How long closing waits for the store before it leaves the rest to the journal.
+    pub close_deadline: Duration,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        Self {
+            batch: BatchLimits::default(),
+            compression: Compression::default(),
+            journal: JournalConfig::default(),
+            checkpoint: CheckpointLimits::default(),
+            puts_in_flight_max: PUTS_IN_FLIGHT_MAX,
+            read_deadline: Duration::from_secs(120),
+            close_deadline: Duration::from_secs(30),
+        }
+    }
+}

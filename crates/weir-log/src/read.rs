@@ -1,0 +1,288 @@
+//! Reads: overlay, then object map, then frame cache, then ranged GETs.
+
+use std::rc::Rc;
+
+use weir_device::{DeviceError, ErrorKind, Extent, ExtentState, IoHeader, check_bounds};
+use weir_journal::{JournalPos, Pin};
+
+use crate::error::LogError;
+use crate::fetch;
+use crate::ids::ObjectId;
+use crate::limits::{FRAME_BYTES, READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX};
+use crate::objects::ObjectPlace;
+use crate::overlay::OverlayPlace;
+use crate::volume::{Shared, State};
+
+/// Where a part of a read comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Journal(JournalPos),
+    Object { object: ObjectId, payload_offset: u32 },
+    Zero,
+    Hole,
+    Poison,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    offset: u64,
+    len: u64,
+    source: Source,
+}
+
+/// Follows one sequential reader.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    end: u64,
+    streak: u32,
+    fetched_to: u64,
+}
+
+impl ReadAhead {
+    /// A read of `offset..end` came; returns the range to fetch ahead, if the reader goes on sequentially.
+    fn on_read(&mut self, offset: u64, end: u64) -> Option<(u64, u64)> {
+        if offset == self.end {
+            self.streak += 1;
+        } else {
+            self.streak = 0;
+            self.fetched_to = 0;
+        }
+        self.end = end;
+        let target = end + READ_AHEAD_BYTES;
+        let from = self.fetched_to.max(end);
+        // Half of the window is gone before more is asked for, so that GETs stay large.
+        if self.streak < READ_AHEAD_STREAK || target - from < READ_AHEAD_BYTES / 2 {
+            return None;
+        }
+        self.fetched_to = target;
+        Some((from, target))
+    }
+}
+
+/// Calls `visit` for consecutive parts that cover the range exactly; stops early when it returns `false`.
+fn resolve(state: &State, offset: u64, len: u64, mut visit: impl FnMut(Part) -> bool) {
+    let end = offset + len;
+    let mut at = offset;
+    for run in state.overlay.runs(offset, len) {
+        if !resolve_objects(state, at, run.offset, &mut visit) {
+            return;
+        }
+        let source = match run.place {
+            OverlayPlace::Journal(position) => Source::Journal(position),
+            OverlayPlace::Zero => Source::Zero,
+            OverlayPlace::Discard => Source::Hole,
+            OverlayPlace::Poison => Source::Poison,
+        };
+        if !visit(Part { offset: run.offset, len: run.len, source }) {
+            return;
+        }
+        at = run.offset + run.len;
+    }
+    resolve_objects(state, at, end, &mut visit);
+}
+
+/// What the overlay does not know: `start..end` of the object map.
+fn resolve_objects(
+    state: &State,
+    start: u64,
+    end: u64,
+    visit: &mut impl FnMut(Part) -> bool,
+) -> bool {
+    let mut at = start;
+    let hole = |at: u64, to: u64| Part { offset: at, len: to - at, source: Source::Hole };
+    if start == end {
+        return true;
+    }
+    for run in state.objects.runs(start, end - start) {
+        if run.offset > at && !visit(hole(at, run.offset)) {
+            return false;
+        }
+        let source = match run.place {
+            ObjectPlace::Object { index, payload_offset } => {
+                Source::Object { object: state.objects.object(index), payload_offset }
+            }
+            ObjectPlace::Zero => Source::Zero,
+            ObjectPlace::Poison => Source::Poison,
+        };
+        if !visit(Part { offset: run.offset, len: run.len, source }) {
+            return false;
+        }
+        at = run.offset + run.len;
+    }
+    at == end || visit(hole(at, end))
+}
+
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("a length within one buffer fits the address space")
+}
+
+/// The read of the device contract.
+pub(crate) async fn read(
+    shared: &Rc<Shared>,
+    io: IoHeader,
+    buf: &mut [u8],
+) -> Result<(), DeviceError> {
+    check_bounds(&io, shared.state.borrow().size)?;
+    assert_eq!(io.len, buf.len() as u64, "the header describes the buffer");
+    for attempt in 1.. {
+        match read_once(shared, io.offset, buf).await {
+            // The object may have gone because its bytes moved: look where they are now.
+            Err(error) if error.kind() == ErrorKind::NotFound && attempt < RESOLVE_ATTEMPTS_MAX => {
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(DeviceError::new(ErrorKind::Corrupt, error.to_string()));
+            }
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
+    read_ahead(shared, io.offset, io.offset + io.len);
+    Ok(())
+}
+
+async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+    let mut parts: Vec<(Part, Option<Pin>)> = Vec::new();
+    {
+        let state = shared.state.borrow();
+        resolve(&state, start, buf.len() as u64, |part| {
+            // Pinned before anything can run that might reuse the segment.
+            let pin = match part.source {
+                Source::Journal(position) => Some(shared.journal.pin(position)),
+                _ => None,
+            };
+            parts.push((part, pin));
+            true
+        });
+    }
+    let mut from_objects = Vec::new();
+    let mut rest = buf;
+    for (part, pin) in parts {
+        let (target, behind) = rest.split_at_mut(to_usize(part.len));
+        rest = behind;
+        match part.source {
+            Source::Zero | Source::Hole => target.fill(0),
+            Source::Poison => return Err(poisoned(shared, &part)),
+            Source::Journal(position) => {
+                let read = shared.journal.read(position, target).await;
+                drop(pin);
+                read.map_err(|error| from_journal(shared, &part, error))?;
+            }
+            Source::Object { object, payload_offset } => {
+                let (first, last) = frame_span(payload_offset, part.len);
+                let frames = fetch::frames(shared, object, first, last);
+                from_objects.push(async move {
+                    copy_frames(&frames.await?, payload_offset, target);
+                    Ok::<(), DeviceError>(())
+                });
+            }
+        }
+    }
+    match from_objects.len() {
+        0 => Ok(()),
+        1 => from_objects.remove(0).await,
+        _ => futures_util::future::try_join_all(from_objects).await.map(|_| ()),
+    }
+}
+
+fn poisoned(shared: &Shared, part: &Part) -> DeviceError {
+    let message = format!(
+        "volume {}: {} bytes at {} were lost to damage and fail until they are overwritten",
+        shared.id, part.len, part.offset
+    );
+    DeviceError::new(ErrorKind::Corrupt, message)
+}
+
+fn from_journal(shared: &Shared, part: &Part, error: weir_journal::JournalError) -> DeviceError {
+    tracing::error!(
+        volume = %shared.id, offset = part.offset, len = part.len, %error,
+        "bytes cannot be read from the journal"
+    );
+    DeviceError::from(LogError::Journal(error))
+}
+
+fn frame_span(payload_offset: u32, len: u64) -> (u32, u32) {
+    let last = u64::from(payload_offset) + len - 1;
+    let last = u32::try_from(last).expect("within one object");
+    (payload_offset / FRAME_BYTES, last / FRAME_BYTES)
+}
+
+/// Copies from the frames that `frame_span` named.
+fn copy_frames(frames: &[bytes::Bytes], payload_offset: u32, target: &mut [u8]) {
+    let mut skip = (payload_offset % FRAME_BYTES) as usize;
+    let mut done = 0;
+    for frame in frames {
+        let take = (frame.len() - skip).min(target.len() - done);
+        target[done..done + take].copy_from_slice(&frame[skip..skip + take]);
+        done += take;
+        skip = 0;
+    }
+    assert_eq!(done, target.len(), "the frames hold what the map says");
+}
+
+fn read_ahead(shared: &Rc<Shared>, offset: u64, end: u64) {
+    let mut spans = Vec::new();
+    {
+        let mut guard = shared.state.borrow_mut();
+        let size = guard.size;
+        let Some((from, to)) = guard.read_ahead.on_read(offset, end) else { return };
+        let (from, to) = (from.min(size), to.min(size));
+        resolve(&guard, from, to - from, |part| {
+            if let Source::Object { object, payload_offset } = part.source {
+                spans.push((object, frame_span(payload_offset, part.len)));
+            }
+            true
+        });
+    }
+    for (object, (first, last)) in spans {
+        fetch::prefetch(shared, object, first, last);
+    }
+}
+
+/// The extents of the device contract, neighbours of one state merged.
+pub(crate) fn extents(state: &State, offset: u64, len: u64, extents_max: usize) -> Vec<Extent> {
+    let mut found: Vec<Extent> = Vec::new();
+    resolve(state, offset, len, |part| {
+        let kind = match part.source {
+            Source::Hole => ExtentState::Hole,
+            Source::Zero => ExtentState::Zero,
+            // What was lost is not known to be zero.
+            Source::Journal(_) | Source::Object { .. } | Source::Poison => ExtentState::Data,
+        };
+        let full = found.len() == extents_max;
+        match found.last_mut() {
+            Some(last) if last.state == kind => last.len += part.len,
+            _ if full => return false,
+            _ => found.push(Extent { len: part.len, state: kind }),
+        }
+        true
+    });
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_ahead_begins_after_a_streak_and_asks_in_large_steps() {
+        let mut ahead = ReadAhead::default();
+        let mut asked = Vec::new();
+        for step in 1..100 {
+            let offset = step * 65536;
+            asked.extend(ahead.on_read(offset, offset + 65536));
+        }
+        assert_eq!(asked[0].0, 4 * 65536, "the first two sequential reads only make the streak");
+        assert!(asked.windows(2).all(|w| w[0].1 == w[1].0), "no gap and no byte twice");
+        assert!(asked[1..].iter().all(|(from, to)| to - from >= READ_AHEAD_BYTES / 2));
+        assert_eq!(ahead.on_read(0, 10), None, "a jump ends it");
+    }
+
+    #[test]
+    fn frames_are_copied_across_their_borders() {
+        let frame = |byte| bytes::Bytes::from(vec![byte; FRAME_BYTES as usize]);
+        let mut target = vec![0; 10];
+        copy_frames(&[frame(1), frame(2)], FRAME_BYTES - 4, &mut target);
+        assert_eq!(target, [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+        assert_eq!(frame_span(FRAME_BYTES - 4, 10), (0, 1));
+    }
+}

@@ -1,0 +1,298 @@
+//! From sealed batches to objects in the store: gather, number, encode, PUT; several in flight.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use weir_device::{ErrorKind, SharedBuf};
+use weir_store::{Put, RetryPolicy, Store, StoreError};
+
+use crate::batch::{Batch, MergedExtent};
+use crate::checkpoint::CheckpointChunk;
+use crate::error::LogError;
+use crate::format::object::{
+    self, ExtentKind, FIXED_BYTES, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
+};
+use crate::ids::{ObjectId, WriteMark};
+use crate::overlay::OverlayPlace;
+use crate::volume::Shared;
+
+/// Share of the journal above which the open batch is sealed as soon as no object is on its way, whatever its size:
+/// space comes back only as objects commit.
+pub(crate) const SEAL_FROM_PERCENT: u64 = 50;
+
+/// Times that a damaged piece of the journal is read again before its range is given up as lost.
+const JOURNAL_READ_ATTEMPTS: u32 = 3;
+
+/// Pause between two attempts to read a journal that answers with I/O errors.
+const JOURNAL_READ_PAUSE: Duration = Duration::from_millis(500);
+
+enum Upload {
+    Batch(Batch),
+    Chunk(CheckpointChunk),
+}
+
+enum Next {
+    Upload(Upload),
+    WaitUntil(Option<Instant>),
+    Stop,
+}
+
+/// The uploader task of a volume.
+pub(crate) async fn run(shared: Rc<Shared>) {
+    loop {
+        let mut work = pin!(shared.work.notified());
+        work.as_mut().enable();
+        match next(&shared) {
+            Next::Stop => return,
+            Next::Upload(Upload::Batch(batch)) => send_batch(&shared, batch).await,
+            Next::Upload(Upload::Chunk(chunk)) => send_chunk(&shared, chunk),
+            Next::WaitUntil(None) => work.await,
+            Next::WaitUntil(Some(due)) => {
+                tokio::select! {
+                    biased;
+                    () = work => {}
+                    () = tokio::time::sleep_until(due) => {}
+                }
+            }
+        }
+    }
+}
+
+fn next(shared: &Shared) -> Next {
+    let mut guard = shared.state.borrow_mut();
+    let state = &mut *guard;
+    if shared.stopped.get() || state.failure.is_some() {
+        return Next::Stop;
+    }
+    if state.pipeline.in_flight() >= shared.options.puts_in_flight_max {
+        return Next::WaitUntil(None);
+    }
+    if let Some(chunk) = state.chunks.pop_front() {
+        return Next::Upload(Upload::Chunk(chunk));
+    }
+    let mut due = None;
+    if state.sealed.is_empty()
+        && let Some(batch) = &state.batch
+    {
+        let at = batch.due_at(&shared.options.batch, state.last_object_small);
+        let pressed =
+            state.pipeline.in_flight() == 0 && shared.journal_percent_full() >= SEAL_FROM_PERCENT;
+        if pressed || Instant::now() >= at {
+            let small = batch.payload_bytes < shared.options.batch.small_bytes;
+            state.seal();
+            state.last_object_small = small && !pressed;
+        } else {
+            due = Some(at);
+        }
+    }
+    match state.sealed.pop_front() {
+        Some(batch) => {
+            state.gathering = true;
+            Next::Upload(Upload::Batch(batch))
+        }
+        None => Next::WaitUntil(due),
+    }
+}
+
+/// Reads the bytes of a merged extent back from the journal (mostly from its copies in RAM). `None` when they are
+/// damaged there.
+async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<SharedBuf> {
+    let len = usize::try_from(extent.len).expect("data extents of a batch fit in memory");
+    let mut attempt = 0;
+    loop {
+        if shared.stopped.get() {
+            return Some(SharedBuf::default());
+        }
+        match shared.journal.read_shared(extent.position, len).await {
+            Ok(bytes) => return Some(bytes),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                attempt += 1;
+                if attempt == JOURNAL_READ_ATTEMPTS {
+                    tracing::error!(
+                        volume = %shared.id, offset = extent.offset, len = extent.len, %error,
+                        "journal bytes are damaged before they were uploaded; reads of this range fail"
+                    );
+                    return None;
+                }
+            }
+            Err(error) => {
+                let note = format!("reading the journal for upload: {error}");
+                tracing::warn!(volume = %shared.id, %error, "reading the journal for upload");
+                shared.state.borrow_mut().upload_note = Some(note);
+                tokio::time::sleep(JOURNAL_READ_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Makes reads fail where the overlay still points at the damaged bytes of `extent`.
+fn poison_overlay(shared: &Shared, extent: &MergedExtent) {
+    let mut state = shared.state.borrow_mut();
+    let damaged: Vec<_> = state
+        .overlay
+        .runs(extent.offset, extent.len)
+        .filter(|run| {
+            let delta = run.offset - extent.offset;
+            matches!(run.place, OverlayPlace::Journal(at) if at.0 == extent.position.0 + delta)
+        })
+        .collect();
+    for run in damaged {
+        state.overlay.poison(run.offset, run.len, extent.position);
+    }
+}
+
+async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
+    // Thousands of small writes take milliseconds to merge: not on the volume's thread.
+    let merging = shared.env.background(async move { (batch.merge(), batch) });
+    let Some((merged, batch)) = merging.await else { return };
+    let mut payload = Vec::new();
+    let mut extents = Vec::new();
+    for merged in merged {
+        let mut kind = merged.kind;
+        if kind == ExtentKind::Data {
+            match gather_extent(shared, &merged).await {
+                Some(bytes) => payload.push(Bytes::from_owner(bytes)),
+                None => {
+                    poison_overlay(shared, &merged);
+                    kind = ExtentKind::Poison;
+                }
+            }
+        }
+        extents.push(ObjectExtent { offset: merged.offset, len: merged.len, kind });
+    }
+    if shared.stopped.get() {
+        return;
+    }
+    let (id, salt) = name_object(shared);
+    shared.state.borrow_mut().gathering = false;
+    let spec = ObjectSpec {
+        id,
+        kind: ObjectKind::Data,
+        first_write: batch.first,
+        last_write: batch.last,
+        volume_size: batch.volume_size,
+        salt,
+        root: None,
+        extents,
+        streams: Vec::new(),
+        sources: Vec::new(),
+    };
+    send(shared, spec, payload);
+}
+
+fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
+    let (id, salt) = name_object(shared);
+    let root = shared.state.borrow_mut().checkpoint.place(&mut chunk, id);
+    let volume_size = shared.state.borrow().size;
+    let payload = vec![Bytes::from(chunk.payload)];
+    let spec = ObjectSpec {
+        id,
+        kind: ObjectKind::Checkpoint,
+        first_write: WriteMark::default(),
+        last_write: WriteMark::default(),
+        volume_size,
+        salt,
+        root,
+        extents: Vec::new(),
+        streams: Vec::new(),
+        sources: Vec::new(),
+    };
+    send(shared, spec, payload);
+}
+
+/// Hands out the next name of the stream.
+fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
+    let seq = shared.state.borrow_mut().pipeline.assign();
+    let mut salt = [0; 16];
+    shared.env.random.fill(&mut salt);
+    (ObjectId { stream: shared.id, seq, epoch: shared.epoch }, salt)
+}
+
+/// Encodes and PUTs on the worker threads; the result comes back to the volume's thread.
+fn send(shared: &Rc<Shared>, spec: ObjectSpec, payload: Vec<Bytes>) {
+    let compression = shared.options.compression;
+    let store = shared.store.clone();
+    let seed = shared.env.random.next_u64();
+    let sent = shared.env.background(async move {
+        let encoded = object::encode(spec, &payload, compression);
+        drop(payload);
+        put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
+        Ok::<_, LogError>(Arc::new(encoded.header))
+    });
+    let shared = Rc::clone(shared);
+    let env = shared.env.clone();
+    env.spawn_local(async move {
+        match sent.await {
+            Some(Ok(header)) => on_stored(&shared, header),
+            Some(Err(error)) => shared.fail(error),
+            None => {}
+        }
+    });
+}
+
+fn on_stored(shared: &Shared, header: Arc<ObjectHeader>) {
+    if weir_device::mutant("release_at_put") && header.kind == ObjectKind::Data {
+        shared.journal.release(header.last_write.write);
+    }
+    {
+        let mut state = shared.state.borrow_mut();
+        state.upload_note = None;
+        state.pipeline.on_stored(header);
+    }
+    shared.stored.notify_one();
+    shared.work.notify_one();
+}
+
+/// PUTs an object, for ever. A refusal is a success when the object there is our own (the reply of an earlier attempt
+/// was lost), and otherwise means that another writer owns the name.
+async fn put_until_stored(
+    store: &Store,
+    header: &ObjectHeader,
+    parts: &[Bytes],
+    seed: u64,
+) -> Result<(), LogError> {
+    let key = header.id.key();
+    let mut random = splitmix(seed);
+    let policy = RetryPolicy::forever();
+    let put = || store.put_create(&key, parts.to_vec());
+    if store.retry(&policy, &mut random, None, put).await? == Put::Created {
+        return Ok(());
+    }
+    let head = || store.get_head(&key, FIXED_BYTES as u64);
+    let (there, _) = store.retry(&policy, &mut random, None, head).await?;
+    if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
+        return Ok(());
+    }
+    let evidence = format!("{key} was written by another");
+    Err(LogError::Fenced { volume: header.id.stream, ours: header.id.epoch, evidence })
+}
+
+/// A small generator for the jitter of one upload, which runs on another thread than the volume's randomness.
+pub(crate) fn splitmix(seed: u64) -> impl FnMut() -> u64 + Send {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Deletes void objects: those beyond the prefix, or of a superseded epoch, that recovery found.
+pub(crate) async fn delete_void(store: Store, objects: Vec<ObjectId>, seed: u64) {
+    let mut random = splitmix(seed);
+    let policy = RetryPolicy::reads();
+    for id in objects {
+        let key = id.key();
+        let delete = || store.delete(&key);
+        let result: Result<(), StoreError> = store.retry(&policy, &mut random, None, delete).await;
+        if let Err(error) = result {
+            tracing::warn!(%error, "a void object stays; the next opening tries again");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! An open log volume: its state, and the device it offers.
+//!
+//! A write goes `LogVolume::write` -> `Journal::append` -> (record on disk) -> `Sink::on_durable` -> overlay and batch
+//! -> acknowledgement; later `upload` seals the batch into an object, and `commit` applies it to the object map.
+//!
+//! Invariants
+//!  V1. The overlay and the batch change only in `State::take_durable`, in the order of the journal.
+//!  V2. The object map describes the committed prefix and nothing newer.
+//!  V3. After a failure nothing more is acknowledged.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Notify};
+use weir_device::{
+    Device, DeviceError, Env, ErrorKind, Extent, IoHeader, LocalBoxFuture, SharedBuf, VolumeId,
+    WriteFlags, WriteZeroesFlags, check_bounds,
+};
+use weir_disk::LockGuard;
+use weir_journal::{Epoch, Journal, JournalPos, Payload, PlacedPiece, RecordSeq, RecordSink};
+use weir_store::Store;
+
+use crate::batch::Batch;
+use crate::cache::FrameCache;
+use crate::checkpoint::{CheckpointChunk, CheckpointState};
+use crate::error::LogError;
+use crate::fetch::Fetcher;
+use crate::format::manifest::CheckpointRef;
+use crate::ids::{ObjectId, WriteMark};
+use crate::limits::{MAP_STEP_BUDGET, THROTTLE_DELAY_MAX_MS, THROTTLE_FROM_PERCENT};
+use crate::manifests::ManifestWriter;
+use crate::objects::ObjectMap;
+use crate::options::VolumeOptions;
+use crate::overlay::Overlay;
+use crate::pipeline::Pipeline;
+use crate::read::ReadAhead;
+use crate::upload::SEAL_FROM_PERCENT;
+
+/// What changes while a volume is open.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) size: u64,
+    pub(crate) overlay: Overlay,
+    pub(crate) objects: ObjectMap,
+    pub(crate) batch: Option<Batch>,
+    /// Sealed batches that have no object yet, oldest first.
+    pub(crate) sealed: VecDeque<Batch>,
+    /// Checkpoint payloads that have no object yet, oldest first.
+    pub(crate) chunks: VecDeque<CheckpointChunk>,
+    pub(crate) pipeline: Pipeline,
+    /// A batch is being read back from the journal; its object has no number yet.
+    pub(crate) gathering: bool,
+    /// The last write that the overlay has seen.
+    pub(crate) acked: WriteMark,
+    /// The last write of the committed prefix.
+    pub(crate) committed: WriteMark,
+    pub(crate) checkpoint: CheckpointState,
+    /// Sequence that the checkpoint under way is as of.
+    pub(crate) checkpoint_as_of: u64,
+    pub(crate) published: Option<CheckpointRef>,
+    /// Objects found beyond the prefix at opening; deleted after our first published checkpoint.
+    pub(crate) void_objects: Vec<ObjectId>,
+    pub(crate) failure: Option<DeviceError>,
+    pub(crate) last_object_small: bool,
+    pub(crate) read_ahead: ReadAhead,
+    pub(crate) upload_note: Option<String>,
+    pub(crate) objects_written: u64,
+    pub(crate) checkpoints_published: u64,
+}
+
+impl State {
+    /// V1: takes a durable piece in, in journal order. `true` when a batch was begun or sealed.
+    pub(crate) fn take_durable(&mut self, piece: &PlacedPiece, options: &VolumeOptions) -> bool {
+        self.overlay.insert(piece);
+        if weir_device::mutant("one_map") {
+            self.objects.map.remove(piece.offset, piece.len, |_| {});
+        }
+        self.acked = WriteMark { epoch: piece.epoch, write: piece.write };
+        let begun = self.batch.is_none();
+        match &mut self.batch {
+            Some(batch) => batch.push(piece),
+            None => self.batch = Some(Batch::begin(piece, self.size)),
+        }
+        let full = self.batch.as_ref().is_some_and(|batch| batch.is_full(&options.batch));
+        if full {
+            self.seal();
+        }
+        begun || full
+    }
+
+    /// Ends the open batch, if there is one.
+    pub(crate) fn seal(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.last_object_small = false;
+            self.sealed.push_back(batch);
+        }
+    }
+
+    /// Whether every acknowledged write is in the committed prefix.
+    pub(crate) fn all_committed(&self) -> bool {
+        self.batch.is_none()
+            && self.sealed.is_empty()
+            && !self.gathering
+            && self.pipeline.is_idle()
+            && self.chunks.is_empty()
+    }
+}
+
+/// What the tasks of a volume share.
+pub(crate) struct Shared {
+    pub(crate) id: VolumeId,
+    pub(crate) epoch: Epoch,
+    pub(crate) store: Store,
+    pub(crate) env: Env,
+    pub(crate) cache: Arc<dyn FrameCache>,
+    pub(crate) options: VolumeOptions,
+    pub(crate) journal: Journal,
+    pub(crate) manifest: Mutex<ManifestWriter>,
+    pub(crate) state: RefCell<State>,
+    pub(crate) fetcher: Fetcher,
+    /// Work for the uploader: something was sealed, a PUT ended, or the volume stops.
+    pub(crate) work: Notify,
+    /// Work for the committer: an object is in the store, or the volume stops.
+    pub(crate) stored: Notify,
+    /// Somebody who waits should look again: the prefix grew, a checkpoint was published, the volume failed.
+    pub(crate) progress: Notify,
+    pub(crate) stopped: Cell<bool>,
+    /// No write is taken any more: the volume is being handed over.
+    pub(crate) closing: Cell<bool>,
+    /// Keeps other openings of this host away for as long as anything of this one runs.
+    pub(crate) _lock: LockGuard,
+}
+
+impl Shared {
+    /// V3: the first failure stays; everybody who waits learns of it.
+    pub(crate) fn fail(&self, error: impl Into<DeviceError>) {
+        let error = error.into();
+        let mut state = self.state.borrow_mut();
+        if state.failure.is_none() {
+            tracing::error!(volume = %self.id, %error, "the volume refuses further writes");
+            state.failure = Some(error);
+        }
+        drop(state);
+        self.wake_all();
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.work.notify_one();
+        self.stored.notify_one();
+        self.progress.notify_waiters();
+    }
+
+    pub(crate) fn check_failure(&self) -> Result<(), DeviceError> {
+        if self.stopped.get() {
+            return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed"));
+        }
+        match &self.state.borrow().failure {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until `ready` gives a result, looking again at every progress.
+    pub(crate) async fn wait_for<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let mut progress = pin!(self.progress.notified());
+            progress.as_mut().enable();
+            if let Some(result) = ready(&mut self.state.borrow_mut()) {
+                return result;
+            }
+            progress.await;
+        }
+    }
+
+    pub(crate) fn journal_percent_full(&self) -> u64 {
+        let status = self.journal.status();
+        status.bytes_used.saturating_mul(100).checked_div(status.bytes_capacity).unwrap_or(0)
+    }
+
+    /// Slows writers as the journal fills, so that they do not run into a wall.
+    async fn throttle(&self) {
+        let percent = self.journal_percent_full();
+        if percent > THROTTLE_FROM_PERCENT {
+            let over = (percent - THROTTLE_FROM_PERCENT).min(100 - THROTTLE_FROM_PERCENT);
+            let span = 100 - THROTTLE_FROM_PERCENT;
+            let delay_us = THROTTLE_DELAY_MAX_MS * 1000 * over * over / (span * span);
+            tokio::time::sleep(Duration::from_micros(delay_us)).await;
+        }
+    }
+}
+
+/// Connects the journal to the volume without keeping the volume alive.
+struct Sink(Weak<Shared>);
+
+impl RecordSink for Sink {
+    fn on_durable(&self, _record: RecordSeq, pieces: &[PlacedPiece]) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let mut wake = false;
+        {
+            let mut state = shared.state.borrow_mut();
+            for piece in pieces {
+                wake |= state.take_durable(piece, &shared.options);
+            }
+        }
+        if wake || shared.journal_percent_full() >= SEAL_FROM_PERCENT {
+            shared.work.notify_one();
+        }
+    }
+
+    fn forget(&self, start: JournalPos, end: JournalPos) -> LocalBoxFuture<'_, ()> {
+        let shared = self.0.upgrade();
+        Box::pin(async move {
+            let Some(shared) = shared else { return };
+            let mut from = 0;
+            loop {
+                let next = {
+                    let mut state = shared.state.borrow_mut();
+                    state.overlay.forget_step(start, end, from, MAP_STEP_BUDGET)
+                };
+                match next {
+                    Some(offset) => from = offset,
+                    None => return,
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+}
+
+/// A log volume that is open for reading and writing (LSVD section 3).
+///
+/// Acknowledged writes survive a crash of the process without a flush, flushed ones survive power loss, and after the
+/// loss of the local disk the volume shows a prefix of the acknowledged writes.
+pub struct LogVolume {
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl LogVolume {
+    /// Connects the journal and starts the tasks of a volume that recovery has put together.
+    pub(crate) fn start(shared: Rc<Shared>) -> Rc<Self> {
+        shared.journal.set_sink(Rc::new(Sink(Rc::downgrade(&shared))));
+        let env = shared.env.clone();
+        env.spawn_local(crate::upload::run(Rc::clone(&shared)));
+        env.spawn_local(crate::commit::run(Rc::clone(&shared)));
+        Rc::new(Self { shared })
+    }
+
+    /// The volume's identity.
+    #[must_use]
+    pub fn id(&self) -> VolumeId {
+        self.shared.id
+    }
+
+    async fn append(
+        &self,
+        offset: u64,
+        payload: Payload,
+        len: u64,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        self.shared.check_failure()?;
+        if self.shared.closing.get() {
+            return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is being closed"));
+        }
+        if len > 0 {
+            self.shared.throttle().await;
+            let appended = self.shared.journal.append(offset, payload, len).await;
+            appended.map_err(LogError::Journal)?;
+        }
+        if fua {
+            self.shared.journal.flush().await.map_err(LogError::Journal)?;
+        }
+        // V3: a volume that was fenced meanwhile acknowledges nothing.
+        self.shared.check_failure()
+    }
+
+    /// Waits until every write acknowledged before the call is in the committed prefix of the store.
+    ///
+    /// # Errors
+    /// The failure that stopped the volume, if there is one.
+    pub async fn flush_remote(&self) -> Result<(), DeviceError> {
+        self.shared.check_failure()?;
+        let target = {
+            let mut state = self.shared.state.borrow_mut();
+            state.seal();
+            state.acked
+        };
+        self.shared.work.notify_one();
+        self.shared
+            .wait_for(|state| match &state.failure {
+                Some(failure) => Some(Err(failure.clone())),
+                None => (state.committed >= target).then_some(Ok(())),
+            })
+            .await
+    }
+
+    /// Panics if a numbered invariant does not hold. Walks the whole map: for tests and the simulation.
+    pub fn check_invariants(&self) {
+        self.shared.state.borrow().objects.check_invariants();
+    }
+}
+
+impl Device for LogVolume {
+    fn size(&self) -> u64 {
+        self.shared.state.borrow().size
+    }
+
+    fn read(&self, io: IoHeader, buf: &mut [u8]) -> impl Future<Output = Result<(), DeviceError>> {
+        crate::read::read(&self.shared, io, buf)
+    }
+
+    async fn write(
+        &self,
+        io: IoHeader,
+        data: SharedBuf,
+        flags: WriteFlags,
+    ) -> Result<(), DeviceError> {
+        check_bounds(&io, self.size())?;
+        self.append(io.offset, Payload::Data(data), io.len, flags.fua).await
+    }
+
+    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
+        check_bounds(&io, self.size())?;
+        let payload = if flags.no_hole { Payload::Zero } else { Payload::Discard };
+        self.append(io.offset, payload, io.len, flags.fua).await
+    }
+
+    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
+        check_bounds(&io, self.size())?;
+        self.append(io.offset, Payload::Discard, io.len, false).await
+    }
+
+    async fn flush(&self, _io: IoHeader) -> Result<(), DeviceError> {
+        self.shared.check_failure()?;
+        self.shared.journal.flush().await.map_err(LogError::Journal)?;
+        self.shared.check_failure()
+    }
+
+    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
+        check_bounds(&io, self.size())?;
+        Ok(crate::read::extents(&self.shared.state.borrow(), io.offset, io.len, extents_max))
+    }
+}
+
+impl fmt::Debug for LogVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LogVolume({})", self.shared.id)
+    }
+}
+
+impl Drop for LogVolume {
+    fn drop(&mut self) {
+        self.shared.stopped.set(true);
+        self.shared.wake_all();
+    }
+}

@@ -1,0 +1,162 @@
+//! Reading, writing, restarting.
+
+use std::time::Duration;
+
+use weir_device::{Device, Extent, ExtentState, IoHeader, Operation};
+use weir_log::Closed;
+
+use crate::support::{Host, SIZE, discard, expect_bytes, fill, flush, read, run, write};
+
+#[test]
+fn the_log_volume_conforms() {
+    for seed in 0..5 {
+        run(async {
+            let host = Host::new().await;
+            let (volume, _) = host.open().await;
+            weir_device::conformance::run(&*volume, seed, 150).await;
+            volume.check_invariants();
+        });
+    }
+}
+
+#[test]
+fn everything_is_there_after_a_clean_close_and_on_another_host() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, report) = host.open().await;
+        assert!(report.new_journal);
+        let mut data = fill(&volume, 1).await;
+        discard(&volume, 10_000, 30_000).await;
+        data[10_000..40_000].fill(0);
+        assert_eq!(volume.close().await.unwrap(), Closed::Clean);
+        drop(volume);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+
+        let (volume, report) = host.open().await;
+        assert_eq!(report.replayed_writes, 0);
+        expect_bytes(&volume, 0, &data).await;
+        assert_eq!(volume.close().await.unwrap(), Closed::Clean);
+        drop(volume);
+
+        let (volume, report) = host.other(9).open().await;
+        assert!(report.new_journal);
+        expect_bytes(&volume, 0, &data).await;
+        volume.check_invariants();
+    });
+}
+
+#[test]
+fn acknowledged_writes_survive_kill_without_a_flush() {
+    run(async {
+        let host = Host::new().await;
+        for round in 0..6 {
+            let data =
+                host.in_killed_process(|volume| async move { fill(&volume, round).await }).await;
+            let (volume, report) = host.open().await;
+            expect_bytes(&volume, 0, &data).await;
+            assert!(report.committed_sequence > 0);
+            volume.check_invariants();
+            drop(volume);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+}
+
+#[test]
+fn flushed_writes_survive_power_loss() {
+    run(async {
+        let host = Host::new().await;
+        let data = host
+            .in_killed_process(|volume| async move {
+                let data = fill(&volume, 4).await;
+                flush(&volume).await.unwrap();
+                data
+            })
+            .await;
+        host.disk.crash_power();
+        let (volume, _) = host.open().await;
+        expect_bytes(&volume, 0, &data).await;
+    });
+}
+
+#[test]
+fn checkpoints_bound_what_an_opening_reads() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            for round in 0..4 {
+                fill(&volume, round).await;
+            }
+            volume.flush_remote().await.unwrap();
+            assert!(volume.status().checkpoints_published > 2);
+        })
+        .await;
+        let before = host.store.counters().gets;
+        let (volume, _) = host.open().await;
+        let gets = host.store.counters().gets - before;
+        assert!(
+            gets < 60,
+            "{gets} GETs for an opening after {} objects",
+            volume.status().committed_sequence
+        );
+        expect_bytes(&volume, 0, &crate::support::pattern(3, 1 << 20)).await;
+    });
+}
+
+#[test]
+fn an_outage_of_the_store_slows_writers_and_fails_nobody() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        host.faults.change(|plan| plan.outage = true);
+        let writer = async {
+            let mut data = Vec::new();
+            for round in 0..3 {
+                data = fill(&volume, round).await;
+            }
+            data
+        };
+        let store = async {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            assert!(
+                volume.status().journal_used_bytes * 10
+                    > volume.status().journal_capacity_bytes * 7
+            );
+            host.faults.calm();
+        };
+        let (data, ()) = futures_util::join!(writer, store);
+        volume.flush_remote().await.unwrap();
+        expect_bytes(&volume, 0, &data).await;
+    });
+}
+
+#[test]
+fn extents_tell_data_from_holes() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        write(&volume, 5000, &[7; 100]).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        write(&volume, 5100, &[8; 100]).await.unwrap();
+        let io = IoHeader::internal(Operation::Extents, 0, SIZE);
+        let extents = volume.extents(io, 10).await.unwrap();
+        let expected = [
+            Extent { len: 5000, state: ExtentState::Hole },
+            Extent { len: 200, state: ExtentState::Data },
+            Extent { len: SIZE - 5200, state: ExtentState::Hole },
+        ];
+        assert_eq!(extents, expected);
+    });
+}
+
+#[test]
+fn a_closed_volume_takes_nothing_more() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        volume.close().await.unwrap();
+        assert!(write(&volume, 0, &[1]).await.is_err());
+        assert!(flush(&volume).await.is_err());
+        let _ = read(&volume, 0, 1).await;
+    });
+}

@@ -1,0 +1,98 @@
+//! Damaged objects, damaged journals, failing disks: errors where bytes are lost, right bytes everywhere else.
+
+use std::time::Duration;
+
+use weir_device::ErrorKind;
+use weir_log::LogError;
+
+use crate::support::{Host, expect_bytes, fill, flush, pattern, read, run, write};
+
+/// Keys of the data objects in the store.
+async fn objects(host: &Host) -> Vec<String> {
+    let prefix = format!("{}/log/", host.id);
+    host.store.list(&prefix, None).await.expect("listed").into_iter().map(|l| l.key).collect()
+}
+
+#[test]
+fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        host.options.checkpoint.objects_min = 1000;
+        host.options.checkpoint.objects_max = 1000;
+        let (volume, _) = host.open().await;
+        let mut keys = Vec::new();
+        for block in 0..8_u64 {
+            write(&volume, block * 8192, &pattern(block, 8192)).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        }
+        keys.extend(objects(&host).await);
+        volume.close().await.unwrap();
+        drop(volume);
+        let (volume, _) = host.other(7).open().await;
+        host.faults.flip_bit(&keys[2], 4000);
+        host.faults.hide(&keys[5]);
+        for block in 0..8_u64 {
+            let there = read(&volume, block * 8192, 8192).await;
+            match block {
+                2 | 5 => assert_eq!(there.unwrap_err().kind(), ErrorKind::Corrupt, "block {block}"),
+                _ => assert_eq!(there.unwrap(), pattern(block, 8192), "block {block}"),
+            }
+        }
+        host.faults.heal(&keys[2]);
+        expect_bytes(&volume, 2 * 8192, &pattern(2, 8192)).await;
+    });
+}
+
+#[test]
+fn a_failed_fsync_stops_acknowledgements_for_good() {
+    run(async {
+        let host = Host::new().await;
+        let disk = host.disk.clone();
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+            disk.fail_next_syncs(1);
+            write(&volume, 4096, &[2; 4096]).await.unwrap();
+            assert_eq!(flush(&volume).await.unwrap_err().kind(), ErrorKind::Poisoned);
+            assert!(write(&volume, 0, &[3; 4096]).await.is_err());
+            assert!(flush(&volume).await.is_err(), "the next sync would succeed and lie");
+        })
+        .await;
+    });
+    run(async {
+        let host = Host::new().await;
+        let disk = host.disk.clone();
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+            disk.fail_next_syncs(1);
+            write(&volume, 8192, &[2; 4096]).await.unwrap();
+            let _ = flush(&volume).await;
+        })
+        .await;
+        let (volume, _) = host.open().await;
+        expect_bytes(&volume, 0, &[1; 4096]).await;
+    });
+}
+
+#[test]
+fn objects_missing_from_the_store_are_noticed() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.checkpoint.objects_min = 1000;
+        host.options.checkpoint.objects_max = 1000;
+        host.in_killed_process(|volume| async move {
+            for round in 0..3 {
+                fill(&volume, round).await;
+            }
+        })
+        .await;
+        for key in objects(&host).await.iter().skip(3) {
+            host.store.delete(key).await.unwrap();
+        }
+        let refused = host.try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::ObjectsMissing { .. }), "{refused}");
+        let (_volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+    });
+}

@@ -1,0 +1,230 @@
+//! A host with a simulated disk, a store, and a volume on them.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use weir_device::{
+    Clock, Device, DeviceError, Env, IoHeader, Operation, Random, SharedBuf, Spawn, VolumeId,
+    WriteFlags,
+};
+use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_journal::JournalConfig;
+use weir_log::{
+    BatchLimits, CheckpointLimits, LogError, LogVolume, MemoryFrameCache, OpenArgs, OpenReport,
+    VolumeOptions, catalog,
+};
+use weir_store::{Faults, Store};
+
+pub(crate) const SIZE: u64 = 1 << 20;
+
+struct SimClock(SimDisk);
+
+impl Clock for SimClock {
+    fn wall(&self) -> Duration {
+        Duration::from_secs(1_790_000_000)
+    }
+    fn boottime(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+    fn boot_id(&self) -> [u8; 16] {
+        self.0.boot_id()
+    }
+}
+
+struct Seeded(Cell<u64>);
+
+impl Random for Seeded {
+    fn fill(&self, bytes: &mut [u8]) {
+        for byte in bytes {
+            let next = self.0.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            self.0.set(next);
+            *byte = next.to_be_bytes()[0];
+        }
+    }
+}
+
+struct OnThisThread;
+
+impl Spawn for OnThisThread {
+    fn local(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
+        tokio::task::spawn_local(task);
+    }
+    fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        tokio::task::spawn_local(task);
+    }
+}
+
+pub(crate) struct Host {
+    pub(crate) disk: SimDisk,
+    pub(crate) store: Store,
+    pub(crate) faults: Faults,
+    pub(crate) env: Env,
+    pub(crate) id: VolumeId,
+    pub(crate) options: VolumeOptions,
+}
+
+pub(crate) fn options() -> VolumeOptions {
+    VolumeOptions {
+        batch: BatchLimits {
+            bytes: 32 << 10,
+            age: Duration::from_millis(200),
+            age_small: Duration::from_secs(1),
+            small_bytes: 1 << 10,
+        },
+        journal: JournalConfig {
+            segment_bytes: 128 << 10,
+            segments_max: 6,
+            record_bytes_max: 64 << 10,
+            ..JournalConfig::default()
+        },
+        checkpoint: CheckpointLimits { objects_min: 4, data_per_map_byte: 0, objects_max: 8 },
+        ..VolumeOptions::default()
+    }
+}
+
+fn env(seed: u64, disk: &SimDisk) -> Env {
+    Env {
+        clock: Rc::new(SimClock(disk.clone())),
+        random: Rc::new(Seeded(Cell::new(seed))),
+        spawn: Rc::new(OnThisThread),
+    }
+}
+
+impl Host {
+    pub(crate) async fn new() -> Self {
+        let disk = SimDisk::new(1, SimDiskOptions::default());
+        let faults = Faults::new(2);
+        let store = Store::open("memory://").expect("opens").with_faults(faults.clone());
+        let env = env(3, &disk);
+        let name = catalog::VolumeName::new("demo").expect("valid");
+        let id = catalog::create(&store, &env, &name, SIZE).await.expect("created");
+        Self { disk, store, faults, env, id, options: options() }
+    }
+
+    /// Another host with a disk of its own, over the same store.
+    pub(crate) fn other(&self, seed: u64) -> Self {
+        let disk = SimDisk::new(seed, SimDiskOptions::default());
+        Self {
+            env: env(seed, &disk),
+            disk,
+            store: self.store.clone(),
+            faults: self.faults.clone(),
+            id: self.id,
+            options: self.options.clone(),
+        }
+    }
+
+    pub(crate) fn args(&self) -> OpenArgs {
+        OpenArgs {
+            store: self.store.clone(),
+            id: self.id,
+            directory: self.disk.directory(),
+            env: self.env.clone(),
+            options: self.options.clone(),
+            cache: Arc::new(MemoryFrameCache::new(256 << 10)),
+            node: "test".into(),
+            accept_loss: false,
+            take_over: false,
+            discard_journal: false,
+        }
+    }
+
+    pub(crate) async fn open(&self) -> (Rc<LogVolume>, OpenReport) {
+        self.try_open(|_| {}).await.expect("opens")
+    }
+
+    pub(crate) async fn try_open(
+        &self,
+        change: impl FnOnce(&mut OpenArgs),
+    ) -> Result<(Rc<LogVolume>, OpenReport), LogError> {
+        let mut args = self.args();
+        change(&mut args);
+        LogVolume::open(args).await
+    }
+
+    /// Opens in a process of its own, does `work`, and is killed in the middle of whatever goes on.
+    pub(crate) async fn in_killed_process<F, T>(&self, work: impl FnOnce(Rc<LogVolume>) -> F) -> T
+    where
+        F: Future<Output = T>,
+    {
+        let process = LocalSet::new();
+        let result = process
+            .run_until(async {
+                let (volume, _) = self.open().await;
+                work(volume).await
+            })
+            .await;
+        self.disk.crash_process();
+        drop(process);
+        result
+    }
+}
+
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        tokio::time::timeout(Duration::from_secs(36_000), test).await.expect("the test hangs");
+    });
+}
+
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[0]
+        })
+        .collect()
+}
+
+pub(crate) async fn write(volume: &LogVolume, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+    let io = IoHeader::internal(Operation::Write, offset, data.len() as u64);
+    volume.write(io, SharedBuf::copy_of(data), WriteFlags::default()).await
+}
+
+pub(crate) async fn read(
+    volume: &LogVolume,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>, DeviceError> {
+    let mut buf = vec![0xee; len];
+    let io = IoHeader::internal(Operation::Read, offset, len as u64);
+    volume.read(io, &mut buf).await.map(|()| buf)
+}
+
+pub(crate) async fn discard(volume: &LogVolume, offset: u64, len: u64) {
+    volume.discard(IoHeader::internal(Operation::Discard, offset, len)).await.expect("discarded");
+}
+
+pub(crate) async fn flush(volume: &LogVolume) -> Result<(), DeviceError> {
+    volume.flush(IoHeader::internal(Operation::Flush, 0, 0)).await
+}
+
+/// Fills the whole volume with `seed`'s pattern, in writes of 5,000 bytes.
+pub(crate) async fn fill(volume: &LogVolume, seed: u64) -> Vec<u8> {
+    let size = usize::try_from(SIZE).expect("small");
+    let data = pattern(seed, size);
+    for start in (0..size).step_by(5000) {
+        let end = (start + 5000).min(size);
+        write(volume, start as u64, &data[start..end]).await.expect("written");
+    }
+    data
+}
+
+pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8]) {
+    let there = read(volume, offset, expected.len()).await.expect("read");
+    if let Some(at) = (0..there.len()).find(|i| there[*i] != expected[*i]) {
+        panic!("byte {} is {:#x}, not {:#x}", offset + at as u64, there[at], expected[at]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Other hosts, lost disks, old owners.
+
+use std::time::Duration;
+
+use weir_device::ErrorKind;
+use weir_log::LogError;
+
+use crate::support::{Host, expect_bytes, pattern, read, run, write};
+
+#[test]
+fn a_volume_that_was_not_closed_is_not_taken_silently() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            for number in 0..10 {
+                write(&volume, number * 1000, &[1; 1000]).await.unwrap();
+            }
+        })
+        .await;
+        let other = host.other(5);
+        let refused = other.try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        let (volume, report) = other.try_open(|args| args.take_over = true).await.unwrap();
+        assert!(report.new_journal);
+        write(&volume, 0, &[9; 100]).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+
+        // The first host comes back: its journal holds writes that the takeover gave up.
+        let back = host.try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(back, LogError::JournalSuperseded { .. }), "{back}");
+        let (volume, _) = host.try_open(|args| args.discard_journal = true).await.unwrap();
+        expect_bytes(&volume, 0, &[9; 100]).await;
+    });
+}
+
+#[test]
+fn a_lost_disk_shows_a_prefix() {
+    run(async {
+        let host = Host::new().await;
+        let block = 1000;
+        host.in_killed_process(|volume| async move {
+            for number in 0..400_u64 {
+                write(&volume, number * 1000, &pattern(number, block)).await.unwrap();
+            }
+        })
+        .await;
+        host.disk.lose_disk();
+        let refused = host.try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        let (volume, _) = host.try_open(|args| args.take_over = true).await.unwrap();
+        let mut ended = None;
+        for number in 0..400_u64 {
+            let there = read(&volume, number * 1000, block).await.unwrap();
+            if there == pattern(number, block) {
+                assert_eq!(ended, None, "write {number} is visible beyond the end of the prefix");
+            } else {
+                assert!(there.iter().all(|b| *b == 0), "write {number} is torn");
+                ended.get_or_insert(number);
+            }
+        }
+        assert!(ended.is_none_or(|end| end > 50), "most of it was uploaded");
+    });
+}
+
+#[test]
+fn an_owner_that_was_superseded_is_fenced() {
+    run(async {
+        let host = Host::new().await;
+        let (old, _) = host.open().await;
+        write(&old, 0, &[1; 4096]).await.unwrap();
+        old.flush_remote().await.unwrap();
+        let (new, _) = host.other(8).try_open(|args| args.take_over = true).await.unwrap();
+        // The old owner goes on: nothing of what it uploads may become visible to the new one.
+        write(&old, 0, &[2; 4096]).await.unwrap();
+        let _ = tokio::time::timeout(Duration::from_secs(5), old.flush_remote()).await;
+        write(&new, 8192, &[3; 4096]).await.unwrap();
+        new.flush_remote().await.unwrap();
+        expect_bytes(&new, 0, &[1; 4096]).await;
+        let mut refused = None;
+        for number in 0..100 {
+            let written = write(&old, number * 10_000, &[4; 10_000]).await;
+            refused = refused.or(written.err());
+        }
+        assert_eq!(refused.expect("its checkpoint is refused").kind(), ErrorKind::Fenced);
+        new.close().await.unwrap();
+        drop(new);
+        let (again, _) = host.other(11).open().await;
+        expect_bytes(&again, 0, &[1; 4096]).await;
+        expect_bytes(&again, 8192, &[3; 4096]).await;
+    });
+}

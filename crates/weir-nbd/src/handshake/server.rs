@@ -1,0 +1,447 @@
+//! The server's side of the handshake.
+//!
+//! Invariants
+//!  H1. One call answers at most one option, so that what waits to be sent is bounded by one answer.
+//!  H2. Every option is answered or ends the connection; the stream stays in step whatever its data.
+//!  H3. Block status is agreed on only for the export name it was negotiated for, by the last attempt to do so.
+//!  H4. Nothing is taken after the handshake is over.
+
+use super::option::{OPTION_HEADER_BYTES, OptionHeader, decode_option_header};
+use super::reply::{BlockSizes, Fact, OptionReply, encode_option_reply};
+use super::{ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, EXPORT_NAME_ZEROES};
+use super::{OptionFault, OptionRequest, decode_option};
+use crate::bytes::{Decoded, Reader, put_u16, put_u64};
+use crate::error::ProtocolError;
+use crate::limits::{
+    BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX,
+    PAYLOAD_BYTES_MAX, STRING_BYTES_MAX,
+};
+use crate::numbers::{
+    ClientFlags, GREETING_MAGIC, HandshakeFlags, InfoCode, OPTION_MAGIC, OptionCode,
+    OptionReplyCode, TransmissionFlags,
+};
+use crate::transmission::{ReplyStyle, Session};
+
+/// What a client may learn about an export before it uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Canonical name.
+    pub name: String,
+    /// A line for a person, possibly empty.
+    pub description: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// The exports that a handshake may offer.
+pub trait Catalog {
+    /// What the caller needs to serve an export.
+    type Handle;
+
+    /// The export of that name. The empty name is the default export, if there is one.
+    fn find(&self, name: &str) -> Option<(ExportInfo, Self::Handle)>;
+
+    /// Names of all exports, for clients that list them.
+    fn list(&self) -> Vec<String>;
+}
+
+/// What the caller does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum HandshakeStep<H> {
+    /// Send the output, receive at least so many more bytes, and call again.
+    NeedMore(usize),
+    /// Send the output, then call again with the input that is left.
+    Again,
+    /// Send the output; transmission begins with the input that is left.
+    Transmit {
+        /// What was agreed on.
+        session: Session,
+        /// The export.
+        info: ExportInfo,
+        /// The catalog's handle on it.
+        handle: H,
+    },
+    /// Send the output and close: the client said goodbye.
+    Close,
+}
+
+/// What became of the input.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HandshakeProgress<H> {
+    /// Bytes to remove from the input.
+    pub consumed: usize,
+    /// What to do next.
+    pub step: HandshakeStep<H>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    ClientFlags,
+    Options,
+    /// Passing over the data of an option that was refused.
+    Skipping(u32),
+    Over,
+}
+
+/// The server's side of one handshake.
+#[derive(Debug)]
+pub struct ServerHandshake {
+    state: State,
+    client: ClientFlags,
+    style: ReplyStyle,
+    /// The export name that `base:allocation` was chosen for.
+    allocation_of: Option<String>,
+    options_left: u32,
+}
+
+/// The end of the handshake, as an option brings it about.
+enum Outcome<H> {
+    Answered,
+    Chosen { info: ExportInfo, handle: H, name: String },
+    Goodbye,
+}
+
+impl Default for ServerHandshake {
+    fn default() -> Self {
+        Self {
+            state: State::ClientFlags,
+            client: ClientFlags::default(),
+            style: ReplyStyle::Simple,
+            allocation_of: None,
+            options_left: OPTIONS_MAX,
+        }
+    }
+}
+
+impl ServerHandshake {
+    /// Appends the greeting, which the server sends first.
+    pub fn greet(&self, out: &mut Vec<u8>) {
+        put_u64(out, GREETING_MAGIC);
+        put_u64(out, OPTION_MAGIC);
+        put_u16(out, HandshakeFlags::FIXED_NEWSTYLE.with(HandshakeFlags::NO_ZEROES).0);
+    }
+
+    /// Takes the next message from `input` and appends the answer to `out`.
+    ///
+    /// # Errors
+    /// A [`ProtocolError`] that cannot be answered: what is in `out` may be sent, then the connection must be closed.
+    ///
+    /// # Panics
+    /// If called after the handshake is over (H4).
+    pub fn advance<C: Catalog>(
+        &mut self,
+        input: &[u8],
+        catalog: &C,
+        out: &mut Vec<u8>,
+    ) -> Result<HandshakeProgress<C::Handle>, ProtocolError> {
+        match self.state {
+            State::ClientFlags => self.on_client_flags(input),
+            State::Options => self.on_option(input, catalog, out),
+            State::Skipping(left) => Ok(self.on_skipped(input, left)),
+            State::Over => panic!("H4: the handshake is over"),
+        }
+    }
+
+    fn on_client_flags<H>(&mut self, input: &[u8]) -> Result<HandshakeProgress<H>, ProtocolError> {
+        let Some(bits) = Reader::new(input).u32() else {
+            let step = HandshakeStep::NeedMore(4 - input.len());
+            return Ok(HandshakeProgress { consumed: 0, step });
+        };
+        let flags = ClientFlags(bits);
+        if !flags.without(ClientFlags::FIXED_NEWSTYLE.with(ClientFlags::NO_ZEROES)).is_empty() {
+            return Err(ProtocolError::ClientFlags { flags: bits });
+        }
+        self.client = flags;
+        self.state = State::Options;
+        Ok(HandshakeProgress { consumed: 4, step: HandshakeStep::Again })
+    }
+
+    fn on_skipped<H>(&mut self, input: &[u8], left: u32) -> HandshakeProgress<H> {
+        let here = u32::try_from(input.len()).unwrap_or(u32::MAX).min(left);
+        let left = left - here;
+        let consumed = usize::try_from(here).expect("no more than the input's length");
+        if left == 0 {
+            self.state = State::Options;
+            return HandshakeProgress { consumed, step: HandshakeStep::Again };
+        }
+        self.state = State::Skipping(left);
+        HandshakeProgress { consumed, step: HandshakeStep::NeedMore(1) }
+    }
+
+    fn on_option<C: Catalog>(
+        &mut self,
+        input: &[u8],
+        catalog: &C,
+        out: &mut Vec<u8>,
+    ) -> Result<HandshakeProgress<C::Handle>, ProtocolError> {
+        let need = |bytes| HandshakeProgress { consumed: 0, step: HandshakeStep::NeedMore(bytes) };
+        let header = match decode_option_header(input)? {
+            Decoded::NeedMore(bytes) => return Ok(need(bytes)),
+            Decoded::Message { message, .. } => message,
+        };
+        self.check_allowed(header)?;
+        let after_header = &input[OPTION_HEADER_BYTES..];
+        let length = usize::try_from(header.length).unwrap_or(usize::MAX);
+        if length > OPTION_BYTES_MAX {
+            return self.refuse_long(header, out);
+        }
+        let Some(data) = after_header.get(..length) else {
+            return Ok(need(length - after_header.len()));
+        };
+        self.options_left = self
+            .options_left
+            .checked_sub(1)
+            .ok_or(ProtocolError::TooManyOptions { limit: OPTIONS_MAX })?;
+        let outcome = self.answer(header.code, data, catalog, out)?;
+        let consumed = OPTION_HEADER_BYTES + length;
+        let step = match outcome {
+            Outcome::Answered => HandshakeStep::Again,
+            Outcome::Goodbye => {
+                self.state = State::Over;
+                HandshakeStep::Close
+            }
+            Outcome::Chosen { info, handle, name } => {
+                self.state = State::Over;
+                HandshakeStep::Transmit { session: self.session(&info, &name), info, handle }
+            }
+        };
+        Ok(HandshakeProgress { consumed, step })
+    }
+
+    /// Options that cannot even be refused with a reply.
+    fn check_allowed(&self, header: OptionHeader) -> Result<(), ProtocolError> {
+        if header.code == OptionCode::EXPORT_NAME {
+            if u64::from(header.length) > STRING_BYTES_MAX as u64 {
+                return Err(ProtocolError::TooLong {
+                    field: "name of an export",
+                    value: u64::from(header.length),
+                    limit: STRING_BYTES_MAX as u64,
+                });
+            }
+        } else if !self.client.contains(ClientFlags::FIXED_NEWSTYLE) {
+            return Err(ProtocolError::NotFixedNewstyle { option: header.code.0 });
+        }
+        Ok(())
+    }
+
+    fn refuse_long<H>(
+        &mut self,
+        header: OptionHeader,
+        out: &mut Vec<u8>,
+    ) -> Result<HandshakeProgress<H>, ProtocolError> {
+        if header.length > OPTION_SKIP_BYTES_MAX {
+            return Err(ProtocolError::TooLong {
+                field: "data of an option",
+                value: u64::from(header.length),
+                limit: u64::from(OPTION_SKIP_BYTES_MAX),
+            });
+        }
+        if header.code == OptionCode::SET_META_CONTEXT {
+            self.allocation_of = None;
+        }
+        refuse(header.code, OptionReplyCode::ERR_TOO_BIG, "the option is too long", out);
+        self.state = State::Skipping(header.length);
+        let consumed = OPTION_HEADER_BYTES;
+        Ok(HandshakeProgress { consumed, step: HandshakeStep::Again })
+    }
+
+    fn answer<C: Catalog>(
+        &mut self,
+        code: OptionCode,
+        data: &[u8],
+        catalog: &C,
+        out: &mut Vec<u8>,
+    ) -> Result<Outcome<C::Handle>, ProtocolError> {
+        if code == OptionCode::SET_META_CONTEXT {
+            // H3: a new attempt replaces the earlier choice even where it fails.
+            self.allocation_of = None;
+        }
+        let request = match decode_option(code, data) {
+            Ok(request) => request,
+            Err(_) if code == OptionCode::EXPORT_NAME => {
+                return Err(ProtocolError::ExportRefused { reason: "the name is not text" });
+            }
+            Err(fault) => {
+                let (reply, message) = match fault {
+                    OptionFault::Unknown => {
+                        (OptionReplyCode::ERR_UNSUP, "the option is not known here")
+                    }
+                    OptionFault::Invalid(reason) => (OptionReplyCode::ERR_INVALID, reason),
+                    OptionFault::TooBig(reason) => (OptionReplyCode::ERR_TOO_BIG, reason),
+                };
+                refuse(code, reply, message, out);
+                return Ok(Outcome::Answered);
+            }
+        };
+        match request {
+            OptionRequest::ExportName(name) => return self.on_export_name(name, catalog, out),
+            OptionRequest::Abort => {
+                encode_option_reply(code, &OptionReply::Ack, out);
+                return Ok(Outcome::Goodbye);
+            }
+            OptionRequest::Info { name, facts } => {
+                self.describe(code, name, &facts, catalog, out);
+            }
+            OptionRequest::Go { name, facts } => {
+                if let Some((info, handle)) = self.describe(code, name, &facts, catalog, out) {
+                    return Ok(Outcome::Chosen { info, handle, name: name.to_owned() });
+                }
+            }
+            OptionRequest::List => list(code, catalog, out),
+            OptionRequest::StartTls => {
+                refuse(code, OptionReplyCode::ERR_UNSUP, "this server does not speak TLS", out);
+            }
+            OptionRequest::StructuredReply => self.on_structured_reply(code, out),
+            OptionRequest::ExtendedHeaders => {
+                self.style = ReplyStyle::Extended;
+                encode_option_reply(code, &OptionReply::Ack, out);
+            }
+            OptionRequest::ListMetaContext { name, queries } => {
+                self.on_meta_context(code, name, &queries, catalog, out);
+            }
+            OptionRequest::SetMetaContext { name, queries } => {
+                let chosen = self.on_meta_context(code, name, &queries, catalog, out);
+                self.allocation_of = chosen.then(|| name.to_owned());
+            }
+        }
+        Ok(Outcome::Answered)
+    }
+
+    fn on_export_name<C: Catalog>(
+        &mut self,
+        name: &str,
+        catalog: &C,
+        out: &mut Vec<u8>,
+    ) -> Result<Outcome<C::Handle>, ProtocolError> {
+        if self.style == ReplyStyle::Extended {
+            let reason = "extended headers were agreed on, which asks for GO";
+            return Err(ProtocolError::ExportRefused { reason });
+        }
+        let (info, handle) = catalog
+            .find(name)
+            .ok_or(ProtocolError::ExportRefused { reason: "there is no such export" })?;
+        put_u64(out, info.size);
+        put_u16(out, self.transmission_flags(&info).0);
+        if !self.client.contains(ClientFlags::NO_ZEROES) {
+            out.extend_from_slice(&[0; EXPORT_NAME_ZEROES]);
+        }
+        Ok(Outcome::Chosen { info, handle, name: name.to_owned() })
+    }
+
+    fn on_structured_reply(&mut self, code: OptionCode, out: &mut Vec<u8>) {
+        if self.style == ReplyStyle::Extended {
+            let message = "extended headers were agreed on already";
+            return refuse(code, OptionReplyCode::ERR_EXT_HEADER_REQD, message, out);
+        }
+        self.style = ReplyStyle::Structured;
+        encode_option_reply(code, &OptionReply::Ack, out);
+    }
+
+    /// Answers `INFO` or `GO`; the export, if there is one.
+    fn describe<C: Catalog>(
+        &self,
+        code: OptionCode,
+        name: &str,
+        facts: &[InfoCode],
+        catalog: &C,
+        out: &mut Vec<u8>,
+    ) -> Option<(ExportInfo, C::Handle)> {
+        let Some((info, handle)) = catalog.find(name) else {
+            refuse(code, OptionReplyCode::ERR_UNKNOWN, "there is no such export", out);
+            return None;
+        };
+        let flags = self.transmission_flags(&info);
+        let mut say = |fact| encode_option_reply(code, &OptionReply::Info(fact), out);
+        say(Fact::Export { size: info.size, flags });
+        if facts.contains(&InfoCode::NAME) {
+            say(Fact::Name(&info.name));
+        }
+        if facts.contains(&InfoCode::DESCRIPTION) {
+            say(Fact::Description(&info.description));
+        }
+        if facts.contains(&InfoCode::BLOCK_SIZE) {
+            say(Fact::BlockSize(BlockSizes {
+                minimum: BLOCK_BYTES_MIN,
+                preferred: BLOCK_BYTES_PREFERRED,
+                payload_max: PAYLOAD_BYTES_MAX,
+            }));
+        }
+        encode_option_reply(code, &OptionReply::Ack, out);
+        Some((info, handle))
+    }
+
+    /// Answers a metadata option; whether `base:allocation` was in the answer.
+    fn on_meta_context<C: Catalog>(
+        &self,
+        code: OptionCode,
+        name: &str,
+        queries: &[&str],
+        catalog: &C,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if self.style == ReplyStyle::Simple {
+            let message = "structured replies or extended headers must be agreed on first";
+            refuse(code, OptionReplyCode::ERR_INVALID, message, out);
+            return false;
+        }
+        if catalog.find(name).is_none() {
+            refuse(code, OptionReplyCode::ERR_UNKNOWN, "there is no such export", out);
+            return false;
+        }
+        let listing = code == OptionCode::LIST_META_CONTEXT;
+        let wildcard = listing && (queries.is_empty() || queries.contains(&"base:"));
+        let matched = wildcard || queries.contains(&ALLOCATION_CONTEXT);
+        if matched {
+            let id = if listing { 0 } else { ALLOCATION_CONTEXT_ID };
+            let reply = OptionReply::MetaContext { id, name: ALLOCATION_CONTEXT };
+            encode_option_reply(code, &reply, out);
+        }
+        encode_option_reply(code, &OptionReply::Ack, out);
+        matched
+    }
+
+    fn transmission_flags(&self, info: &ExportInfo) -> TransmissionFlags {
+        let mut flags = TransmissionFlags::HAS_FLAGS
+            .with(TransmissionFlags::SEND_FLUSH)
+            .with(TransmissionFlags::SEND_FUA)
+            .with(TransmissionFlags::SEND_CACHE)
+            .with(TransmissionFlags::CAN_MULTI_CONN);
+        flags = if info.read_only {
+            flags.with(TransmissionFlags::READ_ONLY)
+        } else {
+            flags
+                .with(TransmissionFlags::SEND_TRIM)
+                .with(TransmissionFlags::SEND_WRITE_ZEROES)
+                .with(TransmissionFlags::SEND_FAST_ZERO)
+        };
+        if self.style != ReplyStyle::Simple {
+            flags = flags.with(TransmissionFlags::SEND_DF);
+        }
+        flags
+    }
+
+    fn session(&self, info: &ExportInfo, name: &str) -> Session {
+        Session {
+            style: self.style,
+            flags: self.transmission_flags(info),
+            allocation: self.allocation_of.as_deref() == Some(name),
+        }
+    }
+}
+
+fn list<C: Catalog>(code: OptionCode, catalog: &C, out: &mut Vec<u8>) {
+    for name in catalog.list() {
+        // The longest name is the protocol's bound; a catalog that breaks it cannot be spoken of.
+        if name.len() <= STRING_BYTES_MAX {
+            let reply = OptionReply::Server { name: &name, description: "" };
+            encode_option_reply(code, &reply, out);
+        }
+    }
+    encode_option_reply(code, &OptionReply::Ack, out);
+}
+
+fn refuse(option: OptionCode, code: OptionReplyCode, message: &str, out: &mut Vec<u8>) {
+    encode_option_reply(option, &OptionReply::Error { code, message }, out);
+}

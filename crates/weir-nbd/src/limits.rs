@@ -1,0 +1,42 @@
+//! Every bound that the codec keeps, with where its number comes from.
+
+/// Longest string of the protocol in bytes: export names, descriptions, queries, messages. The protocol's own bound.
+pub const STRING_BYTES_MAX: usize = 4096;
+
+/// Longest data of one option in bytes: a name of the longest length and as much again for its queries.
+pub const OPTION_BYTES_MAX: usize = 2 * STRING_BYTES_MAX;
+
+/// Longest data of an option that is skipped and refused politely; beyond it the client is cut off. A mistaken client
+/// sends kilobytes; nobody needs a mebibyte.
+pub const OPTION_SKIP_BYTES_MAX: u32 = 1 << 20;
+
+/// Longest data of one option reply that a client takes, in bytes: a name, a description and their lengths.
+pub const OPTION_REPLY_BYTES_MAX: usize = 2 * STRING_BYTES_MAX + 16;
+
+/// Most options in one handshake. `nbdinfo --list` asks a few per export, so this serves thousands of exports.
+pub const OPTIONS_MAX: u32 = 16 << 10;
+
+/// Most queries in one metadata option. The clients in use send one to three.
+pub const META_QUERIES_MAX: u32 = 64;
+
+/// Largest payload of a request or a reply in bytes, as advertised. What the protocol calls most portable.
+pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
+/// Smallest unit a client may address, in bytes, as advertised: nothing is rounded.
+pub const BLOCK_BYTES_MIN: u32 = 1;
+
+/// Unit that costs least, in bytes, as advertised: a page.
+pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
+
+/// Most extents in one block-status reply: 64 KiB of descriptors at most; a client asks on from where the reply ends.
+pub const EXTENTS_MAX: usize = 4096;
+
+/// Largest payload of one reply chunk that a client takes, in bytes: a full payload and its offset.
+pub const CHUNK_BYTES_MAX: u64 = PAYLOAD_BYTES_MAX as u64 + 8;
+
+/// Longest message in an error reply, in bytes: one line for a person, so that replies in flight stay small.
+pub const MESSAGE_BYTES_MAX: usize = 256;
+
+const _: () = assert!(MESSAGE_BYTES_MAX <= STRING_BYTES_MAX);
+const _: () = assert!(BLOCK_BYTES_PREFERRED >= 512 && PAYLOAD_BYTES_MAX >= BLOCK_BYTES_PREFERRED);
+const _: () = assert!(EXTENTS_MAX <= 1 << 20, "the protocol's own bound on one chunk");

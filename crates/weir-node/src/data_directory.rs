@@ -1,0 +1,138 @@
+//! The data directory of a node: what lies where in it.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use url::Url;
+use weir_device::VolumeId;
+
+use crate::error::NodeError;
+
+/// Only the owner may look into a data directory.
+const MODE: u32 = 0o700;
+
+/// A data directory. Its layout is in docs/operations/files.md.
+#[derive(Clone, Debug)]
+pub struct DataDirectory {
+    path: PathBuf,
+}
+
+impl DataDirectory {
+    /// Names the directory; relative paths become absolute. Nothing is created.
+    ///
+    /// # Errors
+    /// An empty path, or no current directory.
+    pub fn at(path: &Path) -> Result<Self, NodeError> {
+        let shown = path.display().to_string();
+        let path = std::path::absolute(path)
+            .map_err(|source| NodeError::io("using data directory", shown, source))?;
+        Ok(Self { path })
+    }
+
+    /// Makes the directory and what a serving process needs in it, and tries that it can be written to.
+    ///
+    /// # Errors
+    /// When it cannot be created or written.
+    pub fn prepare(&self) -> Result<(), NodeError> {
+        for directory in [self.path.clone(), self.path.join("nbd"), self.path.join("control")] {
+            std::fs::DirBuilder::new().recursive(true).mode(MODE).create(&directory).map_err(
+                |source| NodeError::io("creating", directory.display().to_string(), source),
+            )?;
+        }
+        self.try_writing()
+    }
+
+    /// A full or read-only file system is reported here, by its name, rather than by whoever writes first.
+    fn try_writing(&self) -> Result<(), NodeError> {
+        let path = self.path.join(format!(".probe-{}", std::process::id()));
+        let written = write_probe(&path);
+        let removed = std::fs::remove_file(&path);
+        let failed = |source| {
+            NodeError::io("writing to data directory", self.path.display().to_string(), source)
+        };
+        written.map_err(failed)?;
+        removed.map_err(failed)
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the journal and the lock of a volume are.
+    #[must_use]
+    pub fn volume(&self, id: VolumeId) -> PathBuf {
+        self.path.join("volumes").join(id.to_string())
+    }
+
+    /// URL of the embedded store.
+    #[must_use]
+    pub fn store_url(&self) -> String {
+        let url = Url::from_file_path(self.path.join("store"));
+        url.expect("the path is absolute, and an absolute path has a URL").to_string()
+    }
+
+    /// Where a volume is served over NBD, unless another place is asked for.
+    #[must_use]
+    pub fn nbd_socket(&self, volume: &str) -> PathBuf {
+        self.path.join("nbd").join(format!("{volume}.sock"))
+    }
+
+    /// Where the process that serves a volume answers verbs.
+    #[must_use]
+    pub fn control_socket(&self, id: VolumeId) -> PathBuf {
+        self.path.join("control").join(format!("{id}.sock"))
+    }
+}
+
+/// Writes one block and syncs it: a full disk may refuse only then.
+fn write_probe(path: &Path) -> io::Result<()> {
+    let file = std::fs::File::create(path)?;
+    io::Write::write_all(&mut &file, &[0; 4096])?;
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_as_documented() {
+        let directory = DataDirectory::at(Path::new("/var/lib/a weir")).unwrap();
+        assert_eq!(directory.store_url(), "file:///var/lib/a%20weir/store");
+        assert_eq!(directory.nbd_socket("demo"), Path::new("/var/lib/a weir/nbd/demo.sock"));
+        let id = VolumeId([1; 16]);
+        let named = |path: &Path| path.strip_prefix("/var/lib/a weir").unwrap().to_owned();
+        assert_eq!(named(&directory.volume(id)), Path::new("volumes").join("01".repeat(16)));
+        assert_eq!(
+            named(&directory.control_socket(id)),
+            Path::new("control").join("01".repeat(16) + ".sock")
+        );
+        assert!(DataDirectory::at(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn preparing_creates_what_is_missing_and_leaves_no_probe() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = DataDirectory::at(&base.path().join("a/b")).unwrap();
+        directory.prepare().unwrap();
+        directory.prepare().unwrap();
+        let mut names: Vec<_> = std::fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["control", "nbd"]);
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("file");
+        std::fs::write(&path, "x").unwrap();
+        let error = DataDirectory::at(&path).unwrap().prepare().unwrap_err();
+        assert!(error.to_string().contains("file"), "{error}");
+    }
+}

@@ -1,0 +1,210 @@
+//! What can go wrong with a node, and what to do next.
+
+use std::io;
+
+use weir_device::{DeviceError, ErrorKind};
+use weir_disk::DiskError;
+use weir_frontend::nbd::NbdError;
+use weir_log::LogError;
+use weir_store::StoreError;
+
+use crate::control::ProcessId;
+
+/// An error of a node.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The operating system refused something.
+    #[error("{action} {subject}: {source}")]
+    Io {
+        /// What was done, as "reading".
+        action: &'static str,
+        /// To what: a path, an address.
+        subject: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The volume is open in another process of this machine.
+    #[error("volume {name:?} is served by process {process}{place}")]
+    Served {
+        /// Name of the volume.
+        name: String,
+        /// The process.
+        process: ProcessId,
+        /// Where it is served, as " at URI"; empty where unknown.
+        place: String,
+    },
+    /// The volume has another size than was asked for.
+    #[error("volume {name:?} has {found} bytes, not {wanted}")]
+    OtherSize {
+        /// Name of the volume.
+        name: String,
+        /// Its size in bytes.
+        found: u64,
+        /// The size asked for, in bytes.
+        wanted: u64,
+    },
+    /// A volume that does not exist can be created only with a size.
+    #[error("there is no volume {name:?} in {store}")]
+    SizeNeeded {
+        /// Name of the volume.
+        name: String,
+        /// URL of the store.
+        store: String,
+    },
+    /// A unix socket's path is longer than the operating system allows.
+    #[error("{path} is too long for a unix socket: {length} bytes, {limit} are allowed")]
+    SocketPath {
+        /// The path.
+        path: String,
+        /// Its length in bytes.
+        length: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Something else than an abandoned socket is where a socket should be.
+    #[error("{path} is in use: {reason}")]
+    SocketInUse {
+        /// The path.
+        path: String,
+        /// What is there.
+        reason: &'static str,
+    },
+    /// An address that other machines reach, without TLS.
+    #[error(
+        "{address} can be reached from other machines, and NBD there is neither encrypted nor authenticated"
+    )]
+    NotLoopback {
+        /// The address.
+        address: String,
+    },
+    /// A process that serves a volume answered with an error.
+    #[error("{message}")]
+    Remote {
+        /// What a caller can do.
+        kind: ErrorKind,
+        /// The other process's message.
+        message: String,
+    },
+    /// A process that serves a volume did not answer, or not in a form that is understood.
+    #[error("process {process}, which serves volume {name:?}, does not answer: {reason}")]
+    NoAnswer {
+        /// Name of the volume.
+        name: String,
+        /// The process.
+        process: ProcessId,
+        /// What happened instead.
+        reason: String,
+    },
+    /// The store names a volume by something that is no identity.
+    #[error("volume {name:?} has the identity {id:?}, which is none")]
+    Identity {
+        /// Name of the volume.
+        name: String,
+        /// What the store says.
+        id: String,
+    },
+    /// The volume or the catalog of the store failed.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The volume failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A front end failed.
+    #[error(transparent)]
+    Frontend(#[from] NbdError),
+    /// A local file failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The node's threads went away in the middle of the work.
+    #[error("the node is shutting down")]
+    ShuttingDown,
+}
+
+impl NodeError {
+    pub(crate) fn io(action: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { action, subject: subject.into(), source }
+    }
+
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Io { source, .. } => io_kind(source),
+            Self::Served { .. } | Self::SocketInUse { .. } => ErrorKind::Busy,
+            Self::OtherSize { .. } | Self::SocketPath { .. } | Self::NotLoopback { .. } => {
+                ErrorKind::Invalid
+            }
+            Self::SizeNeeded { .. } => ErrorKind::NotFound,
+            Self::Remote { kind, .. } => *kind,
+            Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
+            Self::Identity { .. } => ErrorKind::Corrupt,
+            Self::Log(source) => source.kind(),
+            Self::Store(source) => source.kind(),
+            Self::Device(source) => source.kind(),
+            Self::Disk(source) => source.kind(),
+            Self::Frontend(source) => source.kind(),
+        }
+    }
+
+    /// What to do next, for a person at a terminal.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Served { .. } => {
+                Some("use it where it is served, or end that process with SIGTERM first".to_owned())
+            }
+            Self::OtherSize { name, .. } => Some(format!(
+                "leave --size away to serve it as it is; `weir volume resize {name}` changes a size, in a version that \
+                 has it"
+            )),
+            Self::SizeNeeded { name, .. } => {
+                Some(format!("create it by giving a size: weir up {name} --size 10G"))
+            }
+            Self::SocketPath { .. } => {
+                Some("give a shorter path with --nbd-socket, or a shorter --data-dir".to_owned())
+            }
+            Self::SocketInUse { .. } => Some("give another path with --nbd-socket".to_owned()),
+            Self::NotLoopback { .. } => Some(
+                "listen on 127.0.0.1 or a unix socket, or pass --insecure on a network where \
+                 everybody may read and write the volume"
+                    .to_owned(),
+            ),
+            Self::Io { source, subject, .. } => io_help(source, subject),
+            Self::Log(LogError::Journal(error)) if error.kind() == ErrorKind::Corrupt => Some(
+                "put the right file back; or move it away, and pass --take-over to go on with what \
+                 the store holds"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// What a caller can do about an error of the operating system.
+fn io_kind(error: &io::Error) -> ErrorKind {
+    match error.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::AlreadyExists => ErrorKind::Exists,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => ErrorKind::ReadOnly,
+        io::ErrorKind::AddrInUse => ErrorKind::Busy,
+        _ => ErrorKind::Unavailable,
+    }
+}
+
+fn io_help(error: &io::Error, subject: &str) -> Option<String> {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(format!(
+            "free some space on the file system of {subject}, or choose another --data-dir"
+        )),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            Some("choose a writable directory with --data-dir".to_owned())
+        }
+        io::ErrorKind::AddrInUse => Some("choose another port with --nbd-listen".to_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,135 @@
+//! The threads of a node: shards for volumes, workers for what burns CPU or waits for the store.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use weir_disk::EngineChoice;
+use weir_log::MemoryFrameCache;
+
+use crate::env;
+use crate::error::NodeError;
+use crate::shard::{Shard, ShardContext, Shared};
+
+/// Most shards unless told otherwise. One keeps up with what one NBD client can ask; four serve a busy host.
+const SHARDS_DEFAULT_MAX: usize = 4;
+/// Most worker threads. They compress and wait for the store; more than this would crowd out the shards.
+const WORKERS_MAX: usize = 8;
+/// Decoded frames kept in memory, in bytes: half of the 512 MiB that a node may use for buffers.
+const FRAME_CACHE_BYTES_MAX: u64 = 256 << 20;
+
+/// How many threads a node has, and how they reach the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeConfig {
+    /// Shards; the smaller of the number of CPUs and four where `None`.
+    pub shards: Option<usize>,
+    /// The disk engine.
+    pub engine: EngineChoice,
+}
+
+/// The threads of a node. Dropping it waits for what runs on the shards, then stops the workers.
+#[derive(Debug)]
+pub struct Node {
+    shards: Vec<Shard>,
+    // Dropped after the shards, which use it.
+    workers: Runtime,
+}
+
+impl Node {
+    /// Starts the threads. Blocks until they run.
+    ///
+    /// # Errors
+    /// When a thread or its disk engine cannot be started.
+    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(cpus.min(WORKERS_MAX))
+            .thread_name("worker")
+            .enable_all()
+            .build()
+            .map_err(|source| NodeError::io("starting", "worker threads", source))?;
+        let count = config.shards.unwrap_or_else(|| cpus.min(SHARDS_DEFAULT_MAX)).max(1);
+        let shared = Shared {
+            engine: config.engine,
+            workers: workers.handle().clone(),
+            boot_id: env::read_boot_id()?,
+            cache: Arc::new(MemoryFrameCache::new(FRAME_CACHE_BYTES_MAX)),
+            node_name: env::read_node_name()?.into(),
+        };
+        let shards = (0..count)
+            .map(|index| Shard::start(index, shared.clone()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { shards, workers })
+    }
+
+    /// Number of shards.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Runs `job` on the thread of shard `shard` (modulo their number) and returns what it returned. The job runs to
+    /// its end even if the returned future is dropped.
+    ///
+    /// # Errors
+    /// [`NodeError::ShuttingDown`] when the thread is gone.
+    pub async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        self.submit(shard, job)?.await.map_err(|_| NodeError::ShuttingDown)
+    }
+
+    /// [`Node::run`] without waiting: what the job returns comes through the channel.
+    pub(crate) fn submit<T, F, Work>(
+        &self,
+        shard: usize,
+        job: F,
+    ) -> Result<oneshot::Receiver<T>, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        self.shards[shard % self.shards.len()].submit(job)
+    }
+
+    /// Ends the node without waiting for background work that the store does not answer.
+    pub fn shut_down(self) {
+        drop(self.shards);
+        self.workers.shutdown_background();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_run_on_their_shard_and_reach_the_workers() {
+        let config = NodeConfig { shards: Some(2), engine: EngineChoice::Threads };
+        let node = Node::start(config).unwrap();
+        assert_eq!(node.shard_count(), 2);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let name = |shard| {
+            let node = &node;
+            async move {
+                let job = |context: Rc<ShardContext>| async move {
+                    let name = || std::thread::current().name().map(str::to_owned);
+                    (name(), context.env.background(async move { name() }).await.flatten())
+                };
+                node.run(shard, job).await.unwrap()
+            }
+        };
+        for shard in 0..3 {
+            let (own, background) = runtime.block_on(name(shard));
+            assert_eq!(own.as_deref(), Some(format!("shard-{}", shard % 2).as_str()));
+            assert_eq!(background.as_deref(), Some("worker"));
+        }
+        node.shut_down();
+    }
+}

@@ -1,0 +1,147 @@
+//! A shard: one OS thread with a tokio `current_thread` runtime, on which volumes live with everything they own.
+
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+use weir_device::{Env, LocalBoxFuture};
+use weir_disk::{Disks, EngineChoice};
+use weir_log::FrameCache;
+
+use crate::env;
+use crate::error::NodeError;
+
+/// What lives on a shard's thread besides volumes.
+pub struct ShardContext {
+    /// Local files, through this thread's own engine.
+    pub disks: Disks,
+    /// Clocks, randomness, tasks.
+    pub env: Env,
+    /// Decoded frames of objects: the one thing that all shards share.
+    pub cache: Arc<dyn FrameCache>,
+    /// How this node is called in messages to others.
+    pub node_name: Arc<str>,
+}
+
+impl fmt::Debug for ShardContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardContext").field("disks", &self.disks).finish_non_exhaustive()
+    }
+}
+
+/// What every shard of a node gets.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) engine: EngineChoice,
+    pub(crate) workers: Handle,
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) cache: Arc<dyn FrameCache>,
+    pub(crate) node_name: Arc<str>,
+}
+
+type Job = Box<dyn FnOnce(Rc<ShardContext>) -> LocalBoxFuture<'static, ()> + Send>;
+
+/// A running shard thread. Dropping it lets the thread end once nothing runs on it.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    jobs: Option<mpsc::UnboundedSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shard {
+    /// Starts a thread and returns once its disk engine runs.
+    pub(crate) fn start(index: usize, shared: Shared) -> Result<Self, NodeError> {
+        let (jobs, receiver) = mpsc::unbounded_channel();
+        let (ready, started) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{index}"))
+            .spawn(move || run(shared, receiver, &ready))
+            .map_err(|source| NodeError::io("starting", "a shard thread", source))?;
+        match started.recv() {
+            Ok(Ok(())) => Ok(Self { jobs: Some(jobs), thread: Some(thread) }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(NodeError::ShuttingDown),
+        }
+    }
+
+    /// Starts `job` on the shard's thread; what it returns comes through the channel. The job runs to its end even if
+    /// the channel is dropped.
+    pub(crate) fn submit<T, F, Work>(&self, job: F) -> Result<oneshot::Receiver<T>, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let boxed: Job = Box::new(move |context| {
+            Box::pin(async move {
+                // A caller that went away wanted the work done, not the answer.
+                let _ = sender.send(job(context).await);
+            })
+        });
+        let jobs = self.jobs.as_ref().ok_or(NodeError::ShuttingDown)?;
+        jobs.send(boxed).map_err(|_| NodeError::ShuttingDown)?;
+        Ok(receiver)
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // Without senders the thread ends after its last job.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic on the thread was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    shared: Shared,
+    mut jobs: mpsc::UnboundedReceiver<Job>,
+    ready: &std::sync::mpsc::Sender<Result<(), NodeError>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(source) => {
+            let error = NodeError::io("starting", "the runtime of a shard", source);
+            // Nobody waits for it only if the node is going away.
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    LocalSet::new().block_on(&runtime, async move {
+        let context = match Disks::new(shared.engine) {
+            Ok(disks) => Rc::new(ShardContext {
+                disks,
+                env: env::real(shared.workers, shared.boot_id),
+                cache: shared.cache,
+                node_name: shared.node_name,
+            }),
+            Err(error) => {
+                let _ = ready.send(Err(NodeError::Disk(error)));
+                return;
+            }
+        };
+        let _ = ready.send(Ok(()));
+        let mut running = tokio::task::JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                job = jobs.recv() => match job {
+                    Some(job) => {
+                        running.spawn_local(job(Rc::clone(&context)));
+                    }
+                    None => break,
+                },
+                Some(_) = running.join_next() => {}
+            }
+        }
+        while running.join_next().await.is_some() {}
+    });
+}

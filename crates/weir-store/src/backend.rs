@@ -1,0 +1,65 @@
+//! What a store must be able to do, in the fewest operations.
+//!
+//! A trait of our own instead of `object_store::ObjectStore`: four operations are what a fault decorator has to wrap
+//! and what an in-memory store for a hundred thousand simulated runs has to pay for.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+
+use bytes::Bytes;
+
+use crate::StoreError;
+
+/// How a create-only PUT ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Put {
+    /// The object is there now, by this call, and survives power loss.
+    Created,
+    /// An object of this key was there already, and survives power loss. It may be our own, from an attempt whose reply
+    /// was lost: the caller tells by reading it.
+    Exists,
+}
+
+/// An object in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Listed {
+    /// Key, relative to the root of the store.
+    pub key: String,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// What a read returned, not yet checked against what was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Got {
+    pub(crate) bytes: Bytes,
+    /// Size of the whole object as the store states it.
+    pub(crate) object_bytes: u64,
+}
+
+/// A started operation.
+pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// One place that holds objects. Keys and prefixes were validated by the caller.
+pub(crate) trait Backend: Debug + Send + Sync {
+    /// Creates an object, durably, unless the key is taken.
+    fn put_create<'a>(&'a self, key: &'a str, parts: Vec<Bytes>) -> Reply<'a, Put>;
+
+    /// Reads the part of `range` (everything, if `None`) that the object has; nothing, if it lies past the end.
+    fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got>;
+
+    /// All objects below `prefix` with keys greater than `after`, sorted.
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>>;
+
+    /// Removes an object, durably. One that does not exist is removed already.
+    fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()>;
+}
+
+/// The part of `range` that an object of `size` bytes has.
+pub(crate) fn clamp(range: Option<Range<u64>>, size: u64) -> Range<u64> {
+    let range = range.unwrap_or(0..size);
+    let start = range.start.min(size);
+    start..range.end.clamp(start, size)
+}

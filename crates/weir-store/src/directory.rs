@@ -1,0 +1,398 @@
+//! A store in a local directory: one file per object, at the path that its key spells.
+//!
+//! Not `object_store::local::LocalFileSystem`, although that can sync files: it does not sync the directory when it
+//! finds a name taken, when it lists or when it deletes. Then a PUT whose first attempt was killed between link and
+//! sync is answered "exists", the journal lets go of the data, and a power cut takes the object away.
+//!
+//! Invariants
+//!  D1. A name appears only by linking a complete, synced file to it; nothing ever writes to a named file.
+//!  D2. A directory is synced after a name was added, after a name was found taken, after a name was removed, and
+//!      after its names were read for a listing, each before the answer.
+//!  D3. The path from the root to a directory is synced before the first object in it is answered for.
+//!  D4. After a failed sync of a directory nothing is answered that rests on D2 or D3: the kernel reports such a
+//!      failure once and forgets it.
+//!  D5. The root is the directory that was opened: a file system that went away is an error, not an empty store.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this module is a store, and its medium is the local file system"
+)]
+
+mod files;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use self::files::{
+    FileError, TEMPORARY_DIRECTORY, create_exclusively, random_token, read_at, remove_stale,
+    write_parts,
+};
+use crate::backend::{Backend, Got, Listed, Put, Reply, clamp};
+use crate::limits::TEMPORARY_NAME_TRIES_MAX;
+use crate::{Place, StoreError};
+
+/// A directory that holds objects.
+pub(crate) struct Directory {
+    state: Arc<State>,
+}
+
+struct State {
+    url: Arc<str>,
+    root: PathBuf,
+    /// Device and inode of the root, for D5.
+    identity: (u64, u64),
+    /// Directories whose path is known to survive power loss, for D3.
+    durable: Mutex<BTreeSet<PathBuf>>,
+    /// The failure of D4, once it happened.
+    failed: Mutex<Option<StoreError>>,
+    /// Makes the names of temporary files ours.
+    token: u64,
+    temporaries: AtomicU64,
+    /// What was synced, in order: syncing has no other effect that a test could see.
+    #[cfg(test)]
+    synced: Mutex<Vec<PathBuf>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Directory {
+    /// Opens `root`, creating it and what is missing above it.
+    pub(crate) fn open(url: Arc<str>, root: PathBuf) -> Result<Self, StoreError> {
+        let failed = |path: &Path, error| error_at(Place::new(&url, ""), path, "opening", error);
+        let missing = root.ancestors().take_while(|path| !path.exists());
+        let missing: Vec<_> = missing.map(Path::to_owned).collect();
+        for path in missing.iter().rev() {
+            make_directory(path).map_err(|error| failed(path, error))?;
+        }
+        let metadata = fs::metadata(&root).map_err(|error| failed(&root, error))?;
+        if !metadata.is_dir() {
+            return Err(failed(&root, io::Error::from(ErrorKind::NotADirectory)));
+        }
+        let token = random_token().map_err(|error| failed(Path::new("/dev/urandom"), error))?;
+        let state = State {
+            url: Arc::clone(&url),
+            identity: (metadata.dev(), metadata.ino()),
+            durable: Mutex::default(),
+            failed: Mutex::default(),
+            token,
+            temporaries: AtomicU64::new(0),
+            #[cfg(test)]
+            synced: Mutex::default(),
+            root,
+        };
+        state.sync_root(&missing)?;
+        remove_stale(&state.root.join(TEMPORARY_DIRECTORY));
+        Ok(Self { state: Arc::new(state) })
+    }
+
+    /// Runs file operations on tokio's blocking threads. They run to their end even if the answer is dropped.
+    async fn run<T: Send + 'static>(
+        &self,
+        key: &str,
+        work: impl FnOnce(&State, &str) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (state, owned) = (Arc::clone(&self.state), key.to_owned());
+        let task = tokio::task::spawn_blocking(move || work(&state, &owned));
+        match task.await {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => {
+                let place = Place::new(&self.state.url, key);
+                Err(StoreError::Unavailable { place, source: Arc::new(error) })
+            }
+        }
+    }
+}
+
+impl State {
+    fn put(&self, key: &str, parts: &[Bytes]) -> Result<Put, StoreError> {
+        self.check_usable(key)?;
+        let target = self.root.join(key);
+        let directory = target.parent().unwrap_or(&self.root);
+        self.make_durable(key, directory)?;
+        // Saves writing the object again; the link below decides.
+        if target.symlink_metadata().is_ok() {
+            return self.exists(key, &target, directory);
+        }
+        let (temporary, mut file) = self.create_temporary(key)?;
+        let linked = write_parts(&mut file, parts)
+            .and_then(|()| self.sync(&file, &temporary))
+            .map_err(|error| self.error(key, &temporary, "writing", error))
+            .and_then(|()| match fs::hard_link(&temporary, &target) {
+                Ok(()) => Ok(Put::Created),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::Exists),
+                Err(error) => {
+                    // Somebody may have removed the directory from outside: make it anew the next time.
+                    lock(&self.durable).clear();
+                    Err(self.error(key, &target, "creating", error))
+                }
+            });
+        // A file that stays behind is removed when the store is opened next.
+        let _ = fs::remove_file(&temporary);
+        match linked? {
+            Put::Exists => self.exists(key, &target, directory),
+            Put::Created => self.sync_directory(key, directory).map(|()| Put::Created),
+        }
+    }
+
+    /// The answer for a name that is taken: durable, even if whoever took it was killed before syncing.
+    fn exists(&self, key: &str, target: &Path, directory: &Path) -> Result<Put, StoreError> {
+        if target.is_dir() {
+            let reason = "in a local directory store, other keys continue this one with a slash";
+            return Err(StoreError::InvalidKey { place: Place::new(&self.url, key), reason });
+        }
+        self.sync_directory(key, directory).map(|()| Put::Exists)
+    }
+
+    fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Got, StoreError> {
+        let path = self.root.join(key);
+        let failed = |error| self.error(key, &path, "reading", error);
+        let not_found = || {
+            // D5: say "not found" only about the store that was opened.
+            self.check_root(key)?;
+            Err(StoreError::NotFound { place: Place::new(&self.url, key) })
+        };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if is_absence(&error) => return not_found(),
+            Err(error) => return Err(failed(error)),
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return not_found();
+        }
+        let object_bytes = metadata.len();
+        let bytes = read_at(&file, clamp(range, object_bytes)).map_err(failed)?;
+        Ok(Got { bytes, object_bytes })
+    }
+
+    fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, StoreError> {
+        self.check_usable(prefix)?;
+        let mut found = Vec::new();
+        let mut pending = vec![prefix.to_owned()];
+        while let Some(prefix) = pending.pop() {
+            self.list_directory(&prefix, after, &mut found, &mut pending)?;
+        }
+        self.check_usable(prefix)?;
+        found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(found)
+    }
+
+    fn list_directory(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        found: &mut Vec<Listed>,
+        pending: &mut Vec<String>,
+    ) -> Result<(), StoreError> {
+        let directory = self.root.join(prefix);
+        let failed = |error| self.error(prefix, &directory, "listing", error);
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if is_absence(&error) => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            // Names that are no keys are not ours; `.tmp` is one of them.
+            let Some(name) = name.to_str().filter(|name| is_segment(prefix, name)) else {
+                continue;
+            };
+            let key = format!("{prefix}{name}");
+            let file_type = match entry.file_type() {
+                Ok(file_type) => file_type,
+                // Deleted since its name was read.
+                Err(error) if is_absence(&error) => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            if file_type.is_dir() {
+                let below = key + "/";
+                let passed = |after: &str| after > below.as_str() && !after.starts_with(&below);
+                if !after.is_some_and(passed) {
+                    pending.push(below);
+                }
+            } else if file_type.is_file() && after.is_none_or(|after| key.as_str() > after) {
+                match entry.metadata() {
+                    Ok(metadata) => found.push(Listed { key, size: metadata.len() }),
+                    Err(error) if is_absence(&error) => {}
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+        }
+        self.sync_directory(prefix, &directory)
+    }
+
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.check_usable(key)?;
+        let path = self.root.join(key);
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(error) if is_absence(&error) || path.is_dir() => {}
+            Err(error) => return Err(self.error(key, &path, "deleting", error)),
+        }
+        // Also when it was gone: whoever removed it may have been killed before syncing.
+        let directory = path.parent().unwrap_or(&self.root);
+        if directory.is_dir() { self.sync_directory(key, directory) } else { Ok(()) }
+    }
+
+    /// A new temporary file, in a directory that listings skip.
+    fn create_temporary(&self, key: &str) -> Result<(PathBuf, File), StoreError> {
+        let directory = self.root.join(TEMPORARY_DIRECTORY);
+        for _ in 0..TEMPORARY_NAME_TRIES_MAX {
+            let number = self.temporaries.fetch_add(1, Ordering::Relaxed);
+            let path = directory.join(format!("{:016x}-{number}", self.token));
+            match create_exclusively(&path) {
+                Ok(file) => return Ok((path, file)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => make_directory(&directory)
+                    .map_err(|error| self.error(key, &directory, "creating", error))?,
+                Err(error) => return Err(self.error(key, &path, "creating", error)),
+            }
+        }
+        let error = io::Error::from(ErrorKind::AlreadyExists);
+        Err(self.error(key, &directory, "creating a file in", error))
+    }
+
+    /// D3: makes `directory` and everything between it and the root, and syncs the names of all of them.
+    fn make_durable(&self, key: &str, directory: &Path) -> Result<(), StoreError> {
+        if directory == self.root || lock(&self.durable).contains(directory) {
+            return Ok(());
+        }
+        let parent = directory.parent().unwrap_or(&self.root);
+        self.make_durable(key, parent)?;
+        make_directory(directory).map_err(|error| {
+            lock(&self.durable).clear();
+            if error.kind() == ErrorKind::AlreadyExists {
+                let reason = "in a local directory store, no key continues another with a slash";
+                return StoreError::InvalidKey { place: Place::new(&self.url, key), reason };
+            }
+            self.error(key, directory, "creating directory", error)
+        })?;
+        self.sync_directory(key, parent)?;
+        lock(&self.durable).insert(directory.to_owned());
+        Ok(())
+    }
+
+    fn sync_directory(&self, key: &str, directory: &Path) -> Result<(), StoreError> {
+        let opened = File::open(directory)
+            .map_err(|error| self.error(key, directory, "opening directory", error))?;
+        self.sync(&opened, directory).map_err(|error| {
+            let error = StoreError::SyncFailed {
+                place: Place::new(&self.url, key),
+                path: directory.to_owned(),
+                source: Arc::new(error),
+            };
+            lock(&self.failed).get_or_insert(error).clone()
+        })
+    }
+
+    /// Makes a file, or the names in a directory, survive power loss.
+    fn sync(&self, file: &File, _path: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        lock(&self.synced).push(_path.to_owned());
+        file.sync_all()
+    }
+
+    /// Syncs the root and the names of the directories that were made for it.
+    fn sync_root(&self, made: &[PathBuf]) -> Result<(), StoreError> {
+        self.sync_directory("", &self.root)?;
+        for path in made {
+            self.sync_directory("", path.parent().unwrap_or(path))?;
+        }
+        Ok(())
+    }
+
+    /// D4 and D5.
+    fn check_usable(&self, key: &str) -> Result<(), StoreError> {
+        match &*lock(&self.failed) {
+            Some(error) => Err(error.clone()),
+            None => self.check_root(key),
+        }
+    }
+
+    fn check_root(&self, key: &str) -> Result<(), StoreError> {
+        let failed = |error| self.error(key, &self.root, "finding", error);
+        let metadata = fs::metadata(&self.root).map_err(failed)?;
+        if (metadata.dev(), metadata.ino()) == self.identity {
+            return Ok(());
+        }
+        Err(failed(io::Error::other("another directory has taken its place since it was opened")))
+    }
+
+    fn error(&self, key: &str, path: &Path, action: &'static str, error: io::Error) -> StoreError {
+        error_at(Place::new(&self.url, key), path, action, error)
+    }
+}
+
+fn error_at(place: Place, path: &Path, action: &'static str, error: io::Error) -> StoreError {
+    let kind = error.kind();
+    let path = path.to_owned();
+    let file = FileError { action, path: path.clone(), source: error };
+    let (path, source) = (Some(path), Arc::new(file));
+    match kind {
+        ErrorKind::PermissionDenied => StoreError::Denied { place, path, source },
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            StoreError::NoSpace { place, path, source }
+        }
+        ErrorKind::ReadOnlyFilesystem => StoreError::ReadOnly { place, path, source },
+        _ => StoreError::Unavailable { place, source },
+    }
+}
+
+/// Creates a directory that may exist already.
+fn make_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether the error says that there is nothing at the path: also where a part of it is a file.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// Whether a directory entry can be part of a key. `lost+found` at the root belongs to the file system.
+fn is_segment(prefix: &str, name: &str) -> bool {
+    crate::key::is_legal_segment(name) && !(prefix.is_empty() && name == "lost+found")
+}
+
+impl Backend for Directory {
+    fn put_create<'a>(&'a self, key: &'a str, parts: Vec<Bytes>) -> Reply<'a, Put> {
+        Box::pin(self.run(key, move |state, key| state.put(key, &parts)))
+    }
+
+    fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got> {
+        Box::pin(self.run(key, move |state, key| state.get(key, range)))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {
+        let after = after.map(str::to_owned);
+        Box::pin(self.run(prefix, move |state, prefix| state.list(prefix, after.as_deref())))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
+        Box::pin(self.run(key, |state, key| state.delete(key)))
+    }
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Directory").field("root", &self.state.root).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

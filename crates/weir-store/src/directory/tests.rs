@@ -1,0 +1,218 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::Store;
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().expect("temporary directory")
+}
+
+fn open(path: &Path) -> Store {
+    Store::open(&format!("file://{}", path.display())).expect("open")
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("metadata").permissions().mode() & 0o777
+}
+
+async fn put(store: &Store, key: &str) -> Result<Put, StoreError> {
+    store.put_create(key, vec![Bytes::from_static(b"body")]).await
+}
+
+#[tokio::test]
+async fn only_the_owner_may_read() {
+    let top = temporary();
+    let root = top.path().join("x/y");
+    let store = open(&root);
+    put(&store, "a/b").await.expect("put");
+    for directory in ["x", "x/y", "x/y/a", "x/y/.tmp"] {
+        assert_eq!(mode(&top.path().join(directory)), 0o700, "{directory}");
+    }
+    assert_eq!(mode(&root.join("a/b")), 0o600);
+}
+
+/// What `work` syncs, as paths below the root; temporary files under one name.
+fn synced_by(state: &State, work: impl FnOnce(&State)) -> Vec<String> {
+    lock(&state.synced).clear();
+    work(state);
+    let synced = lock(&state.synced);
+    let below = synced.iter().map(|path| path.strip_prefix(&state.root).expect("below the root"));
+    let name = |path: &Path| match path.starts_with(TEMPORARY_DIRECTORY) {
+        true => "FILE".to_owned(),
+        false => path.display().to_string(),
+    };
+    below.map(name).collect()
+}
+
+#[test]
+fn every_answer_rests_on_synced_names() {
+    let top = temporary();
+    let root = top.path().join("x/y");
+    let directory = Directory::open("file:///s".into(), root.clone()).expect("open");
+    let made = lock(&directory.state.synced).clone();
+    assert_eq!(made, [root.clone(), top.path().join("x"), top.path().to_owned()]);
+
+    let part = || [Bytes::from_static(b"body")];
+    let put =
+        |state: &State, key, answer| assert_eq!(state.put(key, &part()).expect("put"), answer);
+    let state = &*directory.state;
+    let first = synced_by(state, |state| put(state, "a/b/1", Put::Created));
+    assert_eq!(first, ["", "a", "FILE", "a/b"], "the path, the file, its name");
+    assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Created)), ["FILE", "a/b"]);
+    assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Exists)), ["a/b"]);
+    let list = |state: &State| assert_eq!(state.list("a/", None).expect("list").len(), 2);
+    assert_eq!(synced_by(state, list), ["a", "a/b"]);
+    let delete = |state: &State| state.delete("a/b/2").expect("delete");
+    assert_eq!(synced_by(state, delete), ["a/b"]);
+    assert_eq!(synced_by(state, delete), ["a/b"], "also what somebody else deleted");
+
+    // Another opening knows nothing of what this one synced.
+    let again = Directory::open("file:///s".into(), root).expect("open");
+    let first = synced_by(&again.state, |state| put(state, "a/b/1", Put::Exists));
+    assert_eq!(first, ["", "a", "a/b"]);
+}
+
+#[tokio::test]
+async fn what_is_no_object_is_not_listed() {
+    let top = temporary();
+    let store = open(top.path());
+    put(&store, "a/b").await.expect("put");
+    fs::create_dir(top.path().join("lost+found")).expect("create");
+    fs::write(top.path().join("lost+found/1"), b"").expect("create");
+    for name in [".hidden", "a/.b.swp", ".tmp/0-0", "a/with space"] {
+        fs::write(top.path().join(name), b"x").expect("create");
+    }
+    std::os::unix::fs::symlink("/etc/passwd", top.path().join("a/link")).expect("link");
+    let listed = store.list("", None).await.expect("list");
+    assert_eq!(listed, [Listed { key: "a/b".to_owned(), size: 4 }]);
+}
+
+#[tokio::test]
+async fn opening_removes_old_temporary_files_and_no_others() {
+    let top = temporary();
+    put(&open(top.path()), "a").await.expect("put");
+    let (old, young) = (top.path().join(".tmp/0-old"), top.path().join(".tmp/0-young"));
+    for (path, age_s) in [(&old, 3700), (&young, 3500)] {
+        fs::write(path, b"x").expect("create");
+        let file = fs::OpenOptions::new().write(true).open(path).expect("open");
+        let modified = SystemTime::now() - Duration::from_secs(age_s);
+        file.set_modified(modified).expect("set the time");
+    }
+    let store = open(top.path());
+    assert!(!old.exists() && young.exists());
+    let left = fs::read_dir(top.path().join(".tmp")).expect("list").count();
+    assert_eq!(left, 1, "and the clock file is gone");
+    assert_eq!(store.list("", None).await.expect("list").len(), 1);
+}
+
+#[tokio::test]
+async fn a_successful_put_leaves_no_temporary_file() {
+    let top = temporary();
+    let store = open(top.path());
+    put(&store, "a").await.expect("put");
+    assert_eq!(put(&store, "a").await.expect("put"), Put::Exists);
+    assert_eq!(fs::read_dir(top.path().join(".tmp")).expect("list").count(), 0);
+}
+
+#[tokio::test]
+async fn a_key_that_is_a_directory_is_an_error_and_not_an_object() {
+    let top = temporary();
+    let store = open(top.path());
+    put(&store, "a/b").await.expect("put");
+    for key in ["a", "a/b/c", "a/b/c/d"] {
+        let error = put(&store, key).await.expect_err(key);
+        assert!(matches!(error, StoreError::InvalidKey { .. }), "{key}: {error:?}");
+        let error = store.get(key).await.expect_err(key);
+        assert!(matches!(error, StoreError::NotFound { .. }), "{key}: {error:?}");
+        store.delete(key).await.expect("nothing to delete");
+    }
+    assert_eq!(store.get("a/b").await.expect("get"), b"body"[..]);
+}
+
+#[tokio::test]
+async fn a_directory_removed_from_outside_comes_back() {
+    let top = temporary();
+    let store = open(top.path());
+    put(&store, "a/b/c").await.expect("put");
+    fs::remove_dir_all(top.path().join("a")).expect("remove");
+    fs::remove_dir_all(top.path().join(".tmp")).expect("remove");
+    let error = put(&store, "a/b/c").await.expect_err("the directory is gone");
+    assert!(error.is_retryable(), "{error:?}");
+    assert_eq!(put(&store, "a/b/c").await.expect("put"), Put::Created);
+}
+
+/// An unmounted file system leaves an empty directory behind. Taken for the store, every volume in it would be gone.
+#[tokio::test]
+async fn a_root_that_was_replaced_is_an_error_and_not_an_empty_store() {
+    let top = temporary();
+    let root = top.path().join("store");
+    let store = open(&root);
+    put(&store, "a").await.expect("put");
+    fs::rename(&root, top.path().join("elsewhere")).expect("rename");
+    for replaced in [false, true] {
+        if replaced {
+            fs::create_dir(&root).expect("create");
+        }
+        for error in [
+            store.list("", None).await.expect_err("not the store"),
+            store.get("a").await.expect_err("not the store"),
+            put(&store, "b").await.expect_err("not the store"),
+            store.delete("a").await.expect_err("not the store"),
+        ] {
+            assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
+        }
+    }
+    assert_eq!(fs::read_dir(&root).expect("list").count(), 0, "nothing was written to it");
+}
+
+#[tokio::test]
+async fn after_a_failed_sync_nothing_is_answered_but_reads() {
+    let top = temporary();
+    let directory = Directory::open("file://x".into(), top.path().to_owned()).expect("open");
+    let part = || vec![Bytes::from_static(b"body")];
+    directory.put_create("a", part()).await.expect("put");
+    let failure = StoreError::SyncFailed {
+        place: Place::new(&directory.state.url, "a"),
+        path: top.path().to_owned(),
+        source: Arc::new(io::Error::from_raw_os_error(5)),
+    };
+    *lock(&directory.state.failed) = Some(failure);
+    for error in [
+        directory.put_create("b", part()).await.expect_err("poisoned"),
+        directory.put_create("a", part()).await.expect_err("poisoned"),
+        directory.list("", None).await.expect_err("poisoned"),
+        directory.delete("a").await.expect_err("poisoned"),
+    ] {
+        assert_eq!(error.kind(), weir_device::ErrorKind::Poisoned, "{error:?}");
+    }
+    assert_eq!(directory.get("a", None).await.expect("get").bytes, b"body"[..]);
+}
+
+#[test]
+fn a_file_in_place_of_the_directory_is_an_error_with_its_path() {
+    let top = temporary();
+    let path = top.path().join("file");
+    fs::write(&path, b"").expect("create");
+    for path in [path.clone(), path.join("below")] {
+        let error = Store::open(&format!("file://{}", path.display())).expect_err("a file");
+        let source = std::error::Error::source(&error).expect("a cause").to_string();
+        assert!(source.contains(&path.display().to_string()), "{source}");
+    }
+}
+
+#[test]
+fn kernel_errors_become_what_an_operator_can_act_on() {
+    let error = |number| {
+        let error = io::Error::from_raw_os_error(number);
+        error_at(Place::new(&"file:///s".into(), "k"), Path::new("/s/k"), "writing", error)
+    };
+    // EACCES, ENOSPC, EDQUOT, EROFS, EIO.
+    assert!(matches!(error(13), StoreError::Denied { .. }));
+    assert!(matches!(error(28), StoreError::NoSpace { .. }));
+    assert!(matches!(error(122), StoreError::NoSpace { .. }));
+    assert!(matches!(error(30), StoreError::ReadOnly { .. }));
+    assert!(matches!(error(5), StoreError::Unavailable { .. }));
+    assert_eq!(error(28).to_string(), "store file:///s: k: no space left at /s/k");
+}

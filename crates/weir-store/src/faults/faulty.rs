@@ -1,0 +1,330 @@
+//! The backend that misbehaves. Decisions are taken under the lock, waiting happens outside it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::{Future, pending};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::time::{Instant, sleep};
+
+use super::{Fault, Faults, LatePut, OperationFaults, State};
+use crate::backend::{Backend, Got, Listed, Put, Reply, clamp};
+use crate::{Place, StoreError};
+
+/// A backend under the power of a [`Faults`] handle.
+pub(super) struct Faulty {
+    url: Arc<str>,
+    inner: Arc<dyn Backend>,
+    faults: Faults,
+}
+
+/// What an injected error says of itself.
+#[derive(Debug, thiserror::Error)]
+#[error("injected: {0}")]
+struct Injected(&'static str);
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Put,
+    Get,
+    List,
+    Delete,
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Delete => "delete",
+        }
+    }
+
+    fn faults(self, state: &State) -> &OperationFaults {
+        match self {
+            Self::Put => &state.plan.put,
+            Self::Get => &state.plan.get,
+            Self::List => &state.plan.list,
+            Self::Delete => &state.plan.delete,
+        }
+    }
+}
+
+/// A PUT that the store has not seen yet. Dropped in this state (a timeout, a crash of the node), the request may
+/// still be on its way.
+struct OnItsWay<'a> {
+    faulty: &'a Faulty,
+    key: &'a str,
+    parts: Option<Vec<Bytes>>,
+}
+
+impl OnItsWay<'_> {
+    /// It arrived, or it never will.
+    fn take(&mut self) -> Vec<Bytes> {
+        self.parts.take().unwrap_or_default()
+    }
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.take() else { return };
+        let mut state = self.faulty.faults.lock();
+        let State { dice, plan, .. } = &mut *state;
+        if plan.late_put.happens(|| dice.next()) {
+            state.put_off(self.faulty.late_put(self.key, parts));
+        }
+    }
+}
+
+impl Faulty {
+    pub(super) fn new(url: Arc<str>, inner: Arc<dyn Backend>, faults: Faults) -> Self {
+        Self { url, inner, faults }
+    }
+
+    fn late_put(&self, key: &str, parts: Vec<Bytes>) -> LatePut {
+        LatePut { backend: Arc::clone(&self.inner), key: key.to_owned(), parts }
+    }
+
+    fn unavailable(&self, key: &str, what: &'static str) -> StoreError {
+        StoreError::Unavailable {
+            place: Place::new(&self.url, key),
+            source: Arc::new(Injected(what)),
+        }
+    }
+
+    /// The way to the store: time passes, and the request may not arrive. Returns how long the reply takes.
+    async fn arrive(&self, operation: Operation, key: &str) -> Result<Duration, StoreError> {
+        let (there, back) = self.faults.lock().latency();
+        if !there.is_zero() {
+            sleep(there).await;
+        }
+        if self.faults.late_puts() > 0 {
+            self.faults.land(Some(Instant::now())).await;
+        }
+        let fault = self.faults.lock().fault_of(operation);
+        let Some(fault) = fault else { return Ok(back) };
+        let error = match fault {
+            Fault::TimedOut | Fault::Silence => {
+                self.faults.lock().note(operation.name(), key, || format!("{fault:?}"));
+                return pending().await;
+            }
+            Fault::Throttled => StoreError::Throttled {
+                place: Place::new(&self.url, key),
+                source: Arc::new(Injected("429 Too Many Requests")),
+            },
+            Fault::Outage => self.unavailable(key, "connection refused"),
+            _ => self.unavailable(key, "500 Internal Server Error"),
+        };
+        Err(error)
+    }
+
+    /// The way back, and an entry in the trace.
+    async fn answer<T: fmt::Debug>(
+        &self,
+        operation: Operation,
+        key: &str,
+        work: impl Future<Output = Result<(T, Duration), StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let result = match work.await {
+            Ok((value, back)) => {
+                if !back.is_zero() {
+                    sleep(back).await;
+                }
+                Ok(value)
+            }
+            Err(error) => Err(error),
+        };
+        self.faults.lock().note(operation.name(), key, || match &result {
+            Ok(value) => summary(&format!("{value:?}")),
+            Err(error) => format!("{error:?}"),
+        });
+        result
+    }
+
+    async fn put(&self, key: &str, parts: Vec<Bytes>) -> Result<(Put, Duration), StoreError> {
+        let mut request = OnItsWay { faulty: self, key, parts: Some(parts) };
+        let arrived = self.arrive(Operation::Put, key).await;
+        let parts = request.take();
+        let back = arrived?;
+        if self.faults.lock().puts_off() {
+            self.faults.lock().put_off(self.late_put(key, parts));
+            return Err(self.unavailable(key, "connection reset, the PUT happens later"));
+        }
+        let put = self.inner.put_create(key, parts).await?;
+        let mut state = self.faults.lock();
+        if put == Put::Created {
+            state.note_created(key);
+        }
+        if state.loses_reply() {
+            return Err(self.unavailable(key, "connection reset after the PUT was done"));
+        }
+        Ok((put, back))
+    }
+
+    async fn read(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<(Got, Duration), StoreError> {
+        let back = self.arrive(Operation::Get, key).await?;
+        let got = self.inner.get(key, range.clone()).await?;
+        let start = clamp(range, got.object_bytes).start;
+        match self.faults.lock().damaged(key, start, got) {
+            Some(got) => Ok((got, back)),
+            None => Err(StoreError::NotFound { place: Place::new(&self.url, key) }),
+        }
+    }
+
+    async fn listing(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<(Vec<Listed>, Duration), StoreError> {
+        let back = self.arrive(Operation::List, prefix).await?;
+        let listed = self.inner.list(prefix, after).await?;
+        Ok((self.faults.lock().aged(listed), back))
+    }
+
+    async fn remove(&self, key: &str) -> Result<((), Duration), StoreError> {
+        let back = self.arrive(Operation::Delete, key).await?;
+        self.inner.delete(key).await?;
+        if self.faults.lock().loses_reply() {
+            return Err(self.unavailable(key, "connection reset after the DELETE was done"));
+        }
+        Ok(((), back))
+    }
+}
+
+impl State {
+    /// How long a request and its reply take.
+    fn latency(&mut self) -> (Duration, Duration) {
+        let whole = self.dice.duration(&self.plan.latency);
+        if whole.is_zero() {
+            return (whole, whole);
+        }
+        let there = self.dice.duration(&(Duration::ZERO..=whole));
+        (there, whole - there)
+    }
+
+    /// What keeps an operation from being done, if anything.
+    fn fault_of(&mut self, operation: Operation) -> Option<Fault> {
+        let faults = operation.faults(self).clone();
+        let dice = &mut self.dice;
+        let fault = if self.plan.silence {
+            Fault::Silence
+        } else if self.plan.outage {
+            Fault::Outage
+        } else if faults.timeout.happens(|| dice.next()) {
+            Fault::TimedOut
+        } else if faults.server_error.happens(|| dice.next()) {
+            Fault::ServerError
+        } else if faults.throttled.happens(|| dice.next()) {
+            Fault::Throttled
+        } else {
+            return None;
+        };
+        self.count(fault);
+        Some(fault)
+    }
+
+    fn puts_off(&mut self) -> bool {
+        self.plan.late_put.happens(|| self.dice.next())
+    }
+
+    fn loses_reply(&mut self) -> bool {
+        let lost = self.plan.lost_reply.happens(|| self.dice.next());
+        if lost {
+            self.count(Fault::LostReply);
+        }
+        lost
+    }
+
+    /// What is left of a body that starts at byte `start` of its object; nothing, if the object is hidden.
+    fn damaged(&mut self, key: &str, start: u64, mut got: Got) -> Option<Got> {
+        let dice = &mut self.dice;
+        if self.missing.contains(key) || self.plan.missing_key.happens(|| dice.next()) {
+            self.count(Fault::MissingKey);
+            return None;
+        }
+        let len = got.bytes.len();
+        let within = |offset: u64| {
+            let offset = usize::try_from(offset.checked_sub(start)?).ok()?;
+            (offset < len).then_some(offset)
+        };
+        if let Some(offset) = self.flipped.get(key).and_then(|offset| within(*offset)) {
+            got.bytes = with_flipped_bit(&got.bytes, offset, 0);
+            self.count(Fault::FlippedBit);
+        }
+        let len_u64 = u64::try_from(len).expect("a length fits 64 bits");
+        let dice = &mut self.dice;
+        if len > 0 && self.plan.flipped_bit.happens(|| dice.next()) {
+            let offset = within(start + dice.below(len_u64)).expect("below the length");
+            got.bytes = with_flipped_bit(&got.bytes, offset, dice.below(8));
+            self.count(Fault::FlippedBit);
+        }
+        let dice = &mut self.dice;
+        if len > 0 && self.plan.short_body.happens(|| dice.next()) {
+            let left = within(start + dice.below(len_u64)).expect("below the length");
+            got.bytes.truncate(left);
+            self.count(Fault::ShortBody);
+        }
+        Some(got)
+    }
+
+    /// A listing as it was some time ago, as far as what was created since is concerned.
+    fn aged(&mut self, mut listed: Vec<Listed>) -> Vec<Listed> {
+        let dice = &mut self.dice;
+        if !self.plan.stale_list.happens(|| dice.next()) {
+            return listed;
+        }
+        let age = dice.duration(&(Duration::ZERO..=self.plan.stale_list_age_max));
+        let now = Instant::now();
+        let recent = self.created.iter().rev().take_while(|(at, _)| now - *at <= age);
+        let unseen: BTreeSet<&str> = recent.map(|(_, key)| key.as_str()).collect();
+        let before = listed.len();
+        listed.retain(|listed| !unseen.contains(listed.key.as_str()));
+        if listed.len() < before {
+            self.count(Fault::StaleList);
+        }
+        listed
+    }
+}
+
+fn with_flipped_bit(bytes: &Bytes, offset: usize, bit: u64) -> Bytes {
+    let mut bytes = BytesMut::from(&bytes[..]);
+    bytes[offset] ^= 1 << bit;
+    bytes.freeze()
+}
+
+/// The start of a long text: bodies and listings do not belong into a trace.
+fn summary(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+impl Backend for Faulty {
+    fn put_create<'a>(&'a self, key: &'a str, parts: Vec<Bytes>) -> Reply<'a, Put> {
+        Box::pin(self.answer(Operation::Put, key, self.put(key, parts)))
+    }
+
+    fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got> {
+        Box::pin(self.answer(Operation::Get, key, self.read(key, range)))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {
+        Box::pin(self.answer(Operation::List, prefix, self.listing(prefix, after)))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
+        Box::pin(self.answer(Operation::Delete, key, self.remove(key)))
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

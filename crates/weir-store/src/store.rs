@@ -1,0 +1,249 @@
+//! The store as the rest of Weir sees it: validated keys, checked lengths, one attempt with a timeout, counters.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_device::mutant;
+
+use crate::backend::{Backend, Got, Listed, Put};
+use crate::counters::Counters;
+use crate::directory::Directory;
+use crate::key::{check_key, check_prefix};
+use crate::limits::ATTEMPT_TIMEOUT;
+use crate::location::Location;
+use crate::memory::Memory;
+use crate::remote::Remote;
+use crate::retry::retry_noting;
+use crate::{Faults, Place, RetryPolicy, StoreCounters, StoreError};
+
+/// A store of objects. Cheap to clone; clones share counters.
+///
+/// Every method is **one attempt**; [`Store::retry`] makes more of it. Dropping a future abandons the answer: a PUT or
+/// DELETE that had begun may still happen, now or later.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    url: Arc<str>,
+    backend: Arc<dyn Backend>,
+    counters: Counters,
+    attempt_timeout: Duration,
+}
+
+impl Store {
+    /// Opens the store at `url`: `file:///directory` (created, with mode 0700, if missing), `memory://` (a new one),
+    /// or `memory://name` (shared within this process). Blocks for a few file operations.
+    ///
+    /// # Errors
+    /// A URL that names no store of this build, or a directory that cannot be created or synced.
+    pub fn open(url: &str) -> Result<Self, StoreError> {
+        let shared: Arc<str> = url.into();
+        let backend: Arc<dyn Backend> = match Location::parse(url)? {
+            Location::Directory(path) => Arc::new(Directory::open(Arc::clone(&shared), path)?),
+            Location::Memory(name) => Arc::new(Memory::open(Arc::clone(&shared), name.as_deref())),
+        };
+        Ok(Self::of(shared, backend, ATTEMPT_TIMEOUT))
+    }
+
+    /// A store on another implementation. `url` is its name in messages and must hold no secret. The client's own
+    /// retries must be off.
+    pub fn from_object_store(inner: Arc<dyn object_store::ObjectStore>, url: String) -> Self {
+        let url: Arc<str> = url.into();
+        Self::of(Arc::clone(&url), Arc::new(Remote::new(url, inner)), ATTEMPT_TIMEOUT)
+    }
+
+    /// The same store with faults injected below the checks. Its counters start at zero.
+    #[must_use]
+    pub fn with_faults(self, faults: Faults) -> Self {
+        let backend = faults.wrap(Arc::clone(&self.inner.url), Arc::clone(&self.inner.backend));
+        Self::of(Arc::clone(&self.inner.url), backend, self.inner.attempt_timeout)
+    }
+
+    /// The same store with another limit on one attempt. Its counters start at zero.
+    #[must_use]
+    pub fn with_attempt_timeout(self, attempt_timeout: Duration) -> Self {
+        Self::of(Arc::clone(&self.inner.url), Arc::clone(&self.inner.backend), attempt_timeout)
+    }
+
+    fn of(url: Arc<str>, backend: Arc<dyn Backend>, attempt_timeout: Duration) -> Self {
+        let counters = Counters::default();
+        Self { inner: Arc::new(Inner { url, backend, counters, attempt_timeout }) }
+    }
+
+    /// The URL it was opened with.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.inner.url
+    }
+
+    /// Creates the object `key` out of `parts`, unless the key is taken. Durable once it returns.
+    ///
+    /// # Errors
+    /// After an error the object may be there, or appear later, unless the error says that the request was wrong.
+    pub async fn put_create(&self, key: &str, parts: Vec<Bytes>) -> Result<Put, StoreError> {
+        let inner = &*self.inner;
+        check_key(&inner.url, key)?;
+        let bytes = parts.iter().map(|part| to_u64(part.len())).sum();
+        inner.counters.puts.add(1);
+        let put = inner.attempt(key, inner.backend.put_create(key, parts)).await?;
+        if put == Put::Created {
+            inner.counters.bytes_up.add(bytes);
+        }
+        Ok(put)
+    }
+
+    /// Reads the whole object.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Short`] if the body has another length than the object.
+    pub async fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        let got = self.read(key, None).await?;
+        self.checked(key, 0..got.object_bytes, got)
+    }
+
+    /// Reads exactly `range`. An empty range returns no bytes and asks the store nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Short`] if anything but exactly that many bytes came, which is worth
+    /// a retry only if the object is long enough.
+    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        if range.is_empty() {
+            check_key(&self.inner.url, key)?;
+            let place = Place::new(&self.inner.url, key);
+            let Range { start, end } = range;
+            return if start == end {
+                Ok(Bytes::new())
+            } else {
+                Err(StoreError::InvalidRange { place, start, end })
+            };
+        }
+        let got = self.read(key, Some(range.clone())).await?;
+        self.checked(key, range, got)
+    }
+
+    /// Reads the first `bytes_max` bytes, or the whole object if it is shorter, and says how long the object is.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Short`] if fewer bytes came than the object has.
+    pub async fn get_head(&self, key: &str, bytes_max: u64) -> Result<(Bytes, u64), StoreError> {
+        // A store refuses an empty range, and the size is wanted.
+        let got = self.read(key, Some(0..bytes_max.max(1))).await?;
+        let object_bytes = got.object_bytes;
+        let expected = bytes_max.max(1).min(object_bytes);
+        let mut bytes = self.checked(key, 0..expected, got)?;
+        if bytes_max == 0 {
+            bytes.clear();
+        }
+        Ok((bytes, object_bytes))
+    }
+
+    /// Lists all objects below the directory `prefix` (empty, or ending in a slash), those after the key `after` if one
+    /// is given, sorted by key. What a listing shows survives power loss.
+    ///
+    /// # Errors
+    /// When the store fails. A directory that does not exist is empty.
+    pub async fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, StoreError> {
+        let inner = &*self.inner;
+        check_prefix(&inner.url, prefix)?;
+        if let Some(after) = after {
+            check_key(&inner.url, after)?;
+        }
+        inner.counters.lists.add(1);
+        inner.attempt(prefix, inner.backend.list(prefix, after)).await
+    }
+
+    /// Deletes the object, if it is there.
+    ///
+    /// # Errors
+    /// When the store fails; the object may be gone all the same.
+    pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        let inner = &*self.inner;
+        check_key(&inner.url, key)?;
+        inner.counters.deletes.add(1);
+        inner.attempt(key, inner.backend.delete(key)).await
+    }
+
+    /// Runs `operation` until it succeeds or `policy` says to stop, as [`crate::retry`] does, and counts the retries.
+    ///
+    /// # Errors
+    /// The first error that is not retried, or [`StoreError::GaveUp`] at the deadline.
+    pub async fn retry<T, Attempt>(
+        &self,
+        policy: &RetryPolicy,
+        random: &mut impl FnMut() -> u64,
+        deadline: Option<Duration>,
+        operation: impl FnMut() -> Attempt,
+    ) -> Result<T, StoreError>
+    where
+        Attempt: Future<Output = Result<T, StoreError>>,
+    {
+        let counted = || self.inner.counters.retries.add(1);
+        retry_noting(policy, random, deadline, operation, counted).await
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> StoreCounters {
+        self.inner.counters.snapshot()
+    }
+
+    async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<Got, StoreError> {
+        let inner = &*self.inner;
+        check_key(&inner.url, key)?;
+        inner.counters.gets.add(1);
+        let got = inner.attempt(key, inner.backend.get(key, range)).await?;
+        inner.counters.bytes_down.add(to_u64(got.bytes.len()));
+        Ok(got)
+    }
+
+    /// Believes no store about how much it returned: clients of object stores do not compare the length of a body with
+    /// the range they asked for, and a connection that breaks can end a body early.
+    fn checked(&self, key: &str, asked: Range<u64>, got: Got) -> Result<Bytes, StoreError> {
+        let (expected, received) = (asked.end - asked.start, to_u64(got.bytes.len()));
+        if expected == received || mutant("trust_short_get") {
+            return Ok(got.bytes);
+        }
+        self.inner.counters.failures.add(1);
+        Err(StoreError::Short {
+            place: Place::new(&self.inner.url, key),
+            start: asked.start,
+            expected,
+            got: received,
+            object_bytes: got.object_bytes,
+        })
+    }
+}
+
+impl Inner {
+    async fn attempt<T>(
+        &self,
+        key: &str,
+        operation: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let result = tokio::time::timeout(self.attempt_timeout, operation).await;
+        let result = result.unwrap_or_else(|_| {
+            let place = Place::new(&self.url, key);
+            Err(StoreError::Timeout { place, after: self.attempt_timeout })
+        });
+        if result.as_ref().is_err_and(|error| !matches!(error, StoreError::NotFound { .. })) {
+            self.counters.failures.add(1);
+        }
+        result
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("backend", &self.inner.backend).finish_non_exhaustive()
+    }
+}
+
+fn to_u64(len: usize) -> u64 {
+    u64::try_from(len).expect("a length fits 64 bits")
+}

@@ -1,0 +1,341 @@
+//! The command line by its exact words: what it prints, refuses and exits with. Nothing here needs an NBD client.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// A data directory of its own, and the command in it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEIR_")) {
+            command.env_remove(name);
+        }
+        command.env("WEIR_DATA_DIR", self.path().join("data")).args(arguments);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs to success; its standard output.
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let errors = text(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        text(&output.stdout)
+    }
+
+    /// Runs to a failure with this exit code; its standard error.
+    fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.starts_with("error: "), "{arguments:?}: {errors}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+        errors
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The value of a string field in printed JSON.
+fn field(json: &str, name: &str) -> String {
+    let value: serde_json::Value = serde_json::from_str(json).unwrap();
+    value[name].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn volumes_are_created_listed_shown_and_deleted() {
+    let place = Place::new();
+    assert_eq!(place.ok(&["volume", "list"]), "NAME  SIZE  STATE  URI\n");
+    assert_eq!(place.ok(&["volume", "list", "--output", "json"]), "[]\n");
+    place.ok(&["volume", "create", "demo", "--size", "10G"]);
+    place.ok(&["volume", "create", "a.b_c-9", "--size", "1"]);
+    assert_eq!(
+        place.ok(&["volume", "list"]),
+        "NAME     SIZE      STATE   URI\n\
+         a.b_c-9  1 B       closed\n\
+         demo     10.0 GiB  closed\n"
+    );
+    let shown = place.ok(&["volume", "show", "demo", "--output", "json"]);
+    let id = field(&shown, "id");
+    assert_eq!(id.len(), 32);
+    let expected = format!(
+        "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \"holder\": null,\n  \
+         \"epoch\": 0,\n  \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
+         \"manifest\": 1,\n  \"process\": null,\n  \"serving\": null\n}}\n"
+    );
+    assert_eq!(shown, expected);
+    place.ok(&["volume", "delete", "demo", "--yes"]);
+    let errors = place.fails(1, &["volume", "show", "demo"]);
+    assert!(errors.starts_with("error: there is no volume \"demo\" in file:///"), "{errors}");
+    place.ok(&["volume", "create", "demo", "--size", "1M"]);
+    let again = place.ok(&["volume", "show", "demo", "--output", "json"]);
+    assert_ne!(field(&again, "id"), id, "a deleted identity is never used again");
+}
+
+#[test]
+fn a_name_is_taken_once() {
+    let place = Place::new();
+    place.ok(&["volume", "create", "demo", "--size", "1M"]);
+    let errors = place.fails(1, &["volume", "create", "demo", "--size", "1M"]);
+    assert!(errors.contains("volume \"demo\" exists already in file:///"), "{errors}");
+}
+
+#[test]
+fn deleting_asks_a_person_and_refuses_a_script() {
+    let place = Place::new();
+    place.ok(&["volume", "create", "demo", "--size", "1M"]);
+    let errors = place.fails(2, &["volume", "delete", "demo"]);
+    assert_eq!(
+        errors,
+        "error: deleting demo would ask, but nobody is there\n\
+         help: pass --yes to delete without being asked\n"
+    );
+    place.ok(&["volume", "show", "demo"]);
+}
+
+#[test]
+fn malformed_names_are_wrong_usage() {
+    let place = Place::new();
+    for (name, reason) in [
+        ("", "it is empty"),
+        ("a/b", "only letters, digits"),
+        ("..", "begin with a letter or a digit"),
+        ("../../etc/passwd", "only letters, digits"),
+        (".hidden", "begin with a letter or a digit"),
+        ("a b", "only letters, digits"),
+        ("a\nb", "only letters, digits"),
+        ("caf\u{e9}", "only letters, digits"),
+        (&"x".repeat(65), "longer than 64 bytes"),
+    ] {
+        for verb in [&["volume", "create", "--size", "1M"][..], &["volume", "show"], &["up"]] {
+            let mut arguments = verb.to_vec();
+            arguments.extend(["--", name]);
+            // For `up`, what follows `--` is the command.
+            if verb == ["up"] {
+                arguments = vec!["up", name];
+            }
+            let errors = place.fails(2, &arguments);
+            assert!(errors.contains(reason), "{name:?}: {errors}");
+        }
+    }
+    assert!(!place.path().join("data").exists(), "wrong usage touches nothing");
+}
+
+#[test]
+fn malformed_sizes_are_wrong_usage() {
+    let place = Place::new();
+    for (size, reason) in [
+        ("0", "a volume has at least 1 byte"),
+        ("16E", "at most 9223372036854771712 bytes"),
+        ("18446744073709551616", "at most 9223372036854771712 bytes"),
+        ("8E", "at most 9223372036854771712 bytes"),
+        ("10X", "is no size: write bytes, or a whole number with K, M, G or T"),
+        ("1.5G", "is no size"),
+        ("", "is no size"),
+    ] {
+        for verb in [&["volume", "create", "demo", "--size"][..], &["up", "demo", "--size"]] {
+            let mut arguments = verb.to_vec();
+            arguments.push(size);
+            let errors = place.fails(2, &arguments);
+            assert!(errors.contains(reason), "{size:?}: {errors}");
+        }
+    }
+    let errors = place.fails(2, &["volume", "create", "demo", "--size", "-1"]);
+    assert!(errors.contains("--size"), "{errors}");
+}
+
+#[test]
+fn unknown_commands_and_flags_are_wrong_usage() {
+    let place = Place::new();
+    for arguments in [
+        &["nonsense"][..],
+        &["volume", "nonsense"],
+        &["volume"],
+        &["up"],
+        &["up", "demo", "--nonsense"],
+        &["up", "demo", "--nbd-socket", "s", "--nbd-listen", "127.0.0.1:0"],
+        &["volume", "list", "--output", "xml"],
+        &["completion", "nonsense"],
+        &["volume", "list", "--log-format", "xml"],
+    ] {
+        let output = place.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stderr));
+    }
+    let mut command = place.command(&["volume", "list"]);
+    let output = command.env("WEIR_LOG", "a=b=c").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("error: WEIR_LOG=\"a=b=c\" is not a filter"));
+}
+
+#[test]
+fn up_creates_only_with_a_size_and_keeps_to_it() {
+    let place = Place::new();
+    let errors = place.fails(1, &["up", "demo", "--", "true"]);
+    assert!(errors.contains("error: there is no volume \"demo\" in file:///"), "{errors}");
+    assert!(errors.contains("help: create it by giving a size: weir up demo --size 10G"));
+    place.ok(&["up", "demo", "--size", "64M", "--", "true"]);
+    place.ok(&["up", "demo", "--size", "64M", "--", "true"]);
+    place.ok(&["up", "demo", "--", "true"]);
+    let errors = place.fails(1, &["up", "demo", "--size", "65M", "--", "true"]);
+    assert!(errors.contains("volume \"demo\" has 67108864 bytes, not 68157440"), "{errors}");
+    assert!(errors.contains("weir volume resize demo"), "{errors}");
+}
+
+#[test]
+fn the_command_gets_the_uri_and_its_exit_code_is_handed_on() {
+    let place = Place::new();
+    let output =
+        place.run(&["up", "demo", "--size", "1M", "--", "sh", "-c", "echo $WEIR_URI; exit 7"]);
+    assert_eq!(output.status.code(), Some(7));
+    let socket = place.path().join("data/nbd/demo.sock");
+    let uri = format!("nbd+unix:///demo?socket={}\n", socket.display());
+    assert_eq!(text(&output.stdout), uri, "standard output is the command's alone");
+    assert!(text(&output.stderr).contains(&format!("serving {uri}")));
+    assert!(!socket.exists());
+    let code = |script: &str| place.run(&["up", "demo", "--", "sh", "-c", script]).status.code();
+    assert_eq!(code("kill -9 $$"), Some(137));
+    assert_eq!(code("true"), Some(0));
+    assert_eq!(place.run(&["up", "demo", "--", "/nonexistent"]).status.code(), Some(127));
+    assert_eq!(place.run(&["up", "demo", "--", "/"]).status.code(), Some(126));
+}
+
+#[test]
+fn a_served_volume_is_seen_and_protected() {
+    let place = Place::new();
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let script = format!(
+        "{weir} volume list --output json; {weir} volume flush demo --remote --wait && \
+         {weir} volume flush demo && {weir} volume flush demo --remote; echo $?; \
+         {weir} volume delete demo --yes; echo $?; {weir} up demo; echo $?"
+    );
+    let output = place.run(&["up", "demo", "--size", "1M", "--", "sh", "-c", &script]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let (json, codes) = out.split_once("]\n").unwrap();
+    let list: serde_json::Value = serde_json::from_str(&format!("{json}]")).unwrap();
+    let process = list[0]["process"].as_u64().unwrap();
+    assert!(list[0]["uri"].as_str().unwrap().ends_with("data/nbd/demo.sock"), "{json}");
+    assert_eq!(codes, "0\n1\n1\n", "{err}");
+    let refusal =
+        format!("error: volume \"demo\" is served by process {process} at nbd+unix:///demo");
+    assert_eq!(err.matches(&refusal).count(), 2, "{err}");
+}
+
+#[test]
+fn verbs_on_volumes_that_are_not_there() {
+    let place = Place::new();
+    for arguments in [
+        &["volume", "show", "demo"][..],
+        &["volume", "delete", "demo", "--yes"],
+        &["volume", "flush", "demo"],
+        &["volume", "flush", "demo", "--remote", "--wait"],
+    ] {
+        let errors = place.fails(1, arguments);
+        assert!(errors.contains("there is no volume \"demo\""), "{errors}");
+    }
+}
+
+#[test]
+fn bad_places_are_named() {
+    let place = Place::new();
+    let file = place.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let file = file.to_str().unwrap();
+    let errors = place.fails(1, &["up", "demo", "--size", "1M", "--data-dir", file, "--", "true"]);
+    assert!(errors.contains(file), "{errors}");
+    let errors = place.fails(1, &["volume", "list", "--store", "nonsense"]);
+    assert!(errors.contains("store URL nonsense"), "{errors}");
+    assert!(errors.contains("file:///"), "{errors}");
+    let long = place.path().join("x".repeat(120));
+    let long = long.to_str().unwrap();
+    let errors = place.fails(1, &["up", "demo", "--size", "1M", "--data-dir", long, "--", "true"]);
+    assert!(errors.contains("too long for a unix socket"), "{errors}");
+    assert!(errors.contains("help: give a shorter path"), "{errors}");
+    let arguments = ["up", "demo", "--size", "1M", "--nbd-listen", "0.0.0.0:0", "--", "true"];
+    let errors = place.fails(1, &arguments);
+    assert!(errors.contains("0.0.0.0:0 can be reached from other machines"), "{errors}");
+    assert!(errors.contains("--insecure"), "{errors}");
+    let arguments = ["up", "demo", "--size", "1M", "--nbd-socket", file, "--", "true"];
+    let errors = place.fails(1, &arguments);
+    assert!(errors.contains("is in use: it is not a socket"), "{errors}");
+    assert_eq!(std::fs::read(file).unwrap(), b"x");
+}
+
+#[test]
+fn flags_come_from_the_environment_too() {
+    let place = Place::new();
+    let mut command = place.command(&["volume", "create", "demo"]);
+    command.env("WEIR_SIZE", "2M").env("WEIR_OUTPUT", "json");
+    let output = command.output().unwrap();
+    assert!(text(&output.stdout).contains("\"size_bytes\": 2097152"), "{output:?}");
+}
+
+#[test]
+fn completions_and_manual_pages_are_generated() {
+    let place = Place::new();
+    for (shell, mark) in
+        [("bash", "complete -F _weir"), ("zsh", "#compdef weir"), ("fish", "complete -c weir")]
+    {
+        assert!(place.ok(&["completion", shell]).contains(mark), "{shell}");
+    }
+    assert!(place.ok(&["man"]).contains(".TH weir 1"));
+    let directory = place.path().join("man");
+    place.ok(&["man", directory.to_str().unwrap()]);
+    let mut pages: Vec<_> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    pages.sort();
+    assert_eq!(
+        pages,
+        [
+            "weir-completion.1",
+            "weir-man.1",
+            "weir-up.1",
+            "weir-volume-create.1",
+            "weir-volume-delete.1",
+            "weir-volume-flush.1",
+            "weir-volume-list.1",
+            "weir-volume-show.1",
+            "weir-volume.1",
+            "weir.1"
+        ]
+    );
+    let page = std::fs::read_to_string(directory.join("weir-volume-create.1")).unwrap();
+    assert!(page.contains("weir\\-volume\\-create"), "{page}");
+}
+
+#[test]
+fn help_shows_every_verb_and_every_flag_has_a_variable() {
+    let place = Place::new();
+    let help = place.ok(&["--help"]);
+    for verb in ["up", "volume", "completion", "man"] {
+        assert!(help.contains(&format!("\n  {verb} ")), "{verb}");
+    }
+    let help = place.ok(&["up", "--help"]);
+    let flags: Vec<&str> = help
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"))
+        .map(|line| line.split([' ', '=']).next().unwrap())
+        .collect();
+    assert!(flags.len() > 10, "{flags:?}");
+    for flag in flags {
+        let variable = format!("WEIR_{}", flag.to_uppercase().replace('-', "_"));
+        assert!(help.contains(&format!("[env: {variable}")), "{flag}");
+    }
+}

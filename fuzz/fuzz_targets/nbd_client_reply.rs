@@ -1,0 +1,56 @@
+//! A server's bytes to a client: its handshake, then its replies.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_nbd::{
+    ChunkCode, ClientHandshake, ClientStep, ClientWish, Decoded, ReplyHeader, ReplyStyle,
+    decode_chunk, decode_reply,
+};
+
+const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
+
+/// The handshake; the style agreed on and the bytes left, if it comes to that.
+fn handshake(style_max: ReplyStyle, mut input: &[u8]) -> Option<(ReplyStyle, &[u8])> {
+    let wish = ClientWish { export: "disk".to_owned(), style_max, allocation: true };
+    let mut client = ClientHandshake::new(wish);
+    let mut out = Vec::new();
+    loop {
+        let progress = client.advance(input, &mut out).ok()?;
+        input = &input[progress.consumed..];
+        match progress.step {
+            ClientStep::Again => {}
+            ClientStep::NeedMore(bytes) => {
+                assert!(bytes > 0);
+                return None;
+            }
+            ClientStep::Transmit(agreement) => return Some((agreement.session.style, input)),
+        }
+    }
+}
+
+fn replies(style: ReplyStyle, mut input: &[u8]) {
+    while let Ok(Decoded::Message { message, consumed }) = decode_reply(style, input) {
+        input = &input[consumed..];
+        if let ReplyHeader::Chunk { code, length, .. } = message {
+            let length = usize::try_from(length).expect("it fits");
+            let Some(payload) = input.get(..length) else { return };
+            if decode_chunk(code, payload).is_err() {
+                return;
+            }
+            input = &input[length..];
+        }
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [choice, rest @ ..] = input else { return };
+    let style = STYLES[usize::from(choice % 3)];
+    if choice & 0x80 == 0 {
+        if let Some((style, rest)) = handshake(style, rest) {
+            replies(style, rest);
+        }
+    } else if let [low, high, payload @ ..] = rest {
+        replies(style, rest);
+        let _ = decode_chunk(ChunkCode(u16::from_le_bytes([*low, *high])), payload);
+    }
+});

@@ -1,0 +1,59 @@
+//! A client's handshake bytes, in pieces of the fuzzer's choice.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_nbd::{Catalog, ExportInfo, HandshakeStep, ServerHandshake};
+
+struct Shelf;
+
+impl Catalog for Shelf {
+    type Handle = ();
+
+    fn find(&self, name: &str) -> Option<(ExportInfo, ())> {
+        let info = |read_only| ExportInfo {
+            name: "disk".to_owned(),
+            description: "a disk".to_owned(),
+            size: 1 << 20,
+            read_only,
+        };
+        match name {
+            "" | "disk" => Some((info(false), ())),
+            "frozen" => Some((info(true), ())),
+            _ => None,
+        }
+    }
+
+    fn list(&self) -> Vec<String> {
+        vec!["disk".to_owned(), "frozen".to_owned()]
+    }
+}
+
+/// Longest answer to one option: the facts of one export, with a margin.
+const ANSWER_BYTES_MAX: usize = 4096;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((piece, mut rest)) = input.split_first() else { return };
+    let piece = usize::from(*piece).max(1);
+    let mut handshake = ServerHandshake::default();
+    let mut received = Vec::new();
+    loop {
+        let mut out = Vec::new();
+        let Ok(progress) = handshake.advance(&received, &Shelf, &mut out) else { return };
+        assert!(out.len() <= ANSWER_BYTES_MAX);
+        assert!(progress.consumed <= received.len());
+        received.drain(..progress.consumed);
+        match progress.step {
+            HandshakeStep::Again => {}
+            HandshakeStep::Close | HandshakeStep::Transmit { .. } => return,
+            HandshakeStep::NeedMore(bytes) => {
+                assert!(bytes > 0);
+                if rest.is_empty() {
+                    return;
+                }
+                let (head, tail) = rest.split_at(piece.min(rest.len()));
+                received.extend_from_slice(head);
+                rest = tail;
+            }
+        }
+    }
+});

@@ -1,0 +1,318 @@
+//! Clients: tasks that read and write at random and tell the oracle what they asked and what they were answered.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use weir_device::{
+    AlignedBuf, Device, DeviceError, ErrorKind, IoHeader, Operation, WriteFlags, WriteZeroesFlags,
+};
+use weir_log::LogVolume;
+
+use crate::content::{self, Pattern};
+use crate::dice::Dice;
+use crate::oracle::Moment;
+use crate::world::{FailedRead, World};
+
+/// Longest write in bytes: more than a segment of most journals.
+const LARGE_BYTES_MAX: u64 = 130 << 10;
+
+/// One life of the node, as its clients see it.
+pub(crate) struct Life {
+    pub(crate) world: Rc<World>,
+    pub(crate) volume: Rc<LogVolume>,
+    pub(crate) read_deadline: Duration,
+    /// Clients begin nothing more.
+    pub(crate) stopping: Cell<bool>,
+    /// The volume is being closed: what is begun now may be refused.
+    pub(crate) closing: Cell<bool>,
+    /// The disk was made to fail writes or syncs in this life.
+    pub(crate) disk_failed: Cell<bool>,
+    /// When the volume first said that it refuses writes.
+    pub(crate) refused_since: Cell<Option<Moment>>,
+    /// Clients that are still at work.
+    pub(crate) at_work: Cell<u64>,
+    /// Operations, of the whole seed, at which this life has done its work.
+    pub(crate) target: Cell<u64>,
+    /// The target was reached, or a rule was broken.
+    pub(crate) reached: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct Range {
+    offset: u64,
+    len: u64,
+}
+
+impl Range {
+    fn io(self, operation: Operation) -> IoHeader {
+        IoHeader::internal(operation, self.offset, self.len)
+    }
+}
+
+/// A client at work until it is told to stop.
+pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
+    let profile = &life.world.profile;
+    while !life.stopping.get() && !life.world.is_violated() {
+        if dice.percent(profile.think_percent) {
+            tokio::time::sleep(Duration::from_micros(dice.below(20_000))).await;
+            if life.stopping.get() {
+                break;
+            }
+        }
+        life.operate(&mut dice).await;
+        let operations = life.world.operations.get() + 1;
+        life.world.operations.set(operations);
+        if operations >= life.target.get() || life.world.is_violated() {
+            life.reached.notify_one();
+        }
+        if life.refused_since.get().is_some() {
+            // Nothing costs time any more; others must get a turn.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    life.at_work.set(life.at_work.get() - 1);
+}
+
+impl Life {
+    pub(crate) async fn until_target(&self) {
+        while self.world.operations.get() < self.target.get() && !self.world.is_violated() {
+            self.reached.notified().await;
+        }
+    }
+
+    /// A write at random, so that something is written.
+    pub(crate) async fn write_somewhere(&self, dice: &mut Dice) {
+        self.write(dice).await;
+    }
+
+    async fn operate(&self, dice: &mut Dice) {
+        match dice.weighted(&self.world.profile.mix) {
+            0 => self.write(dice).await,
+            1 => {
+                let range = self.range(dice);
+                self.read(range).await;
+            }
+            2 => self.write_zeroes(dice).await,
+            3 => self.discard(dice).await,
+            4 => self.flush().await,
+            5 => self.extents(dice).await,
+            6 => self.flush_remote().await,
+            _ => self.out_of_bounds(dice).await,
+        }
+    }
+
+    fn range(&self, dice: &mut Dice) -> Range {
+        let profile = &self.world.profile;
+        let size = profile.volume_bytes;
+        let (len, align) = match dice.weighted(&profile.sizes) {
+            0 => (dice.within(1..600), 1),
+            1 => (dice.within(1..9) * 4096, 4096),
+            2 => (dice.within(1..20_000), dice.pick(&[1, 512])),
+            _ => (dice.within(20_000..LARGE_BYTES_MAX), dice.pick(&[1, 4096])),
+        };
+        let area = if dice.percent(profile.hot_percent) { profile.hot_bytes } else { size };
+        let offset = dice.below(area.min(size)) / align * align;
+        Range { offset, len: len.min(size - offset) }
+    }
+
+    async fn write(&self, dice: &mut Dice) {
+        let range = self.range(dice);
+        let fua = dice.percent(self.world.profile.fua_percent);
+        let pattern = if dice.percent(60) { Pattern::Noise } else { Pattern::Text };
+        let id = self.world.oracle.borrow_mut().begin_write(range.offset, range.len, pattern);
+        let mut data = AlignedBuf::zeroed(usize::try_from(range.len).expect("small"));
+        content::fill(id, pattern, range.offset, &mut data);
+        self.world.note("write", [id.0.into(), range.offset, range.len]);
+        let io = range.io(Operation::Write);
+        let write = self.volume.write(io, data.freeze(), WriteFlags { fua });
+        let result = if dice.percent(2) {
+            let patience = Duration::from_micros(dice.below(8_000));
+            match tokio::time::timeout(patience, write).await {
+                Ok(result) => result,
+                Err(_) => return self.world.note("reply dropped", [id.0.into(), 0, 0]),
+            }
+        } else {
+            write.await
+        };
+        if fua && result.is_ok() {
+            self.world.events.borrow_mut().count("write with FUA", 1);
+        }
+        self.changed(id, fua, result);
+    }
+
+    async fn write_zeroes(&self, dice: &mut Dice) {
+        let range = self.range(dice);
+        let flags = WriteZeroesFlags {
+            fua: dice.percent(self.world.profile.fua_percent),
+            no_hole: dice.percent(50),
+            fast: false,
+        };
+        let pattern = if flags.no_hole { Pattern::Zero } else { Pattern::Hole };
+        let id = self.world.oracle.borrow_mut().begin_write(range.offset, range.len, pattern);
+        self.world.note("write zeroes", [id.0.into(), range.offset, range.len]);
+        let result = self.volume.write_zeroes(range.io(Operation::WriteZeroes), flags).await;
+        self.changed(id, flags.fua, result);
+    }
+
+    async fn discard(&self, dice: &mut Dice) {
+        let range = self.range(dice);
+        let mut oracle = self.world.oracle.borrow_mut();
+        let id = oracle.begin_write(range.offset, range.len, Pattern::Hole);
+        drop(oracle);
+        self.world.note("discard", [id.0.into(), range.offset, range.len]);
+        let result = self.volume.discard(range.io(Operation::Discard)).await;
+        self.changed(id, false, result);
+    }
+
+    /// A write was answered.
+    fn changed(&self, id: content::WriteId, fua: bool, result: Result<(), DeviceError>) {
+        match result {
+            Ok(()) => {
+                let issued = self.world.oracle.borrow().write(id).issued;
+                self.not_refused(issued, "a write");
+                self.world.detail("  answered", [id.0.into(), 0, 0]);
+                self.world.oracle.borrow_mut().end_write(id, fua);
+            }
+            Err(error) => self.failed("write", id.0.into(), &error),
+        }
+    }
+
+    /// A volume that has refused writes must take none that is issued later.
+    fn not_refused(&self, issued: Moment, what: &str) {
+        if self.refused_since.get().is_some_and(|since| since < issued) {
+            self.world.violate(format!("{what} was answered by a volume that refuses writes"));
+        }
+    }
+
+    /// A write or flush was answered with an error.
+    fn failed(&self, what: &str, number: u64, error: &DeviceError) {
+        self.world.note("operation refused", [number, 0, 0]);
+        let excused = match error.kind() {
+            ErrorKind::Poisoned => self.disk_failed.get(),
+            ErrorKind::Unavailable => self.closing.get(),
+            _ => false,
+        };
+        if !excused {
+            self.world.violate(format!("{what} {number} failed without a reason: {error:?}"));
+        }
+        if error.kind() == ErrorKind::Poisoned && self.refused_since.get().is_none() {
+            self.refused_since.set(Some(self.world.oracle.borrow_mut().tick()));
+            self.world.note("volume refuses writes", [0; 3]);
+        }
+    }
+
+    async fn read(&self, range: Range) {
+        let failed = self.read_checked(range.offset, range.len).await;
+        self.world.events.borrow_mut().count("read excused", u64::from(failed.is_err()));
+    }
+
+    /// Reads, tells the oracle, and returns what it read; `Err` for an error that is excused.
+    async fn read_checked(&self, offset: u64, len: u64) -> Result<(), ()> {
+        let world = &self.world;
+        let begun = world.oracle.borrow_mut().begin_read();
+        world.note("read", [begun, offset, len]);
+        let bytes = self.try_read(begun, offset, len).await?;
+        world.detail("  read", [begun, 0, 0]);
+        let checked = world.oracle.borrow_mut().end_read(begun, offset, &bytes);
+        world.check(checked);
+        Ok(())
+    }
+
+    /// Reads a range; `Err` for an error that is excused.
+    pub(crate) async fn try_read(
+        &self,
+        begun: Moment,
+        offset: u64,
+        len: u64,
+    ) -> Result<Vec<u8>, ()> {
+        let world = &self.world;
+        let (started, flips_before) = (Instant::now(), world.flips());
+        let mut bytes = vec![0xa5; usize::try_from(len).expect("small")];
+        let io = IoHeader::internal(Operation::Read, offset, len);
+        match self.volume.read(io, &mut bytes).await {
+            Ok(()) => Ok(bytes),
+            Err(error) => {
+                world.oracle.borrow_mut().abandon_read(begun);
+                world.detail("  read failed", [begun, offset, len]);
+                let deadline = self.read_deadline;
+                let read = FailedRead { begun, started, flips_before, offset, len, deadline };
+                if !world.excuses_read(&read, &error) {
+                    world.violate(format!(
+                        "a read of {len} bytes at {offset} failed without a reason: {error:?}"
+                    ));
+                }
+                Err(())
+            }
+        }
+    }
+
+    pub(crate) async fn flush(&self) {
+        let begun = self.world.oracle.borrow_mut().begin_flush();
+        self.world.note("flush", [begun, 0, 0]);
+        let result = self.volume.flush(IoHeader::internal(Operation::Flush, 0, 0)).await;
+        match result {
+            Ok(()) => {
+                self.not_refused(begun, "a flush");
+                self.world.detail("  flushed", [begun, 0, 0]);
+                self.world.oracle.borrow_mut().end_flush(begun);
+            }
+            Err(error) => self.failed("flush", begun, &error),
+        }
+    }
+
+    pub(crate) async fn flush_remote(&self) {
+        let begun = self.world.oracle.borrow_mut().begin_flush();
+        self.world.note("remote flush", [begun, 0, 0]);
+        match self.volume.flush_remote().await {
+            Ok(()) => {
+                self.world.detail("  flushed remotely", [begun, 0, 0]);
+                self.world.oracle.borrow_mut().end_remote_flush(begun);
+            }
+            Err(error) => self.failed("remote flush", begun, &error),
+        }
+    }
+
+    async fn extents(&self, dice: &mut Dice) {
+        let range = self.range(dice);
+        let extents_max = usize::try_from(dice.within(1..20)).expect("small");
+        let begun = self.world.oracle.borrow_mut().tick();
+        self.world.note("extents", [begun, range.offset, range.len]);
+        let io = range.io(Operation::Extents);
+        let extents = match self.volume.extents(io, extents_max).await {
+            Ok(extents) => extents,
+            Err(error) => return self.world.violate(format!("extents failed: {error:?}")),
+        };
+        let total: u64 = extents.iter().map(|extent| extent.len).sum();
+        let shape = total <= range.len
+            && extents.len() <= extents_max
+            && (range.len == 0 || total > 0)
+            && extents.iter().all(|extent| extent.len > 0);
+        if !shape {
+            return self.world.violate(format!("extents of a wrong shape: {extents:?}"));
+        }
+        let checked = self.world.oracle.borrow().check_extents(begun, range.offset, &extents);
+        self.world.check(checked);
+    }
+
+    async fn out_of_bounds(&self, dice: &mut Dice) {
+        let size = self.world.profile.volume_bytes;
+        let offset = size - dice.below(size.min(4096));
+        let range = Range { offset, len: size - offset + dice.within(1..5000) };
+        self.world.note("out of bounds", [0, range.offset, range.len]);
+        let len = usize::try_from(range.len).expect("small");
+        let result = if dice.percent(50) {
+            let mut data = AlignedBuf::zeroed(len);
+            data.fill(0xee);
+            let io = range.io(Operation::Write);
+            self.volume.write(io, data.freeze(), WriteFlags::default()).await
+        } else {
+            self.volume.read(range.io(Operation::Read), &mut vec![0; len]).await
+        };
+        if !matches!(&result, Err(error) if error.kind() == ErrorKind::Invalid) {
+            self.world.violate(format!("an operation past the end returned {result:?}"));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Weir in deterministic simulation: one node with a faulty disk, a faulty object store, crashes and losses of the
+//! disk, and an oracle of the device contract and the prefix rule. Everything follows from one seed.
+//!
+//! `README.md` beside this file states the model and how to replay a seed.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::exit,
+    clippy::disallowed_methods,
+    reason = "a program of its own: it prints, measures real time, and runs seeds on threads"
+)]
+
+mod client;
+mod content;
+mod dice;
+mod env;
+mod events;
+mod mutants;
+mod nemesis;
+mod node;
+mod oracle;
+mod profile;
+mod report;
+mod run;
+mod world;
+
+use std::cell::Cell;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+use self::report::Report;
+use self::run::Verdict;
+
+/// Real time after which a seed is stuck: a thousand times what one takes.
+const STUCK: Duration = Duration::from_secs(120);
+
+/// Pause between two lines about the progress.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// Simulates Weir from seeds, and checks the device contract and the prefix rule.
+#[derive(Parser, Debug)]
+#[command(name = "weir-sim")]
+struct Arguments {
+    /// Seeds to run.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// First seed.
+    #[arg(long, default_value_t = 1)]
+    start: u64,
+    /// Run this seed alone, with a trace on stderr (RUST_LOG chooses, default weir_sim=debug,info).
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Threads; each runs seeds of its own.
+    #[arg(long, default_value_t = 1)]
+    jobs: u64,
+    /// Stop after so many minutes, whatever is left.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Run every seed twice and compare.
+    #[arg(long)]
+    check_determinism: bool,
+    /// Go on after a violation, and list them at the end.
+    #[arg(long)]
+    keep_going: bool,
+    /// Run every deliberate bug (or those named) until it is caught; needs a build with --cfg weir_mutants.
+    #[arg(long, num_args = 0.., value_name = "NAME")]
+    mutants: Option<Vec<String>>,
+    /// Nothing but violations.
+    #[arg(long)]
+    quiet: bool,
+}
+
+thread_local! {
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let traced = arguments.seed.is_some();
+    let directives = if traced { "weir_sim=debug,info" } else { "off" };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(directives));
+    if traced {
+        let format = tracing_subscriber::fmt().without_time().with_writer(std::io::stderr);
+        format.with_env_filter(filter).with_ansi(false).init();
+    }
+    if let Some(names) = &arguments.mutants {
+        return mutants::run_all(names, arguments.seeds);
+    }
+    name_seed_in_panics();
+    if let Some(seed) = arguments.seed {
+        let verdict = run_one(seed, arguments.check_determinism);
+        println!("{:#?}", verdict.counts);
+        return if report_violation(&verdict) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    let report = campaign(&arguments);
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A release assertion of the engine ends the process; the message must say which seed it was.
+fn name_seed_in_panics() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        eprintln!("\nVIOLATION in seed {}: an assertion failed", SEED.get());
+        default(info);
+        eprintln!("replay: cargo run --release -p weir-sim -- --seed {}", SEED.get());
+    }));
+}
+
+fn run_one(seed: u64, twice: bool) -> Verdict {
+    SEED.set(seed);
+    let mut verdict = run::run(seed);
+    if twice {
+        let second = run::run(seed);
+        if second.hash != verdict.hash || second.counts != verdict.counts {
+            verdict.violation = Some("the seed took another course the second time".into());
+        }
+    }
+    verdict
+}
+
+fn report_violation(verdict: &Verdict) -> bool {
+    let Some(violation) = &verdict.violation else { return false };
+    println!("\nVIOLATION in seed {}: {violation}", verdict.seed);
+    println!("last events:\n{}", verdict.tail);
+    println!("replay: cargo run --release -p weir-sim -- --seed {}\n", verdict.seed);
+    true
+}
+
+fn campaign(arguments: &Arguments) -> Report {
+    let started = Instant::now();
+    let end = arguments.start + arguments.seeds;
+    let deadline = arguments.minutes.map(|minutes| started + Duration::from_secs(minutes * 60));
+    let (next, stop) = (AtomicU64::new(arguments.start), AtomicBool::new(false));
+    let (sender, verdicts) = mpsc::channel();
+    let mut report = Report::default();
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.jobs.max(1) {
+            let sender = sender.clone();
+            let (next, stop) = (&next, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end || deadline.is_some_and(|at| Instant::now() >= at) {
+                        return;
+                    }
+                    if sender.send(run_one(seed, arguments.check_determinism)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut told = Instant::now();
+        loop {
+            match verdicts.recv_timeout(STUCK) {
+                Ok(verdict) => {
+                    let bad = report_violation(&verdict);
+                    report.add(verdict);
+                    if bad && !arguments.keep_going {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let last = next.load(Ordering::Relaxed).saturating_sub(1);
+                    eprintln!("VIOLATION in seed {last} or before: it does not come to an end");
+                    std::process::exit(3);
+                }
+            }
+            if !arguments.quiet && told.elapsed() >= PROGRESS {
+                told = Instant::now();
+                eprintln!("{} seeds, {} s", report.seeds, started.elapsed().as_secs());
+            }
+        }
+    });
+    if !arguments.quiet {
+        println!("{}", report.table(started.elapsed()));
+    }
+    let seeds: Vec<String> = report.violations.iter().map(|v| v.seed.to_string()).collect();
+    if !seeds.is_empty() {
+        println!("seeds with violations: {}", seeds.join(" "));
+    }
+    report
+}

@@ -1,0 +1,140 @@
+//! What happens to a node while its clients work: outages, failing disks, rot, damage, and looks at its invariants.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_log::JOURNAL_FILE;
+use weir_log::format::object::ObjectHeader;
+
+use crate::client::Life;
+use crate::dice::Dice;
+use crate::profile::DiskTrouble;
+
+/// Bytes before the first segment of a journal.
+const JOURNAL_DATA_START: u64 = 1 << 20;
+
+/// Name of the directory of the volume's files.
+pub(crate) const DIRECTORY: &str = "volume";
+
+/// Disturbs until the life ends.
+pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
+    let world = Rc::clone(&life.world);
+    let mut in_outage = false;
+    let mut struck = false;
+    let strikes = dice.percent(60);
+    loop {
+        tokio::time::sleep(Duration::from_millis(dice.within(3..60))).await;
+        if life.stopping.get() {
+            if in_outage {
+                world.set_outage(false, false);
+            }
+            return;
+        }
+        look(&life);
+        if in_outage {
+            world.set_outage(false, false);
+            in_outage = false;
+        } else if dice.percent(world.profile.outage_percent) {
+            in_outage = true;
+            let silent = dice.percent(40);
+            world.set_outage(!silent, silent);
+            let what = if silent { "store silent" } else { "store in outage" };
+            let ms = match dice.below(20) {
+                0 => dice.within(5_000..130_000),
+                1..5 => dice.within(300..5_000),
+                _ => dice.within(10..300),
+            };
+            world.note(what, [ms, 0, 0]);
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            continue;
+        }
+        if strikes && !struck && dice.percent(25) {
+            struck = strike(&life, &mut dice).await;
+        }
+        if world.profile.trouble == DiskTrouble::Full && struck && dice.percent(20) {
+            world.disk().set_capacity(None);
+            struck = false;
+        }
+    }
+}
+
+/// Samples states worth counting, and checks the invariants of the volume.
+fn look(life: &Life) {
+    let status = life.volume.status();
+    let mut events = life.world.events.borrow_mut();
+    let full = status.journal_used_bytes * 10 >= status.journal_capacity_bytes * 9;
+    events.count("seen: journal over 90 % full", u64::from(full));
+    events.count("seen: several PUTs in flight", u64::from(status.puts_in_flight > 1));
+    drop(events);
+    life.volume.check_invariants();
+}
+
+/// Makes the trouble of this seed happen; `false` if it could not.
+async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
+    let world = &life.world;
+    let disk = world.disk();
+    let journal = format!("{DIRECTORY}/{JOURNAL_FILE}");
+    match world.profile.trouble {
+        DiskTrouble::None if world.profile.store_damage => return damage_object(life, dice).await,
+        DiskTrouble::None => return true,
+        DiskTrouble::Sync => {
+            life.disk_failed.set(true);
+            disk.fail_next_syncs(1);
+            world.note("disk: sync will fail", [0; 3]);
+        }
+        DiskTrouble::Write => {
+            life.disk_failed.set(true);
+            disk.change_options(|options| options.write_errors_per_million = 100_000);
+            world.note("disk: writes will fail", [0; 3]);
+        }
+        DiskTrouble::Read => {
+            world.reads_fail.set(true);
+            disk.change_options(|options| options.read_errors_per_million = 200_000);
+            world.note("disk: reads fail", [0; 3]);
+        }
+        DiskTrouble::Full => {
+            disk.set_capacity(Some(0));
+            world.note("disk: full", [0; 3]);
+        }
+        DiskTrouble::Rot => {
+            if world.rotted.get().is_some() {
+                return true;
+            }
+            let segments = life.volume.status().journal_capacity_bytes;
+            let offset = JOURNAL_DATA_START + dice.below(segments);
+            let before = disk.counters().bytes_rotted;
+            disk.rot(&journal, offset);
+            if disk.counters().bytes_rotted == before {
+                return false;
+            }
+            let now = world.oracle.borrow_mut().tick();
+            world.rotted.set(Some(now));
+            world.note("disk: a byte rotted", [offset, 0, 0]);
+        }
+    }
+    true
+}
+
+/// Flips a bit of an object, or hides it.
+async fn damage_object(life: &Rc<Life>, dice: &mut Dice) -> bool {
+    let world = &life.world;
+    let prefix = format!("{}/log/", world.id.get());
+    let Ok(listed) = world.bare_store.list(&prefix, None).await else { return false };
+    if listed.is_empty() {
+        return false;
+    }
+    let victim = &listed[usize::try_from(dice.below(listed.len() as u64)).expect("an index")];
+    let Ok(bytes) = world.bare_store.get(&victim.key).await else { return false };
+    let Ok(header) = ObjectHeader::decode(&bytes) else { return false };
+    let ranges = header.extents.iter().map(|extent| (extent.offset, extent.offset + extent.len));
+    *world.damaged.borrow_mut() = Some((victim.key.clone(), ranges.collect()));
+    if dice.percent(50) {
+        world.faults.hide(&victim.key);
+        world.note("object hidden", [header.id.seq.0, 0, 0]);
+    } else {
+        let at = dice.below(bytes.len() as u64);
+        world.faults.flip_bit(&victim.key, at);
+        world.note("object damaged", [header.id.seq.0, at, 0]);
+    }
+    true
+}

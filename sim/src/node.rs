@@ -1,0 +1,551 @@
+//! The lives of the node: opening, judging what recovery shows, work, and the end.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use tokio::time::{Instant, timeout};
+use weir_device::ErrorKind;
+use weir_log::{
+    Closed, LogError, LogVolume, MemoryFrameCache, OpenArgs, OpenReport, VolumeOptions,
+};
+use weir_store::Fault;
+
+use crate::client::{self, Life};
+use crate::dice::Dice;
+use crate::env::env;
+use crate::nemesis::{self, DIRECTORY};
+use crate::oracle::{Observation, Point};
+use crate::profile::{DiskTrouble, End};
+use crate::world::World;
+
+/// Openings tried before that is a violation; most of them crash on purpose.
+const OPENINGS_MAX: u64 = 24;
+
+/// Simulated time after which an operation hangs, with a store that works.
+const HANG: Duration = Duration::from_secs(300);
+
+/// Smallest range that is looked at when a part of the volume cannot be read.
+const PROBE_BYTES_MIN: u64 = 512;
+
+/// The run ends here: a violation was noted.
+#[derive(Debug)]
+pub(crate) struct Stop;
+
+/// What is known between two lives.
+pub(crate) struct Node {
+    world: Rc<World>,
+    dice: Dice,
+    /// What is certain at the next look at the volume.
+    pending: Point,
+    causal: bool,
+    /// The disk here is not the one that the last opening was on.
+    foreign: bool,
+    /// The last opening was not closed, and is on a disk that is not here.
+    must_be_held: bool,
+    take_over: bool,
+    accept_loss: bool,
+    discard_journal: bool,
+}
+
+struct Opened {
+    tasks: Rc<LocalSet>,
+    life: Rc<Life>,
+}
+
+impl Node {
+    pub(crate) fn new(world: Rc<World>, seed: u64) -> Self {
+        let pending = world.oracle.borrow().after_kill();
+        Self {
+            world,
+            dice: Dice::new(seed, 3),
+            pending,
+            causal: true,
+            foreign: false,
+            must_be_held: false,
+            take_over: false,
+            accept_loss: false,
+            discard_journal: false,
+        }
+    }
+
+    /// The whole run.
+    pub(crate) async fn run(&mut self) -> Result<(), Stop> {
+        self.create().await?;
+        self.world.usual_faults();
+        let profile = self.world.profile.clone();
+        for life in 1..=profile.lives {
+            let target = profile.operations * life / profile.lives;
+            let opened = self.open().await?;
+            let end = self.draw_end();
+            self.live(&opened, target, end).await?;
+            self.end(opened, end);
+            self.go_on()?;
+        }
+        self.last_life().await
+    }
+
+    fn go_on(&self) -> Result<(), Stop> {
+        if self.world.is_violated() { Err(Stop) } else { Ok(()) }
+    }
+
+    fn violate<T>(&self, message: impl Into<String>) -> Result<T, Stop> {
+        self.world.violate(message);
+        Err(Stop)
+    }
+
+    fn draw_end(&mut self) -> End {
+        let end = self.world.profile.draw_end(&mut self.dice);
+        // Nobody knows what a page cache holds after a failed sync; the host restarts.
+        let sync_trouble = self.world.profile.trouble == DiskTrouble::Sync;
+        if sync_trouble && end == End::Kill { End::Power } else { end }
+    }
+
+    async fn create(&mut self) -> Result<(), Stop> {
+        let tasks = Rc::new(LocalSet::new());
+        let world = &self.world;
+        let env =
+            env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
+        let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
+        let size = world.profile.volume_bytes;
+        let created = weir_log::catalog::create(&world.store, &env, &name, size);
+        match tasks.run_until(created).await {
+            Ok(id) => {
+                world.id.set(id);
+                Ok(())
+            }
+            Err(error) => self.violate(format!("creating the volume: {error}")),
+        }
+    }
+
+    // --- opening -------------------------------------------------------------------------------------------------
+
+    /// Opens the volume, crashing on the way as the dice say, and judges what it shows.
+    async fn open(&mut self) -> Result<Opened, Stop> {
+        for _ in 0..OPENINGS_MAX {
+            let opened = self.open_once().await?;
+            self.go_on()?;
+            let Some(opened) = opened else { continue };
+            if self.dice.percent(self.world.profile.crash_in_opening_percent / 2) {
+                let busy = Duration::from_micros(self.dice.below(40_000));
+                opened.tasks.run_until(tokio::time::sleep(busy)).await;
+                self.world.note("crash: right after opening", [0; 3]);
+                let end = self.draw_crash();
+                self.end(opened, end);
+                continue;
+            }
+            let verified = opened.tasks.run_until(self.verify(&opened.life)).await;
+            verified?;
+            return Ok(opened);
+        }
+        self.violate("opening does not come to an end")
+    }
+
+    fn draw_crash(&mut self) -> End {
+        if self.dice.percent(50) { End::Kill } else { End::Power }
+    }
+
+    async fn open_once(&mut self) -> Result<Option<Opened>, Stop> {
+        self.world.calm_disk();
+        let world = Rc::clone(&self.world);
+        let profile = &world.profile;
+        let tasks = Rc::new(LocalSet::new());
+        let env = env(&mut self.dice, world.disk().boot_id(), profile.scheduling, &tasks);
+        let options = profile.draw_options(&mut self.dice);
+        let crash_after = self
+            .dice
+            .percent(profile.crash_in_opening_percent)
+            .then(|| Duration::from_micros(self.dice.below(60_000)));
+        let outage = self.dice.percent(profile.outage_percent);
+        let outage = outage.then(|| Duration::from_millis(self.dice.below(3_000)));
+        let started = Instant::now();
+        let opening = self.attempt(options.clone(), env, outage);
+        let limit = crash_after.unwrap_or(HANG);
+        let opened = tasks.run_until(timeout(limit, opening)).await;
+        world.end_outage();
+        match opened {
+            Err(_) if crash_after.is_some() => {
+                world.note("crash: while opening", [0; 3]);
+                let end = self.draw_crash();
+                self.crash(end);
+                Ok(None)
+            }
+            Err(_) => self.violate("opening hangs"),
+            Ok(Ok((volume, report))) => {
+                self.opened(&report)?;
+                let life = self.life(volume, &options);
+                Ok(Some(Opened { tasks, life }))
+            }
+            Ok(Err(error)) => {
+                self.judge_refusal(&error, started)?;
+                // The process ends, and another one tries.
+                self.crash(End::Kill);
+                Ok(None)
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        options: VolumeOptions,
+        env: weir_device::Env,
+        outage: Option<Duration>,
+    ) -> impl Future<Output = Result<(Rc<LogVolume>, OpenReport), LogError>> + use<> {
+        let world = Rc::clone(&self.world);
+        let (accept_loss, take_over, discard_journal) =
+            (self.accept_loss, self.take_over, self.discard_journal);
+        async move {
+            if outage.is_some() {
+                world.set_outage(true, false);
+            }
+            let root = world.disk().directory();
+            let args = OpenArgs {
+                store: world.store.clone(),
+                id: world.id.get(),
+                directory: root.subdirectory(DIRECTORY).await?,
+                env,
+                options,
+                cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
+                node: "simulated".into(),
+                accept_loss,
+                take_over,
+                discard_journal,
+            };
+            world.detail("opening", [u64::from(take_over), u64::from(accept_loss), 0]);
+            let mut opening = Box::pin(LogVolume::open(args));
+            if let Some(outage) = outage {
+                if let Ok(opened) = timeout(outage, &mut opening).await {
+                    return opened;
+                }
+                world.set_outage(false, false);
+            }
+            opening.await
+        }
+    }
+
+    fn opened(&mut self, report: &OpenReport) -> Result<(), Stop> {
+        self.world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
+        let mut events = self.world.events.borrow_mut();
+        events.count("recovery: writes replayed", report.replayed_writes);
+        events.count("recovery: void objects", report.void_objects);
+        events.count("recovery: poisoned ranges", report.poisoned_ranges);
+        events.count("recovery: new journal", u64::from(report.new_journal));
+        drop(events);
+        if self.must_be_held && !self.take_over {
+            return self.violate("opened without take-over beside a holder that was not closed");
+        }
+        (self.must_be_held, self.foreign) = (false, false);
+        (self.take_over, self.accept_loss, self.discard_journal) = (false, false, false);
+        Ok(())
+    }
+
+    /// An opening was refused: was there a reason, and what would an operator do?
+    fn judge_refusal(&mut self, error: &LogError, started: Instant) -> Result<(), Stop> {
+        self.world.note("opening refused", [0; 3]);
+        tracing::info!(%error, "opening refused");
+        let world = Rc::clone(&self.world);
+        match error {
+            LogError::Held { .. } if self.foreign && !self.take_over => {
+                world.note("take-over", [0; 3]);
+                self.take_over = true;
+                self.must_be_held = false;
+            }
+            LogError::JournalSuperseded { .. } if self.foreign && !self.discard_journal => {
+                world.note("superseded journal given up", [0; 3]);
+                self.discard_journal = true;
+            }
+            LogError::Fenced { .. } if world.faults.counts().of(Fault::LatePutQueued) > 0 => {
+                world.note("fenced by a late manifest", [0; 3]);
+            }
+            _ if world.damaged.borrow().is_some() => world.heal_object(),
+            _ if error.kind() == ErrorKind::Unavailable
+                && world.outage_since(started, Duration::ZERO) => {}
+            LogError::Journal(_) if world.rotted.get().is_some() && !self.accept_loss => {
+                world.note("loss accepted", [0; 3]);
+                self.accept_loss = true;
+                self.causal = false;
+                self.pending = self.pending.min(world.oracle.borrow().after_disk_loss());
+            }
+            _ => return self.violate(format!("opening failed without a reason: {error}")),
+        }
+        Ok(())
+    }
+
+    fn life(&self, volume: Rc<LogVolume>, options: &VolumeOptions) -> Rc<Life> {
+        Rc::new(Life {
+            world: Rc::clone(&self.world),
+            volume,
+            read_deadline: options.read_deadline,
+            stopping: Cell::new(false),
+            closing: Cell::new(false),
+            disk_failed: Cell::new(false),
+            refused_since: Cell::new(None),
+            at_work: Cell::new(0),
+            target: Cell::new(0),
+            reached: tokio::sync::Notify::new(),
+        })
+    }
+
+    // --- what recovery shows -------------------------------------------------------------------------------------
+
+    /// Reads the whole volume, and asks the oracle.
+    async fn verify(&mut self, life: &Rc<Life>) -> Result<(), Stop> {
+        use weir_device::Device;
+        life.volume.check_invariants();
+        let size = self.world.profile.volume_bytes;
+        if life.volume.size() != size {
+            return self.violate(format!("the volume has {} bytes now", life.volume.size()));
+        }
+        let mut seen = Observation { bytes: Vec::new(), unreadable: Vec::new() };
+        seen.bytes.resize(usize::try_from(size).expect("small"), 0);
+        let step = self.dice.pick(&[32 << 10, 64 << 10, 100_000, 256 << 10]);
+        let mut waiting: Vec<(u64, u64)> = Vec::new();
+        for number in (0..size.div_ceil(step)).rev() {
+            waiting.push((number * step, ((number + 1) * step).min(size)));
+        }
+        while let Some((start, end)) = waiting.pop() {
+            let read = timeout(HANG, self.probe(life, start, end - start)).await;
+            self.go_on()?;
+            let Ok(read) = read else { return self.violate("a read after recovery hangs") };
+            match read {
+                Some(bytes) => {
+                    let index = |at: u64| usize::try_from(at).expect("small");
+                    seen.bytes[index(start)..index(end)].copy_from_slice(&bytes);
+                }
+                None if end - start <= PROBE_BYTES_MIN => {
+                    self.world.events.borrow_mut().count("range unreadable after recovery", 1);
+                    seen.unreadable.push((start, end));
+                }
+                None => {
+                    let middle = start + (end - start) / 2;
+                    waiting.push((middle, end));
+                    waiting.push((start, middle));
+                }
+            }
+        }
+        self.judge(&seen)
+    }
+
+    async fn probe(&self, life: &Life, start: u64, len: u64) -> Option<Vec<u8>> {
+        let begun = self.world.oracle.borrow_mut().begin_read();
+        let read = life.try_read(begun, start, len).await;
+        self.world.oracle.borrow_mut().abandon_read(begun);
+        read.ok()
+    }
+
+    fn judge(&mut self, seen: &Observation) -> Result<(), Stop> {
+        let mut oracle = self.world.oracle.borrow_mut();
+        let asked = self.pending.through;
+        let judged = oracle.recovered(self.pending, self.causal, seen);
+        self.pending = oracle.after_kill();
+        drop(oracle);
+        self.causal = true;
+        let Some(recovery) = self.world.check(judged) else { return Err(Stop) };
+        self.world.detail("verified", [asked, recovery.through, recovery.unanswered_kept]);
+        let mut events = self.world.events.borrow_mut();
+        events.count("recovery: unanswered writes kept", recovery.unanswered_kept);
+        events.count("recovery: more than was promised", u64::from(recovery.through > asked));
+        Ok(())
+    }
+
+    // --- work ----------------------------------------------------------------------------------------------------
+
+    /// Lets clients work until `target` operations are done, and brings the life to the brink of its end.
+    async fn live(&mut self, opened: &Opened, target: u64, end: End) -> Result<(), Stop> {
+        let Opened { tasks, life } = opened;
+        let mut dice = Dice::new(self.dice.next(), 4);
+        life.target.set(target);
+        let clients = life.world.profile.clients;
+        life.at_work.set(clients);
+        for _ in 0..clients {
+            tasks.spawn_local(client::run(Rc::clone(life), Dice::new(dice.next(), 5)));
+        }
+        tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
+        tasks.run_until(self.wait_for_target(life)).await?;
+        if life.world.rotted.get().is_some() {
+            tasks.run_until(self.prove(life)).await?;
+        }
+        if end == End::Close {
+            return tasks.run_until(self.close(life, &mut dice)).await;
+        }
+        if dice.percent(60) {
+            tasks.run_until(tokio::time::sleep(Duration::from_micros(dice.below(8_000)))).await;
+        }
+        self.go_on()
+    }
+
+    async fn wait_for_target(&self, life: &Rc<Life>) -> Result<(), Stop> {
+        if timeout(HANG, life.until_target()).await.is_err() {
+            // An outage, a full disk or failing reads may last longer than that.
+            self.world.note("store calmed to see progress", [0; 3]);
+            self.world.calm_store();
+            self.world.calm_disk();
+            if timeout(HANG, life.until_target()).await.is_err() {
+                return self.violate("clients hang though store and disk work");
+            }
+            self.world.usual_faults();
+        }
+        self.go_on()
+    }
+
+    /// Makes rot provable: a record on disk says that those before it were promised. Without such a record nobody can
+    /// tell a rotten last record from one that never was.
+    async fn prove(&mut self, life: &Rc<Life>) -> Result<(), Stop> {
+        let proof = async {
+            life.flush().await;
+            life.write_somewhere(&mut Dice::new(self.dice.next(), 7)).await;
+            life.flush().await;
+        };
+        if timeout(HANG, proof).await.is_err() {
+            self.world.note("rot not provable", [0; 3]);
+            self.causal = false;
+            let point = self.world.oracle.borrow().after_disk_loss();
+            self.pending = self.pending.min(point);
+        }
+        self.go_on()
+    }
+
+    async fn close(&mut self, life: &Rc<Life>, dice: &mut Dice) -> Result<(), Stop> {
+        let busy = dice.percent(30);
+        if !busy {
+            self.stop_clients(life).await?;
+        }
+        life.closing.set(true);
+        let begun = self.world.oracle.borrow_mut().begin_flush();
+        self.world.note("close", [begun, u64::from(busy), 0]);
+        let closed = timeout(HANG, life.volume.close()).await;
+        let mut oracle = self.world.oracle.borrow_mut();
+        let now = oracle.tick();
+        match closed {
+            Err(_) => {
+                drop(oracle);
+                return self.violate("closing hangs");
+            }
+            Ok(Ok(Closed::Clean)) => {
+                oracle.end_remote_flush(now);
+                drop(oracle);
+                self.world.note("closed: clean", [0; 3]);
+            }
+            Ok(Ok(Closed::LocalOnly)) => {
+                oracle.end_flush(now);
+                drop(oracle);
+                self.world.note("closed: rest in the journal", [0; 3]);
+            }
+            Ok(Err(error)) => {
+                drop(oracle);
+                self.world.note("close failed", [0; 3]);
+                let excused = error.kind() == ErrorKind::Poisoned && life.disk_failed.get();
+                if !excused {
+                    return self.violate(format!("closing failed without a reason: {error:?}"));
+                }
+            }
+        }
+        self.stop_clients(life).await
+    }
+
+    async fn stop_clients(&self, life: &Rc<Life>) -> Result<(), Stop> {
+        life.stopping.set(true);
+        let stopped = async {
+            while life.at_work.get() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let mut stopped = Box::pin(stopped);
+        if timeout(HANG, &mut stopped).await.is_err() {
+            self.world.calm_store();
+            self.world.calm_disk();
+            if timeout(HANG, stopped).await.is_err() {
+                return self.violate("clients do not come to their end though store and disk work");
+            }
+        }
+        self.go_on()
+    }
+
+    // --- the end -------------------------------------------------------------------------------------------------
+
+    /// Ends a life that was opened.
+    fn end(&mut self, opened: Opened, end: End) {
+        let Opened { tasks, life } = opened;
+        let status = life.volume.status();
+        let mut events = self.world.events.borrow_mut();
+        events.count("objects written", status.objects_written);
+        events.count("checkpoints published", status.checkpoints_published);
+        drop(events);
+        if matches!(end, End::DiskLoss | End::Move) {
+            self.must_be_held |= !life.closing.get();
+        }
+        self.crash(if life.closing.get() { End::Kill } else { end });
+        // The process is gone; its tasks cannot notice.
+        drop(life);
+        drop(tasks);
+        if self.dice.percent(60) {
+            self.world.heal_object();
+        }
+    }
+
+    /// What the disk and the oracle learn of a crash. The caller drops the tasks.
+    fn crash(&mut self, end: End) {
+        let world = &self.world;
+        let oracle = world.oracle.borrow();
+        let (what, point) = match end {
+            End::Kill => ("crash: kill -9", oracle.after_kill()),
+            End::Power => ("crash: power lost", oracle.after_power_loss()),
+            End::DiskLoss => ("crash: disk lost", oracle.after_disk_loss()),
+            End::Move => ("crash: moved to the other host", oracle.after_disk_loss()),
+            End::Close => ("closed", oracle.after_kill()),
+        };
+        drop(oracle);
+        self.pending = self.pending.min(point);
+        match end {
+            End::Kill | End::Close => world.disk().crash_process(),
+            End::Power => world.disk().crash_power(),
+            End::DiskLoss => {
+                world.disk().lose_disk();
+                self.foreign = true;
+            }
+            End::Move => {
+                world.disk().crash_process();
+                world.host.set(1 - world.host.get());
+                self.foreign = true;
+            }
+        }
+        world.note(what, [point.through, 0, 0]);
+    }
+
+    /// With a store and a disk that work, everything must come to its end, and the store alone must hold it.
+    async fn last_life(&mut self) -> Result<(), Stop> {
+        self.world.calm_store();
+        self.world.heal_object();
+        let opened = self.open().await?;
+        let life = Rc::clone(&opened.life);
+        let mut dice = Dice::new(self.dice.next(), 8);
+        let work = async {
+            for _ in 0..5 {
+                life.write_somewhere(&mut dice).await;
+            }
+            life.flush_remote().await;
+            life.volume.check_invariants();
+        };
+        let worked = opened.tasks.run_until(timeout(Duration::from_secs(60), work)).await;
+        self.go_on()?;
+        if worked.is_err() {
+            return self.violate("writes or the remote flush hang though the store works");
+        }
+        drop(life);
+        if self.dice.percent(50) {
+            let mut dice = Dice::new(self.dice.next(), 9);
+            opened.tasks.run_until(self.close(&opened.life, &mut dice)).await?;
+            self.end(opened, End::Close);
+            self.world.disk().lose_disk();
+            self.foreign = true;
+            self.pending = self.pending.min(self.world.oracle.borrow().after_disk_loss());
+        } else {
+            self.end(opened, End::DiskLoss);
+        }
+        let opened = self.open().await?;
+        self.end(opened, End::Kill);
+        self.go_on()
+    }
+}

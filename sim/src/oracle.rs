@@ -1,0 +1,508 @@
+//! The oracle: what a byte of the volume may be, by the device contract and the prefix rule.
+//!
+//! Time is a count of events: every call and every answer has a moment of its own. The volume is cut into segments,
+//! each with the writes that may show there. A write is *superseded* as of a moment `T` where another write of the
+//! segment is later than it (was issued after it was answered, or was seen to win) and is *applied* as of `T` (was
+//! answered by then). A read issued at `T` must show, at every byte, a write that is not superseded as of `T`.
+//!
+//! A crash is the same question with another `T`: after `kill -9` it is the crash itself; after power loss, the newest
+//! successful flush (its issue); after loss of the disk, the newest successful remote flush. Beyond that point
+//! causality holds: if a write shows anywhere, everything that was answered before it was issued is applied, so `T`
+//! rises to the issue of the newest write that shows, until nothing changes.
+//!
+//! What recovery shows is definite from then on: a write that does not show where it would have to be on top is gone
+//! for good, and one that shows is on top of all others there.
+
+mod matching;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_device::{Extent, ExtentState};
+
+use self::matching::{Run, match_segment};
+use crate::content::{Pattern, WriteId};
+
+/// A point in the order of events.
+pub(crate) type Moment = u64;
+
+/// A write, discard or zeroing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub(crate) pattern: Pattern,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) issued: Moment,
+    pub(crate) acked: Option<Moment>,
+    /// Answered with forced unit access.
+    fua: bool,
+}
+
+/// A write that may show in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) id: WriteId,
+    /// Higher is later, whatever the moments say: it was seen to win.
+    rank: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Segment {
+    items: Vec<Item>,
+    /// Only writes issued from here on supersede: what was there before could not be read.
+    loose_before: Moment,
+}
+
+/// As of when writes are certainly applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    /// Everything answered by this moment.
+    pub(crate) through: Moment,
+    /// Also every write that was answered with forced unit access.
+    pub(crate) fua: bool,
+}
+
+impl Point {
+    pub(crate) fn at(through: Moment) -> Self {
+        Self { through, fua: false }
+    }
+
+    /// What is certain after both.
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self { through: self.through.min(other.through), fua: self.fua && other.fua }
+    }
+}
+
+/// What the volume shows after recovery.
+#[derive(Debug)]
+pub(crate) struct Observation {
+    pub(crate) bytes: Vec<u8>,
+    /// Ranges whose reading failed, and may fail: sorted, apart.
+    pub(crate) unreadable: Vec<(u64, u64)>,
+}
+
+/// A rule that was broken.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation(pub(crate) String);
+
+pub(crate) struct Oracle {
+    size: u64,
+    now: Moment,
+    writes: Vec<Write>,
+    segments: BTreeMap<u64, Segment>,
+    flushed: Moment,
+    remote: Moment,
+    readers: BTreeSet<Moment>,
+}
+
+impl Oracle {
+    pub(crate) fn new(size: u64) -> Self {
+        let blank = Write {
+            pattern: Pattern::Hole,
+            offset: 0,
+            len: size,
+            issued: 0,
+            acked: Some(0),
+            fua: false,
+        };
+        let items = vec![Item { id: WriteId(0), rank: 0 }];
+        Self {
+            size,
+            now: 1,
+            writes: vec![blank],
+            segments: BTreeMap::from([(0, Segment { items, loose_before: 0 })]),
+            flushed: 0,
+            remote: 0,
+            readers: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn tick(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.now
+    }
+
+    pub(crate) fn write(&self, id: WriteId) -> &Write {
+        &self.writes[id.0 as usize]
+    }
+
+    /// Makes `at` the begin of a segment.
+    fn cut(&mut self, at: u64) {
+        if at >= self.size || self.segments.contains_key(&at) {
+            return;
+        }
+        let before = self.segments.range(..at).next_back().expect("segments begin at 0");
+        let copy = before.1.clone();
+        self.segments.insert(at, copy);
+    }
+
+    /// Start, end and items of the segments that touch a range.
+    fn touching(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &Segment)> {
+        let first = self.segments.range(..=start).next_back().map_or(0, |(at, _)| *at);
+        let starts = self.segments.range(first..end);
+        let ends = self.segments.range(first + 1..).map(|(at, _)| *at);
+        starts.zip(ends.chain([self.size])).map(|((at, segment), end)| (*at, end, segment))
+    }
+
+    /// A write, discard or zeroing is issued.
+    pub(crate) fn begin_write(&mut self, offset: u64, len: u64, pattern: Pattern) -> WriteId {
+        let issued = self.tick();
+        let id = WriteId(u32::try_from(self.writes.len()).expect("few writes per seed"));
+        self.writes.push(Write { pattern, offset, len, issued, acked: None, fua: false });
+        if len > 0 {
+            self.cut(offset);
+            self.cut(offset + len);
+            for (_, segment) in self.segments.range_mut(offset..offset + len) {
+                let rank = segment.items.iter().map(|item| item.rank).max().unwrap_or(0);
+                segment.items.push(Item { id, rank });
+            }
+        }
+        id
+    }
+
+    /// It was answered with success.
+    pub(crate) fn end_write(&mut self, id: WriteId, fua: bool) {
+        let now = self.tick();
+        let write = &mut self.writes[id.0 as usize];
+        write.acked = Some(now);
+        write.fua = fua;
+        if fua {
+            self.flushed = self.flushed.max(write.issued);
+        }
+    }
+
+    pub(crate) fn begin_flush(&mut self) -> Moment {
+        self.tick()
+    }
+
+    pub(crate) fn end_flush(&mut self, begun: Moment) {
+        self.tick();
+        self.flushed = self.flushed.max(begun);
+    }
+
+    pub(crate) fn end_remote_flush(&mut self, begun: Moment) {
+        self.tick();
+        self.remote = self.remote.max(begun);
+        self.prune();
+    }
+
+    /// What is certain after the death of the process.
+    pub(crate) fn after_kill(&self) -> Point {
+        Point { through: self.now, fua: true }
+    }
+
+    /// What is certain after loss of power.
+    pub(crate) fn after_power_loss(&self) -> Point {
+        Point { through: self.flushed.max(self.remote), fua: true }
+    }
+
+    /// What is certain after loss of the disk.
+    pub(crate) fn after_disk_loss(&self) -> Point {
+        Point::at(self.remote)
+    }
+
+    fn is_applied(&self, id: WriteId, point: Point) -> bool {
+        let write = self.write(id);
+        write.acked.is_some_and(|acked| acked <= point.through || (point.fua && write.fua))
+    }
+
+    /// Whether `later` is certainly later than `earlier` where both are.
+    fn is_later(&self, later: Item, earlier: Item) -> bool {
+        if later.rank != earlier.rank {
+            return later.rank > earlier.rank;
+        }
+        self.write(earlier.id).acked.is_some_and(|acked| acked <= self.write(later.id).issued)
+    }
+
+    fn is_superseded(&self, item: Item, segment: &Segment, point: Point) -> bool {
+        segment.items.iter().any(|other| {
+            other.id != item.id
+                && self.write(other.id).issued >= segment.loose_before
+                && self.is_applied(other.id, point)
+                && self.is_later(*other, item)
+        })
+    }
+
+    /// What may show in a segment as of `point`, newest first.
+    fn allowed(&self, segment: &Segment, point: Point, into: &mut Vec<Item>) {
+        into.clear();
+        let items = segment.items.iter().rev();
+        into.extend(items.filter(|item| !self.is_superseded(**item, segment, point)));
+    }
+
+    /// A read is issued.
+    pub(crate) fn begin_read(&mut self) -> Moment {
+        let now = self.tick();
+        self.readers.insert(now);
+        now
+    }
+
+    /// A read failed or was given up.
+    pub(crate) fn abandon_read(&mut self, begun: Moment) {
+        self.readers.remove(&begun);
+    }
+
+    /// A read that was issued at `begun` shows `bytes`.
+    pub(crate) fn end_read(
+        &mut self,
+        begun: Moment,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
+        self.readers.remove(&begun);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = offset + bytes.len() as u64;
+        let point = Point { through: begun, fua: false };
+        let (mut allowed, mut runs) = (Vec::new(), Vec::new());
+        let mut settled: Vec<(u64, u64, WriteId)> = Vec::new();
+        for (segment_start, segment_end, segment) in self.touching(offset, end) {
+            let (from, to) = (segment_start.max(offset), segment_end.min(end));
+            let seen = part(bytes, from - offset, to - offset);
+            self.allowed(segment, point, &mut allowed);
+            runs.clear();
+            match_segment(self, from, seen, &allowed, &mut runs)
+                .map_err(|at| self.wrong_byte("a read", at, offset, bytes, point))?;
+            let quiet = |item: &Item| self.write(item.id).acked.is_some_and(|acked| acked < begun);
+            if allowed.len() > 1 && segment.items.iter().all(quiet) {
+                let whole = from == segment_start && to == segment_end && runs.len() == 1;
+                if let (true, [only]) = (whole, &runs[0].items[..]) {
+                    settled.push((segment_start, segment_end, only.id));
+                }
+            }
+        }
+        for (start, _, winner) in settled {
+            let segment = self.segments.get_mut(&start).expect("segments are cut by writes only");
+            put_on_top(segment, winner);
+        }
+        Ok(())
+    }
+
+    /// Whether some byte of a range may still be of a write issued before `moment`, for a read issued at `begun`.
+    pub(crate) fn may_be_older(
+        &self,
+        begun: Moment,
+        offset: u64,
+        len: u64,
+        moment: Moment,
+    ) -> bool {
+        let mut allowed = Vec::new();
+        self.touching(offset, offset + len).any(|(_, _, segment)| {
+            self.allowed(segment, Point::at(begun), &mut allowed);
+            allowed.iter().any(|item| self.write(item.id).issued < moment)
+        })
+    }
+
+    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes.
+    pub(crate) fn check_extents(
+        &self,
+        begun: Moment,
+        offset: u64,
+        extents: &[Extent],
+    ) -> Result<(), Violation> {
+        let mut at = offset;
+        let mut allowed = Vec::new();
+        for extent in extents {
+            let end = at + extent.len;
+            let wanted: &[Pattern] = match extent.state {
+                ExtentState::Data => &[],
+                ExtentState::Zero => &[Pattern::Zero, Pattern::Hole],
+                ExtentState::Hole => &[Pattern::Hole],
+            };
+            for (start, _, segment) in self.touching(at, end) {
+                self.allowed(segment, Point::at(begun), &mut allowed);
+                let fits = |item: &Item| wanted.contains(&self.write(item.id).pattern);
+                if !wanted.is_empty() && !allowed.iter().any(fits) {
+                    let state = extent.state;
+                    let list = self.describe(&allowed);
+                    return Err(Violation(format!(
+                        "extents: {state:?} reported at {}, where only these may show: {list}",
+                        start.max(at)
+                    )));
+                }
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Judges what recovery shows after everything beyond `point` was at stake, and makes it definite.
+    pub(crate) fn recovered(
+        &mut self,
+        point: Point,
+        causal: bool,
+        seen: &Observation,
+    ) -> Result<Recovery, Violation> {
+        let mut point = point;
+        let runs = loop {
+            let (runs, newest) = self.match_all(point, seen)?;
+            if !causal || newest <= point.through {
+                break runs;
+            }
+            point.through = newest;
+        };
+        let now = self.tick();
+        let mut recovery = Recovery { through: point.through, ..Recovery::default() };
+        self.settle(&runs, now, &mut recovery);
+        self.flushed = now;
+        self.prune();
+        Ok(recovery)
+    }
+
+    /// Matches every readable byte with what may show there; also the issue of the newest write that certainly shows.
+    fn match_all(
+        &self,
+        point: Point,
+        seen: &Observation,
+    ) -> Result<(Vec<Run>, Moment), Violation> {
+        let (mut runs, mut allowed) = (Vec::new(), Vec::new());
+        let mut unreadable = seen.unreadable.iter().copied().peekable();
+        for (start, end, segment) in self.touching(0, self.size) {
+            self.allowed(segment, point, &mut allowed);
+            let mut at = start;
+            while at < end {
+                while unreadable.next_if(|(_, to)| *to <= at).is_some() {}
+                let (bad_from, bad_to) = unreadable.peek().copied().unwrap_or((self.size, 0));
+                if bad_from <= at {
+                    let to = bad_to.min(end);
+                    runs.push(Run { start: at, end: to, items: Vec::new() });
+                    at = to;
+                    continue;
+                }
+                let to = bad_from.min(end);
+                let bytes = part(&seen.bytes, at, to);
+                match_segment(self, at, bytes, &allowed, &mut runs)
+                    .map_err(|at| self.wrong_byte("recovery", at, 0, &seen.bytes, point))?;
+                at = to;
+            }
+        }
+        let oldest = |run: &Run| run.items.iter().map(|item| self.write(item.id).issued).min();
+        let newest = runs.iter().filter_map(oldest).max().unwrap_or(0);
+        Ok((runs, newest))
+    }
+
+    /// Keeps what may have been overwritten before the observation, on top what was seen.
+    fn settle(&mut self, runs: &[Run], now: Moment, recovery: &mut Recovery) {
+        let old = std::mem::take(&mut self.segments);
+        let mut visible = BTreeSet::new();
+        let mut last: Option<u64> = None;
+        for run in runs {
+            let (_, segment) = old.range(..=run.start).next_back().expect("segments begin at 0");
+            let mut kept = segment.clone();
+            if run.items.is_empty() {
+                kept.loose_before = now;
+            } else {
+                visible.extend(run.items.iter().map(|item| item.id));
+                kept.items.retain(|item| {
+                    let shown = |top: &Item| top.id == item.id || !self.is_later(*item, *top);
+                    run.items.iter().any(shown)
+                });
+                if let [only] = &run.items[..] {
+                    put_on_top(&mut kept, only.id);
+                }
+            }
+            if last.is_some_and(|at| self.segments[&at] == kept) {
+                continue;
+            }
+            self.segments.insert(run.start, kept);
+            last = Some(run.start);
+        }
+        let mut open: BTreeSet<WriteId> = BTreeSet::new();
+        for segment in self.segments.values() {
+            let ids = segment.items.iter().map(|item| item.id);
+            open.extend(ids.filter(|id| self.write(*id).acked.is_none()));
+        }
+        for id in open {
+            recovery.unanswered_kept += u64::from(visible.contains(&id));
+            self.writes[id.0 as usize].acked = Some(now);
+        }
+    }
+
+    /// Forgets what can never show again, whatever crashes.
+    fn prune(&mut self) {
+        let oldest_reader = self.readers.first().copied().unwrap_or(Moment::MAX);
+        let point = Point::at(self.remote.min(oldest_reader));
+        let mut segments = std::mem::take(&mut self.segments);
+        for segment in segments.values_mut() {
+            let before = segment.clone();
+            segment.items.retain(|item| !self.is_superseded(*item, &before, point));
+        }
+        self.segments = segments;
+    }
+
+    fn describe(&self, items: &[Item]) -> String {
+        let one = |item: &Item| {
+            let write = self.write(item.id);
+            format!(
+                "write {} ({:?}, {}+{}, issued {}, answered {:?}{})",
+                item.id.0,
+                write.pattern,
+                write.offset,
+                write.len,
+                write.issued,
+                write.acked,
+                if write.fua { ", fua" } else { "" }
+            )
+        };
+        items.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+
+    fn wrong_byte(
+        &self,
+        what: &str,
+        at: u64,
+        offset: u64,
+        bytes: &[u8],
+        point: Point,
+    ) -> Violation {
+        let seen = part(bytes, at - offset, (at - offset + 32).min(bytes.len() as u64));
+        let (start, end, segment) =
+            self.touching(at, at + 1).next().expect("every byte is in a segment");
+        let mut allowed = Vec::new();
+        self.allowed(segment, point, &mut allowed);
+        let others = self.writes.iter().zip(0_u32..).filter(|(write, id)| {
+            let len = (bytes.len() as u64 - (at - offset)).min(8);
+            let window = part(bytes, at - offset, at - offset + len);
+            matching::shows(WriteId(*id), write.pattern, at, window)
+        });
+        let others: Vec<Item> =
+            others.map(|(_, id)| Item { id: WriteId(id), rank: 0 }).take(6).collect();
+        Violation(format!(
+            "{what} as of {point:?} shows wrong bytes at {at} (segment {start}..{end}): {seen:02x?}\n  \
+             may show: {}\n  all writes there: {}\n  these bytes are those of: {}",
+            self.describe(&allowed),
+            self.describe(&segment.items),
+            self.describe(&others)
+        ))
+    }
+}
+
+/// What a recovery came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Recovery {
+    /// Everything answered by this moment is there.
+    pub(crate) through: Moment,
+    /// Writes that nobody was promised, and that show all the same.
+    pub(crate) unanswered_kept: u64,
+}
+
+fn put_on_top(segment: &mut Segment, winner: WriteId) {
+    let top = segment.items.iter().map(|item| item.rank).max().unwrap_or(0);
+    let below = segment.items.iter().filter(|item| item.id != winner).map(|item| item.rank).max();
+    for item in &mut segment.items {
+        if item.id == winner && below.is_some_and(|below| below >= item.rank) {
+            item.rank = top + 1;
+        }
+    }
+}
+
+fn part(bytes: &[u8], from: u64, to: u64) -> &[u8] {
+    let index = |at: u64| usize::try_from(at).expect("within the volume, which is in memory");
+    &bytes[index(from)..index(to)]
+}

@@ -1,0 +1,198 @@
+//! What a seed draws before it begins, and what each life of its node draws: sizes, speeds, faults.
+
+use std::time::Duration;
+
+use weir_disk::sim::SimDiskOptions;
+use weir_journal::JournalConfig;
+use weir_log::{BatchLimits, CheckpointLimits, Compression, VolumeOptions};
+use weir_store::{Chance, FaultPlan, OperationFaults};
+
+use crate::dice::Dice;
+use crate::env::Scheduling;
+
+const KIB: u64 = 1 << 10;
+
+/// A disk fault that a seed is about. One per seed: together they excuse each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskTrouble {
+    None,
+    /// Syncs that fail.
+    Sync,
+    /// Writes that fail.
+    Write,
+    /// Reads that fail.
+    Read,
+    /// No room for the journal to grow.
+    Full,
+    /// A flipped byte in the journal.
+    Rot,
+}
+
+/// How a life of the node ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// `kill -9`.
+    Kill,
+    /// The host loses power.
+    Power,
+    /// The disk is gone.
+    DiskLoss,
+    /// The volume is opened on another host, whose disk may hold an old journal of it.
+    Move,
+    /// The volume is closed.
+    Close,
+}
+
+/// What a seed is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Profile {
+    pub(crate) volume_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) lives: u64,
+    pub(crate) operations: u64,
+    pub(crate) clients: u64,
+    /// Share of tiny, block, middling and large operations.
+    pub(crate) sizes: [u64; 4],
+    /// Operations, in a hundred, that go to a small area.
+    pub(crate) hot_percent: u64,
+    pub(crate) hot_bytes: u64,
+    /// Weights of write, read, zeroes, discard, flush, extents, remote flush, and one past the end.
+    pub(crate) mix: [u64; 8],
+    pub(crate) fua_percent: u64,
+    pub(crate) think_percent: u64,
+    pub(crate) disk: SimDiskOptions,
+    pub(crate) trouble: DiskTrouble,
+    pub(crate) store_damage: bool,
+    pub(crate) plan: FaultPlan,
+    pub(crate) outage_percent: u64,
+    pub(crate) attempt_timeout: Duration,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) ends: [u64; 5],
+    /// Openings, in a hundred, that crash before they are done, or right after.
+    pub(crate) crash_in_opening_percent: u64,
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl Profile {
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        let trouble = match dice.below(100) {
+            0..50 => DiskTrouble::None,
+            50..60 => DiskTrouble::Sync,
+            60..67 => DiskTrouble::Write,
+            67..75 => DiskTrouble::Read,
+            75..83 => DiskTrouble::Full,
+            _ => DiskTrouble::Rot,
+        };
+        let odd = if dice.percent(30) { dice.below(4096) } else { 0 };
+        let slow_disk = dice.percent(20);
+        Self {
+            volume_bytes: dice.pick(&[192, 256, 384, 512, 1024]) * KIB - odd,
+            segment_bytes: dice.pick(&[64, 64, 64, 128, 256]) * KIB,
+            lives: dice.within(3..6),
+            operations: dice.within(210..380),
+            clients: dice.within(1..7),
+            sizes: dice.pick(&[[3, 4, 2, 1], [1, 6, 3, 1], [6, 2, 1, 0], [1, 2, 4, 3]]),
+            hot_percent: dice.pick(&[0, 40, 80]),
+            hot_bytes: dice.pick(&[4, 16, 64]) * KIB,
+            mix: [
+                50,
+                dice.within(10..40),
+                dice.below(8),
+                dice.below(8),
+                dice.pick(&[0, 1, 4, 10, 25]),
+                3,
+                dice.pick(&[0, 0, 1, 3]),
+                1,
+            ],
+            fua_percent: dice.pick(&[0, 0, 5, 20]),
+            think_percent: dice.pick(&[0, 20, 60]),
+            disk: SimDiskOptions {
+                sector_bytes: dice.pick(&[512, 512, 4096]),
+                alignment: dice.pick(&[1, 512, 4096]),
+                latency_min: Duration::from_micros(20),
+                latency_max: if slow_disk { ms(20) } else { ms(dice.within(1..4)) },
+                slow_one_in: dice.pick(&[0, 30, 100]),
+                ..SimDiskOptions::default()
+            },
+            trouble,
+            store_damage: trouble == DiskTrouble::None && dice.percent(16),
+            plan: plan(dice),
+            outage_percent: dice.pick(&[0, 0, 5, 15]),
+            attempt_timeout: ms(dice.within(1000..5000)),
+            scheduling: Scheduling {
+                late_percent: dice.pick(&[0, 30, 70]),
+                yield_percent: dice.pick(&[0, 0, 30]),
+            },
+            ends: [8, 8, 3, 2, 3],
+            crash_in_opening_percent: dice.pick(&[0, 10, 30]),
+        }
+    }
+
+    pub(crate) fn draw_end(&self, dice: &mut Dice) -> End {
+        [End::Kill, End::Power, End::DiskLoss, End::Move, End::Close][dice.weighted(&self.ends)]
+    }
+
+    /// Settings of one opening; they may differ from one to the next.
+    pub(crate) fn draw_options(&self, dice: &mut Dice) -> VolumeOptions {
+        let age = ms(dice.within(5..80));
+        let batch_bytes = dice.pick(&[8, 16, 24, 32, 64]) * KIB;
+        VolumeOptions {
+            batch: BatchLimits {
+                bytes: batch_bytes,
+                age,
+                age_small: age * u32::try_from(dice.within(1..4)).expect("small"),
+                small_bytes: dice.pick(&[0, 4, 16]) * KIB,
+            },
+            compression: dice.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
+            journal: JournalConfig {
+                segment_bytes: self.segment_bytes,
+                segments_max: u32::try_from(dice.within(3..8)).expect("small"),
+                record_bytes_max: dice.pick(&[32 << 10, 64 << 10, 256 << 10]),
+                resident_bytes_max: dice.pick(&[0, 16 << 10, 64 << 10, 1 << 20]),
+                queue_bytes_max: dice.pick(&[32, 256]) * KIB,
+            },
+            checkpoint: CheckpointLimits {
+                objects_min: dice.within(1..8),
+                data_per_map_byte: dice.pick(&[0, 1, 8]),
+                objects_max: dice.within(4..24),
+            },
+            puts_in_flight_max: dice.pick(&[1, 2, 4, 4]),
+            read_deadline: ms(dice.within(60_000..120_000)),
+            close_deadline: ms(dice.pick(&[200, 5_000, 30_000])),
+        }
+    }
+}
+
+/// Faults of the store that come by chance. Never so many that retries could all fail within the deadline of a read.
+fn plan(dice: &mut Dice) -> FaultPlan {
+    let latency = dice.pick(&[(0, 3), (1, 20), (5, 100), (20, 600)]);
+    let mut plan = FaultPlan {
+        latency: ms(latency.0)..=ms(latency.1),
+        late_put_delay: Duration::ZERO..=ms(dice.pick(&[50, 500, 3000])),
+        ..FaultPlan::default()
+    };
+    let level = dice.pick(&[0, 1, 1, 3, 6]);
+    if level == 0 {
+        return plan;
+    }
+    let mut chance = |percent| if dice.percent(60) { Chance::percent(percent) } else { Chance::NEVER };
+    let faults = OperationFaults {
+        server_error: chance(level),
+        throttled: chance(level / 2),
+        timeout: chance(1),
+    };
+    plan.put = faults.clone();
+    plan.put.server_error = chance(level * 4);
+    plan.put.timeout = chance(level);
+    plan.get = faults.clone();
+    plan.list = faults.clone();
+    plan.delete = faults;
+    plan.lost_reply = chance(level * 2);
+    plan.late_put = chance(level * 3);
+    plan.short_body = chance(level);
+    plan.flipped_bit = chance(1);
+    plan
+}

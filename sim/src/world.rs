@@ -1,0 +1,203 @@
+//! What outlives the node: store, disks, oracle, and what is known of the faults in force.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_device::{DeviceError, ErrorKind, VolumeId};
+use weir_disk::sim::SimDisk;
+use weir_store::{Fault, Faults, Store};
+
+use crate::dice::Dice;
+use crate::events::Events;
+use crate::oracle::{Moment, Oracle, Violation};
+use crate::profile::Profile;
+
+/// The world of one seed.
+pub(crate) struct World {
+    pub(crate) profile: Profile,
+    pub(crate) oracle: RefCell<Oracle>,
+    pub(crate) events: RefCell<Events>,
+    violation: RefCell<Option<Violation>>,
+    pub(crate) faults: Faults,
+    /// Below the faults: what the store holds.
+    pub(crate) bare_store: Store,
+    pub(crate) store: Store,
+    /// Two hosts.
+    pub(crate) disks: [SimDisk; 2],
+    pub(crate) host: Cell<usize>,
+    pub(crate) id: Cell<VolumeId>,
+    pub(crate) operations: Cell<u64>,
+    /// When the store last failed or swallowed everything.
+    outage_seen: Cell<Option<Instant>>,
+    /// Ranges held by an object that is damaged or hidden, and its key.
+    pub(crate) damaged: RefCell<Option<(String, Vec<(u64, u64)>)>>,
+    /// When a byte of the journal rotted: writes issued before may be unreadable.
+    pub(crate) rotted: Cell<Option<Moment>>,
+    /// The disk fails reads by chance.
+    pub(crate) reads_fail: Cell<bool>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Rc<Self> {
+        let mut dice = Dice::new(seed, 0);
+        let profile = Profile::draw(&mut dice);
+        let faults = Faults::new(dice.next());
+        let bare_store = Store::open("memory://").expect("a store in memory");
+        let store = bare_store
+            .clone()
+            .with_faults(faults.clone())
+            .with_attempt_timeout(profile.attempt_timeout);
+        let mut disk = || SimDisk::new(dice.next(), profile.disk.clone());
+        let disks = [disk(), disk()];
+        Rc::new(Self {
+            oracle: RefCell::new(Oracle::new(profile.volume_bytes)),
+            events: RefCell::new(Events::new()),
+            violation: RefCell::new(None),
+            faults,
+            bare_store,
+            store,
+            disks,
+            host: Cell::new(0),
+            id: Cell::new(VolumeId([0; 16])),
+            operations: Cell::new(0),
+            outage_seen: Cell::new(None),
+            damaged: RefCell::new(None),
+            rotted: Cell::new(None),
+            reads_fail: Cell::new(false),
+            profile,
+        })
+    }
+
+    pub(crate) fn disk(&self) -> &SimDisk {
+        &self.disks[self.host.get()]
+    }
+
+    pub(crate) fn note(&self, what: &'static str, numbers: [u64; 3]) {
+        self.events.borrow_mut().note(what, numbers);
+    }
+
+    pub(crate) fn detail(&self, what: &'static str, numbers: [u64; 3]) {
+        self.events.borrow_mut().detail(what, numbers);
+    }
+
+    /// The first violation counts.
+    pub(crate) fn violate(&self, message: impl Into<String>) {
+        let mut violation = self.violation.borrow_mut();
+        if violation.is_none() {
+            *violation = Some(Violation(message.into()));
+        }
+    }
+
+    pub(crate) fn check<T>(&self, result: Result<T, Violation>) -> Option<T> {
+        result.map_err(|Violation(message)| self.violate(message)).ok()
+    }
+
+    pub(crate) fn violation(&self) -> Option<Violation> {
+        self.violation.borrow().clone()
+    }
+
+    pub(crate) fn is_violated(&self) -> bool {
+        self.violation.borrow().is_some()
+    }
+
+    pub(crate) fn set_outage(&self, outage: bool, silence: bool) {
+        self.faults.change(|plan| {
+            plan.outage = outage;
+            plan.silence = silence;
+        });
+        self.outage_seen.set(Some(Instant::now()));
+    }
+
+    /// Ends an outage, if there is one.
+    pub(crate) fn end_outage(&self) {
+        let plan = self.faults.plan();
+        if plan.outage || plan.silence {
+            self.set_outage(false, false);
+        }
+    }
+
+    /// Whether the store failed altogether within `before` the moment `since`, or later.
+    pub(crate) fn outage_since(&self, since: Instant, before: Duration) -> bool {
+        let plan = self.faults.plan();
+        if plan.outage || plan.silence {
+            return true;
+        }
+        self.outage_seen.get().is_some_and(|seen| seen + before >= since)
+    }
+
+    /// Bits that GETs have returned wrong so far.
+    pub(crate) fn flips(&self) -> u64 {
+        self.faults.counts().of(Fault::FlippedBit)
+    }
+
+    /// The chance faults of the profile, no outage.
+    pub(crate) fn usual_faults(&self) {
+        let plan = self.profile.plan.clone();
+        self.faults.change(|now| *now = plan);
+    }
+
+    /// The store works.
+    pub(crate) fn calm_store(&self) {
+        if self.faults.plan().outage || self.faults.plan().silence {
+            self.outage_seen.set(Some(Instant::now()));
+        }
+        let latency = self.profile.plan.latency.clone();
+        self.faults.change(|plan| *plan = weir_store::FaultPlan { latency, ..Default::default() });
+    }
+
+    /// Undoes the damage to an object.
+    pub(crate) fn heal_object(&self) {
+        if let Some((key, _)) = self.damaged.borrow_mut().take() {
+            self.faults.heal(&key);
+            self.note("object healed", [0; 3]);
+        }
+    }
+
+    /// The disk takes and returns everything again.
+    pub(crate) fn calm_disk(&self) {
+        self.reads_fail.set(false);
+        for disk in &self.disks {
+            disk.change_options(|options| {
+                options.read_errors_per_million = 0;
+                options.write_errors_per_million = 0;
+                options.sync_errors_per_million = 0;
+                options.capacity_bytes = None;
+            });
+            disk.fail_next_syncs(0);
+        }
+    }
+
+    /// Whether a read of a range may fail with `error`, after what was done to disk and store.
+    pub(crate) fn excuses_read(&self, read: &FailedRead, error: &DeviceError) -> bool {
+        let end = read.offset + read.len;
+        match error.kind() {
+            ErrorKind::Corrupt => {
+                let damaged = self.damaged.borrow();
+                let hit = |(from, to): &(u64, u64)| *from < end && read.offset < *to;
+                let damaged = damaged.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(hit));
+                let rotten = self.rotted.get().is_some_and(|moment| {
+                    let oracle = self.oracle.borrow();
+                    oracle.may_be_older(read.begun, read.offset, read.len, moment)
+                });
+                // A frame is fetched three times before it counts as damaged.
+                damaged || rotten || self.flips() >= read.flips_before + 3
+            }
+            ErrorKind::Unavailable => {
+                self.outage_since(read.started, read.deadline) || self.reads_fail.get()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A read that failed, and what was known when it began.
+pub(crate) struct FailedRead {
+    pub(crate) begun: Moment,
+    pub(crate) started: Instant,
+    pub(crate) flips_before: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) deadline: Duration,
+}

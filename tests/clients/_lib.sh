@@ -1,0 +1,97 @@
+# shellcheck shell=bash
+# What the client scripts share: a temporary directory, a served volume, checks that count, and an end
+# that leaves nothing running, mounted or attached. Each check prints one line: `ok - NAME`,
+# `not ok - NAME` with the output after it, or `skip - NAME: reason`.
+set -uo pipefail
+export PATH="$PATH:/usr/sbin:/sbin"
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+weir=${WEIR_TEST_BINARY:-$repository/target/release/weir}
+unset "${!WEIR_@}"
+script=$(basename "$0" .sh)
+
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/weir-$script.XXXXXX")
+export WEIR_DATA_DIR=$work/data
+weir_pid=
+uri=
+processes=()
+mounts=()
+loops=()
+
+end() {
+    local entry
+    for ((i = ${#mounts[@]} - 1; i >= 0; i--)); do
+        mountpoint -q "${mounts[i]}" && { umount "${mounts[i]}" || umount -l "${mounts[i]}"; }
+    done 2>/dev/null
+    for entry in "${loops[@]}"; do losetup -d "$entry" 2>/dev/null; done
+    for entry in "${processes[@]}" $weir_pid; do
+        kill -KILL "$entry" 2>/dev/null && wait "$entry" 2>/dev/null
+    done
+    rm -rf "$work"
+}
+trap end EXIT
+trap 'exit 130' INT TERM HUP
+
+ok() { echo "ok - $script: $1"; }
+not_ok() {
+    echo "not ok - $script: $1"
+    [ -n "${2:-}" ] && printf '%s\n' "$2" | tail -n 30 | sed 's/^/    /'
+    return 0
+}
+skip() { echo "skip - $script: $1"; }
+
+# check NAME COMMAND...: the command must succeed.
+check() {
+    local name=$1 output
+    shift
+    if output=$("$@" 2>&1); then ok "$name"; else not_ok "$name" "$output"; fi
+}
+
+# refuse NAME PATTERN COMMAND...: the command must fail and say something that matches.
+refuse() {
+    local name=$1 pattern=$2 output
+    shift 2
+    if output=$("$@" 2>&1); then
+        not_ok "$name" "it succeeded: $output"
+    elif grep -qE -- "$pattern" <<<"$output"; then
+        ok "$name"
+    else
+        not_ok "$name" "nothing matches $pattern: $output"
+    fi
+}
+
+# start NAME FLAGS...: serves a volume in the background; sets weir_pid and uri.
+start() {
+    : >"$work/weir.log"
+    "$weir" up "$@" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+    weir_pid=$!
+    for ((i = 0; i < 600; i++)); do
+        uri=$(sed -n 's/^serving //p' "$work/weir.log")
+        [ -n "$uri" ] && return 0
+        kill -0 "$weir_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    not_ok "weir up $*" "$(cat "$work/weir.log")"
+    exit 1
+}
+
+# stop [SIGNAL]: ends the server in order; it must exit with 0.
+stop() {
+    local status
+    kill "-${1:-TERM}" "$weir_pid"
+    wait "$weir_pid"
+    status=$?
+    weir_pid=
+    [ "$status" = 0 ] || not_ok "weir up ends with 0 after a signal" "$status: $(cat "$work/weir.log")"
+}
+
+# crash: kill -9.
+crash() {
+    kill -KILL "$weir_pid"
+    wait "$weir_pid" 2>/dev/null
+    weir_pid=
+}
+
+# free MEGABYTES: enough room in the temporary directory?
+have_room() {
+    [ "$(df --output=avail -m "$work" | tail -n 1)" -gt "$1" ]
+}
