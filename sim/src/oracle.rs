@@ -56,6 +56,14 @@ struct Segment {
     loose_before: Moment,
 }
 
+/// The latest applied writes of a segment: the highest rank, and the newest issue among those of that rank.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bar {
+    rank: u32,
+    issued: Moment,
+    tied_issued: Moment,
+}
+
 /// As of when writes are certainly applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
@@ -108,7 +116,7 @@ impl Oracle {
             offset: 0,
             len: size,
             issued: 0,
-            acked: Some(0),
+            acked: Some(1),
             fua: false,
         };
         let items = vec![Item { id: WriteId(0), rank: 0, tied: false }];
@@ -127,7 +135,6 @@ impl Oracle {
         self.now += 1;
         self.now
     }
-
 
     pub(crate) fn write(&self, id: WriteId) -> &Write {
         &self.writes[id.0 as usize]
@@ -224,20 +231,41 @@ impl Oracle {
         self.write(earlier.id).acked.is_some_and(|acked| acked <= self.write(later.id).issued)
     }
 
-    fn is_superseded(&self, item: Item, segment: &Segment, point: Point) -> bool {
-        segment.items.iter().any(|other| {
-            other.id != item.id
-                && self.write(other.id).issued >= segment.loose_before
-                && self.is_applied(other.id, point)
-                && self.is_later(*other, item)
-        })
+    /// What a write of the segment has to reach to show as of `point`.
+    fn bar(&self, segment: &Segment, point: Point) -> Bar {
+        let mut bar = Bar::default();
+        for item in &segment.items {
+            let write = self.write(item.id);
+            if write.issued < segment.loose_before || !self.is_applied(item.id, point) {
+                continue;
+            }
+            if item.rank > bar.rank {
+                bar = Bar { rank: item.rank, ..Bar::default() };
+            }
+            if item.rank == bar.rank {
+                let newest = if item.tied { &mut bar.tied_issued } else { &mut bar.issued };
+                *newest = (*newest).max(write.issued);
+            }
+        }
+        bar
+    }
+
+    /// Whether an applied write is later than `item`: see [`Oracle::is_later`].
+    fn is_superseded(&self, item: Item, bar: &Bar) -> bool {
+        if item.rank != bar.rank {
+            return item.rank < bar.rank;
+        }
+        let issued = if item.tied { bar.issued } else { bar.issued.max(bar.tied_issued) };
+        // A write is answered after it was issued, so it never supersedes itself.
+        self.write(item.id).acked.is_some_and(|acked| acked <= issued)
     }
 
     /// What may show in a segment as of `point`, newest first.
     fn allowed(&self, segment: &Segment, point: Point, into: &mut Vec<Item>) {
         into.clear();
+        let bar = self.bar(segment, point);
         let items = segment.items.iter().rev();
-        into.extend(items.filter(|item| !self.is_superseded(**item, segment, point)));
+        into.extend(items.filter(|item| !self.is_superseded(**item, &bar)));
     }
 
     /// A read is issued.
@@ -290,13 +318,7 @@ impl Oracle {
     }
 
     /// Whether some byte of a range may be of a write issued before `moment`, as of `point`.
-    pub(crate) fn may_be_older(
-        &self,
-        point: Point,
-        offset: u64,
-        len: u64,
-        moment: Moment,
-    ) -> bool {
+    pub(crate) fn may_be_older(&self, point: Point, offset: u64, len: u64, moment: Moment) -> bool {
         let mut allowed = Vec::new();
         self.touching(offset, offset + len).any(|(_, _, segment)| {
             self.allowed(segment, point, &mut allowed);
@@ -361,11 +383,7 @@ impl Oracle {
     }
 
     /// Matches every readable byte with what may show there; also the issue of the newest write that certainly shows.
-    fn match_all(
-        &self,
-        point: Point,
-        seen: &Observation,
-    ) -> Result<(Vec<Run>, Moment), Violation> {
+    fn match_all(&self, point: Point, seen: &Observation) -> Result<(Vec<Run>, Moment), Violation> {
         let (mut runs, mut allowed) = (Vec::new(), Vec::new());
         let mut unreadable = seen.unreadable.iter().copied().peekable();
         for (start, end, segment) in self.touching(0, self.size) {
@@ -433,9 +451,10 @@ impl Oracle {
     /// One of `seen` shows, and they cannot be told apart: none of them is later than another from here on.
     fn tie(&self, segment: &mut Segment, seen: &[Item], now: Moment) {
         let is_seen = |item: &Item| seen.iter().any(|other| other.id == item.id);
-        let hidden = segment.items.iter().filter(|item| !is_seen(item));
-        if hidden.into_iter().any(|later| seen.iter().any(|item| self.is_later(*later, *item))) {
-            // If it is the older one that shows, what is hidden above it is gone; if not, it is not.
+        let mut hidden = segment.items.iter().filter(|item| !is_seen(item));
+        let ranked = seen.iter().any(|item| item.rank != seen[0].rank);
+        if ranked || hidden.any(|later| seen.iter().any(|item| self.is_later(*later, *item))) {
+            // If it is the older one that shows, what is above it is gone; if not, it is not.
             segment.loose_before = now;
         }
         for item in segment.items.iter_mut().filter(|item| is_seen(item)) {
@@ -449,8 +468,8 @@ impl Oracle {
         let point = Point::at(self.remote.min(oldest_reader));
         let mut segments = std::mem::take(&mut self.segments);
         for segment in segments.values_mut() {
-            let before = segment.clone();
-            segment.items.retain(|item| !self.is_superseded(*item, &before, point));
+            let bar = self.bar(segment, point);
+            segment.items.retain(|item| !self.is_superseded(*item, &bar));
         }
         self.segments = segments;
     }

@@ -472,7 +472,8 @@ impl Journal {
         if !opened {
             return inner.check_poison();
         }
-        let done = |state: &State| state.is_drained() || state.is_stuck() || state.poisoned.is_some();
+        let done =
+            |state: &State| state.is_drained() || state.is_stuck() || state.poisoned.is_some();
         wait_until(inner, done).await;
         if inner.state.borrow().is_stuck() {
             let woken = inner.state.borrow_mut().refuse_waiting();
@@ -533,7 +534,9 @@ impl Future for Append {
             return Poll::Ready(Err(JournalError::Poisoned { file, cause: cause.clone() }));
         }
         if state.is_refused(ticket) {
-            return Poll::Ready(Err(JournalError::Closed { file: Arc::clone(&self.inner.file_name) }));
+            return Poll::Ready(Err(JournalError::Closed {
+                file: Arc::clone(&self.inner.file_name),
+            }));
         }
         state.wait_for(ticket, context.waker());
         Poll::Pending

@@ -213,6 +213,11 @@ pub(crate) async fn recover(
             found: identity.volume,
         });
     }
+    if superblock.epoch == Epoch(0) {
+        // Made by an opening that was interrupted: a superblock that only the cache holds must not become the name of
+        // a holder, or it would be missed after a loss of power.
+        file.sync().await?;
+    }
     restore_length(&file, &file_name, &mut superblock, accept).await?;
     let ring = Ring::new(
         superblock.segment_bytes,
