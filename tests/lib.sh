@@ -35,6 +35,8 @@ passed=0
 failed=0
 work=
 weir_pid=
+weir_log=
+declare -A daemons=()
 fuse_pid=
 loop=
 uri=
@@ -43,7 +45,7 @@ processes=()
 say() { printf '[%5d] %s\n' "$SECONDS" "$*"; }
 ok() {
     passed=$((passed + 1))
-    echo "ok - $script: $1"
+    echo "ok - $script: $*"
 }
 not_ok() {
     failed=$((failed + 1))
@@ -150,44 +152,56 @@ seconds_below() { printf '%d.%03d' $((SRANDOM % $1)) $((SRANDOM % 1000)); }
 
 # ---- the daemon ----
 
-# start NAME FLAGS...: serves a volume in the background; sets weir_pid and uri.
-start() {
-    local i
-    : >"$work/weir.log"
-    "$weir" up "$@" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+# launch NAME FLAGS...: begins to serve a volume; sets weir_pid and weir_log.
+launch() {
+    weir_log=$work/$1.log
+    : >"$weir_log"
+    "$weir" up "$@" >/dev/null 2>"$weir_log" </dev/null &
     weir_pid=$!
+    daemons[$weir_pid]=$weir_log
+}
+
+# wait_for_uri: until what was launched serves; sets uri. Fails with what it said where it ended instead.
+wait_for_uri() {
+    local i
     uri=
     for ((i = 0; i < 2400; i++)); do
-        uri=$(sed -n 's/^serving //p' "$work/weir.log")
+        uri=$(sed -n 's/^serving //p' "$weir_log")
         [ -n "$uri" ] && return 0
         kill -0 "$weir_pid" 2>/dev/null || break
         sleep 0.05
     done
-    die "weir up $* does not serve" "$(cat "$work/weir.log")"
+    cat "$weir_log"
+    return 1
 }
 
-# stop: ends the daemon in order; it must exit with 0.
+# start NAME FLAGS...: serves a volume in the background; sets weir_pid, weir_log and uri.
+start() {
+    launch "$@"
+    wait_for_uri >/dev/null || die "weir up $* does not serve" "$(cat "$weir_log")"
+}
+
+# stop [PID]: ends a daemon in order; it must exit with 0.
 stop() {
-    local status
-    kill -TERM "$weir_pid"
-    wait "$weir_pid"
+    local pid=${1:-$weir_pid} status
+    kill -TERM "$pid"
+    wait "$pid"
     status=$?
-    weir_pid=
-    [ "$status" = 0 ] || not_ok "weir up ends with 0" "$status: $(cat "$work/weir.log")"
-    keep_log
+    [ "$status" = 0 ] || not_ok "weir up ends with 0" "$status: $(cat "${daemons[$pid]}")"
+    unset "daemons[$pid]"
 }
 
-# crash: kill -9 of the daemon, if there is one.
+# crash [PID...]: kill -9 of daemons, in one call; of all without an argument.
 crash() {
-    [ -n "$weir_pid" ] || return 0
-    kill -KILL "$weir_pid" 2>/dev/null
-    wait "$weir_pid" 2>/dev/null
-    weir_pid=
-    keep_log
+    local pid
+    [ $# -gt 0 ] || set -- "${!daemons[@]}"
+    [ $# -gt 0 ] || return 0
+    kill -KILL "$@" 2>/dev/null
+    for pid; do
+        wait "$pid" 2>/dev/null
+        unset "daemons[$pid]"
+    done
 }
-
-# What the daemon said is kept for the end of the run.
-keep_log() { cat "$work/weir.log" >>"$work/weir-all.log" 2>/dev/null; }
 
 # ---- a disk of the kernel's: nbdfuse and a loop device ----
 

@@ -13,7 +13,7 @@ use weir_log::LogVolume;
 
 use crate::content::{self, Pattern};
 use crate::dice::Dice;
-use crate::oracle::{Moment, Point};
+use crate::oracle::{Moment, Oracle, Point};
 use crate::world::{FailedRead, World};
 
 /// Longest write in bytes: more than a segment of most journals.
@@ -170,9 +170,8 @@ impl Life {
 
     async fn discard(&self, dice: &mut Dice) {
         let range = self.range(dice);
-        let mut oracle = self.world.oracle.borrow_mut();
-        let id = oracle.begin_write(range.offset, range.len, Pattern::Hole);
-        drop(oracle);
+        let begin = |o: &mut Oracle| o.begin_write(range.offset, range.len, Pattern::Hole);
+        let id = begin(&mut self.world.oracle.borrow_mut());
         self.world.note("discard", [id.0.into(), range.offset, range.len]);
         let result = self.volume.discard(range.io(Operation::Discard)).await;
         self.changed(id, false, result);

@@ -416,25 +416,18 @@ impl Node {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, u64::from(busy), 0]);
         let closed = timeout(HANG, life.volume.close()).await;
-        let mut oracle = self.world.oracle.borrow_mut();
-        let now = oracle.tick();
+        let now = self.world.oracle.borrow_mut().tick();
         match closed {
-            Err(_) => {
-                drop(oracle);
-                return self.violate("closing hangs");
-            }
+            Err(_) => return self.violate("closing hangs"),
             Ok(Ok(Closed::Clean)) => {
-                oracle.end_remote_flush(now);
-                drop(oracle);
+                self.world.oracle.borrow_mut().end_remote_flush(now);
                 self.world.note("closed: clean", [0; 3]);
             }
             Ok(Ok(Closed::LocalOnly)) => {
-                oracle.end_flush(now);
-                drop(oracle);
+                self.world.oracle.borrow_mut().end_flush(now);
                 self.world.note("closed: rest in the journal", [0; 3]);
             }
             Ok(Err(error)) => {
-                drop(oracle);
                 self.world.note("close failed", [0; 3]);
                 let excused = error.kind() == ErrorKind::Poisoned && life.disk_failed.get();
                 if !excused {
@@ -517,7 +510,12 @@ impl Node {
                 self.foreign = true;
             }
             End::Move => {
-                world.disk().crash_process();
+                // As above: a host whose sync failed restarts before anybody looks at its disk again.
+                if world.sync_failed.get().is_some() {
+                    world.disk().crash_power();
+                } else {
+                    world.disk().crash_process();
+                }
                 world.host.set(1 - world.host.get());
                 self.foreign = true;
             }

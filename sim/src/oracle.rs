@@ -105,6 +105,8 @@ pub(crate) struct Oracle {
     writes: Vec<Write>,
     segments: BTreeMap<u64, Segment>,
     flushed: Moment,
+    /// When the last recovery was judged.
+    recovered_at: Moment,
     remote: Moment,
     readers: BTreeSet<Moment>,
 }
@@ -126,6 +128,7 @@ impl Oracle {
             writes: vec![blank],
             segments: BTreeMap::from([(0, Segment { items, loose_before: 0 })]),
             flushed: 0,
+            recovered_at: 0,
             remote: 0,
             readers: BTreeSet::new(),
         }
@@ -326,7 +329,8 @@ impl Oracle {
         })
     }
 
-    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes.
+    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether a zeroing from
+    /// before the last recovery was lost cannot be seen in bytes: it excuses a hole.
     pub(crate) fn check_extents(
         &self,
         begun: Moment,
@@ -344,7 +348,12 @@ impl Oracle {
             };
             for (start, _, segment) in self.touching(at, end) {
                 self.allowed(segment, Point::at(begun), &mut allowed);
-                let fits = |item: &Item| wanted.contains(&self.write(item.id).pattern);
+                let fits = |item: &Item| {
+                    let write = self.write(item.id);
+                    let unclear =
+                        write.pattern == Pattern::Zero && write.issued < self.recovered_at;
+                    wanted.contains(&write.pattern) || (unclear && !wanted.is_empty())
+                };
                 if !wanted.is_empty() && !allowed.iter().any(fits) {
                     let state = extent.state;
                     let list = self.describe(&allowed);
@@ -378,6 +387,7 @@ impl Oracle {
         let mut recovery = Recovery { through: point.through, ..Recovery::default() };
         self.settle(&runs, now, &mut recovery);
         self.flushed = now;
+        self.recovered_at = now;
         self.prune();
         Ok(recovery)
     }

@@ -14,6 +14,9 @@ use crate::events::Events;
 use crate::oracle::{Moment, Oracle, Point, Violation};
 use crate::profile::Profile;
 
+/// Key of an object that is damaged or hidden, and the ranges it holds as offset and length.
+pub(crate) type Damaged = (String, Vec<(u64, u64)>);
+
 /// The world of one seed.
 pub(crate) struct World {
     pub(crate) profile: Profile,
@@ -32,7 +35,7 @@ pub(crate) struct World {
     /// When the store last failed or swallowed everything.
     outage_seen: Cell<Option<Instant>>,
     /// Ranges held by an object that is damaged or hidden, and its key.
-    pub(crate) damaged: RefCell<Option<(String, Vec<(u64, u64)>)>>,
+    pub(crate) damaged: RefCell<Option<Damaged>>,
     /// When a byte of the journal rotted: writes issued before may be unreadable.
     pub(crate) rotted: Cell<Option<Moment>>,
     /// A sync failed: what was written before may be gone from the disk, though it was answered.

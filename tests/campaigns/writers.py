@@ -12,9 +12,12 @@ directory where names changed, has returned. So at a crash at most one change of
 - what an open change concerns must show the state before, the state after, or for data a mix of the
   two in which each byte is the old one, the new one, or a zero where there was none.
 
+After the loss of the local disk the files of each writer must be in one of the states that they went
+through (--prefix), with the next change open.
+
 The judge leaves the state for the next run, which goes on with the same files: its writers begin by
-deleting what was open. Files named noise-* are written and not synced, to be in the way; nobody judges
-them.
+deleting what was open. Files named noise-* are written and not synced, to be in the way; nobody
+judges them.
 """
 
 import argparse
@@ -294,7 +297,7 @@ def judge_open(what, seen, files, complain):
     elif name not in seen:
         complain(f"{name}: lost in an open {change}")
     elif change == "truncate":
-        # The kernel zeroes the rest of the last block, and may write it, before the length is committed.
+        # The kernel zeroes the rest of the last block, and may write it, before the length counts.
         old, new = files[name], after(files, what)[name]
         tail = seen[name][len(new):]
         zeroed = all(byte in (0, old[len(new) + at]) for at, byte in enumerate(tail))
@@ -320,20 +323,12 @@ def read_all(directory, complain):
     return seen
 
 
-def judge_writer(directory, record, complain):
-    files, unsettled = record.load()
+def judge_cut(files, unsettled, changes, cut, seen, complain):
+    """Judges against the state after `cut` changes, with the next one open, if there is a next one."""
     unsettled = set(unsettled)
-    changes = record.changes()
-    completed, opened = 0, None
-    for what, done in changes:
-        if done:
-            files = after(files, what)
-            unsettled.discard(what["name"])
-            completed += 1
-        else:
-            assert opened is None
-            opened = what
-    seen = read_all(directory, complain)
+    for what, _ in changes[:cut]:
+        unsettled.discard(what["name"])
+    opened = changes[cut][0] if cut < len(changes) else None
     concerned = set(unsettled)
     if opened is not None and not opened.get("missing_is_fine"):
         concerned.update(judge_open(opened, seen, files, complain))
@@ -349,26 +344,54 @@ def judge_writer(directory, record, complain):
     for name in seen:
         if name not in files and name not in concerned:
             complain(f"{name}: its deletion was synced, it is back")
-    return completed, kept, sorted(concerned)
+    return cut, kept, sorted(concerned)
+
+
+def judge_writer(directory, record, complain, prefix):
+    files, unsettled = record.load()
+    changes = record.changes()
+    seen = read_all(directory, complain)
+    completed = sum(1 for _, done in changes if done)
+    if len(changes) - completed > 1:
+        raise ValueError("a writer makes one change at a time")
+    states = [files]
+    for what, _ in changes[:completed]:
+        states.append(after(states[-1], what))
+    if prefix:
+        # The newest of the states in the writer's history that fits. One must.
+        for cut in range(completed, -1, -1):
+            faults = []
+            verdict = judge_cut(states[cut], unsettled, changes, cut, seen, faults.append)
+            if not faults:
+                return completed, *verdict
+        complain("the files are in no state that they went through")
+        return completed, 0, {}, []
+    return completed, *judge_cut(states[-1], unsettled, changes, completed, seen, complain)
 
 
 def judge(arguments):
     faults = []
-    total = {"changes": 0, "files": 0, "bytes": 0, "open": 0}
-    settled = []
+    total = {"changes": 0, "held": 0, "files": 0, "bytes": 0, "open": 0}
+    settled, large = [], []
     for worker in range(arguments.workers):
         record = Record(arguments.record, worker)
         directory = os.path.join(arguments.directory, f"writer-{worker}")
-        completed, kept, concerned = judge_writer(
-            directory, record, lambda text: faults.append(f"writer-{worker}/{text}"))
+        completed, held, kept, concerned = judge_writer(
+            directory, record, lambda text: faults.append(f"writer-{worker}/{text}"),
+            arguments.prefix)
         total["changes"] += completed
+        total["held"] += held
         total["files"] += len(kept)
         total["bytes"] += sum(len(data) for data in kept.values())
         total["open"] += len(concerned)
         settled.append((record, kept, concerned))
+        large += [os.path.join(directory, name) for name, data in kept.items() if len(data) > 16384]
+    if arguments.large:
+        print("large:", large[len(large) // 2])
     for fault in faults[:20]:
         print("violation:", fault)
-    print(f"{total['changes']} changes were synced; {total['files']} files with {total['bytes']} bytes"
+    held = f", {total['held']} of them held" if arguments.prefix else ""
+    print(f"{total['changes']} changes were synced{held}; {total['files']} files with {total['bytes']} bytes"
           f" judged, {total['open']} open; {len(faults)} violations")
     if not faults and not arguments.leave:
         for record, kept, concerned in settled:
@@ -383,7 +406,10 @@ def main():
     parser.add_argument("record")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", default="1")
+    parser.add_argument("--prefix", action="store_true",
+                        help="any state that the files went through will do")
     parser.add_argument("--leave", action="store_true", help="judge without going on from here")
+    parser.add_argument("--large", action="store_true", help="name a file over 16 KiB that counts")
     arguments = parser.parse_args()
     {"run": run, "judge": judge}[arguments.verb](arguments)
 

@@ -222,7 +222,8 @@ fn a_write_of_the_largest_payload_is_taken_and_one_byte_more_ends_the_connection
         let device = TestDevice::new(1 << 30);
         let (stream, served) = serve(&device);
         let mut client = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
-        let data = pattern(5, usize::try_from(PAYLOAD_BYTES_MAX).unwrap());
+        let len = usize::try_from(PAYLOAD_BYTES_MAX).unwrap();
+        let data = pattern(5, 4096).repeat(len / 4096);
         client.write(NONE, 17, &data).await.ok();
         assert!(content(&device, 17, data.len()).await == data);
         client.send(CommandCode::WRITE, NONE, 0, u64::from(PAYLOAD_BYTES_MAX) + 1).await;
@@ -415,7 +416,7 @@ impl Device for FarDevice {
 fn a_device_at_the_far_end_of_a_connection_conforms() {
     run(async {
         for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
-            for seed in 0..5 {
+            for seed in 0..3 {
                 let device = TestDevice::new(1_000_003);
                 let far = FarDevice(RefCell::new(Some(connected(&device, style).await)));
                 conformance::run(&far, seed, 300).await;

@@ -46,7 +46,7 @@ fn operations_start_in_the_order_of_their_requests() {
         let mut client = Client::connect(serve(&device).0, wish("disk", STRUCTURED)).await;
         device.close_gate();
         for index in 0..100_u32 {
-            let data = pattern(1, 1 + 3000 * usize::try_from(index).unwrap());
+            let data = pattern(1, 1 + 700 * usize::try_from(index).unwrap());
             client.send_write(NONE, u64::from(index), &data).await;
         }
         device.open_gate();
@@ -253,8 +253,7 @@ fn half_a_request_is_never_run() {
         for style in STYLES {
             for len in [100, 100_000] {
                 let device = TestDevice::new(SIZE);
-                let mut whole = None;
-                for end in [1, 27, 28, 33, 60, len + 27] {
+                for end in [1, 27, 33, len + 27] {
                     let (stream, served) = serve(&device);
                     let mut client = Client::connect(stream, wish("disk", style)).await;
                     let (_, mut bytes) = client.encode(CommandCode::WRITE, NONE, 0, len as u64);
@@ -266,9 +265,8 @@ fn half_a_request_is_never_run() {
                         matches!(ended, Err(NbdError::Truncated)),
                         "{style:?} {end}: {ended:?}"
                     );
-                    whole = Some(bytes.len());
                 }
-                assert!(device.calls.borrow().is_empty(), "{style:?} {whole:?}");
+                assert!(device.calls.borrow().is_empty(), "{style:?} {len}");
                 assert_eq!(Rc::strong_count(&device), 1);
             }
         }
@@ -291,7 +289,7 @@ fn a_refused_payload_that_never_arrives_is_truncated_too() {
 #[test]
 fn requests_arrive_in_pieces_of_any_size() {
     run(async {
-        for (style, piece) in [(STYLES[0], 1), (STYLES[1], 7), (STYLES[2], 4099)] {
+        for (style, piece) in [(STYLES[0], 31), (STYLES[1], 997), (STYLES[2], 4099)] {
             let device = TestDevice::new(SIZE);
             let mut client = Client::connect(serve(&device).0, wish("disk", style)).await;
             let mut all = Vec::new();
@@ -443,5 +441,21 @@ fn dropping_the_connections_future_leaves_no_trace() {
         served.task.abort();
         assert!(served.task.await.unwrap_err().is_cancelled());
         assert_eq!(Rc::strong_count(&device), 1);
+    });
+}
+
+#[test]
+fn a_client_that_only_stopped_talking_gets_its_replies() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let (stream, served) = serve(&device);
+        let mut client = Client::connect(stream, wish("disk", STRUCTURED)).await;
+        let key = device.hold(0);
+        let cookie = client.send_write(NONE, 0, b"last").await;
+        client.stream.shutdown().await.unwrap();
+        settle().await;
+        key.send(()).unwrap();
+        assert_eq!(client.receive().await.ok().cookie, cookie);
+        served.ended().await.unwrap();
     });
 }

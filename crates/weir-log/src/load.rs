@@ -231,6 +231,7 @@ pub(crate) async fn checkpoint(
         return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
     }
     load_map(&mut loader, &mut objects, &pieces).await?;
+    tracing::debug!(%volume, extents = objects.map.extents(), pieces = pieces.len(), "map loaded");
     let object_bytes = loader.payloads.iter().map(|(seq, p)| (*seq, p.len())).collect();
     let references = std::mem::take(&mut loader.references);
     Ok(Loaded {

@@ -103,12 +103,16 @@ impl LogVolume {
             load::checkpoint(&args.store, &args.env, args.id, manifest.checkpoint),
         );
         let (journal, mut loaded) = (journal?, loaded?);
+        // Each phase of an opening leaves a line: bench/recovery prints them with their times.
+        tracing::debug!(volume = %args.id, "journal and checkpoint read");
         let published = manifest.checkpoint;
         let mut writer = ManifestWriter::new(args.store.clone(), args.id, manifest);
         let epoch = begin_epoch(&args, &mut writer, &journal).await?;
         let current = writer.current().clone();
         load::roll_forward(&args.store, &args.env, args.id, &current, &mut loaded).await?;
         check_nothing_missing(&args, &journal, &loaded)?;
+        let since_checkpoint = loaded.checkpoint.objects_since;
+        tracing::debug!(volume = %args.id, since_checkpoint, "rolled forward");
         let mut report = OpenReport {
             epoch: epoch.0,
             committed_sequence: loaded.committed_seq.0,
@@ -120,6 +124,7 @@ impl LogVolume {
         // Power may have taken acknowledged writes that were uploaded already: their numbers are not used again.
         journal.recovered.journal.set_write_floor(loaded.committed.write);
         journal.recovered.journal.begin_epoch(epoch).await?;
+        tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         let size = loaded.size.unwrap_or(current.size);
         let mut state = state_of(loaded, size);
         state.published = published;

@@ -149,6 +149,8 @@ impl Shared {
             state.failure = Some(error);
         }
         drop(state);
+        // Nothing is committed any more, so nobody may wait for space in the journal.
+        self.journal.refuse_appends();
         self.wake_all();
     }
 

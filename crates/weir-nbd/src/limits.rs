@@ -31,6 +31,9 @@ pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
 /// Most extents in one block-status reply: 64 KiB of descriptors at most; a client asks on from where the reply ends.
 pub const EXTENTS_MAX: usize = 4096;
 
+/// Most extents in one block-status reply that a client takes. The protocol's own bound on servers.
+pub const EXTENTS_RECEIVED_MAX: usize = 1 << 20;
+
 /// Largest payload of one reply chunk that a client takes, in bytes: a full payload and its offset.
 pub const CHUNK_BYTES_MAX: u64 = PAYLOAD_BYTES_MAX as u64 + 8;
 
@@ -39,4 +42,4 @@ pub const MESSAGE_BYTES_MAX: usize = 256;
 
 const _: () = assert!(MESSAGE_BYTES_MAX <= STRING_BYTES_MAX);
 const _: () = assert!(BLOCK_BYTES_PREFERRED >= 512 && PAYLOAD_BYTES_MAX >= BLOCK_BYTES_PREFERRED);
-const _: () = assert!(EXTENTS_MAX <= 1 << 20, "the protocol's own bound on one chunk");
+const _: () = assert!(EXTENTS_MAX <= EXTENTS_RECEIVED_MAX, "one's own replies are taken");

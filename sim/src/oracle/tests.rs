@@ -14,7 +14,8 @@ impl Disk {
 
     fn apply(&mut self, oracle: &Oracle, id: WriteId) {
         let write = oracle.write(id);
-        let (from, to) = (write.offset as usize, (write.offset + write.len) as usize);
+        let index = |offset: u64| usize::try_from(offset).expect("a small disk");
+        let (from, to) = (index(write.offset), index(write.offset + write.len));
         fill(id, write.pattern, write.offset, &mut self.0[from..to]);
     }
 

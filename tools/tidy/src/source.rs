@@ -162,7 +162,8 @@ pub(crate) fn lines(file: &str, text: &str, is_rust: bool) -> Vec<Finding> {
         }
         let start = line.trim_start();
         let is_text = line.contains('"') || line.ends_with('\\');
-        let is_prose = is_text || start.starts_with("//") || start.starts_with('#');
+        // A script's texts stand in documents of their own, without a mark at each line.
+        let is_prose = !is_rust || is_text || start.starts_with("//") || start.starts_with('#');
         let max = if is_prose { PROSE_COLUMNS_MAX } else { CODE_COLUMNS_MAX };
         let columns = line.chars().count();
         let checked = !file.ends_with(".toml") && !line.contains("://");

@@ -127,3 +127,81 @@ impl Outgoing {
         std::mem::take(self).replies.iter().map(|reply| reply.cost_bytes).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bytes of a reply with a header of `head` bytes and `data` bytes of data, all of them `mark`.
+    fn push(outgoing: &mut Outgoing, model: &mut VecDeque<u8>, head: usize, data: usize, mark: u8) {
+        let buf = (data > 0).then(|| AlignedBuf::copy_of(&vec![mark; data]));
+        outgoing.push(buf, head + data, |out| out.resize(out.len() + head, mark));
+        model.resize(model.len() + head + data, mark);
+    }
+
+    /// Sends up to `bytes_max`, as a socket would take them; the cost that came back.
+    fn send(outgoing: &mut Outgoing, model: &mut VecDeque<u8>, bytes_max: usize) -> usize {
+        let mut slices = Outgoing::no_slices();
+        let count = outgoing.slices(&mut slices);
+        let offered: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+        assert!(slices[..count].iter().all(|slice| !slice.is_empty()), "no empty slices");
+        assert_eq!(offered.is_empty(), model.is_empty(), "something is offered while there is any");
+        let bytes = bytes_max.min(offered.len());
+        let expected: Vec<u8> = model.drain(..bytes).collect();
+        assert_eq!(offered[..bytes], expected);
+        outgoing.sent(bytes)
+    }
+
+    proptest! {
+        // Each case moves hundreds of kilobytes.
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn replies_leave_whole_and_in_order_however_the_socket_takes_them(
+            steps in proptest::collection::vec(
+                (proptest::collection::vec((1..50_usize, 0..3_usize, 1..6000_usize), 0..40),
+                 1..40_000_usize), 1..20),
+        ) {
+            let (mut outgoing, mut model) = (Outgoing::default(), VecDeque::new());
+            let (mut cost_in, mut cost_out, mut mark) = (0, 0, 0_u8);
+            for (replies, bytes_max) in steps {
+                for (head, has_data, data) in replies {
+                    let data = if has_data == 0 { data } else { 0 };
+                    push(&mut outgoing, &mut model, head, data, mark);
+                    mark = mark.wrapping_add(1);
+                    cost_in += head + data;
+                }
+                cost_out += send(&mut outgoing, &mut model, bytes_max);
+            }
+            while !outgoing.is_empty() {
+                cost_out += send(&mut outgoing, &mut model, usize::MAX);
+            }
+            prop_assert!(model.is_empty());
+            prop_assert_eq!(cost_in, cost_out);
+        }
+    }
+
+    #[test]
+    fn memory_of_sent_headers_is_used_again_though_the_queue_never_empties() {
+        let (mut outgoing, mut model) = (Outgoing::default(), VecDeque::new());
+        push(&mut outgoing, &mut model, 300, 0, 0);
+        for mark in 0..10_000_u16 {
+            push(&mut outgoing, &mut model, 300, 0, mark.to_le_bytes()[0]);
+            send(&mut outgoing, &mut model, 300);
+        }
+        assert_eq!(outgoing.len(), 1);
+        assert!(outgoing.heads.len() <= SENT_BYTES_MAX + 1000, "{} bytes", outgoing.heads.len());
+    }
+
+    #[test]
+    fn what_is_forgotten_gives_its_cost_back() {
+        let (mut outgoing, mut model) = (Outgoing::default(), VecDeque::new());
+        push(&mut outgoing, &mut model, 10, 20, 1);
+        push(&mut outgoing, &mut model, 5, 0, 2);
+        assert_eq!(send(&mut outgoing, &mut model, 12), 0);
+        assert_eq!(outgoing.clear(), 35);
+        assert!(outgoing.is_empty());
+    }
+}

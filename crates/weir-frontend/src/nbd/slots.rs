@@ -125,3 +125,76 @@ impl<F: Future, T> Slots<F, T> {
         polled
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn only_woken_futures_are_polled_and_slots_are_used_again() {
+        let polls = Rc::new(Cell::new(0));
+        let counted = |receiver: oneshot::Receiver<u32>| {
+            let polls = Rc::clone(&polls);
+            let mut receiver = Box::pin(receiver);
+            std::future::poll_fn(move |cx| {
+                polls.set(polls.get() + 1);
+                receiver.as_mut().poll(cx).map(|value| value.expect("sent"))
+            })
+        };
+        let mut slots = Slots::new(100);
+        for round in 0..3 {
+            let (senders, receivers): (Vec<_>, Vec<_>) =
+                (0..100).map(|_| oneshot::channel()).unzip();
+            for (ticket, receiver) in receivers.into_iter().enumerate() {
+                assert!(slots.start(counted(receiver), ticket).is_none());
+            }
+            assert_eq!((slots.active(), slots.slots.len()), (100, 100), "round {round}");
+            polls.set(0);
+            assert!(!slots.poll_woken(|_, _| panic!("nothing was woken")));
+            let mut senders: Vec<_> = senders.into_iter().map(Some).collect();
+            for ticket in [63, 64, 99, 0] {
+                let sender = senders[ticket].take().expect("once each");
+                sender.send(7).expect("the future waits");
+            }
+            let mut done = Vec::new();
+            assert!(slots.poll_woken(|ticket, output| done.push((ticket, output))));
+            done.sort_unstable();
+            assert_eq!(done, [(0, 7), (63, 7), (64, 7), (99, 7)]);
+            assert_eq!((polls.get(), slots.active()), (4, 96));
+            for sender in senders.into_iter().flatten() {
+                sender.send(8).expect("the future waits");
+            }
+            slots.poll_woken(|_, output| assert_eq!(output, 8));
+            assert_eq!(slots.active(), 0);
+        }
+    }
+
+    #[test]
+    fn a_future_that_completes_at_once_takes_no_slot() {
+        let mut slots = Slots::new(1);
+        for index in 0..3 {
+            let completed = slots.start(std::future::ready(index), "ticket");
+            assert_eq!(completed, Some(("ticket", index)));
+            assert_eq!(slots.active(), 0);
+        }
+    }
+
+    #[test]
+    fn a_late_wake_finds_a_free_slot_and_does_nothing() {
+        let mut slots = Slots::new(1);
+        let waker = Rc::new(Cell::new(None));
+        let kept = Rc::clone(&waker);
+        let future = std::future::poll_fn(move |cx| {
+            kept.set(Some(cx.waker().clone()));
+            Poll::Ready(())
+        });
+        assert!(slots.start(future, ()).is_some());
+        waker.take().expect("kept").wake();
+        assert!(slots.poll_woken(|(), ()| panic!("nothing is left")));
+    }
+}

@@ -4,7 +4,7 @@ use super::{Cookie, ReplyStyle};
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64};
 use crate::error::ProtocolError;
 use crate::handshake::ALLOCATION_CONTEXT_ID;
-use crate::limits::{CHUNK_BYTES_MAX, EXTENTS_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{CHUNK_BYTES_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX};
 use crate::numbers::{
     CHUNK_ERROR_BIT, ChunkCode, ChunkFlags, EXTENDED_REPLY_MAGIC, ErrorCode, SIMPLE_REPLY_MAGIC,
     STRUCTURED_REPLY_MAGIC,
@@ -323,9 +323,16 @@ fn hole_chunk(mut reader: Reader<'_>) -> Option<Chunk<'_>> {
     (reader.is_empty() && length > 0).then_some(Chunk::Hole { offset, length })
 }
 
+/// Descriptors of `bytes_each` in the rest of a chunk, if they are whole and not too many.
+fn checked_count(reader: Reader<'_>, bytes_each: usize) -> Option<usize> {
+    let bytes = reader.rest().len();
+    let count = bytes / bytes_each;
+    (bytes.is_multiple_of(bytes_each) && count <= EXTENTS_RECEIVED_MAX).then_some(count)
+}
+
 fn status_chunk(mut reader: Reader<'_>) -> Option<Chunk<'_>> {
     let context = reader.u32()?;
-    let mut extents = Vec::with_capacity(reader.rest().len() / 8);
+    let mut extents = Vec::with_capacity(checked_count(reader, 8)?);
     while !reader.is_empty() {
         let (length, flags) = (u64::from(reader.u32()?), u64::from(reader.u32()?));
         extents.push(ExtentStatus { length, flags });
@@ -335,7 +342,7 @@ fn status_chunk(mut reader: Reader<'_>) -> Option<Chunk<'_>> {
 
 fn status_ext_chunk(mut reader: Reader<'_>) -> Option<Chunk<'_>> {
     let (context, count) = (reader.u32()?, reader.u32()?);
-    let mut extents = Vec::with_capacity(reader.rest().len() / 16);
+    let mut extents = Vec::with_capacity(checked_count(reader, 16)?);
     while !reader.is_empty() {
         let (length, flags) = (reader.u64()?, reader.u64()?);
         extents.push(ExtentStatus { length, flags });

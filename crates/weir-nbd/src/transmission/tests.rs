@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::bytes::Decoded;
 use crate::error::ProtocolError;
-use crate::limits::{EXTENTS_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::limits::{EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::numbers::{
     ChunkCode, ChunkFlags, CommandCode, CommandFlags, ErrorCode, TransmissionFlags,
 };
@@ -254,6 +254,17 @@ fn chunks_that_contradict_their_type_are_refused() {
     for (code, payload) in bad {
         assert!(decode_chunk(code, &hex(payload)).is_err(), "{code:?} {payload}");
     }
+}
+
+#[test]
+fn a_block_status_of_too_many_extents_is_refused() {
+    let mut payload = hex("00000001");
+    for _ in 0..EXTENTS_RECEIVED_MAX {
+        payload.extend(hex("00000200 00000000"));
+    }
+    assert!(decode_chunk(ChunkCode::BLOCK_STATUS, &payload).is_ok());
+    payload.extend(hex("00000200 00000000"));
+    assert!(decode_chunk(ChunkCode::BLOCK_STATUS, &payload).is_err());
 }
 
 #[test]
