@@ -240,7 +240,7 @@ impl Life {
         len: u64,
     ) -> Result<Vec<u8>, ()> {
         let world = &self.world;
-        let (started, flips_before) = (Instant::now(), world.flips());
+        let (started, faults_before) = (Instant::now(), world.faults_before_read());
         let mut bytes = vec![0xa5; usize::try_from(len).expect("small")];
         let io = IoHeader::internal(Operation::Read, offset, len);
         match self.volume.read(io, &mut bytes).await {
@@ -249,7 +249,7 @@ impl Life {
                 world.oracle.borrow_mut().abandon_read(begun);
                 world.detail("  read failed", [begun, offset, len]);
                 let deadline = self.read_deadline;
-                let read = FailedRead { point, started, flips_before, offset, len, deadline };
+                let read = FailedRead { point, started, faults_before, offset, len, deadline };
                 if !world.excuses_read(&read, &error) {
                     world.violate(format!(
                         "a read of {len} bytes at {offset} failed without a reason: {error:?}"

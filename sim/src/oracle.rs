@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_device::{Extent, ExtentState};
 
 use self::matching::{Run, match_segment};
-use crate::content::{Pattern, WriteId};
+use crate::content::{Pattern, WriteId, fill};
 
 /// A point in the order of events.
 pub(crate) type Moment = u64;
@@ -346,13 +346,12 @@ impl Oracle {
                 ExtentState::Zero => &[Pattern::Zero, Pattern::Hole],
                 ExtentState::Hole => &[Pattern::Hole],
             };
-            for (start, _, segment) in self.touching(at, end) {
+            for (start, segment_end, segment) in self.touching(at, end) {
                 self.allowed(segment, Point::at(begun), &mut allowed);
+                let (from, to) = (start.max(at), segment_end.min(end));
                 let fits = |item: &Item| {
-                    let write = self.write(item.id);
-                    let unclear =
-                        write.pattern == Pattern::Zero && write.issued < self.recovered_at;
-                    wanted.contains(&write.pattern) || (unclear && !wanted.is_empty())
+                    wanted.contains(&self.write(item.id).pattern)
+                        || self.happens_to_be_zero(item.id, from, to)
                 };
                 if !wanted.is_empty() && !allowed.iter().any(fits) {
                     let state = extent.state;
@@ -366,6 +365,17 @@ impl Oracle {
             at = end;
         }
         Ok(())
+    }
+
+    /// Whether the few bytes `from..to` of a write are zeroes by chance, so that a recovery may have taken them for it.
+    fn happens_to_be_zero(&self, id: WriteId, from: u64, to: u64) -> bool {
+        let mut bytes = [0xff; 8];
+        let Some(bytes) = usize::try_from(to - from).ok().and_then(|len| bytes.get_mut(..len))
+        else {
+            return false;
+        };
+        fill(id, self.write(id).pattern, from, bytes);
+        bytes.iter().all(|byte| *byte == 0)
     }
 
     /// Judges what recovery shows after everything beyond `point` was at stake, and makes it definite.
@@ -461,9 +471,10 @@ impl Oracle {
     /// One of `seen` shows, and they cannot be told apart: none of them is later than another from here on.
     fn tie(&self, segment: &mut Segment, seen: &[Item], now: Moment) {
         let is_seen = |item: &Item| seen.iter().any(|other| other.id == item.id);
-        let hidden = segment.items.iter().filter(|item| !is_seen(item));
-        if hidden.into_iter().any(|later| seen.iter().any(|item| self.is_later(*later, *item))) {
-            // If it is the older one that shows, what is hidden above it is gone; if not, it is not.
+        let mut hidden = segment.items.iter().filter(|item| !is_seen(item));
+        let ranked = seen.iter().any(|item| item.rank != seen[0].rank);
+        if ranked || hidden.any(|later| seen.iter().any(|item| self.is_later(*later, *item))) {
+            // If it is the older one that shows, what is above it is gone; if not, it is not.
             segment.loose_before = now;
         }
         for item in segment.items.iter_mut().filter(|item| is_seen(item)) {

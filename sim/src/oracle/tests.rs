@@ -1,7 +1,6 @@
 //! The oracle, tested with histories whose verdict is plain.
 
 use super::*;
-use crate::content::fill;
 
 const SIZE: u64 = 64;
 
