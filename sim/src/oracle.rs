@@ -330,8 +330,7 @@ impl Oracle {
     }
 
     /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether
-    /// a zeroing from
-    /// before the last recovery was lost cannot be seen in bytes: it excuses a hole.
+    /// a zeroing from before the last recovery was lost cannot be seen in bytes: it excuses a hole.
     pub(crate) fn check_extents(
         &self,
         begun: Moment,
