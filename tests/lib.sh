@@ -115,6 +115,7 @@ end() {
     crash
     for entry in "${processes[@]}"; do wait "$entry" 2>/dev/null; done
     if [ -n "$work" ]; then
+        mountpoint -q "$WEIR_DATA_DIR/store" && umount "$WEIR_DATA_DIR/store"
         if [ -n "$keep" ] && [ "$failed" != 0 ]; then
             echo "kept: $work"
         else
@@ -146,9 +147,6 @@ verdict() {
 number() {
     [[ "$2" =~ ^[0-9]+$ ]] || { echo "error: $1 takes a number, not '$2'" >&2; exit 2; }
 }
-
-# seconds_below N: a random number of seconds with three digits after the point.
-seconds_below() { printf '%d.%03d' $((SRANDOM % $1)) $((SRANDOM % 1000)); }
 
 # ---- the daemon ----
 
@@ -203,6 +201,18 @@ crash() {
     done
 }
 
+# ---- the store ----
+
+# A mount of its own for the store in the data directory, so that it can be made to refuse writes. Before
+# the first start.
+mount_store() {
+    mkdir -p "$WEIR_DATA_DIR/store"
+    chmod 700 "$WEIR_DATA_DIR" "$WEIR_DATA_DIR/store"
+    mount --bind "$WEIR_DATA_DIR/store" "$WEIR_DATA_DIR/store" || die "mount --bind of the store"
+}
+store_fails() { mount -o remount,bind,ro "$WEIR_DATA_DIR/store" || not_ok "remount,ro"; }
+store_works() { mount -o remount,bind,rw "$WEIR_DATA_DIR/store" || not_ok "remount,rw"; }
+
 # ---- a disk of the kernel's: nbdfuse and a loop device ----
 
 # attach [URI]: a loop device over the export; sets fuse_pid and loop.
@@ -230,7 +240,8 @@ detach() {
     fuse_pid=
 }
 
-# abandon: after a crash of what stands below; nothing of it may be left.
+# abandon: after a crash of what stands below; nothing of it may be left. (The shell may say that nbdfuse
+# was aborted: that is how it ends now and then when its server is gone.)
 abandon() {
     local i
     if [ -n "$fuse_pid" ]; then

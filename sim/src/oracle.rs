@@ -329,7 +329,8 @@ impl Oracle {
         })
     }
 
-    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether a zeroing from
+    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether
+    /// a zeroing from
     /// before the last recovery was lost cannot be seen in bytes: it excuses a hole.
     pub(crate) fn check_extents(
         &self,

@@ -156,7 +156,7 @@ class Run:
         depth = 1
         while self.error is None:
             now = time.monotonic()
-            if self.command is None and now > next_flush:
+            if self.command is None and now > next_flush and not self.arguments.no_flush:
                 self.start_flush()
                 next_flush = now + self.rng.uniform(1, 8)
             self.poll_flush()
@@ -356,6 +356,7 @@ def main():
     parser.add_argument("--weir", default="weir")
     parser.add_argument("--volume")
     parser.add_argument("--store", help="the directory of the volume's objects")
+    parser.add_argument("--no-flush", action="store_true", help="no remote flushes in the trial")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--control", action="store_true", help="age one cell first; must fail")
     arguments = parser.parse_args()

@@ -386,7 +386,7 @@ def judge(arguments):
         total["open"] += len(concerned)
         settled.append((record, kept, concerned))
         large += [os.path.join(directory, name) for name, data in kept.items() if len(data) > 16384]
-    if arguments.large:
+    if arguments.large and large:
         print("large:", large[len(large) // 2])
     for fault in faults[:20]:
         print("violation:", fault)

@@ -308,8 +308,11 @@ impl LogVolume {
         if len > 0 {
             self.shared.throttle().await;
             self.shared.check_not_closing()?;
-            let appended = self.shared.journal.append(offset, payload, len).await;
-            appended.map_err(LogError::Journal)?;
+            if let Err(error) = self.shared.journal.append(offset, payload, len).await {
+                // A volume that failed refuses what waits in its journal: the failure is the reason, not the refusal.
+                self.shared.check_failure()?;
+                return Err(LogError::Journal(error).into());
+            }
         }
         if fua {
             self.shared.journal.flush().await.map_err(LogError::Journal)?;
