@@ -51,12 +51,6 @@ struct Range {
     len: u64,
 }
 
-impl Range {
-    fn io(self, operation: Operation) -> IoHeader {
-        IoHeader::internal(operation, self.offset, self.len)
-    }
-}
-
 /// A client at work until it is told to stop.
 pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     let profile = &life.world.profile;
@@ -99,6 +93,12 @@ impl Life {
         self.write(dice).await;
     }
 
+    fn io(&self, range: Range, operation: Operation) -> IoHeader {
+        let islands = &self.world.profile.islands;
+        let (offset, len) = (islands.place(range.offset), islands.span(range.offset, range.len));
+        IoHeader::internal(operation, offset, len)
+    }
+
     async fn operate(&self, dice: &mut Dice) {
         match dice.weighted(&self.world.profile.mix) {
             0 => self.write(dice).await,
@@ -126,7 +126,17 @@ impl Life {
         };
         let area = if dice.percent(profile.hot_percent) { profile.hot_bytes } else { size };
         let offset = dice.below(area.min(size)) / align * align;
-        Range { offset, len: len.min(size - offset) }
+        Range { offset, len: len.min(size - offset).min(profile.islands.end(offset) - offset) }
+    }
+
+    /// A range of zeroes, which may span what lies between islands.
+    fn wide_range(&self, dice: &mut Dice) -> Range {
+        if !dice.percent(15) {
+            return self.range(dice);
+        }
+        let size = self.world.profile.volume_bytes;
+        let offset = dice.below(size);
+        Range { offset, len: dice.within(1..size - offset + 1) }
     }
 
     async fn write(&self, dice: &mut Dice) {
@@ -137,7 +147,7 @@ impl Life {
         let mut data = AlignedBuf::zeroed(usize::try_from(range.len).expect("small"));
         content::fill(id, pattern, range.offset, &mut data);
         self.world.note("write", [id.0.into(), range.offset, range.len]);
-        let io = range.io(Operation::Write);
+        let io = self.io(range, Operation::Write);
         let write = self.volume.write(io, data.freeze(), WriteFlags { fua });
         let result = if dice.percent(2) {
             let patience = Duration::from_micros(dice.below(8_000));
@@ -155,7 +165,7 @@ impl Life {
     }
 
     async fn write_zeroes(&self, dice: &mut Dice) {
-        let range = self.range(dice);
+        let range = self.wide_range(dice);
         let flags = WriteZeroesFlags {
             fua: dice.percent(self.world.profile.fua_percent),
             no_hole: dice.percent(50),
@@ -164,16 +174,16 @@ impl Life {
         let pattern = if flags.no_hole { Pattern::Zero } else { Pattern::Hole };
         let id = self.world.oracle.borrow_mut().begin_write(range.offset, range.len, pattern);
         self.world.note("write zeroes", [id.0.into(), range.offset, range.len]);
-        let result = self.volume.write_zeroes(range.io(Operation::WriteZeroes), flags).await;
+        let result = self.volume.write_zeroes(self.io(range, Operation::WriteZeroes), flags).await;
         self.changed(id, flags.fua, result);
     }
 
     async fn discard(&self, dice: &mut Dice) {
-        let range = self.range(dice);
+        let range = self.wide_range(dice);
         let begin = |o: &mut Oracle| o.begin_write(range.offset, range.len, Pattern::Hole);
         let id = begin(&mut self.world.oracle.borrow_mut());
         self.world.note("discard", [id.0.into(), range.offset, range.len]);
-        let result = self.volume.discard(range.io(Operation::Discard)).await;
+        let result = self.volume.discard(self.io(range, Operation::Discard)).await;
         self.changed(id, false, result);
     }
 
@@ -242,7 +252,7 @@ impl Life {
         let world = &self.world;
         let (started, faults_before) = (Instant::now(), world.faults_before_read());
         let mut bytes = vec![0xa5; usize::try_from(len).expect("small")];
-        let io = IoHeader::internal(Operation::Read, offset, len);
+        let io = self.io(Range { offset, len }, Operation::Read);
         match self.volume.read(io, &mut bytes).await {
             Ok(()) => Ok(bytes),
             Err(error) => {
@@ -291,7 +301,7 @@ impl Life {
         let extents_max = usize::try_from(dice.within(1..20)).expect("small");
         let begun = self.world.oracle.borrow_mut().tick();
         self.world.note("extents", [begun, range.offset, range.len]);
-        let io = range.io(Operation::Extents);
+        let io = self.io(range, Operation::Extents);
         let extents = match self.volume.extents(io, extents_max).await {
             Ok(extents) => extents,
             Err(error) => return self.world.violate(format!("extents failed: {error:?}")),
@@ -309,18 +319,18 @@ impl Life {
     }
 
     async fn out_of_bounds(&self, dice: &mut Dice) {
-        let size = self.world.profile.volume_bytes;
+        let size = self.world.profile.device_bytes();
         let offset = size - dice.below(size.min(4096));
-        let range = Range { offset, len: size - offset + dice.within(1..5000) };
-        self.world.note("out of bounds", [0, range.offset, range.len]);
-        let len = usize::try_from(range.len).expect("small");
+        let bytes = size - offset + dice.within(1..5000);
+        self.world.note("out of bounds", [0, offset, bytes]);
+        let len = usize::try_from(bytes).expect("small");
+        let io = |operation| IoHeader::internal(operation, offset, bytes);
         let result = if dice.percent(50) {
             let mut data = AlignedBuf::zeroed(len);
             data.fill(0xee);
-            let io = range.io(Operation::Write);
-            self.volume.write(io, data.freeze(), WriteFlags::default()).await
+            self.volume.write(io(Operation::Write), data.freeze(), WriteFlags::default()).await
         } else {
-            self.volume.read(range.io(Operation::Read), &mut vec![0; len]).await
+            self.volume.read(io(Operation::Read), &mut vec![0; len]).await
         };
         if !matches!(&result, Err(error) if error.kind() == ErrorKind::Invalid) {
             self.world.violate(format!("an operation past the end returned {result:?}"));

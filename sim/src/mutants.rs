@@ -22,6 +22,12 @@ const MUTANTS: &[(&str, &str)] = &[
     ("replay_everything", "replay journal writes that objects hold already"),
     ("replay_superseded_journal", "replay a journal whose volume went on elsewhere"),
     ("no_frame_crc", "do not verify frames of objects"),
+    ("publish_before_stored", "publish a checkpoint whose root is not stored yet"),
+    ("publish_outside_prefix", "publish a checkpoint whose root is beyond a gap"),
+    ("epoch_not_durable", "acknowledge before the superblock names the epoch"),
+    ("superblock_once", "write one copy of the superblock only"),
+    ("sequences_not_owned", "upload without owning a first sequence"),
+    ("overlay_not_forgotten", "leave the overlay pointing into a segment that is written over"),
     ("trust_short_get", "believe the store about the length of a body"),
 ];
 

@@ -14,6 +14,12 @@ use crate::profile::DiskTrouble;
 /// Bytes before the first segment of a journal.
 const JOURNAL_DATA_START: u64 = 1 << 20;
 
+/// Distance of the two superblocks of a journal.
+const SUPERBLOCK_BYTES: u64 = 4096;
+
+/// Bytes of a superblock that matter in every journal.
+const SUPERBLOCK_USED_BYTES: u64 = 160;
+
 /// Name of the directory of the volume's files.
 pub(crate) const DIRECTORY: &str = "volume";
 
@@ -103,6 +109,13 @@ async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
         }
         DiskTrouble::Rot => {
             if world.rotted.get().is_some() {
+                return true;
+            }
+            if dice.percent(30) {
+                // There are two copies, so this needs no excuse.
+                let offset = dice.below(2) * SUPERBLOCK_BYTES + dice.below(SUPERBLOCK_USED_BYTES);
+                disk.rot(&journal, offset);
+                world.note("disk: a superblock rotted", [offset, 0, 0]);
                 return true;
             }
             let segments = life.volume.status().journal_capacity_bytes;

@@ -105,7 +105,7 @@ impl Node {
         let world = &self.world;
         let env = env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
         let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
-        let size = world.profile.volume_bytes;
+        let size = world.profile.device_bytes();
         let created = weir_log::catalog::create(&world.store, &env, &name, size);
         match tasks.run_until(created).await {
             Ok(id) => {
@@ -293,16 +293,20 @@ impl Node {
         use weir_device::Device;
         life.volume.check_invariants();
         let size = self.world.profile.volume_bytes;
-        if life.volume.size() != size {
+        if life.volume.size() != self.world.profile.device_bytes() {
             return self.violate(format!("the volume has {} bytes now", life.volume.size()));
         }
         let mut seen = Observation { bytes: Vec::new(), unreadable: Vec::new() };
         seen.bytes.resize(usize::try_from(size).expect("small"), 0);
         let step = self.dice.pick(&[32 << 10, 64 << 10, 100_000, 256 << 10]);
         let mut waiting: Vec<(u64, u64)> = Vec::new();
-        for number in (0..size.div_ceil(step)).rev() {
-            waiting.push((number * step, ((number + 1) * step).min(size)));
+        let mut at = 0;
+        while at < size {
+            let end = (at + step).min(size).min(self.world.profile.islands.end(at));
+            waiting.push((at, end));
+            at = end;
         }
+        waiting.reverse();
         while let Some((start, end)) = waiting.pop() {
             let read = timeout(HANG, self.probe(life, start, end - start)).await;
             self.go_on()?;
@@ -537,7 +541,7 @@ impl Node {
             life.flush_remote().await;
             life.volume.check_invariants();
         };
-        let worked = opened.tasks.run_until(timeout(Duration::from_secs(60), work)).await;
+        let worked = opened.tasks.run_until(timeout(HANG, work)).await;
         self.go_on()?;
         if worked.is_err() {
             return self.violate("writes or the remote flush hang though the store works");

@@ -43,10 +43,53 @@ pub(crate) enum End {
     Close,
 }
 
+/// Distance of two islands: the unit of checkpointing of the extent map, so that a checkpoint has several pieces and
+/// later ones refer to pieces of earlier ones.
+const STRIDE_BYTES: u64 = 512 << 20;
+
+/// Where the bytes that clients use lie on the volume. The oracle sees them side by side; on the volume they are
+/// islands far apart, with nothing between them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Islands {
+    /// Bytes of an island.
+    bytes: u64,
+    /// Where the first one begins.
+    shift: u64,
+}
+
+impl Islands {
+    fn draw(dice: &mut Dice, volume_bytes: u64) -> Self {
+        let count = dice.pick(&[1, 1, 1, 2, 4]);
+        let bytes = volume_bytes.div_ceil(count);
+        // Some lie across the border of two pieces.
+        let across = STRIDE_BYTES - bytes / 2;
+        let shift = if count == 1 { dice.pick(&[0, 0, across]) } else { dice.pick(&[0, across]) };
+        Self { bytes, shift }
+    }
+
+    /// Byte of the volume for a byte of the oracle.
+    pub(crate) fn place(&self, offset: u64) -> u64 {
+        let island = offset / self.bytes;
+        self.shift + island * STRIDE_BYTES + offset % self.bytes
+    }
+
+    /// Where the island of `offset` ends.
+    pub(crate) fn end(&self, offset: u64) -> u64 {
+        (offset / self.bytes + 1) * self.bytes
+    }
+
+    /// Bytes on the volume that `len` bytes of the oracle span, with all that lies between them.
+    pub(crate) fn span(&self, offset: u64, len: u64) -> u64 {
+        if len == 0 { 0 } else { self.place(offset + len - 1) + 1 - self.place(offset) }
+    }
+}
+
 /// What a seed is about.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
+    /// Bytes that clients use; see [`Islands`].
     pub(crate) volume_bytes: u64,
+    pub(crate) islands: Islands,
     pub(crate) segment_bytes: u64,
     pub(crate) lives: u64,
     pub(crate) operations: u64,
@@ -88,8 +131,10 @@ impl Profile {
         };
         let odd = if dice.percent(30) { dice.below(4096) } else { 0 };
         let slow_disk = dice.percent(20);
+        let volume_bytes = dice.pick(&[192, 256, 384, 512, 1024]) * KIB - odd;
         Self {
-            volume_bytes: dice.pick(&[192, 256, 384, 512, 1024]) * KIB - odd,
+            volume_bytes,
+            islands: Islands::draw(dice, volume_bytes),
             segment_bytes: dice.pick(&[64, 64, 64, 128, 256]) * KIB,
             lives: dice.within(3..6),
             operations: dice.within(210..380),
@@ -129,6 +174,11 @@ impl Profile {
             ends: [8, 8, 3, 2, 3],
             crash_in_opening_percent: dice.pick(&[0, 10, 30]),
         }
+    }
+
+    /// Size of the volume.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.islands.place(self.volume_bytes - 1) + 1
     }
 
     pub(crate) fn draw_end(&self, dice: &mut Dice) -> End {

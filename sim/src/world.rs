@@ -192,12 +192,13 @@ impl World {
 
     /// Whether a read of a range may fail with `error`, after what was done to disk and store.
     pub(crate) fn excuses_read(&self, read: &FailedRead, error: &DeviceError) -> bool {
-        let end = read.offset + read.len;
+        let start = self.profile.islands.place(read.offset);
+        let end = start + read.len;
         let now = FaultsBefore::of(&self.faults.counts());
         match error.kind() {
             ErrorKind::Corrupt => {
                 let damaged = self.damaged.borrow();
-                let hit = |(from, to): &(u64, u64)| *from < end && read.offset < *to;
+                let hit = |(from, to): &(u64, u64)| *from < end && start < *to;
                 let damaged = damaged.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(hit));
                 let bad_before = self.rotted.get().max(self.sync_failed.get());
                 let rotten = bad_before.is_some_and(|moment| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::sync::Notify;
-use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId};
+use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId, mutant};
 use weir_disk::{Directory, File};
 
 use crate::commit::{Payload, PlacedPiece, Shape};
@@ -317,7 +317,9 @@ impl Journal {
         let boot_id = inner.env.clock.boot_id();
         let drop_released = inner.state.borrow().ring.closing_plan();
         let superblock = inner.state.borrow_mut().begin_epoch(epoch, boot_id, &drop_released);
-        prepare::write_superblock(inner, &superblock).await?;
+        if !mutant("epoch_not_durable") {
+            prepare::write_superblock(inner, &superblock).await?;
+        }
         inner.state.borrow_mut().published(&drop_released);
         inner.state.borrow_mut().phase = Phase::Open;
         for _ in 0..RECORDS_IN_FLIGHT_MAX {

@@ -58,9 +58,10 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     if header.kind == ObjectKind::Data {
         shared.journal.release(header.last_write.write);
     }
-    if header.root.is_some() {
-        let as_of = shared.state.borrow().checkpoint_as_of;
-        publish_in_background(shared, header.id, as_of);
+    let published_early = weir_device::mutant("publish_before_stored")
+        || weir_device::mutant("publish_outside_prefix");
+    if header.root.is_some() && !published_early {
+        publish_root(shared, header.id);
     }
     if begin {
         begin_checkpoint(shared);
@@ -141,7 +142,9 @@ async fn encode_checkpoint(shared: Rc<Shared>) {
     shared.work.notify_one();
 }
 
-fn publish_in_background(shared: &Rc<Shared>, root: ObjectId, as_of: u64) {
+/// Publishes the checkpoint under way, whose root is in `root`, in the background.
+pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
+    let as_of = shared.state.borrow().checkpoint_as_of;
     let checkpoint = CheckpointRef { sequence: root.seq.0, epoch: root.epoch.0, as_of };
     let env = shared.env.clone();
     env.spawn_local(publish(Rc::clone(shared), checkpoint));

@@ -120,7 +120,9 @@ impl LogVolume {
             new_journal: journal.is_new,
             ..OpenReport::default()
         };
-        own_sequences(&args, &mut writer, epoch, &loaded).await?;
+        if !weir_device::mutant("sequences_not_owned") {
+            own_sequences(&args, &mut writer, epoch, &loaded).await?;
+        }
         // Power may have taken acknowledged writes that were uploaded already: their numbers are not used again.
         journal.recovered.journal.set_write_floor(loaded.committed.write);
         journal.recovered.journal.begin_epoch(epoch).await?;

@@ -188,6 +188,9 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
 fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
     let (id, salt) = name_object(shared);
     let root = shared.state.borrow_mut().checkpoint.place(&mut chunk, id);
+    if root.is_some() && weir_device::mutant("publish_before_stored") {
+        crate::commit::publish_root(shared, id);
+    }
     let volume_size = shared.state.borrow().size;
     let payload = vec![Bytes::from(chunk.payload)];
     let spec = ObjectSpec {
@@ -235,7 +238,10 @@ fn send(shared: &Rc<Shared>, spec: ObjectSpec, payload: Vec<Bytes>) {
     });
 }
 
-fn on_stored(shared: &Shared, header: Arc<ObjectHeader>) {
+fn on_stored(shared: &Rc<Shared>, header: Arc<ObjectHeader>) {
+    if header.root.is_some() && weir_device::mutant("publish_outside_prefix") {
+        crate::commit::publish_root(shared, header.id);
+    }
     if weir_device::mutant("release_at_put") && header.kind == ObjectKind::Data {
         shared.journal.release(header.last_write.write);
     }
