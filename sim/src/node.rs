@@ -106,8 +106,7 @@ impl Node {
     async fn create(&mut self) -> Result<(), Stop> {
         let tasks = Rc::new(LocalSet::new());
         let world = &self.world;
-        let env =
-            env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
+        let env = env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
         let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
         let size = world.profile.volume_bytes;
         let created = weir_log::catalog::create(&world.store, &env, &name, size);
@@ -226,7 +225,8 @@ impl Node {
     }
 
     fn opened(&mut self, report: &OpenReport) -> Result<(), Stop> {
-        self.world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
+        self.world
+            .note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
         let mut events = self.world.events.borrow_mut();
         events.count("recovery: writes replayed", report.replayed_writes);
         events.count("recovery: void objects", report.void_objects);

@@ -125,7 +125,6 @@ impl Oracle {
         self.now
     }
 
-
     pub(crate) fn write(&self, id: WriteId) -> &Write {
         &self.writes[id.0 as usize]
     }
@@ -287,13 +286,7 @@ impl Oracle {
     }
 
     /// Whether some byte of a range may be of a write issued before `moment`, as of `point`.
-    pub(crate) fn may_be_older(
-        &self,
-        point: Point,
-        offset: u64,
-        len: u64,
-        moment: Moment,
-    ) -> bool {
+    pub(crate) fn may_be_older(&self, point: Point, offset: u64, len: u64, moment: Moment) -> bool {
         let mut allowed = Vec::new();
         self.touching(offset, offset + len).any(|(_, _, segment)| {
             self.allowed(segment, point, &mut allowed);
@@ -358,11 +351,7 @@ impl Oracle {
     }
 
     /// Matches every readable byte with what may show there; also the issue of the newest write that certainly shows.
-    fn match_all(
-        &self,
-        point: Point,
-        seen: &Observation,
-    ) -> Result<(Vec<Run>, Moment), Violation> {
+    fn match_all(&self, point: Point, seen: &Observation) -> Result<(Vec<Run>, Moment), Violation> {
         let (mut runs, mut allowed) = (Vec::new(), Vec::new());
         let mut unreadable = seen.unreadable.iter().copied().peekable();
         for (start, end, segment) in self.touching(0, self.size) {

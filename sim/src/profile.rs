@@ -179,7 +179,8 @@ fn plan(dice: &mut Dice) -> FaultPlan {
     if level == 0 {
         return plan;
     }
-    let mut chance = |percent| if dice.percent(60) { Chance::percent(percent) } else { Chance::NEVER };
+    let mut chance =
+        |percent| if dice.percent(60) { Chance::percent(percent) } else { Chance::NEVER };
     let faults = OperationFaults {
         server_error: chance(level),
         throttled: chance(level / 2),
