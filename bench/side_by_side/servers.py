@@ -101,15 +101,16 @@ class Weir(Server):
     # Objects are not collected yet: beyond this the volume is made anew.
     STORE_BYTES_EXTRA_MAX = 10 * GIB
 
-    def __init__(self, directory, size_bytes, options=()):
+    def __init__(self, directory, size_bytes, options=(), binary=None):
         super().__init__(directory, size_bytes)
+        self.binary = binary or weir_binary()
         self.options = list(options)
         self.data = os.path.join(self.directory, "data")
         self.store = os.path.join(self.data, "store")
 
     def command(self):
         return [
-            weir_binary(), "--data-dir", self.data, "up", self.VOLUME,
+            self.binary, "--data-dir", self.data, "up", self.VOLUME,
             "--size", str(self.size_bytes), "--nbd-socket", self.socket, *self.options,
         ]
 
@@ -139,8 +140,8 @@ class Weir(Server):
 
     def settle(self):
         command = [
-            weir_binary(), "--data-dir", self.data, "volume", "flush", self.VOLUME,
-            "--remote", "--wait",
+            self.binary, "--data-dir", self.data, "volume", "flush", self.VOLUME, "--remote",
+            "--wait",
         ]
         subprocess.run(command, check=True, env=self.environment(), stderr=subprocess.DEVNULL)
 
@@ -163,6 +164,12 @@ class Weir(Server):
         shutil.rmtree(self.data)
         self.start()
         self.fill()
+
+
+class OtherWeir(Weir):
+    """Another build of Weir, to see what a change brought."""
+
+    name = "other weir"
 
 
 class FileServer(Server):

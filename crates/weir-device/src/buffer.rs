@@ -19,8 +19,78 @@ const POOLED_LEN_MAX: usize = 4 << 20;
 /// Power-of-two classes from `BUFFER_ALIGN` to `POOLED_LEN_MAX`.
 const POOL_CLASSES: usize = (POOLED_LEN_MAX / BUFFER_ALIGN).ilog2() as usize + 1;
 
-/// One raw allocation; goes back to its pool, or to the allocator, when dropped.
+/// Memory that a pool cuts small buffers from, in bytes: an allocator asked for one aligned page at a time spends two.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Largest buffer that is cut from a chunk, in bytes.
+const CHUNKED_LEN_MAX: usize = 64 << 10;
+
+/// One raw allocation.
+struct Chunk {
+    memory: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a chunk is plain memory owned by exactly one `Chunk` value; nothing in it is tied to a thread.
+unsafe impl Send for Chunk {}
+// SAFETY: a chunk itself never touches its memory; each of its blocks is reached by one slab or free list entry alone.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    fn new(bytes: usize) -> Self {
+        assert!(bytes > 0, "a chunk has at least one byte");
+        let layout = Self::layout(bytes);
+        // SAFETY: the layout's size is not zero (asserted above).
+        let raw = unsafe { alloc_zeroed(layout) };
+        let Some(memory) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        Self { memory, bytes }
+    }
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, BUFFER_ALIGN).expect("capacities are far below isize::MAX")
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: `memory` came from `alloc_zeroed` with this very layout and is freed once, here.
+        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.bytes)) }
+    }
+}
+
+/// A block of a chunk, which it keeps alive; or a whole one.
+struct Block {
+    memory: NonNull<u8>,
+    _chunk: Arc<Chunk>,
+}
+
+// SAFETY: a block is the only way to its part of the chunk's memory, and not tied to a thread.
+unsafe impl Send for Block {}
+// SAFETY: a shared reference to a block gives no access to its memory: only `Slab` does, which says how.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// A block that is a chunk of its own.
+    fn whole(bytes: usize) -> Self {
+        let chunk = Arc::new(Chunk::new(bytes));
+        Self { memory: chunk.memory, _chunk: chunk }
+    }
+
+    /// All blocks of a new chunk.
+    fn cut(capacity: usize) -> impl Iterator<Item = Self> {
+        let chunk = Arc::new(Chunk::new(CHUNK_BYTES));
+        (0..CHUNK_BYTES / capacity).map(move |index| {
+            // SAFETY: `index * capacity` lies within the chunk, which is one allocation.
+            let memory = unsafe { chunk.memory.add(index * capacity) };
+            Self { memory, _chunk: Arc::clone(&chunk) }
+        })
+    }
+}
+
+/// The memory of one buffer; goes back to its pool, or to the allocator, when dropped.
 struct Slab {
+    /// `None` only while it is dropped.
+    block: Option<Block>,
     memory: NonNull<u8>,
     capacity: usize,
     pool: Option<Arc<PoolShared>>,
@@ -32,23 +102,13 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, BUFFER_ALIGN)
-            .expect("capacities are far below isize::MAX")
-    }
-
-    fn new(capacity: usize, pool: Option<Arc<PoolShared>>) -> Self {
-        assert!(capacity > 0, "a slab has at least one byte");
-        let layout = Self::layout(capacity);
-        // SAFETY: the layout's size is not zero (asserted above).
-        let raw = unsafe { alloc_zeroed(layout) };
-        let Some(memory) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        Self { memory, capacity, pool }
+    fn new(block: Block, capacity: usize, pool: Option<Arc<PoolShared>>) -> Self {
+        Self { memory: block.memory, block: Some(block), capacity, pool }
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `memory` points at `capacity` initialised bytes (zeroed at birth) that live as long as `self`;
-        // a `&mut` to them needs `&mut self`, so none exists beside this borrow.
+        // SAFETY: `memory` points at `capacity` initialised bytes (zeroed at birth) that live as long as the block in
+        // `self` and belong to it alone; a `&mut` to them needs `&mut self`, so none exists beside this borrow.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.capacity) }
     }
 
@@ -60,20 +120,15 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some(pool) = self.pool.take()
-            && pool.take_back(self.memory, self.capacity)
-        {
-            return;
+        if let (Some(pool), Some(block)) = (self.pool.take(), self.block.take()) {
+            pool.take_back(block, self.capacity);
         }
-        // SAFETY: `memory` came from `alloc_zeroed` with this very layout and is freed once: a slab that went back
-        // to its pool returned above.
-        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.capacity)) }
     }
 }
 
 /// Free memory of a pool, by class.
 struct FreeList {
-    classes: [Vec<NonNull<u8>>; POOL_CLASSES],
+    classes: [Vec<Block>; POOL_CLASSES],
     bytes: usize,
 }
 
@@ -82,35 +137,37 @@ struct PoolShared {
     free: Mutex<FreeList>,
 }
 
-// SAFETY: the pointers in the free list are owned allocations, reachable only under the mutex.
-unsafe impl Send for PoolShared {}
-// SAFETY: as above: every access goes through the mutex.
-unsafe impl Sync for PoolShared {}
-
 impl PoolShared {
     fn class(capacity: usize) -> usize {
         (capacity / BUFFER_ALIGN).ilog2() as usize
     }
 
-    fn take_back(&self, memory: NonNull<u8>, capacity: usize) -> bool {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.bytes + capacity > self.kept_bytes_max {
-            return false;
+    /// A block from the free list, or a new one.
+    fn take(&self, capacity: usize) -> Block {
+        let class = Self::class(capacity);
+        let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = &mut *guard;
+        if let Some(block) = free.classes[class].pop() {
+            free.bytes -= capacity;
+            return block;
         }
-        free.bytes += capacity;
-        free.classes[Self::class(capacity)].push(memory);
-        true
+        let rest = CHUNK_BYTES - capacity;
+        if capacity > CHUNKED_LEN_MAX || free.bytes + rest > self.kept_bytes_max {
+            drop(guard);
+            return Block::whole(capacity);
+        }
+        let mut blocks = Block::cut(capacity);
+        let first = blocks.next().expect("a chunk has many blocks");
+        free.classes[class].extend(blocks);
+        free.bytes += rest;
+        first
     }
-}
 
-impl Drop for PoolShared {
-    fn drop(&mut self) {
-        let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (class, list) in free.classes.iter().enumerate() {
-            for memory in list {
-                // SAFETY: the list owns each pointer, allocated with the layout of its class; the pool ends here.
-                unsafe { dealloc(memory.as_ptr(), Slab::layout(BUFFER_ALIGN << class)) }
-            }
+    fn take_back(&self, block: Block, capacity: usize) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.bytes + capacity <= self.kept_bytes_max {
+            free.bytes += capacity;
+            free.classes[Self::class(capacity)].push(block);
         }
     }
 }
@@ -139,18 +196,8 @@ impl BufferPool {
         if capacity > POOLED_LEN_MAX {
             return AlignedBuf::zeroed(len);
         }
-        let reused = {
-            let mut free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
-            let memory = free.classes[PoolShared::class(capacity)].pop();
-            if memory.is_some() {
-                free.bytes -= capacity;
-            }
-            memory
-        };
-        let slab = match reused {
-            Some(memory) => Slab { memory, capacity, pool: Some(Arc::clone(&self.shared)) },
-            None => Slab::new(capacity, Some(Arc::clone(&self.shared))),
-        };
+        let block = self.shared.take(capacity);
+        let slab = Slab::new(block, capacity, Some(Arc::clone(&self.shared)));
         AlignedBuf { slab, len }
     }
 }
@@ -172,7 +219,7 @@ impl AlignedBuf {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let capacity = len.max(1).next_multiple_of(BUFFER_ALIGN);
-        Self { slab: Slab::new(capacity, None), len }
+        Self { slab: Slab::new(Block::whole(capacity), capacity, None), len }
     }
 
     /// A copy of `bytes`.
@@ -325,5 +372,20 @@ mod tests {
         assert_eq!(pool.shared.free.lock().unwrap().bytes, 0, "16 KiB exceed what the pool keeps");
         drop(pool);
         drop(second);
+    }
+
+    #[test]
+    fn buffers_of_one_chunk_never_overlap_and_outlive_their_pool() {
+        let pool = BufferPool::new(2 * CHUNK_BYTES);
+        let mut bufs: Vec<_> = (0..600).map(|_| pool.alloc(BUFFER_ALIGN)).collect();
+        for (index, buf) in bufs.iter_mut().enumerate() {
+            buf.fill((index % 251).to_le_bytes()[0]);
+        }
+        assert!(pool.shared.free.lock().unwrap().bytes <= 2 * CHUNK_BYTES);
+        drop(pool);
+        for (index, buf) in bufs.into_iter().enumerate().rev() {
+            assert!(buf.as_ptr().addr().is_multiple_of(BUFFER_ALIGN));
+            assert!(buf.iter().all(|b| *b == (index % 251).to_le_bytes()[0]), "buffer {index}");
+        }
     }
 }

@@ -146,22 +146,11 @@ impl Loader<'_> {
     }
 
     fn bytes_of(&self, piece: &PieceRef) -> Result<Vec<u8>, LogError> {
-        let payload = self.payloads.get(&piece.seq);
-        payload.and_then(|p| p.slice(piece.offset, piece.len)).ok_or_else(|| {
-            self.object_error(
-                piece,
-                DecodeError::Field {
-                    what: "checkpoint piece",
-                    field: "offset",
-                    value: piece.offset.into(),
-                },
-            )
-        })
+        bytes_of(self.volume, &self.payloads, piece)
     }
 
     fn object_error(&self, piece: &PieceRef, source: DecodeError) -> LogError {
-        let object = ObjectId { stream: self.volume, seq: piece.seq, epoch: piece.epoch };
-        LogError::Object { object, source }
+        object_error(self.volume, piece, source)
     }
 
     /// Follows index pages to the pieces they name.
@@ -182,6 +171,23 @@ impl Loader<'_> {
         }
         Ok(pieces)
     }
+}
+
+fn bytes_of(
+    volume: VolumeId,
+    payloads: &BTreeMap<ObjectSeq, Payload>,
+    piece: &PieceRef,
+) -> Result<Vec<u8>, LogError> {
+    let payload = payloads.get(&piece.seq);
+    payload.and_then(|p| p.slice(piece.offset, piece.len)).ok_or_else(|| {
+        let (what, field, value) = ("checkpoint piece", "offset", piece.offset.into());
+        object_error(volume, piece, DecodeError::Field { what, field, value })
+    })
+}
+
+fn object_error(volume: VolumeId, piece: &PieceRef, source: DecodeError) -> LogError {
+    let object = ObjectId { stream: volume, seq: piece.seq, epoch: piece.epoch };
+    LogError::Object { object, source }
 }
 
 /// Loads the checkpoint that a manifest names, or the empty map of a volume that has none.
@@ -230,8 +236,8 @@ pub(crate) async fn checkpoint(
         let (field, value) = ("table_entries", objects.table_len());
         return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
     }
-    load_map(&mut loader, &mut objects, &pieces).await?;
-    tracing::debug!(%volume, extents = objects.map.extents(), pieces = pieces.len(), "map loaded");
+    let objects = load_map(&mut loader, objects, pieces).await?;
+    tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let object_bytes = loader.payloads.iter().map(|(seq, p)| (*seq, p.len())).collect();
     let references = std::mem::take(&mut loader.references);
     Ok(Loaded {
@@ -244,26 +250,43 @@ pub(crate) async fn checkpoint(
     })
 }
 
+/// Decodes the pieces of the map on a worker: ten million extents take a third of a second, and the volume's thread has
+/// the journal to scan meanwhile.
 async fn load_map(
     loader: &mut Loader<'_>,
+    mut objects: ObjectMap,
+    pieces: Vec<PieceRef>,
+) -> Result<ObjectMap, LogError> {
+    loader.fetch(&pieces).await?;
+    let (volume, payloads) = (loader.volume, std::mem::take(&mut loader.payloads));
+    let decoding = loader.env.background(async move {
+        let decoded = decode_map(volume, &payloads, &mut objects, &pieces);
+        (decoded, payloads, objects)
+    });
+    let (decoded, payloads, objects) = decoding.await.ok_or(LogError::ShuttingDown)?;
+    loader.payloads = payloads;
+    decoded.map(|()| objects)
+}
+
+fn decode_map(
+    volume: VolumeId,
+    payloads: &BTreeMap<ObjectSeq, Payload>,
     objects: &mut ObjectMap,
     pieces: &[PieceRef],
 ) -> Result<(), LogError> {
-    loader.fetch(pieces).await?;
     for piece in pieces {
-        let bytes = loader.bytes_of(piece)?;
-        let bad = |field| DecodeError::Field { what: "map piece", field, value: piece.number };
+        let bad = |field| {
+            let source = DecodeError::Field { what: "map piece", field, value: piece.number };
+            object_error(volume, piece, source)
+        };
+        let bytes = bytes_of(volume, payloads, piece)?;
         if piece.number > weir_extent::ADDRESS_END / PIECE_BYTES {
-            return Err(loader.object_error(piece, bad("number")));
+            return Err(bad("number"));
         }
-        objects
-            .map
-            .decode_piece(piece.number, &bytes)
-            .map_err(|_| loader.object_error(piece, bad("encoding")))?;
+        objects.map.decode_piece(piece.number, &bytes).map_err(|_| bad("encoding"))?;
         objects
             .count_live(piece.number * PIECE_BYTES, PIECE_BYTES)
-            .map_err(|_| loader.object_error(piece, bad("object place")))?;
-        tokio::task::yield_now().await;
+            .map_err(|_| bad("object place"))?;
     }
     // What was just loaded is what the store has: none of it needs writing again.
     objects.map.take_dirty();
