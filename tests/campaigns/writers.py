@@ -299,10 +299,9 @@ def judge_open(what, seen, files, complain):
     elif change == "truncate":
         # The kernel zeroes the rest of the last block, and may write it, before the length counts.
         old, new = files[name], after(files, what)[name]
-        tail = seen[name][len(new):]
-        zeroed = all(byte in (0, old[len(new) + at]) for at, byte in enumerate(tail))
-        lengths = (len(old), len(new))
-        if not (len(seen[name]) in lengths and seen[name].startswith(new) and zeroed):
+        tail = zip(seen[name][len(new):], old[len(new):])
+        possible = len(seen[name]) in (len(old), len(new)) and seen[name].startswith(new)
+        if not (possible and all(byte in (0, before) for byte, before in tail)):
             complain(f"{name}: an open truncation is neither undone nor done")
     else:
         mixed(name, seen[name], files[name], after(files, what)[name], complain)
