@@ -13,7 +13,7 @@ use weir_log::LogVolume;
 
 use crate::content::{self, Pattern};
 use crate::dice::Dice;
-use crate::oracle::{Moment, Point};
+use crate::oracle::{Moment, Oracle, Point};
 use crate::world::{FailedRead, World};
 
 /// Longest write in bytes: more than a segment of most journals.
@@ -170,9 +170,8 @@ impl Life {
 
     async fn discard(&self, dice: &mut Dice) {
         let range = self.range(dice);
-        let mut oracle = self.world.oracle.borrow_mut();
-        let id = oracle.begin_write(range.offset, range.len, Pattern::Hole);
-        drop(oracle);
+        let begin = |o: &mut Oracle| o.begin_write(range.offset, range.len, Pattern::Hole);
+        let id = begin(&mut self.world.oracle.borrow_mut());
         self.world.note("discard", [id.0.into(), range.offset, range.len]);
         let result = self.volume.discard(range.io(Operation::Discard)).await;
         self.changed(id, false, result);
@@ -241,7 +240,7 @@ impl Life {
         len: u64,
     ) -> Result<Vec<u8>, ()> {
         let world = &self.world;
-        let (started, flips_before) = (Instant::now(), world.flips());
+        let (started, faults_before) = (Instant::now(), world.faults_before_read());
         let mut bytes = vec![0xa5; usize::try_from(len).expect("small")];
         let io = IoHeader::internal(Operation::Read, offset, len);
         match self.volume.read(io, &mut bytes).await {
@@ -250,7 +249,7 @@ impl Life {
                 world.oracle.borrow_mut().abandon_read(begun);
                 world.detail("  read failed", [begun, offset, len]);
                 let deadline = self.read_deadline;
-                let read = FailedRead { point, started, flips_before, offset, len, deadline };
+                let read = FailedRead { point, started, faults_before, offset, len, deadline };
                 if !world.excuses_read(&read, &error) {
                     world.violate(format!(
                         "a read of {len} bytes at {offset} failed without a reason: {error:?}"

@@ -60,7 +60,8 @@ impl Words {
 
 /// Bytes before the first place that is a multiple of eight.
 fn head_len(offset: u64, len: usize) -> usize {
-    (offset.next_multiple_of(8) - offset).min(len as u64) as usize
+    let head = usize::try_from(offset.next_multiple_of(8) - offset).expect("below eight");
+    head.min(len)
 }
 
 /// Writes the bytes of `id` at `offset` into `target`.

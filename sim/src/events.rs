@@ -55,7 +55,8 @@ impl Events {
         let elapsed = self.started.elapsed();
         let at_us = u64::try_from(elapsed.as_micros()).expect("short runs");
         tracing::debug!(target: "weir_sim", at_us, ?numbers, "{what}");
-        let name = what.bytes().fold(0, |hash: u64, byte| hash * 31 % 0xffff_fffb + u64::from(byte));
+        let step = |hash: u64, byte| hash * 31 % 0xffff_fffb + u64::from(byte);
+        let name = what.bytes().fold(0, step);
         for number in [at_us, name].into_iter().chain(numbers) {
             self.hash = mix(self.hash ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
         }
@@ -70,7 +71,6 @@ impl Events {
             *self.counts.entry(what).or_default() += by;
         }
     }
-
 
     /// A number that differs when anything noted differs, its time included.
     pub(crate) fn hash(&self) -> u64 {

@@ -28,7 +28,9 @@ const MUTANTS: &[(&str, &str)] = &[
 /// Runs the mutants; fails unless every one is caught within `seeds`.
 pub(crate) fn run_all(names: &[String], seeds: u64) -> ExitCode {
     if !cfg!(weir_mutants) {
-        eprintln!("deliberate bugs need a build with RUSTFLAGS=\"--cfg weir_mutants\"; see sim/mutants");
+        eprintln!(
+            "deliberate bugs need a build with RUSTFLAGS=\"--cfg weir_mutants\"; see sim/mutants"
+        );
         return ExitCode::FAILURE;
     }
     let me = std::env::current_exe().expect("a program knows where it is");
@@ -47,9 +49,10 @@ pub(crate) fn run_all(names: &[String], seeds: u64) -> ExitCode {
         let seconds = started.elapsed().as_secs();
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
-        let seed = text.split("VIOLATION in seed ").nth(1).map(|rest| {
-            rest.chars().take_while(char::is_ascii_digit).collect::<String>()
-        });
+        let seed = text
+            .split("VIOLATION in seed ")
+            .nth(1)
+            .map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
         match seed {
             Some(seed) if !output.status.success() => {
                 caught += 1;

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_log::JOURNAL_FILE;
 use weir_log::format::object::ObjectHeader;
+use weir_log::{JOURNAL_FILE, ObjectId};
 
 use crate::client::Life;
 use crate::dice::Dice;
@@ -128,6 +128,11 @@ async fn damage_object(life: &Rc<Life>, dice: &mut Dice) -> bool {
     }
     let prefix = format!("{}/log/", world.id.get());
     let Ok(listed) = world.bare_store.list(&prefix, None).await else { return false };
+    // An object whose PUT is not answered yet would be taken for another writer's.
+    let committed = life.volume.status().committed_sequence;
+    let sequence = |key: &str| ObjectId::parse_key(key).map_or(u64::MAX, |id| id.seq.0);
+    let mut listed = listed;
+    listed.retain(|object| sequence(&object.key) <= committed);
     if listed.is_empty() {
         return false;
     }

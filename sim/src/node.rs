@@ -18,7 +18,7 @@ use crate::dice::Dice;
 use crate::env::env;
 use crate::nemesis::{self, DIRECTORY};
 use crate::oracle::{Observation, Point};
-use crate::profile::{DiskTrouble, End};
+use crate::profile::End;
 use crate::world::World;
 
 /// Openings tried before that is a violation; most of them crash on purpose.
@@ -57,7 +57,7 @@ struct Opened {
 
 impl Node {
     pub(crate) fn new(world: Rc<World>, seed: u64) -> Self {
-        let pending = world.oracle.borrow().after_kill();
+        let pending = Point::ALL;
         Self {
             world,
             dice: Dice::new(seed, 3),
@@ -97,17 +97,13 @@ impl Node {
     }
 
     fn draw_end(&mut self) -> End {
-        let end = self.world.profile.draw_end(&mut self.dice);
-        // Nobody knows what a page cache holds after a failed sync; the host restarts.
-        let sync_trouble = self.world.profile.trouble == DiskTrouble::Sync;
-        if sync_trouble && end == End::Kill { End::Power } else { end }
+        self.world.profile.draw_end(&mut self.dice)
     }
 
     async fn create(&mut self) -> Result<(), Stop> {
         let tasks = Rc::new(LocalSet::new());
         let world = &self.world;
-        let env =
-            env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
+        let env = env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
         let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
         let size = world.profile.volume_bytes;
         let created = weir_log::catalog::create(&world.store, &env, &name, size);
@@ -226,7 +222,8 @@ impl Node {
     }
 
     fn opened(&mut self, report: &OpenReport) -> Result<(), Stop> {
-        self.world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
+        self.world
+            .note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
         let mut events = self.world.events.borrow_mut();
         events.count("recovery: writes replayed", report.replayed_writes);
         events.count("recovery: void objects", report.void_objects);
@@ -340,7 +337,7 @@ impl Node {
         let mut oracle = self.world.oracle.borrow_mut();
         let asked = self.pending.through;
         let judged = oracle.recovered(self.pending, self.causal, seen);
-        self.pending = oracle.after_kill();
+        self.pending = Point::ALL;
         drop(oracle);
         self.causal = true;
         let Some(recovery) = self.world.check(judged) else { return Err(Stop) };
@@ -382,6 +379,7 @@ impl Node {
             // An outage, a full disk or failing reads may last longer than that.
             self.world.note("store calmed to see progress", [0; 3]);
             life.calm.set(true);
+            self.world.heal_object();
             self.world.calm_store();
             self.world.calm_disk();
             if timeout(HANG, life.until_target()).await.is_err() {
@@ -418,25 +416,18 @@ impl Node {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, u64::from(busy), 0]);
         let closed = timeout(HANG, life.volume.close()).await;
-        let mut oracle = self.world.oracle.borrow_mut();
-        let now = oracle.tick();
+        let now = self.world.oracle.borrow_mut().tick();
         match closed {
-            Err(_) => {
-                drop(oracle);
-                return self.violate("closing hangs");
-            }
+            Err(_) => return self.violate("closing hangs"),
             Ok(Ok(Closed::Clean)) => {
-                oracle.end_remote_flush(now);
-                drop(oracle);
+                self.world.oracle.borrow_mut().end_remote_flush(now);
                 self.world.note("closed: clean", [0; 3]);
             }
             Ok(Ok(Closed::LocalOnly)) => {
-                oracle.end_flush(now);
-                drop(oracle);
+                self.world.oracle.borrow_mut().end_flush(now);
                 self.world.note("closed: rest in the journal", [0; 3]);
             }
             Ok(Err(error)) => {
-                drop(oracle);
                 self.world.note("close failed", [0; 3]);
                 let excused = error.kind() == ErrorKind::Poisoned && life.disk_failed.get();
                 if !excused {
@@ -457,6 +448,7 @@ impl Node {
         let mut stopped = Box::pin(stopped);
         if timeout(HANG, &mut stopped).await.is_err() {
             life.calm.set(true);
+            self.world.heal_object();
             self.world.calm_store();
             self.world.calm_disk();
             if timeout(HANG, stopped).await.is_err() {
@@ -479,7 +471,13 @@ impl Node {
         if matches!(end, End::DiskLoss | End::Move) {
             self.must_be_held |= !life.closing.get();
         }
-        self.crash(if life.closing.get() { End::Kill } else { end });
+        let sync_failed = self.world.sync_failed.get().is_some();
+        self.crash(match end {
+            // Nobody knows what a page cache holds after a failed sync; the host restarts.
+            End::Kill | End::Close if sync_failed => End::Power,
+            End::Close => End::Kill,
+            _ => end,
+        });
         // The process is gone; its tasks cannot notice.
         drop(life);
         drop(tasks);
@@ -512,7 +510,12 @@ impl Node {
                 self.foreign = true;
             }
             End::Move => {
-                world.disk().crash_process();
+                // As above: a host whose sync failed restarts before anybody looks at its disk again.
+                if world.sync_failed.get().is_some() {
+                    world.disk().crash_power();
+                } else {
+                    world.disk().crash_process();
+                }
                 world.host.set(1 - world.host.get());
                 self.foreign = true;
             }

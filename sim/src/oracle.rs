@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_device::{Extent, ExtentState};
 
 use self::matching::{Run, match_segment};
-use crate::content::{Pattern, WriteId};
+use crate::content::{Pattern, WriteId, fill};
 
 /// A point in the order of events.
 pub(crate) type Moment = u64;
@@ -45,7 +45,7 @@ pub(crate) struct Item {
     pub(crate) id: WriteId,
     /// Higher is later, whatever the moments say: it was seen to win.
     rank: u32,
-    /// It was seen, but so may another tied write of this rank, of the same bytes: neither is later.
+    /// It was seen, or another tied write of the same bytes: neither is known to be later.
     tied: bool,
 }
 
@@ -54,6 +54,14 @@ struct Segment {
     items: Vec<Item>,
     /// Only writes issued from here on supersede: what was there before could not be read.
     loose_before: Moment,
+}
+
+/// The latest applied writes of a segment: the highest rank, and the newest issue among those of that rank.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bar {
+    rank: u32,
+    issued: Moment,
+    tied_issued: Moment,
 }
 
 /// As of when writes are certainly applied.
@@ -66,6 +74,9 @@ pub(crate) struct Point {
 }
 
 impl Point {
+    /// Everything that was answered is certain.
+    pub(crate) const ALL: Self = Self { through: Moment::MAX, fua: true };
+
     pub(crate) fn at(through: Moment) -> Self {
         Self { through, fua: false }
     }
@@ -94,6 +105,8 @@ pub(crate) struct Oracle {
     writes: Vec<Write>,
     segments: BTreeMap<u64, Segment>,
     flushed: Moment,
+    /// When the last recovery was judged.
+    recovered_at: Moment,
     remote: Moment,
     readers: BTreeSet<Moment>,
 }
@@ -105,7 +118,7 @@ impl Oracle {
             offset: 0,
             len: size,
             issued: 0,
-            acked: Some(0),
+            acked: Some(1),
             fua: false,
         };
         let items = vec![Item { id: WriteId(0), rank: 0, tied: false }];
@@ -115,6 +128,7 @@ impl Oracle {
             writes: vec![blank],
             segments: BTreeMap::from([(0, Segment { items, loose_before: 0 })]),
             flushed: 0,
+            recovered_at: 0,
             remote: 0,
             readers: BTreeSet::new(),
         }
@@ -124,7 +138,6 @@ impl Oracle {
         self.now += 1;
         self.now
     }
-
 
     pub(crate) fn write(&self, id: WriteId) -> &Write {
         &self.writes[id.0 as usize]
@@ -221,20 +234,41 @@ impl Oracle {
         self.write(earlier.id).acked.is_some_and(|acked| acked <= self.write(later.id).issued)
     }
 
-    fn is_superseded(&self, item: Item, segment: &Segment, point: Point) -> bool {
-        segment.items.iter().any(|other| {
-            other.id != item.id
-                && self.write(other.id).issued >= segment.loose_before
-                && self.is_applied(other.id, point)
-                && self.is_later(*other, item)
-        })
+    /// What a write of the segment has to reach to show as of `point`.
+    fn bar(&self, segment: &Segment, point: Point) -> Bar {
+        let mut bar = Bar::default();
+        for item in &segment.items {
+            let write = self.write(item.id);
+            if write.issued < segment.loose_before || !self.is_applied(item.id, point) {
+                continue;
+            }
+            if item.rank > bar.rank {
+                bar = Bar { rank: item.rank, ..Bar::default() };
+            }
+            if item.rank == bar.rank {
+                let newest = if item.tied { &mut bar.tied_issued } else { &mut bar.issued };
+                *newest = (*newest).max(write.issued);
+            }
+        }
+        bar
+    }
+
+    /// Whether an applied write is later than `item`: see [`Oracle::is_later`].
+    fn is_superseded(&self, item: Item, bar: &Bar) -> bool {
+        if item.rank != bar.rank {
+            return item.rank < bar.rank;
+        }
+        let issued = if item.tied { bar.issued } else { bar.issued.max(bar.tied_issued) };
+        // A write is answered after it was issued, so it never supersedes itself.
+        self.write(item.id).acked.is_some_and(|acked| acked <= issued)
     }
 
     /// What may show in a segment as of `point`, newest first.
     fn allowed(&self, segment: &Segment, point: Point, into: &mut Vec<Item>) {
         into.clear();
+        let bar = self.bar(segment, point);
         let items = segment.items.iter().rev();
-        into.extend(items.filter(|item| !self.is_superseded(**item, segment, point)));
+        into.extend(items.filter(|item| !self.is_superseded(**item, &bar)));
     }
 
     /// A read is issued.
@@ -281,19 +315,13 @@ impl Oracle {
         }
         for (start, winner) in settled {
             let segment = self.segments.get_mut(&start).expect("segments are cut by writes only");
-            put_on_top(segment, &[winner]);
+            put_on_top(segment, winner);
         }
         Ok(())
     }
 
     /// Whether some byte of a range may be of a write issued before `moment`, as of `point`.
-    pub(crate) fn may_be_older(
-        &self,
-        point: Point,
-        offset: u64,
-        len: u64,
-        moment: Moment,
-    ) -> bool {
+    pub(crate) fn may_be_older(&self, point: Point, offset: u64, len: u64, moment: Moment) -> bool {
         let mut allowed = Vec::new();
         self.touching(offset, offset + len).any(|(_, _, segment)| {
             self.allowed(segment, point, &mut allowed);
@@ -301,7 +329,9 @@ impl Oracle {
         })
     }
 
-    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes.
+    /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether
+    /// a zeroing from
+    /// before the last recovery was lost cannot be seen in bytes: it excuses a hole.
     pub(crate) fn check_extents(
         &self,
         begun: Moment,
@@ -317,9 +347,13 @@ impl Oracle {
                 ExtentState::Zero => &[Pattern::Zero, Pattern::Hole],
                 ExtentState::Hole => &[Pattern::Hole],
             };
-            for (start, _, segment) in self.touching(at, end) {
+            for (start, segment_end, segment) in self.touching(at, end) {
                 self.allowed(segment, Point::at(begun), &mut allowed);
-                let fits = |item: &Item| wanted.contains(&self.write(item.id).pattern);
+                let (from, to) = (start.max(at), segment_end.min(end));
+                let fits = |item: &Item| {
+                    wanted.contains(&self.write(item.id).pattern)
+                        || self.happens_to_be_zero(item.id, from, to)
+                };
                 if !wanted.is_empty() && !allowed.iter().any(fits) {
                     let state = extent.state;
                     let list = self.describe(&allowed);
@@ -332,6 +366,17 @@ impl Oracle {
             at = end;
         }
         Ok(())
+    }
+
+    /// Whether the few bytes `from..to` of a write are zeroes by chance, so that a recovery may have taken them for it.
+    fn happens_to_be_zero(&self, id: WriteId, from: u64, to: u64) -> bool {
+        let mut bytes = [0xff; 8];
+        let Some(bytes) = usize::try_from(to - from).ok().and_then(|len| bytes.get_mut(..len))
+        else {
+            return false;
+        };
+        fill(id, self.write(id).pattern, from, bytes);
+        bytes.iter().all(|byte| *byte == 0)
     }
 
     /// Judges what recovery shows after everything beyond `point` was at stake, and makes it definite.
@@ -353,16 +398,13 @@ impl Oracle {
         let mut recovery = Recovery { through: point.through, ..Recovery::default() };
         self.settle(&runs, now, &mut recovery);
         self.flushed = now;
+        self.recovered_at = now;
         self.prune();
         Ok(recovery)
     }
 
     /// Matches every readable byte with what may show there; also the issue of the newest write that certainly shows.
-    fn match_all(
-        &self,
-        point: Point,
-        seen: &Observation,
-    ) -> Result<(Vec<Run>, Moment), Violation> {
+    fn match_all(&self, point: Point, seen: &Observation) -> Result<(Vec<Run>, Moment), Violation> {
         let (mut runs, mut allowed) = (Vec::new(), Vec::new());
         let mut unreadable = seen.unreadable.iter().copied().peekable();
         for (start, end, segment) in self.touching(0, self.size) {
@@ -405,7 +447,10 @@ impl Oracle {
                     let shown = |top: &Item| top.id == item.id || !self.is_later(*item, *top);
                     run.items.iter().any(shown)
                 });
-                put_on_top(&mut kept, &run.items);
+                match &run.items[..] {
+                    [only] => put_on_top(&mut kept, *only),
+                    tied => self.tie(&mut kept, tied, now),
+                }
             }
             if last.is_some_and(|at| self.segments[&at] == kept) {
                 continue;
@@ -424,14 +469,28 @@ impl Oracle {
         }
     }
 
+    /// One of `seen` shows, and they cannot be told apart: none of them is later than another from here on.
+    fn tie(&self, segment: &mut Segment, seen: &[Item], now: Moment) {
+        let is_seen = |item: &Item| seen.iter().any(|other| other.id == item.id);
+        let mut hidden = segment.items.iter().filter(|item| !is_seen(item));
+        let ranked = seen.iter().any(|item| item.rank != seen[0].rank);
+        if ranked || hidden.any(|later| seen.iter().any(|item| self.is_later(*later, *item))) {
+            // If it is the older one that shows, what is above it is gone; if not, it is not.
+            segment.loose_before = now;
+        }
+        for item in segment.items.iter_mut().filter(|item| is_seen(item)) {
+            item.tied = true;
+        }
+    }
+
     /// Forgets what can never show again, whatever crashes.
     fn prune(&mut self) {
         let oldest_reader = self.readers.first().copied().unwrap_or(Moment::MAX);
         let point = Point::at(self.remote.min(oldest_reader));
         let mut segments = std::mem::take(&mut self.segments);
         for segment in segments.values_mut() {
-            let before = segment.clone();
-            segment.items.retain(|item| !self.is_superseded(*item, &before, point));
+            let bar = self.bar(segment, point);
+            segment.items.retain(|item| !self.is_superseded(*item, &bar));
         }
         self.segments = segments;
     }
@@ -492,16 +551,15 @@ pub(crate) struct Recovery {
     pub(crate) unanswered_kept: u64,
 }
 
-/// One of `winners` was seen: all that are not among them are older.
-fn put_on_top(segment: &mut Segment, winners: &[Item]) {
-    let wins = |item: &Item| winners.iter().any(|winner| winner.id == item.id);
-    if segment.items.iter().all(|item| wins(item) && winners.len() == 1) {
+/// `winner` was seen: all others are older.
+fn put_on_top(segment: &mut Segment, winner: Item) {
+    if segment.items.iter().all(|item| item.id == winner.id) {
         return;
     }
     let top = segment.items.iter().map(|item| item.rank).max().unwrap_or(0);
-    for item in segment.items.iter_mut().filter(|item| wins(item)) {
+    for item in segment.items.iter_mut().filter(|item| item.id == winner.id) {
         item.rank = top + 1;
-        item.tied = winners.len() > 1;
+        item.tied = false;
     }
 }
 

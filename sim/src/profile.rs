@@ -179,7 +179,9 @@ fn plan(dice: &mut Dice) -> FaultPlan {
     if level == 0 {
         return plan;
     }
-    let mut chance = |percent| if dice.percent(60) { Chance::percent(percent) } else { Chance::NEVER };
+    let mut chance = |percent| {
+        if dice.percent(60) { Chance::percent(percent) } else { Chance::NEVER }
+    };
     let faults = OperationFaults {
         server_error: chance(level),
         throttled: chance(level / 2),
@@ -195,5 +197,9 @@ fn plan(dice: &mut Dice) -> FaultPlan {
     plan.late_put = chance(level * 3);
     plan.short_body = chance(level);
     plan.flipped_bit = chance(1);
+    if dice.percent(10) {
+        // Retried for a minute, a read still succeeds; believed three times, it does not.
+        plan.short_body = Chance::percent(30);
+    }
     plan
 }

@@ -1,18 +1,25 @@
 //! What outlives the node: store, disks, oracle, and what is known of the faults in force.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_device::{DeviceError, ErrorKind, VolumeId};
 use weir_disk::sim::SimDisk;
-use weir_store::{Fault, Faults, Store};
+use weir_store::{Fault, FaultCounts, Faults, Store};
 
 use crate::dice::Dice;
 use crate::events::Events;
 use crate::oracle::{Moment, Oracle, Point, Violation};
 use crate::profile::Profile;
+
+/// Key of an object that is damaged or hidden, and the ranges it holds as offset and length.
+pub(crate) type Damaged = (String, Vec<(u64, u64)>);
+
+/// How long a fetch that a read joins may have been under way: three attempts of two slow GETs.
+const JOINED_FETCH_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// The world of one seed.
 pub(crate) struct World {
@@ -32,11 +39,13 @@ pub(crate) struct World {
     /// When the store last failed or swallowed everything.
     outage_seen: Cell<Option<Instant>>,
     /// Ranges held by an object that is damaged or hidden, and its key.
-    pub(crate) damaged: RefCell<Option<(String, Vec<(u64, u64)>)>>,
+    pub(crate) damaged: RefCell<Option<Damaged>>,
     /// When a byte of the journal rotted: writes issued before may be unreadable.
     pub(crate) rotted: Cell<Option<Moment>>,
     /// A sync failed: what was written before may be gone from the disk, though it was answered.
     pub(crate) sync_failed: Cell<Option<Moment>>,
+    /// Faults at the begin of late reads.
+    faults_seen: RefCell<VecDeque<(Instant, FaultsBefore)>>,
     /// The disk fails reads by chance.
     pub(crate) reads_fail: Cell<bool>,
 }
@@ -68,6 +77,7 @@ impl World {
             damaged: RefCell::new(None),
             rotted: Cell::new(None),
             sync_failed: Cell::new(None),
+            faults_seen: RefCell::default(),
             reads_fail: Cell::new(false),
             profile,
         })
@@ -130,9 +140,17 @@ impl World {
         self.outage_seen.get().is_some_and(|seen| seen + before >= since)
     }
 
-    /// Bits that GETs have returned wrong so far.
-    pub(crate) fn flips(&self) -> u64 {
-        self.faults.counts().of(Fault::FlippedBit)
+    /// Faults so far, for a read that begins now. A fetch that it joins may have begun a while ago.
+    pub(crate) fn faults_before_read(&self) -> FaultsBefore {
+        let (now, counts) = (Instant::now(), self.faults.counts());
+        let mut seen = self.faults_seen.borrow_mut();
+        while seen.len() > 1 && seen[1].0 + JOINED_FETCH_AGE_MAX < now {
+            seen.pop_front();
+        }
+        if seen.back().is_none_or(|(at, _)| *at < now) {
+            seen.push_back((now, FaultsBefore::of(&counts)));
+        }
+        seen.front().map_or_else(|| FaultsBefore::of(&counts), |(_, before)| *before)
     }
 
     /// The chance faults of the profile, no outage.
@@ -175,6 +193,7 @@ impl World {
     /// Whether a read of a range may fail with `error`, after what was done to disk and store.
     pub(crate) fn excuses_read(&self, read: &FailedRead, error: &DeviceError) -> bool {
         let end = read.offset + read.len;
+        let now = FaultsBefore::of(&self.faults.counts());
         match error.kind() {
             ErrorKind::Corrupt => {
                 let damaged = self.damaged.borrow();
@@ -186,13 +205,32 @@ impl World {
                     oracle.may_be_older(read.point, read.offset, read.len, moment)
                 });
                 // A frame is fetched three times before it counts as damaged.
-                damaged || rotten || self.flips() >= read.flips_before + 3
+                damaged || rotten || now.flips >= read.faults_before.flips + 3
             }
             ErrorKind::Unavailable => {
-                self.outage_since(read.started, read.deadline) || self.reads_fail.get()
+                // Nothing but bad luck: a dozen attempts in a row that failed by chance.
+                let unlucky = now.failures >= read.faults_before.failures + 12;
+                unlucky || self.outage_since(read.started, read.deadline) || self.reads_fail.get()
             }
             _ => false,
         }
+    }
+}
+
+/// Counts of faults that can make a read fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FaultsBefore {
+    /// Wrong bits in bodies.
+    flips: u64,
+    /// GETs that returned an error or too little.
+    failures: u64,
+}
+
+impl FaultsBefore {
+    fn of(counts: &FaultCounts) -> Self {
+        let failing = [Fault::ServerError, Fault::Throttled, Fault::TimedOut, Fault::ShortBody];
+        let failures = failing.into_iter().map(|fault| counts.of(fault)).sum();
+        Self { flips: counts.of(Fault::FlippedBit), failures }
     }
 }
 
@@ -201,7 +239,7 @@ pub(crate) struct FailedRead {
     /// As of when writes are certainly applied.
     pub(crate) point: Point,
     pub(crate) started: Instant,
-    pub(crate) flips_before: u64,
+    pub(crate) faults_before: FaultsBefore,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) deadline: Duration,

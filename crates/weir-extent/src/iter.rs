@@ -1,7 +1,7 @@
 //! Reading the map: one descent per cell, a cursor inside lists.
 
 use crate::ExtentMap;
-use crate::bits::{low32, size};
+use crate::bits::{low32, size, wide};
 use crate::cell::{Site, inline_extent};
 use crate::limits::{
     ADDRESS_END, BLOCK_BYTES, DIRECTORY_SLOTS, PIECE_BYTES, REGION_BLOCKS, REGION_BYTES,
@@ -10,7 +10,7 @@ use crate::limits::{
 use crate::list::List;
 use crate::mapping::Mapping;
 use crate::root::{Found, Kind};
-use crate::slot::{Cell, Piece, Slot};
+use crate::slot::{Cell, Piece, Slot, Upper};
 
 /// What a descent to an offset meets.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +89,31 @@ impl ExtentMap {
         }
     }
 
+    /// Where a walk that met a gap goes on: past the empty slots that follow, without a descent
+    /// for each of them.
+    fn skip_gaps(&self, offset: u64) -> u64 {
+        if !offset.is_multiple_of(REGION_BYTES) {
+            return offset;
+        }
+        let Found::Entry(at) = self.root.find(offset / TABLE_BYTES) else { return offset };
+        let Kind::Table(slots) = &self.root.entries[at].kind else { return offset };
+        let piece = size(offset / PIECE_BYTES) % TABLE_SLOTS;
+        match slots[piece].piece() {
+            Piece::Uniform(None) => {
+                let empty = slots[piece..].iter().take_while(|slot| slot.clean() == Upper::EMPTY);
+                offset - offset % PIECE_BYTES + wide(empty.count()) * PIECE_BYTES
+            }
+            Piece::Uniform(Some(_)) => offset,
+            Piece::Directory(node) => {
+                let region = size(offset / REGION_BYTES) % DIRECTORY_SLOTS;
+                let slots = self.pools.directories.node(node).as_chunks::<2>().0;
+                let slots = &slots[region..DIRECTORY_SLOTS];
+                let empty = slots.iter().take_while(|slot| **slot == [0, 0]);
+                offset + wide(empty.count()) * REGION_BYTES
+            }
+        }
+    }
+
     /// What holds `offset`: the stored extent from `offset` on. It ends at a region border at the
     /// latest where the map has any detail; [`Self::iter_range`] joins across such borders.
     #[inline]
@@ -158,6 +183,7 @@ impl Extents<'_> {
                 continue;
             }
             match self.map.descend(self.at) {
+                Met::Gap(end) if end < self.end => self.at = self.map.skip_gaps(end),
                 Met::Gap(end) => self.at = end,
                 Met::One(mapping) => {
                     let mapping = mapping.clip(self.at, self.end);

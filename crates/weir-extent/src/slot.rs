@@ -118,7 +118,7 @@ impl Slot {
         }
     }
 
-    /// The same slot after its node moved.
+    /// The same slot after its node moved. Everything rests on this: it is checked in release.
     pub(crate) fn moved(self, from: u32, to: u32) -> Self {
         assert!(low32(self.0) == from, "a moved node's owner must point at it");
         Self((self.0 & !0xffff_ffff) | u64::from(to))

@@ -15,7 +15,7 @@ use crate::journal::Inner;
 pub(crate) async fn flush(inner: &Rc<Inner>) -> Result<(), JournalError> {
     let target = inner.state.borrow().acked_through;
     loop {
-        let progress = inner.progress.notified();
+        let flushed = inner.flushed.notified();
         inner.check_poison()?;
         {
             let mut state = inner.state.borrow_mut();
@@ -25,7 +25,7 @@ pub(crate) async fn flush(inner: &Rc<Inner>) -> Result<(), JournalError> {
             state.flush_wanted = state.flush_wanted.max(target);
         }
         inner.flush_work.notify_one();
-        progress.await;
+        flushed.await;
     }
 }
 
@@ -63,6 +63,6 @@ pub(crate) async fn sync_now(inner: &Rc<Inner>) -> Result<(), JournalError> {
         }
         Err(cause) => inner.poison(cause),
     }
-    inner.progress.notify_waiters();
+    inner.flushed.notify_waiters();
     inner.check_poison()
 }

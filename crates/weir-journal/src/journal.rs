@@ -137,7 +137,9 @@ pub(crate) struct Inner {
     pub(crate) flush_work: Notify,
     /// The segment list may have to change, or the end.
     pub(crate) ring_work: Notify,
-    /// Anything that somebody may wait for has happened.
+    /// A sync has ended, or the journal is poisoned.
+    pub(crate) flushed: Notify,
+    /// Anything else that somebody may wait for has happened.
     pub(crate) progress: Notify,
 }
 
@@ -150,6 +152,7 @@ impl Inner {
         self.work.notify_waiters();
         self.flush_work.notify_one();
         self.ring_work.notify_one();
+        self.flushed.notify_waiters();
         self.progress.notify_waiters();
     }
 
@@ -234,6 +237,7 @@ impl Journal {
             work: Notify::new(),
             flush_work: Notify::new(),
             ring_work: Notify::new(),
+            flushed: Notify::new(),
             progress: Notify::new(),
         };
         Self { handle: Rc::new(Handle { inner: Rc::new(inner) }) }
@@ -309,9 +313,7 @@ impl Journal {
             return Err(JournalError::Closed { file });
         }
         // What survived so far must not vanish under an epoch that builds on it.
-        if !weir_device::mutant("no_sync_at_begin") {
-            flush::sync_now(inner).await?;
-        }
+        flush::sync_now(inner).await?;
         let boot_id = inner.env.clock.boot_id();
         let drop_released = inner.state.borrow().ring.closing_plan();
         let superblock = inner.state.borrow_mut().begin_epoch(epoch, boot_id, &drop_released);
@@ -426,9 +428,9 @@ impl Journal {
     /// How full the ring is, from 0 to 1: what cannot be written over yet, in whole segments at its tail.
     #[must_use]
     pub fn fill(&self) -> f64 {
-        let status = self.status();
+        let state = self.inner().state.borrow();
         // Sizes of journals are far below 2^52 bytes.
-        let (used, capacity) = (status.bytes_used as f64, status.bytes_capacity as f64);
+        let (used, capacity) = (state.ring.used_bytes() as f64, state.ring.capacity_bytes() as f64);
         (used / capacity).min(1.0)
     }
 
@@ -454,8 +456,8 @@ impl Journal {
         }
     }
 
-    /// Takes no more appends, finishes and flushes the ones there are, and marks the file as closed cleanly. The
-    /// tasks of the journal have ended when this returns.
+    /// Takes no more appends, finishes and flushes the ones there are, and marks the file as closed cleanly. Appends
+    /// that wait for a full ring are refused. The tasks of the journal have ended when this returns.
     ///
     /// # Errors
     /// If the journal is or becomes poisoned.
@@ -472,7 +474,13 @@ impl Journal {
         if !opened {
             return inner.check_poison();
         }
-        wait_until(inner, |state| state.is_drained() || state.poisoned.is_some()).await;
+        let done =
+            |state: &State| state.is_drained() || state.is_stuck() || state.poisoned.is_some();
+        wait_until(inner, done).await;
+        if inner.state.borrow().is_stuck() {
+            let woken = inner.state.borrow_mut().refuse_waiting();
+            woken.into_iter().for_each(std::task::Waker::wake);
+        }
         let flushed = flush::flush(inner).await;
         inner.state.borrow_mut().phase = Phase::Stopping;
         inner.wake_all();
@@ -480,6 +488,21 @@ impl Journal {
         flushed?;
         let superblock = inner.state.borrow_mut().clean_superblock();
         prepare::write_superblock(inner, &superblock).await
+    }
+
+    /// Takes no more appends and refuses those that are not wholly in records yet: their volume failed, and releases
+    /// nothing any more that they could wait for. What is in records goes on to its end.
+    pub fn refuse_appends(&self) {
+        let inner = self.inner();
+        let woken = {
+            let mut state = inner.state.borrow_mut();
+            if state.phase == Phase::Open {
+                state.phase = Phase::Draining;
+            }
+            state.refuse_waiting()
+        };
+        woken.into_iter().for_each(std::task::Waker::wake);
+        inner.wake_all();
     }
 
     /// O(n) check of the accounting, for tests and the simulation.
@@ -526,6 +549,10 @@ impl Future for Append {
         if let Some(cause) = &state.poisoned {
             let file = Arc::clone(&self.inner.file_name);
             return Poll::Ready(Err(JournalError::Poisoned { file, cause: cause.clone() }));
+        }
+        if state.is_refused(ticket) {
+            let file = Arc::clone(&self.inner.file_name);
+            return Poll::Ready(Err(JournalError::Closed { file }));
         }
         state.wait_for(ticket, context.waker());
         Poll::Pending

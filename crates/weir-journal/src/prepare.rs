@@ -25,6 +25,8 @@ pub(crate) async fn preparer(inner: Rc<Inner>) {
             Step::Grow(physical) => grow(&inner, physical).await,
             Step::Publish(plan) => publish(&inner, plan).await,
         }
+        // Whoever closes the journal wants to know whether there is anything left to do.
+        inner.progress.notify_waiters();
     }
 }
 

@@ -149,6 +149,11 @@ impl Ring {
         self.start_of(self.head_segment + 1).0 - self.head.0
     }
 
+    /// Whether a record found no room, and no segment has come since.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.exhausted
+    }
+
     /// Enters the next segment, if one is listed. Otherwise remembers that the head cannot go on.
     pub(crate) fn advance(&mut self) -> bool {
         if self.head_segment < self.last_logical() {

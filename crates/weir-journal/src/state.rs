@@ -22,7 +22,7 @@ use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
 use crate::journal::JournalConfig;
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES_MIN};
 use crate::pieces::{PieceEntry, PieceTable, Resident};
-use crate::ring::{Plan, Ring};
+use crate::ring::{Plan, Ring, Step};
 
 /// Number of an append, in the order of calls; the first is 0.
 pub(crate) type Ticket = u64;
@@ -93,6 +93,8 @@ pub(crate) struct State {
     unwritten: usize,
     tickets_given: Ticket,
     tickets_done: Ticket,
+    /// Appends from here on were refused when the journal was closed.
+    refused_from: Option<Ticket>,
     wakers: VecDeque<Option<Waker>>,
 }
 
@@ -144,6 +146,7 @@ impl State {
             unwritten: 0,
             tickets_given: 0,
             tickets_done: 0,
+            refused_from: None,
             wakers: VecDeque::new(),
         }
     }
@@ -362,6 +365,24 @@ impl State {
     /// Whether nothing waits and nothing is in flight.
     pub(crate) fn is_drained(&self) -> bool {
         self.queue.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// Whether what waits cannot get into a record: nothing is in flight that could make room, and the ring has
+    /// nothing to do. Only the release of writes could help.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let waiting = !self.queue.is_empty() && self.in_flight.is_empty();
+        waiting && self.ring.is_exhausted() && self.ring.next_step() == Step::Idle
+    }
+
+    /// Refuses the appends that are not wholly in records, which are never answered otherwise; answers whom to wake.
+    pub(crate) fn refuse_waiting(&mut self) -> Vec<Waker> {
+        self.queue.clear();
+        self.refused_from = Some(self.tickets_in_records());
+        std::mem::take(&mut self.wakers).into_iter().flatten().collect()
+    }
+
+    pub(crate) fn is_refused(&self, ticket: Ticket) -> bool {
+        self.refused_from.is_some_and(|first| ticket >= first)
     }
 
     /// Refuses everything from here on (J4); answers whom to wake.

@@ -358,3 +358,39 @@ fn configurations_that_cannot_work_are_refused() {
         }
     });
 }
+
+#[test]
+fn an_interrupted_creation_is_told_apart_from_damage() {
+    run(async {
+        for seed in 0..20 {
+            let disk = SimDisk::new(seed, Default::default());
+            let env = env_of(&disk);
+            let patience = std::time::Duration::from_millis(1 + seed);
+            let directory = disk.directory();
+            let create = Journal::create(&directory, NAME, IDENTITY, config(), &env);
+            let finished = tokio::time::timeout(patience, create).await.is_ok();
+            disk.crash_power();
+            match try_recover(&disk, config(), AcceptLoss::No).await {
+                Ok(recovered) => assert!(recovered.pieces.is_empty()),
+                Err(error) => {
+                    assert!(!finished, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn the_tasks_end_with_the_last_handle() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = ten_records(&disk).await;
+        let ear = listen(&journal);
+        drop(journal.append(0, Payload::Zero, 1));
+        drop(journal);
+        milliseconds(100).await;
+        assert_eq!(ear.pieces.borrow().len(), 1, "what was appended is carried out");
+        assert_eq!(std::rc::Rc::strong_count(&ear), 1, "nothing holds on to the journal");
+    });
+}

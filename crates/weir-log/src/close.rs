@@ -123,6 +123,13 @@ impl LogVolume {
 
     async fn hand_over(&self) -> Result<(), DeviceError> {
         let shared = &self.shared;
+        // A write that was taken before may be answered yet; it must not miss the last object.
+        shared
+            .wait_for(|state| match &state.failure {
+                Some(failure) => Some(Err(failure.clone())),
+                None => (shared.appends.get() == 0).then_some(Ok(())),
+            })
+            .await?;
         self.flush_remote().await?;
         settle(shared).await?;
         let newest = {

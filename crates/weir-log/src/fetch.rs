@@ -24,7 +24,7 @@ use crate::volume::Shared;
 const FRAME_TABLES_MAX: usize = 4096;
 
 /// Times that a body which fails its checksum is fetched again: it may have been damaged on the way only.
-const CORRUPT_ATTEMPTS_MAX: u32 = 3;
+const CORRUPT_ATTEMPTS_MAX: u32 = 5;
 
 /// Where the frames of one object are.
 #[derive(Debug)]

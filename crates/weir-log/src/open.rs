@@ -369,6 +369,7 @@ fn shared_of(
         progress: Notify::new(),
         stopped: Cell::new(false),
         closing: Cell::new(false),
+        appends: Cell::new(0),
         _lock: lock,
     })
 }

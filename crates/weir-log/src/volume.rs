@@ -133,6 +133,8 @@ pub(crate) struct Shared {
     pub(crate) stopped: Cell<bool>,
     /// No write is taken any more: the volume is being handed over.
     pub(crate) closing: Cell<bool>,
+    /// Writes that were taken and are not answered yet.
+    pub(crate) appends: Cell<u64>,
     /// Keeps other openings of this host away for as long as anything of this one runs.
     pub(crate) _lock: LockGuard,
 }
@@ -147,6 +149,8 @@ impl Shared {
             state.failure = Some(error);
         }
         drop(state);
+        // Nothing is committed any more, so nobody may wait for space in the journal.
+        self.journal.refuse_appends();
         self.wake_all();
     }
 
@@ -159,6 +163,13 @@ impl Shared {
     pub(crate) fn check_stopped(&self) -> Result<(), DeviceError> {
         if self.stopped.get() {
             return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed"));
+        }
+        Ok(())
+    }
+
+    fn check_not_closing(&self) -> Result<(), DeviceError> {
+        if self.closing.get() {
+            return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is being closed"));
         }
         Ok(())
     }
@@ -196,6 +207,25 @@ impl Shared {
             let span = 100 - THROTTLE_FROM_PERCENT;
             let delay_us = THROTTLE_DELAY_MAX_MS * 1000 * over * over / (span * span);
             tokio::time::sleep(Duration::from_micros(delay_us)).await;
+        }
+    }
+}
+
+/// A write that was taken and is not answered yet.
+struct AppendCount<'a>(&'a Shared);
+
+impl<'a> AppendCount<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.appends.set(shared.appends.get() + 1);
+        Self(shared)
+    }
+}
+
+impl Drop for AppendCount<'_> {
+    fn drop(&mut self) {
+        self.0.appends.set(self.0.appends.get() - 1);
+        if self.0.closing.get() {
+            self.0.progress.notify_waiters();
         }
     }
 }
@@ -270,13 +300,16 @@ impl LogVolume {
         fua: bool,
     ) -> Result<(), DeviceError> {
         self.shared.check_failure()?;
-        if self.shared.closing.get() {
-            return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is being closed"));
-        }
+        self.shared.check_not_closing()?;
+        let _counted = AppendCount::new(&self.shared);
         if len > 0 {
             self.shared.throttle().await;
-            let appended = self.shared.journal.append(offset, payload, len).await;
-            appended.map_err(LogError::Journal)?;
+            self.shared.check_not_closing()?;
+            if let Err(error) = self.shared.journal.append(offset, payload, len).await {
+                // A volume that failed refuses what waits in its journal: the failure is the reason, not the refusal.
+                self.shared.check_failure()?;
+                return Err(LogError::Journal(error).into());
+            }
         }
         if fua {
             self.shared.journal.flush().await.map_err(LogError::Journal)?;

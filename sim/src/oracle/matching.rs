@@ -16,7 +16,7 @@ pub(super) fn shows(id: WriteId, pattern: Pattern, at: u64, bytes: &[u8]) -> boo
     matching_len(id, pattern, at, bytes) == bytes.len()
 }
 
-/// Cuts `bytes`, which stand at `start`, into runs of the `allowed` writes; the first byte that is of none is the error.
+/// Cuts `bytes`, which stand at `start`, into runs of the `allowed` writes; the first byte of none is the error.
 ///
 /// A segment shows one write as a rule. After a crash a write in flight may show in part, so what does not match as a
 /// whole is matched piece by piece, the longest match first.

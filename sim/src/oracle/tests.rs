@@ -1,7 +1,6 @@
 //! The oracle, tested with histories whose verdict is plain.
 
 use super::*;
-use crate::content::fill;
 
 const SIZE: u64 = 64;
 
@@ -14,7 +13,8 @@ impl Disk {
 
     fn apply(&mut self, oracle: &Oracle, id: WriteId) {
         let write = oracle.write(id);
-        let (from, to) = (write.offset as usize, (write.offset + write.len) as usize);
+        let index = |offset: u64| usize::try_from(offset).expect("a small disk");
+        let (from, to) = (index(write.offset), index(write.offset + write.len));
         fill(id, write.pattern, write.offset, &mut self.0[from..to]);
     }
 

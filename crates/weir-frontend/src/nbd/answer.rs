@@ -46,3 +46,42 @@ pub(super) fn extent_statuses(extents: &[Extent], length: u64) -> Option<Vec<Ext
     }
     (!statuses.is_empty()).then_some(statuses)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(len: u64, state: ExtentState) -> Extent {
+        Extent { len, state }
+    }
+
+    fn status(length: u64, flags: u64) -> ExtentStatus {
+        ExtentStatus { length, flags }
+    }
+
+    #[test]
+    fn each_state_has_its_flags() {
+        let extents = [
+            extent(1, ExtentState::Data),
+            extent(2, ExtentState::Zero),
+            extent(3, ExtentState::Hole),
+        ];
+        let expected = vec![status(1, 0), status(2, 2), status(3, 3)];
+        assert_eq!(extent_statuses(&extents, 6), Some(expected));
+    }
+
+    #[test]
+    fn extents_never_reach_beyond_the_range_asked_for() {
+        let extents = [extent(10, ExtentState::Data), extent(u64::MAX, ExtentState::Hole)];
+        let expected = vec![status(10, 0), status(5, 3)];
+        assert_eq!(extent_statuses(&extents, 15), Some(expected));
+        assert_eq!(extent_statuses(&extents, 10), Some(vec![status(10, 0)]));
+        assert_eq!(extent_statuses(&extents, 4), Some(vec![status(4, 0)]));
+    }
+
+    #[test]
+    fn nothing_reported_is_no_answer() {
+        assert_eq!(extent_statuses(&[], 4), None);
+        assert_eq!(extent_statuses(&[extent(0, ExtentState::Data)], 4), None);
+    }
+}

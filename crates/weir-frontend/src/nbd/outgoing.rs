@@ -155,6 +155,9 @@ mod tests {
     }
 
     proptest! {
+        // Each case moves hundreds of kilobytes.
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
         #[test]
         fn replies_leave_whole_and_in_order_however_the_socket_takes_them(
             steps in proptest::collection::vec(

@@ -58,3 +58,51 @@ impl Window {
         self.end += bytes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        // Each case moves megabytes.
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        /// Bytes come out as they went in, while no more than a request that is not whole is left before each receive.
+        #[test]
+        fn bytes_come_out_as_they_went_in(
+            steps in proptest::collection::vec((1..WINDOW_BYTES, 0..DIRECT_BYTES_MIN + 32), 1..12),
+        ) {
+            let (mut window, mut model, mut next) = (Window::new(), VecDeque::new(), 0_u8);
+            for (bytes_max, left) in steps {
+                let space = window.space(bytes_max);
+                prop_assert!(!space.is_empty() && space.len() <= bytes_max);
+                for byte in &mut *space {
+                    *byte = next;
+                    model.push_back(next);
+                    next = next.wrapping_mul(5).wrapping_add(13);
+                }
+                let received = space.len();
+                window.received(received);
+                prop_assert!(window.unread().iter().eq(&model));
+                let taken = model.len().saturating_sub(left);
+                window.consume(taken);
+                model.drain(..taken);
+            }
+            prop_assert!(window.unread().iter().eq(&model));
+        }
+    }
+
+    #[test]
+    fn there_is_always_room_beside_a_request_that_is_not_whole() {
+        let mut window = Window::new();
+        let received = window.space(usize::MAX).len();
+        window.received(received);
+        window.consume(received - DIRECT_BYTES_MIN - 31);
+        assert!(window.space(usize::MAX).len() >= TAIL_BYTES_MIN);
+        assert_eq!(window.unread().len(), DIRECT_BYTES_MIN + 31);
+    }
+}

@@ -14,7 +14,7 @@ use crate::commit::PlacedPiece;
 use crate::error::JournalError;
 use crate::format::record::PieceKind;
 use crate::format::superblock::{SLOT_OFFSETS, Superblock};
-use crate::format::{DecodeError, to_u64};
+use crate::format::{DecodeError, to_u64, to_usize};
 use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
 use crate::journal::{Journal, JournalConfig};
 use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START};
@@ -213,6 +213,11 @@ pub(crate) async fn recover(
             found: identity.volume,
         });
     }
+    if superblock.epoch == Epoch(0) {
+        // Made by an opening that was interrupted: a superblock that only the cache holds must not become the name of
+        // a holder, or it would be missed after a loss of power.
+        file.sync().await?;
+    }
     restore_length(&file, &file_name, &mut superblock, accept).await?;
     let ring = Ring::new(
         superblock.segment_bytes,
@@ -255,15 +260,16 @@ async fn read_superblock(
     file: &File,
     file_name: &Arc<str>,
 ) -> Result<(Superblock, bool), JournalError> {
+    let len = file.len().await?;
+    if len < SLOT_OFFSETS[1] + BLOCK_BYTES {
+        return Err(too_short(file, file_name, len).await?);
+    }
     let mut copies: Vec<Result<Superblock, DecodeError>> = Vec::with_capacity(2);
     let mut first_was_read = true;
     for offset in SLOT_OFFSETS {
         let (block, result) = file.read_at(AlignedBuf::zeroed(BLOCK_LEN), offset).await;
         copies.push(match result {
             Ok(()) => Superblock::decode(&block),
-            Err(DiskError::Short { moved_bytes, .. }) => {
-                Err(DecodeError::Short { have: moved_bytes, need: BLOCK_BYTES })
-            }
             // The other copy may be readable; if it is not, its error is as good as this one.
             Err(error) if offset == SLOT_OFFSETS[0] => {
                 tracing::warn!(file = %file_name, %error, "first superblock cannot be read");
@@ -300,6 +306,23 @@ async fn read_superblock(
             Err(JournalError::NotAJournal { file: Arc::clone(file_name), first, second })
         }
     }
+}
+
+/// A file without room for two superblocks: a journal whose making was interrupted if it is empty or zero, else none.
+async fn too_short(
+    file: &File,
+    file_name: &Arc<str>,
+    len: u64,
+) -> Result<JournalError, JournalError> {
+    let file_name = Arc::clone(file_name);
+    let readable = to_usize(len) / file.alignment() * file.alignment();
+    let (bytes, result) = file.read_at(AlignedBuf::zeroed(readable), 0).await;
+    result?;
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(JournalError::NeverFinished { file: file_name });
+    }
+    let short = DecodeError::Short { have: len, need: 2 * BLOCK_BYTES };
+    Ok(JournalError::NotAJournal { file: file_name, first: short.clone(), second: short })
 }
 
 /// A file that lacks listed segments has lost writes; one that lacks only unlisted ones has lost nothing.

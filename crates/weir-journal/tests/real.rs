@@ -1,0 +1,104 @@
+//! The same code on real files, with every engine that this machine offers.
+
+#![allow(clippy::print_stdout, reason = "says why a test was skipped")]
+
+mod common;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::*;
+use weir_device::{Clock, Env};
+use weir_disk::{Disks, EngineChoice};
+use weir_journal::{AcceptLoss, Epoch, Journal, JournalConfig, Payload, WriteNumber};
+
+struct Host;
+
+impl Clock for Host {
+    fn wall(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn boottime(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn boot_id(&self) -> [u8; 16] {
+        [1; 16]
+    }
+}
+
+async fn round(engine: EngineChoice) {
+    let env = Env {
+        clock: Rc::new(Host),
+        random: Rc::new(TestRandom::new(1)),
+        spawn: Rc::new(LocalSpawn),
+    };
+    let place = tempfile::tempdir().expect("a directory");
+    let disks = match Disks::new(engine) {
+        Ok(disks) => disks,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    let directory = disks.directory(place.path()).expect("a directory");
+    let config = JournalConfig {
+        segment_bytes: 1 << 20,
+        segments_max: 8,
+        record_bytes_max: 1 << 20,
+        resident_bytes_max: 0,
+        ..small_config()
+    };
+    let created = Journal::create(&directory, NAME, IDENTITY, config, &env).await;
+    let journal = created.expect("created").journal;
+    let ear = listen(&journal);
+    journal.begin_epoch(Epoch(1)).await.expect("epoch");
+    let mut writers = Vec::new();
+    for id in 0..600_u64 {
+        let len = 1 + usize::try_from(id * 37 % 20_000).expect("small");
+        let payload = Payload::Data(shared(&pattern(id, len)));
+        writers.push(tokio::task::spawn_local(journal.append(id << 32, payload, len as u64)));
+        if id % 50 == 49 {
+            for writer in writers.drain(..) {
+                writer.await.expect("ran").expect("appended");
+            }
+            journal.flush().await.expect("flushed");
+            journal.release(WriteNumber(last_write(&ear).0 / 2));
+        }
+    }
+    let all = ear.pieces.borrow().clone();
+    for piece in all.iter().rev().take(100) {
+        let len = usize::try_from(piece.len).expect("small");
+        assert_eq!(
+            read(&journal, piece).await.expect("verified"),
+            pattern(piece.offset >> 32, len)
+        );
+    }
+    drop(journal);
+    let recovered = Journal::recover(&directory, NAME, VOLUME, config, AcceptLoss::No, &env).await;
+    let recovered = recovered.expect("recovered");
+    let found: Vec<_> = recovered.pieces.iter().map(|found| found.piece).collect();
+    assert_eq!(found[..], all[all.len() - found.len()..]);
+    assert!(found.len() >= all.len() / 2);
+    for piece in &found {
+        let bytes = read(&recovered.journal, piece).await.expect("verified");
+        assert_eq!(bytes, pattern(piece.offset >> 32, bytes.len()));
+    }
+    recovered.journal.begin_epoch(Epoch(2)).await.expect("epoch");
+    recovered.journal.close().await.expect("closed");
+}
+
+fn real(engine: EngineChoice) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, round(engine));
+}
+
+#[test]
+fn a_journal_works_on_real_files_with_threads() {
+    real(EngineChoice::Threads);
+}
+
+#[test]
+fn a_journal_works_on_real_files_with_io_uring() {
+    real(EngineChoice::Uring);
+}
