@@ -280,15 +280,14 @@ def first_difference(seen, want):
 
 
 def judge_open(what, seen, files, complain):
-    """Judges what an open change concerns; returns the names concerned."""
+    """Judges what an open change concerns."""
     name, change = what["name"], what["change"]
     if change == "rename":
         to = what["to"]
         both = [(found.get(name), found.get(to)) for found in (files, after(files, what))]
         if (seen.get(name), seen.get(to)) not in both:
             complain(f"{name}: an open rename to {to} is neither undone nor done")
-        return [name, to]
-    if change == "delete":
+    elif change == "delete":
         if name in seen and seen[name] != files.get(name):
             complain(f"{name}: an open deletion changed the file")
     elif change == "create":
@@ -299,14 +298,12 @@ def judge_open(what, seen, files, complain):
     elif change == "truncate":
         # The kernel zeroes the rest of the last block, and may write it, before the length counts.
         old, new = files[name], after(files, what)[name]
-        tail = seen[name][len(new):]
-        zeroed = all(byte in (0, old[len(new) + at]) for at, byte in enumerate(tail))
-        lengths = (len(old), len(new))
-        if not (len(seen[name]) in lengths and seen[name].startswith(new) and zeroed):
+        tail = zip(seen[name][len(new):], old[len(new):])
+        possible = len(seen[name]) in (len(old), len(new)) and seen[name].startswith(new)
+        if not (possible and all(byte in (0, before) for byte, before in tail)):
             complain(f"{name}: an open truncation is neither undone nor done")
     else:
         mixed(name, seen[name], files[name], after(files, what)[name], complain)
-    return [name]
 
 
 def read_all(directory, complain):
@@ -330,8 +327,9 @@ def judge_cut(files, unsettled, changes, cut, seen, complain):
         unsettled.discard(what["name"])
     opened = changes[cut][0] if cut < len(changes) else None
     concerned = set(unsettled)
-    if opened is not None and not opened.get("missing_is_fine"):
-        concerned.update(judge_open(opened, seen, files, complain))
+    judged = opened is not None and not opened.get("missing_is_fine")
+    if judged:
+        concerned.update(name for name in (opened["name"], opened.get("to")) if name)
     kept = {}
     for name, want in files.items():
         if name in concerned:
@@ -344,7 +342,17 @@ def judge_cut(files, unsettled, changes, cut, seen, complain):
     for name in seen:
         if name not in files and name not in concerned:
             complain(f"{name}: its deletion was synced, it is back")
+    if judged:
+        judge_open(opened, seen, files, complain)
     return cut, kept, sorted(concerned)
+
+
+class DoesNotFit(Exception):
+    """One state of many is not the one."""
+
+
+def does_not_fit(text):
+    raise DoesNotFit(text)
 
 
 def judge_writer(directory, record, complain, prefix):
@@ -360,10 +368,11 @@ def judge_writer(directory, record, complain, prefix):
     if prefix:
         # The newest of the states in the writer's history that fits. One must.
         for cut in range(completed, -1, -1):
-            faults = []
-            verdict = judge_cut(states[cut], unsettled, changes, cut, seen, faults.append)
-            if not faults:
-                return completed, *verdict
+            try:
+                verdict = judge_cut(states[cut], unsettled, changes, cut, seen, does_not_fit)
+            except DoesNotFit:
+                continue
+            return completed, *verdict
         complain("the files are in no state that they went through")
         return completed, 0, {}, []
     return completed, *judge_cut(states[-1], unsettled, changes, completed, seen, complain)

@@ -1,0 +1,139 @@
+#!/usr/bin/python3
+"""The judges of the campaigns, judged: what they must accept and what they must refuse."""
+
+import os
+import pickle
+import tempfile
+import unittest
+
+import logger
+import writers
+
+
+class Writers(unittest.TestCase):
+    """A file that was created, one that was replaced by renaming it, one change open."""
+
+    def setUp(self):
+        self.directory, self.notes = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.addCleanup(self.notes.cleanup)
+        self.record = writers.Record(self.notes.name, 0)
+        self.record.open()
+        self.addCleanup(os.close, self.record.descriptor)
+        self.record.note(number=1, change="create", name="a", length=100, seed=1)
+        self.record.note(done=1)
+        self.record.note(number=2, change="create", name="b", length=5000, seed=2)
+        self.record.note(done=2)
+        self.record.note(number=3, change="rename", name="a", to="b")
+        self.record.note(done=3)
+        self.a, self.b = writers.content(1, 100), writers.content(2, 5000)
+
+    def judge(self, prefix=False, **files):
+        for name, data in files.items():
+            with open(os.path.join(self.directory.name, name), "wb") as file:
+                file.write(data)
+        faults = []
+        held = writers.judge_writer(self.directory.name, self.record, faults.append, prefix)[1]
+        for name in files:
+            os.unlink(os.path.join(self.directory.name, name))
+        return held if not faults else None
+
+    def test_all_that_was_synced_must_be_there(self):
+        self.assertEqual(self.judge(b=self.a), 3)
+        self.assertIsNone(self.judge())
+        self.assertIsNone(self.judge(b=self.b))
+        self.assertIsNone(self.judge(b=self.a[:-1]))
+        self.assertIsNone(self.judge(b=self.a[:-1] + b"?"))
+        self.assertIsNone(self.judge(a=self.a, b=self.a))
+        self.assertEqual(self.judge(b=self.a, **{"noise-1": b"anything"}), 3)
+
+    def test_after_a_loss_each_state_of_the_history_will_do(self):
+        self.assertEqual(self.judge(prefix=True, b=self.a), 3)
+        self.assertEqual(self.judge(prefix=True, a=self.a, b=self.b), 2)
+        self.assertEqual(self.judge(prefix=True, a=self.a, b=self.b[:4096] + bytes(904)), 1)
+        self.assertEqual(self.judge(prefix=True, a=self.a), 1)
+        self.assertEqual(self.judge(prefix=True), 0)
+        self.assertIsNone(self.judge(prefix=True, b=self.b))
+        self.assertIsNone(self.judge(prefix=True, b=self.a, c=b""))
+
+    def test_an_open_append_may_have_zeroes_and_nothing_foreign(self):
+        self.record.note(number=4, change="append", name="b", length=50, seed=3)
+        more = writers.content(3, 50)
+        self.assertEqual(self.judge(b=self.a), 3)
+        self.assertEqual(self.judge(b=self.a + more), 3)
+        self.assertEqual(self.judge(b=self.a + more[:20] + bytes(30)), 3)
+        foreign = bytes([more[20] ^ 0xFF or 1]) + bytes(29)
+        self.assertIsNone(self.judge(b=self.a + more[:20] + foreign))
+        self.assertIsNone(self.judge(b=self.a[:99]))
+        self.assertIsNone(self.judge())
+
+    def test_an_open_truncation_may_have_zeroed_what_goes(self):
+        self.record.note(number=4, change="truncate", name="b", length=30)
+        self.assertEqual(self.judge(b=self.a[:30]), 3)
+        self.assertEqual(self.judge(b=self.a[:30] + bytes(70)), 3)
+        self.assertIsNone(self.judge(b=self.a[:30] + bytes(69)))
+        self.assertIsNone(self.judge(b=bytes(100)))
+
+    def test_an_open_rename_is_undone_or_done(self):
+        self.record.note(number=4, change="rename", name="b", to="c")
+        self.assertEqual(self.judge(b=self.a), 3)
+        self.assertEqual(self.judge(c=self.a), 3)
+        self.assertIsNone(self.judge(b=self.a, c=self.a))
+        self.assertIsNone(self.judge())
+
+
+class Logger(unittest.TestCase):
+    """Two cells. Writes 1 and 2 fill them, 3 follows both, 4 and 5 are in flight together."""
+
+    SHIFT = 5
+
+    def judge(self, *shown, flushed=0, whole=False):
+        """The writes that the cells show; None is zeroes."""
+        never = logger.NEVER
+        record = {
+            "shift": self.SHIFT, "cells": 2, "flushed": flushed, "flushes": 0, "ended": 0.0,
+            # number, kind, first cell, cells, issued, acknowledged, when
+            "writes": [
+                (1, "write", 0, 1, 1, 2, 0.0), (2, "write", 1, 1, 3, 4, 0.0),
+                (3, "write", 0, 1, 5, 6, 0.0), (4, "write", 1, 1, 7, 9, 0.0),
+                (5, "write", 0, 1, 8, never, 0.0), (6, "zero", 1, 1, 10, never, 0.0)],
+        }
+        image = bytearray(self.SHIFT)
+        for cell, number in enumerate(shown):
+            image += bytes(logger.CELL) if number is None else logger.cell_of(number, cell)
+        with tempfile.NamedTemporaryFile() as file:
+            pickle.dump(record, file)
+            file.flush()
+            judge = logger.Judge(file.name, image)
+        judge.judge(whole)
+        return not judge.faults
+
+    def test_prefixes(self):
+        self.assertTrue(self.judge(1, 2))
+        self.assertTrue(self.judge(3, 2))
+        self.assertTrue(self.judge(3, 4))
+        # 4 and 5 were in flight together: either may be there without the other.
+        self.assertTrue(self.judge(5, 2))
+        self.assertTrue(self.judge(5, 4))
+        self.assertTrue(self.judge(3, None))
+
+    def test_what_is_no_prefix(self):
+        # 4 was issued after 3 was acknowledged.
+        self.assertFalse(self.judge(1, 4))
+        self.assertFalse(self.judge(1, None))
+        # Cells of a write that was elsewhere, of a number that no write has, zeroes that nobody wrote.
+        self.assertFalse(self.judge(2, 2))
+        self.assertFalse(self.judge(9, 2))
+        self.assertFalse(self.judge(None, 2))
+
+    def test_a_remote_flush_holds(self):
+        self.assertTrue(self.judge(1, 2, flushed=4))
+        self.assertFalse(self.judge(1, 2, flushed=6))
+        self.assertTrue(self.judge(3, 2, flushed=6))
+        self.assertFalse(self.judge(3, 2, whole=True))
+        self.assertTrue(self.judge(3, 4, whole=True))
+        self.assertTrue(self.judge(5, 4, whole=True))
+
+
+if __name__ == "__main__":
+    unittest.main()
