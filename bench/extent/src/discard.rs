@@ -40,7 +40,7 @@ fn filled(work: Work, count: u64) -> ExtentMap {
     map
 }
 
-/// Prints the discard figures and the piece figures.
+/// Prints the discard figures, then the piece figures.
 pub(crate) fn measure(count: u64) {
     println!("discard of 16 TiB in steps of {STEP_BUDGET} units");
     let mut map = ExtentMap::new();
@@ -60,6 +60,11 @@ pub(crate) fn measure(count: u64) {
     discard("4 KiB over 128 GiB", &mut filled(Work::Blocks128GiB, count));
     discard("4 KiB over all of 128 GiB (dense)", &mut filled(Work::Blocks128GiB, 1 << 25));
     discard("100-4000 B over 32 GiB", &mut filled(Work::Bytes32GiB, count));
+    measure_pieces(count);
+}
+
+/// Prints what encoding and decoding costs.
+pub(crate) fn measure_pieces(count: u64) {
     pieces("4 KiB over 128 GiB", &filled(Work::Blocks128GiB, count));
     pieces("100-4000 B over 32 GiB", &filled(Work::Bytes32GiB, count));
     pieces("4 KiB over 16 TiB", &filled(Work::Blocks16TiB, count));

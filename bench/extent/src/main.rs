@@ -1,6 +1,7 @@
 //! Measures the extent map beside `BTreeMap` and `rangemap`: thread CPU time, and bytes by a counting allocator.
 //!
-//! `cargo run --release -p weir-bench-extent -- [extents] [map...] [128GiB...]`, by default 10 million and all.
+//! `cargo run --release -p weir-bench-extent -- [extents] [map...] [128GiB...]`, by default 10 million and all;
+//! `-- [extents] pieces` measures the encoding alone.
 #![allow(unsafe_code, reason = "a counting allocator is an unsafe trait")]
 #![allow(clippy::print_stdout, reason = "this program's product is a table on standard output")]
 
@@ -28,6 +29,9 @@ fn main() {
             Err(_) if argument.contains("iB") => works.push(argument),
             Err(_) => names.push(argument),
         }
+    }
+    if names.iter().any(|name| name == "pieces") {
+        return discard::measure_pieces(count);
     }
     let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
     println!("{count} extents; ns of thread CPU time per operation; bytes by a counting allocator");
