@@ -298,8 +298,10 @@ async fn read_superblock(
         }
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok((one, true)),
         // The second copy is written last, before anything is acknowledged: where nothing was ever written, the file
-        // was not finished, and the first copy may be torn or missing.
-        (Err(_), Err(DecodeError::Zeroes | DecodeError::Short { .. })) if first_was_read => {
+        // was not finished, and the first copy may be torn or missing. Without our magic it is somebody else's file.
+        (Err(DecodeError::Zeroes | DecodeError::Checksum { .. }), Err(DecodeError::Zeroes))
+            if first_was_read =>
+        {
             Err(JournalError::NeverFinished { file: Arc::clone(file_name) })
         }
         (Err(first), Err(second)) => {
