@@ -236,6 +236,24 @@ fn either_copy_of_the_superblock_is_enough_and_is_repaired() {
 }
 
 #[test]
+fn a_newer_version_counts_only_without_a_good_copy() {
+    run(async {
+        for slot in [0, 4096] {
+            let disk = steady_disk(1);
+            ten_records(&disk).await;
+            disk.crash_process();
+            let version = 8 + 2;
+            disk.rot(NAME, slot + version);
+            assert_eq!(recover(&disk, config()).await.pieces.len(), 10);
+            disk.crash_process();
+            disk.rot(NAME, 4096 - slot + version);
+            let error = try_recover(&disk, config(), AcceptLoss::Yes).await.unwrap_err();
+            assert!(matches!(error, JournalError::NewerVersion { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
 fn a_truncated_file_is_refused_with_what_is_missing() {
     run(async {
         let disk = steady_disk(1);

@@ -282,21 +282,20 @@ async fn read_superblock(
     }
     let second = copies.pop().expect("two copies");
     let first = copies.pop().expect("two copies");
-    for copy in [&first, &second] {
-        if let Err(DecodeError::Version { found, known }) = copy
-            && found > known
-        {
-            let (file, found, known) = (Arc::clone(file_name), *found, *known);
-            return Err(JournalError::NewerVersion { file, found, known });
-        }
-    }
     match (first, second) {
         (Ok(first), Ok(second)) => {
             let differ = first.generation != second.generation;
             let newer = if first.generation >= second.generation { first } else { second };
             Ok((newer, differ))
         }
+        // The other copy is damaged, or a newer program died before it had written both: its format is not in force.
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok((one, true)),
+        (Err(DecodeError::Version { found, known }), _)
+        | (_, Err(DecodeError::Version { found, known }))
+            if found > known =>
+        {
+            Err(JournalError::NewerVersion { file: Arc::clone(file_name), found, known })
+        }
         // The second copy is written last, before anything is acknowledged: where nothing was ever written, the file
         // was not finished, and the first copy may be torn or missing. Without our magic it is somebody else's file.
         (Err(DecodeError::Zeroes | DecodeError::Checksum { .. }), Err(DecodeError::Zeroes))
