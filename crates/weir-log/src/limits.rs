@@ -54,6 +54,10 @@ pub const VOLUME_BYTES_MAX: u64 = (1 << 63) - 4096;
 /// Times a read resolves its bytes again when an object it resolved is gone, before that is an error.
 pub const RESOLVE_ATTEMPTS_MAX: u32 = 3;
 
+/// Times that bytes of the store which fail a check are fetched before that is an error: they may have been damaged on
+/// the way only.
+pub const DAMAGED_ATTEMPTS_MAX: u32 = 5;
+
 /// Sequential reads before read-ahead begins.
 pub const READ_AHEAD_STREAK: u32 = 2;
 

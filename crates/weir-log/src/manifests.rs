@@ -18,7 +18,7 @@ async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Ma
         attempt += 1;
         match read_version_once(store, volume, number).await {
             Err(error @ LogError::Store(_)) => return Err(error),
-            Err(_) if attempt < crate::limits::RESOLVE_ATTEMPTS_MAX => {}
+            Err(_) if attempt < crate::limits::DAMAGED_ATTEMPTS_MAX => {}
             other => return other,
         }
     }

@@ -13,11 +13,10 @@ use weir_store::{Put, RetryPolicy, Store, StoreError};
 use crate::batch::{Batch, MergedExtent};
 use crate::checkpoint::CheckpointChunk;
 use crate::error::LogError;
-use crate::format::object::{
-    self, ExtentKind, FIXED_BYTES, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
-};
+use crate::fetch::get_header;
+use crate::format::DecodeError;
+use crate::format::object::{self, ExtentKind, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec};
 use crate::ids::{ObjectId, WriteMark};
-use crate::limits::RESOLVE_ATTEMPTS_MAX;
 use crate::overlay::OverlayPlace;
 use crate::volume::Shared;
 
@@ -255,7 +254,8 @@ fn on_stored(shared: &Rc<Shared>, header: Arc<ObjectHeader>) {
 }
 
 /// PUTs an object, for ever. A refusal is a success when the object there is our own (the reply of an earlier attempt
-/// was lost), and otherwise means that another writer owns the name.
+/// was lost). A whole header that is not ours proves another writer, who owns the name; a damaged one proves nothing and
+/// is read again, for ever: its data stays in the journal meanwhile.
 async fn put_until_stored(
     store: &Store,
     header: &ObjectHeader,
@@ -265,31 +265,33 @@ async fn put_until_stored(
     let key = header.id.key();
     let mut random = splitmix(seed);
     let forever = RetryPolicy::forever();
-    let mut differences = 0;
+    let mut pause = forever.first_delay;
     loop {
         let put = || store.put_create(&key, parts.to_vec());
         if store.retry(&forever, &mut random, None, put).await? == Put::Created {
             return Ok(());
         }
         // A look that ends when the object is gone: then there is nothing to refuse the next PUT.
-        let head = || async {
-            match store.get_head(&key, FIXED_BYTES as u64).await {
+        let look = || async {
+            match get_header(store, header.id).await {
                 Err(StoreError::NotFound { .. }) => Ok(None),
                 other => other.map(Some),
             }
         };
-        let there = store.retry(&forever, &mut random, None, head).await?;
-        let Some((there, _)) = there else { continue };
-        if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
-            return Ok(());
+        match store.retry(&forever, &mut random, None, look).await? {
+            None => continue,
+            Some(Ok(there)) if there == *header => return Ok(()),
+            Some(Ok(_) | Err(DecodeError::Identity { .. })) => {
+                let evidence = format!("{key} was written by another");
+                let (volume, ours) = (header.id.stream, header.id.epoch);
+                return Err(LogError::Fenced { volume, ours, evidence });
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%key, %error, "the store refuses this object and shows a damaged one in its place");
+            }
         }
-        // What differs is read again: a bit may have flipped on the way, and fencing is for good.
-        differences += 1;
-        if differences == RESOLVE_ATTEMPTS_MAX {
-            let evidence = format!("{key} was written by another");
-            let (volume, ours) = (header.id.stream, header.id.epoch);
-            return Err(LogError::Fenced { volume, ours, evidence });
-        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(forever.max_delay);
     }
 }
 
