@@ -98,17 +98,17 @@ fn next(shared: &Shared) -> Next {
     }
 }
 
-/// Reads the bytes of a merged extent back from the journal (mostly from its copies in RAM). `None` when they are
-/// damaged there.
-async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<SharedBuf> {
+/// Reads the bytes of a merged extent back from the journal (mostly its copies in RAM, as they are). `None` when they
+/// are damaged there.
+async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<Vec<SharedBuf>> {
     let len = usize::try_from(extent.len).expect("data extents of a batch fit in memory");
     let mut attempt = 0;
     loop {
         if shared.stopped.get() {
-            return Some(SharedBuf::default());
+            return Some(Vec::new());
         }
-        match shared.journal.read_shared(extent.position, len).await {
-            Ok(bytes) => return Some(bytes),
+        match shared.journal.read_parts(extent.position, len).await {
+            Ok(parts) => return Some(parts),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 attempt += 1;
                 if attempt == JOURNAL_READ_ATTEMPTS {
@@ -155,7 +155,7 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
         let mut kind = merged.kind;
         if kind == ExtentKind::Data {
             match gather_extent(shared, &merged).await {
-                Some(bytes) => payload.push(Bytes::from_owner(bytes)),
+                Some(parts) => payload.extend(parts.into_iter().map(Bytes::from_owner)),
                 None => {
                     poison_overlay(shared, &merged);
                     kind = ExtentKind::Poison;
