@@ -26,7 +26,7 @@ impl Clock for Host {
     }
 }
 
-/// The bytes of a piece: the write's number is in the upper half of its offset, its begin within the write in the lower.
+/// The bytes of a piece: the upper half of its offset is the number of the write, the lower its begin within it.
 fn written(piece: &PlacedPiece) -> Vec<u8> {
     let (id, from) = (piece.offset >> 32, piece.offset & 0xFFFF_FFFF);
     let index = |at: u64| usize::try_from(at).expect("small");

@@ -254,8 +254,8 @@ fn on_stored(shared: &Rc<Shared>, header: Arc<ObjectHeader>) {
 }
 
 /// PUTs an object, for ever. A refusal is a success when the object there is our own (the reply of an earlier attempt
-/// was lost). A whole header that is not ours proves another writer, who owns the name; a damaged one proves nothing and
-/// is read again, for ever: its data stays in the journal meanwhile.
+/// was lost). A whole header that is not ours proves another writer, who owns the name; a damaged one proves nothing
+/// and is read again, for ever: its data stays in the journal meanwhile.
 async fn put_until_stored(
     store: &Store,
     header: &ObjectHeader,
@@ -287,7 +287,7 @@ async fn put_until_stored(
                 return Err(LogError::Fenced { volume, ours, evidence });
             }
             Some(Err(error)) => {
-                tracing::warn!(%key, %error, "the store refuses this object and shows a damaged one in its place");
+                tracing::warn!(%key, %error, "the store refuses this object and shows a damaged one");
             }
         }
         tokio::time::sleep(pause).await;
