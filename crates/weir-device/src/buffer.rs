@@ -151,7 +151,7 @@ impl PoolShared {
             free.bytes -= capacity;
             return block;
         }
-        let rest = CHUNK_BYTES - capacity;
+        let rest = CHUNK_BYTES.saturating_sub(capacity);
         if capacity > CHUNKED_LEN_MAX || free.bytes + rest > self.kept_bytes_max {
             drop(guard);
             return Block::whole(capacity);
@@ -408,6 +408,14 @@ mod tests {
         assert_eq!(pool.shared.free.lock().unwrap().bytes, 0, "16 KiB exceed what the pool keeps");
         drop(pool);
         drop(second);
+    }
+
+    #[test]
+    fn a_pool_hands_out_every_size() {
+        let pool = BufferPool::new(CHUNK_BYTES);
+        for len in (0..=POOLED_LEN_MAX.ilog2()).map(|bits| 1 << bits).chain([POOLED_LEN_MAX + 1]) {
+            assert_eq!(pool.alloc(len).len(), len);
+        }
     }
 
     #[test]
