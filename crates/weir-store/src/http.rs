@@ -21,7 +21,7 @@ use object_store::{
 };
 use tokio::runtime::{Handle, Runtime};
 
-use crate::limits::{CONNECT_TIMEOUT, ERROR_BODY_BYTES_MAX, HTTP_THREADS};
+use crate::limits::{CONNECT_TIMEOUT, ERROR_BODY_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX, HTTP_THREADS};
 use crate::{Cause, StoreError};
 
 /// What the store answered last.
@@ -31,6 +31,8 @@ pub(crate) struct Note {
     pub(crate) status: Option<u16>,
     /// The error code in its body, as `NoSuchKey`; empty, if there was none.
     pub(crate) code: String,
+    /// What it says about it, without what it repeats of the request.
+    pub(crate) message: String,
     /// The region that the bucket is in, where the store says so.
     pub(crate) region: Option<String>,
     /// The store's clock.
@@ -106,8 +108,40 @@ fn read_answer(note: &mut Note, headers: &HeaderMap, body: &[u8]) {
         rest.split_once("</").map(|(value, _)| value.trim().to_owned())
     };
     note.code = element("Code").or_else(|| header("x-ms-error-code")).unwrap_or_default();
+    note.message = element("Message").map(|message| one_line(&message)).unwrap_or_default();
     note.region = header("x-amz-bucket-region").or_else(|| element("Region"));
     note.date = header("date");
+}
+
+fn one_line(text: &str) -> String {
+    let words: Vec<_> = text.split_whitespace().collect();
+    words.join(" ").chars().take(ERROR_MESSAGE_CHARS_MAX).collect()
+}
+
+/// An answer that was an error, as it is shown. Not the whole body: some services repeat the request in it, with its
+/// session token.
+#[derive(Debug, thiserror::Error)]
+#[error("the store answered {status}{}", self.details())]
+pub(crate) struct Answered {
+    status: u16,
+    code: String,
+    message: String,
+}
+
+impl Answered {
+    /// The answer that is in `note`, unless there was none or it was none of an error.
+    pub(crate) fn of(note: &Note) -> Option<Self> {
+        let status = note.status.filter(|status| *status >= 300)?;
+        Some(Self { status, code: note.code.clone(), message: note.message.clone() })
+    }
+
+    fn details(&self) -> String {
+        match (self.code.as_str(), self.message.as_str()) {
+            ("", _) => String::new(),
+            (code, "") => format!(" {code}"),
+            (code, message) => format!(" {code}: {message}"),
+        }
+    }
 }
 
 /// The trait is written with `async_trait`; this is its method as the macro leaves it.
@@ -193,12 +227,16 @@ mod tests {
         let mut note = Note::default();
         let mut headers = HeaderMap::new();
         headers.insert("date", HeaderValue::from_static("Sat, 21 Nov 2026 03:00:00 GMT"));
-        let body = b"<?xml?>\n<Error><Code>AuthorizationHeaderMalformed</Code><Message>m</Message>\
-            <Region>eu-west-1</Region></Error>";
+        let body = b"<?xml?>\n<Error><Code>AuthorizationHeaderMalformed</Code><Message>wrong\n region\
+            </Message><CanonicalRequest>a-token</CanonicalRequest><Region>eu-west-1</Region></Error>";
         read_answer(&mut note, &headers, body);
         assert_eq!(note.code, "AuthorizationHeaderMalformed");
         assert_eq!(note.region.as_deref(), Some("eu-west-1"));
         assert_eq!(note.date.as_deref(), Some("Sat, 21 Nov 2026 03:00:00 GMT"));
+        assert!(Answered::of(&note).is_none(), "no status yet");
+        note.status = Some(400);
+        let shown = Answered::of(&note).expect("an error").to_string();
+        assert_eq!(shown, "the store answered 400 AuthorizationHeaderMalformed: wrong region");
         read_answer(&mut note, &HeaderMap::new(), b"404 page not found");
         assert_eq!((note.code.as_str(), note.region), ("", None));
     }

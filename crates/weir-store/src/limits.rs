@@ -44,6 +44,9 @@ pub(crate) const PREFIX_BYTES_MAX: usize = 1024 - KEY_BYTES_MAX;
 /// Of the body of an error reply, this much is looked at. S3 sends some hundred bytes of XML.
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
 
+/// Of a store's own message, this much is shown.
+pub(crate) const ERROR_MESSAGE_CHARS_MAX: usize = 300;
+
 /// PUTs of at most this many bytes are counted by the upload limits and do not wait for them: manifests and leases,
 /// which hold everything else up.
 pub const UNDELAYED_PUT_BYTES_MAX: u64 = 64 << 10;

@@ -97,7 +97,7 @@ impl Store {
     }
 
     /// Keeps the result of a probe in the store, so that openings need not repeat it. Unless the store is good for
-    /// nothing: then what is there is removed.
+    /// nothing: then what is there is removed. Stores of this program need no record.
     ///
     /// # Errors
     /// When the store fails.
@@ -106,10 +106,13 @@ impl Store {
         report: &ProbeReport,
         random: &mut (impl FnMut() -> u64 + Send),
     ) -> Result<(), StoreError> {
+        if self.is_own() {
+            return Ok(());
+        }
         let record = ProbeRecord::new(self.identity(), report.verdict, report.finding());
         let key = self.record_key();
         let policy = RetryPolicy::opening();
-        match self.remembered(random).await? {
+        match self.record(random).await? {
             Some(there) if there == record => return Ok(()),
             // A record that nobody can read is in the way as well.
             _ => self.retry(&policy, random, None, || self.delete(&key)).await?,
@@ -142,10 +145,11 @@ impl Store {
         if self.is_own() {
             return Ok(());
         }
-        let record = self.remembered(random).await?;
+        let there = self.is_remembered(random).await?;
         if access == Access::Read {
             return Ok(());
         }
+        let record = if there { self.record(random).await? } else { None };
         let (verdict, finding) = match record {
             Some(record) => (record.verdict, record.finding),
             None => {
@@ -182,25 +186,30 @@ impl Store {
         Err(StoreError::Unsafe { url: self.url().into(), reason })
     }
 
-    /// The record of the last probe, if there is one of this very store. Also the first request of an opening: it
-    /// lists, since only a listing tells a missing object from a missing bucket in every store.
-    async fn remembered(
+    /// Whether a probe left a record. Also the first request of an opening: a listing, since only that tells a missing
+    /// object from a missing bucket in every store.
+    async fn is_remembered(
+        &self,
+        random: &mut (impl FnMut() -> u64 + Send),
+    ) -> Result<bool, StoreError> {
+        let list = || self.list(PREFIX, None);
+        let listed = self.retry(&RetryPolicy::opening(), random, None, list).await?;
+        let key = self.record_key();
+        Ok(listed.iter().any(|object| object.key == key))
+    }
+
+    /// The record of the last probe, if there is one, of this very store, that can be believed.
+    async fn record(
         &self,
         random: &mut (impl FnMut() -> u64 + Send),
     ) -> Result<Option<ProbeRecord>, StoreError> {
         let key = self.record_key();
-        let policy = RetryPolicy::opening();
-        let listed = self.retry(&policy, random, None, || self.list(PREFIX, None)).await?;
-        if !listed.iter().any(|object| object.key == key) {
-            return Ok(None);
-        }
         let get = || self.get_head(&key, PROBE_RECORD_BYTES_MAX);
-        let (bytes, _) = match self.retry(&policy, random, None, get).await {
+        let bytes = match self.retry(&RetryPolicy::opening(), random, None, get).await {
             Err(StoreError::NotFound { .. }) => return Ok(None),
-            got => got?,
+            got => got?.0,
         };
-        let record = ProbeRecord::decode(&bytes);
-        Ok(record.ok().filter(|record| record.store == self.identity()))
+        Ok(ProbeRecord::decode(&bytes).ok().filter(|record| record.store == self.identity()))
     }
 
     /// Carries the store's identity: a copy of the bucket on another service is another store.

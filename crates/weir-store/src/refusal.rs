@@ -49,12 +49,12 @@ impl Refusal {
         Some(match note.code.as_str() {
             "InvalidAccessKeyId" | "InvalidAccessKey" => Self::UnknownKey,
             "SignatureDoesNotMatch" => Self::WrongSecret,
-            "ExpiredToken"
-            | "ExpiredTokenException"
-            | "TokenRefreshRequired"
-            | "InvalidToken"
-            | "RequestExpired" => Self::ExpiredToken,
-            "RequestTimeTooSkewed" => Self::ClockSkew { store_clock: note.date.clone() },
+            "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" | "InvalidToken" => {
+                Self::ExpiredToken
+            }
+            "RequestTimeTooSkewed" | "RequestExpired" => {
+                Self::ClockSkew { store_clock: note.date.clone() }
+            }
             "NoSuchBucket" | "ContainerNotFound" => {
                 Self::NoBucket { endpoint: endpoint.to_owned() }
             }

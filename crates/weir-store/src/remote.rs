@@ -16,7 +16,7 @@ use object_store::{
 };
 
 use crate::backend::{Backend, Got, Listed, Put, Reply};
-use crate::http::{Note, noted};
+use crate::http::{Answered, Note, noted};
 use crate::{Cause, Place, Refusal, StoreError};
 
 /// How a store words its answers.
@@ -83,7 +83,7 @@ impl Remote {
             Some(304 | 412) => Ok(Put::Exists),
             // Azure's word for a key that is taken. That of S3 is about a race that nobody is known to have won.
             Some(409) if note.code.ends_with("AlreadyExists") => Ok(Put::Exists),
-            Some(501) => Err(self.refused(key, Refusal::NoConditions, error)),
+            Some(501) => Err(self.refused(key, Refusal::NoConditions, error, &note)),
             // A client whose answers are not noted reports both alike. Only the first left an object.
             None if is_conflict(&error) => {
                 if self.is_there(key, &path).await? {
@@ -171,28 +171,28 @@ impl Remote {
         }
     }
 
-    fn refused(&self, key: &str, refusal: Refusal, error: Error) -> StoreError {
+    fn refused(&self, key: &str, refusal: Refusal, error: Error, note: &Note) -> StoreError {
         let place = Place::new(&self.url, key);
-        StoreError::Refused { place, refusal, source: cause(error) }
+        StoreError::Refused { place, refusal, source: cause(error, note) }
     }
 
     /// What a failed operation means, by the store's own words where they were heard.
     fn error(&self, key: &str, error: Error, note: &Note) -> StoreError {
         if let Some(refusal) = Refusal::of(note, &self.options.endpoint) {
-            return self.refused(key, refusal, error);
+            return self.refused(key, refusal, error, note);
         }
         let place = Place::new(&self.url, key);
         match (note.status, note.code.as_str()) {
             (Some(429), _) | (_, "SlowDown" | "ServerBusy" | "TooManyRequests") => {
-                return StoreError::Throttled { place, source: cause(error) };
+                return StoreError::Throttled { place, source: cause(error, note) };
             }
             (Some(507), _)
             | (_, "QuotaExceeded" | "XMinioStorageFull" | "ServiceQuotaExceeded") => {
-                return StoreError::NoSpace { place, path: None, source: cause(error) };
+                return StoreError::NoSpace { place, path: None, source: cause(error, note) };
             }
             // A proxy that answers 404 for everything must not make volumes vanish.
             (Some(404), code) if self.options.dialect == Dialect::S3 && code != "NoSuchKey" => {
-                return StoreError::Unavailable { place, source: cause(error) };
+                return StoreError::Unavailable { place, source: cause(error, note) };
             }
             _ => {}
         }
@@ -202,12 +202,12 @@ impl Remote {
                 StoreError::Conflict { place }
             }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-                StoreError::Denied { place, path: None, source: cause(error) }
+                StoreError::Denied { place, path: None, source: cause(error, note) }
             }
             Error::InvalidPath { .. } => {
                 StoreError::InvalidKey { place, reason: "the store's client refuses this key" }
             }
-            _ => StoreError::Unavailable { place, source: cause(error) },
+            _ => StoreError::Unavailable { place, source: cause(error, note) },
         }
     }
 }
@@ -216,8 +216,12 @@ fn is_conflict(error: &Error) -> bool {
     matches!(error, Error::AlreadyExists { .. } | Error::Precondition { .. })
 }
 
-fn cause(error: Error) -> Cause {
-    Arc::new(error)
+/// The store's answer where there was one, else what the client says: that nobody answered, and why.
+fn cause(error: Error, note: &Note) -> Cause {
+    match Answered::of(note) {
+        Some(answered) => Arc::new(answered),
+        None => Arc::new(error),
+    }
 }
 
 impl Backend for Remote {

@@ -227,3 +227,66 @@ fn checked_class(class: &str) -> Result<&str, StoreError> {
     }
     Ok(class)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Secret;
+
+    fn service(endpoint: Option<&str>, path_style: Option<bool>, bucket: &str) -> Service {
+        let s3 =
+            S3Options { endpoint: endpoint.map(str::to_owned), path_style, ..S3Options::default() };
+        Service::of(&s3, &Profile::default(), bucket).expect("good settings")
+    }
+
+    #[test]
+    fn the_bucket_is_in_the_path_or_in_the_host() {
+        let own = Some("https://s3.example.org:9000/");
+        let found = service(own, None, "b-1");
+        assert_eq!(
+            (found.endpoint.as_deref(), found.in_host),
+            (Some("https://s3.example.org:9000"), false)
+        );
+        let found = service(own, Some(false), "b-1");
+        let host = Some("https://b-1.s3.example.org:9000");
+        assert_eq!((found.endpoint.as_deref(), found.in_host), (host, true));
+        assert_eq!(found.name, "https://s3.example.org:9000", "messages name the service");
+        assert!(service(None, None, "b-1").in_host);
+        assert!(!service(None, None, "with.dots").in_host);
+        assert!(!service(None, Some(true), "b-1").in_host);
+    }
+
+    #[test]
+    fn credentials_come_from_the_first_place_that_has_them() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("credentials");
+        std::fs::write(&path, "[sso]\nsso_session = corp\n").expect("write");
+        let path = path.display().to_string();
+        let open =
+            |profile: Option<&str>, keys: bool, more: &'static [(&'static str, &'static str)]| {
+                let variable = |name: &str| match name {
+                    "AWS_SHARED_CREDENTIALS_FILE" => Some(path.clone()),
+                    "AWS_CONFIG_FILE" => Some("/dev/null".to_owned()),
+                    _ => more.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned()),
+                };
+                let s3 = S3Options {
+                    profile: profile.map(str::to_owned),
+                    access_key_id: keys.then(|| "key".to_owned()),
+                    secret_access_key: keys.then(|| Secret::new("hunter2")),
+                    ..S3Options::default()
+                };
+                let options = StoreOptions { s3, ..StoreOptions::default() };
+                let bucket = Bucket { name: "bucket".to_owned(), prefix: String::new() };
+                open("s3://bucket".into(), &bucket, &options, &variable)
+            };
+        let error = open(Some("sso"), false, &[]).expect_err("single sign-on");
+        assert!(error.to_string().contains("export-credentials --profile sso"), "{error}");
+        open(Some("sso"), true, &[]).expect("given keys win");
+        let identity =
+            &[("AWS_WEB_IDENTITY_TOKEN_FILE", "/t"), ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r")];
+        open(Some("sso"), false, identity).expect("a web identity wins");
+        let error = open(None, false, &[("AWS_EC2_METADATA_DISABLED", "true")]).expect_err("none");
+        assert!(error.to_string().contains("AWS_ACCESS_KEY_ID"), "{error}");
+        open(None, false, &[]).expect("a role of the machine, perhaps");
+    }
+}
