@@ -81,10 +81,37 @@ printf '[tests]\naws_access_key_id = %s\naws_secret_access_key = %s\n' \
     "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY" >"$work/credentials"
 check "credentials of a profile" env -u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY AWS_PROFILE=tests \
     AWS_SHARED_CREDENTIALS_FILE="$work/credentials" "$weir" volume list --store "$store"
+role_port=$(free_port)
+"$s3_python" "$s3_tools/metadata_service.py" "$role_port" "$work/role-count" </dev/null &
+processes+=($!)
+answers "$role_port" || not_ok "the metadata service starts"
+as_role() {
+    env -u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY -u AWS_EC2_METADATA_DISABLED \
+        AWS_EC2_METADATA_SERVICE_ENDPOINT="http://127.0.0.1:$role_port" "$@"
+}
+check "credentials of the machine's role" as_role "$weir" store probe "$store"
+renewed() { [ "$(cat "$work/role-count")" -gt 1 ]; }
+check "they are asked for again before they expire" renewed
 refuse "a missing bucket" "no such bucket" up s3://no-such-bucket/x
 refuse "an endpoint without encryption" "AWS_ALLOW_HTTP" \
     env AWS_ENDPOINT_URL=http://192.0.2.1:9000 "$weir" volume list --store "$store"
 refuse "credentials in the URL" "do not belong in a URL" "$weir" volume list --store s3://k:s@weir/x
+
+# The same service behind a private authority.
+(cd "$work" && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=tests-ca \
+    -keyout ca.key -out ca.pem -addext basicConstraints=critical,CA:TRUE \
+    && openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -keyout tls.key -out tls.csr \
+    && openssl x509 -req -in tls.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out tls.pem \
+        -extfile <(printf 'subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n')) >"$work/openssl.log" 2>&1
+tls_port=$(free_port)
+ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY "$s3_bin/versitygw" \
+    -p "127.0.0.1:$tls_port" --cert "$work/tls.pem" --key "$work/tls.key" -q posix "$s3_data" \
+    >"$work/tls.log" 2>&1 </dev/null &
+processes+=($!)
+answers "$tls_port" || not_ok "versitygw with TLS starts" "$(cat "$work/openssl.log" "$work/tls.log")"
+over_tls() { env AWS_ENDPOINT_URL="https://127.0.0.1:$tls_port" "$@"; }
+check "a private authority" over_tls env AWS_CA_BUNDLE="$work/ca.pem" "$weir" store probe "$store"
+refuse "an authority that is not trusted" "ertificate|UnknownIssuer" over_tls timeout 60 "$weir" volume list --store "$store"
 
 start_proxy || not_ok "the proxy starts"
 faults answer=403:RequestTimeTooSkewed

@@ -209,7 +209,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The deadline passed after one or more attempts.
-    #[error("gave up after {attempts} attempts in {} s", .elapsed.as_secs_f64())]
+    #[error("gave up after {attempts} attempts in {:.1} s", .elapsed.as_secs_f64())]
     GaveUp {
         /// Attempts made.
         attempts: u64,

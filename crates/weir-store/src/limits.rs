@@ -69,3 +69,6 @@ pub(crate) const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// Longest record of a probe, in bytes; it has a few hundred.
 pub(crate) const PROBE_RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// How long a verb that only looks waits for a store that does not answer: as long as somebody at a terminal.
+pub(crate) const LOOK_DEADLINE: Duration = Duration::from_secs(30);

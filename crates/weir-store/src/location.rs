@@ -49,7 +49,9 @@ impl Location {
             "gs" => parse_bucket(&url).map(Self::Gcs).map_err(invalid),
             #[cfg(feature = "azure")]
             "az" => parse_bucket(&url).map(Self::Azure).map_err(invalid),
+            #[cfg(not(feature = "gcs"))]
             "gs" => Err(unsupported("gs:// is not in this build; build it with --features gcs")),
+            #[cfg(not(feature = "azure"))]
             "az" => Err(unsupported("az:// is not in this build; build it with --features azure")),
             "s3a" | "s3n" => Err(unsupported("write s3://bucket/prefix")),
             "azure" | "abfs" | "abfss" | "adl" => Err(unsupported("write az://container/prefix")),

@@ -7,12 +7,16 @@
 mod checks;
 mod record;
 
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use self::checks::Checker;
 pub use self::record::{ProbeRecord, ProbeRecordError};
-use crate::limits::PROBE_RECORD_BYTES_MAX;
+use crate::limits::{LOOK_DEADLINE, PROBE_RECORD_BYTES_MAX};
 use crate::{Put, RetryPolicy, Store, StoreError};
 
 /// Below this prefix a probe works and leaves its record.
@@ -132,7 +136,7 @@ impl Store {
     /// for writing, keeps writers apart. The last is probed the first time and remembered in the store. Stores of this
     /// program (`file://`, `memory://`) are admitted without a look.
     ///
-    /// What may pass is retried for two minutes; wrong credentials or a missing bucket are told at once.
+    /// What may pass is retried for two minutes, for a look at most half a minute; wrong credentials or a missing bucket are told at once.
     ///
     /// # Errors
     /// [`StoreError::Refused`] with the way out; [`StoreError::Unsafe`] if the store must not be used like this; what
@@ -145,7 +149,8 @@ impl Store {
         if self.is_own() {
             return Ok(());
         }
-        let there = self.is_remembered(random).await?;
+        let deadline = (access == Access::Read).then_some(LOOK_DEADLINE);
+        let there = self.is_remembered(random, deadline).await?;
         if access == Access::Read {
             return Ok(());
         }
@@ -191,9 +196,22 @@ impl Store {
     async fn is_remembered(
         &self,
         random: &mut (impl FnMut() -> u64 + Send),
+        deadline: Option<Duration>,
     ) -> Result<bool, StoreError> {
-        let list = || self.list(PREFIX, None);
-        let listed = self.retry(&RetryPolicy::opening(), random, None, list).await?;
+        let said = AtomicBool::new(false);
+        let list = async || {
+            let listed = self.list(PREFIX, None).await;
+            // Somebody may be sitting there, and wonder what takes so long.
+            if let Err(error) = &listed
+                && error.is_retryable()
+                && !said.swap(true, Ordering::Relaxed)
+            {
+                let cause = error.source().map(ToString::to_string).unwrap_or_default();
+                warn!(%error, cause, "the store does not answer yet; trying again");
+            }
+            listed
+        };
+        let listed = self.retry(&RetryPolicy::opening(), random, deadline, list).await?;
         let key = self.record_key();
         Ok(listed.iter().any(|object| object.key == key))
     }
