@@ -10,9 +10,9 @@ Faults, each with its chance from 0 to 1:
     busy          any request: 503 SlowDown, and nothing is done
     lost_put      a PUT is done, and its answer never comes
     short_get     the body of a GET breaks off in the middle
-    lying_get     the body of a GET is a byte short, and the answer says that it has to be so
+    lying_get     the body of a ranged GET is a byte short, and its length says that it has to be so
     stale_list    a LIST leaves its last key out
-    two_winners   a PUT of a key that was created less than a second ago is told that it created it
+    two_winners   a PUT of a key that another PUT created meanwhile is told that it created it
     overwrites    a PUT of a key that is taken is told that it created it, whenever that was
     down          the connection is closed without a word
     answer=STATUS:CODE   every request gets this error of S3
@@ -81,6 +81,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def handle_request(self):
         state = self.state
+        self.arrived = time.monotonic()
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path == CONTROL:
             return self.control(body)
@@ -124,13 +125,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 with state.lock:
                     state.created[self.path] = time.monotonic()
             elif reply.status == 412:
-                age = time.monotonic() - state.created.get(self.path, 0)
-                if state.happens("overwrites") or age < 1 and state.happens("two_winners"):
+                raced = state.created.get(self.path, 0) > self.arrived
+                if state.happens("overwrites") or raced and state.happens("two_winners"):
                     return self.answer(200, b"", [("ETag", '"e"')])
             if state.happens("lost_put"):
                 return self.hang_up()
         if self.command == "GET" and reply.status in (200, 206) and not listing and content:
-            if state.happens("lying_get"):
+            if reply.status == 206 and state.happens("lying_get"):
                 content = content[:-1]
             elif state.happens("short_get"):
                 self.send_response_only(reply.status)

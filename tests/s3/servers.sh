@@ -29,7 +29,7 @@ answers() {
 start_versitygw() {
     s3_data=$work/$1
     s3_port=${2:-$(free_port)}
-    mkdir -p "$s3_data/weir"
+    mkdir -p "$s3_data"
     ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY \
         "$s3_bin/versitygw" -p "127.0.0.1:$s3_port" -q posix "$s3_data" >"$work/$1.log" 2>&1 </dev/null &
     s3_started

@@ -47,7 +47,8 @@ impl Refusal {
         }
         let status = note.status?;
         Some(match note.code.as_str() {
-            "InvalidAccessKeyId" | "InvalidAccessKey" => Self::UnknownKey,
+            // The last one is versitygw's, with status 404.
+            "InvalidAccessKeyId" | "InvalidAccessKey" | "XAdminUserNotFound" => Self::UnknownKey,
             "SignatureDoesNotMatch" => Self::WrongSecret,
             "ExpiredToken" | "ExpiredTokenException" | "TokenRefreshRequired" | "InvalidToken" => {
                 Self::ExpiredToken
@@ -133,6 +134,7 @@ mod tests {
     #[test]
     fn what_lasts_is_told_from_what_passes() {
         assert_eq!(of(403, "InvalidAccessKeyId"), Some(Refusal::UnknownKey));
+        assert_eq!(of(404, "XAdminUserNotFound"), Some(Refusal::UnknownKey));
         assert_eq!(of(403, "SignatureDoesNotMatch"), Some(Refusal::WrongSecret));
         assert_eq!(of(400, "ExpiredToken"), Some(Refusal::ExpiredToken));
         assert_eq!(of(403, "AccessDenied"), Some(Refusal::NotPermitted));
