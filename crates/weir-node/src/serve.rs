@@ -10,7 +10,7 @@ use weir_frontend::nbd::{
 };
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{Closed, LogError, OpenReport, VolumeOptions};
-use weir_store::Store;
+use weir_store::{Access, Store};
 
 use crate::control::{self, FlushScope, Status};
 use crate::endpoint::Endpoint;
@@ -170,7 +170,7 @@ async fn serve(
 
 async fn open_log(context: &ShardContext, options: &ServeOptions) -> Result<Opened, NodeError> {
     let ServeOptions { home, name, .. } = options;
-    let store = home.open_store()?;
+    let store = home.open_store(context, Access::Write).await?;
     let (id, created) = find_or_create(context, options, &store).await?;
     home.refuse_if_served(name.as_str(), id).await?;
     let settings = options.options.clone();

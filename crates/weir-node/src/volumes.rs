@@ -9,7 +9,7 @@ use weir_device::{Device, IoHeader, Operation, VolumeId};
 use weir_disk::{Directory, DiskError, LockGuard};
 use weir_log::catalog::{self, VolumeDetails, VolumeName, VolumeSummary};
 use weir_log::{JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, VolumeOptions};
-use weir_store::Store;
+use weir_store::{Access, Store, StoreOptions};
 
 use crate::control::{Client, FlushScope, ProcessId, Status};
 use crate::data_directory::DataDirectory;
@@ -24,6 +24,8 @@ pub struct Home {
     pub data: DataDirectory,
     /// URL of the store.
     pub store_url: String,
+    /// How the store is reached.
+    pub store_options: StoreOptions,
 }
 
 /// What an opening may give up, each only when it was asked to.
@@ -62,9 +64,24 @@ pub struct Shown {
 }
 
 impl Home {
-    /// The store of this home. The embedded one is created with its data directory.
-    pub(crate) fn open_store(&self) -> Result<Store, NodeError> {
-        Ok(Store::open(&self.store_url)?)
+    /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart. The embedded one is
+    /// created with its data directory.
+    pub(crate) async fn open_store(
+        &self,
+        context: &ShardContext,
+        access: Access,
+    ) -> Result<Store, NodeError> {
+        let store = Store::open_with(&self.store_url, &self.store_options)?;
+        // The keys of a probe must not come twice: the system's random numbers, not those of a seed.
+        let mut random = {
+            let mut state = context.env.random.next_u64();
+            move || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state.rotate_left(32)
+            }
+        };
+        store.admit(access, &mut random).await?;
+        Ok(store)
     }
 
     /// The process that serves volume `id` from this data directory, if one does.
@@ -145,7 +162,7 @@ impl Node {
     ) -> Result<VolumeDetails, NodeError> {
         self.run(0, move |context| async move {
             home.data.prepare()?;
-            let store = home.open_store()?;
+            let store = home.open_store(&context, Access::Write).await?;
             catalog::create(&store, &context.env, &name, size).await?;
             Ok(catalog::show(&store, &context.env, &name).await?)
         })
@@ -158,7 +175,7 @@ impl Node {
     /// What the store says.
     pub async fn list_volumes(&self, home: Home) -> Result<Vec<Listed>, NodeError> {
         self.run(0, move |context| async move {
-            let store = home.open_store()?;
+            let store = home.open_store(&context, Access::Read).await?;
             let mut volumes = Vec::new();
             for summary in catalog::list(&store, &context.env).await? {
                 let serving = serving(&home, &summary).await?;
@@ -176,7 +193,7 @@ impl Node {
     /// When there is none of that name, or what the store says.
     pub async fn show_volume(&self, home: Home, name: VolumeName) -> Result<Shown, NodeError> {
         self.run(0, move |context| async move {
-            let store = home.open_store()?;
+            let store = home.open_store(&context, Access::Read).await?;
             let details = catalog::show(&store, &context.env, &name).await?;
             let serving = serving(&home, &details.summary).await?;
             let (process, serving) = serving.map_or((None, None), |(p, s)| (Some(p), s));
@@ -197,7 +214,7 @@ impl Node {
         on_progress: impl FnMut(u64, u64) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.run(0, move |context| async move {
-            let store = home.open_store()?;
+            let store = home.open_store(&context, Access::Write).await?;
             let details = catalog::show(&store, &context.env, &name).await?;
             let id = volume_id(&details.summary)?;
             home.refuse_if_served(name.as_str(), id).await?;
@@ -231,7 +248,7 @@ impl Node {
         on_progress: impl FnMut(u64) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.run(0, move |context| async move {
-            let store = home.open_store()?;
+            let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
             if let Some(client) = home.holder(name.as_str(), id).await? {
                 return client.flush(scope, wait, on_progress).await;

@@ -35,9 +35,12 @@ pub(crate) struct Global {
     /// $XDG_DATA_HOME/weir]
     #[arg(long, value_name = "DIR", env = "WEIR_DATA_DIR", global = true, hide_env_values = true)]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Where volumes are stored: file:///directory [default: store/ in the data directory]
+    /// Where volumes are stored: file:///directory or s3://bucket/prefix [default: store/ in the data directory]
     #[arg(long, value_name = "URL", env = "WEIR_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
+    /// Use a store that does not keep two writers apart; never more than one process may write to it
+    #[arg(long, env = "WEIR_SINGLE_WRITER", global = true, hide_env_values = true)]
+    pub(crate) single_writer: bool,
     /// Form of log lines on standard error
     #[arg(
         long,
@@ -91,6 +94,9 @@ pub(crate) enum Command {
     /// Create, list, show, delete and flush volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Look at stores
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Print a completion script for a shell
     Completion {
         /// The shell
@@ -266,6 +272,19 @@ pub(crate) enum VolumeCommand {
         /// Return when it is done
         #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
         wait: bool,
+    },
+}
+
+/// `weir store`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Try out whether a store keeps what volumes rest on; the exit code says whether it may be used
+    Probe {
+        /// The store, as s3://bucket/prefix
+        url: String,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
     },
 }
 

@@ -13,6 +13,7 @@ mod manual;
 mod output;
 mod place;
 mod size;
+mod store;
 mod up;
 mod volume;
 
@@ -28,6 +29,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Completion { shell } => manual::completion(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { dir } => manual::pages(dir.as_deref()).map(|()| ExitCode::SUCCESS),
+        Command::Store(verb) => store::run(&cli.global, verb),
         Command::Up(up) => up::run(&cli.global, *up),
         Command::Volume(verb) => volume::run(&cli.global, verb).map(|()| ExitCode::SUCCESS),
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use weir_node::{DataDirectory, Home};
+use weir_store::StoreOptions;
 
 use crate::cli::Global;
 use crate::failure::Failure;
@@ -11,7 +12,14 @@ use crate::failure::Failure;
 pub(crate) fn home(global: &Global) -> Result<Home, Failure> {
     let data = data_directory(global)?;
     let store_url = global.store.clone().unwrap_or_else(|| data.store_url());
-    Ok(Home { data, store_url })
+    Ok(Home { data, store_url, store_options: store_options(global)? })
+}
+
+/// How a store is reached, from flags and environment.
+pub(crate) fn store_options(global: &Global) -> Result<StoreOptions, Failure> {
+    let mut options = StoreOptions::from_environment()?;
+    options.single_writer |= global.single_writer;
+    Ok(options)
 }
 
 fn data_directory(global: &Global) -> Result<DataDirectory, Failure> {
