@@ -43,7 +43,8 @@ each_server() {
     local server=$1
     "start_$server" "$server" || { not_ok "$server starts" "$(cat "$work/$server.log")"; return; }
     check "$server: store probe" "$weir" store probe "$store"
-    check "$server: store probe in JSON" sh -c "'$weir' store probe $store --output json | grep -q '\"verdict\": \"usable\"'"
+    says_usable() { "$weir" store probe "$store" --output json | grep -q '"verdict": "usable"'; }
+    check "$server: store probe in JSON" says_usable
     one_record() { [ "$(objects tests/weir-probe/ | grep -c .)" = 1 ]; }
     check "$server: a probe leaves its record only" one_record
     start "$server" --size 256M "${small[@]}"
@@ -76,7 +77,9 @@ each_server versitygw
 up() { timeout 60 "$weir" up demo --size 64M --store "$@" -- true; }
 refuse "a wrong access key" "AWS_ACCESS_KEY_ID" env AWS_ACCESS_KEY_ID=nobody "$weir" volume list --store "$store"
 refuse "a wrong secret" "AWS_SECRET_ACCESS_KEY" env AWS_SECRET_ACCESS_KEY=wrong "$weir" volume list --store "$store"
-no_secret_shown() { ! grep -q only-for-tests <<<"$(AWS_ACCESS_KEY_ID=nobody "$weir" volume list --store "$store" 2>&1)"; }
+no_secret_shown() {
+    ! grep -q only-for-tests <<<"$(AWS_ACCESS_KEY_ID=nobody "$weir" volume list --store "$store" 2>&1)"
+}
 check "no secret is shown" no_secret_shown
 refuse "no credentials" "AWS_ACCESS_KEY_ID" env -u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY \
     "$weir" volume list --store "$store"
@@ -114,7 +117,8 @@ processes+=($!)
 answers "$tls_port" || not_ok "versitygw with TLS starts" "$(cat "$work/openssl.log" "$work/tls.log")"
 over_tls() { env AWS_ENDPOINT_URL="https://127.0.0.1:$tls_port" "$@"; }
 check "a private authority" over_tls env AWS_CA_BUNDLE="$work/ca.pem" "$weir" store probe "$store"
-refuse "an authority that is not trusted" "ertificate|UnknownIssuer" over_tls timeout 60 "$weir" volume list --store "$store"
+refuse "an authority that is not trusted" "ertificate|UnknownIssuer" \
+    over_tls timeout 60 "$weir" volume list --store "$store"
 
 start_proxy || not_ok "the proxy starts"
 faults answer=403:RequestTimeTooSkewed
@@ -164,10 +168,10 @@ stop
 start outage "${small[@]}"
 fio_slowly
 sleep 2
-mv "$s3_data/weir" "$s3_data/weir-away"
+faults answer=404:NoSuchBucket
 sleep 6
 check "a deleted bucket is said in the log" logged "no such bucket"
-mv "$s3_data/weir-away" "$s3_data/weir"
+faults
 fio_ends "and gives no error at the client once it is back"
 stop
 

@@ -3,8 +3,8 @@
 
     metadata_service.py PORT COUNT_FILE
 
-Hands out the keys of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as ones that expire in a minute, so that a client has to
-ask again, and writes to COUNT_FILE how often it did.
+Hands out the keys of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as ones that expire in a minute, so that a client
+has to ask again, and writes to COUNT_FILE how often it did.
 """
 
 import datetime

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::CredentialProvider;
@@ -182,7 +183,7 @@ impl CredentialProvider for FileCredentials {
 
     fn get_credential<'a, 'r>(
         &'a self,
-    ) -> std::pin::Pin<Box<dyn Future<Output = object_store::Result<Arc<AwsCredential>>> + Send + 'r>>
+    ) -> Pin<Box<dyn Future<Output = Result<Arc<AwsCredential>, object_store::Error>> + Send + 'r>>
     where
         'a: 'r,
         Self: 'r,
@@ -192,6 +193,7 @@ impl CredentialProvider for FileCredentials {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "these tests make files to be read")]
 mod tests {
     use super::*;
 

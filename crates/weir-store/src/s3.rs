@@ -229,6 +229,7 @@ fn checked_class(class: &str) -> Result<&str, StoreError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "these tests make files to be read")]
 mod tests {
     use super::*;
     use crate::Secret;
