@@ -323,6 +323,10 @@ impl Life {
                 self.refused();
                 Err(())
             }
+            Err(error) if error.kind() == ErrorKind::Unavailable && self.closing.get() => {
+                world.oracle.borrow_mut().abandon_read(begun);
+                Err(())
+            }
             Err(error) => {
                 world.oracle.borrow_mut().abandon_read(begun);
                 world.detail("  read failed", [begun, offset, len]);
@@ -392,6 +396,7 @@ impl Life {
             Err(error) if error.kind() == ErrorKind::Fenced && self.may_be_fenced.get() => {
                 return self.refused();
             }
+            Err(error) if error.kind() == ErrorKind::Unavailable && self.closing.get() => return,
             Err(error) => return self.world.violate(format!("extents failed: {error:?}")),
         };
         let total: u64 = extents.iter().map(|extent| extent.len).sum();

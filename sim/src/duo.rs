@@ -60,9 +60,11 @@ enum Fate {
     Hidden,
     /// It cannot reach the store for a while.
     CutOff,
+    /// It hears late that it has renewed its lease, and cannot reach the store from then on.
+    Delayed,
 }
 
-const FATES: [Fate; 8] = [
+const FATES: [Fate; 9] = [
     Fate::Lives,
     Fate::Killed,
     Fate::PowerLost,
@@ -71,6 +73,7 @@ const FATES: [Fate; 8] = [
     Fate::Stopped,
     Fate::Hidden,
     Fate::CutOff,
+    Fate::Delayed,
 ];
 
 /// A process of a node.
@@ -109,6 +112,7 @@ struct Attempt {
     side: usize,
     started: Instant,
     take_over: bool,
+    discard_journal: bool,
     options: VolumeOptions,
     result: Rc<RefCell<Option<Result<(Rc<LogVolume>, OpenReport), LogError>>>>,
     done: Rc<Notify>,
@@ -122,7 +126,11 @@ pub(crate) struct Duo {
     auto: bool,
     /// The side whose opening counts.
     owner: Cell<Option<usize>>,
-    /// The last owner did not close the volume.
+    /// The newest epoch of a completed opening.
+    epoch: Cell<u64>,
+    /// The side whose journal certainly holds what the last owner answered.
+    journal_of: Cell<Option<usize>>,
+    /// The last owner certainly did not close the volume.
     must_be_held: Cell<bool>,
     /// An opening was begun that may have changed the manifest without coming to its end.
     epoch_may_have_moved: Cell<bool>,
@@ -167,6 +175,8 @@ impl Duo {
             dice: RefCell::new(dice),
             auto,
             owner: Cell::new(None),
+            epoch: Cell::new(0),
+            journal_of: Cell::new(None),
             must_be_held: Cell::new(false),
             epoch_may_have_moved: Cell::new(false),
             disturbed: Cell::new(false),
@@ -255,7 +265,10 @@ impl Duo {
         self.world.note(what, [side.index as u64, point.through, 0]);
         match fate {
             Fate::PowerLost => disk.crash_power(),
-            Fate::DiskLost => disk.lose_disk(),
+            Fate::DiskLost => {
+                disk.lose_disk();
+                self.journal_of.set(self.journal_of.get().filter(|of| *of != side.index));
+            }
             _ => disk.crash_process(),
         }
         side.pending.set(side.pending.get().min(point));
@@ -360,6 +373,7 @@ impl Duo {
             side: index,
             started: Instant::now(),
             take_over: side.take_over.get(),
+            discard_journal: side.discard_journal.get(),
             options: options.clone(),
             result: Rc::default(),
             done: Rc::default(),
@@ -433,8 +447,12 @@ impl Duo {
     }
 
     /// It may have taken the volume, and may not.
-    fn note_possible_epoch(&self, _attempt: &Attempt) {
+    fn note_possible_epoch(&self, attempt: &Attempt) {
         self.epoch_may_have_moved.set(true);
+        let same = self.journal_of.get() == Some(attempt.side) && !attempt.discard_journal;
+        if !same && (attempt.take_over || self.auto || !self.must_be_held.get()) {
+            self.journal_of.set(None);
+        }
     }
 
     async fn opened(
@@ -446,6 +464,16 @@ impl Duo {
         let side = &self.sides[attempt.side];
         let world = &self.world;
         world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
+        if report.epoch < self.epoch.get() {
+            // It was superseded before anybody looked at it.
+            let life = self.new_life(volume, &attempt.options);
+            life.superseded.set(true);
+            if let Some(process) = &mut *side.process.borrow_mut() {
+                process.life = Some(life);
+            }
+            return Ok(());
+        }
+        self.epoch.set(report.epoch);
         world.events.borrow_mut().count("recovery: new journal", u64::from(report.new_journal));
         let allowed = attempt.take_over || self.auto;
         if report.new_journal && self.must_be_held.get() && !allowed {
@@ -466,16 +494,17 @@ impl Duo {
             life.honest.set(process.hidden.get().is_zero());
             process.life = Some(Rc::clone(&life));
         }
-        let point = if report.new_journal {
-            world.oracle.borrow().after_disk_loss()
-        } else {
+        let point = if self.journal_of.get() == Some(attempt.side) && !report.new_journal {
             side.pending.get()
+        } else {
+            world.oracle.borrow().after_disk_loss()
         };
         let mut dice = Dice::new(self.dice.borrow_mut().next(), 21);
         let seen = self.wait(observe(&life, point, &mut dice), OPENING_MAX).await;
         let Some(seen) = seen else { return self.violate("looking at the volume hangs") };
         if life.refused_since.get().is_some() {
             // It missed its deadline while it was looked at: nothing was learnt.
+            self.note_possible_epoch(attempt);
             self.end_process(side, Fate::Killed);
             self.must_be_held.set(true);
             return Ok(());
@@ -488,6 +517,7 @@ impl Duo {
             side.pending.set(Point::ALL);
         }
         self.owner.set(Some(attempt.side));
+        self.journal_of.set(Some(attempt.side));
         self.must_be_held.set(true);
         self.epoch_may_have_moved.set(false);
         Ok(())
@@ -618,6 +648,12 @@ impl Duo {
     }
 
     async fn round(&self) -> Result<(), Stop> {
+        // Who lost a race.
+        for index in [0, 1] {
+            if self.life(index).is_some_and(|life| life.superseded.get()) {
+                self.bury(index).await?;
+            }
+        }
         if self.owner.get().is_none() {
             let side = usize::from(self.percent(50));
             if self.percent(25) {
@@ -630,8 +666,11 @@ impl Duo {
         self.work().await?;
         let Some(index) = self.owner.get() else { return Ok(()) };
         let side = &self.sides[index];
-        let weights =
-            if self.auto { [10, 8, 4, 4, 6, 30, 6, 24] } else { [10, 12, 6, 5, 8, 24, 8, 24] };
+        let weights = if self.auto {
+            [10, 8, 4, 4, 6, 30, 6, 24, 12]
+        } else {
+            [10, 12, 6, 5, 8, 24, 8, 24, 6]
+        };
         let fate = FATES[self.dice.borrow_mut().weighted(&weights)];
         match fate {
             Fate::Lives => {}
@@ -645,6 +684,7 @@ impl Duo {
                 let time = self.leases(2..40);
                 self.cut_off(side, time);
             }
+            Fate::Delayed => self.delay_renewal(side).await,
         }
         self.go_on()?;
         if self.percent(80) {
@@ -690,12 +730,46 @@ impl Duo {
         self.go_on()
     }
 
+    /// Stops the node at the moment when a renewal has reached the store, lets it read the reply, and cuts it off.
+    async fn delay_renewal(&self, side: &Side) {
+        let prefix = format!("nodes/{}/", weir_device::VolumeId(side.node));
+        let newest = async || {
+            let listed = self.world.bare_store.list(&prefix, None).await.unwrap_or_default();
+            listed.last().map(|listed| listed.key.clone())
+        };
+        let renewed = async {
+            let before = newest().await;
+            while newest().await == before {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let limit = self.world.profile.lease;
+        self.wait(renewed, limit).await;
+        let (stop, heard, cut) = (self.leases(1..7), self.leases(1..3), self.leases(10..40));
+        self.stop(side, stop, false);
+        self.wait(std::future::pending::<()>(), stop).await;
+        self.resume(side);
+        self.wait(std::future::pending::<()>(), heard).await;
+        if side.process.borrow().is_some() {
+            self.cut_off(side, cut);
+        }
+    }
+
     /// What became of the owner of the round, and of the other one.
     async fn settle(&self, index: usize) -> Result<(), Stop> {
         let side = &self.sides[index];
         let Some(life) = self.life(index) else { return Ok(()) };
         if life.superseded.get() {
-            if self.percent(50) {
+            if self.percent(60) {
+                // It is away for long, while the new owner goes on.
+                let long = Instant::now() + HANG;
+                side.stopped_until.set(side.stopped_until.get().map(|_| long));
+                side.cut_off_until.set(side.cut_off_until.get().map(|_| long));
+                let rounds = self.dice.borrow_mut().within(1..4);
+                for _ in 0..rounds {
+                    self.work().await?;
+                }
+            } else if self.percent(50) {
                 // Both run for a while.
                 self.work().await?;
             }
@@ -725,6 +799,10 @@ impl Duo {
         let Some(life) = self.life(index) else { return Ok(()) };
         // What was on its way when it was stopped is done now.
         self.wait(std::future::pending::<()>(), self.leases(1..10)).await;
+        self.go_on()?;
+        if self.percent(50) && self.wait(life.flush_remote(), HANG).await.is_none() {
+            return self.violate("a remote flush of a superseded owner hangs");
+        }
         self.go_on()?;
         if life.honest.get() && self.percent(70) {
             let mut dice = Dice::new(self.dice.borrow_mut().next(), 23);
@@ -763,6 +841,8 @@ impl Duo {
             Ok(Closed::LocalOnly) => {
                 self.world.oracle.borrow_mut().end_flush(now);
                 self.epoch_may_have_moved.set(true);
+                // Perhaps everything arrived all the same, only later than it waited.
+                self.must_be_held.set(false);
                 self.world.note("closed: rest in the journal", [0; 3]);
             }
             Err(error) if error.kind() == ErrorKind::Fenced && life.may_be_fenced.get() => {

@@ -205,6 +205,8 @@ impl Profile {
     pub(crate) fn lease_settings(&self, dice: &mut Dice) -> LeaseSettings {
         LeaseSettings {
             renew_every: self.lease / dice.pick(&[3, 3, 12]),
+            // Clocks here all have one speed.
+            margin: dice.pick(&[self.lease / 12, Duration::from_millis(1)]),
             retention: self.retention,
             ..LeaseSettings::of_length(self.lease)
         }

@@ -15,7 +15,7 @@ holds() { qemu-io -f raw "$1" -c "read -P $2 $3 $4" | { ! grep -E "failed|differ
 # start_other NAME FLAGS...: serves a volume from the other host; sets other_pid and other_uri.
 start_other() {
     : >"$work/other.log"
-    on_the_other_host "$weir" up "$@" >"$work/other.out" 2>"$work/other.log" </dev/null &
+    WEIR_DATA_DIR=$work/other "$weir" up "$@" >"$work/other.out" 2>"$work/other.log" </dev/null &
     other_pid=$!
     processes+=("$other_pid")
     for ((i = 0; i < 1200; i++)); do
@@ -84,8 +84,10 @@ check "the first host sees what the other wrote" holds "$uri" 0x22 0 1M
 
 # The owner is stopped, the other host takes over, the owner goes on.
 check "a remote flush" "$weir" volume flush demo --remote --wait
-id=$("$weir" volume show demo --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p')
-epoch() { on_the_other_host "$weir" volume show "$1" --output json | sed -n 's/.*"epoch": \(.*\),/\1/p'; }
+id=$("$weir" volume show demo --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p' | head -n 1)
+epoch() {
+    on_the_other_host "$weir" volume show "$1" --output json | sed -n 's/.*"epoch": \(.*\),/\1/p' | head -n 1
+}
 old_epoch=$(epoch demo)
 kill -STOP "$weir_pid"
 start_other demo --take-over "${flags[@]}"
