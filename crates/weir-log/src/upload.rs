@@ -306,17 +306,3 @@ pub(crate) fn splitmix(seed: u64) -> impl FnMut() -> u64 + Send {
         z ^ (z >> 31)
     }
 }
-
-/// Deletes void objects: those beyond the prefix, or of a superseded epoch, that recovery found.
-pub(crate) async fn delete_void(store: Store, objects: Vec<ObjectId>, seed: u64) {
-    let mut random = splitmix(seed);
-    let policy = RetryPolicy::reads();
-    for id in objects {
-        let key = id.key();
-        let delete = || store.delete(&key);
-        let result: Result<(), StoreError> = store.retry(&policy, &mut random, None, delete).await;
-        if let Err(error) = result {
-            tracing::warn!(%error, "a void object stays; the next opening tries again");
-        }
-    }
-}

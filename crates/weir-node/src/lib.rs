@@ -12,6 +12,7 @@ mod data_directory;
 mod endpoint;
 mod env;
 mod error;
+mod leases;
 mod node;
 mod serve;
 mod shard;
@@ -26,3 +27,4 @@ pub use serve::{EndpointKind, NbdAddress, ServeOptions, Served, ServedInfo, Stop
 pub use shard::ShardContext;
 pub use volumes::{Consent, Home, Listed, Shown};
 pub use weir_disk::EngineChoice;
+pub use weir_log::LeaseSettings;

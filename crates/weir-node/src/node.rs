@@ -7,10 +7,11 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use weir_disk::EngineChoice;
-use weir_log::MemoryFrameCache;
+use weir_log::{LeaseSettings, MemoryFrameCache};
 
 use crate::env;
 use crate::error::NodeError;
+use crate::leases::Leases;
 use crate::shard::{Shard, ShardContext, Shared};
 
 /// Most shards unless told otherwise. One keeps up with what one NBD client can ask; four serve a busy host.
@@ -27,6 +28,8 @@ pub struct NodeConfig {
     pub shards: Option<usize>,
     /// The disk engine.
     pub engine: EngineChoice,
+    /// How the node's leases are kept.
+    pub lease: LeaseSettings,
 }
 
 /// The threads of a node. Dropping it waits for what runs on the shards, then stops the workers.
@@ -51,12 +54,14 @@ impl Node {
             .build()
             .map_err(|source| NodeError::io("starting", "worker threads", source))?;
         let count = config.shards.unwrap_or_else(|| cpus.min(SHARDS_DEFAULT_MAX)).max(1);
+        let node_name: Arc<str> = env::read_node_name()?.into();
         let shared = Shared {
             engine: config.engine,
             workers: workers.handle().clone(),
             boot_id: env::read_boot_id()?,
             cache: Arc::new(MemoryFrameCache::new(FRAME_CACHE_BYTES_MAX)),
-            node_name: env::read_node_name()?.into(),
+            leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
+            node_name,
         };
         let shards = (0..count)
             .map(|index| Shard::start(index, shared.clone()))
@@ -111,7 +116,8 @@ mod tests {
 
     #[test]
     fn jobs_run_on_their_shard_and_reach_the_workers() {
-        let config = NodeConfig { shards: Some(2), engine: EngineChoice::Threads };
+        let config =
+            NodeConfig { shards: Some(2), engine: EngineChoice::Threads, ..NodeConfig::default() };
         let node = Node::start(config).unwrap();
         assert_eq!(node.shard_count(), 2);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -15,6 +15,7 @@ use weir_log::FrameCache;
 
 use crate::env;
 use crate::error::NodeError;
+use crate::leases::Leases;
 
 /// What lives on a shard's thread besides volumes.
 pub struct ShardContext {
@@ -26,6 +27,8 @@ pub struct ShardContext {
     pub cache: Arc<dyn FrameCache>,
     /// How this node is called in messages to others.
     pub node_name: Arc<str>,
+    /// The leases of this process, one per store.
+    pub(crate) leases: Arc<Leases>,
 }
 
 impl fmt::Debug for ShardContext {
@@ -42,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) boot_id: [u8; 16],
     pub(crate) cache: Arc<dyn FrameCache>,
     pub(crate) node_name: Arc<str>,
+    pub(crate) leases: Arc<Leases>,
 }
 
 type Job = Box<dyn FnOnce(Rc<ShardContext>) -> LocalBoxFuture<'static, ()> + Send>;
@@ -122,6 +126,7 @@ fn run(
                 env: env::real(shared.workers, shared.boot_id),
                 cache: shared.cache,
                 node_name: shared.node_name,
+                leases: shared.leases,
             }),
             Err(error) => {
                 let _ = ready.send(Err(NodeError::Disk(error)));

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use serde::Serialize;
 use weir_device::{Device, IoHeader, Operation, VolumeId};
 use weir_disk::{Directory, DiskError, LockGuard};
-use weir_log::catalog::{self, VolumeDetails, VolumeName, VolumeSummary};
-use weir_log::{JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, VolumeOptions};
+use weir_log::catalog::{self, DeleteConsent, VolumeDetails, VolumeName, VolumeSummary};
+use weir_log::{
+    JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, Takeover, VolumeOptions,
+};
 use weir_store::{Access, Store, StoreOptions};
 
 use crate::control::{Client, FlushScope, ProcessId, Status};
@@ -115,6 +117,7 @@ impl Home {
         options: VolumeOptions,
         consent: Consent,
     ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
+        let lease = context.leases.get(&context.env, &self.data, &store)?;
         let args = OpenArgs {
             store,
             id,
@@ -122,7 +125,7 @@ impl Home {
             env: context.env.clone(),
             options,
             cache: std::sync::Arc::clone(&context.cache),
-            node: context.node_name.to_string(),
+            lease,
             accept_loss: consent.accept_loss,
             take_over: consent.take_over,
             discard_journal: consent.discard_journal,
@@ -159,12 +162,32 @@ impl Node {
         home: Home,
         name: VolumeName,
         size: u64,
+        takeover: Takeover,
     ) -> Result<VolumeDetails, NodeError> {
         self.run(0, move |context| async move {
             home.data.prepare()?;
             let store = home.open_store(&context, Access::Write).await?;
-            catalog::create(&store, &context.env, &name, size).await?;
+            catalog::create_as(&store, &context.env, &name, size, takeover).await?;
             Ok(catalog::show(&store, &context.env, &name).await?)
+        })
+        .await?
+    }
+
+    /// Sets what happens when the lease of a volume's holder runs out. The volume must be closed.
+    ///
+    /// # Errors
+    /// When a node has it open or did not close it, or what the store says.
+    pub async fn set_takeover(
+        &self,
+        home: Home,
+        name: VolumeName,
+        takeover: Takeover,
+    ) -> Result<(), NodeError> {
+        self.run(0, move |context| async move {
+            let store = home.open_store(&context, Access::Write).await?;
+            let id = catalog::find(&store, &context.env, &name).await?;
+            home.refuse_if_served(name.as_str(), id).await?;
+            Ok(catalog::set_takeover(&store, &context.env, &name, takeover).await?)
         })
         .await?
     }
@@ -224,8 +247,12 @@ impl Node {
             let files = directory.list().await?;
             let ours = details.summary.holder.as_deref() == Some(&*context.node_name)
                 && files.iter().any(|file| file == JOURNAL_FILE);
-            let env = &context.env;
-            catalog::delete(&store, env, &name, take_over || ours, on_progress).await?;
+            let consent = match (ours, take_over) {
+                (true, _) => DeleteConsent::Ours,
+                (false, true) => DeleteConsent::TakeOver,
+                (false, false) => DeleteConsent::None,
+            };
+            catalog::delete(&store, &context.env, &name, consent, on_progress).await?;
             for file in files.iter().filter(|file| *file != LOCK_FILE) {
                 directory.remove(file).await?;
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use weir_log::catalog::VolumeName;
-use weir_log::{Compression, VolumeOptions};
-use weir_node::EngineChoice;
+use weir_log::{Compression, Takeover, VolumeOptions};
+use weir_node::{EngineChoice, LeaseSettings, NodeConfig};
 
 use crate::size::Size;
 
@@ -54,6 +54,45 @@ pub(crate) struct Global {
     #[arg(long, value_name = "ENGINE", env = "WEIR_DISK_ENGINE", global = true, hide = true)]
     #[arg(default_value = "auto")]
     pub(crate) disk_engine: DiskEngine,
+    /// Length of this node's lease in seconds: how long other nodes wait before they take a volume over that it did
+    /// not close
+    #[arg(long, value_name = "SECONDS", env = "WEIR_LEASE", global = true, hide_env_values = true)]
+    #[arg(default_value_t = 60.0, value_parser = lease_seconds, hide_short_help = true)]
+    pub(crate) lease: f64,
+}
+
+impl Global {
+    /// The threads of a command that works on one volume.
+    pub(crate) fn node_config(&self) -> NodeConfig {
+        NodeConfig {
+            shards: Some(1),
+            engine: self.disk_engine.into(),
+            lease: LeaseSettings::of_length(Duration::from_secs_f64(self.lease)),
+        }
+    }
+}
+
+fn lease_seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| (1.0..=3600.0).contains(n));
+    number.ok_or_else(|| format!("{text:?} is no number of seconds from 1 to 3600"))
+}
+
+/// What happens when the lease of a volume's holder runs out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TakeoverKind {
+    /// A person decides, with --take-over; without the store, I/O goes on
+    Manual,
+    /// Another node takes the volume by itself; without the store, I/O stops in time
+    Auto,
+}
+
+impl From<TakeoverKind> for Takeover {
+    fn from(kind: TakeoverKind) -> Self {
+        match kind {
+            TakeoverKind::Manual => Self::Manual,
+            TakeoverKind::Auto => Self::Auto,
+        }
+    }
 }
 
 /// Form of log lines.
@@ -230,9 +269,22 @@ pub(crate) enum VolumeCommand {
         /// Size in bytes, or with K, M, G, T, as 10G
         #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
         size: Size,
+        /// What happens when the lease of the node that holds it runs out
+        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
+        #[arg(hide_env_values = true)]
+        takeover: TakeoverKind,
         /// Form of the output
         #[command(flatten)]
         output: Output,
+    },
+    /// Change a setting of a volume that nobody has open
+    Set {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// What happens when the lease of the node that holds it runs out
+        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", hide_env_values = true)]
+        takeover: TakeoverKind,
     },
     /// List the volumes of the store
     List {

@@ -5,7 +5,7 @@ use std::process::{ExitCode, ExitStatus};
 
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_node::{Consent, NbdAddress, Node, NodeConfig, ServeOptions, Served, Stopped};
+use weir_node::{Consent, NbdAddress, Node, ServeOptions, Served, Stopped};
 
 use crate::cli::{EndpointKind, Global, Up};
 use crate::failure::Failure;
@@ -25,7 +25,7 @@ pub(crate) fn run(global: &Global, up: Up) -> Result<ExitCode, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(NodeConfig { shards: Some(1), engine: global.disk_engine.into() })?;
+    let node = Node::start(global.node_config())?;
     let nbd = match (up.nbd_socket, up.nbd_listen) {
         (Some(path), _) => NbdAddress::Unix(path),
         (None, Some(address)) => NbdAddress::Tcp { address, insecure: up.insecure },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use weir_log::catalog::VolumeName;
 use weir_node::control::FlushScope;
-use weir_node::{Home, Listed, Node, NodeConfig, Shown};
+use weir_node::{Home, Listed, Node, Shown};
 
 use crate::cli::{Global, OutputForm, VolumeCommand};
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ pub(crate) fn run(global: &Global, verb: VolumeCommand) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(NodeConfig { shards: Some(1), engine: global.disk_engine.into() })?;
+    let node = Node::start(global.node_config())?;
     let result = runtime.block_on(dispatch(&node, home, verb));
     node.shut_down();
     result
@@ -32,8 +32,8 @@ pub(crate) fn run(global: &Global, verb: VolumeCommand) -> Result<(), Failure> {
 
 async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<(), Failure> {
     match verb {
-        VolumeCommand::Create { name, size, output } => {
-            let created = node.create_volume(home, name, size.0).await?;
+        VolumeCommand::Create { name, size, takeover, output } => {
+            let created = node.create_volume(home, name, size.0, takeover.into()).await?;
             let shown = Shown { details: created, process: None, serving: None };
             show(&shown, output.output)
         }
@@ -43,6 +43,9 @@ async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<(), Fa
         }
         VolumeCommand::Delete { name, take_over, yes } => {
             delete(node, home, name, take_over, yes).await
+        }
+        VolumeCommand::Set { name, takeover } => {
+            Ok(node.set_takeover(home, name, takeover.into()).await?)
         }
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
@@ -77,6 +80,7 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("id", summary.id.clone()),
         ("size", format!("{} ({} bytes)", human(summary.size_bytes), summary.size_bytes)),
         ("holder", summary.holder.clone().unwrap_or_else(|| "none".to_owned())),
+        ("takeover", format!("{:?}", summary.takeover).to_lowercase()),
         ("openings", details.epoch.to_string()),
         ("objects", format!("{}, {}", details.objects, human(details.object_bytes))),
         ("checkpoint", checkpoint),

@@ -3,5 +3,6 @@
 
 mod behaviour;
 mod damage;
+mod leases;
 mod support;
 mod takeover;
