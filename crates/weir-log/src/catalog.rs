@@ -353,8 +353,8 @@ pub enum DeleteConsent {
 /// that was interrupted goes on when it is asked for again. `progress` hears of objects gone and objects in all.
 ///
 /// # Errors
-/// [`LogError::InUse`] while a node has it open; [`LogError::Held`] where one did not close it, unless `consent` says to
-/// go on; [`LogError::NoSuchVolume`].
+/// [`LogError::InUse`] while a node has it open; [`LogError::Held`] where one did not close it, unless `consent` says
+/// to go on; [`LogError::NoSuchVolume`].
 pub async fn delete(
     store: &Store,
     env: &Env,

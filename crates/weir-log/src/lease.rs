@@ -140,8 +140,8 @@ impl Inner {
 }
 
 impl NodeLease {
-    /// Starts keeping a lease of node `node` in `store`: one task, on this thread. Nothing is written before a volume is
-    /// opened, and nothing is renewed while none is open. `node` must be used by one process at a time.
+    /// Starts keeping a lease of node `node` in `store`: one task, on this thread. Nothing is written before a volume
+    /// is opened, and nothing is renewed while none is open. `node` must be used by one process at a time.
     #[must_use]
     pub fn start(
         store: Store,
@@ -401,8 +401,8 @@ impl Renewer {
         }
     }
 
-    /// Creates the next version; what the listing after it showed. `None` if it does not count, and the node has another
-    /// name now.
+    /// Creates the next version; what the listing after it showed. `None` if it does not count, and the node has
+    /// another name now.
     async fn write_version(&mut self) -> Result<Option<Vec<u64>>, StoreError> {
         let (policy, env) = (self.policy(), self.env.clone());
         let mut random = || env.random.next_u64();

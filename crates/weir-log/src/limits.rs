@@ -78,7 +78,7 @@ pub const THROTTLE_DELAY_MAX_MS: u64 = 20;
 const _: () = assert!((PAYLOAD_BYTES_MAX as u64) < 1 << PAYLOAD_BITS);
 const _: () = assert!(OBJECTS_MAX << PAYLOAD_BITS == 1 << 56);
 
-/// How long others wait for a node that does not renew its lease. Longer than a store's hiccup, short enough to wait for.
+/// How long others wait for a node that does not renew its lease: longer than a store's hiccup, short enough to wait.
 pub const LEASE_LENGTH: Duration = Duration::from_secs(60);
 
 /// Renewals per length of a lease: two may fail before the deadline nears.

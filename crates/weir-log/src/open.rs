@@ -182,8 +182,8 @@ fn check_not_deleted(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogErro
 /// What is there of a journal.
 enum Local {
     None,
-    /// A crash while it was made: nothing was ever acknowledged out of it. A journal that was in use has a holder in the
-    /// manifest, so zeroes in its place need a claim on the volume.
+    /// A crash while it was made: nothing was ever acknowledged out of it. A journal that was in use has a holder in
+    /// the manifest, so zeroes in its place need a claim on the volume.
     NeverFinished,
     Recovered(Recovered),
 }

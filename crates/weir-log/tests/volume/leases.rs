@@ -10,8 +10,8 @@ use weir_store::Chance;
 use crate::support::{Host, LEASE, expect_bytes, flush, read, run, write};
 
 async fn set_auto(host: &Host) {
-    let name = catalog::VolumeName::new("demo").unwrap();
-    catalog::set_takeover(&host.store, &host.env, &name, Takeover::Auto).await.unwrap();
+    let name = catalog::VolumeName::new("demo").expect("valid");
+    catalog::set_takeover(&host.store, &host.env, &name, Takeover::Auto).await.expect("set");
 }
 
 #[test]
