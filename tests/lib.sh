@@ -28,6 +28,8 @@ weir=${WEIR_BIN:-$repository/target/release/weir}
 weir=$(readlink -f "$weir" || echo "$weir")
 keep=${WEIR_KEEP:-}
 unset "${!WEIR_@}"
+# A lost disk is a lost holder: whoever takes its volume over waits for its lease.
+export WEIR_LEASE=3
 export PATH="/usr/bin:$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin:$repository/target/tools/bin"
 export PYTHONDONTWRITEBYTECODE=1 LC_ALL=C
 script=$(basename "$0")
