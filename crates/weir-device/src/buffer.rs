@@ -7,8 +7,11 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Alignment of every buffer in bytes: what `O_DIRECT` asks for on any device in use.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -19,13 +22,17 @@ const POOLED_LEN_MAX: usize = 4 << 20;
 /// Power-of-two classes from `BUFFER_ALIGN` to `POOLED_LEN_MAX`.
 const POOL_CLASSES: usize = (POOLED_LEN_MAX / BUFFER_ALIGN).ilog2() as usize + 1;
 
-/// Memory that a pool cuts small buffers from, in bytes: an allocator asked for one aligned page at a time spends two.
-const CHUNK_BYTES: usize = 1 << 20;
+/// Memory that a pool cuts buffers from, in bytes: a huge page. An allocator asked for one aligned page at a time spends
+/// two.
+const CHUNK_BYTES: usize = 2 << 20;
 
 /// Largest buffer that is cut from a chunk, in bytes.
-const CHUNKED_LEN_MAX: usize = 64 << 10;
+const CHUNKED_LEN_MAX: usize = 256 << 10;
 
-/// One raw allocation.
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// One raw allocation: of the allocator where it is small, else a mapping of its own, which the kernel zeroes page by
+/// page as it is touched.
 struct Chunk {
     memory: NonNull<u8>,
     bytes: usize,
@@ -33,17 +40,27 @@ struct Chunk {
 
 // SAFETY: a chunk is plain memory owned by exactly one `Chunk` value; nothing in it is tied to a thread.
 unsafe impl Send for Chunk {}
-// SAFETY: a chunk itself never touches its memory; each of its blocks is reached by one slab or free list entry alone.
+// SAFETY: a chunk itself never touches its memory; each part of it is reached by one slab alone.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
     fn new(bytes: usize) -> Self {
         assert!(bytes > 0, "a chunk has at least one byte");
         let layout = Self::layout(bytes);
-        // SAFETY: the layout's size is not zero (asserted above).
-        let raw = unsafe { alloc_zeroed(layout) };
+        let raw = if Self::is_mapped(bytes) {
+            // SAFETY: a new anonymous mapping, placed by the kernel, overlaps nothing.
+            unsafe { mmap_anonymous(ptr::null_mut(), bytes, READ_WRITE, MapFlags::PRIVATE) }
+                .map_or(ptr::null_mut(), |memory| memory.cast())
+        } else {
+            // SAFETY: the layout's size is not zero (asserted above).
+            unsafe { alloc_zeroed(layout) }
+        };
         let Some(memory) = NonNull::new(raw) else { handle_alloc_error(layout) };
         Self { memory, bytes }
+    }
+
+    fn is_mapped(bytes: usize) -> bool {
+        bytes >= CHUNK_BYTES
     }
 
     fn layout(bytes: usize) -> Layout {
@@ -53,83 +70,144 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: `memory` came from `alloc_zeroed` with this very layout and is freed once, here.
-        unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.bytes)) }
+        if Self::is_mapped(self.bytes) {
+            // SAFETY: this very range was mapped in `new` and is unmapped once, here; every slab in it held the chunk.
+            let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), self.bytes) };
+            debug_assert!(unmapped.is_ok(), "a mapping of our own can be given up");
+        } else {
+            // SAFETY: `memory` came from `alloc_zeroed` with this very layout and is freed once, here.
+            unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.bytes)) }
+        }
     }
 }
 
-/// A block of a chunk, which it keeps alive; or a whole one.
-struct Block {
-    memory: NonNull<u8>,
-    _chunk: Arc<Chunk>,
-}
-
-// SAFETY: a block is the only way to its part of the chunk's memory, and not tied to a thread.
-unsafe impl Send for Block {}
-// SAFETY: a shared reference to a block gives no access to its memory: only `Slab` does, which says how.
-unsafe impl Sync for Block {}
-
-impl Block {
-    /// A block that is a chunk of its own.
-    fn whole(bytes: usize) -> Self {
-        let chunk = Arc::new(Chunk::new(bytes));
-        Self { memory: chunk.memory, _chunk: chunk }
-    }
-
-    /// All blocks of a new chunk.
-    fn cut(capacity: usize) -> impl Iterator<Item = Self> {
-        let chunk = Arc::new(Chunk::new(CHUNK_BYTES));
-        (0..CHUNK_BYTES / capacity).map(move |index| {
-            // SAFETY: `index * capacity` lies within the chunk, which is one allocation.
-            let memory = unsafe { chunk.memory.add(index * capacity) };
-            Self { memory, _chunk: Arc::clone(&chunk) }
-        })
-    }
-}
-
-/// The memory of one buffer; goes back to its pool, or to the allocator, when dropped.
+/// The memory of one buffer and the count of those who hold it. A pool keeps both for the next buffer.
 struct Slab {
-    /// `None` only while it is dropped.
-    block: Option<Block>,
+    refs: AtomicUsize,
     memory: NonNull<u8>,
     capacity: usize,
+    /// Whose memory it is.
+    _chunk: Arc<Chunk>,
+    /// Where it goes in the end; `None` while it is there.
     pool: Option<Arc<PoolShared>>,
 }
 
-// SAFETY: a slab is plain memory owned by exactly one `Slab` value; nothing in it is tied to a thread.
+// SAFETY: a slab is the only way to its part of its chunk's memory, and not tied to a thread.
 unsafe impl Send for Slab {}
 // SAFETY: through a shared reference the memory is only read (`SharedBuf` gives `&[u8]`, never `&mut`).
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    fn new(block: Block, capacity: usize, pool: Option<Arc<PoolShared>>) -> Self {
-        Self { memory: block.memory, block: Some(block), capacity, pool }
+    /// A slab with a chunk of its own.
+    fn whole(capacity: usize) -> Box<Self> {
+        let chunk = Arc::new(Chunk::new(capacity));
+        Self::part(&chunk, 0, capacity)
     }
 
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: `memory` points at `capacity` initialised bytes (zeroed at birth) that live as long as the block in
-        // `self` and belong to it alone; a `&mut` to them needs `&mut self`, so none exists beside this borrow.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.capacity) }
+    /// All slabs of a new chunk.
+    fn cut(capacity: usize) -> impl Iterator<Item = Box<Self>> {
+        let chunk = Arc::new(Chunk::new(CHUNK_BYTES));
+        (0..CHUNK_BYTES / capacity).map(move |index| Self::part(&chunk, index * capacity, capacity))
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `&mut self` proves that this is the only borrow.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.capacity) }
+    fn part(chunk: &Arc<Chunk>, start: usize, capacity: usize) -> Box<Self> {
+        assert!(start + capacity <= chunk.bytes, "a slab lies within its chunk");
+        // SAFETY: `start` lies within the chunk (asserted above), which is one allocation.
+        let memory = unsafe { chunk.memory.add(start) };
+        let refs = AtomicUsize::new(0);
+        Box::new(Self { refs, memory, capacity, _chunk: Arc::clone(chunk), pool: None })
     }
 }
 
-impl Drop for Slab {
+/// One of those who hold a slab. The last one gives it back to its pool, or to the allocator.
+struct SlabRef(NonNull<Slab>);
+
+// SAFETY: the slab it counts is `Send` and `Sync`, and the count is atomic: what is true for `Arc<Slab>` is true here.
+unsafe impl Send for SlabRef {}
+// SAFETY: as above.
+unsafe impl Sync for SlabRef {}
+
+impl SlabRef {
+    /// The first holder of a slab.
+    fn new(slab: Box<Slab>) -> Self {
+        slab.refs.store(1, Ordering::Relaxed);
+        Self(NonNull::from(Box::leak(slab)))
+    }
+
+    fn slab(&self) -> &Slab {
+        // SAFETY: the slab lives until its last holder is dropped, and this is one.
+        unsafe { self.0.as_ref() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        let slab = self.slab();
+        // SAFETY: `memory` points at `capacity` initialised bytes (zeroed at birth) that live as long as the chunk that
+        // the slab holds and belong to it alone. They are written through `bytes_mut` only, by the one `AlignedBuf`
+        // that holds the slab; it is borrowed here, or there is none any more.
+        unsafe { std::slice::from_raw_parts(slab.memory.as_ptr(), slab.capacity) }
+    }
+
+    /// The bytes, for writing.
+    ///
+    /// # Safety
+    /// The caller is the only holder.
+    unsafe fn bytes_mut(&mut self) -> &mut [u8] {
+        let (memory, capacity) = (self.slab().memory, self.slab().capacity);
+        // SAFETY: as in `bytes`; `&mut self` of the only holder proves that this is the only borrow.
+        unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), capacity) }
+    }
+
+    fn capacity(&self) -> usize {
+        self.slab().capacity
+    }
+}
+
+impl Clone for SlabRef {
+    fn clone(&self) -> Self {
+        // Relaxed: whoever clones holds the slab already.
+        let before = self.slab().refs.fetch_add(1, Ordering::Relaxed);
+        assert!(before < usize::MAX / 2, "holders are counted");
+        Self(self.0)
+    }
+}
+
+impl Drop for SlabRef {
     fn drop(&mut self) {
-        if let (Some(pool), Some(block)) = (self.pool.take(), self.block.take()) {
-            pool.take_back(block, self.capacity);
+        // What this holder read happens before the slab is written again by another.
+        if self.slab().refs.fetch_sub(1, Ordering::Release) != 1 {
+            return;
+        }
+        fence(Ordering::Acquire);
+        // SAFETY: the slab came from a box in `new`, and nobody else holds it any more.
+        let mut slab = unsafe { Box::from_raw(self.0.as_ptr()) };
+        if let Some(pool) = slab.pool.take() {
+            pool.take_back(slab);
         }
     }
 }
 
 /// Free memory of a pool, by class.
 struct FreeList {
-    classes: [Vec<Block>; POOL_CLASSES],
+    classes: [Vec<Box<Slab>>; POOL_CLASSES],
     bytes: usize,
+}
+
+impl FreeList {
+    /// Gives up slabs of the size there is most of, other than `class`, until `bytes` more may be kept: a pool follows
+    /// its users when the sizes they ask for change. Whether there is room now.
+    fn make_room(&mut self, bytes: usize, class: usize, kept_bytes_max: usize) -> bool {
+        while self.bytes + bytes > kept_bytes_max {
+            let bytes_of = |class: usize| self.classes[class].len() * (BUFFER_ALIGN << class);
+            let most =
+                (0..POOL_CLASSES).filter(|other| *other != class).max_by_key(|c| bytes_of(*c));
+            let Some(most) = most.filter(|most| bytes_of(*most) > bytes_of(class)) else {
+                return false;
+            };
+            self.classes[most].pop();
+            self.bytes -= BUFFER_ALIGN << most;
+        }
+        true
+    }
 }
 
 struct PoolShared {
@@ -142,43 +220,36 @@ impl PoolShared {
         (capacity / BUFFER_ALIGN).ilog2() as usize
     }
 
-    /// A block from the free list, or a new one.
-    fn take(&self, capacity: usize) -> Block {
+    /// A slab from the free list, or a new one.
+    fn take(&self, capacity: usize) -> Box<Slab> {
         let class = Self::class(capacity);
         let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let free = &mut *guard;
-        if let Some(block) = free.classes[class].pop() {
+        if let Some(slab) = free.classes[class].pop() {
             free.bytes -= capacity;
-            return block;
+            return slab;
         }
         let rest = CHUNK_BYTES.saturating_sub(capacity);
-        if capacity > CHUNKED_LEN_MAX || free.bytes + rest > self.kept_bytes_max {
+        if capacity > CHUNKED_LEN_MAX || !free.make_room(rest, class, self.kept_bytes_max) {
             drop(guard);
-            return Block::whole(capacity);
+            return Slab::whole(capacity);
         }
-        let mut blocks = Block::cut(capacity);
-        let first = blocks.next().expect("a chunk has many blocks");
-        free.classes[class].extend(blocks);
+        let mut slabs = Slab::cut(capacity);
+        let first = slabs.next().expect("a chunk has many slabs");
+        free.classes[class].extend(slabs);
         free.bytes += rest;
         first
     }
 
-    /// Keeps a block for the next buffer of its size. A full pool gives up blocks of the size it has most of, so that
-    /// it follows its users when the sizes they ask for change.
-    fn take_back(&self, block: Block, capacity: usize) {
-        let class = Self::class(capacity);
+    /// Keeps a slab for the next buffer of its size, if there is room.
+    fn take_back(&self, slab: Box<Slab>) {
+        let (capacity, class) = (slab.capacity, Self::class(slab.capacity));
         let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let free = &mut *guard;
-        while free.bytes + capacity > self.kept_bytes_max {
-            let bytes_of = |class: usize| free.classes[class].len() * (BUFFER_ALIGN << class);
-            let most =
-                (0..POOL_CLASSES).filter(|other| *other != class).max_by_key(|c| bytes_of(*c));
-            let Some(most) = most.filter(|most| bytes_of(*most) > bytes_of(class)) else { return };
-            free.classes[most].pop();
-            free.bytes -= BUFFER_ALIGN << most;
+        if free.make_room(capacity, class, self.kept_bytes_max) {
+            free.bytes += capacity;
+            free.classes[class].push(slab);
         }
-        free.bytes += capacity;
-        free.classes[class].push(block);
     }
 }
 
@@ -206,9 +277,9 @@ impl BufferPool {
         if capacity > POOLED_LEN_MAX {
             return AlignedBuf::zeroed(len);
         }
-        let block = self.shared.take(capacity);
-        let slab = Slab::new(block, capacity, Some(Arc::clone(&self.shared)));
-        AlignedBuf { slab, len }
+        let mut slab = self.shared.take(capacity);
+        slab.pool = Some(Arc::clone(&self.shared));
+        AlignedBuf { slab: SlabRef::new(slab), len }
     }
 }
 
@@ -220,7 +291,8 @@ impl fmt::Debug for BufferPool {
 
 /// A writable buffer aligned to [`BUFFER_ALIGN`], with one owner.
 pub struct AlignedBuf {
-    slab: Slab,
+    /// This is its only holder.
+    slab: SlabRef,
     len: usize,
 }
 
@@ -229,7 +301,7 @@ impl AlignedBuf {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let capacity = len.max(1).next_multiple_of(BUFFER_ALIGN);
-        Self { slab: Slab::new(Block::whole(capacity), capacity, None), len }
+        Self { slab: SlabRef::new(Slab::whole(capacity)), len }
     }
 
     /// A copy of `bytes`.
@@ -245,20 +317,20 @@ impl AlignedBuf {
     /// # Panics
     /// If `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.slab.capacity, "a buffer cannot be longer than its memory");
+        assert!(len <= self.slab.capacity(), "a buffer cannot be longer than its memory");
         self.len = len;
     }
 
     /// Bytes of memory behind the buffer.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.slab.capacity
+        self.slab.capacity()
     }
 
     /// Ends writing: the bytes can be shared from here on and never change again.
     #[must_use]
     pub fn freeze(self) -> SharedBuf {
-        SharedBuf { start: 0, len: self.len, slab: Some(Arc::new(self.slab)) }
+        SharedBuf { start: 0, len: self.len, slab: Some(self.slab) }
     }
 }
 
@@ -272,7 +344,8 @@ impl Deref for AlignedBuf {
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         let len = self.len;
-        &mut self.slab.bytes_mut()[..len]
+        // SAFETY: a buffer that is not frozen has one owner, and its slab one holder.
+        unsafe { &mut self.slab.bytes_mut()[..len] }
     }
 }
 
@@ -285,7 +358,7 @@ impl fmt::Debug for AlignedBuf {
 /// An immutable, reference-counted run of bytes inside an aligned buffer. Clones and slices share the memory.
 #[derive(Clone, Default)]
 pub struct SharedBuf {
-    slab: Option<Arc<Slab>>,
+    slab: Option<SlabRef>,
     start: usize,
     len: usize,
 }
@@ -313,9 +386,7 @@ impl SharedBuf {
     /// Takes `next` in if its bytes lie right behind these in the same memory. Whether they do.
     pub fn join(&mut self, next: &Self) -> bool {
         let joins = match (&self.slab, &next.slab) {
-            (Some(ours), Some(theirs)) => {
-                Arc::ptr_eq(ours, theirs) && self.start + self.len == next.start
-            }
+            (Some(ours), Some(theirs)) => ours.0 == theirs.0 && self.start + self.len == next.start,
             _ => false,
         };
         if joins {
@@ -333,7 +404,7 @@ impl SharedBuf {
     /// Bytes of memory that this buffer keeps alive (shared with its clones and slices).
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.slab.as_ref().map_or(0, |slab| slab.capacity)
+        self.slab.as_ref().map_or(0, SlabRef::capacity)
     }
 }
 
@@ -423,9 +494,9 @@ mod tests {
         let pool = BufferPool::new(CHUNK_BYTES);
         let small: Vec<_> = (0..CHUNK_BYTES / BUFFER_ALIGN).map(|_| pool.alloc(1)).collect();
         drop(small);
-        drop(pool.alloc(CHUNK_BYTES / 8));
+        drop(pool.alloc(2 * CHUNKED_LEN_MAX));
         let free = pool.shared.free.lock().unwrap();
-        assert_eq!(free.classes[PoolShared::class(CHUNK_BYTES / 8)].len(), 1);
+        assert_eq!(free.classes[PoolShared::class(2 * CHUNKED_LEN_MAX)].len(), 1);
         assert_eq!(free.bytes, CHUNK_BYTES);
     }
 

@@ -12,7 +12,9 @@ use weir_device::{BufferPool, SharedBuf};
 use crate::format::record::{Piece, PieceChecksum, PieceKind, RecordHeader, header_bytes};
 use crate::format::{to_u64, to_usize};
 use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
-use crate::limits::{BLOCK_BYTES, BLOCK_LEN, MEMORY_FACTOR_MAX, PIECES_PER_RECORD_MAX};
+use crate::limits::{
+    BLOCK_BYTES, BLOCK_LEN, MEMORY_FACTOR_MAX, PIECES_PER_RECORD_MAX, RECORDS_IN_FLIGHT_MAX,
+};
 use crate::pieces::{PieceEntry, Resident};
 
 /// What an append does to its range of the volume.
@@ -171,9 +173,15 @@ impl Queue {
     ///
     /// An append is split only when it is the first of the record: larger than a record, or than what its segment has
     /// left.
-    pub(crate) fn gather(&mut self, shape: &Shape, room: u64) -> Option<Gathered> {
+    pub(crate) fn gather(
+        &mut self,
+        shape: &Shape,
+        room: u64,
+        spare: &mut Spare,
+    ) -> Option<Gathered> {
         let limit = to_usize(room.min(shape.record_bytes_max));
-        let mut gathered = Gathered::default();
+        let mut gathered =
+            Gathered { cuts: std::mem::take(&mut spare.cuts), ..Gathered::default() };
         while let Some(waiting) = self.waiting.front_mut() {
             let before = (gathered.cuts.len(), gathered.totals);
             let done_before = waiting.done;
@@ -248,10 +256,44 @@ pub(crate) struct Place {
     pub(crate) flushed_through: RecordSeq,
 }
 
+/// Lists of records that are done with, kept for their memory: a steady state allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    cuts: Vec<Cut>,
+    pieces: Vec<Piece>,
+    buffers: Vec<Vec<SharedBuf>>,
+    placed: Vec<Vec<PlacedPiece>>,
+    payloads: Vec<Vec<(PieceEntry, Resident)>>,
+}
+
+impl Spare {
+    /// Takes back the buffers of a record that was written.
+    pub(crate) fn keep_buffers(&mut self, buffers: Vec<SharedBuf>) {
+        keep(&mut self.buffers, buffers);
+    }
+
+    /// Takes back the lists of a record that was acknowledged.
+    pub(crate) fn keep_lists(
+        &mut self,
+        placed: Vec<PlacedPiece>,
+        payloads: Vec<(PieceEntry, Resident)>,
+    ) {
+        keep(&mut self.placed, placed);
+        keep(&mut self.payloads, payloads);
+    }
+}
+
+fn keep<T>(lists: &mut Vec<Vec<T>>, mut list: Vec<T>) {
+    if lists.len() < RECORDS_IN_FLIGHT_MAX {
+        list.clear();
+        lists.push(list);
+    }
+}
+
 /// A record ready to be written.
 #[derive(Debug)]
 pub(crate) struct Built {
-    /// Its bytes, in order.
+    /// Its bytes, in order: the header's buffer, then the payloads that are written from where they are.
     pub(crate) buffers: Vec<SharedBuf>,
     /// Its pieces, in the order of their numbers.
     pub(crate) placed: Vec<PlacedPiece>,
@@ -266,6 +308,7 @@ pub(crate) fn build(
     checksum: &PieceChecksum,
     place: &Place,
     pool: &BufferPool,
+    spare: &mut Spare,
 ) -> Built {
     let totals = gathered.totals;
     let head_len = totals.head_len();
@@ -273,8 +316,8 @@ pub(crate) fn build(
     let memory_of_head = head.capacity();
     let mut copied_at = header_bytes(totals.pieces);
     let mut direct_at = head_len;
-    let mut pieces = Vec::with_capacity(totals.pieces);
-    let mut placed = Vec::with_capacity(totals.pieces);
+    let mut pieces = std::mem::take(&mut spare.pieces);
+    let mut placed = spare.placed.pop().unwrap_or_default();
     for (write, cut) in (place.first_write.0..).zip(&gathered.cuts) {
         let mut piece =
             Piece { kind: cut.kind, offset: cut.offset, len: cut.len, payload: 0, payload_crc: 0 };
@@ -315,20 +358,29 @@ pub(crate) fn build(
     };
     header.encode(identity, &mut head);
     let head = head.freeze();
-    let payloads = payloads_of(&gathered, &header, place, &head, memory_of_head);
-    Built { buffers: buffers_of(head, &gathered), placed, payloads }
+    let mut payloads = spare.payloads.pop().unwrap_or_default();
+    list_payloads(&mut payloads, &gathered, &header, place, &head, memory_of_head);
+    let mut buffers = spare.buffers.pop().unwrap_or_default();
+    buffers.push(head);
+    let direct = gathered.cuts.iter().filter(|cut| !cut.copied);
+    buffers.extend(direct.map(|cut| cut.bytes.clone()));
+    spare.pieces = header.pieces;
+    spare.pieces.clear();
+    spare.cuts = gathered.cuts;
+    spare.cuts.clear();
+    Built { buffers, placed, payloads }
 }
 
 /// The table entries of a record's payloads, with the bytes that stay in memory.
-fn payloads_of(
+fn list_payloads(
+    payloads: &mut Vec<(PieceEntry, Resident)>,
     gathered: &Gathered,
     header: &RecordHeader,
     place: &Place,
     head: &SharedBuf,
     memory_of_head: usize,
-) -> Vec<(PieceEntry, Resident)> {
+) {
     let base = place.position.0 - place.segment_start.0;
-    let mut payloads = Vec::with_capacity(gathered.cuts.len());
     for copied in [true, false] {
         for (cut, piece) in gathered.cuts.iter().zip(&header.pieces) {
             if cut.kind != PieceKind::Data || cut.copied != copied {
@@ -353,21 +405,11 @@ fn payloads_of(
             payloads.push((entry, resident));
         }
     }
-    payloads
 }
 
 fn share(memory: usize, len: usize, total: usize) -> usize {
     let share = u128::from(to_u64(memory)) * u128::from(to_u64(len)) / u128::from(to_u64(total));
     usize::try_from(share).expect("a share is at most the whole")
-}
-
-/// The header's buffer, then the payloads that are written from where they are.
-fn buffers_of(head: SharedBuf, gathered: &Gathered) -> Vec<SharedBuf> {
-    let direct = gathered.cuts.iter().filter(|cut| !cut.copied);
-    let mut buffers = Vec::with_capacity(1 + direct.clone().count());
-    buffers.push(head);
-    buffers.extend(direct.map(|cut| cut.bytes.clone()));
-    buffers
 }
 
 fn to_u32(value: u64) -> u32 {

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin as TaskPin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
 use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId, mutant};
@@ -131,6 +131,8 @@ pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) state: RefCell<State>,
     pub(crate) sink: RefCell<Option<Rc<dyn RecordSink>>>,
+    /// Wakers of answered appends on their way from the state to their tasks.
+    pub(crate) woken: RefCell<Vec<Waker>>,
     /// Something to write, room to write it, or the end.
     pub(crate) work: Notify,
     /// A flush wants a sync, or the end.
@@ -234,6 +236,7 @@ impl Journal {
             env,
             state: RefCell::new(state),
             sink: RefCell::new(None),
+            woken: RefCell::default(),
             work: Notify::new(),
             flush_work: Notify::new(),
             ring_work: Notify::new(),
@@ -425,6 +428,20 @@ impl Journal {
         len: usize,
     ) -> Result<Vec<SharedBuf>, JournalError> {
         read::read_parts(self.inner(), position, len).await
+    }
+
+    /// Bytes that cannot be written over yet, and bytes the file's segments may take together.
+    #[must_use]
+    pub fn used_and_capacity(&self) -> (u64, u64) {
+        let state = self.inner().state.borrow();
+        (state.ring.used_bytes(), state.ring.capacity_bytes())
+    }
+
+    /// The bytes from `position` on to the end of their piece, if memory has a copy of them. The caller holds a pin, or
+    /// nothing there is released yet.
+    #[must_use]
+    pub fn resident(&self, position: JournalPos) -> Option<SharedBuf> {
+        read::resident(self.inner(), position)
     }
 
     /// How full the ring is, from 0 to 1: what cannot be written over yet, in whole segments at its tail.

@@ -11,6 +11,7 @@ use crate::ids::JournalPos;
 use crate::journal::Inner;
 use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX};
 use crate::pieces::{FoundPiece, PieceEntry};
+use crate::state::State;
 
 /// What to do for the next bytes of a read.
 enum Next {
@@ -75,17 +76,44 @@ pub(crate) async fn read_parts(
     Ok(parts)
 }
 
+/// The piece at a position, and where its segment and the position in it are.
+struct Located {
+    piece: FoundPiece,
+    logical: u64,
+    segment_start: JournalPos,
+    within: u64,
+}
+
+impl Located {
+    fn at(state: &State, position: JournalPos) -> Option<Self> {
+        let logical = state.ring.segment_of(position);
+        let segment_start = state.ring.start_of(logical);
+        let within = position.0 - segment_start.0;
+        let piece = state.pieces.find(logical, within)?;
+        Some(Self { piece, logical, segment_start, within })
+    }
+
+    /// The copy in memory, from the position on.
+    fn resident(&self) -> Option<SharedBuf> {
+        let bytes = self.piece.resident.as_ref()?;
+        let skip = to_usize(self.within - u64::from(self.piece.entry.at));
+        Some(bytes.slice(skip, bytes.len() - skip))
+    }
+}
+
+/// The copy in memory of the piece at `position`, from there on.
+pub(crate) fn resident(inner: &Inner, position: JournalPos) -> Option<SharedBuf> {
+    Located::at(&inner.state.borrow(), position)?.resident()
+}
+
 fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, JournalError> {
     let state = inner.state.borrow();
     let missing = || JournalError::NoSuchPosition { file: Arc::clone(&inner.file_name), position };
-    let logical = state.ring.segment_of(position);
-    let segment_start = state.ring.start_of(logical);
-    let within = position.0 - segment_start.0;
-    let FoundPiece { entry, resident } = state.pieces.find(logical, within).ok_or_else(missing)?;
-    if let Some(bytes) = resident {
-        let skip = to_usize(within - u64::from(entry.at));
-        return Ok(Next::Copy(bytes.slice(skip, bytes.len() - skip)));
+    let located = Located::at(&state, position).ok_or_else(missing)?;
+    if let Some(bytes) = located.resident() {
+        return Ok(Next::Copy(bytes));
     }
+    let Located { piece: FoundPiece { entry, .. }, logical, segment_start, within } = located;
     let file_start = state.ring.file_offset(segment_start).ok_or_else(missing)?;
     let mut entries = vec![entry];
     let mut end = entry.end();

@@ -13,7 +13,7 @@ use std::task::Waker;
 use weir_device::{BufferPool, mutant};
 use weir_disk::DiskError;
 
-use crate::commit::{Built, Place, PlacedPiece, Queue, Shape, build};
+use crate::commit::{Built, Place, PlacedPiece, Queue, Shape, Spare, build};
 use crate::error::JournalError;
 use crate::format::record::PieceChecksum;
 use crate::format::superblock::Superblock;
@@ -90,6 +90,7 @@ pub(crate) struct State {
     checksum: PieceChecksum,
     /// For heads of records and for reads.
     pub(crate) pool: BufferPool,
+    spare: Spare,
     in_flight: VecDeque<InFlight>,
     unwritten: usize,
     tickets_given: Ticket,
@@ -143,6 +144,7 @@ impl State {
             checksum: PieceChecksum::new(&superblock.identity),
             superblock,
             pool: BufferPool::new(config.record_bytes_max * RECORDS_IN_FLIGHT_MAX),
+            spare: Spare::default(),
             in_flight: VecDeque::new(),
             unwritten: 0,
             tickets_given: 0,
@@ -244,7 +246,8 @@ impl State {
             return None;
         }
         let gathered = loop {
-            if let Some(gathered) = self.queue.gather(&self.shape, self.ring.room()) {
+            let room = self.ring.room();
+            if let Some(gathered) = self.queue.gather(&self.shape, room, &mut self.spare) {
                 break gathered;
             }
             if !self.ring.advance() {
@@ -269,7 +272,7 @@ impl State {
             flushed_through: self.flushed_through,
         };
         let Built { buffers, placed, payloads } =
-            build(gathered, &self.identity, &self.checksum, &place, &self.pool);
+            build(gathered, &self.identity, &self.checksum, &place, &self.pool, &mut self.spare);
         self.next_record = record.next();
         self.next_write = last_write.next();
         self.counters.records += 1;
@@ -290,21 +293,29 @@ impl State {
         self.in_flight.back().map_or(self.tickets_done, |record| record.tickets_end)
     }
 
-    /// The disk has written `record`. Answers whom to wake, which only a mutant does this early.
-    pub(crate) fn record_written(&mut self, record: RecordSeq) -> Vec<Waker> {
+    /// The disk has written `record` from `buffers`. Adds whom to wake, which only a mutant does this early.
+    pub(crate) fn record_written(
+        &mut self,
+        record: RecordSeq,
+        buffers: Vec<weir_device::SharedBuf>,
+        woken: &mut Vec<Waker>,
+    ) {
+        self.spare.keep_buffers(buffers);
         let mut found = self.in_flight.iter_mut().filter(|in_flight| in_flight.record == record);
         let in_flight = found.next().expect("J1: a record is written once");
         assert!(!in_flight.written, "J1: a record is written once");
         in_flight.written = true;
         self.unwritten -= 1;
-        if mutant("ack_before_earlier") { self.complete_record(record) } else { Vec::new() }
+        if mutant("ack_before_earlier") {
+            self.complete_record(record, woken);
+        }
     }
 
     /// The mutants' acknowledgement of one record (and with it of everything before it).
-    pub(crate) fn complete_record(&mut self, record: RecordSeq) -> Vec<Waker> {
+    pub(crate) fn complete_record(&mut self, record: RecordSeq, woken: &mut Vec<Waker>) {
         let found = self.in_flight.iter().find(|in_flight| in_flight.record == record);
         let end = found.map_or(self.tickets_done, |in_flight| in_flight.tickets_end);
-        self.complete_tickets(end)
+        self.complete_tickets(end, woken);
     }
 
     /// Moves the next record that may be acknowledged into the piece table; its pieces go to the sink before
@@ -323,23 +334,27 @@ impl State {
         Some((record.record, std::mem::take(&mut record.placed)))
     }
 
-    /// The sink knows of `record` (J2): its writers may be answered.
-    pub(crate) fn acknowledge(&mut self, record: RecordSeq, last_write: WriteNumber) -> Vec<Waker> {
+    /// The sink knows of the `pieces` of `record` (J2): its writers may be answered. Adds whom to wake.
+    pub(crate) fn acknowledge(
+        &mut self,
+        record: RecordSeq,
+        pieces: Vec<PlacedPiece>,
+        woken: &mut Vec<Waker>,
+    ) {
         let front = self.in_flight.pop_front().expect("J1: acknowledged in order");
         assert!(front.record == record && front.written, "J1: acknowledged in order, when written");
         assert!(record == self.acked_through.next(), "J1: acknowledged in order");
         self.acked_through = record;
-        self.acked_write = last_write;
-        self.complete_tickets(front.tickets_end)
+        self.acked_write = pieces.last().expect("a record has a piece").write;
+        self.complete_tickets(front.tickets_end, woken);
+        self.spare.keep_lists(pieces, front.payloads);
     }
 
-    fn complete_tickets(&mut self, end: Ticket) -> Vec<Waker> {
-        let mut woken = Vec::new();
+    fn complete_tickets(&mut self, end: Ticket, woken: &mut Vec<Waker>) {
         while self.tickets_done < end {
             self.tickets_done += 1;
             woken.extend(self.wakers.pop_front().flatten());
         }
-        woken
     }
 
     pub(crate) fn is_acknowledged(&self, ticket: Ticket) -> bool {

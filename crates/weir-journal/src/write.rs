@@ -1,8 +1,9 @@
 //! The lanes: tasks that write one record each at a time, and acknowledge in order what is on disk.
 
 use std::rc::Rc;
+use std::task::Waker;
 
-use weir_device::mutant;
+use weir_device::{SharedBuf, mutant};
 
 use crate::ids::RecordSeq;
 use crate::journal::Inner;
@@ -25,12 +26,13 @@ pub(crate) async fn lane(inner: Rc<Inner>) {
         };
         wake_after_start(&inner);
         if mutant("ack_before_write") {
-            let woken = inner.state.borrow_mut().complete_record(outgoing.record);
-            woken.into_iter().for_each(std::task::Waker::wake);
+            let mut woken = Vec::new();
+            inner.state.borrow_mut().complete_record(outgoing.record, &mut woken);
+            woken.into_iter().for_each(Waker::wake);
         }
-        let (_buffers, result) = inner.file.write_at(outgoing.buffers, outgoing.file_offset).await;
+        let (buffers, result) = inner.file.write_at(outgoing.buffers, outgoing.file_offset).await;
         match result {
-            Ok(()) => on_written(&inner, outgoing.record),
+            Ok(()) => on_written(&inner, outgoing.record, buffers),
             Err(cause) => inner.poison(cause),
         }
     }
@@ -51,9 +53,11 @@ fn wake_after_start(inner: &Inner) {
 }
 
 /// A record is on disk: acknowledges it and what waited for it, in order.
-fn on_written(inner: &Inner, record: RecordSeq) {
-    let early = inner.state.borrow_mut().record_written(record);
-    early.into_iter().for_each(std::task::Waker::wake);
+fn on_written(inner: &Inner, record: RecordSeq, buffers: Vec<SharedBuf>) {
+    // Kept from one record to the next for its memory.
+    let mut woken = inner.woken.take();
+    inner.state.borrow_mut().record_written(record, buffers, &mut woken);
+    woken.drain(..).for_each(Waker::wake);
     loop {
         let durable = inner.state.borrow_mut().take_durable();
         let Some((record, pieces)) = durable else { break };
@@ -61,9 +65,9 @@ fn on_written(inner: &Inner, record: RecordSeq) {
         if let Some(sink) = sink {
             sink.on_durable(record, &pieces);
         }
-        let last_write = pieces.last().expect("a record has a piece").write;
-        let woken = inner.state.borrow_mut().acknowledge(record, last_write);
-        woken.into_iter().for_each(std::task::Waker::wake);
+        inner.state.borrow_mut().acknowledge(record, pieces, &mut woken);
+        woken.drain(..).for_each(Waker::wake);
     }
+    inner.woken.replace(woken);
     inner.progress.notify_waiters();
 }

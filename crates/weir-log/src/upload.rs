@@ -98,8 +98,27 @@ fn next(shared: &Shared) -> Next {
     }
 }
 
-/// Reads the bytes of a merged extent back from the journal (mostly its copies in RAM, as they are). `None` when they
-/// are damaged there.
+/// Adds the journal's copies in memory of a merged extent to `payload`, as they are. Whether it has them all.
+fn gather_resident(shared: &Shared, extent: &MergedExtent, payload: &mut Vec<SharedBuf>) -> bool {
+    let before = payload.len();
+    let mut done = 0;
+    while done < extent.len {
+        let Some(bytes) = shared.journal.resident(extent.position.plus(done)) else {
+            payload.truncate(before);
+            return false;
+        };
+        let rest = usize::try_from(extent.len - done).unwrap_or(usize::MAX);
+        let part = bytes.slice(0, rest.min(bytes.len()));
+        done += part.len() as u64;
+        // The pieces of one write lie in the buffer that it came in.
+        if payload.len() == before || !payload.last_mut().is_some_and(|last| last.join(&part)) {
+            payload.push(part);
+        }
+    }
+    true
+}
+
+/// Reads the bytes of a merged extent back from the journal. `None` when they are damaged there.
 async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<Vec<SharedBuf>> {
     let len = usize::try_from(extent.len).expect("data extents of a batch fit in memory");
     let mut attempt = 0;
@@ -153,9 +172,9 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
     let mut extents = Vec::new();
     for merged in merged {
         let mut kind = merged.kind;
-        if kind == ExtentKind::Data {
+        if kind == ExtentKind::Data && !gather_resident(shared, &merged, &mut payload) {
             match gather_extent(shared, &merged).await {
-                Some(parts) => payload.extend(parts.into_iter().map(Bytes::from_owner)),
+                Some(parts) => payload.extend(parts),
                 None => {
                     poison_overlay(shared, &merged);
                     kind = ExtentKind::Poison;
@@ -181,7 +200,7 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
         streams: Vec::new(),
         sources: Vec::new(),
     };
-    send(shared, spec, payload);
+    send(shared, spec, || payload.into_iter().map(Bytes::from_owner).collect());
 }
 
 fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
@@ -191,7 +210,6 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
         crate::commit::publish_root(shared, id);
     }
     let volume_size = shared.state.borrow().size;
-    let payload = vec![Bytes::from(chunk.payload)];
     let spec = ObjectSpec {
         id,
         kind: ObjectKind::Checkpoint,
@@ -204,7 +222,7 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
         streams: Vec::new(),
         sources: Vec::new(),
     };
-    send(shared, spec, payload);
+    send(shared, spec, || vec![Bytes::from(chunk.payload)]);
 }
 
 /// Hands out the next name of the stream.
@@ -216,13 +234,16 @@ fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
 }
 
 /// Encodes and PUTs on the worker threads; the result comes back to the volume's thread.
-fn send(shared: &Rc<Shared>, spec: ObjectSpec, payload: Vec<Bytes>) {
+fn send(
+    shared: &Rc<Shared>,
+    spec: ObjectSpec,
+    payload: impl FnOnce() -> Vec<Bytes> + Send + 'static,
+) {
     let compression = shared.options.compression;
     let store = shared.store.clone();
     let seed = shared.env.random.next_u64();
     let sent = shared.env.background(async move {
-        let encoded = object::encode(spec, &payload, compression);
-        drop(payload);
+        let encoded = object::encode(spec, &payload(), compression);
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
         Ok::<_, LogError>(Arc::new(encoded.header))
     });

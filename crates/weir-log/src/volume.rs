@@ -23,9 +23,7 @@ use weir_device::{
     WriteFlags, WriteZeroesFlags, check_bounds,
 };
 use weir_disk::LockGuard;
-use weir_journal::{
-    Epoch, Journal, JournalPos, JournalStatus, Payload, PlacedPiece, RecordSeq, RecordSink,
-};
+use weir_journal::{Epoch, Journal, JournalPos, Payload, PlacedPiece, RecordSeq, RecordSink};
 use weir_store::Store;
 
 use crate::batch::Batch;
@@ -203,7 +201,7 @@ impl Shared {
     }
 
     pub(crate) fn journal_percent_full(&self) -> u64 {
-        percent_full(&self.journal.status())
+        percent_full(self.journal.used_and_capacity())
     }
 
     /// Slows writers as the journal fills, so that they do not run into a wall.
@@ -218,8 +216,8 @@ impl Shared {
     }
 }
 
-fn percent_full(status: &JournalStatus) -> u64 {
-    status.bytes_used.saturating_mul(100).checked_div(status.bytes_capacity).unwrap_or(0)
+fn percent_full((used, capacity): (u64, u64)) -> u64 {
+    used.saturating_mul(100).checked_div(capacity).unwrap_or(0)
 }
 
 /// A write that was taken and is not answered yet.
@@ -254,9 +252,9 @@ impl RecordSink for Sink {
                 wake |= state.take_durable(piece, &shared.options);
             }
         }
-        let status = shared.journal.status();
-        shared.hold.set_dirty(status.bytes_used);
-        if wake || percent_full(&status) >= SEAL_FROM_PERCENT {
+        let (used, capacity) = shared.journal.used_and_capacity();
+        shared.hold.set_dirty(used);
+        if wake || percent_full((used, capacity)) >= SEAL_FROM_PERCENT {
             shared.work.notify_one();
         }
     }

@@ -8,6 +8,8 @@
 //!      own queues. They wait here and not in their futures, so that an operation goes on when its
 //!      future is not polled, or dropped.
 //!  U3. The ring is dropped only after every operation has completed.
+//!  U4. New entries reach the kernel in the next turn of the driver task, which `start` wakes: all that the tasks of one
+//!      turn start go down in one system call, and a disk behind a hypervisor is told of them once.
 //!
 //! Why the ring is plain `SINGLE_ISSUER`: with `DEFER_TASKRUN` completions wait for a call into the
 //! ring, and a thread that sleeps in epoll never makes one. Why a duplicate of the ring's
@@ -106,6 +108,8 @@ struct Shared {
     /// Wakers of operations that ended, kept to be woken after the ring is let go.
     woken: RefCell<Vec<Waker>>,
     submit_failing: Cell<bool>,
+    /// There are entries that the kernel was not told of (U4).
+    unsubmitted: Cell<bool>,
 }
 
 /// How the driver task learns that it should look at the ring, or that the ring is gone.
@@ -159,6 +163,7 @@ impl UringEngine {
             driver: Rc::default(),
             woken: RefCell::default(),
             submit_failing: Cell::new(false),
+            unsubmitted: Cell::new(false),
         });
         let driver = drive(fd, Rc::downgrade(&shared), Rc::clone(&shared.driver));
         tokio::task::spawn_local(driver);
@@ -388,7 +393,7 @@ fn entry_len(len: usize) -> u32 {
 }
 
 impl Shared {
-    /// Puts an operation into a slot and hands it to the kernel.
+    /// Puts an operation into a slot and its entry into the kernel's queue.
     fn start(&self, running: Running) -> usize {
         let mut ring = self.ring.borrow_mut();
         let number = match ring.free.pop() {
@@ -400,10 +405,17 @@ impl Shared {
         };
         ring.slots[number].state = State::Running(running);
         ring.backlog.push_back(number);
-        if ring.start_backlog() {
-            self.submit(&mut ring);
+        if ring.start_backlog() && !self.unsubmitted.replace(true) {
+            self.driver.wake();
         }
         number
+    }
+
+    /// U4: hands over what was started since the last turn.
+    fn submit_started(&self) {
+        if self.unsubmitted.take() {
+            self.submit(&mut self.ring.borrow_mut());
+        }
     }
 
     /// Tells the kernel of new entries. What it does not take now the driver offers again.
@@ -431,7 +443,7 @@ impl Shared {
         {
             let mut ring = self.ring.borrow_mut();
             let new_entries = ring.reap(|waker| woken.push(waker));
-            if new_entries || self.submit_failing.get() {
+            if new_entries || self.unsubmitted.take() || self.submit_failing.get() {
                 self.submit(&mut ring);
             }
         }
@@ -475,6 +487,7 @@ fn poll_ring(
 ) -> Poll<Turn> {
     loop {
         let Some(shared) = shared.upgrade() else { return Poll::Ready(Turn::Gone) };
+        shared.submit_started();
         if shared.submit_failing.get() {
             return Poll::Ready(Turn::SubmitFailed);
         }
