@@ -10,6 +10,7 @@
 mod batch;
 mod cache;
 pub mod catalog;
+mod check;
 mod checkpoint;
 mod close;
 mod commit;
@@ -26,11 +27,14 @@ mod options;
 mod overlay;
 mod pipeline;
 mod read;
+mod resize;
+mod unsent;
 mod upload;
 mod volume;
 
 pub use batch::BatchLimits;
 pub use cache::{FrameCache, FrameKey, MemoryFrameCache};
+pub use check::{CheckReport, Damage, check};
 pub use close::{Closed, VolumeStatus};
 pub use error::LogError;
 pub use format::frame::Compression;
