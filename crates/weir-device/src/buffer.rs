@@ -151,7 +151,8 @@ impl PoolShared {
             free.bytes -= capacity;
             return block;
         }
-        let rest = CHUNK_BYTES - capacity;
+        // A buffer larger than a chunk is never cut from one.
+        let rest = CHUNK_BYTES.saturating_sub(capacity);
         if capacity > CHUNKED_LEN_MAX || free.bytes + rest > self.kept_bytes_max {
             drop(guard);
             return Block::whole(capacity);
@@ -338,6 +339,16 @@ impl fmt::Debug for SharedBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buffers_of_every_size_come_from_a_pool() {
+        let pool = BufferPool::new(1 << 20);
+        let mut len = 1;
+        while len <= 2 * POOLED_LEN_MAX {
+            assert_eq!(pool.alloc(len).len(), len);
+            len *= 2;
+        }
+    }
 
     #[test]
     fn fresh_buffers_are_zero_and_aligned() {

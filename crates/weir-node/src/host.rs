@@ -33,6 +33,8 @@ pub struct VolumeSpec {
     pub name: VolumeName,
     /// Its size in bytes: creates it where it is missing.
     pub size: Option<u64>,
+    /// Whether another size than that is an error: a volume that was resized since is served all the same otherwise.
+    pub size_must_match: bool,
     /// Refuse writes of clients.
     pub read_only: bool,
     /// What the opening may give up.
@@ -177,7 +179,7 @@ async fn open_log(
     };
     match spec.size {
         // Its real size is known only now: a volume may have been resized after it was listed.
-        Some(wanted) if wanted != volume.size() => {
+        Some(wanted) if wanted != volume.size() && spec.size_must_match => {
             let found = volume.size();
             close(&opened.endpoint, Closing::ToStore).await?;
             Err(NodeError::OtherSize { name: name.to_string(), found, wanted })

@@ -17,6 +17,7 @@ mod signals;
 mod status;
 mod systemd;
 mod up;
+mod upgrade;
 mod volume;
 
 use std::process::ExitCode;

@@ -1,7 +1,10 @@
 //! `weir serve`: many volumes, as a service.
 
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tokio::signal::unix::{SignalKind, signal};
 use weir_node::config::Config;
 use weir_node::{Closing, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
 
@@ -11,6 +14,7 @@ use crate::settings;
 use crate::signals::{Signals, quit};
 use crate::systemd;
 use crate::up;
+use crate::upgrade;
 
 /// Runs the verb to its end.
 pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {
@@ -25,9 +29,25 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
     let node = Node::start(config)?;
-    let code = runtime.block_on(serve_until_told(&node, options));
+    let end = runtime.block_on(serve_until_told(&node, options));
     node.shut_down();
-    code
+    match end? {
+        End::Stopped => Ok(ExitCode::SUCCESS),
+        End::Replaced { program, sockets } => {
+            drop(runtime);
+            Err(upgrade::replace(program, sockets))
+        }
+    }
+}
+
+/// How serving ended.
+enum End {
+    Stopped,
+    /// Another program goes on in this process.
+    Replaced {
+        program: PathBuf,
+        sockets: Vec<OwnedFd>,
+    },
 }
 
 /// What can be said of settings without opening anything.
@@ -41,7 +61,10 @@ fn check(options: &ServiceOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve_until_told(node: &Node, options: ServiceOptions) -> Result<ExitCode, Failure> {
+async fn serve_until_told(node: &Node, options: ServiceOptions) -> Result<End, Failure> {
+    // First of all: without anybody who listens it would end the process.
+    let mut replace = signal(SignalKind::user_defined2())
+        .map_err(|error| Failure::new(format!("listening for signals: {error}")))?;
     let mut signals = Signals::listen()?;
     let service = tokio::select! {
         biased;
@@ -51,7 +74,21 @@ async fn serve_until_told(node: &Node, options: ServiceOptions) -> Result<ExitCo
     };
     announce(&service);
     systemd::notify("READY=1\n");
-    signals.next().await;
+    loop {
+        tokio::select! {
+            biased;
+            _ = signals.next() => break,
+            _ = replace.recv() => match tokio::task::spawn_blocking(upgrade::check).await {
+                Ok(Ok(program)) => {
+                    eprintln!("replacing the program by {}", program.display());
+                    let sockets = service.hand_over().await?;
+                    return Ok(End::Replaced { program, sockets });
+                }
+                Ok(Err(failure)) => failure.print(),
+                Err(error) => eprintln!("error: the program was not replaced: {error}"),
+            },
+        }
+    }
     systemd::notify("STOPPING=1\n");
     eprintln!("stopping: flushing all volumes");
     tokio::select! {
@@ -61,7 +98,7 @@ async fn serve_until_told(node: &Node, options: ServiceOptions) -> Result<ExitCo
             eprintln!("the store did not take everything in time; the journals keep the rest for the next start");
         },
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(End::Stopped)
 }
 
 fn announce(service: &Service) {

@@ -99,6 +99,7 @@ pub(crate) fn up(
     let spec = VolumeSpec {
         name: up.name,
         size: up.size.map(|Size(bytes)| bytes),
+        size_must_match: true,
         read_only: up.read_only || file.read_only == Some(true),
         consent: Consent {
             accept_loss: up.accept_loss,
@@ -174,6 +175,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
     let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| VolumeSpec {
         name,
         size: size.map(|Size(bytes)| bytes),
+        size_must_match: false,
         read_only,
         consent,
         options: serve.tuning.settings().or(settings).or(file.defaults).options(memory, count),

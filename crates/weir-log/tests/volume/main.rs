@@ -3,5 +3,6 @@
 
 mod behaviour;
 mod damage;
+mod resize;
 mod support;
 mod takeover;
