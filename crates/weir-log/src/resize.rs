@@ -12,8 +12,8 @@ use crate::error::LogError;
 use crate::volume::{LogVolume, Shared};
 
 impl LogVolume {
-    /// Grows the volume to `size` bytes; what is new reads as zeroes. The size it has already is no error. Waits for the
-    /// store, and goes on if the caller goes away.
+    /// Grows the volume to `size` bytes; what is new reads as zeroes. The size it has already is no error. Waits for
+    /// the store, and goes on if the caller goes away.
     ///
     /// # Errors
     /// A size below the present one ([`ErrorKind::Unsupported`]) or beyond the limit ([`ErrorKind::Invalid`]), or the

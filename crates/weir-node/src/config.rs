@@ -1,4 +1,4 @@
-//! The configuration file `weir.toml`: every setting of a node, each of which is a flag and an environment variable too.
+//! The configuration file `weir.toml`: every setting of a node. Each is a flag and an environment variable too.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! How many operations a volume served, how long they took, and how many failed.
 //!
-//! Plain cells on the volume's thread: counting takes no lock and allocates nothing. Other threads get a copy by message.
+//! Plain cells on the volume's thread: counting takes no lock and allocates nothing. Other threads get a copy by
+//! message.
 
 use std::cell::Cell;
 use std::future::Future;

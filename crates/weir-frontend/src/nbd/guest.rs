@@ -138,18 +138,22 @@ pub(super) async fn serve<E: Exports>(
     let window = Window::of(&unread);
     let chosen = Chosen { session, info, handle };
     let shutdown = std::pin::pin!(shutdown);
-    let arrived = match stream {
-        Stream::Unix(stream) => match UnixStream::from_std(stream) {
-            // `transmit` logs how it ended.
-            Ok(stream) => Ok(drop(transmit(stream, window, chosen, options, shutdown).await)),
-            Err(source) => Err(NbdError::Connection { source }),
+    let failed = |source| NbdError::Connection { source };
+    let ended = match stream {
+        Stream::Unix(stream) => match UnixStream::from_std(stream).map_err(failed) {
+            Ok(stream) => transmit(stream, window, chosen, options, shutdown).await,
+            Err(error) => not_taken(error),
         },
-        Stream::Tcp(stream) => match TcpStream::from_std(stream) {
-            Ok(stream) => Ok(drop(transmit(stream, window, chosen, options, shutdown).await)),
-            Err(source) => Err(NbdError::Connection { source }),
+        Stream::Tcp(stream) => match TcpStream::from_std(stream).map_err(failed) {
+            Ok(stream) => transmit(stream, window, chosen, options, shutdown).await,
+            Err(error) => not_taken(error),
         },
     };
-    if let Err(error) = arrived {
-        tracing::warn!(%error, "a client could not be taken over");
-    }
+    // Both have logged how it ended.
+    drop(ended);
+}
+
+fn not_taken(error: NbdError) -> Result<(), NbdError> {
+    tracing::warn!(%error, "a client could not be taken over");
+    Err(error)
 }

@@ -153,7 +153,6 @@ impl Scrape {
         for (kind, bytes) in [("resident", self.resident), ("frame_cache", self.frame_cache)] {
             gauge(&mut memory.encode_family(&[("kind", kind)])?, bytes)?;
         }
-        drop(memory);
         let help = "Volumes that should be served and are not";
         single(encoder, "volumes_not_served", help, MetricType::Gauge, |m| {
             gauge(m, self.not_served)
@@ -263,7 +262,6 @@ impl Scrape {
         for (labels, counted) in each() {
             Latency(counted).encode(metric.encode_family(&labels)?)?;
         }
-        drop(metric);
         type Of = fn(&Counted) -> u64;
         let counters: [(&str, &str, Of); 2] = [
             ("operation_bytes", "Bytes of operations that succeeded", |counted| counted.bytes),
