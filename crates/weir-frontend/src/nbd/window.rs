@@ -105,6 +105,15 @@ mod tests {
     }
 
     #[test]
+    fn a_window_goes_on_with_what_another_received() {
+        let mut window = Window::of(b"abc");
+        window.space(1)[0] = b'd';
+        window.received(1);
+        assert_eq!(window.unread(), b"abcd");
+        assert_eq!(Window::of(&[7; WINDOW_BYTES]).unread().len(), WINDOW_BYTES);
+    }
+
+    #[test]
     fn there_is_always_room_beside_a_request_that_is_not_whole() {
         let mut window = Window::new();
         let received = window.space(usize::MAX).len();
