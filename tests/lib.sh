@@ -6,6 +6,9 @@
 #   TMPDIR          where the temporary directory is made (/var/tmp)
 #   WEIR_KEEP=1     leave the temporary directory of a run that failed
 #
+# With `--store s3://bucket/prefix` (see `take_store`) the volumes live there, below a prefix of the run's own; endpoint
+# and credentials come from the AWS_* variables.
+#
 # A run prints what it does with the seconds since its start, `ok - ` or `not ok - ` for each check, and
 # ends with one line that begins with `verdict`. What cannot run here says `skip - NAME: reason`; with
 # CI=true that is a failure.
@@ -110,6 +113,7 @@ end() {
     local status=$? entry
     trap - EXIT
     for entry in "${processes[@]}"; do kill -KILL "$entry" 2>/dev/null; done
+    [ -n "${proxy_pid:-}" ] && kill -KILL "$proxy_pid" 2>/dev/null
     if declare -F end_more >/dev/null; then end_more; fi
     abandon_all
     crash
@@ -203,15 +207,82 @@ crash() {
 
 # ---- the store ----
 
-# A mount of its own for the store in the data directory, so that it can be made to refuse writes. Before
-# the first start.
+store_url=
+proxy_port=
+s3=$repository/tests/s3
+
+# take_store URL: the value of --store.
+take_store() {
+    [[ "$1" =~ ^s3://[^/]+ ]] || { echo "error: --store takes s3://bucket/prefix, not '$1'" >&2; exit 2; }
+    [ -n "${AWS_ENDPOINT_URL:-}" ] || { echo "error: --store needs AWS_ENDPOINT_URL" >&2; exit 2; }
+    store_url=${1%/}/$script-$(date +%s)-$$
+}
+
+# Makes the store one that can be made to refuse writes, before the first start: a mount of its own for the one in the
+# data directory, a proxy in front of an S3 service on this machine.
 mount_store() {
+    if [ -n "$store_url" ]; then
+        export WEIR_STORE=$store_url
+        say "store $store_url at $AWS_ENDPOINT_URL"
+        [[ "$AWS_ENDPOINT_URL" =~ ^http://127\.0\.0\.1:([0-9]+)/?$ ]] || {
+            say "the service is not on 127.0.0.1: there are no outages in this run"
+            return 0
+        }
+        local i
+        proxy_port=$("$python" -c 'import socket
+s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+        "$python" "$s3/fault_proxy.py" serve "$proxy_port" "${BASH_REMATCH[1]}" </dev/null &
+        proxy_pid=$!
+        for ((i = 0; i < 200; i++)); do
+            (: >"/dev/tcp/127.0.0.1/$proxy_port") 2>/dev/null && break
+            sleep 0.05
+        done
+        export AWS_ENDPOINT_URL=http://127.0.0.1:$proxy_port
+        return 0
+    fi
     mkdir -p "$WEIR_DATA_DIR/store"
     chmod 700 "$WEIR_DATA_DIR" "$WEIR_DATA_DIR/store"
     mount --bind "$WEIR_DATA_DIR/store" "$WEIR_DATA_DIR/store" || die "mount --bind of the store"
 }
-store_fails() { mount -o remount,bind,ro "$WEIR_DATA_DIR/store" || not_ok "remount,ro"; }
-store_works() { mount -o remount,bind,rw "$WEIR_DATA_DIR/store" || not_ok "remount,rw"; }
+store_fails() {
+    if [ -z "$store_url" ]; then
+        mount -o remount,bind,ro "$WEIR_DATA_DIR/store" || not_ok "remount,ro"
+    elif [ -n "$proxy_port" ]; then
+        "$python" "$s3/fault_proxy.py" set "$proxy_port" busy=1 || not_ok "the store fails"
+    fi
+}
+store_works() {
+    if [ -z "$store_url" ]; then
+        mount -o remount,bind,rw "$WEIR_DATA_DIR/store" || not_ok "remount,rw"
+    elif [ -n "$proxy_port" ]; then
+        "$python" "$s3/fault_proxy.py" set "$proxy_port" || not_ok "the store works"
+    fi
+}
+
+# log_of ID: where the objects of a volume are, for the functions below and for logger.py.
+log_of() { echo "${store_url:-$WEIR_DATA_DIR/store}/$1/log"; }
+
+# list_objects PLACE: their names, sorted. remove_object PLACE NAME: one of them, as if it had never been uploaded.
+list_objects() {
+    local bucket
+    case $1 in
+        s3://*)
+            bucket=${1#s3://}
+            "$python" "$s3/client.py" list "${bucket%%/*}" "${bucket#*/}/" | sed 's|.*/||'
+            ;;
+        *) ls "$1" ;;
+    esac
+}
+remove_object() {
+    local bucket
+    case $1 in
+        s3://*)
+            bucket=${1#s3://}
+            "$python" "$s3/client.py" delete "${bucket%%/*}" "${bucket#*/}/$2"
+            ;;
+        *) rm "$1/$2" ;;
+    esac
+}
 
 # ---- a disk of the kernel's: nbdfuse and a loop device ----
 

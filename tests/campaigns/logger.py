@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """A logger of numbered writes, and a judge of which prefix of them a volume shows.
 
-    logger.py run URI RECORD --seed S --weir BIN --volume NAME --store DIR    until the server is gone
+    logger.py run URI RECORD --seed S --weir BIN --volume NAME --store PLACE    until the server is gone
     logger.py judge URI RECORD                                                1 on a violation
 
 The volume is seen as cells of 512 bytes, on a grid that is shifted by a random number of bytes. A
@@ -198,11 +198,22 @@ class Run:
         print(f"the server is gone: {self.error}")
 
 
-def newest_sequence(directory):
-    """The highest sequence of an object in the store."""
-    if directory is None or not os.path.isdir(directory):
+def s3_client():
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "s3"))
+    import client
+    return client
+
+
+def newest_sequence(place):
+    """The highest sequence of an object in the store: a directory, or s3://bucket/prefix."""
+    if place is not None and place.startswith("s3://"):
+        bucket, prefix = place.removeprefix("s3://").split("/", 1)
+        found = [key.rsplit("/", 1)[1] for key in s3_client().keys(bucket, prefix + "/")]
+    elif place is not None and os.path.isdir(place):
+        found = os.listdir(place)
+    else:
         return 0
-    names = [name for name in os.listdir(directory) if "-" in name]
+    names = [name for name in found if "-" in name]
     return max((int(name.split("-")[0], 16) for name in names), default=0)
 
 
@@ -355,7 +366,7 @@ def main():
     parser.add_argument("--rate", type=int, default=3000, help="requests a second at most")
     parser.add_argument("--weir", default="weir")
     parser.add_argument("--volume")
-    parser.add_argument("--store", help="the directory of the volume's objects")
+    parser.add_argument("--store", help="the volume's objects: a directory or s3://...")
     parser.add_argument("--no-flush", action="store_true", help="no remote flushes in the trial")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--control", action="store_true", help="age one cell first; must fail")

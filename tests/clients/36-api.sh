@@ -45,6 +45,11 @@ check "shrinking" says '"state":"failed","kind":"Unsupported"' -d '{"size_bytes"
     http://weir/v1/volumes/demo/resize
 check "check" says '"report":\{"objects":[1-9][0-9]*,.*"damage":\[\]' -X POST http://weir/v1/volumes/demo/check
 check "limits" says '"upload_bytes_per_second":null' http://weir/v1/limits
+check "limits are changed at once" says '"upload_bytes_per_second":5000000' -X PUT \
+    -d '{"upload_bytes_per_second":5000000}' http://weir/v1/limits
+check "and are seen" says 'weir_limit_upload_bytes_per_second 5000000' http://weir/metrics
+check "a limit of zero" code 400 -X PUT -d '{"upload_requests_per_second":0}' http://weir/v1/limits
+check "no limit again" says '"upload_bytes_per_second":null' -X PUT -d '{}' http://weir/v1/limits
 check "events" says '"kind":"volume_resized","volume":"demo"' 'http://weir/v1/events?after=1'
 check "the document" says '"/v1/volumes/\{name\}/check"' http://weir/v1/openapi.json
 

@@ -5,7 +5,7 @@
 touch "$work/file"
 refuse "a file as data directory" "$work/file" "$weir" up demo --size 1M --data-dir "$work/file"
 refuse "a store that is no URL" "file:///" "$weir" up demo --size 1M --store nonsense
-refuse "a store of a later part" "not in this build" "$weir" up demo --size 1M --store s3://b/p
+refuse "a bucket without a name" "names no bucket" "$weir" up demo --size 1M --store s3:///p
 
 if [ "$(id -u)" = 0 ] && mkdir "$work/small" && mount -t tmpfs -o size=1M none "$work/small" \
     2>/dev/null; then

@@ -27,6 +27,8 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// URL of the store.
     pub store: Option<String>,
+    /// Use a store that does not keep two writers apart.
+    pub single_writer: Option<bool>,
     /// `text` or `json`.
     pub log_format: Option<LogFormat>,
     /// Refuse writes of clients, on all volumes.

@@ -119,9 +119,9 @@ pub enum NodeError {
         /// Name of the volume.
         name: String,
     },
-    /// The store keeps no limits on uploads.
-    #[error("this store keeps no limits on uploads")]
-    NoLimits,
+    /// A limit of zero would stop all uploads.
+    #[error("a limit of zero would stop all uploads")]
+    ZeroLimit,
     /// A configuration that cannot be used.
     #[error("{place}: {message}")]
     Config {
@@ -198,8 +198,9 @@ impl NodeError {
             | Self::NotLoopback { .. }
             | Self::ApiNotLoopback { .. }
             | Self::Token { .. }
+            | Self::ZeroLimit
             | Self::Config { .. } => ErrorKind::Invalid,
-            Self::InMemory { .. } | Self::NoLimits => ErrorKind::Unsupported,
+            Self::InMemory { .. } => ErrorKind::Unsupported,
             Self::SizeNeeded { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
@@ -246,6 +247,7 @@ impl NodeError {
             Self::SecondNode { .. } => Some(
                 "end that process with SIGTERM first, or choose another --data-dir".to_owned(),
             ),
+            Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
             Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
             Self::Log(LogError::Journal(

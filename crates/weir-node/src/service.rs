@@ -18,7 +18,7 @@ use weir_frontend::nbd::{
 };
 use weir_log::OpenReport;
 use weir_log::catalog::{self, VolumeName};
-use weir_store::Store;
+use weir_store::{Access, Store};
 
 use crate::api::server::{ApiServer, TcpApi};
 use crate::api::types::Limits;
@@ -305,7 +305,7 @@ impl Node {
             let listener = api_socket(&path, &mut options.inherited, &mut sockets);
             listeners.push(listener.map_err(|error| second_node(error, &home))?);
         }
-        let mut core = self.core(&options)?;
+        let mut core = self.core(&options).await?;
         let specs = self.specs(&mut core, &options.volumes).await?;
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
@@ -330,14 +330,19 @@ impl Node {
         }
     }
 
-    fn core(&self, options: &ServiceOptions) -> Result<Core, NodeError> {
+    async fn core(&self, options: &ServiceOptions) -> Result<Core, NodeError> {
         let needs_store = match &options.volumes {
             VolumeSet::All(_) => true,
             VolumeSet::Listed(specs) => specs.iter().any(|s| s.endpoint == EndpointKind::Log),
         };
+        let home = options.home.clone();
+        let open = |context: Rc<crate::ShardContext>| async move {
+            home.open_store(&context, Access::Write).await
+        };
+        let store = if needs_store { Some(self.run(0, open).await??) } else { None };
         Ok(Core {
             home: options.home.clone(),
-            store: needs_store.then(|| options.home.open_store()).transpose()?,
+            store,
             node: self.handle(),
             events: Events::default(),
             started: Instant::now(),

@@ -9,7 +9,7 @@ use weir_device::VolumeId;
 use weir_disk::{Directory, DiskError, LockGuard};
 use weir_log::catalog::{self, VolumeName, VolumeSummary};
 use weir_log::{JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, VolumeOptions};
-use weir_store::Store;
+use weir_store::{Access, Store, StoreOptions};
 
 use crate::api::client::Client;
 use crate::api::progress::Reporter;
@@ -32,6 +32,8 @@ pub struct Home {
     pub data: DataDirectory,
     /// URL of the store.
     pub store_url: String,
+    /// How the store is reached.
+    pub store_options: StoreOptions,
 }
 
 /// What an opening may give up, each only when it was asked to.
@@ -83,9 +85,24 @@ impl Process {
 }
 
 impl Home {
-    /// The store of this home. The embedded one is created with its data directory.
-    pub(crate) fn open_store(&self) -> Result<Store, NodeError> {
-        Ok(Store::open(&self.store_url)?)
+    /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart. The embedded one is
+    /// created with its data directory.
+    pub(crate) async fn open_store(
+        &self,
+        context: &ShardContext,
+        access: Access,
+    ) -> Result<Store, NodeError> {
+        let store = Store::open_with(&self.store_url, &self.store_options)?;
+        // The keys of a probe must not come twice: the system's random numbers, not those of a seed.
+        let mut random = {
+            let mut state = context.env.random.next_u64();
+            move || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state.rotate_left(32)
+            }
+        };
+        store.admit(access, &mut random).await?;
+        Ok(store)
     }
 
     /// The processes that serve volumes from this data directory.
@@ -177,14 +194,14 @@ pub(crate) async fn create(
     size: u64,
 ) -> Result<Shown, NodeError> {
     home.data.prepare()?;
-    let store = home.open_store()?;
+    let store = home.open_store(context, Access::Write).await?;
     catalog::create(&store, &context.env, name, size).await?;
     Ok(Shown::new(catalog::show(&store, &context.env, name).await?, None))
 }
 
 /// Lists the volumes of the store.
 pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<Listed>, NodeError> {
-    let store = home.open_store()?;
+    let store = home.open_store(context, Access::Read).await?;
     let summaries = catalog::list(&store, &context.env).await?;
     let processes = home.processes().await?;
     let mut volumes = Vec::new();
@@ -203,7 +220,7 @@ pub(crate) async fn show(
     home: &Home,
     name: &VolumeName,
 ) -> Result<Shown, NodeError> {
-    let store = home.open_store()?;
+    let store = home.open_store(context, Access::Read).await?;
     let details = catalog::show(&store, &context.env, name).await?;
     let id = volume_id(&details.summary)?;
     let holder = home.holder(id).await?;
@@ -223,7 +240,7 @@ pub(crate) async fn delete(
     take_over: bool,
     on_progress: impl FnMut(u64, u64),
 ) -> Result<(), NodeError> {
-    let store = home.open_store()?;
+    let store = home.open_store(context, Access::Write).await?;
     let details = catalog::show(&store, &context.env, name).await?;
     let id = volume_id(&details.summary)?;
     home.refuse_if_served(name, id).await?;
@@ -247,7 +264,7 @@ pub(crate) async fn check(
     name: &VolumeName,
     on_progress: impl FnMut(u64, u64),
 ) -> Result<weir_log::CheckReport, NodeError> {
-    let store = home.open_store()?;
+    let store = home.open_store(context, Access::Read).await?;
     let id = catalog::find(&store, &context.env, name).await?;
     Ok(weir_log::check(&store, &context.env, id, on_progress).await?)
 }
@@ -341,7 +358,7 @@ impl Node {
     ) -> Result<(), NodeError> {
         let remote = scope == FlushScope::Store;
         self.run(0, move |context| async move {
-            let store = home.open_store()?;
+            let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
             if let Some(mut process) = home.holder(id).await? {
                 let path = format!("/v1/volumes/{name}/flush");
@@ -372,7 +389,7 @@ impl Node {
         size: u64,
     ) -> Result<(), NodeError> {
         self.run(0, move |context| async move {
-            let store = home.open_store()?;
+            let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
             if let Some(mut process) = home.holder(id).await? {
                 let path = format!("/v1/volumes/{name}/resize");

@@ -55,6 +55,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     /// Removes an object, durably. One that does not exist is removed already.
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()>;
+
+    /// What tells this store from a copy of it elsewhere: service, bucket and prefix.
+    fn identity(&self) -> String {
+        String::new()
+    }
 }
 
 /// The part of `range` that an object of `size` bytes has.

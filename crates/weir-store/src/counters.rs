@@ -21,6 +21,8 @@ pub struct StoreCounters {
     pub failures: u64,
     /// Attempts that [`crate::Store::retry`] made after a failed one.
     pub retries: u64,
+    /// Milliseconds that PUTs waited for the limits of uploads, added up.
+    pub upload_wait_ms: u64,
 }
 
 /// The live counters. Relaxed: they are read for display and order nothing.
@@ -34,6 +36,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_down: Count,
     pub(crate) failures: Count,
     pub(crate) retries: Count,
+    pub(crate) upload_wait_ms: Count,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +63,7 @@ impl Counters {
             bytes_down: self.bytes_down.get(),
             failures: self.failures.get(),
             retries: self.retries.get(),
+            upload_wait_ms: self.upload_wait_ms.get(),
         }
     }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use weir_device::ErrorKind;
 
+use crate::Refusal;
+
 /// The cause of an error. Shared, so that one failed GET can answer every reader that waited for it.
 pub type Cause = Arc<dyn Error + Send + Sync>;
 
@@ -52,6 +54,29 @@ pub enum StoreError {
         url: String,
         /// What is missing.
         reason: &'static str,
+    },
+    /// A setting makes no sense, or is missing.
+    #[error("{option}: {reason}")]
+    InvalidOption {
+        /// The setting, as its variable in the environment is called.
+        option: &'static str,
+        /// What is wrong with it, and what to write.
+        reason: String,
+    },
+    /// Threads for requests could not be started.
+    #[error("starting threads for requests to stores: {source}")]
+    NoThreads {
+        /// What the system said.
+        #[source]
+        source: Cause,
+    },
+    /// The probe found that the store breaks a promise that volumes rest on.
+    #[error("store {url}: {reason}")]
+    Unsafe {
+        /// URL of the store.
+        url: Arc<str>,
+        /// What it does, and the way out.
+        reason: String,
     },
     /// The key, or the prefix of a listing, cannot be used in every kind of store.
     #[error("{place}: {reason}")]
@@ -136,6 +161,17 @@ pub enum StoreError {
         #[source]
         source: Cause,
     },
+    /// The store refuses what it would grant others, until somebody puts it right.
+    #[error("{place}: {refusal}")]
+    Refused {
+        /// Where.
+        place: Place,
+        /// Why, and the way out.
+        refusal: Refusal,
+        /// What the store said.
+        #[source]
+        source: Cause,
+    },
     /// The store is full, or a quota is used up.
     #[error("{place}: no space left{}", at_path(.path.as_ref()))]
     NoSpace {
@@ -173,7 +209,7 @@ pub enum StoreError {
         source: Cause,
     },
     /// The deadline passed after one or more attempts.
-    #[error("gave up after {attempts} attempts in {} s", .elapsed.as_secs_f64())]
+    #[error("gave up after {attempts} attempts in {:.1} s", .elapsed.as_secs_f64())]
     GaveUp {
         /// Attempts made.
         attempts: u64,
@@ -194,17 +230,20 @@ impl StoreError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidUrl { .. } | Self::InvalidKey { .. } | Self::InvalidRange { .. } => {
-                ErrorKind::Invalid
-            }
-            Self::UnsupportedUrl { .. } => ErrorKind::Unsupported,
+            Self::InvalidUrl { .. }
+            | Self::InvalidOption { .. }
+            | Self::InvalidKey { .. }
+            | Self::InvalidRange { .. } => ErrorKind::Invalid,
+            Self::UnsupportedUrl { .. } | Self::Unsafe { .. } => ErrorKind::Unsupported,
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Short { .. } if self.is_retryable() => ErrorKind::Retry,
             Self::Short { .. } => ErrorKind::Corrupt,
             Self::Conflict { .. } | Self::Throttled { .. } => ErrorKind::Retry,
-            Self::Unavailable { .. } | Self::Timeout { .. } | Self::Denied { .. } => {
-                ErrorKind::Unavailable
-            }
+            Self::Unavailable { .. }
+            | Self::Timeout { .. }
+            | Self::Denied { .. }
+            | Self::Refused { .. }
+            | Self::NoThreads { .. } => ErrorKind::Unavailable,
             Self::NoSpace { .. } => ErrorKind::NoSpace,
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::SyncFailed { .. } => ErrorKind::Poisoned,
@@ -232,6 +271,13 @@ impl StoreError {
         }
     }
 
+    /// Whether the store refuses us for a reason that lasts until somebody puts it right: credentials, the bucket, the
+    /// clock. Whoever opens a store ends with such an error; a volume that is served waits.
+    #[must_use]
+    pub fn is_standing(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
     /// Whether the request itself is wrong, so that no attempt at any time can succeed.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
@@ -239,6 +285,8 @@ impl StoreError {
             self,
             Self::InvalidUrl { .. }
                 | Self::UnsupportedUrl { .. }
+                | Self::InvalidOption { .. }
+                | Self::Unsafe { .. }
                 | Self::InvalidKey { .. }
                 | Self::InvalidRange { .. }
                 | Self::SyncFailed { .. }

@@ -10,22 +10,34 @@
 //! This crate must not know volumes, formats, checksums or leases.
 
 mod backend;
+mod cloud;
 mod counters;
 mod directory;
 mod error;
 mod faults;
+mod http;
 mod key;
 mod limits;
 mod location;
 mod memory;
+mod options;
+mod probe;
+mod profile;
+mod refusal;
 mod remote;
 mod retry;
+mod s3;
 mod store;
+mod uploads;
 
 pub use backend::{Listed, Put};
 pub use counters::StoreCounters;
 pub use error::{Cause, Place, StoreError};
 pub use faults::{Chance, Fault, FaultCounts, FaultPlan, Faults, OperationFaults, TraceEntry};
-pub use limits::{ATTEMPT_TIMEOUT, KEY_BYTES_MAX, KEY_SEGMENT_BYTES_MAX};
+pub use limits::{ATTEMPT_TIMEOUT, KEY_BYTES_MAX, KEY_SEGMENT_BYTES_MAX, UNDELAYED_PUT_BYTES_MAX};
+pub use options::{S3Options, Secret, StoreOptions};
+pub use probe::{Access, ProbeCheck, ProbeRecord, ProbeRecordError, ProbeReport, Verdict};
+pub use refusal::Refusal;
 pub use retry::{RetryPolicy, RetryScope, retry};
 pub use store::Store;
+pub use uploads::{UploadLimits, UploadRates};

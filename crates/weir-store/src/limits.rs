@@ -28,3 +28,47 @@ pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(120);
 
 /// One warning per this interval from an operation that keeps failing.
 pub(crate) const RETRY_WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How old keys read from a shared credentials file may be: rotated keys are taken up within this time.
+pub(crate) const CREDENTIALS_FILE_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// How long connecting may take; the rest of [`ATTEMPT_TIMEOUT`] is for the request itself.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Threads that carry the requests of all stores over the network: one can encrypt about 1 GB/s.
+pub(crate) const HTTP_THREADS: usize = 2;
+
+/// Longest prefix in a store's URL, in bytes: with the longest key below it, the 1024 bytes of a key in S3.
+pub(crate) const PREFIX_BYTES_MAX: usize = 1024 - KEY_BYTES_MAX;
+
+/// Of the body of an error reply, this much is looked at. S3 sends some hundred bytes of XML.
+pub(crate) const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Of a store's own message, this much is shown.
+pub(crate) const ERROR_MESSAGE_CHARS_MAX: usize = 300;
+
+/// PUTs of at most this many bytes are counted by the upload limits and do not wait for them: manifests and leases,
+/// which hold everything else up.
+pub const UNDELAYED_PUT_BYTES_MAX: u64 = 64 << 10;
+
+/// Writers that race for one key in a probe.
+pub(crate) const PROBE_WRITERS: usize = 16;
+
+/// Keys they race for, one after the other. A store that takes no care is caught in the first; one that only has a gap
+/// between looking and creating let several of 16 win in every round that was tried.
+pub(crate) const PROBE_ROUNDS: usize = 6;
+
+/// Objects that a probe looks for in a listing.
+pub(crate) const PROBE_LISTED: usize = 20;
+
+/// How long a probe retries one operation before it counts as failed.
+pub(crate) const PROBE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Longest pause of an upload before its limit is looked at again.
+pub(crate) const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+/// Longest record of a probe, in bytes; it has a few hundred.
+pub(crate) const PROBE_RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// How long a verb that only looks waits for a store that does not answer: as long as somebody at a terminal.
+pub(crate) const LOOK_DEADLINE: Duration = Duration::from_secs(30);

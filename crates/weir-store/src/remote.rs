@@ -11,25 +11,53 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{
-    Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    Attributes, Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, PutResult,
 };
 
 use crate::backend::{Backend, Got, Listed, Put, Reply};
-use crate::{Cause, Place, StoreError};
+use crate::http::{Answered, Note, noted};
+use crate::{Cause, Place, Refusal, StoreError};
+
+/// How a store words its answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// S3: a missing object is 404 with `NoSuchKey`, and nothing else is.
+    S3,
+    /// Anything else.
+    #[default]
+    Other,
+}
+
+/// What a client of the `object_store` crate does not know about the store.
+#[derive(Debug, Default)]
+pub(crate) struct RemoteOptions {
+    /// What all keys begin with: nothing, or a directory with its slash.
+    pub(crate) prefix: String,
+    pub(crate) dialect: Dialect,
+    /// Name of the service in messages.
+    pub(crate) endpoint: String,
+    /// Of every object created.
+    pub(crate) attributes: Attributes,
+    /// Look for an object before creating it: enough where one process alone writes, and all there is if the store
+    /// knows no conditions.
+    pub(crate) look_first: bool,
+}
 
 /// An implementation of `object_store::ObjectStore`.
 pub(crate) struct Remote {
     url: Arc<str>,
     inner: Arc<dyn ObjectStore>,
+    options: RemoteOptions,
 }
 
 impl Remote {
-    pub(crate) fn new(url: Arc<str>, inner: Arc<dyn ObjectStore>) -> Self {
-        Self { url, inner }
+    pub(crate) fn new(url: Arc<str>, inner: Arc<dyn ObjectStore>, options: RemoteOptions) -> Self {
+        Self { url, inner, options }
     }
 
     fn path(&self, key: &str) -> Result<Path, StoreError> {
-        Path::parse(key).map_err(|_| StoreError::InvalidKey {
+        Path::parse(format!("{}{key}", self.options.prefix)).map_err(|_| StoreError::InvalidKey {
             place: Place::new(&self.url, key),
             reason: "the store's client refuses this key",
         })
@@ -37,21 +65,53 @@ impl Remote {
 
     async fn put(&self, key: &str, parts: Vec<Bytes>) -> Result<Put, StoreError> {
         let path = self.path(key)?;
+        if self.options.look_first && self.is_there(key, &path).await? {
+            return Ok(Put::Exists);
+        }
         let payload: PutPayload = parts.into_iter().collect();
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.inner.put_opts(&path, payload, options).await {
-            Ok(_) => Ok(Put::Created),
-            // The client reports the 412 of a taken key and the 409 of a race alike. Only the first left an object.
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                match self.inner.head(&path).await {
-                    Ok(_) => Ok(Put::Exists),
-                    Err(Error::NotFound { .. }) => {
-                        Err(StoreError::Conflict { place: Place::new(&self.url, key) })
-                    }
-                    Err(error) => Err(self.error(key, error)),
+        let (result, note) = self.send(&path, payload.clone(), PutMode::Create).await;
+        let (result, note) = match (note.status, self.options.look_first) {
+            // We looked, and nobody else writes.
+            (Some(501), true) => self.send(&path, payload, PutMode::Overwrite).await,
+            _ => (result, note),
+        };
+        let error = match result {
+            Ok(_) => return Ok(Put::Created),
+            Err(error) => error,
+        };
+        match note.status {
+            Some(304 | 412) => Ok(Put::Exists),
+            // Azure's word for a key that is taken. That of S3 is about a race that nobody is known to have won.
+            Some(409) if note.code.ends_with("AlreadyExists") => Ok(Put::Exists),
+            Some(501) => Err(self.refused(key, Refusal::NoConditions, error, &note)),
+            // A client whose answers are not noted reports both alike. Only the first left an object.
+            None if is_conflict(&error) => {
+                if self.is_there(key, &path).await? {
+                    return Ok(Put::Exists);
                 }
+                Err(StoreError::Conflict { place: Place::new(&self.url, key) })
             }
-            Err(error) => Err(self.error(key, error)),
+            _ => Err(self.error(key, error, &note)),
+        }
+    }
+
+    async fn send(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        mode: PutMode,
+    ) -> (Result<PutResult, Error>, Note) {
+        let attributes = self.options.attributes.clone();
+        let options = PutOptions { mode, attributes, ..PutOptions::default() };
+        noted(self.inner.put_opts(path, payload, options)).await
+    }
+
+    async fn is_there(&self, key: &str, path: &Path) -> Result<bool, StoreError> {
+        match noted(self.inner.head(path)).await {
+            (Ok(_), _) => Ok(true),
+            // It has no body that could say what is missing, object or bucket; the PUT that follows does.
+            (Err(Error::NotFound { .. }), _) => Ok(false),
+            (Err(error), note) => Err(self.error(key, error, &note)),
         }
     }
 
@@ -59,68 +119,109 @@ impl Remote {
         let path = self.path(key)?;
         let start = range.as_ref().map_or(0, |range| range.start);
         let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
-        let result = match self.inner.get_opts(&path, options).await {
+        let (result, note) = noted(self.inner.get_opts(&path, options)).await;
+        let result = match result {
             Ok(result) => result,
-            Err(error @ Error::Generic { .. }) => {
-                // A range that starts at or past the end is an error here, and one that has no name of its own.
+            // A range that starts at or past the end is an error here, and one that has no name of its own.
+            Err(error @ Error::Generic { .. }) if matches!(note.status, None | Some(416)) => {
                 return match self.inner.head(&path).await {
                     Ok(meta) if start >= meta.size => {
                         Ok(Got { bytes: Bytes::new(), object_bytes: meta.size })
                     }
-                    _ => Err(self.error(key, error)),
+                    _ => Err(self.error(key, error, &note)),
                 };
             }
-            Err(error) => return Err(self.error(key, error)),
+            Err(error) => return Err(self.error(key, error, &note)),
         };
         let (object_bytes, returned) = (result.meta.size, result.range.clone());
-        let bytes = result.bytes().await.map_err(|error| self.error(key, error))?;
+        let bytes = result.bytes().await.map_err(|error| self.error(key, error, &note))?;
         // Bytes of another place than asked for count as none.
         let bytes = if returned.start == start { bytes } else { Bytes::new() };
         Ok(Got { bytes, object_bytes })
     }
 
     async fn listing(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, StoreError> {
-        let directory = match prefix.strip_suffix('/') {
-            Some(directory) => Some(self.path(directory)?),
-            None => None,
-        };
+        let whole = format!("{}{prefix}", self.options.prefix);
+        let directory = whole.strip_suffix('/').map(Path::parse).transpose();
+        let directory = directory.map_err(|_| StoreError::InvalidKey {
+            place: Place::new(&self.url, prefix),
+            reason: "the store's client refuses this prefix",
+        })?;
         let stream = match after {
             Some(after) => self.inner.list_with_offset(directory.as_ref(), &self.path(after)?),
             None => self.inner.list(directory.as_ref()),
         };
-        let found: Vec<_> = stream
-            .map_ok(|meta| Listed { key: meta.location.as_ref().to_owned(), size: meta.size })
-            .try_collect()
-            .await
-            .map_err(|error| self.error(prefix, error))?;
-        let wanted = |listed: &Listed| {
-            listed.key.starts_with(prefix) && after.is_none_or(|after| listed.key.as_str() > after)
+        let (found, note) = noted(stream.try_collect::<Vec<_>>()).await;
+        let found = found.map_err(|error| self.error(prefix, error, &note))?;
+        let wanted = |meta: object_store::ObjectMeta| {
+            let key = meta.location.as_ref().strip_prefix(&self.options.prefix)?;
+            let wanted = key.starts_with(prefix) && after.is_none_or(|after| key > after);
+            wanted.then(|| Listed { key: key.to_owned(), size: meta.size })
         };
-        let mut found: Vec<_> = found.into_iter().filter(wanted).collect();
+        let mut found: Vec<_> = found.into_iter().filter_map(wanted).collect();
         found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(found)
     }
 
-    fn error(&self, key: &str, error: Error) -> StoreError {
+    async fn remove(&self, key: &str) -> Result<(), StoreError> {
+        let (result, note) = noted(self.inner.delete(&self.path(key)?)).await;
+        match result.map_err(|error| self.error(key, error, &note)) {
+            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn refused(&self, key: &str, refusal: Refusal, error: Error, note: &Note) -> StoreError {
         let place = Place::new(&self.url, key);
+        StoreError::Refused { place, refusal, source: cause(error, note) }
+    }
+
+    /// What a failed operation means, by the store's own words where they were heard.
+    fn error(&self, key: &str, error: Error, note: &Note) -> StoreError {
+        if let Some(refusal) = Refusal::of(note, &self.options.endpoint) {
+            return self.refused(key, refusal, error, note);
+        }
+        let place = Place::new(&self.url, key);
+        match (note.status, note.code.as_str()) {
+            (Some(429), _) | (_, "SlowDown" | "ServerBusy" | "TooManyRequests") => {
+                return StoreError::Throttled { place, source: cause(error, note) };
+            }
+            (Some(507), _)
+            | (_, "QuotaExceeded" | "XMinioStorageFull" | "ServiceQuotaExceeded") => {
+                return StoreError::NoSpace { place, path: None, source: cause(error, note) };
+            }
+            // A proxy that answers 404 for everything must not make volumes vanish.
+            (Some(404), code) if self.options.dialect == Dialect::S3 && code != "NoSuchKey" => {
+                return StoreError::Unavailable { place, source: cause(error, note) };
+            }
+            _ => {}
+        }
         match error {
             Error::NotFound { .. } => StoreError::NotFound { place },
             Error::AlreadyExists { .. } | Error::Precondition { .. } => {
                 StoreError::Conflict { place }
             }
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-                StoreError::Denied { place, path: None, source: cause(error) }
+                StoreError::Denied { place, path: None, source: cause(error, note) }
             }
             Error::InvalidPath { .. } => {
                 StoreError::InvalidKey { place, reason: "the store's client refuses this key" }
             }
-            _ => StoreError::Unavailable { place, source: cause(error) },
+            _ => StoreError::Unavailable { place, source: cause(error, note) },
         }
     }
 }
 
-fn cause(error: Error) -> Cause {
-    Arc::new(error)
+fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::AlreadyExists { .. } | Error::Precondition { .. })
+}
+
+/// The store's answer where there was one, else what the client says: that nobody answered, and why.
+fn cause(error: Error, note: &Note) -> Cause {
+    match Answered::of(note) {
+        Some(answered) => Arc::new(answered),
+        None => Arc::new(error),
+    }
 }
 
 impl Backend for Remote {
@@ -137,12 +238,11 @@ impl Backend for Remote {
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
-        Box::pin(async move {
-            match self.inner.delete(&self.path(key)?).await {
-                Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
-                Err(error) => Err(self.error(key, error)),
-            }
-        })
+        Box::pin(self.remove(key))
+    }
+
+    fn identity(&self) -> String {
+        format!("{} {}", self.options.endpoint, self.url)
     }
 }
 

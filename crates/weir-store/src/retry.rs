@@ -16,6 +16,9 @@ use crate::limits::{READ_DEADLINE, RETRY_DELAY_FIRST, RETRY_DELAY_MAX, RETRY_WAR
 pub enum RetryScope {
     /// Those that may pass by themselves ([`StoreError::is_retryable`]).
     Transient,
+    /// Those, and the store's lasting refusals ([`StoreError::is_standing`]): credentials may be renewed, a bucket may
+    /// come back.
+    Waiting,
     /// All but those of a request that is wrong ([`StoreError::is_hopeless`]): also a full store or refused
     /// credentials, which somebody may put right while we wait.
     Everything,
@@ -35,6 +38,13 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
+    /// For the first request to a store: what may pass is retried, what somebody has to put right is told at once. Two
+    /// minutes.
+    #[must_use]
+    pub fn opening() -> Self {
+        Self { scope: RetryScope::Transient, ..Self::reads() }
+    }
+
     /// For reads: somebody waits for them, so they end in an error some time. Two minutes.
     #[must_use]
     pub fn reads() -> Self {
@@ -42,7 +52,7 @@ impl RetryPolicy {
             first_delay: RETRY_DELAY_FIRST,
             max_delay: RETRY_DELAY_MAX,
             deadline: Some(READ_DEADLINE),
-            scope: RetryScope::Transient,
+            scope: RetryScope::Waiting,
         }
     }
 
@@ -55,6 +65,7 @@ impl RetryPolicy {
     fn covers(&self, error: &StoreError) -> bool {
         match self.scope {
             RetryScope::Transient => error.is_retryable(),
+            RetryScope::Waiting => error.is_retryable() || error.is_standing(),
             RetryScope::Everything => !error.is_hopeless(),
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use weir_device::mutant;
 
 use crate::backend::{Backend, Got, Listed, Put};
@@ -16,9 +17,11 @@ use crate::key::{check_key, check_prefix};
 use crate::limits::ATTEMPT_TIMEOUT;
 use crate::location::Location;
 use crate::memory::Memory;
-use crate::remote::Remote;
+use crate::options::process_variable;
+use crate::remote::{Remote, RemoteOptions};
 use crate::retry::retry_noting;
-use crate::{Faults, Place, RetryPolicy, StoreCounters, StoreError};
+use crate::s3;
+use crate::{Faults, Place, RetryPolicy, StoreCounters, StoreError, StoreOptions, UploadLimits};
 
 /// A store of objects. Cheap to clone; clones share counters.
 ///
@@ -34,46 +37,120 @@ struct Inner {
     backend: Arc<dyn Backend>,
     counters: Counters,
     attempt_timeout: Duration,
+    limits: UploadLimits,
+    /// How the store keeps its promises was tested with this program, and needs no probe.
+    is_own: bool,
+    single_writer: bool,
 }
 
 impl Store {
-    /// Opens the store at `url`: `file:///directory` (created, with mode 0700, if missing), `memory://` (a new one),
-    /// or `memory://name` (shared within this process). Blocks for a few file operations.
+    /// Opens the store at `url` with the settings of the environment; see [`Store::open_with`].
     ///
     /// # Errors
-    /// A URL that names no store of this build, or a directory that cannot be created or synced.
+    /// As [`Store::open_with`]; a variable of the environment that makes no sense.
     pub fn open(url: &str) -> Result<Self, StoreError> {
+        match Location::parse(url)? {
+            Location::Directory(_) | Location::Memory(_) => {
+                Self::open_with(url, &StoreOptions::default())
+            }
+            _ => Self::open_with(url, &StoreOptions::from_environment()?),
+        }
+    }
+
+    /// Opens the store at `url`: `file:///directory` (created, with mode 0700, if missing), `memory://` (a new one),
+    /// `memory://name` (shared within this process), `s3://bucket/prefix`, and with the features of this crate
+    /// `gs://bucket/prefix` and `az://container/prefix`. Blocks for a few file operations. Asks a store over the
+    /// network nothing: [`Store::admit`] does.
+    ///
+    /// # Errors
+    /// A URL that names no store of this build, a directory that cannot be created or synced, settings that make no
+    /// sense.
+    pub fn open_with(url: &str, options: &StoreOptions) -> Result<Self, StoreError> {
         let shared: Arc<str> = url.into();
-        let backend: Arc<dyn Backend> = match Location::parse(url)? {
-            Location::Directory(path) => Arc::new(Directory::open(Arc::clone(&shared), path)?),
-            Location::Memory(name) => Arc::new(Memory::open(Arc::clone(&shared), name.as_deref())),
+        let name = Arc::clone(&shared);
+        let (backend, is_own): (Arc<dyn Backend>, bool) = match Location::parse(url)? {
+            Location::Directory(path) => (Arc::new(Directory::open(name, path)?), true),
+            Location::Memory(at) => (Arc::new(Memory::open(name, at.as_deref())), true),
+            Location::S3(bucket) => {
+                (Arc::new(s3::open(name, &bucket, options, &process_variable)?), false)
+            }
+            #[cfg(feature = "gcs")]
+            Location::Gcs(bucket) => {
+                (Arc::new(crate::cloud::open_gcs(name, &bucket, options)?), false)
+            }
+            #[cfg(feature = "azure")]
+            Location::Azure(bucket) => {
+                (Arc::new(crate::cloud::open_azure(name, &bucket, options)?), false)
+            }
         };
-        Ok(Self::of(shared, backend, ATTEMPT_TIMEOUT))
+        Ok(Self::of(Inner {
+            url: shared,
+            backend,
+            counters: Counters::default(),
+            attempt_timeout: ATTEMPT_TIMEOUT,
+            limits: options.limits.clone(),
+            is_own,
+            single_writer: options.single_writer,
+        }))
     }
 
     /// A store on another implementation. `url` is its name in messages and must hold no secret. The client's own
     /// retries must be off.
     pub fn from_object_store(inner: Arc<dyn object_store::ObjectStore>, url: String) -> Self {
         let url: Arc<str> = url.into();
-        Self::of(Arc::clone(&url), Arc::new(Remote::new(url, inner)), ATTEMPT_TIMEOUT)
+        let options = RemoteOptions { endpoint: url.to_string(), ..RemoteOptions::default() };
+        Self::of(Inner {
+            url: Arc::clone(&url),
+            backend: Arc::new(Remote::new(url, inner, options)),
+            counters: Counters::default(),
+            attempt_timeout: ATTEMPT_TIMEOUT,
+            limits: UploadLimits::default(),
+            is_own: false,
+            single_writer: false,
+        })
     }
 
     /// The same store with faults injected below the checks. Its counters start at zero.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
         let backend = faults.wrap(Arc::clone(&self.inner.url), Arc::clone(&self.inner.backend));
-        Self::of(Arc::clone(&self.inner.url), backend, self.inner.attempt_timeout)
+        Self::of(Inner { backend, ..self.inner.again() })
     }
 
     /// The same store with another limit on one attempt. Its counters start at zero.
     #[must_use]
     pub fn with_attempt_timeout(self, attempt_timeout: Duration) -> Self {
-        Self::of(Arc::clone(&self.inner.url), Arc::clone(&self.inner.backend), attempt_timeout)
+        Self::of(Inner { attempt_timeout, ..self.inner.again() })
     }
 
-    fn of(url: Arc<str>, backend: Arc<dyn Backend>, attempt_timeout: Duration) -> Self {
-        let counters = Counters::default();
-        Self { inner: Arc::new(Inner { url, backend, counters, attempt_timeout }) }
+    fn of(inner: Inner) -> Self {
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A store over the network, as far as anybody can tell.
+    #[cfg(test)]
+    pub(crate) fn on(backend: Arc<dyn Backend>, single_writer: bool) -> Self {
+        let memory = Self::open("memory://").expect("a store in memory");
+        Self::of(Inner { backend, is_own: false, single_writer, ..memory.inner.again() })
+    }
+
+    /// Limits of uploads: to read them, and to change them while the store is used.
+    #[must_use]
+    pub fn limits(&self) -> &UploadLimits {
+        &self.inner.limits
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.inner.is_own
+    }
+
+    pub(crate) fn is_single_writer(&self) -> bool {
+        self.inner.single_writer
+    }
+
+    /// What tells this store from a copy of it elsewhere.
+    pub(crate) fn identity(&self) -> String {
+        self.inner.backend.identity()
     }
 
     /// The URL it was opened with.
@@ -82,7 +159,8 @@ impl Store {
         &self.inner.url
     }
 
-    /// Creates the object `key` out of `parts`, unless the key is taken. Durable once it returns.
+    /// Creates the object `key` out of `parts`, unless the key is taken. Durable once it returns. Waits for the limits
+    /// of uploads first, however long that takes, unless it is small.
     ///
     /// # Errors
     /// After an error the object may be there, or appear later, unless the error says that the request was wrong.
@@ -90,6 +168,9 @@ impl Store {
         let inner = &*self.inner;
         check_key(&inner.url, key)?;
         let bytes = parts.iter().map(|part| to_u64(part.len())).sum();
+        let waiting = Instant::now();
+        inner.limits.admit(bytes).await;
+        inner.counters.upload_wait_ms.add(to_millis(waiting.elapsed()));
         inner.counters.puts.add(1);
         let put = inner.attempt(key, inner.backend.put_create(key, parts)).await?;
         if put == Put::Created {
@@ -221,6 +302,17 @@ impl Store {
 }
 
 impl Inner {
+    /// The same, counting from zero.
+    fn again(&self) -> Self {
+        Self {
+            url: Arc::clone(&self.url),
+            backend: Arc::clone(&self.backend),
+            counters: Counters::default(),
+            limits: self.limits.clone(),
+            ..*self
+        }
+    }
+
     async fn attempt<T>(
         &self,
         key: &str,
@@ -242,6 +334,10 @@ impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("backend", &self.inner.backend).finish_non_exhaustive()
     }
+}
+
+fn to_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn to_u64(len: usize) -> u64 {

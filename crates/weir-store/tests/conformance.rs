@@ -1,5 +1,7 @@
 //! One suite for every kind of store, bare and decorated: what the rest of Weir relies on.
 
+mod fake_s3;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,6 +228,49 @@ async fn object_store_in_a_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn s3() {
+    let fake = fake_s3::FakeS3::start().await;
+    for url in ["s3://bucket", "s3://bucket/a/prefix"] {
+        let store = Store::open_with(url, &fake.options()).expect("open");
+        suite(&store).await;
+        many_objects(&store, 40).await;
+    }
+}
+
+/// A real service, where `tests/clients/70-s3.sh` has started one: more objects than a page of a listing has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn s3_of_the_environment() {
+    let Ok(url) = std::env::var("WEIR_STORE_CONFORMANCE_URL") else { return };
+    let store = Store::open(&url).expect("open");
+    suite(&store).await;
+    many_objects(&store, 1100).await;
+}
+
+async fn many_objects(store: &Store, count: usize) {
+    let key = |number: usize| format!("many/{number:05}");
+    let put = async |number: usize| store.put_create(&key(number), body(number % 7)).await;
+    let numbers: Vec<usize> = (0..count).collect();
+    for some in numbers.chunks(32) {
+        for put in futures_util::future::join_all(some.iter().map(|n| put(*n))).await {
+            assert_eq!(put.expect("put"), Put::Created);
+        }
+    }
+    let listed = store.list("many/", None).await.expect("list");
+    assert_eq!(listed.iter().map(|o| o.key.clone()).collect::<Vec<_>>(), {
+        numbers.iter().map(|n| key(*n)).collect::<Vec<_>>()
+    });
+    let tail = store.list("many/", Some(&key(count - 3))).await.expect("list");
+    assert_eq!(tail.len(), 2);
+    for some in numbers.chunks(32) {
+        let deletes = some.iter().map(|n| async { store.delete(&key(*n)).await });
+        for deleted in futures_util::future::join_all(deletes).await {
+            deleted.expect("delete");
+        }
+    }
+    assert_eq!(store.list("", None).await.expect("list"), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn decorated_stores_without_faults() {
     let memory = Store::open("memory://").expect("open");
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -278,6 +323,7 @@ async fn counters_count_attempts_bytes_and_failures() {
         bytes_down: 4,
         failures: 1,
         retries: 0,
+        upload_wait_ms: 0,
     };
     assert_eq!(store.counters(), expected);
 }

@@ -36,9 +36,12 @@ pub(crate) struct Global {
     /// File with settings; flags and variables go before it
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true, hide_env_values = true)]
     pub(crate) config: Option<PathBuf>,
-    /// Where volumes are stored: file:///directory [default: store/ in the data directory]
+    /// Where volumes are stored: file:///directory or s3://bucket/prefix [default: store/ in the data directory]
     #[arg(long, value_name = "URL", env = "WEIR_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
+    /// Use a store that does not keep two writers apart; never more than one process may write to it
+    #[arg(long, env = "WEIR_SINGLE_WRITER", global = true, hide_env_values = true)]
+    pub(crate) single_writer: bool,
     /// Form of log lines on standard error [default: text]
     #[arg(long, value_name = "FORM", env = "WEIR_LOG_FORMAT", global = true)]
     pub(crate) log_format: Option<LogFormat>,
@@ -98,6 +101,9 @@ pub(crate) enum Command {
     /// Create, list, show, resize, flush, check and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Look at stores
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Print a completion script for a shell
     Completion {
         /// The shell
@@ -354,6 +360,19 @@ pub(crate) enum VolumeCommand {
         /// Return when it is done
         #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
         wait: bool,
+    },
+}
+
+/// `weir store`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Try out whether a store keeps what volumes rest on; the exit code says whether it may be used
+    Probe {
+        /// The store, as s3://bucket/prefix
+        url: String,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
     },
 }
 

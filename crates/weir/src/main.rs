@@ -15,6 +15,7 @@ mod serve;
 mod settings;
 mod signals;
 mod status;
+mod store;
 mod systemd;
 mod up;
 mod upgrade;
@@ -36,6 +37,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Up(up) => up::run(&cli.global, &file, *up),
         Command::Serve(serve) => serve::run(&cli.global, &file, &serve),
         Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),
+        Command::Store(verb) => store::run(&cli.global, &file, verb),
         Command::Volume(verb) => volume::run(&cli.global, &file, verb),
     }
 }

@@ -11,6 +11,7 @@ use weir_node::{
     ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, NbdAddress, NodeConfig,
     ServiceOptions, VolumeSet, VolumeSpec,
 };
+use weir_store::StoreOptions;
 
 use crate::cli::{Global, LogFormat, Serve, Tuning, Up};
 use crate::failure::Failure;
@@ -37,7 +38,14 @@ pub(crate) fn home(global: &Global, file: &Config) -> Result<Home, Failure> {
     let data = data_directory(global, file)?;
     let store_url = global.store.clone().or_else(|| file.store.clone());
     let store_url = store_url.unwrap_or_else(|| data.store_url());
-    Ok(Home { data, store_url })
+    Ok(Home { data, store_url, store_options: store_options(global, file)? })
+}
+
+/// How a store is reached, from flags, environment and file.
+pub(crate) fn store_options(global: &Global, file: &Config) -> Result<StoreOptions, Failure> {
+    let mut options = StoreOptions::from_environment()?;
+    options.single_writer |= global.single_writer || file.single_writer == Some(true);
+    Ok(options)
 }
 
 fn data_directory(global: &Global, file: &Config) -> Result<DataDirectory, Failure> {

@@ -313,6 +313,8 @@ fn completions_and_manual_pages_are_generated() {
             "weir-man.1",
             "weir-serve.1",
             "weir-status.1",
+            "weir-store-probe.1",
+            "weir-store.1",
             "weir-up.1",
             "weir-volume-check.1",
             "weir-volume-create.1",
@@ -351,4 +353,22 @@ fn every_flag_has_a_variable(help: &str) {
         let variable = format!("WEIR_{}", flag.to_uppercase().replace('-', "_"));
         assert!(help.contains(&format!("[env: {variable}")), "{flag}");
     }
+}
+
+#[test]
+fn a_store_is_probed_and_the_exit_code_says_what_came_of_it() {
+    let place = Place::new();
+    let url = format!("file://{}/store", place.path().display());
+    let table = place.ok(&["store", "probe", &url]);
+    for check in ["create-only", "race", "listing", "ranges", "delete"] {
+        assert!(table.contains(check), "{table}");
+    }
+    assert!(table.contains("may be used"), "{table}");
+    let json = place.ok(&["store", "probe", &url, "--output", "json"]);
+    assert!(json.contains("\"verdict\": \"usable\""), "{json}");
+    assert!(json.contains("\"left_behind\": 0"), "{json}");
+    let errors = place.fails(1, &["store", "probe", "s3://key:hunter2@bucket"]);
+    assert!(errors.contains("AWS_ACCESS_KEY_ID") && !errors.contains("hunter2"), "{errors}");
+    let errors = place.fails(1, &["store", "probe", "https://bucket.example.org"]);
+    assert!(errors.contains("s3://bucket/prefix"), "{errors}");
 }

@@ -185,7 +185,8 @@ async fn limits(State(core): State<Arc<Core>>) -> Json<Limits> {
 
 /// Sets the limits on uploads, at once and until the process ends.
 #[utoipa::path(put, path = "/v1/limits", tag = "node", request_body = Limits,
-    responses((status = 200, body = Limits), (status = 422, body = ErrorBody)))]
+    responses((status = 200, body = Limits), (status = 400, body = ErrorBody),
+        (status = 422, body = ErrorBody)))]
 async fn set_limits(State(core): State<Arc<Core>>, body: Body<Limits>) -> Answer<Json<Limits>> {
     let Json(limits) = body?;
     core.set_limits(limits)?;

@@ -69,8 +69,8 @@ fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(file, flags)?)
 }
 
-/// Writes `len` bytes of parts through one aligned buffer. What it writes beyond them, to fill the last block, is cut off
-/// again.
+/// Writes `len` bytes of parts through one aligned buffer. What it writes beyond them, to fill the last block, is cut
+/// off again.
 fn write_direct(file: &File, parts: &[Bytes], len: usize) -> io::Result<()> {
     let mut buf = AlignedBuf::zeroed(DIRECT_BUFFER_BYTES.min(len.next_multiple_of(BUFFER_ALIGN)));
     let (mut filled, mut offset) = (0, 0);

@@ -1,0 +1,282 @@
+//! Limits of uploads: so many bytes and so many requests a second, changed while they are in force.
+//!
+//! Two token buckets with debt: a PUT waits until neither bucket owes anything, then takes its whole size, so that an
+//! object may be larger than what a second allows and the average still holds. PUTs wait in the order in which they
+//! came; the first of them watches the buckets, the others wait for it. Nothing is kept for a PUT but its place in
+//! that queue, and a PUT that is given up leaves it.
+//!
+//! Time is tokio's, which the simulation controls.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::limits::{UNDELAYED_PUT_BYTES_MAX, UPLOAD_PAUSE_MAX};
+
+/// What uploads may take; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UploadRates {
+    /// Bytes of objects a second.
+    pub bytes_per_second: Option<NonZeroU64>,
+    /// PUT requests a second.
+    pub requests_per_second: Option<NonZeroU64>,
+}
+
+/// The handle on the limits of one or more stores. Clones share one budget.
+///
+/// Every attempt counts, one that failed as well. PUTs of at most 64 KiB are counted and do not wait: they are
+/// manifests and leases, and what waits for those is everything.
+#[derive(Clone, Default)]
+pub struct UploadLimits {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Held by the PUT that is next; tokio's mutex is first come, first served.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    rates: UploadRates,
+    bytes: Bucket,
+    requests: Bucket,
+}
+
+/// Tokens in billionths, so that nanoseconds times a rate need no division.
+#[derive(Default)]
+struct Bucket {
+    level: i128,
+    as_of: Option<Instant>,
+}
+
+const BILLION: i128 = 1_000_000_000;
+
+impl Bucket {
+    /// Brings the level up to `now`; at most one second's worth is saved up.
+    fn refill(&mut self, rate: Option<NonZeroU64>, now: Instant) {
+        let since = self.as_of.map_or(Duration::ZERO, |as_of| now.saturating_duration_since(as_of));
+        self.as_of = Some(now);
+        let Some(rate) = rate else {
+            self.level = 0;
+            return;
+        };
+        let rate = i128::from(rate.get());
+        let gained = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX).saturating_mul(rate);
+        self.level = self.level.saturating_add(gained).min(rate.saturating_mul(BILLION));
+    }
+
+    fn take(&mut self, rate: Option<NonZeroU64>, tokens: u64) {
+        if rate.is_some() {
+            self.level = self.level.saturating_sub(i128::from(tokens).saturating_mul(BILLION));
+        }
+    }
+
+    /// How long until nothing is owed.
+    fn debt(&self, rate: Option<NonZeroU64>) -> Duration {
+        let Some(rate) = rate.filter(|_| self.level < 0) else { return Duration::ZERO };
+        let rate = i128::from(rate.get());
+        let owed = -self.level;
+        let nanos = owed / rate + i128::from(owed % rate != 0);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(UPLOAD_PAUSE_MAX)
+    }
+}
+
+impl State {
+    fn refill(&mut self, now: Instant) {
+        self.bytes.refill(self.rates.bytes_per_second, now);
+        self.requests.refill(self.rates.requests_per_second, now);
+    }
+
+    fn debt(&self) -> Duration {
+        let bytes = self.bytes.debt(self.rates.bytes_per_second);
+        bytes.max(self.requests.debt(self.rates.requests_per_second))
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.bytes.take(self.rates.bytes_per_second, bytes);
+        self.requests.take(self.rates.requests_per_second, 1);
+    }
+}
+
+impl UploadLimits {
+    /// Limits to begin with.
+    #[must_use]
+    pub fn new(rates: UploadRates) -> Self {
+        let limits = Self::default();
+        limits.lock().rates = rates;
+        limits
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub fn rates(&self) -> UploadRates {
+        self.lock().rates
+    }
+
+    /// Changes the limits, for PUTs that wait already, too. What was taken under the old ones stays taken, unless a
+    /// limit is lifted.
+    pub fn set(&self, rates: UploadRates) {
+        let mut state = self.lock();
+        if state.rates != UploadRates::default() {
+            state.refill(Instant::now());
+        }
+        state.rates = rates;
+        if rates.bytes_per_second.is_none() {
+            state.bytes = Bucket::default();
+        }
+        if rates.requests_per_second.is_none() {
+            state.requests = Bucket::default();
+        }
+        drop(state);
+        self.shared.changed.notify_waiters();
+    }
+
+    /// Waits until a PUT of `bytes` bytes may begin. Dropping the future gives the place up.
+    pub(crate) async fn admit(&self, bytes: u64) {
+        if self.rates() == UploadRates::default() {
+            return;
+        }
+        if bytes <= UNDELAYED_PUT_BYTES_MAX {
+            let mut state = self.lock();
+            state.refill(Instant::now());
+            state.take(bytes);
+            return;
+        }
+        let _turn = self.shared.turn.lock().await;
+        loop {
+            // Made before looking, so that no change between looking and waiting is missed.
+            let changed = self.shared.changed.notified();
+            let pause = {
+                let mut state = self.lock();
+                state.refill(Instant::now());
+                let debt = state.debt();
+                if debt.is_zero() {
+                    state.take(bytes);
+                    return;
+                }
+                debt
+            };
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for UploadLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UploadLimits").field(&self.rates()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn bytes(rate: u64) -> UploadRates {
+        UploadRates { bytes_per_second: NonZeroU64::new(rate), ..UploadRates::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_average_holds_for_objects_larger_than_a_second_allows() {
+        let limits = UploadLimits::new(bytes(MIB));
+        let started = Instant::now();
+        for _ in 0..5 {
+            limits.admit(8 * MIB).await;
+        }
+        // The first began at once, and each of the others when the one before it was paid for.
+        assert_eq!(started.elapsed().as_secs(), 32);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_limited_and_a_pause_saves_up_one_second() {
+        let rates = UploadRates { requests_per_second: NonZeroU64::new(10), ..bytes(1 << 40) };
+        let limits = UploadLimits::new(rates);
+        limits.admit(MIB).await;
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        let started = Instant::now();
+        for _ in 0..31 {
+            limits.admit(MIB).await;
+        }
+        assert_eq!(started.elapsed().as_millis().div_euclid(100), 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_puts_go_in_their_order_and_leave_nothing_behind() {
+        let limits = UploadLimits::new(bytes(MIB));
+        let next = AtomicUsize::new(0);
+        let put = async |number: usize| {
+            limits.admit(MIB).await;
+            assert_eq!(next.fetch_add(1, Ordering::Relaxed), number, "out of order");
+        };
+        let started = Instant::now();
+        join_all((0..50).map(put)).await;
+        assert_eq!(started.elapsed().as_secs(), 49);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_puts_do_not_wait_and_are_paid_for() {
+        let limits = UploadLimits::new(bytes(64 << 10));
+        limits.admit(MIB).await;
+        let started = Instant::now();
+        for _ in 0..4 {
+            limits.admit(64 << 10).await;
+        }
+        assert_eq!(started.elapsed(), Duration::ZERO);
+        limits.admit(MIB).await;
+        assert_eq!(started.elapsed().as_secs(), 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_reaches_puts_that_wait() {
+        let limits = UploadLimits::new(bytes(1024));
+        let started = Instant::now();
+        let puts = join_all((0..3).map(|_| limits.admit(10 * MIB)));
+        let change = async {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            limits.set(bytes(10 * MIB));
+        };
+        futures_util::join!(puts, change);
+        // One at once, one when the first is paid for at the new rate, one a second later.
+        assert!(
+            (11_900..12_100).contains(&started.elapsed().as_millis()),
+            "{:?}",
+            started.elapsed()
+        );
+        let started = Instant::now();
+        let puts = join_all((0..3).map(|_| limits.admit(1000 * MIB)));
+        futures_util::join!(puts, async { limits.set(UploadRates::default()) });
+        assert_eq!(started.elapsed(), Duration::ZERO, "no limit is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_put_that_is_given_up_holds_nobody_up() {
+        let limits = UploadLimits::new(bytes(MIB));
+        limits.admit(2 * MIB).await;
+        let given_up = tokio::time::timeout(Duration::from_secs(1), limits.admit(100 * MIB));
+        assert!(given_up.await.is_err());
+        let started = Instant::now();
+        limits.admit(MIB).await;
+        assert_eq!(started.elapsed().as_secs(), 1);
+    }
+}
