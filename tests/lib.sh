@@ -28,6 +28,8 @@ weir=${WEIR_BIN:-$repository/target/release/weir}
 weir=$(readlink -f "$weir" || echo "$weir")
 keep=${WEIR_KEEP:-}
 unset "${!WEIR_@}"
+# A lost disk is a lost holder: whoever takes its volume over waits for its lease.
+export WEIR_LEASE=3
 export PATH="/usr/bin:$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin:$repository/target/tools/bin"
 export PYTHONDONTWRITEBYTECODE=1 LC_ALL=C
 script=$(basename "$0")
@@ -245,8 +247,14 @@ s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     mount --bind "$WEIR_DATA_DIR/store" "$WEIR_DATA_DIR/store" || die "mount --bind of the store"
 }
 store_fails() {
+    local i
     if [ -z "$store_url" ]; then
-        mount -o remount,bind,ro "$WEIR_DATA_DIR/store" || not_ok "remount,ro"
+        # It is refused while a file below it is open for writing: an upload under way.
+        for ((i = 0; i < 1000; i++)); do
+            mount -o remount,bind,ro "$WEIR_DATA_DIR/store" 2>/dev/null && return
+            sleep 0.01
+        done
+        not_ok "remount,ro"
     elif [ -n "$proxy_port" ]; then
         "$python" "$s3/fault_proxy.py" set "$proxy_port" busy=1 || not_ok "the store fails"
     fi

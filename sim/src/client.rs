@@ -11,13 +11,16 @@ use weir_device::{
 };
 use weir_log::LogVolume;
 
-use crate::content::{self, Pattern};
+use crate::content::{self, Pattern, WriteId};
 use crate::dice::Dice;
-use crate::oracle::{Moment, Oracle, Point};
+use crate::oracle::{Moment, Point};
 use crate::world::{FailedRead, World};
 
 /// Longest write in bytes: more than a segment of most journals.
 const LARGE_BYTES_MAX: u64 = 130 << 10;
+
+/// Numbers of writes from here on are those of owners that were superseded.
+const FOREIGN_WRITES: u32 = 1 << 31;
 
 /// Operations that a client tries on a volume that refuses writes or is being closed.
 const REFUSALS_MAX: u64 = 12;
@@ -35,6 +38,14 @@ pub(crate) struct Life {
     pub(crate) closing: Cell<bool>,
     /// The disk was made to fail writes or syncs in this life.
     pub(crate) disk_failed: Cell<bool>,
+    /// Another opening of the volume was completed: nothing that happens here counts any more.
+    pub(crate) superseded: Cell<bool>,
+    /// Its clock has hidden no time, so that it keeps its deadlines.
+    pub(crate) honest: Cell<bool>,
+    /// The volume may find itself superseded, or miss its deadline.
+    pub(crate) may_be_fenced: Cell<bool>,
+    /// It stops at its deadline.
+    pub(crate) auto: bool,
     /// When the volume first said that it refuses writes.
     pub(crate) refused_since: Cell<Option<Moment>>,
     /// Clients that are still at work.
@@ -57,7 +68,7 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     let mut patience = REFUSALS_MAX;
     while !life.stopping.get() && !life.world.is_violated() && patience > 0 {
         if dice.percent(profile.think_percent) {
-            tokio::time::sleep(Duration::from_micros(dice.below(20_000))).await;
+            tokio::time::sleep(Duration::from_micros(dice.below(profile.think_us))).await;
             if life.stopping.get() {
                 break;
             }
@@ -143,7 +154,7 @@ impl Life {
         let range = self.range(dice);
         let fua = dice.percent(self.world.profile.fua_percent);
         let pattern = if dice.percent(60) { Pattern::Noise } else { Pattern::Text };
-        let id = self.world.oracle.borrow_mut().begin_write(range.offset, range.len, pattern);
+        let id = self.begin_write(range, pattern);
         let mut data = AlignedBuf::zeroed(usize::try_from(range.len).expect("small"));
         content::fill(id, pattern, range.offset, &mut data);
         self.world.note("write", [id.0.into(), range.offset, range.len]);
@@ -172,7 +183,7 @@ impl Life {
             fast: false,
         };
         let pattern = if flags.no_hole { Pattern::Zero } else { Pattern::Hole };
-        let id = self.world.oracle.borrow_mut().begin_write(range.offset, range.len, pattern);
+        let id = self.begin_write(range, pattern);
         self.world.note("write zeroes", [id.0.into(), range.offset, range.len]);
         let result = self.volume.write_zeroes(self.io(range, Operation::WriteZeroes), flags).await;
         self.changed(id, flags.fua, result);
@@ -180,15 +191,62 @@ impl Life {
 
     async fn discard(&self, dice: &mut Dice) {
         let range = self.wide_range(dice);
-        let begin = |o: &mut Oracle| o.begin_write(range.offset, range.len, Pattern::Hole);
-        let id = begin(&mut self.world.oracle.borrow_mut());
+        let id = self.begin_write(range, Pattern::Hole);
         self.world.note("discard", [id.0.into(), range.offset, range.len]);
         let result = self.volume.discard(self.io(range, Operation::Discard)).await;
         self.changed(id, false, result);
     }
 
+    /// A write that counts, or one of an owner that was superseded: nothing may ever show it.
+    fn begin_write(&self, range: Range, pattern: Pattern) -> WriteId {
+        if self.superseded.get() {
+            let number = self.world.foreign_writes.get() + 1;
+            self.world.foreign_writes.set(number);
+            return WriteId(FOREIGN_WRITES + number);
+        }
+        self.world.oracle.borrow_mut().begin_write(range.offset, range.len, pattern)
+    }
+
+    /// What reaches the client of an answer: the volume is asked when it is handed to the socket.
+    fn replied<T>(&self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        let value = result?;
+        self.volume.check_reply()?;
+        Ok(value)
+    }
+
+    /// Whether an answer does not count, because the volume belongs to another by now. One that stops at its deadline
+    /// must not give any.
+    fn is_late<T>(&self, what: &str, result: &Result<T, DeviceError>) -> bool {
+        if !self.superseded.get() {
+            return false;
+        }
+        match result {
+            Ok(_) if self.auto && self.honest.get() => {
+                self.world.violate(format!("{what} was answered by an owner that was superseded"));
+            }
+            Ok(_) => self.world.note("superseded: answered, and void", [0; 3]),
+            Err(error) if error.kind() == ErrorKind::Fenced => {
+                self.refused();
+                self.world.note("superseded: fenced", [0; 3]);
+            }
+            Err(_) => self.world.note("superseded: failed", [0; 3]),
+        }
+        true
+    }
+
+    fn refused(&self) {
+        if self.refused_since.get().is_none() {
+            self.refused_since.set(Some(self.world.oracle.borrow_mut().tick()));
+            self.world.note("volume refuses writes", [0; 3]);
+        }
+    }
+
     /// A write was answered.
     fn changed(&self, id: content::WriteId, fua: bool, result: Result<(), DeviceError>) {
+        let result = self.replied(result);
+        if self.is_late("a write", &result) || id.0 > FOREIGN_WRITES {
+            return;
+        }
         match result {
             Ok(()) => {
                 let issued = self.world.oracle.borrow().write(id).issued;
@@ -213,14 +271,14 @@ impl Life {
         let excused = match error.kind() {
             ErrorKind::Poisoned => self.disk_failed.get(),
             ErrorKind::Unavailable => self.closing.get(),
+            ErrorKind::Fenced => self.may_be_fenced.get(),
             _ => false,
         };
         if !excused {
             self.world.violate(format!("{what} {number} failed without a reason: {error:?}"));
         }
-        if error.kind() == ErrorKind::Poisoned && self.refused_since.get().is_none() {
-            self.refused_since.set(Some(self.world.oracle.borrow_mut().tick()));
-            self.world.note("volume refuses writes", [0; 3]);
+        if matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Fenced) {
+            self.refused();
         }
     }
 
@@ -253,8 +311,22 @@ impl Life {
         let (started, faults_before) = (Instant::now(), world.faults_before_read());
         let mut bytes = vec![0xa5; usize::try_from(len).expect("small")];
         let io = self.io(Range { offset, len }, Operation::Read);
-        match self.volume.read(io, &mut bytes).await {
+        let result = self.replied(self.volume.read(io, &mut bytes).await);
+        if self.is_late("a read", &result) {
+            world.oracle.borrow_mut().abandon_read(begun);
+            return Err(());
+        }
+        match result {
             Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::Fenced && self.may_be_fenced.get() => {
+                world.oracle.borrow_mut().abandon_read(begun);
+                self.refused();
+                Err(())
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable && self.closing.get() => {
+                world.oracle.borrow_mut().abandon_read(begun);
+                Err(())
+            }
             Err(error) => {
                 world.oracle.borrow_mut().abandon_read(begun);
                 world.detail("  read failed", [begun, offset, len]);
@@ -274,6 +346,10 @@ impl Life {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("flush", [begun, 0, 0]);
         let result = self.volume.flush(IoHeader::internal(Operation::Flush, 0, 0)).await;
+        let result = self.replied(result);
+        if self.is_late("a flush", &result) {
+            return;
+        }
         match result {
             Ok(()) => {
                 self.not_refused(begun, "a flush");
@@ -287,7 +363,16 @@ impl Life {
     pub(crate) async fn flush_remote(&self) {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("remote flush", [begun, 0, 0]);
-        match self.volume.flush_remote().await {
+        let result = self.volume.flush_remote().await;
+        if self.superseded.get() {
+            let wrong = result.is_ok() && self.honest.get();
+            if wrong {
+                self.world.violate("a remote flush of a superseded owner succeeded");
+            }
+            return;
+        }
+        match result {
+            Ok(()) if !self.honest.get() => self.world.note("remote flush not believed", [0; 3]),
             Ok(()) => {
                 self.world.detail("  flushed remotely", [begun, 0, 0]);
                 self.world.oracle.borrow_mut().end_remote_flush(begun);
@@ -302,8 +387,16 @@ impl Life {
         let begun = self.world.oracle.borrow_mut().tick();
         self.world.note("extents", [begun, range.offset, range.len]);
         let io = self.io(range, Operation::Extents);
-        let extents = match self.volume.extents(io, extents_max).await {
+        let result = self.replied(self.volume.extents(io, extents_max).await);
+        if self.is_late("extents", &result) {
+            return;
+        }
+        let extents = match result {
             Ok(extents) => extents,
+            Err(error) if error.kind() == ErrorKind::Fenced && self.may_be_fenced.get() => {
+                return self.refused();
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable && self.closing.get() => return,
             Err(error) => return self.world.violate(format!("extents failed: {error:?}")),
         };
         let total: u64 = extents.iter().map(|extent| extent.len).sum();

@@ -18,18 +18,22 @@ const BACKGROUND_DELAY_MS_MAX: u64 = 4;
 /// Times that a task may be passed over before it begins.
 const YIELDS_MAX: u64 = 3;
 
+/// Time that a clock does not know of: its machine was paused, and nobody told it.
+pub(crate) type Hidden = Rc<Cell<Duration>>;
+
 struct SimClock {
     started: Instant,
     boot_id: [u8; 16],
+    hidden: Hidden,
 }
 
 impl Clock for SimClock {
     fn wall(&self) -> Duration {
-        Duration::from_secs(1_800_000_000) + self.started.elapsed()
+        Duration::from_secs(1_800_000_000) + self.boottime()
     }
 
     fn boottime(&self) -> Duration {
-        self.started.elapsed()
+        self.started.elapsed().saturating_sub(self.hidden.get())
     }
 
     fn boot_id(&self) -> [u8; 16] {
@@ -112,9 +116,10 @@ pub(crate) fn env(
     boot_id: [u8; 16],
     scheduling: Scheduling,
     tasks: &Rc<LocalSet>,
+    hidden: Hidden,
 ) -> Env {
     Env {
-        clock: Rc::new(SimClock { started: Instant::now(), boot_id }),
+        clock: Rc::new(SimClock { started: Instant::now(), boot_id, hidden }),
         random: Rc::new(SimRandom(RefCell::new(Dice::new(dice.next(), 1)))),
         spawn: Rc::new(SimSpawn {
             tasks: Rc::downgrade(tasks),

@@ -13,11 +13,13 @@
 mod client;
 mod content;
 mod dice;
+mod duo;
 mod env;
 mod events;
 mod mutants;
 mod nemesis;
 mod node;
+mod observe;
 mod oracle;
 mod profile;
 mod report;
@@ -57,6 +59,9 @@ struct Arguments {
     /// Run this seed alone, with a trace on stderr (RUST_LOG chooses, default weir_sim=debug,info).
     #[arg(long)]
     seed: Option<u64>,
+    /// Nodes: 2 for two of them over one store, 1 for one; both where it is not said, a quarter of the seeds with two.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=2))]
+    nodes: Option<u64>,
     /// Threads; each runs seeds of its own.
     #[arg(long, default_value_t = 1)]
     jobs: u64,
@@ -96,7 +101,7 @@ fn main() -> ExitCode {
     }
     name_seed_in_panics();
     if let Some(seed) = arguments.seed {
-        let verdict = run_one(seed, arguments.check_determinism);
+        let verdict = run_one(seed, &arguments);
         println!("{:#?}", verdict.counts);
         return if report_violation(&verdict) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
@@ -114,15 +119,16 @@ fn name_seed_in_panics() {
     }));
 }
 
-fn run_one(seed: u64, twice: bool) -> Verdict {
+fn run_one(seed: u64, arguments: &Arguments) -> Verdict {
     SEED.set(seed);
     let started = Instant::now();
-    let mut verdict = run::run(seed);
+    let nodes = arguments.nodes.unwrap_or(if seed % 4 == 3 { 2 } else { 1 });
+    let mut verdict = run::run(seed, nodes);
     if started.elapsed() >= SLOW {
         eprintln!("seed {seed} took {:.1} s", started.elapsed().as_secs_f64());
     }
-    if twice {
-        let second = run::run(seed);
+    if arguments.check_determinism {
+        let second = run::run(seed, nodes);
         if second.hash != verdict.hash || second.counts != verdict.counts {
             verdict.violation = Some("the seed took another course the second time".into());
         }
@@ -155,7 +161,7 @@ fn campaign(arguments: &Arguments) -> Report {
                     if seed >= end || deadline.is_some_and(|at| Instant::now() >= at) {
                         return;
                     }
-                    if sender.send(run_one(seed, arguments.check_determinism)).is_err() {
+                    if sender.send(run_one(seed, arguments)).is_err() {
                         return;
                     }
                 }

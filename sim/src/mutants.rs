@@ -3,32 +3,50 @@
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Every deliberate bug of the product, by the name its code has.
-const MUTANTS: &[(&str, &str)] = &[
-    ("ack_before_earlier", "acknowledge a record before an earlier one is on disk"),
-    ("ack_before_write", "acknowledge a record before it is on disk"),
-    ("skip_fdatasync", "answer a flush without a sync"),
-    ("flush_joins_running", "let a flush join a sync that runs already"),
-    ("reuse_before_tail_durable", "write over the ring before the new tail is durable"),
-    ("reuse_pinned_segment", "write over a segment that a read has pinned"),
-    ("rot_is_end", "take rot in the journal for its end"),
-    ("no_piece_crc", "do not verify what is read back from the journal"),
-    ("stale_epoch_accepted", "replay records that an earlier recovery had dropped"),
-    ("release_at_put", "release journal space at the PUT, not at the committed prefix"),
-    ("one_map", "hide object data by writes that are still in the journal"),
-    ("object_beyond_gap", "accept an object beyond a gap"),
-    ("superseded_epoch_accepted", "accept an object of a superseded epoch"),
-    ("no_copy_on_write", "encode a checkpoint from a map that goes on changing"),
-    ("replay_everything", "replay journal writes that objects hold already"),
-    ("replay_superseded_journal", "replay a journal whose volume went on elsewhere"),
-    ("no_frame_crc", "do not verify frames of objects"),
-    ("publish_before_stored", "publish a checkpoint whose root is not stored yet"),
-    ("publish_outside_prefix", "publish a checkpoint whose root is beyond a gap"),
-    ("epoch_not_durable", "acknowledge before the superblock names the epoch"),
-    ("superblock_once", "write one copy of the superblock only"),
-    ("sequences_not_owned", "upload without owning a first sequence"),
-    ("overlay_not_forgotten", "leave the overlay pointing into a segment that is written over"),
-    ("trust_short_get", "believe the store about the length of a body"),
+/// Every deliberate bug of the product, by the name its code has, and the nodes of the runs that must catch it.
+const MUTANTS: &[(&str, u64, &str)] = &[
+    ("ack_before_earlier", 1, "acknowledge a record before an earlier one is on disk"),
+    ("ack_before_write", 1, "acknowledge a record before it is on disk"),
+    ("skip_fdatasync", 1, "answer a flush without a sync"),
+    ("flush_joins_running", 1, "let a flush join a sync that runs already"),
+    ("reuse_before_tail_durable", 1, "write over the ring before the new tail is durable"),
+    ("reuse_pinned_segment", 1, "write over a segment that a read has pinned"),
+    ("rot_is_end", 1, "take rot in the journal for its end"),
+    ("no_piece_crc", 1, "do not verify what is read back from the journal"),
+    ("stale_epoch_accepted", 1, "replay records that an earlier recovery had dropped"),
+    ("release_at_put", 1, "release journal space at the PUT, not at the committed prefix"),
+    ("one_map", 1, "hide object data by writes that are still in the journal"),
+    ("object_beyond_gap", 1, "accept an object beyond a gap"),
+    ("superseded_epoch_accepted", 1, "accept an object of a superseded epoch"),
+    ("no_copy_on_write", 1, "encode a checkpoint from a map that goes on changing"),
+    ("replay_everything", 1, "replay journal writes that objects hold already"),
+    ("replay_superseded_journal", 1, "replay a journal whose volume went on elsewhere"),
+    ("no_frame_crc", 1, "do not verify frames of objects"),
+    ("publish_before_stored", 1, "publish a checkpoint whose root is not stored yet"),
+    ("publish_outside_prefix", 1, "publish a checkpoint whose root is beyond a gap"),
+    ("epoch_not_durable", 1, "acknowledge before the superblock names the epoch"),
+    ("superblock_once", 1, "write one copy of the superblock only"),
+    ("sequences_not_owned", 1, "upload without owning a first sequence"),
+    ("overlay_not_forgotten", 1, "leave the overlay pointing into a segment that is written over"),
+    ("trust_short_get", 1, "believe the store about the length of a body"),
+    ("takeover_without_wait", 2, "take a volume over without waiting for the holder's lease"),
+    ("wait_half_a_lease", 2, "wait for a part of the holder's lease only"),
+    ("wait_on_own_renewals", 2, "take every renewal of the holder's node for one of the holder"),
+    ("deadline_after_request", 2, "count the lease from the reply to its renewal"),
+    (
+        "missed_deadline_forgiven",
+        2,
+        "let a later renewal revive an opening that missed its deadline",
+    ),
+    ("no_deadline_check_on_reply", 2, "answer without looking at the deadline"),
+    ("renew_without_list", 2, "count a renewal without listing the chain"),
+    ("create_without_list", 2, "count a manifest without listing the chain"),
+    ("prune_too_eagerly", 2, "delete the predecessor of the version that is being published"),
+    ("remote_flush_without_lease", 2, "answer a remote flush without holding the lease"),
+    ("entry_without_first_sequence_owns", 2, "let an opening own sequences that it never stated"),
+    ("epoch_used_again", 2, "open under the epoch of the opening before"),
+    ("delete_before_publication", 2, "delete void objects before the first sequence is published"),
+    ("replay_superseded_journal", 2, "as above, with two nodes"),
 ];
 
 /// Runs the mutants; fails unless every one is caught within `seeds`.
@@ -42,13 +60,14 @@ pub(crate) fn run_all(names: &[String], seeds: u64) -> ExitCode {
     let me = std::env::current_exe().expect("a program knows where it is");
     let (mut caught, mut missed) = (0, 0);
     println!("{:<28} {:>10} {:>8}  deliberate bug", "mutant", "seed", "seconds");
-    for (name, what) in MUTANTS {
+    for (name, nodes, what) in MUTANTS {
         if !names.is_empty() && !names.iter().any(|wanted| wanted == name) {
             continue;
         }
         let started = Instant::now();
         let output = Command::new(&me)
             .args(["--quiet", "--start", "1", "--seeds", &seeds.to_string()])
+            .args(["--nodes", &nodes.to_string()])
             .env("WEIR_MUTANT", name)
             .output()
             .expect("the same program can be run again");

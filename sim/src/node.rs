@@ -9,15 +9,16 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 use weir_device::ErrorKind;
 use weir_log::{
-    Closed, LogError, LogVolume, MemoryFrameCache, OpenArgs, OpenReport, VolumeOptions,
+    Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, VolumeOptions,
 };
 use weir_store::Fault;
 
 use crate::client::{self, Life};
 use crate::dice::Dice;
-use crate::env::env;
+use crate::env::{Hidden, env};
 use crate::nemesis::{self, DIRECTORY};
-use crate::oracle::{Observation, Point};
+use crate::observe::observe;
+use crate::oracle::Point;
 use crate::profile::End;
 use crate::world::World;
 
@@ -25,10 +26,7 @@ use crate::world::World;
 const OPENINGS_MAX: u64 = 24;
 
 /// Simulated time after which an operation hangs, with a store that works.
-const HANG: Duration = Duration::from_secs(300);
-
-/// Smallest range that is looked at when a part of the volume cannot be read.
-const PROBE_BYTES_MIN: u64 = 512;
+pub(crate) const HANG: Duration = Duration::from_secs(300);
 
 /// The run ends here: a violation was noted.
 #[derive(Debug)]
@@ -103,7 +101,8 @@ impl Node {
     async fn create(&mut self) -> Result<(), Stop> {
         let tasks = Rc::new(LocalSet::new());
         let world = &self.world;
-        let env = env(&mut self.dice, world.disk().boot_id(), world.profile.scheduling, &tasks);
+        let (boot_id, scheduling) = (world.disk().boot_id(), world.profile.scheduling);
+        let env = env(&mut self.dice, boot_id, scheduling, &tasks, Hidden::default());
         let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
         let size = world.profile.device_bytes();
         let created = weir_log::catalog::create(&world.store, &env, &name, size);
@@ -148,7 +147,11 @@ impl Node {
         let world = Rc::clone(&self.world);
         let profile = &world.profile;
         let tasks = Rc::new(LocalSet::new());
-        let env = env(&mut self.dice, world.disk().boot_id(), profile.scheduling, &tasks);
+        let boot_id = world.disk().boot_id();
+        let env = env(&mut self.dice, boot_id, profile.scheduling, &tasks, Hidden::default());
+        let host = u8::try_from(world.host.get()).expect("two hosts");
+        let settings = profile.lease_settings(&mut self.dice);
+        let lease = NodeLease::start(world.store.clone(), &env, [host; 16], "simulated", settings);
         let options = profile.draw_options(&mut self.dice);
         let crash_after = self
             .dice
@@ -157,7 +160,7 @@ impl Node {
         let outage = self.dice.percent(profile.outage_percent);
         let outage = outage.then(|| Duration::from_millis(self.dice.below(3_000)));
         let started = Instant::now();
-        let opening = self.attempt(options.clone(), env, outage);
+        let opening = self.attempt(options.clone(), env, lease, outage);
         let limit = crash_after.unwrap_or(HANG);
         let opened = tasks.run_until(timeout(limit, opening)).await;
         world.end_outage();
@@ -187,6 +190,7 @@ impl Node {
         &self,
         options: VolumeOptions,
         env: weir_device::Env,
+        lease: NodeLease,
         outage: Option<Duration>,
     ) -> impl Future<Output = Result<(Rc<LogVolume>, OpenReport), LogError>> + use<> {
         let world = Rc::clone(&self.world);
@@ -204,7 +208,7 @@ impl Node {
                 env,
                 options,
                 cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
-                node: "simulated".into(),
+                lease,
                 accept_loss,
                 take_over,
                 discard_journal,
@@ -253,6 +257,9 @@ impl Node {
                 world.note("superseded journal given up", [0; 3]);
                 self.discard_journal = true;
             }
+            LogError::InUse { .. } if world.faults.counts().of(Fault::LatePutQueued) > 0 => {
+                world.note("refused for a late renewal", [0; 3]);
+            }
             LogError::Fenced { .. } if world.faults.counts().of(Fault::LatePutQueued) > 0 => {
                 world.note("fenced by a late manifest", [0; 3]);
             }
@@ -279,6 +286,10 @@ impl Node {
             calm: Cell::new(false),
             closing: Cell::new(false),
             disk_failed: Cell::new(false),
+            superseded: Cell::new(false),
+            honest: Cell::new(true),
+            may_be_fenced: Cell::new(false),
+            auto: false,
             refused_since: Cell::new(None),
             at_work: Cell::new(0),
             target: Cell::new(0),
@@ -290,54 +301,11 @@ impl Node {
 
     /// Reads the whole volume, and asks the oracle.
     async fn verify(&mut self, life: &Rc<Life>) -> Result<(), Stop> {
-        use weir_device::Device;
-        life.volume.check_invariants();
-        let size = self.world.profile.volume_bytes;
-        if life.volume.size() != self.world.profile.device_bytes() {
-            return self.violate(format!("the volume has {} bytes now", life.volume.size()));
-        }
-        let mut seen = Observation { bytes: Vec::new(), unreadable: Vec::new() };
-        seen.bytes.resize(usize::try_from(size).expect("small"), 0);
-        let step = self.dice.pick(&[32 << 10, 64 << 10, 100_000, 256 << 10]);
-        let mut waiting: Vec<(u64, u64)> = Vec::new();
-        let mut at = 0;
-        while at < size {
-            let end = (at + step).min(size).min(self.world.profile.islands.end(at));
-            waiting.push((at, end));
-            at = end;
-        }
-        waiting.reverse();
-        while let Some((start, end)) = waiting.pop() {
-            let read = timeout(HANG, self.probe(life, start, end - start)).await;
-            self.go_on()?;
-            let Ok(read) = read else { return self.violate("a read after recovery hangs") };
-            match read {
-                Some(bytes) => {
-                    let index = |at: u64| usize::try_from(at).expect("small");
-                    seen.bytes[index(start)..index(end)].copy_from_slice(&bytes);
-                }
-                None if end - start <= PROBE_BYTES_MIN => {
-                    self.world.events.borrow_mut().count("range unreadable after recovery", 1);
-                    seen.unreadable.push((start, end));
-                }
-                None => {
-                    let middle = start + (end - start) / 2;
-                    waiting.push((middle, end));
-                    waiting.push((start, middle));
-                }
-            }
-        }
+        let seen = observe(life, self.pending, &mut self.dice).await?;
         self.judge(&seen)
     }
 
-    async fn probe(&self, life: &Life, start: u64, len: u64) -> Option<Vec<u8>> {
-        let begun = self.world.oracle.borrow_mut().begin_read();
-        let read = life.try_read(begun, self.pending, start, len).await;
-        self.world.oracle.borrow_mut().abandon_read(begun);
-        read.ok()
-    }
-
-    fn judge(&mut self, seen: &Observation) -> Result<(), Stop> {
+    fn judge(&mut self, seen: &crate::oracle::Observation) -> Result<(), Stop> {
         let mut oracle = self.world.oracle.borrow_mut();
         let asked = self.pending.through;
         let judged = oracle.recovered(self.pending, self.causal, seen);

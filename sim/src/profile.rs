@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use weir_disk::sim::SimDiskOptions;
 use weir_journal::JournalConfig;
-use weir_log::{BatchLimits, CheckpointLimits, Compression, VolumeOptions};
+use weir_log::{
+    BatchLimits, CheckpointLimits, Compression, LeaseSettings, Retention, VolumeOptions,
+};
 use weir_store::{Chance, FaultPlan, OperationFaults};
 
 use crate::dice::Dice;
@@ -103,6 +105,7 @@ pub(crate) struct Profile {
     pub(crate) mix: [u64; 8],
     pub(crate) fua_percent: u64,
     pub(crate) think_percent: u64,
+    pub(crate) think_us: u64,
     pub(crate) disk: SimDiskOptions,
     pub(crate) trouble: DiskTrouble,
     pub(crate) store_damage: bool,
@@ -113,6 +116,9 @@ pub(crate) struct Profile {
     pub(crate) ends: [u64; 5],
     /// Openings, in a hundred, that crash before they are done, or right after.
     pub(crate) crash_in_opening_percent: u64,
+    /// Old manifests and lease renewals that are kept.
+    pub(crate) retention: Retention,
+    pub(crate) lease: Duration,
 }
 
 fn ms(ms: u64) -> Duration {
@@ -154,6 +160,7 @@ impl Profile {
             ],
             fua_percent: dice.pick(&[0, 0, 5, 20]),
             think_percent: dice.pick(&[0, 20, 60]),
+            think_us: 20_000,
             disk: SimDiskOptions {
                 sector_bytes: dice.pick(&[512, 512, 4096]),
                 alignment: dice.pick(&[1, 512, 4096]),
@@ -173,6 +180,35 @@ impl Profile {
             },
             ends: [8, 8, 3, 2, 3],
             crash_in_opening_percent: dice.pick(&[0, 10, 30]),
+            retention: Retention {
+                versions_min: dice.within(1..5),
+                age_min: ms(dice.pick(&[0, 0, 500, 5_000])),
+            },
+            lease: ms(dice.pick(&[4_000, 8_000, 15_000])),
+        }
+    }
+
+    /// The same with two nodes in view: their trouble is each other.
+    pub(crate) fn with_two_nodes(mut self, dice: &mut Dice) -> Self {
+        self.trouble = DiskTrouble::None;
+        self.store_damage = false;
+        self.clients = dice.within(1..4);
+        self.think_percent = 100;
+        self.think_us = dice.pick(&[100_000, 400_000]);
+        self.outage_percent = 0;
+        // Half of them publish often, so that versions are pruned soon.
+        self.mix[6] = dice.pick(&[1, 3, 6]);
+        self
+    }
+
+    /// How a node keeps its lease.
+    pub(crate) fn lease_settings(&self, dice: &mut Dice) -> LeaseSettings {
+        LeaseSettings {
+            renew_every: self.lease / dice.pick(&[3, 3, 12]),
+            // Clocks here all have one speed.
+            margin: dice.pick(&[self.lease / 12, Duration::from_millis(1)]),
+            retention: self.retention,
+            ..LeaseSettings::of_length(self.lease)
         }
     }
 
@@ -213,6 +249,7 @@ impl Profile {
             puts_in_flight_max: dice.pick(&[1, 2, 4, 4]),
             read_deadline: ms(dice.within(60_000..120_000)),
             close_deadline: ms(dice.pick(&[200, 5_000, 30_000])),
+            manifests: self.retention,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::duo::Duo;
 use crate::node::Node;
 use crate::world::World;
 
@@ -22,16 +23,18 @@ pub(crate) struct Verdict {
 }
 
 /// Runs a seed on this thread.
-pub(crate) fn run(seed: u64) -> Verdict {
+pub(crate) fn run(seed: u64, nodes: u64) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing of the system");
     runtime.block_on(async move {
-        let world = World::new(seed);
-        let mut node = Node::new(world.clone(), seed);
-        let stopped = node.run().await.is_err();
+        let world = World::new(seed, nodes);
+        let stopped = match nodes {
+            2 => Duo::new(world.clone(), seed).run().await.is_err(),
+            _ => Node::new(world.clone(), seed).run().await.is_err(),
+        };
         assert!(stopped == world.is_violated(), "a run stops early exactly at a violation");
         verdict(seed, &world)
     })

@@ -48,12 +48,17 @@ pub(crate) struct World {
     faults_seen: RefCell<VecDeque<(Instant, FaultsBefore)>>,
     /// The disk fails reads by chance.
     pub(crate) reads_fail: Cell<bool>,
+    /// Writes of owners that were superseded.
+    pub(crate) foreign_writes: Cell<u32>,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Rc<Self> {
+    pub(crate) fn new(seed: u64, nodes: u64) -> Rc<Self> {
         let mut dice = Dice::new(seed, 0);
-        let profile = Profile::draw(&mut dice);
+        let mut profile = Profile::draw(&mut dice);
+        if nodes == 2 {
+            profile = profile.with_two_nodes(&mut dice);
+        }
         let faults = Faults::new(dice.next());
         let bare_store = Store::open("memory://").expect("a store in memory");
         let store = bare_store
@@ -79,6 +84,7 @@ impl World {
             sync_failed: Cell::new(None),
             faults_seen: RefCell::default(),
             reads_fail: Cell::new(false),
+            foreign_writes: Cell::new(0),
             profile,
         })
     }

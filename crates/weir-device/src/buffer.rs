@@ -151,7 +151,6 @@ impl PoolShared {
             free.bytes -= capacity;
             return block;
         }
-        // A buffer larger than a chunk is never cut from one.
         let rest = CHUNK_BYTES.saturating_sub(capacity);
         if capacity > CHUNKED_LEN_MAX || free.bytes + rest > self.kept_bytes_max {
             drop(guard);
@@ -164,12 +163,22 @@ impl PoolShared {
         first
     }
 
+    /// Keeps a block for the next buffer of its size. A full pool gives up blocks of the size it has most of, so that
+    /// it follows its users when the sizes they ask for change.
     fn take_back(&self, block: Block, capacity: usize) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.bytes + capacity <= self.kept_bytes_max {
-            free.bytes += capacity;
-            free.classes[Self::class(capacity)].push(block);
+        let class = Self::class(capacity);
+        let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = &mut *guard;
+        while free.bytes + capacity > self.kept_bytes_max {
+            let bytes_of = |class: usize| free.classes[class].len() * (BUFFER_ALIGN << class);
+            let most =
+                (0..POOL_CLASSES).filter(|other| *other != class).max_by_key(|c| bytes_of(*c));
+            let Some(most) = most.filter(|most| bytes_of(*most) > bytes_of(class)) else { return };
+            free.classes[most].pop();
+            free.bytes -= BUFFER_ALIGN << most;
         }
+        free.bytes += capacity;
+        free.classes[class].push(block);
     }
 }
 
@@ -301,6 +310,20 @@ impl SharedBuf {
         Self { slab: self.slab.clone(), start: self.start + start, len }
     }
 
+    /// Takes `next` in if its bytes lie right behind these in the same memory. Whether they do.
+    pub fn join(&mut self, next: &Self) -> bool {
+        let joins = match (&self.slab, &next.slab) {
+            (Some(ours), Some(theirs)) => {
+                Arc::ptr_eq(ours, theirs) && self.start + self.len == next.start
+            }
+            _ => false,
+        };
+        if joins {
+            self.len += next.len;
+        }
+        joins
+    }
+
     /// Whether the bytes start at a multiple of `align` (a power of two up to [`BUFFER_ALIGN`]) in memory.
     #[must_use]
     pub fn is_aligned_to(&self, align: usize) -> bool {
@@ -341,16 +364,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_of_every_size_come_from_a_pool() {
-        let pool = BufferPool::new(1 << 20);
-        let mut len = 1;
-        while len <= 2 * POOLED_LEN_MAX {
-            assert_eq!(pool.alloc(len).len(), len);
-            len *= 2;
-        }
-    }
-
-    #[test]
     fn fresh_buffers_are_zero_and_aligned() {
         let buf = AlignedBuf::zeroed(5000);
         assert_eq!(buf.len(), 5000);
@@ -371,6 +384,18 @@ mod tests {
     }
 
     #[test]
+    fn only_what_lies_behind_in_the_same_memory_is_joined() {
+        let shared = AlignedBuf::copy_of(b"abcdef").freeze();
+        let mut begin = shared.slice(0, 2);
+        assert!(begin.join(&shared.slice(2, 3)));
+        assert_eq!(&*begin, b"abcde");
+        assert!(!begin.join(&shared.slice(4, 2)), "it overlaps");
+        assert!(!begin.join(&SharedBuf::copy_of(b"f")), "it is elsewhere");
+        assert!(!begin.join(&SharedBuf::default()));
+        assert_eq!(&*begin, b"abcde");
+    }
+
+    #[test]
     fn pool_hands_freed_memory_out_again_and_keeps_its_limit() {
         let pool = BufferPool::new(8192);
         let first = pool.alloc(4096);
@@ -383,6 +408,25 @@ mod tests {
         assert_eq!(pool.shared.free.lock().unwrap().bytes, 0, "16 KiB exceed what the pool keeps");
         drop(pool);
         drop(second);
+    }
+
+    #[test]
+    fn a_pool_hands_out_every_size() {
+        let pool = BufferPool::new(CHUNK_BYTES);
+        for len in (0..=POOLED_LEN_MAX.ilog2()).map(|bits| 1 << bits).chain([POOLED_LEN_MAX + 1]) {
+            assert_eq!(pool.alloc(len).len(), len);
+        }
+    }
+
+    #[test]
+    fn a_full_pool_follows_its_users_to_another_size() {
+        let pool = BufferPool::new(CHUNK_BYTES);
+        let small: Vec<_> = (0..CHUNK_BYTES / BUFFER_ALIGN).map(|_| pool.alloc(1)).collect();
+        drop(small);
+        drop(pool.alloc(CHUNK_BYTES / 8));
+        let free = pool.shared.free.lock().unwrap();
+        assert_eq!(free.classes[PoolShared::class(CHUNK_BYTES / 8)].len(), 1);
+        assert_eq!(free.bytes, CHUNK_BYTES);
     }
 
     #[test]

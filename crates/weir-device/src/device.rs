@@ -128,6 +128,13 @@ pub trait Device {
         extents_max: usize,
     ) -> impl Future<Output = Result<Vec<Extent>, DeviceError>>;
 
+    /// Whether a reply may leave at this moment: asked when it is handed to the socket, after the call itself
+    /// succeeded. An endpoint that may be superseded without knowing refuses with [`ErrorKind::Fenced`]; a stage asks
+    /// the device below. Cheap, and does not block.
+    fn check_reply(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// The device below changed its size; a stage passes it on to what it keeps.
     fn on_resize(&self, _size: u64) {}
 
@@ -175,6 +182,8 @@ pub trait DynDevice {
         io: IoHeader,
         extents_max: usize,
     ) -> LocalBoxFuture<'_, Result<Vec<Extent>, DeviceError>>;
+    /// [`Device::check_reply`].
+    fn dyn_check_reply(&self) -> Result<(), DeviceError>;
     /// [`Device::on_resize`].
     fn dyn_on_resize(&self, size: u64);
     /// [`Device::invalidate`].
@@ -227,6 +236,9 @@ impl<D: Device> DynDevice for D {
         extents_max: usize,
     ) -> LocalBoxFuture<'_, Result<Vec<Extent>, DeviceError>> {
         Box::pin(self.extents(io, extents_max))
+    }
+    fn dyn_check_reply(&self) -> Result<(), DeviceError> {
+        self.check_reply()
     }
     fn dyn_on_resize(&self, size: u64) {
         self.on_resize(size);

@@ -12,7 +12,7 @@ use support::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_device::ErrorKind;
 use weir_frontend::nbd::{ConnectionOptions, NbdError};
-use weir_nbd::{CommandCode, CommandFlags, OptionRequest, ReplyStyle, encode_option};
+use weir_nbd::{CommandCode, CommandFlags, ErrorCode, OptionRequest, ReplyStyle, encode_option};
 
 const NONE: CommandFlags = CommandFlags(0);
 const STRUCTURED: ReplyStyle = ReplyStyle::Structured;
@@ -457,5 +457,41 @@ fn a_client_that_only_stopped_talking_gets_its_replies() {
         key.send(()).unwrap();
         assert_eq!(client.receive().await.ok().cookie, cookie);
         served.ended().await.unwrap();
+    });
+}
+
+#[test]
+fn what_completes_after_the_device_was_superseded_is_an_error() {
+    run(async {
+        for style in STYLES {
+            let device = TestDevice::new(SIZE);
+            let mut client = Client::connect(serve(&device).0, wish("disk", style)).await;
+            let key = device.hold(0);
+            client.send_write(NONE, 0, b"late").await;
+            client.send(CommandCode::READ, NONE, 10, 5).await;
+            client.receive().await.ok();
+            device.superseded.set(true);
+            key.send(()).unwrap();
+            assert_eq!(client.receive().await.error, Some(ErrorCode::Shutdown));
+            assert_eq!(client.read(0, 4).await.error, Some(ErrorCode::Shutdown), "{style:?}");
+        }
+    });
+}
+
+#[test]
+fn replies_that_wait_for_their_client_do_not_leave_once_the_device_was_superseded() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let (stream, served) = serve_with(&device, options(), 64 << 10);
+        let mut client = Client::connect(stream, wish("disk", STRUCTURED)).await;
+        for _ in 0..4 {
+            client.send(CommandCode::READ, NONE, 0, 100_000).await;
+        }
+        settle().await;
+        device.superseded.set(true);
+        let mut received = Vec::new();
+        client.stream.read_to_end(&mut received).await.unwrap();
+        assert!(received.len() <= 64 << 10, "only what was in the socket: {}", received.len());
+        assert!(matches!(served.ended().await, Err(NbdError::Stale)));
     });
 }

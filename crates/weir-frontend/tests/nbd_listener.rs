@@ -143,6 +143,7 @@ impl Routes for OneDoor {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the door leads to a thread of its own")]
 fn a_client_is_served_on_the_thread_behind_the_door_that_it_chose() {
     let (ready, door) = std::sync::mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

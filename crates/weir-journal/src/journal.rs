@@ -16,7 +16,7 @@ use crate::commit::{Payload, PlacedPiece, Shape};
 use crate::error::JournalError;
 use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
 use crate::limits::{
-    BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES_MAX, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
+    BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
 };
 use crate::recover::{self, AcceptLoss, Recovered};
@@ -74,7 +74,7 @@ impl JournalConfig {
     pub(crate) fn shape(&self, alignment: usize, segment_bytes: u64) -> Shape {
         // A piece must fit a record, and small segments must not waste most of themselves at their end.
         let record_bytes_max = crate::format::to_u64(self.record_bytes_max).min(segment_bytes);
-        let piece_bytes_max = PIECE_BYTES_MAX.min(record_bytes_max / 4);
+        let piece_bytes_max = PIECE_BYTES.min(record_bytes_max / 4);
         let piece_bytes_max = (piece_bytes_max / BLOCK_BYTES).max(1) * BLOCK_BYTES;
         Shape { alignment, piece_bytes_max, record_bytes_max }
     }
@@ -415,16 +415,16 @@ impl Journal {
         read::read(self.inner(), position, buf).await
     }
 
-    /// The same for `len` bytes in a buffer of their own, or without a copy if they lie in one piece in memory.
+    /// The same for `len` bytes without a copy: the parts that memory or disk holds them in, in order.
     ///
     /// # Errors
     /// As [`Journal::read`].
-    pub async fn read_shared(
+    pub async fn read_parts(
         &self,
         position: JournalPos,
         len: usize,
-    ) -> Result<SharedBuf, JournalError> {
-        read::read_shared(self.inner(), position, len).await
+    ) -> Result<Vec<SharedBuf>, JournalError> {
+        read::read_parts(self.inner(), position, len).await
     }
 
     /// How full the ring is, from 0 to 1: what cannot be written over yet, in whole segments at its tail.

@@ -10,8 +10,12 @@ pub(crate) const BLOCK_LEN: usize = 4096;
 /// Where the first segment begins: segments stay aligned to what partitions and RAID stripes are aligned to.
 pub const DATA_START: u64 = 1 << 20;
 
-/// Largest payload under one checksum, so that an overlay read of 4 KiB verifies at most this much.
+/// Largest payload under one checksum that a decoder accepts.
 pub const PIECE_BYTES_MAX: u64 = 64 << 10;
+
+/// Largest payload that is put under one checksum: what a read of 4 KiB from disk has to fetch and to verify. At 64 KiB
+/// random reads of what was written in large pieces ran into the bandwidth of the disk.
+pub const PIECE_BYTES: u64 = 16 << 10;
 
 /// Most pieces in one record: with the header's own buffer they stay below the kernel's 1024 iovecs, and the header
 /// and its table below 32 KiB.
@@ -57,4 +61,5 @@ const _: () = {
     assert!(BLOCK_LEN as u64 == BLOCK_BYTES);
     assert!(SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES));
     assert!(PIECES_PER_RECORD_MAX < 1023);
+    assert!(PIECE_BYTES <= PIECE_BYTES_MAX && PIECE_BYTES.is_multiple_of(BLOCK_BYTES));
 };

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_device::{AlignedBuf, SharedBuf, mutant};
+use weir_device::{SharedBuf, mutant};
 
 use crate::error::JournalError;
 use crate::format::{to_u64, to_usize};
@@ -48,29 +48,31 @@ pub(crate) async fn read(
     Ok(())
 }
 
-/// `len` bytes from `position`, without a copy where they lie in one piece.
-pub(crate) async fn read_shared(
+/// `len` bytes from `position`, in as many parts as they lie in, none of them copied.
+pub(crate) async fn read_parts(
     inner: &Rc<Inner>,
     position: JournalPos,
     len: usize,
-) -> Result<SharedBuf, JournalError> {
-    if len == 0 {
-        return Ok(SharedBuf::default());
-    }
-    match next(inner, position, to_u64(len))? {
-        Next::Copy(bytes) if bytes.len() >= len => return Ok(bytes.slice(0, len)),
-        Next::Fetch { entries, file_start, within, segment_start } => {
-            let bytes = fetch(inner, &entries, file_start, segment_start).await?;
-            let skip = to_usize(within - u64::from(entries[0].at));
-            if bytes.len() - skip >= len {
-                return Ok(bytes.slice(skip, len));
+) -> Result<Vec<SharedBuf>, JournalError> {
+    let mut parts: Vec<SharedBuf> = Vec::new();
+    let mut done = 0;
+    while done < len {
+        let rest = len - done;
+        let (bytes, skip) = match next(inner, position.plus(to_u64(done)), to_u64(rest))? {
+            Next::Copy(bytes) => (bytes, 0),
+            Next::Fetch { entries, file_start, within, segment_start } => {
+                let bytes = fetch(inner, &entries, file_start, segment_start).await?;
+                (bytes, to_usize(within - u64::from(entries[0].at)))
             }
+        };
+        let part = bytes.slice(skip, rest.min(bytes.len() - skip));
+        done += part.len();
+        // The pieces of one write lie in the buffer that it came in.
+        if !parts.last_mut().is_some_and(|last| last.join(&part)) {
+            parts.push(part);
         }
-        Next::Copy(_) => {}
     }
-    let mut buf = AlignedBuf::zeroed(len);
-    read(inner, position, &mut buf).await?;
-    Ok(buf.freeze())
+    Ok(parts)
 }
 
 fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, JournalError> {
@@ -110,7 +112,7 @@ async fn fetch(
     let end = entries[entries.len() - 1].end();
     let block_begin = begin / BLOCK_BYTES * BLOCK_BYTES;
     let block_end = end.next_multiple_of(BLOCK_BYTES);
-    let buf = AlignedBuf::zeroed(to_usize(block_end - block_begin));
+    let buf = inner.state.borrow().pool.alloc(to_usize(block_end - block_begin));
     let (buf, result) = inner.file.read_at(buf, file_start + block_begin).await;
     result?;
     let bytes = buf.freeze().slice(to_usize(begin - block_begin), to_usize(end - begin));

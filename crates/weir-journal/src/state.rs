@@ -88,7 +88,8 @@ pub(crate) struct State {
     pub(crate) tasks: usize,
     superblock: Superblock,
     checksum: PieceChecksum,
-    pool: BufferPool,
+    /// For heads of records and for reads.
+    pub(crate) pool: BufferPool,
     in_flight: VecDeque<InFlight>,
     unwritten: usize,
     tickets_given: Ticket,

@@ -8,11 +8,15 @@ use serde::Serialize;
 use weir_device::{Env, VolumeId};
 use weir_store::{Put, RetryPolicy, Store, StoreError};
 
+use crate::chain::Retention;
 use crate::error::LogError;
-use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest, NameRecord, VolumeState};
+use crate::format::manifest::{
+    HexId, MANIFEST_FORMAT, Manifest, NameRecord, Takeover, VolumeState,
+};
 use crate::ids::ObjectId;
-use crate::limits::VOLUME_BYTES_MAX;
+use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
 use crate::manifests::{self, ManifestWriter};
+use crate::takeover::Claim;
 
 /// Prefix of all names.
 const NAMES: &str = "names/";
@@ -73,6 +77,8 @@ pub struct VolumeSummary {
     pub size_bytes: u64,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
+    /// What happens when the holder's lease runs out.
+    pub takeover: Takeover,
 }
 
 /// Everything a store knows of a volume without opening it.
@@ -178,15 +184,29 @@ impl Verb<'_> {
     }
 }
 
-/// Creates a volume of `size` bytes. It costs two small objects until something is written.
+/// [`create_as`] of a volume that only a person hands to another node.
 ///
 /// # Errors
-/// [`LogError::Exists`] when the name is taken, [`LogError::Size`], or what the store says.
+/// As there.
 pub async fn create(
     store: &Store,
     env: &Env,
     name: &VolumeName,
     size: u64,
+) -> Result<VolumeId, LogError> {
+    create_as(store, env, name, size, Takeover::Manual).await
+}
+
+/// Creates a volume of `size` bytes. It costs two small objects until something is written.
+///
+/// # Errors
+/// [`LogError::Exists`] when the name is taken, [`LogError::Size`], or what the store says.
+pub async fn create_as(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    size: u64,
+    takeover: Takeover,
 ) -> Result<VolumeId, LogError> {
     check_size(size)?;
     let verb = Verb { store, env };
@@ -207,6 +227,7 @@ pub async fn create(
         state: VolumeState::Active,
         written_at: 0,
         epochs: Vec::new(),
+        takeover,
         holder: None,
         checkpoint: None,
         lineage: Vec::new(),
@@ -215,7 +236,7 @@ pub async fn create(
         checksum: String::new(),
     };
     // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
-    ManifestWriter::new(store.clone(), id, manifest)
+    ManifestWriter::new(store.clone(), id, manifest, Retention::default())
         .publish(env, &RetryPolicy::reads(), |_| {})
         .await?;
     if !verb.publish_name(name, next, Some(id.into())).await? {
@@ -263,7 +284,8 @@ fn summary_of(name: VolumeName, manifest: &Manifest) -> VolumeSummary {
         name,
         id: manifest.volume.into(),
         size_bytes: manifest.size,
-        holder: manifest.holder.as_ref().map(|h| h.node.clone()),
+        holder: manifest.holder.as_ref().map(|h| h.name.clone()),
+        takeover: manifest.takeover,
     }
 }
 
@@ -287,16 +309,57 @@ pub async fn show(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeD
     })
 }
 
+/// Sets what happens when the holder's lease runs out, of a volume that is closed.
+///
+/// # Errors
+/// [`LogError::InUse`] or [`LogError::Held`] while a node has it open or did not close it;
+/// [`LogError::NoSuchVolume`].
+pub async fn set_takeover(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    takeover: Takeover,
+) -> Result<(), LogError> {
+    let volume = find(store, env, name).await?;
+    let manifest = manifests::newest(store, env, volume).await?;
+    let (take_over, ours, length_default) = (false, None, LEASE_LENGTH);
+    let claim = Claim { store, env, volume, take_over, ours, length_default };
+    let manifest = claim.admit(manifest).await?;
+    if let Some(holder) = manifest.holder {
+        let (node, holder) = (holder.name, weir_journal::JournalId(holder.journal.0));
+        let may_hold = "acknowledged writes that are not in the store yet".to_owned();
+        return Err(LogError::Held { volume, holder, node, may_hold });
+    }
+    if manifest.takeover == takeover {
+        return Ok(());
+    }
+    let retention = Retention::default();
+    let mut writer = ManifestWriter::new(store.clone(), volume, manifest, retention);
+    writer.publish(env, &RetryPolicy::reads(), |m| m.takeover = takeover).await
+}
+
+/// What allows a volume to be deleted that was not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeleteConsent {
+    /// Nothing.
+    None,
+    /// Somebody asked for it; the holder's lease must have run out all the same.
+    TakeOver,
+    /// The volume's journal is here, and its lock is held: nobody has it open.
+    Ours,
+}
+
 /// Deletes a volume that nobody has open: the manifest says so first, then the name goes, then the objects. A deletion
 /// that was interrupted goes on when it is asked for again. `progress` hears of objects gone and objects in all.
 ///
 /// # Errors
-/// [`LogError::Held`] while a node has it open (or did not close it) unless `take_over`; [`LogError::NoSuchVolume`].
+/// [`LogError::InUse`] while a node has it open; [`LogError::Held`] where one did not close it, unless `consent` says
+/// to go on; [`LogError::NoSuchVolume`].
 pub async fn delete(
     store: &Store,
     env: &Env,
     name: &VolumeName,
-    take_over: bool,
+    consent: DeleteConsent,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<(), LogError> {
     let verb = Verb { store, env };
@@ -306,12 +369,18 @@ pub async fn delete(
     };
     let id = VolumeId(id.0);
     let manifest = manifests::newest(store, env, id).await?;
-    if let Some(holder) = manifest.holder.as_ref().filter(|_| !take_over) {
-        let journal = weir_journal::JournalId(holder.journal.0);
-        return Err(LogError::Held { volume: id, holder: journal, node: holder.node.clone() });
-    }
+    let manifest = match consent {
+        DeleteConsent::Ours => manifest,
+        DeleteConsent::None | DeleteConsent::TakeOver => {
+            let take_over = consent == DeleteConsent::TakeOver;
+            let (volume, ours, length_default) = (id, None, LEASE_LENGTH);
+            let claim = Claim { store, env, volume, take_over, ours, length_default };
+            claim.admit(manifest).await?
+        }
+    };
     if manifest.state != VolumeState::Deleted {
-        let mut writer = ManifestWriter::new(store.clone(), id, manifest);
+        let retention = Retention::default();
+        let mut writer = ManifestWriter::new(store.clone(), id, manifest, retention);
         writer.publish(env, &RetryPolicy::reads(), |m| m.state = VolumeState::Deleted).await?;
     }
     let prefix = ObjectId::prefix(id);

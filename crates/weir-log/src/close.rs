@@ -64,6 +64,8 @@ pub struct VolumeStatus {
     pub live_bytes: u64,
     /// Payload bytes of all objects.
     pub object_bytes: u64,
+    /// Whether the node holds the lease that the manifest names.
+    pub lease_held: bool,
     /// Why the volume takes no writes, if it does not.
     pub failure: Option<String>,
     /// What the uploader struggles with, if it does.
@@ -102,6 +104,7 @@ impl LogVolume {
             overlay_extents: state.overlay.extents(),
             live_bytes,
             object_bytes,
+            lease_held: shared.holds_lease(),
             failure: state.failure.as_ref().map(ToString::to_string),
             upload_note: state.upload_note.clone(),
         }
@@ -146,7 +149,7 @@ impl LogVolume {
                 None => (shared.appends.get() == 0).then_some(Ok(())),
             })
             .await?;
-        self.flush_remote().await?;
+        self.upload_all().await?;
         settle(shared).await?;
         let newest = {
             let state = shared.state.borrow();

@@ -153,11 +153,12 @@ pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
 
 /// A checkpoint counts once its root is in the committed prefix and a manifest version names it.
 pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
-    let published = {
+    let (published, old) = {
         let mut manifest = shared.manifest.lock().await;
-        manifest
+        let published = manifest
             .publish(&shared.env, &RetryPolicy::forever(), |m| m.checkpoint = Some(checkpoint))
-            .await
+            .await;
+        (published, manifest.take_prunable())
     };
     if let Err(error) = published {
         shared.fail(error);
@@ -170,11 +171,8 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         state.checkpoints_published += 1;
         std::mem::take(&mut state.void_objects)
     };
-    if !void.is_empty() {
-        let seed = shared.env.random.next_u64();
-        let deleted = crate::upload::delete_void(shared.store.clone(), void, seed);
-        drop(shared.env.background(deleted));
-    }
+    let keys = void.iter().map(ObjectId::key).chain(old).collect();
+    shared.delete_keys(keys);
     shared.progress.notify_waiters();
     // A checkpoint may have become due while this one was under way.
     shared.stored.notify_one();

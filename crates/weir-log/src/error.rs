@@ -61,11 +61,41 @@ pub enum LogError {
         /// What showed it.
         evidence: String,
     },
+    /// Our node did not renew its lease in time.
+    #[error(
+        "volume {volume}: epoch {ours} missed the deadline of its node's lease, so that another node may own the \
+         volume now; this one stopped, open it again"
+    )]
+    LeaseMissed {
+        /// The volume.
+        volume: VolumeId,
+        /// Our epoch.
+        ours: Epoch,
+    },
+    /// Our node has no lease, which an opening needs.
+    #[error("{name} cannot renew its lease: {note}")]
+    NoLease {
+        /// Name of our node.
+        name: String,
+        /// What the store said last.
+        note: String,
+    },
+    /// Another node has the volume open.
+    #[error(
+        "volume {volume} is open on {node}, which renews its lease of {lease_s} s; close it there first"
+    )]
+    InUse {
+        /// The volume.
+        volume: VolumeId,
+        /// Name of the holder's node.
+        node: String,
+        /// Length of its lease in seconds.
+        lease_s: u64,
+    },
     /// Another node, or a journal that is gone, holds the volume and may hold acknowledged writes.
     #[error(
-        "volume {volume} is held by journal {holder} of {node}, which was not closed and may hold acknowledged \
-         writes that are not in the store yet; start it there, or pass --take-over to go on with what the store \
-         holds (a prefix of the acknowledged writes)"
+        "volume {volume} is held by journal {holder} of {node}, which was not closed and may hold {may_hold}; start \
+         it there, or pass --take-over to go on with what the store holds (a prefix of the acknowledged writes)"
     )]
     Held {
         /// The volume.
@@ -74,6 +104,8 @@ pub enum LogError {
         holder: JournalId,
         /// Name of the holder's node.
         node: String,
+        /// What its journal may hold.
+        may_hold: String,
     },
     /// The local journal holds writes that nobody uploaded, but its volume went on elsewhere.
     #[error(
@@ -169,8 +201,11 @@ impl LogError {
             Self::Name { .. } | Self::Size { .. } => ErrorKind::Invalid,
             Self::NoSuchVolume { .. } | Self::Deleted { .. } => ErrorKind::NotFound,
             Self::Exists { .. } => ErrorKind::Exists,
-            Self::Fenced { .. } => ErrorKind::Fenced,
-            Self::Held { .. } | Self::JournalSuperseded { .. } => ErrorKind::Busy,
+            Self::Fenced { .. } | Self::LeaseMissed { .. } => ErrorKind::Fenced,
+            Self::NoLease { .. } => ErrorKind::Unavailable,
+            Self::Held { .. } | Self::InUse { .. } | Self::JournalSuperseded { .. } => {
+                ErrorKind::Busy
+            }
             Self::ObjectsMissing { .. }
             | Self::Object { .. }
             | Self::Json { .. }

@@ -16,15 +16,12 @@ use crate::format::DecodeError;
 use crate::format::frame::{self, Codec, Frame};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
-use crate::limits::{FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
+use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
 use crate::upload::splitmix;
 use crate::volume::Shared;
 
 /// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
 const FRAME_TABLES_MAX: usize = 4096;
-
-/// Times that a body which fails its checksum is fetched again: it may have been damaged on the way only.
-const CORRUPT_ATTEMPTS_MAX: u32 = 5;
 
 /// Where the frames of one object are.
 #[derive(Debug)]
@@ -187,7 +184,7 @@ async fn get_run(
             let read = || get_frames(&store, object, known.clone(), first, last);
             match store.retry(&policy, &mut random, Some(deadline), read).await? {
                 Ok(got) => return Ok(got),
-                Err(source) if attempt == CORRUPT_ATTEMPTS_MAX => {
+                Err(source) if attempt == DAMAGED_ATTEMPTS_MAX => {
                     return Err(LogError::Object { object, source });
                 }
                 Err(source) => tracing::warn!(%object, %source, "fetching again"),

@@ -1,5 +1,7 @@
 //! Every bound of the log volume, and where its number comes from.
 
+use std::time::Duration;
+
 /// Payload bytes per frame: the unit of compression, of checksums and of the frame cache. A ranged GET of one frame
 /// costs one round trip, and 64 KiB is where LZ4 stops gaining from longer input.
 pub const FRAME_BYTES: u32 = 64 << 10;
@@ -54,6 +56,10 @@ pub const VOLUME_BYTES_MAX: u64 = (1 << 63) - 4096;
 /// Times a read resolves its bytes again when an object it resolved is gone, before that is an error.
 pub const RESOLVE_ATTEMPTS_MAX: u32 = 3;
 
+/// Times that bytes of the store which fail a check are fetched before that is an error: they may have been damaged on
+/// the way only.
+pub const DAMAGED_ATTEMPTS_MAX: u32 = 5;
+
 /// Sequential reads before read-ahead begins.
 pub const READ_AHEAD_STREAK: u32 = 2;
 
@@ -71,3 +77,18 @@ pub const THROTTLE_DELAY_MAX_MS: u64 = 20;
 
 const _: () = assert!((PAYLOAD_BYTES_MAX as u64) < 1 << PAYLOAD_BITS);
 const _: () = assert!(OBJECTS_MAX << PAYLOAD_BITS == 1 << 56);
+
+/// How long others wait for a node that does not renew its lease: longer than a store's hiccup, short enough to wait.
+pub const LEASE_LENGTH: Duration = Duration::from_secs(60);
+
+/// Renewals per length of a lease: two may fail before the deadline nears.
+pub const LEASE_RENEWALS_PER_LENGTH: u32 = 3;
+
+/// The margin of a lease is its length divided by this: 5 s of 60 s, far more than clocks of one speed drift apart.
+pub const LEASE_LENGTH_PER_MARGIN: u32 = 12;
+
+/// Looks at a holder's lease per length of it, while waiting for it to run out.
+pub const LEASE_LOOKS_PER_LENGTH: u32 = 12;
+
+/// How long an opening waits for its own node's lease: as long as a read waits for a failing store.
+pub const LEASE_PATIENCE: Duration = Duration::from_secs(120);

@@ -105,7 +105,7 @@ async fn read_object_retrying(
     loop {
         attempt += 1;
         match retry_log(&store, &policy, &mut random, || read_object(&store, id)).await {
-            Err(LogError::Object { .. }) if attempt < crate::limits::RESOLVE_ATTEMPTS_MAX => {}
+            Err(LogError::Object { .. }) if attempt < crate::limits::DAMAGED_ATTEMPTS_MAX => {}
             other => return other,
         }
     }
@@ -352,7 +352,7 @@ async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<ObjectHead
         let got: Result<_, StoreError> = store.retry(&policy, &mut random, None, read).await;
         match got? {
             Ok(header) => return Ok(header),
-            Err(source) if attempt == crate::limits::RESOLVE_ATTEMPTS_MAX => {
+            Err(source) if attempt == crate::limits::DAMAGED_ATTEMPTS_MAX => {
                 return Err(LogError::Object { object: id, source });
             }
             Err(_) => {}

@@ -1,13 +1,13 @@
 //! Reading and publishing the versions of a volume's manifest.
 //!
-//! A change is a new version, created create-only. It counts only when a listing made after the reply shows it as the
-//! highest number with its predecessor present; anything else means that another writer is there, and fences us.
+//! A change is a new version of the chain (see [`crate::chain`]); one that does not count means that another writer is
+//! there, and fences us.
 
 use bytes::Bytes;
 use weir_device::{Env, VolumeId};
-use weir_journal::Epoch;
-use weir_store::{Put, RetryPolicy, Store, StoreError};
+use weir_store::{RetryPolicy, Store, StoreError};
 
+use crate::chain::{self, CreateRules, Created, Pruner, Retention};
 use crate::error::LogError;
 use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
 
@@ -18,7 +18,7 @@ async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Ma
         attempt += 1;
         match read_version_once(store, volume, number).await {
             Err(error @ LogError::Store(_)) => return Err(error),
-            Err(_) if attempt < crate::limits::RESOLVE_ATTEMPTS_MAX => {}
+            Err(_) if attempt < crate::limits::DAMAGED_ATTEMPTS_MAX => {}
             other => return other,
         }
     }
@@ -29,7 +29,7 @@ async fn read_version_once(
     volume: VolumeId,
     number: u64,
 ) -> Result<Manifest, LogError> {
-    let key = Manifest::key(volume, number);
+    let key = chain::key(&Manifest::prefix(volume), number);
     let bytes = store.get(&key).await?;
     let json = |source| LogError::Json {
         key: key.clone(),
@@ -56,14 +56,6 @@ async fn read_version_once(
     Ok(manifest)
 }
 
-/// Numbers of the versions in the store, ascending.
-async fn numbers(store: &Store, volume: VolumeId) -> Result<Vec<u64>, LogError> {
-    let listed = store.list(&Manifest::prefix(volume), None).await?;
-    let mut numbers: Vec<u64> = listed.iter().filter_map(|l| Manifest::parse_key(&l.key)).collect();
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
 /// The newest version of a volume's manifest. Lists again when the version it found is gone (pruned meanwhile).
 ///
 /// # Errors
@@ -75,8 +67,10 @@ pub(crate) async fn newest(
 ) -> Result<Manifest, LogError> {
     let mut random = || env.random.next_u64();
     let policy = RetryPolicy::reads();
+    let prefix = Manifest::prefix(volume);
     for _ in 0..crate::limits::RESOLVE_ATTEMPTS_MAX {
-        let listed = retry_log(store, &policy, &mut random, || numbers(store, volume)).await?;
+        let list = || chain::numbers(store, &prefix);
+        let listed = store.retry(&policy, &mut random, None, list).await?;
         let Some(number) = listed.last().copied() else {
             let what = format!("no manifest in {}", store.url());
             return Err(LogError::Inconsistent { volume, what });
@@ -119,12 +113,21 @@ pub(crate) struct ManifestWriter {
     volume: VolumeId,
     current: Manifest,
     fenced: bool,
+    retention: Retention,
+    pruner: Pruner,
+    prunable: Vec<u64>,
 }
 
 impl ManifestWriter {
     /// Goes on from `current`, the newest version.
-    pub(crate) fn new(store: Store, volume: VolumeId, current: Manifest) -> Self {
-        Self { store, volume, current, fenced: false }
+    pub(crate) fn new(
+        store: Store,
+        volume: VolumeId,
+        current: Manifest,
+        retention: Retention,
+    ) -> Self {
+        let pruner = Pruner::default();
+        Self { store, volume, current, fenced: false, retention, pruner, prunable: Vec::new() }
     }
 
     /// The newest version published or read by this writer.
@@ -159,33 +162,40 @@ impl ManifestWriter {
         next.nonce = HexId(nonce);
         next.written_at = env.clock.wall().as_secs();
         let body = Bytes::from(next.encode());
-        let key = Manifest::key(self.volume, next.number);
+        let prefix = Manifest::prefix(self.volume);
         let mut random = || env.random.next_u64();
-        let store = self.store.clone();
-        let put = || store.put_create(&key, vec![body.clone()]);
-        let outcome = store.retry(policy, &mut random, None, put).await?;
-        if outcome == Put::Exists {
-            let read = || read_version(&store, self.volume, next.number);
-            let there = retry_log(&store, policy, &mut random, read).await?;
-            if there.nonce != next.nonce {
-                let epoch = Epoch(there.newest_epoch().0);
-                return Err(self.fence(format!("manifest {} is of epoch {epoch}", next.number)));
+        let rules = CreateRules { without_list: weir_device::mutant("create_without_list") };
+        let (store, number) = (&self.store, next.number);
+        let created = chain::create(store, policy, &mut random, &prefix, number, &body, rules);
+        match created.await? {
+            Created::Refused(evidence) => Err(self.fence(evidence)),
+            Created::Counts(listed) => {
+                let now = env.clock.boottime();
+                self.prunable = self.pruner.on_listing(&listed, now, &self.retention);
+                if self.prunable.is_empty() {
+                    self.look_for_old(env, &listed, next.written_at).await;
+                }
+                self.current = next;
+                Ok(())
             }
         }
-        let list = || async {
-            match numbers(&store, self.volume).await {
-                Err(LogError::Store(error)) => Err(error),
-                other => Ok(other),
-            }
-        };
-        let listed = store.retry(policy, &mut random, None, list).await??;
-        let highest = listed.last() == Some(&next.number);
-        let before = next.number == 1 || listed.iter().rev().nth(1) == Some(&(next.number - 1));
-        if !(highest && before) {
-            let seen = listed.last().copied().unwrap_or(0);
-            return Err(self.fence(format!("manifest {} shows a highest of {seen}", next.number)));
+    }
+
+    /// Versions of earlier openings may be old already: the record of the newest one that could go says so.
+    async fn look_for_old(&mut self, env: &Env, listed: &[u64], wall_s: u64) {
+        let Some(number) = self.pruner.worth_reading(listed, &self.retention) else { return };
+        // Only once per opening and only if it is easy: pruning can wait.
+        let Ok(there) = read_version(&self.store, self.volume, number).await else { return };
+        if there.written_at + self.retention.age_min.as_secs() <= wall_s {
+            self.pruner.note_old(number);
+            let now = env.clock.boottime();
+            self.prunable = self.pruner.on_listing(listed, now, &self.retention);
         }
-        self.current = next;
-        Ok(())
+    }
+
+    /// Keys of old versions that may be deleted, if this writer still owns the volume.
+    pub(crate) fn take_prunable(&mut self) -> Vec<String> {
+        let prefix = Manifest::prefix(self.volume);
+        std::mem::take(&mut self.prunable).into_iter().map(|n| chain::key(&prefix, n)).collect()
     }
 }

@@ -22,12 +22,15 @@ use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::{EpochEntry, Holder, Manifest, VolumeState};
 use crate::ids::WriteMark;
+use crate::lease::{LeaseHold, NodeLease, Run};
+use crate::limits::LEASE_PATIENCE;
 use crate::load::{self, Loaded};
 use crate::manifests::{self, ManifestWriter};
 use crate::options::VolumeOptions;
 use crate::overlay::Overlay;
 use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
+use crate::takeover::Claim;
 use crate::unsent::Unsent;
 use crate::volume::{LogVolume, Shared, State};
 
@@ -52,8 +55,8 @@ pub struct OpenArgs {
     pub options: VolumeOptions,
     /// The node's frame cache.
     pub cache: Arc<dyn FrameCache>,
-    /// Name of the node, for messages of others.
-    pub node: String,
+    /// The lease of this node in the store.
+    pub lease: NodeLease,
     /// Go on although the journal or the store lost acknowledged writes.
     pub accept_loss: bool,
     /// Go on although another journal may hold acknowledged writes.
@@ -88,27 +91,40 @@ pub struct OpenReport {
 }
 
 impl LogVolume {
-    /// Opens a volume for reading and writing and recovers what the last opening left.
+    /// Opens a volume for reading and writing and recovers what the last opening left. Where another node, or another
+    /// journal, holds it, this waits for the whole length of the holder's lease.
     ///
     /// # Errors
     /// See [`LogError`]; each names what is in the way and what to do.
     pub async fn open(args: OpenArgs) -> Result<(Rc<Self>, OpenReport), LogError> {
         let lock = args.directory.lock(LOCK_FILE).await?;
+        let hold = args.lease.hold(args.id);
         let manifest = manifests::newest(&args.store, &args.env, args.id).await?;
-        if manifest.state == VolumeState::Deleted {
-            return Err(LogError::Deleted { volume: args.id });
-        }
-        // Both only read, and each can take a second: side by side.
-        let (journal, loaded) = futures_util::join!(
-            recover_journal(&args, &manifest),
+        check_not_deleted(&args, &manifest)?;
+        // They mostly read, and each can take a second: side by side.
+        let (local, loaded, run) = futures_util::join!(
+            recover_journal(&args),
             load::checkpoint(&args.store, &args.env, args.id, manifest.checkpoint),
+            hold.acquire(&*args.env.clock, LEASE_PATIENCE),
         );
-        let (journal, mut loaded) = (journal?, loaded?);
+        let (local, mut loaded) = (local?, loaded);
+        run?;
         // Each phase of an opening leaves a line: bench/recovery prints them with their times.
         tracing::debug!(volume = %args.id, "journal and checkpoint read");
-        let published = manifest.checkpoint;
-        let mut writer = ManifestWriter::new(args.store.clone(), args.id, manifest);
-        let epoch = begin_epoch(&args, &mut writer, &journal).await?;
+        let mut published = manifest.checkpoint;
+        let manifest = claim(&args, &local, manifest).await?;
+        check_not_deleted(&args, &manifest)?;
+        if manifest.checkpoint != published {
+            published = manifest.checkpoint;
+            loaded = load::checkpoint(&args.store, &args.env, args.id, published).await;
+        }
+        let mut loaded = loaded?;
+        let journal = use_journal(&args, local, &manifest).await?;
+        // It may have run out meanwhile, and another one begun.
+        let run = hold.acquire(&*args.env.clock, LEASE_PATIENCE).await?;
+        let retention = args.options.manifests;
+        let mut writer = ManifestWriter::new(args.store.clone(), args.id, manifest, retention);
+        let epoch = begin_epoch(&args, &mut writer, &journal, (&hold, run)).await?;
         let current = writer.current().clone();
         load::roll_forward(&args.store, &args.env, args.id, &current, &mut loaded).await?;
         check_nothing_missing(&args, &journal, &loaded)?;
@@ -121,6 +137,11 @@ impl LogVolume {
             new_journal: journal.is_new,
             ..OpenReport::default()
         };
+        if weir_device::mutant("delete_before_publication") {
+            for id in &loaded.void {
+                args.store.delete(&id.key()).await?;
+            }
+        }
         if !weir_device::mutant("sequences_not_owned") {
             own_sequences(&args, &mut writer, epoch, &loaded).await?;
         }
@@ -136,7 +157,12 @@ impl LogVolume {
         if let Some(write) = released {
             journal.recovered.journal.release(write);
         }
-        let shared = shared_of(args, epoch, journal.recovered.journal, writer, state, lock);
+        hold.set_dirty(journal.recovered.journal.status().bytes_used);
+        let lease = (hold, run);
+        let shared = shared_of(args, epoch, journal.recovered.journal, writer, state, lock, lease);
+        if shared.check_owned().is_err() {
+            return Err(LogError::LeaseMissed { volume: shared.id, ours: epoch });
+        }
         tracing::info!(volume = %shared.id, ?report, "volume opened");
         Ok((Self::start(shared), report))
     }
@@ -148,58 +174,87 @@ struct LocalJournal {
     is_new: bool,
 }
 
-async fn recover_journal(args: &OpenArgs, manifest: &Manifest) -> Result<LocalJournal, LogError> {
+fn check_not_deleted(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogError> {
+    match manifest.state {
+        VolumeState::Deleted => Err(LogError::Deleted { volume: args.id }),
+        VolumeState::Active => Ok(()),
+    }
+}
+
+/// What is there of a journal.
+enum Local {
+    None,
+    /// A crash while it was made: nothing was ever acknowledged out of it. A journal that was in use has a holder in
+    /// the manifest, so zeroes in its place need a claim on the volume.
+    NeverFinished,
+    Recovered(Recovered),
+}
+
+async fn recover_journal(args: &OpenArgs) -> Result<Local, LogError> {
     let files = args.directory.list().await?;
     if !files.iter().any(|name| name == JOURNAL_FILE) {
-        check_not_held(args, manifest, None)?;
-        return create_journal(args).await;
+        return Ok(Local::None);
     }
     let accept = if args.accept_loss { AcceptLoss::Yes } else { AcceptLoss::No };
     let config = args.options.journal;
     let recovered =
         Journal::recover(&args.directory, JOURNAL_FILE, args.id, config, accept, &args.env).await;
-    let recovered = match recovered {
-        // A crash while it was made: nothing was ever acknowledged out of it. A journal that was in use has a holder
-        // in the manifest, so zeroes in its place are refused here.
-        Err(JournalError::NeverFinished { .. }) => {
-            check_not_held(args, manifest, None)?;
-            args.directory.remove(JOURNAL_FILE).await?;
-            return create_journal(args).await;
-        }
-        other => other?,
-    };
-    let ours = recovered.identity.journal;
-    let since = manifest.epochs.iter().filter(|e| e.epoch >= recovered.epoch.0);
-    let superseded = since.clone().any(|e| e.journal.0 != ours.0);
-    if !superseded || weir_device::mutant("replay_superseded_journal") {
-        return Ok(LocalJournal { recovered, is_new: false });
+    match recovered {
+        Err(JournalError::NeverFinished { .. }) => Ok(Local::NeverFinished),
+        other => Ok(Local::Recovered(other?)),
     }
-    check_not_held(args, manifest, Some(ours))?;
-    let writes = unsent_writes(&recovered, manifest);
-    if writes > 0 && !args.discard_journal {
-        return Err(LogError::JournalSuperseded { volume: args.id, journal: ours, writes });
-    }
-    drop(recovered);
-    args.directory.remove(JOURNAL_FILE).await?;
-    create_journal(args).await
 }
 
-/// A volume that was not closed may have acknowledged writes in its holder's journal only.
-fn check_not_held(
-    args: &OpenArgs,
-    manifest: &Manifest,
-    ours: Option<JournalId>,
-) -> Result<(), LogError> {
-    match &manifest.holder {
-        Some(holder) if !args.take_over && ours.is_none_or(|id| id.0 != holder.journal.0) => {
-            Err(LogError::Held {
-                volume: args.id,
-                holder: JournalId(holder.journal.0),
-                node: holder.node.clone(),
-            })
+/// Whether the volume went on with another journal.
+fn is_superseded(recovered: &Recovered, manifest: &Manifest) -> bool {
+    let ours = recovered.identity.journal;
+    let mut since = manifest.epochs.iter().filter(|e| e.epoch >= recovered.epoch.0);
+    since.any(|e| e.journal.0 != ours.0) && !weir_device::mutant("replay_superseded_journal")
+}
+
+/// Waits until the volume may be opened; the newest manifest by then. A journal that the volume went on with needs no
+/// claim: nobody else has its lock, and nothing is lost.
+async fn claim(args: &OpenArgs, local: &Local, manifest: Manifest) -> Result<Manifest, LogError> {
+    let ours = match local {
+        Local::Recovered(recovered) if !is_superseded(recovered, &manifest) => {
+            return Ok(manifest);
         }
-        _ => Ok(()),
+        Local::Recovered(recovered) => Some(recovered.identity.journal),
+        Local::None | Local::NeverFinished => None,
+    };
+    let claim = Claim {
+        store: &args.store,
+        env: &args.env,
+        volume: args.id,
+        take_over: args.take_over,
+        ours,
+        length_default: args.lease.settings().length,
+    };
+    claim.admit(manifest).await
+}
+
+/// The journal to go on with: the one that is there, or a new one.
+async fn use_journal(
+    args: &OpenArgs,
+    local: Local,
+    manifest: &Manifest,
+) -> Result<LocalJournal, LogError> {
+    match local {
+        Local::None => return create_journal(args).await,
+        Local::NeverFinished => {}
+        Local::Recovered(recovered) if !is_superseded(&recovered, manifest) => {
+            return Ok(LocalJournal { recovered, is_new: false });
+        }
+        Local::Recovered(recovered) => {
+            let writes = unsent_writes(&recovered, manifest);
+            if writes > 0 && !args.discard_journal {
+                let journal = recovered.identity.journal;
+                return Err(LogError::JournalSuperseded { volume: args.id, journal, writes });
+            }
+        }
     }
+    args.directory.remove(JOURNAL_FILE).await?;
+    create_journal(args).await
 }
 
 /// Writes in a superseded journal that no object held when the next owner began.
@@ -229,9 +284,14 @@ async fn begin_epoch(
     args: &OpenArgs,
     writer: &mut ManifestWriter,
     journal: &LocalJournal,
+    (hold, run): (&LeaseHold, Run),
 ) -> Result<Epoch, LogError> {
     let newest = writer.current().newest_epoch().max(journal.recovered.epoch);
-    let epoch = newest.next();
+    let epoch = if weir_device::mutant("epoch_used_again") && newest.0 > 0 {
+        newest
+    } else {
+        newest.next()
+    };
     let journal = journal.recovered.identity.journal;
     let entry = EpochEntry {
         epoch: epoch.0,
@@ -239,7 +299,12 @@ async fn begin_epoch(
         after_write: None,
         journal: journal.into(),
     };
-    let holder = Holder { node: args.node.clone(), journal: journal.into() };
+    let holder = Holder {
+        name: hold.name().to_owned(),
+        node: run.identity.node,
+        incarnation: run.identity.incarnation,
+        journal: journal.into(),
+    };
     writer
         .publish(&args.env, &RetryPolicy::reads(), |m| {
             m.epochs.push(entry);
@@ -357,7 +422,9 @@ fn shared_of(
     writer: ManifestWriter,
     state: State,
     lock: LockGuard,
+    (hold, run): (LeaseHold, Run),
 ) -> Rc<Shared> {
+    let takeover = writer.current().takeover;
     Rc::new(Shared {
         id: args.id,
         epoch,
@@ -367,6 +434,9 @@ fn shared_of(
         options: args.options,
         journal,
         manifest: Mutex::new(writer),
+        hold,
+        lease_generation: Cell::new(run.generation),
+        takeover,
         state: RefCell::new(state),
         fetcher: Fetcher::default(),
         work: Notify::new(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use weir_journal::JournalConfig;
 
 use crate::batch::BatchLimits;
+use crate::chain::Retention;
 use crate::format::frame::Compression;
 use crate::limits::PUTS_IN_FLIGHT_MAX;
 
@@ -41,6 +42,8 @@ pub struct VolumeOptions {
     pub puts_in_flight_max: usize,
     /// How long a read waits for a failing store before it is an error.
     pub read_deadline: Duration,
+    /// Which old manifests are kept.
+    pub manifests: Retention,
     /// How long closing waits for the store before it leaves the rest to the journal.
     pub close_deadline: Duration,
 }
@@ -54,6 +57,7 @@ impl Default for VolumeOptions {
             checkpoint: CheckpointLimits::default(),
             puts_in_flight_max: PUTS_IN_FLIGHT_MAX,
             read_deadline: Duration::from_secs(120),
+            manifests: Retention::default(),
             close_deadline: Duration::from_secs(30),
         }
     }

@@ -124,6 +124,8 @@ pub(crate) async fn read(
 ) -> Result<(), DeviceError> {
     check_bounds(&io, shared.state.borrow().size)?;
     assert_eq!(io.len, buf.len() as u64, "the header describes the buffer");
+    // What another node writes is not known here.
+    shared.check_owned()?;
     for attempt in 1.. {
         match read_once(shared, io.offset, buf).await {
             // The object may have gone because its bytes moved: look where they are now.

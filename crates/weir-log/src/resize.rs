@@ -34,6 +34,7 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     // Under the lock, so that two callers go one after the other.
     let mut manifest = shared.manifest.lock().await;
     shared.check_failure()?;
+    shared.check_owned()?;
     shared.check_not_closing()?;
     let present = shared.state.borrow().size;
     if size < present {

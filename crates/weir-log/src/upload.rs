@@ -13,11 +13,10 @@ use weir_store::{Put, RetryPolicy, Store, StoreError};
 use crate::batch::{Batch, MergedExtent};
 use crate::checkpoint::CheckpointChunk;
 use crate::error::LogError;
-use crate::format::object::{
-    self, ExtentKind, FIXED_BYTES, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
-};
+use crate::fetch::get_header;
+use crate::format::DecodeError;
+use crate::format::object::{self, ExtentKind, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec};
 use crate::ids::{ObjectId, WriteMark};
-use crate::limits::RESOLVE_ATTEMPTS_MAX;
 use crate::overlay::OverlayPlace;
 use crate::volume::Shared;
 
@@ -99,17 +98,17 @@ fn next(shared: &Shared) -> Next {
     }
 }
 
-/// Reads the bytes of a merged extent back from the journal (mostly from its copies in RAM). `None` when they are
-/// damaged there.
-async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<SharedBuf> {
+/// Reads the bytes of a merged extent back from the journal (mostly its copies in RAM, as they are). `None` when they
+/// are damaged there.
+async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<Vec<SharedBuf>> {
     let len = usize::try_from(extent.len).expect("data extents of a batch fit in memory");
     let mut attempt = 0;
     loop {
         if shared.stopped.get() {
-            return Some(SharedBuf::default());
+            return Some(Vec::new());
         }
-        match shared.journal.read_shared(extent.position, len).await {
-            Ok(bytes) => return Some(bytes),
+        match shared.journal.read_parts(extent.position, len).await {
+            Ok(parts) => return Some(parts),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 attempt += 1;
                 if attempt == JOURNAL_READ_ATTEMPTS {
@@ -156,7 +155,7 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
         let mut kind = merged.kind;
         if kind == ExtentKind::Data {
             match gather_extent(shared, &merged).await {
-                Some(bytes) => payload.push(Bytes::from_owner(bytes)),
+                Some(parts) => payload.extend(parts.into_iter().map(Bytes::from_owner)),
                 None => {
                     poison_overlay(shared, &merged);
                     kind = ExtentKind::Poison;
@@ -255,7 +254,8 @@ fn on_stored(shared: &Rc<Shared>, header: Arc<ObjectHeader>) {
 }
 
 /// PUTs an object, for ever. A refusal is a success when the object there is our own (the reply of an earlier attempt
-/// was lost), and otherwise means that another writer owns the name.
+/// was lost). A whole header that is not ours proves another writer, who owns the name; a damaged one proves nothing
+/// and is read again, for ever: its data stays in the journal meanwhile.
 async fn put_until_stored(
     store: &Store,
     header: &ObjectHeader,
@@ -265,31 +265,33 @@ async fn put_until_stored(
     let key = header.id.key();
     let mut random = splitmix(seed);
     let forever = RetryPolicy::forever();
-    let mut differences = 0;
+    let mut pause = forever.first_delay;
     loop {
         let put = || store.put_create(&key, parts.to_vec());
         if store.retry(&forever, &mut random, None, put).await? == Put::Created {
             return Ok(());
         }
         // A look that ends when the object is gone: then there is nothing to refuse the next PUT.
-        let head = || async {
-            match store.get_head(&key, FIXED_BYTES as u64).await {
+        let look = || async {
+            match get_header(store, header.id).await {
                 Err(StoreError::NotFound { .. }) => Ok(None),
                 other => other.map(Some),
             }
         };
-        let there = store.retry(&forever, &mut random, None, head).await?;
-        let Some((there, _)) = there else { continue };
-        if parts[0].get(..FIXED_BYTES) == Some(&there[..]) {
-            return Ok(());
+        match store.retry(&forever, &mut random, None, look).await? {
+            None => continue,
+            Some(Ok(there)) if there == *header => return Ok(()),
+            Some(Ok(_) | Err(DecodeError::Identity { .. })) => {
+                let evidence = format!("{key} was written by another");
+                let (volume, ours) = (header.id.stream, header.id.epoch);
+                return Err(LogError::Fenced { volume, ours, evidence });
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%key, %error, "the store refuses this object and shows a damaged one");
+            }
         }
-        // What differs is read again: a bit may have flipped on the way, and fencing is for good.
-        differences += 1;
-        if differences == RESOLVE_ATTEMPTS_MAX {
-            let evidence = format!("{key} was written by another");
-            let (volume, ours) = (header.id.stream, header.id.epoch);
-            return Err(LogError::Fenced { volume, ours, evidence });
-        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(forever.max_delay);
     }
 }
 
@@ -302,19 +304,5 @@ pub(crate) fn splitmix(seed: u64) -> impl FnMut() -> u64 + Send {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
-    }
-}
-
-/// Deletes void objects: those beyond the prefix, or of a superseded epoch, that recovery found.
-pub(crate) async fn delete_void(store: Store, objects: Vec<ObjectId>, seed: u64) {
-    let mut random = splitmix(seed);
-    let policy = RetryPolicy::reads();
-    for id in objects {
-        let key = id.key();
-        let delete = || store.delete(&key);
-        let result: Result<(), StoreError> = store.retry(&policy, &mut random, None, delete).await;
-        if let Err(error) = result {
-            tracing::warn!(%error, "a void object stays; the next opening tries again");
-        }
     }
 }

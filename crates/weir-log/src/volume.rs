@@ -23,7 +23,9 @@ use weir_device::{
     WriteFlags, WriteZeroesFlags, check_bounds,
 };
 use weir_disk::LockGuard;
-use weir_journal::{Epoch, Journal, JournalPos, Payload, PlacedPiece, RecordSeq, RecordSink};
+use weir_journal::{
+    Epoch, Journal, JournalPos, JournalStatus, Payload, PlacedPiece, RecordSeq, RecordSink,
+};
 use weir_store::Store;
 
 use crate::batch::Batch;
@@ -31,8 +33,9 @@ use crate::cache::FrameCache;
 use crate::checkpoint::{CheckpointChunk, CheckpointState};
 use crate::error::LogError;
 use crate::fetch::Fetcher;
-use crate::format::manifest::CheckpointRef;
+use crate::format::manifest::{CheckpointRef, Takeover};
 use crate::ids::{ObjectId, WriteMark};
+use crate::lease::LeaseHold;
 use crate::limits::{MAP_STEP_BUDGET, THROTTLE_DELAY_MAX_MS, THROTTLE_FROM_PERCENT};
 use crate::manifests::ManifestWriter;
 use crate::objects::ObjectMap;
@@ -126,6 +129,11 @@ pub(crate) struct Shared {
     pub(crate) options: VolumeOptions,
     pub(crate) journal: Journal,
     pub(crate) manifest: Mutex<ManifestWriter>,
+    /// Keeps the node's lease renewed.
+    pub(crate) hold: LeaseHold,
+    /// The run of renewals that the manifest names.
+    pub(crate) lease_generation: Cell<u64>,
+    pub(crate) takeover: Takeover,
     pub(crate) state: RefCell<State>,
     pub(crate) fetcher: Fetcher,
     /// Work for the uploader: something was sealed, a PUT ended, or the volume stops.
@@ -199,8 +207,7 @@ impl Shared {
     }
 
     pub(crate) fn journal_percent_full(&self) -> u64 {
-        let status = self.journal.status();
-        status.bytes_used.saturating_mul(100).checked_div(status.bytes_capacity).unwrap_or(0)
+        percent_full(&self.journal.status())
     }
 
     /// Slows writers as the journal fills, so that they do not run into a wall.
@@ -213,6 +220,10 @@ impl Shared {
             tokio::time::sleep(Duration::from_micros(delay_us)).await;
         }
     }
+}
+
+fn percent_full(status: &JournalStatus) -> u64 {
+    status.bytes_used.saturating_mul(100).checked_div(status.bytes_capacity).unwrap_or(0)
 }
 
 /// A write that was taken and is not answered yet.
@@ -247,7 +258,9 @@ impl RecordSink for Sink {
                 wake |= state.take_durable(piece, &shared.options);
             }
         }
-        if wake || shared.journal_percent_full() >= SEAL_FROM_PERCENT {
+        let status = shared.journal.status();
+        shared.hold.set_dirty(status.bytes_used);
+        if wake || percent_full(&status) >= SEAL_FROM_PERCENT {
             shared.work.notify_one();
         }
     }
@@ -290,6 +303,7 @@ impl LogVolume {
         let env = shared.env.clone();
         env.spawn_local(crate::upload::run(Rc::clone(&shared)));
         env.spawn_local(crate::commit::run(Rc::clone(&shared)));
+        env.spawn_local(crate::ownership::run(Rc::clone(&shared)));
         Rc::new(Self { shared })
     }
 
@@ -307,6 +321,7 @@ impl LogVolume {
         fua: bool,
     ) -> Result<(), DeviceError> {
         self.shared.check_failure()?;
+        self.shared.check_owned()?;
         self.shared.check_not_closing()?;
         let _counted = AppendCount::new(&self.shared);
         if len > 0 {
@@ -330,6 +345,13 @@ impl LogVolume {
     /// # Errors
     /// The failure that stopped the volume, if there is one.
     pub async fn flush_remote(&self) -> Result<(), DeviceError> {
+        self.upload_all().await?;
+        // Whoever hears of it may throw the local disk away: the objects must be those of the owner.
+        self.shared.wait_for_lease().await
+    }
+
+    /// Waits until every write acknowledged before the call is in the committed prefix.
+    pub(crate) async fn upload_all(&self) -> Result<(), DeviceError> {
         self.shared.check_failure()?;
         let target = {
             let mut state = self.shared.state.borrow_mut();
@@ -391,7 +413,12 @@ impl Device for LogVolume {
 
     async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
         check_bounds(&io, self.size())?;
+        self.shared.check_owned()?;
         Ok(crate::read::extents(&self.shared.state.borrow(), io.offset, io.len, extents_max))
+    }
+
+    fn check_reply(&self) -> Result<(), DeviceError> {
+        self.shared.check_owned()
     }
 }
 

@@ -37,6 +37,9 @@ pub struct Config {
     pub memory: Option<Size>,
     /// Threads that volumes live on.
     pub shards: Option<usize>,
+    /// Length of the node's lease in seconds.
+    #[serde(deserialize_with = "lease_seconds")]
+    pub lease: Option<f64>,
     /// Where clients of NBD come in.
     pub nbd: NbdConfig,
     /// Where verbs come in from elsewhere.
@@ -176,6 +179,23 @@ pub fn check_seconds(number: f64) -> Result<f64, String> {
         .contains(&number)
         .then_some(number)
         .ok_or_else(|| format!("\"{number}\" is no number of seconds from 0.01 to 86400"))
+}
+
+/// Checks the length of a lease.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_lease_seconds(number: f64) -> Result<f64, String> {
+    let range = 1.0..=3600.0;
+    range
+        .contains(&number)
+        .then_some(number)
+        .ok_or_else(|| format!("\"{number}\" is no number of seconds from 1 to 3600"))
+}
+
+fn lease_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    check_lease_seconds(number).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -353,6 +373,7 @@ mod tests {
         assert_eq!(config.volumes.len(), 2);
         assert_eq!(config.volumes[1].settings().journal, Some(Size(4 << 30)));
         assert_eq!(config.defaults.batch_age, Some(5.0));
+        assert_eq!(config.lease, Some(60.0));
         assert_eq!(config.limits.upload_bandwidth, Some(Size(100 << 20)));
     }
 
@@ -384,6 +405,7 @@ mod tests {
             ("memory = \"lots\"", "is no size"),
             ("memory = -1", "is no size"),
             ("shards = 0", "at least 1"),
+            ("lease = 0.5", "seconds from 1 to 3600"),
             ("read_only = 1", "line 1"),
             ("[defaults]\nbatch_age = 0.0", "seconds from 0.01"),
             ("[[volumes]]\nsize = 1", "missing field `name`"),

@@ -67,6 +67,12 @@ impl DataDirectory {
         self.path.join("volumes").join(id.to_string())
     }
 
+    /// Where the identities of nodes are.
+    #[must_use]
+    pub fn nodes(&self) -> PathBuf {
+        self.path.join("nodes")
+    }
+
     /// URL of the embedded store.
     #[must_use]
     pub fn store_url(&self) -> String {

@@ -70,6 +70,10 @@ impl Device for Endpoint {
         dispatch!(self, device => device.extents(io, extents_max).await)
     }
 
+    fn check_reply(&self) -> Result<(), DeviceError> {
+        dispatch!(self, device => device.check_reply())
+    }
+
     fn on_resize(&self, size: u64) {
         dispatch!(self, device => device.on_resize(size));
     }

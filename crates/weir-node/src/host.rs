@@ -93,7 +93,7 @@ impl Hosted {
             Some(volume) if remote => volume.flush_remote().await?,
             _ => self.device.flush(IoHeader::internal(Operation::Flush, 0, 0)).await?,
         }
-        Ok(())
+        Ok(self.device.check_reply()?)
     }
 }
 

@@ -87,21 +87,21 @@ impl Counted {
 
 /// Counts what passes through to an endpoint.
 #[derive(Debug)]
-pub struct Measured {
-    endpoint: Endpoint,
+pub struct Measured<D = Endpoint> {
+    endpoint: D,
     counters: [Counters; 4],
 }
 
-impl Measured {
+impl<D: Device> Measured<D> {
     /// Counts from zero.
     #[must_use]
-    pub fn new(endpoint: Endpoint) -> Rc<Self> {
+    pub fn new(endpoint: D) -> Rc<Self> {
         Rc::new(Self { endpoint, counters: Default::default() })
     }
 
     /// What is below.
     #[must_use]
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &D {
         &self.endpoint
     }
 
@@ -146,7 +146,7 @@ impl Measured {
     }
 }
 
-impl Device for Measured {
+impl<D: Device> Device for Measured<D> {
     fn size(&self) -> u64 {
         self.endpoint.size()
     }
@@ -190,6 +190,10 @@ impl Device for Measured {
         self.endpoint.extents(io, extents_max).await
     }
 
+    fn check_reply(&self) -> Result<(), DeviceError> {
+        self.endpoint.check_reply()
+    }
+
     fn on_resize(&self, size: u64) {
         self.endpoint.on_resize(size);
     }
@@ -201,7 +205,7 @@ impl Device for Measured {
 
 #[cfg(test)]
 mod tests {
-    use weir_device::{MemoryDevice, Operation};
+    use weir_device::{ErrorKind, MemoryDevice, Operation};
 
     use super::*;
 
@@ -228,6 +232,52 @@ mod tests {
         assert_eq!((read.count(), read.bytes, read.errors), (2, 100, 1));
         assert_eq!((discard.count(), discard.bytes, discard.errors), (1, 100, 0));
         assert_eq!((write, flush), (Counted::default(), Counted::default()));
+    }
+
+    /// Superseded between an operation and its reply.
+    struct Superseded(MemoryDevice);
+
+    impl Device for Superseded {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+        async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
+            self.0.read(io, buf).await
+        }
+        async fn write(
+            &self,
+            io: IoHeader,
+            data: SharedBuf,
+            flags: WriteFlags,
+        ) -> Result<(), DeviceError> {
+            self.0.write(io, data, flags).await
+        }
+        async fn write_zeroes(
+            &self,
+            io: IoHeader,
+            flags: WriteZeroesFlags,
+        ) -> Result<(), DeviceError> {
+            self.0.write_zeroes(io, flags).await
+        }
+        async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
+            self.0.discard(io).await
+        }
+        async fn flush(&self, io: IoHeader) -> Result<(), DeviceError> {
+            self.0.flush(io).await
+        }
+        async fn extents(&self, io: IoHeader, max: usize) -> Result<Vec<Extent>, DeviceError> {
+            self.0.extents(io, max).await
+        }
+        fn check_reply(&self) -> Result<(), DeviceError> {
+            Err(DeviceError::new(ErrorKind::Fenced, "superseded"))
+        }
+    }
+
+    #[test]
+    fn no_reply_leaves_once_the_device_below_was_superseded() {
+        let device = Measured::new(Superseded(MemoryDevice::new(1)));
+        assert_eq!(device.check_reply().unwrap_err().kind(), ErrorKind::Fenced);
+        memory().check_reply().unwrap();
     }
 
     #[test]

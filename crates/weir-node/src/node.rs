@@ -7,10 +7,11 @@ use std::sync::Arc;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
 use weir_disk::EngineChoice;
-use weir_log::MemoryFrameCache;
+use weir_log::{LeaseSettings, MemoryFrameCache};
 
 use crate::env;
 use crate::error::NodeError;
+use crate::leases::Leases;
 use crate::shard::{Shard, ShardContext, ShardHandle, Shared};
 
 /// Most shards unless told otherwise. One keeps up with what one NBD client can ask; four serve a busy host.
@@ -29,6 +30,8 @@ pub struct NodeConfig {
     pub engine: EngineChoice,
     /// Memory for decoded frames of objects in bytes, shared by all volumes; 256 MiB where `None`.
     pub cache_bytes: Option<u64>,
+    /// How the node's leases are kept.
+    pub lease: LeaseSettings,
 }
 
 /// The threads of a node. Dropping it waits for what runs on the shards, then stops the workers.
@@ -123,12 +126,14 @@ impl Node {
         let count = config.shards.unwrap_or_else(|| cpus.min(SHARDS_DEFAULT_MAX)).max(1);
         let cache_bytes = config.cache_bytes.unwrap_or(FRAME_CACHE_BYTES_DEFAULT);
         let cache = Arc::new(MemoryFrameCache::new(cache_bytes));
+        let node_name: Arc<str> = env::read_node_name()?.into();
         let shared = Shared {
             engine: config.engine,
             workers: workers.handle().clone(),
             boot_id: env::read_boot_id()?,
             cache: Arc::clone(&cache) as _,
-            node_name: env::read_node_name()?.into(),
+            leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
+            node_name,
         };
         let shards = (0..count)
             .map(|index| Shard::start(index, shared.clone()))

@@ -18,6 +18,7 @@ use weir_log::FrameCache;
 use crate::env;
 use crate::error::NodeError;
 use crate::host::Hosted;
+use crate::leases::Leases;
 
 /// What lives on a shard's thread besides volumes.
 pub struct ShardContext {
@@ -31,6 +32,8 @@ pub struct ShardContext {
     pub node_name: Arc<str>,
     /// The volumes served on this thread.
     pub(crate) hosted: RefCell<BTreeMap<VolumeId, Rc<Hosted>>>,
+    /// The leases of this process, one per store.
+    pub(crate) leases: Arc<Leases>,
 }
 
 impl fmt::Debug for ShardContext {
@@ -47,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) boot_id: [u8; 16],
     pub(crate) cache: Arc<dyn FrameCache>,
     pub(crate) node_name: Arc<str>,
+    pub(crate) leases: Arc<Leases>,
 }
 
 type Job = Box<dyn FnOnce(Rc<ShardContext>) -> LocalBoxFuture<'static, ()> + Send>;
@@ -150,6 +154,7 @@ fn run(
                 cache: shared.cache,
                 node_name: shared.node_name,
                 hosted: RefCell::default(),
+                leases: shared.leases,
             }),
             Err(error) => {
                 let _ = ready.send(Err(NodeError::Disk(error)));

@@ -47,8 +47,8 @@ impl Drop for BoundSocket {
     }
 }
 
-/// Listens on `path` with the permissions `mode`, if any are given. An abandoned socket there is replaced; anything else
-/// is an error.
+/// Listens on `path` with the permissions `mode`, if any are given. An abandoned socket there is replaced; anything
+/// else is an error.
 pub(crate) fn bind_unix(
     path: &Path,
     mode: Option<u32>,

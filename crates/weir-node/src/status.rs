@@ -249,6 +249,7 @@ mod tests {
             overlay_extents: 0,
             live_bytes: 0,
             object_bytes: 0,
+            lease_held: true,
             failure: None,
             upload_note: None,
         }

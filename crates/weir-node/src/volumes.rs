@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use weir_device::VolumeId;
 use weir_disk::{Directory, DiskError, LockGuard};
-use weir_log::catalog::{self, VolumeName, VolumeSummary};
-use weir_log::{JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, VolumeOptions};
+use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
+use weir_log::{
+    JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, Takeover, VolumeOptions,
+};
 use weir_store::{Access, Store, StoreOptions};
 
 use crate::api::client::Client;
@@ -142,6 +144,7 @@ impl Home {
         options: VolumeOptions,
         consent: Consent,
     ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
+        let lease = context.leases.get(&context.env, &self.data, &store)?;
         let args = OpenArgs {
             store,
             id,
@@ -149,7 +152,7 @@ impl Home {
             env: context.env.clone(),
             options,
             cache: std::sync::Arc::clone(&context.cache),
-            node: context.node_name.to_string(),
+            lease,
             accept_loss: consent.accept_loss,
             take_over: consent.take_over,
             discard_journal: consent.discard_journal,
@@ -192,10 +195,11 @@ pub(crate) async fn create(
     home: &Home,
     name: &VolumeName,
     size: u64,
+    takeover: Takeover,
 ) -> Result<Shown, NodeError> {
     home.data.prepare()?;
     let store = home.open_store(context, Access::Write).await?;
-    catalog::create(&store, &context.env, name, size).await?;
+    catalog::create_as(&store, &context.env, name, size, takeover).await?;
     Ok(Shown::new(catalog::show(&store, &context.env, name).await?, None))
 }
 
@@ -250,7 +254,12 @@ pub(crate) async fn delete(
     let files = directory.list().await?;
     let ours = details.summary.holder.as_deref() == Some(&*context.node_name)
         && files.iter().any(|file| file == JOURNAL_FILE);
-    catalog::delete(&store, &context.env, name, take_over || ours, on_progress).await?;
+    let consent = match (ours, take_over) {
+        (true, _) => DeleteConsent::Ours,
+        (false, true) => DeleteConsent::TakeOver,
+        (false, false) => DeleteConsent::None,
+    };
+    catalog::delete(&store, &context.env, name, consent, on_progress).await?;
     for file in files.iter().filter(|file| *file != LOCK_FILE) {
         directory.remove(file).await?;
     }
@@ -297,9 +306,32 @@ impl Node {
         home: Home,
         name: VolumeName,
         size: u64,
+        takeover: Takeover,
     ) -> Result<Shown, NodeError> {
-        self.run(0, move |context| async move { create(&context, &home, &name, size).await })
-            .await?
+        self.run(
+            0,
+            move |context| async move { create(&context, &home, &name, size, takeover).await },
+        )
+        .await?
+    }
+
+    /// Sets what happens when the lease of a volume's holder runs out. The volume must be closed.
+    ///
+    /// # Errors
+    /// When a node has it open or did not close it, or what the store says.
+    pub async fn set_takeover(
+        &self,
+        home: Home,
+        name: VolumeName,
+        takeover: Takeover,
+    ) -> Result<(), NodeError> {
+        self.run(0, move |context| async move {
+            let store = home.open_store(&context, Access::Write).await?;
+            let id = catalog::find(&store, &context.env, &name).await?;
+            home.refuse_if_served(&name, id).await?;
+            Ok(catalog::set_takeover(&store, &context.env, &name, takeover).await?)
+        })
+        .await?
     }
 
     /// Lists the volumes of the store.

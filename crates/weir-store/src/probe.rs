@@ -136,8 +136,8 @@ impl Store {
     /// for writing, keeps writers apart. The last is probed the first time and remembered in the store. Stores of this
     /// program (`file://`, `memory://`) are admitted without a look.
     ///
-    /// What may pass is retried for two minutes, for a look at most half a minute; wrong credentials or a missing bucket
-    /// are told at once.
+    /// What may pass is retried for two minutes, for a look at most half a minute; wrong credentials or a missing
+    /// bucket are told at once.
     ///
     /// # Errors
     /// [`StoreError::Refused`] with the way out; [`StoreError::Unsafe`] if the store must not be used like this; what

@@ -235,6 +235,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_comes_when_the_debt_is_paid_does_not_overtake_who_waited_for_it() {
+        let limits = UploadLimits::new(bytes(MIB));
+        limits.admit(MIB).await;
+        limits.admit(MIB).await;
+        let order = Mutex::new(Vec::new());
+        let put = async |name: &'static str| {
+            limits.admit(MIB).await;
+            order.lock().expect("no panic under the lock").push(name);
+        };
+        let late = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            put("late").await;
+        };
+        futures_util::join!(late, put("early"));
+        assert_eq!(*order.lock().expect("no panic under the lock"), ["early", "late"]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn small_puts_do_not_wait_and_are_paid_for() {
         let limits = UploadLimits::new(bytes(64 << 10));
         limits.admit(MIB).await;

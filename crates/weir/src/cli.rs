@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use weir_log::Takeover;
 use weir_log::catalog::VolumeName;
 use weir_node::EngineChoice;
-use weir_node::config::{CompressionKind, VolumeSettings, check_seconds};
+use weir_node::config::{CompressionKind, VolumeSettings, check_lease_seconds, check_seconds};
 use weir_node::size::Size;
 
 /// Virtual disks on a local SSD over shared object storage.
@@ -49,6 +50,34 @@ pub(crate) struct Global {
     #[arg(long, value_name = "ENGINE", env = "WEIR_DISK_ENGINE", global = true, hide = true)]
     #[arg(default_value = "auto")]
     pub(crate) disk_engine: DiskEngine,
+    /// Length of this node's lease in seconds: how long other nodes wait before they take a volume over that it did
+    /// not close [default: 60]
+    #[arg(long, value_name = "SECONDS", env = "WEIR_LEASE", global = true, hide_env_values = true)]
+    #[arg(value_parser = lease_seconds, hide_short_help = true)]
+    pub(crate) lease: Option<f64>,
+}
+
+fn lease_seconds(text: &str) -> Result<f64, String> {
+    let no_number = || format!("{text:?} is no number of seconds from 1 to 3600");
+    check_lease_seconds(text.parse().map_err(|_| no_number())?).map_err(|_| no_number())
+}
+
+/// What happens when the lease of a volume's holder runs out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TakeoverKind {
+    /// A person decides, with --take-over; without the store, I/O goes on
+    Manual,
+    /// Another node takes the volume by itself; without the store, I/O stops in time
+    Auto,
+}
+
+impl From<TakeoverKind> for Takeover {
+    fn from(kind: TakeoverKind) -> Self {
+        match kind {
+            TakeoverKind::Manual => Self::Manual,
+            TakeoverKind::Auto => Self::Auto,
+        }
+    }
 }
 
 /// Form of log lines.
@@ -301,9 +330,22 @@ pub(crate) enum VolumeCommand {
         /// Size in bytes, or with K, M, G, T, as 10G
         #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
         size: Size,
+        /// What happens when the lease of the node that holds it runs out
+        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
+        #[arg(hide_env_values = true)]
+        takeover: TakeoverKind,
         /// Form of the output
         #[command(flatten)]
         output: Output,
+    },
+    /// Change a setting of a volume that nobody has open
+    Set {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// What happens when the lease of the node that holds it runs out
+        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", hide_env_values = true)]
+        takeover: TakeoverKind,
     },
     /// List the volumes of the store
     List {

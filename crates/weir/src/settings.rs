@@ -1,6 +1,7 @@
 //! Flags, variables, the file and defaults, put together in this order.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use weir_log::catalog::VolumeName;
 use weir_node::api::TcpApi;
@@ -8,8 +9,8 @@ use weir_node::api::types::Limits;
 use weir_node::config::{self, Config, Memory, VolumeConfig, VolumeSettings};
 use weir_node::size::Size;
 use weir_node::{
-    ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, NbdAddress, NodeConfig,
-    ServiceOptions, VolumeSet, VolumeSpec,
+    ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, LeaseSettings, NbdAddress,
+    NodeConfig, ServiceOptions, VolumeSet, VolumeSpec,
 };
 use weir_store::StoreOptions;
 
@@ -73,6 +74,22 @@ fn default_path(root: bool, data_home: Option<PathBuf>, home: Option<PathBuf>) -
     data_home.or_else(below_home).map(|path| path.join("weir"))
 }
 
+/// How this node's leases are kept.
+fn lease(global: &Global, file: &Config) -> LeaseSettings {
+    let seconds = global.lease.or(file.lease).map(Duration::from_secs_f64);
+    seconds.map_or_else(LeaseSettings::default, LeaseSettings::of_length)
+}
+
+/// The threads of a verb that works on one volume.
+pub(crate) fn verb_node(global: &Global, file: &Config) -> NodeConfig {
+    NodeConfig {
+        shards: Some(1),
+        engine: global.disk_engine.into(),
+        cache_bytes: None,
+        lease: lease(global, file),
+    }
+}
+
 fn memory(tuning: &Tuning, file: &Config) -> Result<Memory, Failure> {
     match tuning.memory.or(file.memory) {
         Some(Size(bytes)) => Memory::new(bytes).map_err(Failure::usage),
@@ -121,11 +138,8 @@ pub(crate) fn up(
         },
     };
     let limits = limits(&up.tuning, file);
-    let node = NodeConfig {
-        shards: Some(1),
-        engine: global.disk_engine.into(),
-        cache_bytes: Some(memory.frames_bytes()),
-    };
+    let cache_bytes = Some(memory.frames_bytes());
+    let node = NodeConfig { cache_bytes, ..verb_node(global, file) };
     let service = ServiceOptions {
         home,
         volumes: VolumeSet::Listed(vec![spec]),
@@ -160,6 +174,7 @@ pub(crate) fn serve(
         shards: serve.shards.or(file.shards),
         engine: global.disk_engine.into(),
         cache_bytes: Some(memory.frames_bytes()),
+        lease: lease(global, file),
     };
     let service = ServiceOptions {
         home,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_node::api::types::{AtRisk, Health, NodeStatus, ServedVolume};
 use weir_node::config::Config;
 use weir_node::size::human;
-use weir_node::{Home, Node, NodeConfig, Process};
+use weir_node::{Home, Node, Process};
 
 use crate::cli::{Global, OutputForm};
 use crate::failure::Failure;
@@ -29,8 +29,7 @@ pub(crate) fn run(
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let engine = global.disk_engine.into();
-    let node = Node::start(NodeConfig { shards: Some(1), engine, cache_bytes: None })?;
+    let node = Node::start(settings::verb_node(global, file))?;
     let code = runtime.block_on(async {
         let Some(seconds) = watch else { return once(&node, &home, form).await };
         let mut signals = Signals::listen()?;

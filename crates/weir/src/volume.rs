@@ -9,7 +9,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::api::types::{CheckReport, Listed, Shown};
 use weir_node::config::Config;
 use weir_node::size::human;
-use weir_node::{FlushScope, Home, Node, NodeConfig};
+use weir_node::{FlushScope, Home, Node};
 
 use crate::cli::{Global, OutputForm, VolumeCommand};
 use crate::failure::Failure;
@@ -34,8 +34,7 @@ pub(crate) fn run(
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let engine = global.disk_engine.into();
-    let node = Node::start(NodeConfig { shards: Some(1), engine, cache_bytes: None })?;
+    let node = Node::start(settings::verb_node(global, file))?;
     let result = runtime.block_on(dispatch(&node, home, verb));
     node.shut_down();
     result
@@ -51,8 +50,8 @@ async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<ExitCo
             eprintln!("volume {name} has {size} now; clients that ask for its size see it");
             Ok(())
         }
-        VolumeCommand::Create { name, size, output } => {
-            let shown = node.create_volume(home, name, size.0).await?;
+        VolumeCommand::Create { name, size, takeover, output } => {
+            let shown = node.create_volume(home, name, size.0, takeover.into()).await?;
             show(&shown, output.output)
         }
         VolumeCommand::List { output } => list(&node.list_volumes(home).await?, output.output),
@@ -61,6 +60,9 @@ async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<ExitCo
         }
         VolumeCommand::Delete { name, take_over, yes } => {
             delete(node, home, name, take_over, yes).await
+        }
+        VolumeCommand::Set { name, takeover } => {
+            Ok(node.set_takeover(home, name, takeover.into()).await?)
         }
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
@@ -93,6 +95,7 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("id", shown.id.clone()),
         ("size", format!("{} ({} bytes)", human(shown.size_bytes), shown.size_bytes)),
         ("holder", shown.holder.clone().unwrap_or_else(|| "none".to_owned())),
+        ("takeover", shown.takeover.to_string()),
         ("openings", shown.epoch.to_string()),
         ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
         ("checkpoint", checkpoint),

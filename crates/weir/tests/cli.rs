@@ -81,7 +81,8 @@ fn volumes_are_created_listed_shown_and_deleted() {
     assert_eq!(id.len(), 32);
     let expected = format!(
         "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \"holder\": null,\n  \
-         \"epoch\": 0,\n  \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
+         \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
+         \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
          \"manifest\": 1,\n  \"process\": null,\n  \"serving\": null\n}}\n"
     );
     assert_eq!(shown, expected);
@@ -322,6 +323,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-volume-flush.1",
             "weir-volume-list.1",
             "weir-volume-resize.1",
+            "weir-volume-set.1",
             "weir-volume-show.1",
             "weir-volume.1",
             "weir.1"

@@ -7,6 +7,8 @@
 //!  C3. Nothing is received while a whole request waits for C1 or C2: the client is held back by its own socket.
 //!  C4. A started operation is polled to its end, whatever becomes of the client.
 //!  C5. A write runs only when its whole payload has arrived.
+//!  C6. The device allows every successful reply twice: when it is queued, and again right before bytes go to the
+//!      socket. One that may not leave any more ends the connection; its client asks again and is told why.
 
 use std::future::Future;
 use std::io;
@@ -95,6 +97,8 @@ struct Connection<'a, F, M> {
     /// Whether replies still have a reader.
     is_sending: bool,
     needs_flush: bool,
+    /// Successful replies may be among those that are queued (C6).
+    has_successes: bool,
     /// Whether payloads lately had buffers of their own.
     expects_payload: bool,
     errors_count: u64,
@@ -135,6 +139,7 @@ where
         is_taking: true,
         is_sending: true,
         needs_flush: false,
+        has_successes: false,
         expects_payload: false,
         errors_count: 0,
         result: Ok(()),
@@ -151,7 +156,7 @@ where
             linger = None;
             connection.stop_sending();
         }
-        connection.poll(stream, || export.device.size(), cx)
+        connection.poll(stream, &*export.device, cx)
     })
     .await;
     connection.log_errors_count();
@@ -184,17 +189,17 @@ where
     fn poll<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
-        size: impl Fn() -> u64,
+        device: &impl Device,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         self.slots.register(cx.waker());
         for _ in 0..ROUNDS_MAX {
-            let mut has_progress = self.complete();
-            let taken = self.take_requests(&size);
+            let mut has_progress = self.complete(device);
+            let taken = self.take_requests(device);
             if self.is_taking && matches!(taken, Taken::NeedsBytes) {
                 has_progress |= self.poll_receive(stream, cx);
             }
-            has_progress |= self.poll_send(stream, cx);
+            has_progress |= self.poll_send(stream, device, cx);
             if self.is_over() {
                 return Poll::Ready(());
             }
@@ -225,11 +230,11 @@ where
     }
 
     /// Takes every request that has arrived and may run; why it stopped.
-    fn take_requests(&mut self, size: &impl Fn() -> u64) -> Taken {
+    fn take_requests(&mut self, device: &impl Device) -> Taken {
         while self.is_taking {
             let taken = match &self.receiving {
-                Receiving::Header => self.take_header(size()),
-                Receiving::Payload { .. } => self.take_payload(),
+                Receiving::Header => self.take_header(device),
+                Receiving::Payload { .. } => self.take_payload(device),
                 Receiving::Skip { .. } => self.skip(),
             };
             match taken {
@@ -241,13 +246,13 @@ where
         Taken::NeedsBytes
     }
 
-    fn take_header(&mut self, size: u64) -> Result<Taken, NbdError> {
+    fn take_header(&mut self, device: &impl Device) -> Result<Taken, NbdError> {
         let unread = self.window.unread();
         let (header, header_bytes) = match decode_request(self.session.style, unread)? {
             Decoded::NeedMore(_) => return Ok(Taken::NeedsBytes),
             Decoded::Message { message, consumed } => (message, consumed),
         };
-        match self.session.judge(&header, size)? {
+        match self.session.judge(&header, device.size())? {
             Verdict::Disconnect => {
                 self.stop_taking(Ok(()));
                 Ok(Taken::Yes)
@@ -267,18 +272,25 @@ where
                     command,
                     cost_bytes: cost_bytes(&command),
                 };
-                Ok(self.take_command(ticket, header_bytes, to_usize(payload_bytes)))
+                let payload_bytes = to_usize(payload_bytes);
+                Ok(self.take_command(ticket, header_bytes, payload_bytes, device))
             }
         }
     }
 
-    fn take_command(&mut self, ticket: Ticket, header_bytes: usize, payload_bytes: usize) -> Taken {
+    fn take_command(
+        &mut self,
+        ticket: Ticket,
+        header_bytes: usize,
+        payload_bytes: usize,
+        device: &impl Device,
+    ) -> Taken {
         if !self.admits(ticket.cost_bytes) {
             return Taken::HeldBack;
         }
         if payload_bytes == 0 {
             self.window.consume(header_bytes);
-            self.start(ticket, SharedBuf::default());
+            self.start(ticket, SharedBuf::default(), device);
             return Taken::Yes;
         }
         if payload_bytes >= DIRECT_BYTES_MIN {
@@ -296,12 +308,12 @@ where
         let mut buf = self.pool.alloc(payload_bytes);
         buf.copy_from_slice(payload);
         self.window.consume(header_bytes + payload_bytes);
-        self.start(ticket, buf.freeze());
+        self.start(ticket, buf.freeze(), device);
         Taken::Yes
     }
 
     /// Moves what the window has of a payload into its buffer, and starts the write when it is whole (C5).
-    fn take_payload(&mut self) -> Result<Taken, NbdError> {
+    fn take_payload(&mut self, device: &impl Device) -> Result<Taken, NbdError> {
         let Receiving::Payload { buf, filled, .. } = &mut self.receiving else {
             unreachable!("called for a payload only")
         };
@@ -318,7 +330,7 @@ where
             std::mem::replace(&mut self.receiving, Receiving::Header)
         {
             self.bytes_in_flight -= ticket.cost_bytes;
-            self.start(ticket, buf.freeze());
+            self.start(ticket, buf.freeze(), device);
         }
         Ok(Taken::Yes)
     }
@@ -355,28 +367,35 @@ where
             .push(None, REPLY_BYTES, |out| reply_to.error(out, refusal.code, refusal.reason));
     }
 
-    fn start(&mut self, ticket: Ticket, payload: SharedBuf) {
+    fn start(&mut self, ticket: Ticket, payload: SharedBuf, device: &impl Device) {
         self.bytes_in_flight += ticket.cost_bytes;
         let future = (self.operate)(ticket.command, payload);
         if let Some((ticket, outcome)) = self.slots.start(future, ticket) {
-            self.on_completed(ticket, outcome);
+            self.on_completed(ticket, outcome, device);
         }
     }
 
     /// Polls the operations that can go on, and queues the replies of those that completed.
-    fn complete(&mut self) -> bool {
+    fn complete(&mut self, device: &impl Device) -> bool {
         let mut completed = std::mem::take(&mut self.completed);
         let polled = self.slots.poll_woken(|ticket, outcome| completed.push((ticket, outcome)));
         for (ticket, outcome) in completed.drain(..) {
-            self.on_completed(ticket, outcome);
+            self.on_completed(ticket, outcome, device);
         }
         self.completed = completed;
         polled
     }
 
-    fn on_completed(&mut self, ticket: Ticket, outcome: Result<Answer, DeviceError>) {
+    fn on_completed(
+        &mut self,
+        ticket: Ticket,
+        outcome: Result<Answer, DeviceError>,
+        device: &impl Device,
+    ) {
         self.bytes_in_flight -= ticket.cost_bytes;
         let Ticket { reply_to, command, .. } = ticket;
+        // C6.
+        let outcome = outcome.and_then(|answer| device.check_reply().map(|()| answer));
         let outcome = outcome.and_then(|answer| match (answer, command) {
             (Answer::Extents(extents), Command::BlockStatus { length, .. }) => {
                 let message = "the device reported no extents for a range that is not empty";
@@ -393,6 +412,7 @@ where
         if !self.is_sending {
             return;
         }
+        self.has_successes |= outcome.is_ok();
         let cost_bytes = REPLY_BYTES
             + match &outcome {
                 Ok((Some(buf), _)) => buf.capacity(),
@@ -476,9 +496,24 @@ where
     }
 
     /// Sends what is queued; whether anything happened.
-    fn poll_send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> bool {
+    fn poll_send<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        device: &impl Device,
+        cx: &mut Context<'_>,
+    ) -> bool {
         let mut has_progress = false;
         while !self.outgoing.is_empty() {
+            // C6: the client may have read nothing for a while.
+            if self.has_successes
+                && let Err(error) = device.check_reply()
+            {
+                tracing::warn!(client = self.options.client, export = self.export, %error,
+                    "replies that were not sent in time are dropped with their connection");
+                self.stop_taking(Err(NbdError::Stale));
+                self.stop_sending();
+                return true;
+            }
             let mut slices = Outgoing::no_slices();
             let count = self.outgoing.slices(&mut slices);
             let pinned = Pin::new(&mut *stream);
@@ -497,6 +532,7 @@ where
             }
             has_progress = true;
         }
+        self.has_successes = false;
         if self.needs_flush {
             match Pin::new(stream).poll_flush(cx) {
                 Poll::Pending => return has_progress,

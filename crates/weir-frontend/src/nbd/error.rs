@@ -26,6 +26,9 @@ pub enum NbdError {
     /// The client left in the middle of a message.
     #[error("the client left in the middle of a message")]
     Truncated,
+    /// The device was superseded before replies could be sent.
+    #[error("the device was superseded before the client took its replies")]
+    Stale,
     /// The client did not finish its handshake.
     #[error("the client did not finish its handshake within {seconds} s")]
     HandshakeTimeout {
@@ -59,6 +62,7 @@ impl NbdError {
         match self {
             Self::Protocol { source } => source.kind(),
             Self::Truncated | Self::HandshakeTimeout { .. } => ErrorKind::Invalid,
+            Self::Stale => ErrorKind::Fenced,
             Self::Connection { .. } => ErrorKind::Unavailable,
             Self::ListenUnix { source, .. } | Self::ListenTcp { source, .. } => {
                 match source.kind() {

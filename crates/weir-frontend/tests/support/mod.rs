@@ -50,6 +50,8 @@ pub struct TestDevice {
     /// Calls at these offsets wait for their own key instead of the gate.
     keys: RefCell<BTreeMap<u64, oneshot::Receiver<()>>>,
     pub failure: Cell<Option<ErrorKind>>,
+    /// Replies may not leave any more.
+    pub superseded: Cell<bool>,
     pub extents_max: Cell<usize>,
 }
 
@@ -66,6 +68,7 @@ impl TestDevice {
             gate: watch::Sender::new(true),
             keys: RefCell::default(),
             failure: Cell::new(None),
+            superseded: Cell::new(false),
             extents_max: Cell::new(usize::MAX),
         })
     }
@@ -160,6 +163,13 @@ impl Device for TestDevice {
     async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
         self.enter(io, false, WriteZeroesFlags::default()).await?;
         self.memory.extents(io, extents_max.min(self.extents_max.get())).await
+    }
+
+    fn check_reply(&self) -> Result<(), DeviceError> {
+        match self.superseded.get() {
+            true => Err(DeviceError::new(ErrorKind::Fenced, "superseded")),
+            false => Ok(()),
+        }
     }
 }
 

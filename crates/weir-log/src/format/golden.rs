@@ -6,6 +6,7 @@ use weir_journal::{Epoch, WriteNumber};
 
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, TableRecord, encode_page, encode_table};
 use crate::format::frame::Compression;
+use crate::format::lease::LeaseRecord;
 use crate::format::manifest::Manifest;
 use crate::format::object::{
     self, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
@@ -116,4 +117,12 @@ fn manifest_format_1_is_frozen() {
     assert!(manifest.is_intact(), "a manifest of format 1 verifies for ever");
     assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
     assert_eq!(manifest.owner_of(ObjectSeq(9)), Some(Epoch(3)));
+}
+
+#[test]
+fn lease_format_1_is_frozen() {
+    let text = include_str!("../../testdata/v1/lease.json");
+    let record: LeaseRecord = serde_json::from_str(text).unwrap();
+    assert!(record.is_intact(), "a renewal of format 1 verifies for ever");
+    assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
 }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
 use weir_journal::{Epoch, JournalId, WriteNumber};
 
-use crate::format::crc32c;
+use crate::format::json::{checksum_of, to_json};
+use crate::format::lease::LeaseIdentity;
 use crate::ids::{ObjectSeq, WriteMark};
 
 /// Newest manifest format that this code reads and writes.
@@ -84,9 +85,32 @@ pub struct EpochEntry {
 #[serde(deny_unknown_fields)]
 pub struct Holder {
     /// Host name of the node, for messages.
-    pub node: String,
+    pub name: String,
+    /// The node: names the chain of lease renewals to watch.
+    pub node: HexId,
+    /// The unbroken run of renewals that the volume is held under.
+    pub incarnation: HexId,
     /// Its journal, which may hold acknowledged writes that no object holds yet.
     pub journal: HexId,
+}
+
+impl Holder {
+    /// The lease that it is held under.
+    #[must_use]
+    pub fn lease(&self) -> LeaseIdentity {
+        LeaseIdentity { node: self.node, incarnation: self.incarnation }
+    }
+}
+
+/// What happens when the holder's lease runs out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Takeover {
+    /// A person decides: the holder goes on without the store, and another node needs to be told to take over.
+    #[default]
+    Manual,
+    /// Another node takes over by itself, and the holder stops acknowledging in time.
+    Auto,
 }
 
 /// The newest published checkpoint.
@@ -133,6 +157,8 @@ pub struct Manifest {
     pub written_at: u64,
     /// Openings, oldest first.
     pub epochs: Vec<EpochEntry>,
+    /// What happens when the holder's lease runs out.
+    pub takeover: Takeover,
     /// Who has it open; none when it was closed cleanly.
     pub holder: Option<Holder>,
     /// Newest published checkpoint.
@@ -164,14 +190,17 @@ impl Manifest {
     }
 
     fn computed_checksum(&self) -> String {
-        let plain = to_json(&Self { checksum: String::new(), ..self.clone() });
-        format!("{:08x}", crc32c(&[&plain]))
+        checksum_of(&Self { checksum: String::new(), ..self.clone() })
     }
 
     /// The epoch that owns `seq`: the last opening whose first sequence is at or below it.
     #[must_use]
     pub fn owner_of(&self, seq: ObjectSeq) -> Option<Epoch> {
-        let owners = self.epochs.iter().filter(|e| e.first_sequence.is_some_and(|f| f <= seq.0));
+        let owns = |first: Option<u64>| match first {
+            None if weir_device::mutant("entry_without_first_sequence_owns") => true,
+            first => first.is_some_and(|first| first <= seq.0),
+        };
+        let owners = self.epochs.iter().filter(|e| owns(e.first_sequence));
         owners.map(|e| Epoch(e.epoch)).next_back()
     }
 
@@ -186,23 +215,6 @@ impl Manifest {
     pub fn prefix(volume: VolumeId) -> String {
         format!("{volume}/manifest/")
     }
-
-    /// Key of one version.
-    #[must_use]
-    pub fn key(volume: VolumeId, number: u64) -> String {
-        format!("{volume}/manifest/{number:016x}.json")
-    }
-
-    /// The number in a key of [`Manifest::key`].
-    #[must_use]
-    pub fn parse_key(key: &str) -> Option<u64> {
-        let digits = key.rsplit_once('/')?.1.strip_suffix(".json")?;
-        (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
-    }
-}
-
-fn to_json(manifest: &Manifest) -> Vec<u8> {
-    serde_json::to_vec_pretty(manifest).expect("a manifest has only string keys")
 }
 
 /// What a name points at: one version of `names/<name>/<number>.json`. A name is never changed, only superseded.
@@ -236,7 +248,13 @@ mod tests {
             state: VolumeState::Active,
             written_at: 1_790_000_000,
             epochs: vec![entry(1, Some(1)), entry(2, None), entry(3, Some(9))],
-            holder: Some(Holder { node: "host".into(), journal: HexId([9; 16]) }),
+            takeover: Takeover::Manual,
+            holder: Some(Holder {
+                name: "host".into(),
+                node: HexId([5; 16]),
+                incarnation: HexId([6; 16]),
+                journal: HexId([9; 16]),
+            }),
             checkpoint: Some(CheckpointRef { sequence: 8, epoch: 1, as_of: 6 }),
             lineage: Vec::new(),
             snapshots: Vec::new(),
@@ -264,12 +282,5 @@ mod tests {
         assert!(!serde_json::from_str::<Manifest>(&wrong).unwrap().is_intact());
         let more = text.replacen('{', "{\"surprise\": 1,", 1);
         assert!(serde_json::from_str::<Manifest>(&more).is_err());
-    }
-
-    #[test]
-    fn manifest_keys_read_back() {
-        let key = Manifest::key(VolumeId([1; 16]), 0x2a);
-        assert!(key.ends_with("/manifest/000000000000002a.json"));
-        assert_eq!(Manifest::parse_key(&key), Some(0x2a));
     }
 }

@@ -2,6 +2,8 @@
 
 pub mod checkpoint;
 pub mod frame;
+pub(crate) mod json;
+pub mod lease;
 pub mod manifest;
 pub mod object;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_device::ErrorKind;
 use weir_log::LogError;
+use weir_store::Chance;
 
 use crate::support::{Host, expect_bytes, fill, flush, pattern, read, run, write};
 
@@ -41,6 +42,26 @@ fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
         }
         host.faults.heal(&keys[2]);
         expect_bytes(&volume, 2 * 8192, &pattern(2, 8192)).await;
+    });
+}
+
+#[test]
+fn a_damaged_header_of_our_own_object_is_no_other_writer() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let key = format!("{}/log/{:016x}-{:016x}", host.id, 1, 1);
+        host.faults.flip_bit(&key, 40);
+        write(&volume, 0, &pattern(1, 8192)).await.unwrap();
+        for lost_reply in [Chance::ALWAYS, Chance::NEVER] {
+            host.faults.change(|plan| plan.lost_reply = lost_reply);
+            let flushed = tokio::time::timeout(Duration::from_secs(300), volume.flush_remote());
+            assert!(flushed.await.is_err(), "nothing proves that the object is there");
+        }
+        write(&volume, 4096, &pattern(2, 8192)).await.unwrap();
+        host.faults.heal(&key);
+        volume.flush_remote().await.unwrap();
+        assert_eq!(objects(&host).await[0], key);
     });
 }
 

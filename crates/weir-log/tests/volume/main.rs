@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod damage;
+mod leases;
 mod resize;
 mod support;
 mod takeover;

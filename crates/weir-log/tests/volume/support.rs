@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
+use tokio::time::Instant;
 use weir_device::{
     Clock, Device, DeviceError, Env, IoHeader, Operation, Random, SharedBuf, Spawn, VolumeId,
     WriteFlags,
@@ -15,24 +16,29 @@ use weir_device::{
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::JournalConfig;
 use weir_log::{
-    BatchLimits, CheckpointLimits, LogError, LogVolume, MemoryFrameCache, OpenArgs, OpenReport,
-    VolumeOptions, catalog,
+    BatchLimits, CheckpointLimits, LeaseSettings, LogError, LogVolume, MemoryFrameCache, NodeLease,
+    OpenArgs, OpenReport, VolumeOptions, catalog,
 };
 use weir_store::{Faults, Store};
 
 pub(crate) const SIZE: u64 = 1 << 20;
 
-struct SimClock(SimDisk);
+struct SimClock {
+    disk: SimDisk,
+    started: Instant,
+    /// Time that this clock does not know of.
+    hidden: Rc<Cell<Duration>>,
+}
 
 impl Clock for SimClock {
     fn wall(&self) -> Duration {
-        Duration::from_secs(1_790_000_000)
+        Duration::from_secs(1_790_000_000) + self.started.elapsed()
     }
     fn boottime(&self) -> Duration {
-        Duration::from_secs(1)
+        Duration::from_secs(1) + self.started.elapsed() - self.hidden.get()
     }
     fn boot_id(&self) -> [u8; 16] {
-        self.0.boot_id()
+        self.disk.boot_id()
     }
 }
 
@@ -62,8 +68,12 @@ impl Spawn for OnThisThread {
 pub(crate) struct Host {
     pub(crate) disk: SimDisk,
     pub(crate) store: Store,
+    /// The same without this host's gate.
+    pub(crate) open_store: Store,
     pub(crate) faults: Faults,
     pub(crate) env: Env,
+    pub(crate) hidden: Rc<Cell<Duration>>,
+    pub(crate) node: [u8; 16],
     pub(crate) id: VolumeId,
     pub(crate) options: VolumeOptions,
 }
@@ -87,9 +97,13 @@ pub(crate) fn options() -> VolumeOptions {
     }
 }
 
-fn env(seed: u64, disk: &SimDisk) -> Env {
+/// Length of every host's lease here.
+pub(crate) const LEASE: Duration = Duration::from_secs(12);
+
+fn env(seed: u64, disk: &SimDisk, hidden: &Rc<Cell<Duration>>) -> Env {
+    let (disk, started, hidden) = (disk.clone(), Instant::now(), Rc::clone(hidden));
     Env {
-        clock: Rc::new(SimClock(disk.clone())),
+        clock: Rc::new(SimClock { disk, started, hidden }),
         random: Rc::new(Seeded(Cell::new(seed))),
         spawn: Rc::new(OnThisThread),
     }
@@ -100,26 +114,42 @@ impl Host {
         let disk = SimDisk::new(1, SimDiskOptions::default());
         let faults = Faults::new(2);
         let store = Store::open("memory://").expect("opens").with_faults(faults.clone());
-        let env = env(3, &disk);
+        let hidden = Rc::default();
+        let env = env(3, &disk, &hidden);
         let name = catalog::VolumeName::new("demo").expect("valid");
         let id = catalog::create(&store, &env, &name, SIZE).await.expect("created");
-        Self { disk, store, faults, env, id, options: options() }
+        let open_store = store.clone();
+        Self { disk, store, open_store, faults, env, hidden, node: [3; 16], id, options: options() }
     }
 
     /// Another host with a disk of its own, over the same store.
     pub(crate) fn other(&self, seed: u64) -> Self {
         let disk = SimDisk::new(seed, SimDiskOptions::default());
+        let hidden = Rc::default();
         Self {
-            env: env(seed, &disk),
+            env: env(seed, &disk, &hidden),
+            hidden,
+            node: [u8::try_from(seed).expect("small seeds"); 16],
             disk,
-            store: self.store.clone(),
+            store: self.open_store.clone(),
+            open_store: self.open_store.clone(),
             faults: self.faults.clone(),
             id: self.id,
             options: self.options.clone(),
         }
     }
 
+    /// Cuts this host off the store alone, from its next process on.
+    pub(crate) fn with_gate(mut self) -> (Self, Faults) {
+        let gate = Faults::new(4);
+        self.store = self.store.with_faults(gate.clone());
+        (self, gate)
+    }
+
+    /// As of a process that begins now.
     pub(crate) fn args(&self) -> OpenArgs {
+        let settings = LeaseSettings::of_length(LEASE);
+        let lease = NodeLease::start(self.store.clone(), &self.env, self.node, "test", settings);
         OpenArgs {
             store: self.store.clone(),
             id: self.id,
@@ -127,7 +157,7 @@ impl Host {
             env: self.env.clone(),
             options: self.options.clone(),
             cache: Arc::new(MemoryFrameCache::new(256 << 10)),
-            node: "test".into(),
+            lease,
             accept_loss: false,
             take_over: false,
             discard_journal: false,

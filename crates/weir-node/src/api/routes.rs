@@ -219,11 +219,11 @@ async fn create_volume(
     State(core): State<Arc<Core>>,
     body: Body<CreateVolume>,
 ) -> Answer<(StatusCode, Json<Shown>)> {
-    let Json(CreateVolume { name, size_bytes }) = body?;
+    let Json(CreateVolume { name, size_bytes, takeover }) = body?;
     let name = volume_name(&name)?;
     let (home, created) = (core.home.clone(), name.clone());
     let create = move |context: Here| async move {
-        volumes::create(&context, &home, &created, size_bytes).await
+        volumes::create(&context, &home, &created, size_bytes, takeover.into()).await
     };
     let shown = core.node.run(0, create).await??;
     core.events.note("volume_created", Some(name.as_str()), format!("{size_bytes} bytes"));

@@ -1,5 +1,7 @@
 //! What the API says and takes. Sizes are bytes; times are as the names say.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{VolumeDetails, VolumeSummary};
@@ -14,6 +16,44 @@ pub enum Health {
     Degraded,
     /// It takes no writes any more; the reasons are beside it.
     Failed,
+}
+
+/// What happens when the lease of a volume's holder runs out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Takeover {
+    /// A person decides: the holder goes on without the store, and another node needs to be told to take over.
+    #[default]
+    Manual,
+    /// Another node takes over by itself, and the holder stops acknowledging in time.
+    Auto,
+}
+
+impl From<weir_log::Takeover> for Takeover {
+    fn from(takeover: weir_log::Takeover) -> Self {
+        match takeover {
+            weir_log::Takeover::Manual => Self::Manual,
+            weir_log::Takeover::Auto => Self::Auto,
+        }
+    }
+}
+
+impl From<Takeover> for weir_log::Takeover {
+    fn from(takeover: Takeover) -> Self {
+        match takeover {
+            Takeover::Manual => Self::Manual,
+            Takeover::Auto => Self::Auto,
+        }
+    }
+}
+
+impl fmt::Display for Takeover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Manual => "manual",
+            Self::Auto => "auto",
+        })
+    }
 }
 
 /// What acknowledged writes would be lost if the host and its disk died now.
@@ -203,6 +243,8 @@ pub struct Listed {
     pub size_bytes: u64,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
+    /// What happens when the holder's lease runs out.
+    pub takeover: Takeover,
     /// The process on this machine that serves it, from this data directory.
     pub process: Option<u32>,
     /// Where it serves it.
@@ -213,8 +255,9 @@ impl Listed {
     /// A line of a listing.
     #[must_use]
     pub fn new(summary: VolumeSummary, process: Option<u32>, uri: Option<String>) -> Self {
-        let VolumeSummary { name, id, size_bytes, holder, .. } = summary;
-        Self { name: name.to_string(), id, size_bytes, holder, process, uri }
+        let VolumeSummary { name, id, size_bytes, holder, takeover } = summary;
+        let (name, takeover) = (name.to_string(), takeover.into());
+        Self { name, id, size_bytes, holder, takeover, process, uri }
     }
 }
 
@@ -229,6 +272,8 @@ pub struct Shown {
     pub size_bytes: u64,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
+    /// What happens when the holder's lease runs out.
+    pub takeover: Takeover,
     /// Openings so far.
     pub epoch: u64,
     /// Sequence that the published checkpoint is as of.
@@ -250,12 +295,13 @@ impl Shown {
     #[must_use]
     pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {
         let (process, serving) = serving.unzip();
-        let VolumeSummary { name, id, size_bytes, holder, .. } = details.summary;
+        let VolumeSummary { name, id, size_bytes, holder, takeover } = details.summary;
         Self {
             name: name.to_string(),
             id,
             size_bytes,
             holder,
+            takeover: takeover.into(),
             epoch: details.epoch,
             checkpoint_as_of: details.checkpoint_as_of,
             objects: details.objects,
@@ -331,6 +377,9 @@ pub struct CreateVolume {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
+    /// What happens when the lease of the node that holds it runs out.
+    #[serde(default)]
+    pub takeover: Takeover,
 }
 
 /// What is asked for by `POST /v1/volumes/{name}/resize`.

@@ -1,0 +1,212 @@
+//! A chain of numbered versions in a store: the one conditional operation that everything about ownership is made of.
+//!
+//! A change is a new version, created create-only under the next number. **It counts only when a listing made after the
+//! reply shows it as the highest number with its predecessor present**: old versions are deleted, which makes their
+//! numbers free again, and a writer that slept could otherwise go on creating versions beside the real owner for ever.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_store::{Put, RetryPolicy, Store, StoreError};
+
+use crate::limits::RESOLVE_ATTEMPTS_MAX;
+
+/// Which old versions are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Versions behind the newest one that are always kept; at least 1, which [`Retention`]'s users rely on.
+    pub versions_min: u64,
+    /// Younger versions are kept as well.
+    pub age_min: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { versions_min: 64, age_min: Duration::from_secs(3600) }
+    }
+}
+
+/// What became of a version.
+#[derive(Debug)]
+pub(crate) enum Created {
+    /// It counts; these are the numbers that the listing showed, ascending.
+    Counts(Vec<u64>),
+    /// Another writer is there.
+    Refused(String),
+}
+
+/// Key of a version below `prefix`.
+pub(crate) fn key(prefix: &str, number: u64) -> String {
+    format!("{prefix}{number:016x}.json")
+}
+
+/// The number in a key of [`key`].
+pub(crate) fn parse_key(key: &str) -> Option<u64> {
+    let digits = key.rsplit_once('/')?.1.strip_suffix(".json")?;
+    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+/// Numbers of the versions below `prefix`, ascending. One attempt.
+pub(crate) async fn numbers(store: &Store, prefix: &str) -> Result<Vec<u64>, StoreError> {
+    let listed = store.list(prefix, None).await?;
+    let mut numbers: Vec<u64> = listed.iter().filter_map(|l| parse_key(&l.key)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The switches of the deliberate bugs in [`create`], by chain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreateRules {
+    /// Believe the reply, do not list.
+    pub(crate) without_list: bool,
+}
+
+/// Creates version `number` with `body`, which no other writer has, and finds out whether it counts.
+///
+/// # Errors
+/// What the store says, if `policy` ends; the version may be there, or appear later.
+pub(crate) async fn create(
+    store: &Store,
+    policy: &RetryPolicy,
+    random: &mut impl FnMut() -> u64,
+    prefix: &str,
+    number: u64,
+    body: &Bytes,
+    rules: CreateRules,
+) -> Result<Created, StoreError> {
+    let key = key(prefix, number);
+    let mut differences = 0;
+    loop {
+        let put = || store.put_create(&key, vec![body.clone()]);
+        if store.retry(policy, random, None, put).await? == Put::Created {
+            break;
+        }
+        // Perhaps our own, from an attempt whose reply was lost. Gone means that others are far ahead: the listing
+        // below shows them.
+        let get = || async {
+            match store.get(&key).await {
+                Err(StoreError::NotFound { .. }) => Ok(None),
+                other => other.map(Some),
+            }
+        };
+        match store.retry(policy, random, None, get).await? {
+            None => continue,
+            Some(there) if there == *body => break,
+            Some(_) => {}
+        }
+        // What differs is read again: a bit may have flipped on the way, and a refusal is for good.
+        differences += 1;
+        if differences == RESOLVE_ATTEMPTS_MAX {
+            return Ok(Created::Refused(format!("{key} was written by another")));
+        }
+    }
+    if rules.without_list {
+        return Ok(Created::Counts(vec![number]));
+    }
+    if weir_device::mutant("prune_too_eagerly") && number > 1 {
+        let predecessor = self::key(prefix, number - 1);
+        store.retry(policy, random, None, || store.delete(&predecessor)).await?;
+    }
+    let list = || numbers(store, prefix);
+    let listed = store.retry(policy, random, None, list).await?;
+    let highest = listed.last() == Some(&number);
+    let before = number == 1 || listed.iter().rev().nth(1) == Some(&(number - 1));
+    if highest && before {
+        return Ok(Created::Counts(listed));
+    }
+    let seen = listed.last().copied().unwrap_or(0);
+    Ok(Created::Refused(format!("{key} is not the newest with its predecessor: {seen} is there")))
+}
+
+/// Decides which old versions may go. Their age is the time since this process first saw them, so that no clock of
+/// another host matters.
+#[derive(Debug, Default)]
+pub(crate) struct Pruner {
+    seen: BTreeMap<u64, Duration>,
+    /// Versions up to this one were found to be old by their own record.
+    known_old: u64,
+    /// A record was read already.
+    asked: bool,
+}
+
+impl Pruner {
+    /// Takes note of a listing whose highest number counts, at `now` of a clock that never jumps back; the numbers that
+    /// may be deleted.
+    pub(crate) fn on_listing(
+        &mut self,
+        listed: &[u64],
+        now: Duration,
+        retention: &Retention,
+    ) -> Vec<u64> {
+        let Some(newest) = listed.last() else { return Vec::new() };
+        self.seen.retain(|number, _| listed.binary_search(number).is_ok());
+        for number in listed {
+            self.seen.entry(*number).or_insert(now);
+        }
+        let bound = newest.saturating_sub(retention.versions_min.max(1));
+        let old = |number: u64, seen: Duration| {
+            number <= self.known_old || now.saturating_sub(seen) >= retention.age_min
+        };
+        self.seen
+            .iter()
+            .filter(|(number, seen)| **number < bound && old(**number, **seen))
+            .map(|(number, _)| *number)
+            .collect()
+    }
+
+    /// The newest version that could go if its record says that it is old; asked once, for the versions that were there
+    /// before this process.
+    pub(crate) fn worth_reading(&mut self, listed: &[u64], retention: &Retention) -> Option<u64> {
+        let newest = listed.last()?;
+        let bound = newest.saturating_sub(retention.versions_min.max(1));
+        let candidate = listed.iter().rev().copied().find(|number| *number < bound);
+        (!std::mem::replace(&mut self.asked, true)).then_some(candidate)?
+    }
+
+    /// A record says that its version, and so every earlier one, is old enough.
+    pub(crate) fn note_old(&mut self, number: u64) {
+        self.known_old = self.known_old.max(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn retention() -> Retention {
+        Retention { versions_min: 3, age_min: 10 * SECOND }
+    }
+
+    #[test]
+    fn only_versions_that_are_far_back_and_old_may_go() {
+        let mut pruner = Pruner::default();
+        let listed: Vec<u64> = (1..=9).collect();
+        assert!(pruner.on_listing(&listed, SECOND, &retention()).is_empty(), "none is old");
+        assert_eq!(pruner.on_listing(&listed, 11 * SECOND, &retention()), [1, 2, 3, 4, 5]);
+        let later: Vec<u64> = (5..=12).collect();
+        assert_eq!(pruner.on_listing(&later, 12 * SECOND, &retention()), [5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn what_a_record_says_makes_everything_before_it_old() {
+        let mut pruner = Pruner::default();
+        let listed: Vec<u64> = (1..=9).collect();
+        assert!(pruner.on_listing(&listed, SECOND, &retention()).is_empty());
+        assert_eq!(pruner.worth_reading(&listed, &retention()), Some(5));
+        pruner.note_old(5);
+        assert_eq!(pruner.worth_reading(&listed, &retention()), None);
+        assert_eq!(pruner.on_listing(&listed, SECOND, &retention()), [1, 2, 3, 4, 5]);
+        assert_eq!(Pruner::default().worth_reading(&[7, 8, 9], &retention()), None);
+    }
+
+    #[test]
+    fn keys_read_back() {
+        let key = key("a/manifest/", 0x2a);
+        assert_eq!(key, "a/manifest/000000000000002a.json");
+        assert_eq!(parse_key(&key), Some(0x2a));
+        assert_eq!(parse_key("a/manifest/2a.json"), None);
+    }
+}

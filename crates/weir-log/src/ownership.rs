@@ -1,0 +1,150 @@
+//! What an open volume may do as long as its node holds its lease, and what becomes of it when a deadline is missed.
+//!
+//! With `takeover = auto` a missed deadline ends the opening: another node may own the volume from then on. With
+//! `manual` I/O goes on, because only a person hands the volume to another node; but nothing is deleted and no remote
+//! flush succeeds until the lease is held again *and* a manifest version of ours, published under it, shows that nobody
+//! took the volume meanwhile.
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use weir_device::{DeviceError, ErrorKind};
+use weir_store::RetryPolicy;
+
+use crate::error::LogError;
+use crate::format::manifest::Takeover;
+use crate::volume::Shared;
+
+impl Shared {
+    /// Whether the lease that the manifest names is held at this moment.
+    pub(crate) fn holds_lease(&self) -> bool {
+        self.hold.is_held(self.lease_generation.get(), &*self.env.clock)
+    }
+
+    /// Whether an answer may be given at this moment. Asked when a request comes and when its reply goes.
+    pub(crate) fn check_owned(&self) -> Result<(), DeviceError> {
+        // The next owner may have begun already.
+        self.check_stopped()?;
+        match &self.state.borrow().failure {
+            Some(failure) if failure.kind() == ErrorKind::Fenced => return Err(failure.clone()),
+            _ => {}
+        }
+        let missed = self.takeover == Takeover::Auto && !self.holds_lease();
+        if !missed || weir_device::mutant("no_deadline_check_on_reply") {
+            return Ok(());
+        }
+        self.fail(LogError::LeaseMissed { volume: self.id, ours: self.epoch });
+        self.check_failure()
+    }
+
+    /// Waits until the lease is held, so that a success can be reported on which others act.
+    pub(crate) async fn wait_for_lease(&self) -> Result<(), DeviceError> {
+        if weir_device::mutant("remote_flush_without_lease") {
+            return Ok(());
+        }
+        let mut changed = self.hold.subscribe();
+        loop {
+            let mut progress = pin!(self.progress.notified());
+            progress.as_mut().enable();
+            changed.mark_unchanged();
+            self.check_failure()?;
+            self.check_owned()?;
+            if self.holds_lease() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = progress => {}
+                _ = changed.changed() => {}
+            }
+        }
+    }
+
+    /// Deletes objects of the store, in the background and one by one, as long as the lease is held. What is left over
+    /// is found again.
+    pub(crate) fn delete_keys(self: &Rc<Self>, keys: Vec<String>) {
+        if keys.is_empty() {
+            return;
+        }
+        let shared = Rc::clone(self);
+        self.env.spawn_local(async move {
+            for key in keys {
+                if shared.stopped.get() || !shared.holds_lease() {
+                    return;
+                }
+                let (store, seed) = (shared.store.clone(), shared.env.random.next_u64());
+                let deleted = shared.env.background(async move {
+                    let mut random = crate::upload::splitmix(seed);
+                    let delete = || store.delete(&key);
+                    store.retry(&RetryPolicy::reads(), &mut random, None, delete).await
+                });
+                if let Some(Err(error)) = deleted.await {
+                    tracing::warn!(volume = %shared.id, %error, "a void object or an old manifest stays");
+                }
+            }
+        });
+    }
+}
+
+/// The task that follows the lease of the node, until the volume stops.
+pub(crate) async fn run(shared: Rc<Shared>) {
+    let mut changed = shared.hold.subscribe();
+    loop {
+        let mut progress = pin!(shared.progress.notified());
+        progress.as_mut().enable();
+        changed.mark_unchanged();
+        if shared.stopped.get() || shared.state.borrow().failure.is_some() {
+            return;
+        }
+        if shared.takeover == Takeover::Auto {
+            if shared.check_owned().is_err() {
+                return;
+            }
+        } else if let Some(run) = shared.hold.current(&*shared.env.clock)
+            && run.generation != shared.lease_generation.get()
+        {
+            if shared.closing.get() {
+                return;
+            }
+            confirm(&shared, run).await;
+            continue;
+        }
+        // The deadline of an idle volume passes without anybody asking.
+        let left = shared.hold.left(&*shared.env.clock);
+        let deadline = async {
+            match left {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = progress => {}
+            _ = changed.changed() => {}
+            () = deadline => {}
+        }
+    }
+}
+
+/// Puts the volume under a new run of the lease. If another node took it meanwhile, this is where that shows.
+async fn confirm(shared: &Rc<Shared>, run: crate::lease::Run) {
+    let published = {
+        let mut manifest = shared.manifest.lock().await;
+        manifest
+            .publish(&shared.env, &RetryPolicy::forever(), |m| {
+                if let Some(holder) = &mut m.holder {
+                    holder.node = run.identity.node;
+                    holder.incarnation = run.identity.incarnation;
+                }
+            })
+            .await
+    };
+    match published {
+        Ok(()) => {
+            tracing::info!(volume = %shared.id, "still ours after a missed lease deadline");
+            shared.lease_generation.set(run.generation);
+            shared.progress.notify_waiters();
+        }
+        Err(error) => shared.fail(error),
+    }
+}

@@ -1,0 +1,197 @@
+//! Who may open a volume when: holders that live, died, were cut off or stopped, and the leases of their nodes.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_device::{Device, ErrorKind};
+use weir_log::{LogError, Takeover, catalog};
+use weir_store::Chance;
+
+use crate::support::{Host, LEASE, expect_bytes, flush, read, run, write};
+
+async fn set_auto(host: &Host) {
+    let name = catalog::VolumeName::new("demo").expect("valid");
+    catalog::set_takeover(&host.store, &host.env, &name, Takeover::Auto).await.expect("set");
+}
+
+#[test]
+fn a_holder_that_renews_keeps_its_volume_whatever_the_flags() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 100]).await.unwrap();
+        let other = host.other(5);
+        for take_over in [false, true] {
+            let refused = other.try_open(|args| args.take_over = take_over).await.unwrap_err();
+            assert!(
+                matches!(&refused, LogError::InUse { node, .. } if node == "test"),
+                "{refused}"
+            );
+        }
+        write(&volume, 0, &[2; 100]).await.unwrap();
+        volume.flush_remote().await.unwrap();
+    });
+}
+
+#[test]
+fn a_dead_holder_is_waited_for_and_its_own_host_does_not_wait() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 50_000]).await.unwrap();
+        })
+        .await;
+        let other = host.other(5);
+        let begun = Instant::now();
+        let refused = other.try_open(|_| {}).await.unwrap_err();
+        assert!(begun.elapsed() >= LEASE, "only after the whole lease");
+        let text = refused.to_string();
+        assert!(matches!(refused, LogError::Held { .. }) && text.contains("of test"), "{text}");
+        let begun = Instant::now();
+        let (volume, _) = host.open().await;
+        assert!(begun.elapsed() < Duration::from_secs(2), "the same journal: at once");
+        expect_bytes(&volume, 0, &[1; 50_000]).await;
+    });
+}
+
+#[test]
+fn a_lost_disk_does_not_wait_for_its_own_renewals() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 5000]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        })
+        .await;
+        host.disk.lose_disk();
+        let (volume, _) = host.try_open(|args| args.take_over = true).await.unwrap();
+        expect_bytes(&volume, 0, &[1; 5000]).await;
+    });
+}
+
+#[test]
+fn with_takeover_auto_a_holder_that_is_cut_off_stops_before_another_begins() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        set_auto(&host).await;
+        let (old, _) = host.open().await;
+        write(&old, 0, &[1; 4096]).await.unwrap();
+        old.flush_remote().await.unwrap();
+        gate.change(|plan| plan.outage = true);
+        let (new, _) = host.other(5).open().await;
+        assert_eq!(old.check_reply().unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(write(&old, 0, &[2; 10]).await.unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(read(&old, 0, 10).await.unwrap_err().kind(), ErrorKind::Fenced);
+        expect_bytes(&new, 0, &[1; 4096]).await;
+    });
+}
+
+#[test]
+fn with_takeover_auto_a_missed_deadline_stays_missed() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        set_auto(&host).await;
+        let (volume, _) = host.open().await;
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        gate.change(|plan| plan.outage = false);
+        tokio::time::sleep(LEASE * 2).await;
+        let refused = write(&volume, 0, &[1; 10]).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+        drop(volume);
+        let (again, _) = host.open().await;
+        write(&again, 0, &[1; 10]).await.unwrap();
+    });
+}
+
+#[test]
+fn with_takeover_manual_a_holder_that_is_cut_off_goes_on() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, _) = host.open().await;
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 3).await;
+        assert!(!volume.status().lease_held);
+        write(&volume, 0, &[1; 100]).await.unwrap();
+        flush(&volume).await.unwrap();
+        expect_bytes(&volume, 0, &[1; 100]).await;
+        gate.change(|plan| plan.outage = false);
+        volume.flush_remote().await.unwrap();
+        assert!(volume.status().lease_held);
+        let refused = host.other(5).try_open(|args| args.take_over = true).await.unwrap_err();
+        assert!(matches!(refused, LogError::InUse { .. }), "{refused}");
+        volume.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_lease_survives_lost_replies_and_failing_requests() {
+    run(async {
+        let host = Host::new().await;
+        set_auto(&host).await;
+        host.faults.change(|plan| {
+            plan.lost_reply = Chance::percent(20);
+            plan.put.server_error = Chance::percent(20);
+            plan.list.server_error = Chance::percent(20);
+            plan.get.server_error = Chance::percent(20);
+        });
+        let (volume, _) = host.open().await;
+        for round in 0..50 {
+            tokio::time::sleep(LEASE / 2).await;
+            write(&volume, round, &[1; 100]).await.unwrap();
+            volume.check_reply().unwrap();
+        }
+    });
+}
+
+#[test]
+fn old_manifests_and_renewals_are_deleted() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        for round in 0..150_u64 {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            write(&volume, round, &[1; 40_000]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        }
+        for prefix in
+            [format!("{}/manifest/", host.id), "nodes/03030303030303030303030303030303/".into()]
+        {
+            let listed = host.store.list(&prefix, None).await.unwrap();
+            let first = listed.first().unwrap().key.clone();
+            assert!(listed.len() > 64, "{} of {prefix}", listed.len());
+            assert!(!first.ends_with("0000000000000001.json"), "{first}");
+        }
+        volume.close().await.unwrap();
+        drop(volume);
+        let (_volume, report) = host.other(5).open().await;
+        assert_eq!(report.epoch, 2);
+    });
+}
+
+#[test]
+fn a_clock_that_hides_time_harms_no_data() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        set_auto(&host).await;
+        let (old, _) = host.open().await;
+        write(&old, 0, &[1; 4096]).await.unwrap();
+        old.flush_remote().await.unwrap();
+        // Its machine is paused for longer than its lease, and does not know.
+        gate.change(|plan| plan.silence = true);
+        let begun = Instant::now();
+        let (new, _) = host.other(5).open().await;
+        host.hidden.set(begun.elapsed());
+        gate.change(|plan| plan.silence = false);
+        write(&new, 0, &[2; 4096]).await.unwrap();
+        new.flush_remote().await.unwrap();
+        let _ = write(&old, 0, &[3; 40_000]).await;
+        let _ = tokio::time::timeout(LEASE * 4, old.flush_remote()).await;
+        new.close().await.unwrap();
+        drop((old, new));
+        let (again, _) = host.other(6).open().await;
+        expect_bytes(&again, 0, &[2; 4096]).await;
+        let rest = read(&again, 4096, 30_000).await.unwrap();
+        assert!(rest.iter().all(|byte| *byte == 0), "nothing of the old epoch shows");
+    });
+}

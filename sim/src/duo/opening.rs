@@ -1,0 +1,289 @@
+//! Openings, and whether they succeed and fail for a reason.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use weir_device::ErrorKind;
+use weir_log::{LogError, LogVolume, MemoryFrameCache, OpenArgs, OpenReport, VolumeOptions};
+use weir_store::Fault;
+
+use super::{ATTEMPTS_MAX, Duo, Fate, OPENING_MAX, OPENINGS_MAX};
+use crate::client::Life;
+use crate::dice::Dice;
+use crate::nemesis::DIRECTORY;
+use crate::node::Stop;
+use crate::observe::observe;
+use crate::oracle::Point;
+
+type OpenResult = Result<(Rc<LogVolume>, OpenReport), LogError>;
+
+/// An opening under way.
+pub(super) struct Attempt {
+    pub(super) side: usize,
+    pub(super) started: Instant,
+    pub(super) take_over: bool,
+    pub(super) discard_journal: bool,
+    pub(super) options: VolumeOptions,
+    pub(super) result: Rc<RefCell<Option<OpenResult>>>,
+    pub(super) done: Rc<Notify>,
+}
+
+impl Duo {
+    pub(super) fn begin_attempt(&self, index: usize) -> Attempt {
+        let side = &self.sides[index];
+        self.start_process(side);
+        let process = side.process.borrow();
+        let process = process.as_ref().expect("just started");
+        let options = self.world.profile.draw_options(&mut self.dice.borrow_mut());
+        let attempt = Attempt {
+            side: index,
+            started: Instant::now(),
+            take_over: side.take_over.get(),
+            discard_journal: side.discard_journal.get(),
+            options: options.clone(),
+            result: Rc::default(),
+            done: Rc::default(),
+        };
+        self.world.note("opening", [index as u64, u64::from(attempt.take_over), 0]);
+        if attempt.take_over || self.auto {
+            // Whoever has it may find itself superseded from here on.
+            for other in [0, 1] {
+                if let Some(life) = self.life(other) {
+                    life.may_be_fenced.set(true);
+                }
+            }
+        }
+        let root = self.world.disks[index].directory();
+        let (id, env, lease) = (self.world.id.get(), process.env.clone(), process.lease.clone());
+        let cache = Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3));
+        let (store, discard_journal) = (side.store.clone(), side.discard_journal.get());
+        let (result, done) = (Rc::clone(&attempt.result), Rc::clone(&attempt.done));
+        let take_over = attempt.take_over;
+        process.tasks.spawn_local(async move {
+            let opened = async {
+                let directory = root.subdirectory(DIRECTORY).await?;
+                LogVolume::open(OpenArgs {
+                    store,
+                    id,
+                    directory,
+                    env,
+                    options,
+                    cache,
+                    lease,
+                    accept_loss: false,
+                    take_over,
+                    discard_journal,
+                })
+                .await
+            };
+            *result.borrow_mut() = Some(opened.await);
+            done.notify_one();
+        });
+        attempt
+    }
+
+    /// Waits for an opening to end, and judges it; whether it succeeded.
+    pub(super) async fn end_attempt(&self, attempt: Attempt) -> Result<bool, Stop> {
+        let side = &self.sides[attempt.side];
+        let crash_after = self.percent(self.world.profile.crash_in_opening_percent);
+        let crash_after = crash_after.then(|| self.leases(0..20));
+        let limit = crash_after.unwrap_or(OPENING_MAX);
+        if self.wait(attempt.done.notified(), limit).await.is_none() {
+            if crash_after.is_none() {
+                return self.violate("opening hangs");
+            }
+            self.world.note("crash: while opening", [0; 3]);
+            self.note_possible_epoch(&attempt);
+            self.end_process(side, Fate::Killed);
+            return Ok(false);
+        }
+        let result = attempt.result.take().expect("it is done");
+        match result {
+            Ok((volume, report)) => {
+                self.opened(&attempt, volume, &report).await?;
+                Ok(true)
+            }
+            Err(error) => {
+                self.judge_refusal(&attempt, &error)?;
+                self.note_possible_epoch(&attempt);
+                self.end_process(side, Fate::Killed);
+                Ok(false)
+            }
+        }
+    }
+
+    /// It may have taken the volume, and may not.
+    pub(super) fn note_possible_epoch(&self, attempt: &Attempt) {
+        self.epoch_may_have_moved.set(true);
+        let same = self.journal_of.get() == Some(attempt.side) && !attempt.discard_journal;
+        if !same && (attempt.take_over || self.auto || !self.must_be_held.get()) {
+            self.journal_of.set(None);
+        }
+    }
+
+    pub(super) async fn opened(
+        &self,
+        attempt: &Attempt,
+        volume: Rc<LogVolume>,
+        report: &OpenReport,
+    ) -> Result<(), Stop> {
+        let side = &self.sides[attempt.side];
+        let world = &self.world;
+        world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
+        if report.epoch < self.epoch.get() {
+            // It was superseded before anybody looked at it.
+            let life = self.new_life(volume, &attempt.options);
+            life.superseded.set(true);
+            if let Some(process) = &mut *side.process.borrow_mut() {
+                process.life = Some(life);
+            }
+            return Ok(());
+        }
+        self.epoch.set(report.epoch);
+        world.events.borrow_mut().count("recovery: new journal", u64::from(report.new_journal));
+        let allowed = attempt.take_over || self.auto;
+        if report.new_journal && self.must_be_held.get() && !allowed {
+            return self.violate("opened without take-over beside a holder that was not closed");
+        }
+        if let Some(old) = self.life(1 - attempt.side)
+            && !old.superseded.replace(true)
+        {
+            world.note("owner superseded", [attempt.side as u64, 0, 0]);
+            if old.honest.get() && old.volume.status().lease_held {
+                return self.violate("a volume was taken whose holder still holds its lease");
+            }
+        }
+        side.take_over.set(false);
+        side.discard_journal.set(false);
+        let life = self.new_life(volume, &attempt.options);
+        if let Some(process) = &mut *side.process.borrow_mut() {
+            life.honest.set(process.hidden.get().is_zero());
+            process.life = Some(Rc::clone(&life));
+        }
+        let point = if self.journal_of.get() == Some(attempt.side) && !report.new_journal {
+            side.pending.get()
+        } else {
+            world.oracle.borrow().after_disk_loss()
+        };
+        let mut dice = Dice::new(self.dice.borrow_mut().next(), 21);
+        let seen = self.wait(observe(&life, point, &mut dice), OPENING_MAX).await;
+        let Some(seen) = seen else { return self.violate("looking at the volume hangs") };
+        if life.refused_since.get().is_some() {
+            // It missed its deadline while it was looked at: nothing was learnt.
+            self.note_possible_epoch(attempt);
+            self.end_process(side, Fate::Killed);
+            self.must_be_held.set(true);
+            return Ok(());
+        }
+        let seen = seen?;
+        let judged = world.oracle.borrow_mut().recovered(point, true, &seen);
+        let Some(recovery) = world.check(judged) else { return Err(Stop) };
+        world.detail("verified", [point.through, recovery.through, recovery.unanswered_kept]);
+        for side in &self.sides {
+            side.pending.set(Point::ALL);
+        }
+        self.owner.set(Some(attempt.side));
+        self.journal_of.set(Some(attempt.side));
+        self.must_be_held.set(true);
+        self.epoch_may_have_moved.set(false);
+        Ok(())
+    }
+
+    pub(super) fn new_life(&self, volume: Rc<LogVolume>, options: &VolumeOptions) -> Rc<Life> {
+        Rc::new(Life {
+            world: Rc::clone(&self.world),
+            volume,
+            read_deadline: options.read_deadline,
+            stopping: Cell::new(false),
+            calm: Cell::new(false),
+            closing: Cell::new(false),
+            disk_failed: Cell::new(false),
+            superseded: Cell::new(false),
+            honest: Cell::new(true),
+            // A deadline may pass because the store is slow.
+            may_be_fenced: Cell::new(self.auto || self.epoch_may_have_moved.get()),
+            auto: self.auto,
+            refused_since: Cell::new(None),
+            at_work: Cell::new(0),
+            target: Cell::new(0),
+            reached: Notify::new(),
+        })
+    }
+
+    /// An opening was refused: was there a reason, and what would an operator do?
+    pub(super) fn judge_refusal(&self, attempt: &Attempt, error: &LogError) -> Result<(), Stop> {
+        let (world, side) = (&self.world, &self.sides[attempt.side]);
+        let other = &self.sides[1 - attempt.side];
+        tracing::info!(%error, side = attempt.side, "opening refused");
+        let other_was_there = other.process.borrow().is_some()
+            || other.ended.get().is_some_and(|ended| ended >= attempt.started);
+        let late = world.faults.counts().of(Fault::LatePutQueued) > 0;
+        match error {
+            LogError::InUse { .. } if other_was_there || late => {
+                world.note("refused: in use", [attempt.side as u64, 0, 0]);
+            }
+            LogError::Held { .. } if !attempt.take_over && !self.auto => {
+                world.note("refused: not closed", [attempt.side as u64, 0, 0]);
+                if self.percent(85) {
+                    side.take_over.set(true);
+                }
+            }
+            LogError::JournalSuperseded { .. } if !side.discard_journal.get() => {
+                world.note("superseded journal given up", [attempt.side as u64, 0, 0]);
+                side.discard_journal.set(true);
+            }
+            LogError::Fenced { .. } if other_was_there || late => {
+                world.note("refused: another was faster", [attempt.side as u64, 0, 0]);
+            }
+            LogError::LeaseMissed { .. } if self.auto => {
+                world.note("refused: own lease missed", [attempt.side as u64, 0, 0]);
+            }
+            _ if error.kind() == ErrorKind::Unavailable
+                && world.outage_since(attempt.started, Duration::ZERO) => {}
+            _ => {
+                return self.violate(format!("opening failed without a reason: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the volume on a side, however often it takes.
+    pub(super) async fn own(&self, side: usize) -> Result<(), Stop> {
+        for _ in 0..OPENINGS_MAX {
+            let opened = self.end_attempt(self.begin_attempt(side)).await?;
+            self.go_on()?;
+            if opened && self.owner.get().is_some() {
+                return Ok(());
+            }
+            // An operator who waits a little, and decides in the end.
+            tokio::time::sleep(self.leases(0..5)).await;
+            if self.percent(30) {
+                self.sides[side].take_over.set(true);
+            }
+        }
+        self.violate("opening does not come to an end")
+    }
+
+    /// The other side tries a few times.
+    pub(super) async fn contend(&self, index: usize) -> Result<(), Stop> {
+        if self.life(index).is_some() {
+            return Ok(());
+        }
+        let side = &self.sides[index];
+        side.take_over.set(self.percent(50));
+        let attempts = self.dice.borrow_mut().within(1..ATTEMPTS_MAX);
+        for _ in 0..attempts {
+            if self.end_attempt(self.begin_attempt(index)).await? {
+                return self.go_on();
+            }
+            self.go_on()?;
+            let pause = self.leases(0..5);
+            self.wait(std::future::pending::<()>(), pause).await;
+        }
+        Ok(())
+    }
+}

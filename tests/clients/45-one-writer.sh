@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# One writer: a second process, another host (another data directory over the same store), owners that were killed
+# or stopped. The lease is short, so that waiting for it takes seconds.
+. "$(dirname "$0")/_lib.sh"
+
+export WEIR_STORE=file://$work/store
+export WEIR_LEASE=3
+here=$(uname -n)
+flags=(--batch 64K --batch-age 0.2)
+
+on_the_other_host() { WEIR_DATA_DIR=$work/other "$@"; }
+put() { qemu-io -f raw "$1" -c "write -P $2 $3 $4" | grep -q wrote; }
+holds() { qemu-io -f raw "$1" -c "read -P $2 $3 $4" | { ! grep -E "failed|differ"; }; }
+
+# start_other NAME FLAGS...: serves a volume from the other host; sets other_pid and other_uri.
+start_other() {
+    : >"$work/other.log"
+    WEIR_DATA_DIR=$work/other "$weir" up "$@" >"$work/other.out" 2>"$work/other.log" </dev/null &
+    other_pid=$!
+    processes+=("$other_pid")
+    for ((i = 0; i < 1200; i++)); do
+        other_uri=$(sed -n 's/^serving //p' "$work/other.log")
+        [ -n "$other_uri" ] && return 0
+        kill -0 "$other_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    not_ok "weir up $* on the other host" "$(cat "$work/other.log")"
+    exit 1
+}
+
+end_other() {
+    kill "-$1" "$other_pid"
+    wait "$other_pid" 2>/dev/null
+}
+
+# One host.
+start demo --size 64M "${flags[@]}"
+refuse "a second process on the same host is refused with the holder" "is served by process $weir_pid" "$weir" up demo
+
+# Another host, while the holder lives.
+check "a write" put "$uri" 0x11 0 1M
+refuse "another host is refused while the holder lives" "is open on $here, which renews its lease" \
+    on_the_other_host "$weir" up demo
+refuse "and --take-over changes nothing" "is open on $here, which renews its lease" \
+    on_the_other_host "$weir" up demo --take-over
+
+# The same host after kill -9: at once.
+crash
+start demo "${flags[@]}"
+check "after kill -9 the same host does not wait" eval "! grep -q 'waiting until its lease' '$work/weir.log'"
+check "and has everything" holds "$uri" 0x11 0 1M
+
+# Another host after kill -9: waits, refuses, and takes a prefix.
+writes=()
+for number in $(seq 1 60); do writes+=(-c "write -P $number $((number * 65536)) 64K"); done
+qemu-io -f raw "$uri" "${writes[@]}" >"$work/writes"
+check "numbered writes" eval "[ $(grep -c wrote "$work/writes") = 60 ]"
+crash
+refuse "another host refuses without --take-over" "of $here, which was not closed and may hold" \
+    on_the_other_host "$weir" up demo
+refuse "after it waited for the lease" "waiting until its lease has run out" on_the_other_host "$weir" up demo
+start_other demo --take-over "${flags[@]}"
+prefix() {
+    local number gone=0
+    for number in $(seq 1 60); do
+        if holds "$other_uri" "$number" $((number * 65536)) 64K >/dev/null; then
+            [ "$gone" = 0 ] || { echo "$number is there, $gone is not"; return 1; }
+        elif holds "$other_uri" 0 $((number * 65536)) 64K >/dev/null; then
+            [ "$gone" != 0 ] || gone=$number
+        else
+            echo "$number is torn"
+            return 1
+        fi
+    done
+    echo "up to $gone"
+}
+check "with --take-over it shows a prefix" prefix
+check "that holds what was there before" holds "$other_uri" 0x11 0 64K
+check "a write there" put "$other_uri" 0x22 0 1M
+refuse "the first host is refused now" "is open on $here, which renews its lease" "$weir" up demo
+end_other TERM
+start demo --discard-journal "${flags[@]}"
+check "the first host sees what the other wrote" holds "$uri" 0x22 0 1M
+
+# The owner is stopped, the other host takes over, the owner goes on.
+check "a remote flush" "$weir" volume flush demo --remote --wait
+id=$("$weir" volume show demo --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p' | head -n 1)
+epoch() {
+    on_the_other_host "$weir" volume show "$1" --output json | sed -n 's/.*"epoch": \(.*\),/\1/p' | head -n 1
+}
+old_epoch=$(epoch demo)
+kill -STOP "$weir_pid"
+start_other demo --take-over "${flags[@]}"
+check "the other host writes" put "$other_uri" 0x33 0 1M
+kill -CONT "$weir_pid"
+fails() {
+    for ((i = 0; i < 600; i++)); do
+        qemu-io -f raw "$uri" -c "write -P 0x44 0 64K" >"$work/o" 2>&1
+        grep -qiE "shutdown|failed|error" "$work/o" && break
+        sleep 0.1
+    done
+    cat "$work/o"
+    grep -qi "transport endpoint shutdown" "$work/o"
+}
+check "the stopped owner is fenced when it goes on" fails
+refused() {
+    qemu-io -f raw "$uri" -c "read 0 64K" >"$work/o" 2>&1
+    cat "$work/o"
+    grep -qi "transport endpoint shutdown" "$work/o"
+}
+check "its reads fail as well" refused
+end_other TERM
+crash
+manifests_of_the_old_epoch() {
+    local newest
+    newest=$(ls "$work/store/$id/manifest" | tail -n 1)
+    [ "$(epoch demo)" -gt "$old_epoch" ] && grep -q '"holder": null' "$work/store/$id/manifest/$newest"
+}
+check "the newest manifest is the new owner's" manifests_of_the_old_epoch
+start_other demo "${flags[@]}"
+check "nothing of the old epoch shows" holds "$other_uri" 0x33 0 1M
+end_other TERM
+
+# With takeover = auto nobody needs to be asked, and the old owner gives no answer after its deadline.
+"$weir" volume create auto --size 64M --takeover auto >/dev/null
+start auto "${flags[@]}"
+check "a write to a volume with takeover = auto" put "$uri" 0x11 0 1M
+check "flushed to the store" "$weir" volume flush auto --remote --wait
+kill -STOP "$weir_pid"
+start_other auto "${flags[@]}"
+check "another host takes over by itself" holds "$other_uri" 0x11 0 1M
+kill -CONT "$weir_pid"
+check "the old owner answers no read" refused
+check "and no write" fails
+end_other TERM
+crash
