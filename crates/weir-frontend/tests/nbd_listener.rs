@@ -9,7 +9,9 @@ use tempfile::TempDir;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::LocalSet;
 use weir_device::ErrorKind;
-use weir_frontend::nbd::{ListenerOptions, serve_tcp, serve_unix};
+use weir_frontend::nbd::{
+    Door, ExportInfo, ListenerOptions, Listening, Routes, open_door, receive, serve_tcp, serve_unix,
+};
 use weir_nbd::{CommandFlags, ReplyStyle};
 
 const NONE: CommandFlags = CommandFlags(0);
@@ -119,4 +121,69 @@ fn a_file_that_is_no_socket_is_never_replaced() {
         assert_eq!(error.kind(), ErrorKind::Exists);
         assert_eq!(tokio::fs::read(&path).await.unwrap(), b"precious");
     });
+}
+
+/// One export, whose door is on another thread.
+struct OneDoor(Door);
+
+impl Routes for OneDoor {
+    fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
+        let info = ExportInfo {
+            name: "disk".to_owned(),
+            description: String::new(),
+            size: SIZE,
+            read_only: false,
+        };
+        (name == "disk").then(|| (info, self.0.clone()))
+    }
+
+    fn list(&self) -> Vec<String> {
+        vec!["disk".to_owned()]
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the door leads to a thread of its own")]
+fn a_client_is_served_on_the_thread_behind_the_door_that_it_chose() {
+    let (ready, door) = std::sync::mpsc::channel();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        run(async {
+            let device = TestDevice::new(SIZE);
+            let (door, server) = open_door(Rc::new(Shelf(Rc::clone(&device))), listener());
+            let clients = server.clients_counter();
+            ready.send(door).unwrap();
+            stopped.await.unwrap();
+            assert_eq!(clients.get(), 2);
+            server.stop().await;
+            assert_eq!(clients.get(), 0);
+            assert!(device.completed.get() >= 4, "the work was done here");
+        });
+    });
+    let door = door.recv().unwrap();
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("nbd");
+        let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let routes = Rc::new(OneDoor(door));
+        let unix = receive(Listening::Unix(socket), Rc::clone(&routes), listener()).unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = receive(Listening::Tcp(socket), routes, listener()).unwrap();
+        let stream = UnixStream::connect(&path).await.unwrap();
+        let mut first = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
+        let stream = TcpStream::connect(tcp.address().unwrap()).await.unwrap();
+        let mut second = Client::connect(stream, wish("disk", ReplyStyle::Extended)).await;
+        let data = pattern(3, 300_000);
+        first.write(NONE, 1, &data).await.ok();
+        assert_eq!(second.read(1, 300_000).await.ok().data, data);
+        second.write(NONE, 7, &data).await.ok();
+        assert_eq!(first.read(7, 300_000).await.ok().data, data);
+        // Who was handed over stays when the listener goes.
+        unix.stop().await;
+        tcp.stop().await;
+        assert_eq!(first.read(7, 300_000).await.ok().data, data);
+        stop.send(()).unwrap();
+        assert_eq!(first.try_receive().await, None, "the server hung up");
+    });
+    thread.join().unwrap();
 }

@@ -1,6 +1,7 @@
 //! Closing a volume, and what it says of itself.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde::Serialize;
 use weir_device::DeviceError;
@@ -41,8 +42,12 @@ pub struct VolumeStatus {
     pub journal_capacity_bytes: u64,
     /// Payload copies of the journal in memory, in bytes.
     pub journal_resident_bytes: u64,
-    /// Acknowledged payload bytes that wait in open and sealed batches.
-    pub batched_bytes: u64,
+    /// Acknowledged payload bytes that are not in the committed prefix of the store yet.
+    pub unsent_bytes: u64,
+    /// Age of the oldest of them in milliseconds, since this opening took them in.
+    pub unsent_age_ms: Option<u64>,
+    /// How long the oldest object has waited to be stored, in milliseconds.
+    pub object_wait_ms: Option<u64>,
     /// Object PUTs in flight.
     pub puts_in_flight: u64,
     /// Objects written by this opening.
@@ -75,7 +80,8 @@ impl LogVolume {
         let journal = shared.journal.status();
         let state = shared.state.borrow();
         let (live_bytes, object_bytes) = state.objects.live();
-        let sealed: u64 = state.sealed.iter().map(|b| b.payload_bytes).sum();
+        let unsent = state.unsent.status(state.batch.as_ref());
+        let milliseconds = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let map_bytes = state.objects.map.heap_bytes() + state.overlay.heap_bytes();
         VolumeStatus {
             size_bytes: state.size,
@@ -87,7 +93,9 @@ impl LogVolume {
             journal_used_bytes: journal.bytes_used,
             journal_capacity_bytes: journal.bytes_capacity,
             journal_resident_bytes: journal.resident_bytes as u64,
-            batched_bytes: sealed + state.batch.as_ref().map_or(0, |b| b.payload_bytes),
+            unsent_bytes: unsent.bytes,
+            unsent_age_ms: unsent.oldest_age.map(milliseconds),
+            object_wait_ms: unsent.sealed_age.map(milliseconds),
             puts_in_flight: state.pipeline.in_flight() as u64,
             objects_written: state.objects_written,
             checkpoints_published: state.checkpoints_published,
@@ -108,11 +116,19 @@ impl LogVolume {
     /// # Errors
     /// The failure that stopped the volume, or what the journal says; nothing acknowledged is lost by it.
     pub async fn close(&self) -> Result<Closed, DeviceError> {
+        self.close_within(self.shared.options.close_deadline).await
+    }
+
+    /// [`LogVolume::close`] with another deadline for the store. With none at all the close is quick, and the next
+    /// opening here goes on from the journal.
+    ///
+    /// # Errors
+    /// As [`LogVolume::close`].
+    pub async fn close_within(&self, deadline: Duration) -> Result<Closed, DeviceError> {
         let shared = &self.shared;
         shared.check_failure()?;
         shared.closing.set(true);
         shared.journal.flush().await.map_err(LogError::Journal)?;
-        let deadline = shared.options.close_deadline;
         let clean = tokio::time::timeout(deadline, self.hand_over()).await;
         let closed = match clean {
             Ok(result) => result.map(|()| Closed::Clean)?,

@@ -51,6 +51,7 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
             state.checkpoint.objects_since += 1;
             state.objects_written += 1;
             state.committed = header.last_write;
+            state.unsent.on_commit(header.last_write);
             state.checkpoint.bytes_since += header.payload_len();
         }
         checkpoint_is_due(shared, state)

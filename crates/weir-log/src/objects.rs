@@ -204,6 +204,11 @@ impl ObjectMap {
         })
     }
 
+    /// Objects that the map points at.
+    pub(crate) fn live_objects(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.table.iter().filter(|entry| entry.live_bytes > 0).map(|entry| entry.record.id)
+    }
+
     /// Live bytes and payload bytes over all objects.
     pub(crate) fn live(&self) -> (u64, u64) {
         self.table.iter().fold((0, 0), |(live, total), entry| {

@@ -31,6 +31,7 @@ use crate::overlay::Overlay;
 use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
 use crate::takeover::Claim;
+use crate::unsent::Unsent;
 use crate::volume::{LogVolume, Shared, State};
 
 /// File name of the journal in the volume's directory.
@@ -148,7 +149,8 @@ impl LogVolume {
         journal.recovered.journal.set_write_floor(loaded.committed.write);
         journal.recovered.journal.begin_epoch(epoch).await?;
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
-        let size = loaded.size.unwrap_or(current.size);
+        // A size that grew is in the manifest before any object says so.
+        let size = loaded.size.unwrap_or(0).max(current.size);
         let mut state = state_of(loaded, size);
         state.published = published;
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);
@@ -369,6 +371,7 @@ fn state_of(loaded: Loaded, size: u64) -> State {
         sealed: VecDeque::new(),
         chunks: VecDeque::new(),
         pipeline: Pipeline::after(loaded.committed_seq),
+        unsent: Unsent::default(),
         gathering: false,
         acked: loaded.committed,
         committed: loaded.committed,

@@ -41,6 +41,7 @@ use crate::options::VolumeOptions;
 use crate::overlay::Overlay;
 use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
+use crate::unsent::Unsent;
 use crate::upload::SEAL_FROM_PERCENT;
 
 /// What changes while a volume is open.
@@ -55,6 +56,8 @@ pub(crate) struct State {
     /// Checkpoint payloads that have no object yet, oldest first.
     pub(crate) chunks: VecDeque<CheckpointChunk>,
     pub(crate) pipeline: Pipeline,
+    /// What is acknowledged and not in the committed prefix, for those who ask.
+    pub(crate) unsent: Unsent,
     /// A batch is being read back from the journal; its object has no number yet.
     pub(crate) gathering: bool,
     /// The last write that the overlay has seen.
@@ -99,6 +102,7 @@ impl State {
     pub(crate) fn seal(&mut self) {
         if let Some(batch) = self.batch.take() {
             self.last_object_small = false;
+            self.unsent.on_seal(&batch);
             self.sealed.push_back(batch);
         }
     }
@@ -173,7 +177,7 @@ impl Shared {
         Ok(())
     }
 
-    fn check_not_closing(&self) -> Result<(), DeviceError> {
+    pub(crate) fn check_not_closing(&self) -> Result<(), DeviceError> {
         if self.closing.get() {
             return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is being closed"));
         }

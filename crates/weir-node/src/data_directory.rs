@@ -86,7 +86,48 @@ impl DataDirectory {
         self.path.join("nbd").join(format!("{volume}.sock"))
     }
 
-    /// Where the process that serves a volume answers verbs.
+    /// Where a process that serves many volumes is served over NBD, unless another place is asked for.
+    #[must_use]
+    pub fn node_nbd_socket(&self) -> PathBuf {
+        self.path.join("nbd.sock")
+    }
+
+    /// Where a process that serves many volumes answers verbs.
+    #[must_use]
+    pub fn api_socket(&self) -> PathBuf {
+        self.path.join("api.sock")
+    }
+
+    /// Every socket at which a process may answer verbs, with the one volume that it serves if its name says so.
+    ///
+    /// # Errors
+    /// When the directory cannot be read; one that does not exist has no sockets.
+    pub fn api_sockets(&self) -> Result<Vec<(PathBuf, Option<VolumeId>)>, NodeError> {
+        let mut sockets = vec![(self.api_socket(), None)];
+        let directory = self.path.join("control");
+        let failed = |source| NodeError::io("reading", directory.display().to_string(), source);
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(sockets);
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let id = name.and_then(|name| name.strip_suffix(".sock")).and_then(VolumeId::parse);
+            sockets.extend(id.map(|id| (path.clone(), Some(id))));
+        }
+        Ok(sockets)
+    }
+
+    /// Where the process that serves one volume answers verbs.
     #[must_use]
     pub fn control_socket(&self, id: VolumeId) -> PathBuf {
         self.path.join("control").join(format!("{id}.sock"))

@@ -1,5 +1,6 @@
 //! What can go wrong with a node, and what to do next.
 
+use std::fmt;
 use std::io;
 
 use weir_device::{DeviceError, ErrorKind};
@@ -9,7 +10,18 @@ use weir_journal::JournalError;
 use weir_log::LogError;
 use weir_store::StoreError;
 
-use crate::control::ProcessId;
+/// A process of this machine, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId(pub Option<i32>);
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(id) => write!(f, "{id}"),
+            None => f.write_str("(unknown)"),
+        }
+    }
+}
 
 /// An error of a node.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +91,47 @@ pub enum NodeError {
         /// The address.
         address: String,
     },
+    /// The same for the API.
+    #[error("{address} can be reached from other machines, and the API there is not encrypted")]
+    ApiNotLoopback {
+        /// The address.
+        address: String,
+    },
+    /// The API over TCP is for those who know a token.
+    #[error("the API cannot be served at {address}: {reason}")]
+    Token {
+        /// The address.
+        address: String,
+        /// What is wrong with the token.
+        reason: &'static str,
+    },
+    /// Another process of this kind runs in the data directory.
+    #[error("another `weir serve` runs in {data_dir}: process {process}")]
+    SecondNode {
+        /// The data directory.
+        data_dir: String,
+        /// That process.
+        process: ProcessId,
+    },
+    /// A volume that is only in memory cannot do this.
+    #[error("volume {name:?} is in memory only, and keeps its size")]
+    InMemory {
+        /// Name of the volume.
+        name: String,
+    },
+    /// A limit of zero would stop all uploads.
+    #[error("a limit of zero would stop all uploads")]
+    ZeroLimit,
+    /// A configuration that cannot be used.
+    #[error("{place}: {message}")]
+    Config {
+        /// The file.
+        place: String,
+        /// What is wrong, with its line where there is one.
+        message: String,
+        /// What to do next.
+        help: Option<String>,
+    },
     /// A process that serves a volume answered with an error.
     #[error("{message}")]
     Remote {
@@ -86,12 +139,14 @@ pub enum NodeError {
         kind: ErrorKind,
         /// The other process's message.
         message: String,
+        /// What it says to do next.
+        help: Option<String>,
     },
-    /// A process that serves a volume did not answer, or not in a form that is understood.
-    #[error("process {process}, which serves volume {name:?}, does not answer: {reason}")]
+    /// A process that serves volumes did not answer, or not in a form that is understood.
+    #[error("process {process}, which listens on {place}, does not answer: {reason}")]
     NoAnswer {
-        /// Name of the volume.
-        name: String,
+        /// Where it listens.
+        place: String,
         /// The process.
         process: ProcessId,
         /// What happened instead.
@@ -135,10 +190,17 @@ impl NodeError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { source, .. } => io_kind(source),
-            Self::Served { .. } | Self::SocketInUse { .. } => ErrorKind::Busy,
-            Self::OtherSize { .. } | Self::SocketPath { .. } | Self::NotLoopback { .. } => {
-                ErrorKind::Invalid
+            Self::Served { .. } | Self::SocketInUse { .. } | Self::SecondNode { .. } => {
+                ErrorKind::Busy
             }
+            Self::OtherSize { .. }
+            | Self::SocketPath { .. }
+            | Self::NotLoopback { .. }
+            | Self::ApiNotLoopback { .. }
+            | Self::Token { .. }
+            | Self::ZeroLimit
+            | Self::Config { .. } => ErrorKind::Invalid,
+            Self::InMemory { .. } => ErrorKind::Unsupported,
             Self::SizeNeeded { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
@@ -159,8 +221,7 @@ impl NodeError {
                 Some("use it where it is served, or end that process with SIGTERM first".to_owned())
             }
             Self::OtherSize { name, .. } => Some(format!(
-                "leave --size away to serve it as it is; `weir volume resize {name}` changes a size, in a version that \
-                 has it"
+                "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
             )),
             Self::SizeNeeded { name, .. } => {
                 Some(format!("create it by giving a size: weir up {name} --size 10G"))
@@ -174,6 +235,20 @@ impl NodeError {
                  everybody may read and write the volume"
                     .to_owned(),
             ),
+            Self::ApiNotLoopback { .. } => Some(
+                "listen on 127.0.0.1 and put a TLS proxy before it, or pass --insecure on a network where \
+                 everybody may read the token"
+                    .to_owned(),
+            ),
+            Self::Token { .. } => Some(
+                "put a random token of 16 characters or more into a file, and name the file with --api-token-file"
+                    .to_owned(),
+            ),
+            Self::SecondNode { .. } => Some(
+                "end that process with SIGTERM first, or choose another --data-dir".to_owned(),
+            ),
+            Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
+            Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
             Self::Log(LogError::Journal(
                 JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. },

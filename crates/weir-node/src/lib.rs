@@ -7,24 +7,35 @@
     reason = "the node is where threads, clocks and files of the host come from, see clippy.toml"
 )]
 
-pub mod control;
+pub mod api;
+pub mod config;
 mod data_directory;
 mod endpoint;
 mod env;
 mod error;
+mod events;
+mod host;
 mod leases;
+mod limits;
+pub mod measure;
 mod node;
-mod serve;
+mod service;
 mod shard;
+pub mod size;
 mod sockets;
+mod status;
 mod volumes;
+mod watch;
 
 pub use data_directory::DataDirectory;
 pub use endpoint::Endpoint;
-pub use error::NodeError;
+pub use error::{NodeError, ProcessId};
+pub use events::Event;
+pub use host::{Closing, EndpointKind, Stopped, VolumeSpec};
 pub use node::{Node, NodeConfig};
-pub use serve::{EndpointKind, NbdAddress, ServeOptions, Served, ServedInfo, Stopped};
+pub use service::{ApiPlace, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet};
 pub use shard::ShardContext;
-pub use volumes::{Consent, Home, Listed, Shown};
+pub use sockets::Inherited;
+pub use volumes::{Consent, FlushScope, Home, Process};
 pub use weir_disk::EngineChoice;
 pub use weir_log::LeaseSettings;

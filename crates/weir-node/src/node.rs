@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
 use weir_disk::EngineChoice;
 use weir_log::{LeaseSettings, MemoryFrameCache};
@@ -12,14 +12,14 @@ use weir_log::{LeaseSettings, MemoryFrameCache};
 use crate::env;
 use crate::error::NodeError;
 use crate::leases::Leases;
-use crate::shard::{Shard, ShardContext, Shared};
+use crate::shard::{Shard, ShardContext, ShardHandle, Shared};
 
 /// Most shards unless told otherwise. One keeps up with what one NBD client can ask; four serve a busy host.
 const SHARDS_DEFAULT_MAX: usize = 4;
 /// Most worker threads. They compress and wait for the store; more than this would crowd out the shards.
 const WORKERS_MAX: usize = 8;
 /// Decoded frames kept in memory, in bytes: half of the 512 MiB that a node may use for buffers.
-const FRAME_CACHE_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// How many threads a node has, and how they reach the disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +28,8 @@ pub struct NodeConfig {
     pub shards: Option<usize>,
     /// The disk engine.
     pub engine: EngineChoice,
+    /// Memory for decoded frames of objects in bytes, shared by all volumes; 256 MiB where `None`.
+    pub cache_bytes: Option<u64>,
     /// How the node's leases are kept.
     pub lease: LeaseSettings,
 }
@@ -36,51 +38,30 @@ pub struct NodeConfig {
 #[derive(Debug)]
 pub struct Node {
     shards: Vec<Shard>,
+    handle: NodeHandle,
     // Dropped after the shards, which use it.
     workers: Runtime,
 }
 
-impl Node {
-    /// Starts the threads. Blocks until they run.
-    ///
-    /// # Errors
-    /// When a thread or its disk engine cannot be started.
-    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(cpus.min(WORKERS_MAX))
-            .thread_name("worker")
-            .enable_all()
-            .build()
-            .map_err(|source| NodeError::io("starting", "worker threads", source))?;
-        let count = config.shards.unwrap_or_else(|| cpus.min(SHARDS_DEFAULT_MAX)).max(1);
-        let node_name: Arc<str> = env::read_node_name()?.into();
-        let shared = Shared {
-            engine: config.engine,
-            workers: workers.handle().clone(),
-            boot_id: env::read_boot_id()?,
-            cache: Arc::new(MemoryFrameCache::new(FRAME_CACHE_BYTES_MAX)),
-            leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
-            node_name,
-        };
-        let shards = (0..count)
-            .map(|index| Shard::start(index, shared.clone()))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { shards, workers })
-    }
+/// The way to the threads of a node, for as long as they run.
+#[derive(Clone)]
+pub(crate) struct NodeHandle {
+    shards: Arc<[ShardHandle]>,
+    pub(crate) workers: Handle,
+    pub(crate) cache: Arc<MemoryFrameCache>,
+    pub(crate) node_name: Arc<str>,
+    shared: Shared,
+}
 
-    /// Number of shards.
-    #[must_use]
-    pub fn shard_count(&self) -> usize {
-        self.shards.len()
+impl std::fmt::Debug for NodeHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeHandle({})", self.node_name)
     }
+}
 
-    /// Runs `job` on the thread of shard `shard` (modulo their number) and returns what it returned. The job runs to
-    /// its end even if the returned future is dropped.
-    ///
-    /// # Errors
-    /// [`NodeError::ShuttingDown`] when the thread is gone.
-    pub async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
+impl NodeHandle {
+    /// See [`Node::run`].
+    pub(crate) async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
     where
         T: Send + 'static,
         F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
@@ -101,6 +82,95 @@ impl Node {
         Work: Future<Output = T> + 'static,
     {
         self.shards[shard % self.shards.len()].submit(job)
+    }
+
+    /// Number of shards.
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Runs `job` on a thread of its own, which ends with it: for what would keep a shard from its clients.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(crate) fn aside<F, Work>(&self, job: F) -> Result<(), NodeError>
+    where
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = ()> + 'static,
+    {
+        let shard = Shard::start(self.shards.len(), self.shared.clone())?;
+        let ended = shard.handle().submit(job)?;
+        self.workers.spawn(async move {
+            // It ended, or its thread did.
+            let _ = ended.await;
+            // The last of it is over: waiting for the thread is short, but it is waiting.
+            drop(tokio::task::spawn_blocking(move || drop(shard)).await);
+        });
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Starts the threads. Blocks until they run.
+    ///
+    /// # Errors
+    /// When a thread or its disk engine cannot be started.
+    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(cpus.min(WORKERS_MAX))
+            .thread_name("worker")
+            .enable_all()
+            .build()
+            .map_err(|source| NodeError::io("starting", "worker threads", source))?;
+        let count = config.shards.unwrap_or_else(|| cpus.min(SHARDS_DEFAULT_MAX)).max(1);
+        let cache_bytes = config.cache_bytes.unwrap_or(FRAME_CACHE_BYTES_DEFAULT);
+        let cache = Arc::new(MemoryFrameCache::new(cache_bytes));
+        let node_name: Arc<str> = env::read_node_name()?.into();
+        let shared = Shared {
+            engine: config.engine,
+            workers: workers.handle().clone(),
+            boot_id: env::read_boot_id()?,
+            cache: Arc::clone(&cache) as _,
+            leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
+            node_name,
+        };
+        let shards = (0..count)
+            .map(|index| Shard::start(index, shared.clone()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let handle = NodeHandle {
+            shards: shards.iter().map(Shard::handle).collect(),
+            workers: workers.handle().clone(),
+            cache,
+            node_name: Arc::clone(&shared.node_name),
+            shared,
+        };
+        Ok(Self { shards, handle, workers })
+    }
+
+    /// Number of shards.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Runs `job` on the thread of shard `shard` (modulo their number) and returns what it returned. The job runs to
+    /// its end even if the returned future is dropped.
+    ///
+    /// # Errors
+    /// [`NodeError::ShuttingDown`] when the thread is gone.
+    pub async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        self.handle.run(shard, job).await
+    }
+
+    /// The way to its threads.
+    pub(crate) fn handle(&self) -> NodeHandle {
+        self.handle.clone()
     }
 
     /// Ends the node without waiting for background work that the store does not answer.

@@ -1,5 +1,7 @@
 //! A shard: one OS thread with a tokio `current_thread` runtime, on which volumes live with everything they own.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
@@ -9,12 +11,13 @@ use std::thread::JoinHandle;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
-use weir_device::{Env, LocalBoxFuture};
+use weir_device::{Env, LocalBoxFuture, VolumeId};
 use weir_disk::{Disks, EngineChoice};
 use weir_log::FrameCache;
 
 use crate::env;
 use crate::error::NodeError;
+use crate::host::Hosted;
 use crate::leases::Leases;
 
 /// What lives on a shard's thread besides volumes.
@@ -27,6 +30,8 @@ pub struct ShardContext {
     pub cache: Arc<dyn FrameCache>,
     /// How this node is called in messages to others.
     pub node_name: Arc<str>,
+    /// The volumes served on this thread.
+    pub(crate) hosted: RefCell<BTreeMap<VolumeId, Rc<Hosted>>>,
     /// The leases of this process, one per store.
     pub(crate) leases: Arc<Leases>,
 }
@@ -50,11 +55,27 @@ pub(crate) struct Shared {
 
 type Job = Box<dyn FnOnce(Rc<ShardContext>) -> LocalBoxFuture<'static, ()> + Send>;
 
-/// A running shard thread. Dropping it lets the thread end once nothing runs on it.
+enum Message {
+    Job(Job),
+    /// No more jobs: the thread ends after those that run.
+    End,
+}
+
+/// A running shard thread. Dropping it waits until nothing runs on it any more.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    jobs: Option<mpsc::UnboundedSender<Job>>,
+    handle: ShardHandle,
     thread: Option<JoinHandle<()>>,
+}
+
+/// The way to a shard, for as long as it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardHandle(mpsc::UnboundedSender<Message>);
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Message")
+    }
 }
 
 impl Shard {
@@ -67,12 +88,19 @@ impl Shard {
             .spawn(move || run(shared, receiver, &ready))
             .map_err(|source| NodeError::io("starting", "a shard thread", source))?;
         match started.recv() {
-            Ok(Ok(())) => Ok(Self { jobs: Some(jobs), thread: Some(thread) }),
+            Ok(Ok(())) => Ok(Self { handle: ShardHandle(jobs), thread: Some(thread) }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(NodeError::ShuttingDown),
         }
     }
 
+    /// The way to it.
+    pub(crate) fn handle(&self) -> ShardHandle {
+        self.handle.clone()
+    }
+}
+
+impl ShardHandle {
     /// Starts `job` on the shard's thread; what it returns comes through the channel. The job runs to its end even if
     /// the channel is dropped.
     pub(crate) fn submit<T, F, Work>(&self, job: F) -> Result<oneshot::Receiver<T>, NodeError>
@@ -88,16 +116,15 @@ impl Shard {
                 let _ = sender.send(job(context).await);
             })
         });
-        let jobs = self.jobs.as_ref().ok_or(NodeError::ShuttingDown)?;
-        jobs.send(boxed).map_err(|_| NodeError::ShuttingDown)?;
+        self.0.send(Message::Job(boxed)).map_err(|_| NodeError::ShuttingDown)?;
         Ok(receiver)
     }
 }
 
 impl Drop for Shard {
     fn drop(&mut self) {
-        // Without senders the thread ends after its last job.
-        self.jobs = None;
+        // The thread may have ended by itself.
+        let _ = self.handle.0.send(Message::End);
         if let Some(thread) = self.thread.take() {
             // A panic on the thread was reported where it happened.
             let _ = thread.join();
@@ -107,7 +134,7 @@ impl Drop for Shard {
 
 fn run(
     shared: Shared,
-    mut jobs: mpsc::UnboundedReceiver<Job>,
+    mut jobs: mpsc::UnboundedReceiver<Message>,
     ready: &std::sync::mpsc::Sender<Result<(), NodeError>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -126,6 +153,7 @@ fn run(
                 env: env::real(shared.workers, shared.boot_id),
                 cache: shared.cache,
                 node_name: shared.node_name,
+                hosted: RefCell::default(),
                 leases: shared.leases,
             }),
             Err(error) => {
@@ -139,10 +167,10 @@ fn run(
             tokio::select! {
                 biased;
                 job = jobs.recv() => match job {
-                    Some(job) => {
+                    Some(Message::Job(job)) => {
                         running.spawn_local(job(Rc::clone(&context)));
                     }
-                    None => break,
+                    Some(Message::End) | None => break,
                 },
                 Some(_) = running.join_next() => {}
             }

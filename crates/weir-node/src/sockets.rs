@@ -1,22 +1,36 @@
 //! Listening sockets: unix sockets that are replaced only when nobody listens on them, TCP on loopback.
 
 use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 
-use tokio::net::UnixListener;
+use weir_frontend::nbd::Listening;
 
 use crate::error::NodeError;
 
 /// Longest path of a unix socket in bytes: `sun_path` has 108 with the closing zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
+/// Only the owner sends verbs to a serving process.
+pub(crate) const API_MODE: Option<u32> = Some(0o600);
+
+/// As the process's mask leaves a new file: an operator sets the mask to let others connect.
+pub(crate) const NBD_MODE: Option<u32> = None;
+
 /// A listening unix socket. The file goes when this is dropped, unless somebody has replaced it.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     path: PathBuf,
     inode: (u64, u64),
+}
+
+impl BoundSocket {
+    /// Leaves the file where it is: another process goes on listening.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -33,25 +47,94 @@ impl Drop for BoundSocket {
     }
 }
 
-/// Listens on `path` with the permissions `mode`. An abandoned socket there is replaced; anything else is an error.
-pub(crate) fn bind_unix(path: &Path, mode: u32) -> Result<(UnixListener, BoundSocket), NodeError> {
+/// Listens on `path` with the permissions `mode`, if any are given. An abandoned socket there is replaced; anything
+/// else is an error.
+pub(crate) fn bind_unix(
+    path: &Path,
+    mode: Option<u32>,
+) -> Result<(UnixListener, BoundSocket), NodeError> {
     clear_place(path)?;
     let shown = path.display().to_string();
     let failed = |source| NodeError::io("listening on", shown.clone(), source);
     let listener = UnixListener::bind(path).map_err(failed)?;
     let bound = BoundSocket { path: path.to_owned(), inode: identity(path).map_err(failed)? };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+    if let Some(mode) = mode {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
+    }
     Ok((listener, bound))
+}
+
+/// Sockets that listened before this process began: systemd's, or those of the process that it replaces.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    unix: Vec<UnixListener>,
+    tcp: Vec<TcpListener>,
+}
+
+impl Inherited {
+    /// Takes them from `LISTEN_FDS`, if it is meant for this process. Call once, before threads are started: it takes
+    /// the variables out of the environment.
+    ///
+    /// # Errors
+    /// When one of them is no listening socket.
+    pub fn from_environment() -> Result<Self, NodeError> {
+        let mut listed = listenfd::ListenFd::from_env();
+        let mut inherited = Self::default();
+        for index in 0..listed.len() {
+            let failed =
+                |source| NodeError::io("taking", format!("socket {index} of LISTEN_FDS"), source);
+            if let Ok(Some(listener)) = listed.take_unix_listener(index) {
+                inherited.unix.push(listener);
+            } else if let Some(listener) = listed.take_tcp_listener(index).map_err(failed)? {
+                inherited.tcp.push(listener);
+            }
+        }
+        Ok(inherited)
+    }
+
+    /// Whether there are none (left).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.unix.is_empty() && self.tcp.is_empty()
+    }
+
+    /// The one that listens at `path`.
+    pub(crate) fn take_unix(&mut self, path: &Path) -> Option<UnixListener> {
+        let is_there = |listener: &UnixListener| {
+            listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
+        };
+        self.unix.iter().position(is_there).map(|index| self.unix.remove(index))
+    }
+
+    /// The one that listens at one of `addresses`.
+    pub(crate) fn take_tcp(&mut self, addresses: &[SocketAddr]) -> Option<TcpListener> {
+        let is_there = |listener: &TcpListener| {
+            listener.local_addr().is_ok_and(|address| addresses.contains(&address))
+        };
+        self.tcp.iter().position(is_there).map(|index| self.tcp.remove(index))
+    }
+
+    /// All that are left.
+    pub(crate) fn rest(self) -> Vec<Listening> {
+        let unix = self.unix.into_iter().map(Listening::Unix);
+        unix.chain(self.tcp.into_iter().map(Listening::Tcp)).collect()
+    }
+}
+
+/// Whether a path is short enough for a socket.
+pub(crate) fn check_length(path: &Path) -> Result<(), NodeError> {
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_BYTES_MAX {
+        let (path, limit) = (path.display().to_string(), SOCKET_PATH_BYTES_MAX);
+        return Err(NodeError::SocketPath { path, length, limit });
+    }
+    Ok(())
 }
 
 /// Makes sure that a socket can be made at `path`: removes an abandoned one, and refuses anything else.
 pub(crate) fn clear_place(path: &Path) -> Result<(), NodeError> {
+    check_length(path)?;
     let shown = &path.display().to_string();
-    let length = path.as_os_str().len();
-    if length > SOCKET_PATH_BYTES_MAX {
-        let (path, limit) = (shown.clone(), SOCKET_PATH_BYTES_MAX);
-        return Err(NodeError::SocketPath { path, length, limit });
-    }
     let in_use = |reason| NodeError::SocketInUse { path: shown.clone(), reason };
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
@@ -76,14 +159,35 @@ pub(crate) fn clear_place(path: &Path) -> Result<(), NodeError> {
     }
 }
 
-/// Refuses a TCP address that other machines reach, unless `insecure`.
-pub(crate) async fn check_tcp(address: &str, insecure: bool) -> Result<(), NodeError> {
+/// What a TCP address stands for.
+pub(crate) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, NodeError> {
     let failed = |source| NodeError::io("listening on", address, source);
-    let mut resolved = tokio::net::lookup_host(address).await.map_err(failed)?;
-    if !insecure && !resolved.all(|found| found.ip().is_loopback()) {
+    Ok(tokio::net::lookup_host(address).await.map_err(failed)?.collect())
+}
+
+/// [`resolve`] where nothing else is to be done meanwhile.
+pub(crate) fn resolve_now(address: &str) -> Result<Vec<SocketAddr>, NodeError> {
+    let failed = |source| NodeError::io("listening on", address, source);
+    Ok(address.to_socket_addrs().map_err(failed)?.collect())
+}
+
+/// Refuses a TCP address that other machines reach, unless `insecure`.
+pub(crate) fn check_loopback(
+    address: &str,
+    resolved: &[SocketAddr],
+    insecure: bool,
+) -> Result<(), NodeError> {
+    if !insecure && !resolved.iter().all(|found| found.ip().is_loopback()) {
         return Err(NodeError::NotLoopback { address: address.to_owned() });
     }
     Ok(())
+}
+
+/// What a TCP address for NBD stands for; one that other machines reach is refused, unless `insecure`.
+pub(crate) async fn check_tcp(address: &str, insecure: bool) -> Result<Vec<SocketAddr>, NodeError> {
+    let resolved = resolve(address).await?;
+    check_loopback(address, &resolved, insecure)?;
+    Ok(resolved)
 }
 
 #[cfg(test)]
@@ -95,9 +199,9 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("s");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let (listener, bound) = bind_unix(&path, 0o600).unwrap();
+        let (listener, bound) = bind_unix(&path, Some(0o600)).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let error = bind_unix(&path, 0o600).unwrap_err();
+        let error = bind_unix(&path, Some(0o600)).unwrap_err();
         assert!(error.to_string().contains("another process listens"), "{error}");
         drop((listener, bound));
         assert!(!path.exists());
@@ -107,7 +211,7 @@ mod tests {
     async fn a_socket_that_was_replaced_is_left_alone() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("s");
-        let (listener, bound) = bind_unix(&path, 0o600).unwrap();
+        let (listener, bound) = bind_unix(&path, Some(0o600)).unwrap();
         std::fs::rename(&path, base.path().join("old")).unwrap();
         std::fs::write(&path, "somebody else's").unwrap();
         drop((listener, bound));
@@ -119,10 +223,10 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("file");
         std::fs::write(&path, "x").unwrap();
-        assert!(matches!(bind_unix(&path, 0o600), Err(NodeError::SocketInUse { .. })));
+        assert!(matches!(bind_unix(&path, Some(0o600)), Err(NodeError::SocketInUse { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), b"x");
         let long = base.path().join("x".repeat(108));
-        assert!(matches!(bind_unix(&long, 0o600), Err(NodeError::SocketPath { .. })));
+        assert!(matches!(bind_unix(&long, Some(0o600)), Err(NodeError::SocketPath { .. })));
     }
 
     #[tokio::test]

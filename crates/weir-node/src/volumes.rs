@@ -3,21 +3,29 @@
 //! A verb that changes an open volume goes through the process that holds it; every other one works on the store alone.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use serde::Serialize;
-use weir_device::{Device, IoHeader, Operation, VolumeId};
+use weir_device::VolumeId;
 use weir_disk::{Directory, DiskError, LockGuard};
-use weir_log::catalog::{self, DeleteConsent, VolumeDetails, VolumeName, VolumeSummary};
+use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
 use weir_log::{
     JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, Takeover, VolumeOptions,
 };
 use weir_store::{Access, Store, StoreOptions};
 
-use crate::control::{Client, FlushScope, ProcessId, Status};
+use crate::api::client::Client;
+use crate::api::progress::Reporter;
+use crate::api::types::{
+    CheckReport, FlushVolume, Listed, NodeStatus, ResizeVolume, ServedVolume, Shown,
+};
 use crate::data_directory::DataDirectory;
-use crate::error::NodeError;
+use crate::error::{NodeError, ProcessId};
+use crate::host::Hosted;
 use crate::node::Node;
 use crate::shard::ShardContext;
+
+/// How often a flush looks at what is still to go.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Where volumes live: their objects in a store, their journals in a data directory.
 #[derive(Clone, Debug)]
@@ -41,28 +49,41 @@ pub struct Consent {
     pub discard_journal: bool,
 }
 
-/// A volume in a listing.
-#[derive(Clone, Debug, Serialize)]
-pub struct Listed {
-    /// What the store knows.
-    #[serde(flatten)]
-    pub summary: VolumeSummary,
-    /// The process on this machine that serves it, from this data directory.
-    pub process: Option<ProcessId>,
-    /// Where it serves it.
-    pub uri: Option<String>,
+/// What acknowledged writes are to survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushScope {
+    /// Power loss.
+    LocalDisk,
+    /// The loss of the local disk.
+    Store,
 }
 
-/// A volume with everything that is known of it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Shown {
-    /// What the store knows.
-    #[serde(flatten)]
-    pub details: VolumeDetails,
-    /// The process on this machine that serves it, from this data directory.
-    pub process: Option<ProcessId>,
-    /// What that process says.
-    pub serving: Option<Status>,
+/// A process that serves volumes from this data directory.
+#[derive(Debug)]
+pub struct Process {
+    /// Its id.
+    pub id: ProcessId,
+    /// What it says of itself, or why it does not.
+    pub status: Result<NodeStatus, NodeError>,
+    /// The one volume it serves, if its socket says so.
+    volume: Option<VolumeId>,
+    client: Client,
+}
+
+impl Process {
+    fn volume(&self, id: VolumeId) -> Option<&ServedVolume> {
+        let volumes = self.status.as_ref().ok().map(|status| &status.volumes);
+        volumes?.iter().find(|volume| volume.id == id.to_string())
+    }
+
+    /// A process that does not answer holds what its socket is named after.
+    fn holds(&self, id: VolumeId) -> bool {
+        self.volume(id).is_some() || (self.status.is_err() && self.volume == Some(id))
+    }
+
+    fn number(&self) -> Option<u32> {
+        self.id.0.and_then(|id| u32::try_from(id).ok())
+    }
 }
 
 impl Home {
@@ -86,25 +107,31 @@ impl Home {
         Ok(store)
     }
 
+    /// The processes that serve volumes from this data directory.
+    pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
+        let mut asked = Vec::new();
+        for (path, volume) in self.data.api_sockets()? {
+            asked.push(async move {
+                let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
+                let status = client.status().await;
+                Ok::<_, NodeError>(Some(Process { id: client.process(), status, volume, client }))
+            });
+        }
+        let answers = futures_util::future::join_all(asked).await;
+        answers.into_iter().filter_map(Result::transpose).collect()
+    }
+
     /// The process that serves volume `id` from this data directory, if one does.
-    pub(crate) async fn holder(
-        &self,
-        name: &str,
-        id: VolumeId,
-    ) -> Result<Option<Client>, NodeError> {
-        Client::connect(&self.data.control_socket(id), name).await
+    async fn holder(&self, id: VolumeId) -> Result<Option<Process>, NodeError> {
+        Ok(self.processes().await?.into_iter().find(|process| process.holds(id)))
     }
 
     /// Fails if a process serves the volume, with its id and where it serves.
-    pub(crate) async fn refuse_if_served(&self, name: &str, id: VolumeId) -> Result<(), NodeError> {
-        let Some(client) = self.holder(name, id).await? else { return Ok(()) };
-        let process = client.process();
-        let place = match client.status().await {
-            Ok(status) => format!(" at {}", status.uri),
-            // Stopped or hung; its id is known all the same.
-            Err(_) => String::new(),
-        };
-        Err(NodeError::Served { name: name.to_owned(), process, place })
+    async fn refuse_if_served(&self, name: &VolumeName, id: VolumeId) -> Result<(), NodeError> {
+        let Some(process) = self.holder(id).await? else { return Ok(()) };
+        let place =
+            process.volume(id).map_or(String::new(), |volume| format!(" at {}", volume.uri));
+        Err(NodeError::Served { name: name.to_string(), process: process.id, place })
     }
 
     /// Opens a volume for writing and recovers what its last opening left.
@@ -130,7 +157,17 @@ impl Home {
             take_over: consent.take_over,
             discard_journal: consent.discard_journal,
         };
-        LogVolume::open(args).await.map_err(|error| locked(error.into(), name))
+        match LogVolume::open(args).await {
+            Ok(opened) => Ok(opened),
+            Err(error) => {
+                let error = locked(error.into(), name);
+                if matches!(error, NodeError::Served { .. }) {
+                    // Whoever holds the lock may say where it serves.
+                    self.refuse_if_served(name, id).await?;
+                }
+                Err(error)
+            }
+        }
     }
 }
 
@@ -152,6 +189,113 @@ async fn lock(directory: &Directory, name: &VolumeName) -> Result<LockGuard, Nod
     directory.lock(LOCK_FILE).await.map_err(|error| locked(error.into(), name))
 }
 
+/// Creates a volume.
+pub(crate) async fn create(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+    size: u64,
+    takeover: Takeover,
+) -> Result<Shown, NodeError> {
+    home.data.prepare()?;
+    let store = home.open_store(context, Access::Write).await?;
+    catalog::create_as(&store, &context.env, name, size, takeover).await?;
+    Ok(Shown::new(catalog::show(&store, &context.env, name).await?, None))
+}
+
+/// Lists the volumes of the store.
+pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<Listed>, NodeError> {
+    let store = home.open_store(context, Access::Read).await?;
+    let summaries = catalog::list(&store, &context.env).await?;
+    let processes = home.processes().await?;
+    let mut volumes = Vec::new();
+    for summary in summaries {
+        let id = volume_id(&summary)?;
+        let process = processes.iter().find(|process| process.holds(id));
+        let uri = process.and_then(|process| process.volume(id)).map(|volume| volume.uri.clone());
+        volumes.push(Listed::new(summary, process.and_then(Process::number), uri));
+    }
+    Ok(volumes)
+}
+
+/// Shows a volume.
+pub(crate) async fn show(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+) -> Result<Shown, NodeError> {
+    let store = home.open_store(context, Access::Read).await?;
+    let details = catalog::show(&store, &context.env, name).await?;
+    let id = volume_id(&details.summary)?;
+    let holder = home.holder(id).await?;
+    let process = holder.as_ref().and_then(Process::number);
+    let serving = holder.as_ref().and_then(|process| process.volume(id)).cloned();
+    let mut shown = Shown::new(details, process.zip(serving));
+    // One that does not answer is named all the same.
+    shown.process = process;
+    Ok(shown)
+}
+
+/// Deletes a volume that nobody has open.
+pub(crate) async fn delete(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+    take_over: bool,
+    on_progress: impl FnMut(u64, u64),
+) -> Result<(), NodeError> {
+    let store = home.open_store(context, Access::Write).await?;
+    let details = catalog::show(&store, &context.env, name).await?;
+    let id = volume_id(&details.summary)?;
+    home.refuse_if_served(name, id).await?;
+    let directory = context.disks.directory(home.data.volume(id))?;
+    let _lock = lock(&directory, name).await?;
+    // A node that ended without closing holds the volume only by name if this is its own directory.
+    let files = directory.list().await?;
+    let ours = details.summary.holder.as_deref() == Some(&*context.node_name)
+        && files.iter().any(|file| file == JOURNAL_FILE);
+    let consent = match (ours, take_over) {
+        (true, _) => DeleteConsent::Ours,
+        (false, true) => DeleteConsent::TakeOver,
+        (false, false) => DeleteConsent::None,
+    };
+    catalog::delete(&store, &context.env, name, consent, on_progress).await?;
+    for file in files.iter().filter(|file| *file != LOCK_FILE) {
+        directory.remove(file).await?;
+    }
+    remove_directory(&home.data.volume(id))
+}
+
+/// Checks a volume.
+pub(crate) async fn check(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+    on_progress: impl FnMut(u64, u64),
+) -> Result<weir_log::CheckReport, NodeError> {
+    let store = home.open_store(context, Access::Read).await?;
+    let id = catalog::find(&store, &context.env, name).await?;
+    Ok(weir_log::check(&store, &context.env, id, on_progress).await?)
+}
+
+/// Flushes a volume on its own thread; `reporter` hears of the bytes still to go.
+pub(crate) async fn flush_reporting(
+    hosted: &Hosted,
+    remote: bool,
+    reporter: &Reporter,
+) -> Result<(), NodeError> {
+    let mut flush = std::pin::pin!(hosted.flush(remote));
+    loop {
+        let to_go = hosted.log().map_or(0, |volume| volume.status().unsent_bytes);
+        reporter.send_replace((0, to_go));
+        tokio::select! {
+            biased;
+            flushed = &mut flush => return flushed,
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+    }
+}
+
 impl Node {
     /// Creates a volume.
     ///
@@ -163,13 +307,11 @@ impl Node {
         name: VolumeName,
         size: u64,
         takeover: Takeover,
-    ) -> Result<VolumeDetails, NodeError> {
-        self.run(0, move |context| async move {
-            home.data.prepare()?;
-            let store = home.open_store(&context, Access::Write).await?;
-            catalog::create_as(&store, &context.env, &name, size, takeover).await?;
-            Ok(catalog::show(&store, &context.env, &name).await?)
-        })
+    ) -> Result<Shown, NodeError> {
+        self.run(
+            0,
+            move |context| async move { create(&context, &home, &name, size, takeover).await },
+        )
         .await?
     }
 
@@ -186,7 +328,7 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
-            home.refuse_if_served(name.as_str(), id).await?;
+            home.refuse_if_served(&name, id).await?;
             Ok(catalog::set_takeover(&store, &context.env, &name, takeover).await?)
         })
         .await?
@@ -197,17 +339,7 @@ impl Node {
     /// # Errors
     /// What the store says.
     pub async fn list_volumes(&self, home: Home) -> Result<Vec<Listed>, NodeError> {
-        self.run(0, move |context| async move {
-            let store = home.open_store(&context, Access::Read).await?;
-            let mut volumes = Vec::new();
-            for summary in catalog::list(&store, &context.env).await? {
-                let serving = serving(&home, &summary).await?;
-                let (process, status) = serving.map_or((None, None), |(p, s)| (Some(p), s));
-                volumes.push(Listed { summary, process, uri: status.map(|s| s.uri) });
-            }
-            Ok(volumes)
-        })
-        .await?
+        self.run(0, move |context| async move { list(&context, &home).await }).await?
     }
 
     /// Shows a volume.
@@ -215,14 +347,15 @@ impl Node {
     /// # Errors
     /// When there is none of that name, or what the store says.
     pub async fn show_volume(&self, home: Home, name: VolumeName) -> Result<Shown, NodeError> {
-        self.run(0, move |context| async move {
-            let store = home.open_store(&context, Access::Read).await?;
-            let details = catalog::show(&store, &context.env, &name).await?;
-            let serving = serving(&home, &details.summary).await?;
-            let (process, serving) = serving.map_or((None, None), |(p, s)| (Some(p), s));
-            Ok(Shown { details, process, serving })
-        })
-        .await?
+        self.run(0, move |context| async move { show(&context, &home, &name).await }).await?
+    }
+
+    /// The processes that serve volumes from this data directory.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub async fn processes(&self, home: Home) -> Result<Vec<Process>, NodeError> {
+        self.run(0, move |_| async move { home.processes().await }).await?
     }
 
     /// Deletes a volume that nobody has open. `on_progress` hears of objects gone and objects in all.
@@ -237,26 +370,7 @@ impl Node {
         on_progress: impl FnMut(u64, u64) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.run(0, move |context| async move {
-            let store = home.open_store(&context, Access::Write).await?;
-            let details = catalog::show(&store, &context.env, &name).await?;
-            let id = volume_id(&details.summary)?;
-            home.refuse_if_served(name.as_str(), id).await?;
-            let directory = context.disks.directory(home.data.volume(id))?;
-            let _lock = lock(&directory, &name).await?;
-            // A node that ended without closing holds the volume only by name if this is its own directory.
-            let files = directory.list().await?;
-            let ours = details.summary.holder.as_deref() == Some(&*context.node_name)
-                && files.iter().any(|file| file == JOURNAL_FILE);
-            let consent = match (ours, take_over) {
-                (true, _) => DeleteConsent::Ours,
-                (false, true) => DeleteConsent::TakeOver,
-                (false, false) => DeleteConsent::None,
-            };
-            catalog::delete(&store, &context.env, &name, consent, on_progress).await?;
-            for file in files.iter().filter(|file| *file != LOCK_FILE) {
-                directory.remove(file).await?;
-            }
-            remove_directory(&home.data.volume(id))
+            delete(&context, &home, &name, take_over, on_progress).await
         })
         .await?
     }
@@ -272,43 +386,91 @@ impl Node {
         name: VolumeName,
         scope: FlushScope,
         wait: bool,
-        on_progress: impl FnMut(u64) + Send + 'static,
+        mut on_progress: impl FnMut(u64) + Send + 'static,
+    ) -> Result<(), NodeError> {
+        let remote = scope == FlushScope::Store;
+        self.run(0, move |context| async move {
+            let store = home.open_store(&context, Access::Write).await?;
+            let id = catalog::find(&store, &context.env, &name).await?;
+            if let Some(mut process) = home.holder(id).await? {
+                let path = format!("/v1/volumes/{name}/flush");
+                let body = FlushVolume { remote, wait };
+                let on_progress = |_, to_go| on_progress(to_go);
+                return process.client.work(&path, &body, on_progress).await.map(drop);
+            }
+            // Opening and closing a volume leaves everything in the store.
+            with_open(&context, &home, store, id, &name, |volume| async move {
+                if remote {
+                    volume.flush_remote().await?;
+                }
+                Ok(())
+            })
+            .await
+        })
+        .await?
+    }
+
+    /// Grows a volume: through the process that serves it, otherwise by opening it and closing it again.
+    ///
+    /// # Errors
+    /// When there is none of that name, it would shrink, or why it could not be opened.
+    pub async fn resize_volume(
+        &self,
+        home: Home,
+        name: VolumeName,
+        size: u64,
     ) -> Result<(), NodeError> {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
-            if let Some(client) = home.holder(name.as_str(), id).await? {
-                return client.flush(scope, wait, on_progress).await;
+            if let Some(mut process) = home.holder(id).await? {
+                let path = format!("/v1/volumes/{name}/resize");
+                let body = ResizeVolume { size_bytes: size };
+                return process.client.work(&path, &body, |_, _| {}).await.map(drop);
             }
-            let options = VolumeOptions::default();
-            let (volume, _report) =
-                home.open_volume(&context, store, id, &name, options, Consent::default()).await?;
-            let flushed = flush(&volume, scope).await;
-            volume.close().await?;
-            flushed
+            with_open(&context, &home, store, id, &name, move |volume| async move {
+                Ok(volume.resize(size).await?)
+            })
+            .await
         })
         .await?
     }
-}
 
-/// Makes what a volume has acknowledged survive.
-pub(crate) async fn flush(volume: &LogVolume, scope: FlushScope) -> Result<(), NodeError> {
-    match scope {
-        FlushScope::LocalDisk => volume.flush(IoHeader::internal(Operation::Flush, 0, 0)).await?,
-        FlushScope::Store => volume.flush_remote().await?,
+    /// Reads everything a volume has in the store. `on_progress` hears of objects read and objects in all.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the store does not answer. Damage is no error, but in the report.
+    pub async fn check_volume(
+        &self,
+        home: Home,
+        name: VolumeName,
+        on_progress: impl FnMut(u64, u64) + Send + 'static,
+    ) -> Result<CheckReport, NodeError> {
+        let checked = self
+            .run(0, move |context| async move { check(&context, &home, &name, on_progress).await });
+        Ok(checked.await??.into())
     }
-    Ok(())
 }
 
-/// The process that serves a volume, and what it says if it answers.
-async fn serving(
+/// Opens a volume for one piece of work, and closes it again.
+async fn with_open<Work>(
+    context: &ShardContext,
     home: &Home,
-    summary: &VolumeSummary,
-) -> Result<Option<(ProcessId, Option<Status>)>, NodeError> {
-    let id = volume_id(summary)?;
-    let Some(client) = home.holder(summary.name.as_str(), id).await? else { return Ok(None) };
-    let process = client.process();
-    Ok(Some((process, client.status().await.ok())))
+    store: Store,
+    id: VolumeId,
+    name: &VolumeName,
+    work: impl FnOnce(Rc<LogVolume>) -> Work,
+) -> Result<(), NodeError>
+where
+    Work: Future<Output = Result<(), NodeError>>,
+{
+    home.data.prepare()?;
+    let (options, consent) = (VolumeOptions::default(), Consent::default());
+    let opened = home.open_volume(context, store, id, name, options, consent).await?;
+    let (volume, _report) = opened;
+    let worked = work(Rc::clone(&volume)).await;
+    volume.close().await?;
+    worked
 }
 
 fn volume_id(summary: &VolumeSummary) -> Result<VolumeId, NodeError> {

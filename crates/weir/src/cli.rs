@@ -2,14 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use weir_log::Takeover;
 use weir_log::catalog::VolumeName;
-use weir_log::{Compression, Takeover, VolumeOptions};
-use weir_node::{EngineChoice, LeaseSettings, NodeConfig};
-
-use crate::size::Size;
+use weir_node::EngineChoice;
+use weir_node::config::{CompressionKind, VolumeSettings, check_lease_seconds, check_seconds};
+use weir_node::size::Size;
 
 /// Virtual disks on a local SSD over shared object storage.
 #[derive(Debug, Parser)]
@@ -35,46 +34,32 @@ pub(crate) struct Global {
     /// $XDG_DATA_HOME/weir]
     #[arg(long, value_name = "DIR", env = "WEIR_DATA_DIR", global = true, hide_env_values = true)]
     pub(crate) data_dir: Option<PathBuf>,
+    /// File with settings; flags and variables go before it
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true, hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
     /// Where volumes are stored: file:///directory or s3://bucket/prefix [default: store/ in the data directory]
     #[arg(long, value_name = "URL", env = "WEIR_STORE", global = true, hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// Use a store that does not keep two writers apart; never more than one process may write to it
     #[arg(long, env = "WEIR_SINGLE_WRITER", global = true, hide_env_values = true)]
     pub(crate) single_writer: bool,
-    /// Form of log lines on standard error
-    #[arg(
-        long,
-        value_name = "FORM",
-        env = "WEIR_LOG_FORMAT",
-        global = true,
-        default_value = "text"
-    )]
-    pub(crate) log_format: LogFormat,
+    /// Form of log lines on standard error [default: text]
+    #[arg(long, value_name = "FORM", env = "WEIR_LOG_FORMAT", global = true)]
+    pub(crate) log_format: Option<LogFormat>,
     /// How local files are reached
     #[arg(long, value_name = "ENGINE", env = "WEIR_DISK_ENGINE", global = true, hide = true)]
     #[arg(default_value = "auto")]
     pub(crate) disk_engine: DiskEngine,
     /// Length of this node's lease in seconds: how long other nodes wait before they take a volume over that it did
-    /// not close
+    /// not close [default: 60]
     #[arg(long, value_name = "SECONDS", env = "WEIR_LEASE", global = true, hide_env_values = true)]
-    #[arg(default_value_t = 60.0, value_parser = lease_seconds, hide_short_help = true)]
-    pub(crate) lease: f64,
-}
-
-impl Global {
-    /// The threads of a command that works on one volume.
-    pub(crate) fn node_config(&self) -> NodeConfig {
-        NodeConfig {
-            shards: Some(1),
-            engine: self.disk_engine.into(),
-            lease: LeaseSettings::of_length(Duration::from_secs_f64(self.lease)),
-        }
-    }
+    #[arg(value_parser = lease_seconds, hide_short_help = true)]
+    pub(crate) lease: Option<f64>,
 }
 
 fn lease_seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|n| (1.0..=3600.0).contains(n));
-    number.ok_or_else(|| format!("{text:?} is no number of seconds from 1 to 3600"))
+    let no_number = || format!("{text:?} is no number of seconds from 1 to 3600");
+    check_lease_seconds(text.parse().map_err(|_| no_number())?).map_err(|_| no_number())
 }
 
 /// What happens when the lease of a volume's holder runs out.
@@ -130,7 +115,19 @@ impl From<DiskEngine> for EngineChoice {
 pub(crate) enum Command {
     /// Serve a volume over NBD until interrupted, or while COMMAND runs
     Up(Box<Up>),
-    /// Create, list, show, delete and flush volumes
+    /// Serve many volumes over NBD, as a service
+    Serve(Box<Serve>),
+    /// Show what is served here, what is wrong, and what would be lost if the host died now
+    Status {
+        /// Show it again every so many seconds, until interrupted
+        #[arg(long, value_name = "SECONDS", env = "WEIR_WATCH", hide_env_values = true)]
+        #[arg(value_parser = seconds, num_args = 0..=1, default_missing_value = "2")]
+        watch: Option<f64>,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Create, list, show, resize, flush, check and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Look at stores
@@ -190,30 +187,96 @@ pub(crate) struct Up {
     pub(crate) command: Vec<OsString>,
 }
 
+/// `weir serve`.
+#[derive(Args, Debug)]
+pub(crate) struct Serve {
+    /// Say whether the settings are right, and serve nothing
+    #[arg(long, env = "WEIR_CHECK", hide_env_values = true)]
+    pub(crate) check: bool,
+    /// Serve this volume; NAME:SIZE creates it where it is missing. May be given again, and with commas; takes
+    /// the place of those in the file [default: all volumes of the store]
+    #[arg(long, value_name = "NAME[:SIZE]", env = "WEIR_VOLUME", value_delimiter = ',')]
+    #[arg(hide_env_values = true, value_parser = sized_name)]
+    pub(crate) volume: Vec<(VolumeName, Option<Size>)>,
+    /// Unix socket to serve on [default: nbd.sock in the data directory]
+    #[arg(long, value_name = "PATH", env = "WEIR_NBD_SOCKET", hide_env_values = true)]
+    pub(crate) nbd_socket: Option<PathBuf>,
+    /// TCP address to serve on, as 127.0.0.1:10809
+    #[arg(long, value_name = "ADDR", env = "WEIR_NBD_LISTEN", hide_env_values = true)]
+    pub(crate) nbd_listen: Option<String>,
+    /// TCP address of the API, as 127.0.0.1:10808; it needs --api-token-file
+    #[arg(long, value_name = "ADDR", env = "WEIR_API_LISTEN", hide_env_values = true)]
+    pub(crate) api_listen: Option<String>,
+    /// File with the token that callers of the API over TCP must send
+    #[arg(long, value_name = "FILE", env = "WEIR_API_TOKEN_FILE", hide_env_values = true)]
+    pub(crate) api_token_file: Option<PathBuf>,
+    /// Let --nbd-listen and --api-listen take addresses that other machines reach, without encryption
+    #[arg(long, env = "WEIR_INSECURE", hide_env_values = true)]
+    pub(crate) insecure: bool,
+    /// Refuse writes, on all volumes
+    #[arg(long, env = "WEIR_READ_ONLY", hide_env_values = true)]
+    pub(crate) read_only: bool,
+    /// Threads that volumes live on [default: the number of CPUs, 4 at most]
+    #[arg(long, value_name = "COUNT", env = "WEIR_SHARDS", hide_env_values = true)]
+    #[arg(value_parser = shards)]
+    pub(crate) shards: Option<usize>,
+    /// Open volumes whose journal is damaged or whose objects are missing, without what is lost
+    #[arg(long, env = "WEIR_ACCEPT_LOSS", hide_env_values = true)]
+    pub(crate) accept_loss: bool,
+    /// Take volumes from a node that did not close them, with what the store holds
+    #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
+    pub(crate) take_over: bool,
+    /// Give up writes in local journals that volumes have gone on without
+    #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
+    pub(crate) discard_journal: bool,
+    /// How bytes are kept
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
+}
+
+fn sized_name(text: &str) -> Result<(VolumeName, Option<Size>), String> {
+    match text.split_once(':') {
+        Some((name, size)) => Ok((volume_name(name)?, Some(size.parse()?))),
+        None => Ok((volume_name(text)?, None)),
+    }
+}
+
+fn shards(text: &str) -> Result<usize, String> {
+    let count = text.parse::<usize>().ok().filter(|count| (1..=256).contains(count));
+    count.ok_or_else(|| format!("{text:?} is no number from 1 to 256"))
+}
+
 /// Settings of the log volume. None of them changes what is promised.
 #[derive(Args, Debug)]
 pub(crate) struct Tuning {
-    /// Largest local journal; it grows by 64 MiB as it is needed
-    #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", default_value = "1G")]
-    #[arg(hide_env_values = true)]
-    journal: Size,
-    /// Bytes that make an object
-    #[arg(long, value_name = "SIZE", env = "WEIR_BATCH", default_value = "8M")]
-    #[arg(hide_env_values = true)]
-    batch: Size,
-    /// Longest time in seconds that a write waits for its object
-    #[arg(long, value_name = "SECONDS", env = "WEIR_BATCH_AGE", default_value_t = 5.0)]
+    /// Largest local journal; it grows by 64 MiB as it is needed [default: 1G]
+    #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", hide_env_values = true)]
+    journal: Option<Size>,
+    /// Bytes that make an object [default: 8M]
+    #[arg(long, value_name = "SIZE", env = "WEIR_BATCH", hide_env_values = true)]
+    batch: Option<Size>,
+    /// Longest time in seconds that a write waits for its object [default: 5]
+    #[arg(long, value_name = "SECONDS", env = "WEIR_BATCH_AGE")]
     #[arg(hide_env_values = true, value_parser = seconds)]
-    batch_age: f64,
-    /// How objects are compressed, where it helps
-    #[arg(long, value_name = "KIND", env = "WEIR_COMPRESSION", default_value = "lz4")]
-    #[arg(hide_env_values = true)]
-    compression: CompressionKind,
+    batch_age: Option<f64>,
+    /// How objects are compressed, where it helps [default: lz4]
+    #[arg(long, value_name = "KIND", env = "WEIR_COMPRESSION", hide_env_values = true)]
+    compression: Option<Compression>,
+    /// Memory for buffers; the maps of volumes come on top of it [default: 512M]
+    #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY", hide_env_values = true)]
+    pub(crate) memory: Option<Size>,
+    /// Bytes per second uploaded to the store at most [default: no limit]
+    #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
+    pub(crate) upload_bandwidth: Option<Size>,
+    /// Upload requests per second to the store at most [default: no limit]
+    #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) upload_requests: Option<u64>,
 }
 
 /// How objects are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum CompressionKind {
+enum Compression {
     /// Fast.
     Lz4,
     /// Smaller.
@@ -223,26 +286,24 @@ enum CompressionKind {
 }
 
 impl Tuning {
-    /// The settings as the volume takes them.
-    pub(crate) fn volume_options(&self) -> VolumeOptions {
-        let mut options = VolumeOptions::default();
-        let segments = self.journal.0.div_ceil(options.journal.segment_bytes);
-        options.journal.segments_max = u32::try_from(segments).unwrap_or(u32::MAX);
-        options.batch.bytes = self.batch.0;
-        options.batch.age = Duration::from_secs_f64(self.batch_age);
-        options.batch.age_small = options.batch.age_small.max(options.batch.age);
-        options.compression = match self.compression {
-            CompressionKind::Lz4 => Compression::Lz4,
-            CompressionKind::Zstd => Compression::Zstd,
-            CompressionKind::None => Compression::None,
-        };
-        options
+    /// What the flags say of a volume.
+    pub(crate) fn settings(&self) -> VolumeSettings {
+        VolumeSettings {
+            journal: self.journal,
+            batch: self.batch,
+            batch_age: self.batch_age,
+            compression: self.compression.map(|kind| match kind {
+                Compression::Lz4 => CompressionKind::Lz4,
+                Compression::Zstd => CompressionKind::Zstd,
+                Compression::None => CompressionKind::None,
+            }),
+        }
     }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|n| (0.01..=86_400.0).contains(n));
-    number.ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 86400"))
+    let no_number = || format!("{text:?} is no number of seconds from 0.01 to 86400");
+    check_seconds(text.parse().map_err(|_| no_number())?).map_err(|_| no_number())
 }
 
 fn volume_name(text: &str) -> Result<VolumeName, String> {
@@ -312,6 +373,23 @@ pub(crate) enum VolumeCommand {
         /// Do not ask
         #[arg(long, env = "WEIR_YES", hide_env_values = true)]
         yes: bool,
+    },
+    /// Grow a volume, without interrupting its clients
+    Resize {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// The new size: bytes, or 20G
+        size: Size,
+    },
+    /// Read everything a volume has in the store, and report what is damaged or missing
+    Check {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
     },
     /// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
     Flush {

@@ -11,10 +11,14 @@ mod failure;
 mod logging;
 mod manual;
 mod output;
-mod place;
-mod size;
+mod serve;
+mod settings;
+mod signals;
+mod status;
 mod store;
+mod systemd;
 mod up;
+mod upgrade;
 mod volume;
 
 use std::process::ExitCode;
@@ -25,13 +29,16 @@ use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
-    logging::start(cli.global.log_format)?;
+    let file = settings::file(&cli.global)?;
+    logging::start(settings::log_format(&cli.global, &file))?;
     match cli.command {
         Command::Completion { shell } => manual::completion(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { dir } => manual::pages(dir.as_deref()).map(|()| ExitCode::SUCCESS),
-        Command::Store(verb) => store::run(&cli.global, verb),
-        Command::Up(up) => up::run(&cli.global, *up),
-        Command::Volume(verb) => volume::run(&cli.global, verb).map(|()| ExitCode::SUCCESS),
+        Command::Up(up) => up::run(&cli.global, &file, *up),
+        Command::Serve(serve) => serve::run(&cli.global, &file, &serve),
+        Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),
+        Command::Store(verb) => store::run(&cli.global, &file, verb),
+        Command::Volume(verb) => volume::run(&cli.global, &file, verb),
     }
 }
 

@@ -2,27 +2,28 @@
 
 use std::process::ExitCode;
 
+use weir_node::config::Config;
 use weir_store::{ProbeReport, Store, Verdict};
 
 use crate::cli::{Global, OutputForm, StoreCommand};
 use crate::failure::Failure;
 use crate::output;
-use crate::place;
+use crate::settings;
 
 /// Runs the verb.
-pub(crate) fn run(global: &Global, verb: StoreCommand) -> Result<ExitCode, Failure> {
+pub(crate) fn run(global: &Global, file: &Config, verb: StoreCommand) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
     match verb {
         StoreCommand::Probe { url, output } => {
-            let store = Store::open_with(&url, &place::store_options(global)?)?;
+            let store = Store::open_with(&url, &settings::store_options(global, file)?)?;
             let report = runtime.block_on(probe(&store))?;
             print(&report, output.output)?;
             let usable = match report.verdict {
                 Verdict::Usable => true,
-                Verdict::SingleWriter => global.single_writer,
+                Verdict::SingleWriter => settings::store_options(global, file)?.single_writer,
                 Verdict::Unusable => false,
             };
             Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -4,94 +4,37 @@ use std::ffi::OsString;
 use std::process::{ExitCode, ExitStatus};
 
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_node::{Consent, NbdAddress, Node, ServeOptions, Served, Stopped};
+use tokio::signal::unix::SignalKind;
+use weir_node::config::Config;
+use weir_node::size::human;
+use weir_node::{Closing, Node, ServedInfo, Service, ServiceOptions, Stopped};
 
-use crate::cli::{EndpointKind, Global, Up};
+use crate::cli::{Global, Up};
 use crate::failure::Failure;
-use crate::place;
-use crate::size::{Size, human};
+use crate::settings;
+use crate::signals::{SIGNAL_BASE, Signals, quit};
 
 /// Exit codes of shells: the command was not found, or could not be started.
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
-/// A process that a signal ended is reported as this plus the signal's number.
-const SIGNAL_BASE: i32 = 128;
 
 /// Runs the verb to its end.
-pub(crate) fn run(global: &Global, up: Up) -> Result<ExitCode, Failure> {
-    let home = place::home(global)?;
+pub(crate) fn run(global: &Global, file: &Config, mut up: Up) -> Result<ExitCode, Failure> {
+    let command = std::mem::take(&mut up.command);
+    let (config, options) = settings::up(global, file, up)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(global.node_config())?;
-    let nbd = match (up.nbd_socket, up.nbd_listen) {
-        (Some(path), _) => NbdAddress::Unix(path),
-        (None, Some(address)) => NbdAddress::Tcp { address, insecure: up.insecure },
-        (None, None) => NbdAddress::Default,
-    };
-    let options = ServeOptions {
-        home,
-        name: up.name,
-        size: up.size.map(|Size(bytes)| bytes),
-        nbd,
-        read_only: up.read_only,
-        consent: Consent {
-            accept_loss: up.accept_loss,
-            take_over: up.take_over,
-            discard_journal: up.discard_journal,
-        },
-        options: up.tuning.volume_options(),
-        endpoint: match up.endpoint {
-            EndpointKind::Log => weir_node::EndpointKind::Log,
-            EndpointKind::Memory => weir_node::EndpointKind::Memory,
-        },
-    };
-    let code = runtime.block_on(serve(&node, options, &up.command));
+    let node = Node::start(config)?;
+    let code = runtime.block_on(serve(&node, options, &command));
     node.shut_down();
     code
 }
 
-/// The signals that ask for an end.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn listen() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::new(format!("listening for signals: {error}")))
-        };
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
-    }
-
-    /// The next one's number.
-    async fn next(&mut self) -> i32 {
-        tokio::select! {
-            biased;
-            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
-            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
-            _ = self.hang_up.recv() => SignalKind::hangup().as_raw_value(),
-        }
-    }
-}
-
-/// Ends the process at once. What was acknowledged is in the journal.
-fn quit(signal: i32) -> ! {
-    eprintln!("stopped at once; the next start recovers what was acknowledged");
-    std::process::exit(SIGNAL_BASE + signal)
-}
-
 async fn serve(
     node: &Node,
-    options: ServeOptions,
+    options: ServiceOptions,
     command: &[OsString],
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
@@ -101,32 +44,53 @@ async fn serve(
         number = signals.next() => quit(number),
         served = node.serve(options) => served?,
     };
-    announce(&served, command.is_empty());
+    let info = the_volume(&served)?;
+    announce(&info, command.is_empty());
     let result = match command.split_first() {
         None => {
             signals.next().await;
             Ok(ExitCode::SUCCESS)
         }
-        Some((program, arguments)) => match start_command(program, arguments, &served.info().uri) {
+        Some((program, arguments)) => match start_command(program, arguments, &info.uri) {
             Ok(child) => Ok(wait_for_command(child, &mut signals).await?),
             Err(failure) => Err(failure),
         },
     };
     if command.is_empty() {
-        eprintln!("stopping: flushing {}", served.info().name);
+        eprintln!("stopping: flushing {}", info.name);
     }
     tokio::select! {
         biased;
         number = signals.next() => quit(number),
-        stopped = served.stop() => if stopped? == Stopped::LocalOnly {
+        stopped = served.stop(Closing::ToStore) => if stopped? == Stopped::LocalOnly {
             eprintln!("the store did not take everything in time; the journal keeps the rest for the next start");
         },
     }
     result
 }
 
-fn announce(served: &Served, interactive: bool) {
-    let info = served.info();
+/// The one volume that is served.
+fn the_volume(service: &Service) -> Result<ServedInfo, Failure> {
+    let volume = service.served().into_iter().next();
+    volume.ok_or_else(|| Failure::new("the volume was closed at once"))
+}
+
+fn announce(info: &ServedInfo, interactive: bool) {
+    describe(info);
+    if !interactive {
+        return;
+    }
+    let uri = &info.uri;
+    eprintln!();
+    eprintln!("from another terminal:");
+    eprintln!("  nbdinfo '{uri}'");
+    eprintln!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
+    eprintln!("  qemu-system-x86_64 -drive file='{uri}',format=raw,cache=none,discard=unmap");
+    eprintln!("Ctrl-C flushes and stops.");
+}
+
+/// What came of a volume's opening.
+pub(crate) fn describe(info: &ServedInfo) {
     let what = if info.created { "new volume" } else { "volume" };
     eprintln!("{what} {}: {}, {}", info.name, human(info.size), info.place);
     let report = &info.report;
@@ -141,16 +105,6 @@ fn announce(served: &Served, interactive: bool) {
         );
     }
     eprintln!("serving {}", info.uri);
-    if !interactive {
-        return;
-    }
-    let uri = &info.uri;
-    eprintln!();
-    eprintln!("from another terminal:");
-    eprintln!("  nbdinfo '{uri}'");
-    eprintln!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
-    eprintln!("  qemu-system-x86_64 -drive file='{uri}',format=raw,cache=none,discard=unmap");
-    eprintln!("Ctrl-C flushes and stops.");
 }
 
 fn start_command(program: &OsString, arguments: &[OsString], uri: &str) -> Result<Child, Failure> {

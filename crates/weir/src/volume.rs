@@ -1,40 +1,57 @@
 //! `weir volume`: verbs on volumes, through the process that serves one, or on the store itself.
 
 use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use weir_log::catalog::VolumeName;
-use weir_node::control::FlushScope;
-use weir_node::{Home, Listed, Node, Shown};
+use weir_node::api::types::{CheckReport, Listed, Shown};
+use weir_node::config::Config;
+use weir_node::size::human;
+use weir_node::{FlushScope, Home, Node};
 
 use crate::cli::{Global, OutputForm, VolumeCommand};
 use crate::failure::Failure;
 use crate::output;
-use crate::place;
-use crate::size::human;
+use crate::settings;
+use crate::status;
 
 /// How often a bar moves while nothing is reported.
 const TICK: Duration = Duration::from_millis(200);
 
+/// Exit code of a check that found damage, as distinct from one that could not be made.
+const DAMAGED: u8 = 3;
+
 /// Runs the verb.
-pub(crate) fn run(global: &Global, verb: VolumeCommand) -> Result<(), Failure> {
-    let home = place::home(global)?;
+pub(crate) fn run(
+    global: &Global,
+    file: &Config,
+    verb: VolumeCommand,
+) -> Result<ExitCode, Failure> {
+    let home = settings::home(global, file)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(global.node_config())?;
+    let node = Node::start(settings::verb_node(global, file))?;
     let result = runtime.block_on(dispatch(&node, home, verb));
     node.shut_down();
     result
 }
 
-async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<(), Failure> {
+async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<ExitCode, Failure> {
     match verb {
+        VolumeCommand::Check { name, output } => {
+            return check(node, home, name, output.output).await;
+        }
+        VolumeCommand::Resize { name, size } => {
+            node.resize_volume(home, name.clone(), size.0).await?;
+            eprintln!("volume {name} has {size} now; clients that ask for its size see it");
+            Ok(())
+        }
         VolumeCommand::Create { name, size, takeover, output } => {
-            let created = node.create_volume(home, name, size.0, takeover.into()).await?;
-            let shown = Shown { details: created, process: None, serving: None };
+            let shown = node.create_volume(home, name, size.0, takeover.into()).await?;
             show(&shown, output.output)
         }
         VolumeCommand::List { output } => list(&node.list_volumes(home).await?, output.output),
@@ -49,6 +66,7 @@ async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<(), Fa
         }
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 fn list(volumes: &[Listed], form: OutputForm) -> Result<(), Failure> {
@@ -56,14 +74,13 @@ fn list(volumes: &[Listed], form: OutputForm) -> Result<(), Failure> {
         return output::print_json(&volumes);
     }
     let row = |volume: &Listed| {
-        let summary = &volume.summary;
-        let state = match (&volume.process, &summary.holder) {
+        let state = match (&volume.process, &volume.holder) {
             (Some(process), _) => format!("served by {process}"),
             (None, Some(holder)) => format!("not closed on {holder}"),
             (None, None) => "closed".to_owned(),
         };
         let uri = volume.uri.clone().unwrap_or_default();
-        vec![summary.name.to_string(), human(summary.size_bytes), state, uri]
+        vec![volume.name.clone(), human(volume.size_bytes), state, uri]
     };
     output::print_table(&["NAME", "SIZE", "STATE", "URI"], volumes.iter().map(row).collect())
 }
@@ -72,25 +89,25 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
     if form == OutputForm::Json {
         return output::print_json(shown);
     }
-    let details = &shown.details;
-    let summary = &details.summary;
-    let checkpoint = details.checkpoint_as_of.map_or("none".to_owned(), |s| format!("as of {s}"));
+    let checkpoint = shown.checkpoint_as_of.map_or("none".to_owned(), |s| format!("as of {s}"));
     let mut rows = vec![
-        ("name", summary.name.to_string()),
-        ("id", summary.id.clone()),
-        ("size", format!("{} ({} bytes)", human(summary.size_bytes), summary.size_bytes)),
-        ("holder", summary.holder.clone().unwrap_or_else(|| "none".to_owned())),
-        ("takeover", format!("{:?}", summary.takeover).to_lowercase()),
-        ("openings", details.epoch.to_string()),
-        ("objects", format!("{}, {}", details.objects, human(details.object_bytes))),
+        ("name", shown.name.clone()),
+        ("id", shown.id.clone()),
+        ("size", format!("{} ({} bytes)", human(shown.size_bytes), shown.size_bytes)),
+        ("holder", shown.holder.clone().unwrap_or_else(|| "none".to_owned())),
+        ("takeover", shown.takeover.to_string()),
+        ("openings", shown.epoch.to_string()),
+        ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
         ("checkpoint", checkpoint),
     ];
     if let Some(process) = &shown.process {
         rows.push(("served by", process.to_string()));
     }
-    if let Some(status) = &shown.serving {
-        rows.push(("uri", status.uri.clone()));
-        rows.push(("not in the store yet", human(status.pending_bytes)));
+    if let Some(serving) = &shown.serving {
+        rows.push(("uri", serving.uri.clone()));
+        rows.push(("clients", serving.clients.to_string()));
+        rows.push(("not in the store yet", status::risk(&serving.at_risk)));
+        rows.extend(serving.reasons.iter().map(|reason| ("degraded", reason.clone())));
     }
     let rows = rows.into_iter().map(|(key, value)| vec![key.to_owned(), value]).collect();
     output::print_table(&[], rows)
@@ -120,18 +137,17 @@ async fn delete(
 
 /// Deleting cannot be undone, so a person types the name.
 fn ask(shown: &Shown) -> Result<(), Failure> {
-    let summary = &shown.details.summary;
-    let name = &summary.name;
+    let name = &shown.name;
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("deleting {name} would ask, but nobody is there"))
             .with_help("pass --yes to delete without being asked"));
     }
-    eprint!("Delete {name} ({}) and everything in it? Type its name: ", human(summary.size_bytes));
+    eprint!("Delete {name} ({}) and everything in it? Type its name: ", human(shown.size_bytes));
     let failed = |error| Failure::new(format!("asking: {error}"));
     std::io::stderr().flush().map_err(failed)?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).map_err(failed)?;
-    if answer.trim() == name.as_str() {
+    if answer.trim() == name {
         return Ok(());
     }
     Err(Failure::new(format!("{name} was not deleted")))
@@ -157,6 +173,53 @@ async fn flush(
     let result = flushed.await;
     bar.finish_and_clear();
     Ok(result?)
+}
+
+async fn check(
+    node: &Node,
+    home: Home,
+    name: VolumeName,
+    form: OutputForm,
+) -> Result<ExitCode, Failure> {
+    let bar = ProgressBar::no_length().with_message(format!("checking {name}"));
+    bar.set_style(style("{spinner} {msg}: {pos} of {len} objects"));
+    let progress = bar.clone();
+    let checked = node.check_volume(home, name.clone(), move |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
+    });
+    let report = checked.await;
+    bar.finish_and_clear();
+    let report = report?;
+    match form {
+        OutputForm::Json => output::print_json(&report)?,
+        OutputForm::Table => output::print(&describe(&name, &report))?,
+    }
+    Ok(if report.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// A report for people.
+fn describe(name: &VolumeName, report: &CheckReport) -> String {
+    let (objects, bytes, void) = (report.objects, human(report.bytes), report.void_objects);
+    let mut text = String::new();
+    for damage in &report.damage {
+        text.push_str(&format!("{}: {}\n", damage.place, damage.problem));
+        for range in &damage.ranges {
+            let end = range.offset + range.len;
+            text.push_str(&format!("  bytes {} to {end} of the volume are lost\n", range.offset));
+        }
+        if damage.more_ranges > 0 {
+            let (more, lost) = (damage.more_ranges, human(damage.lost_bytes));
+            text.push_str(&format!("  and {more} ranges more; {lost} in all\n"));
+        }
+    }
+    let verdict = match report.damage.len() {
+        0 => "it is whole".to_owned(),
+        1 => "one thing is damaged".to_owned(),
+        count => format!("{count} things are damaged"),
+    };
+    text.push_str(&format!("{name}: {objects} objects, {bytes} read, {void} void; {verdict}\n"));
+    text
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -312,13 +312,17 @@ fn completions_and_manual_pages_are_generated() {
         [
             "weir-completion.1",
             "weir-man.1",
+            "weir-serve.1",
+            "weir-status.1",
             "weir-store-probe.1",
             "weir-store.1",
             "weir-up.1",
+            "weir-volume-check.1",
             "weir-volume-create.1",
             "weir-volume-delete.1",
             "weir-volume-flush.1",
             "weir-volume-list.1",
+            "weir-volume-resize.1",
             "weir-volume-set.1",
             "weir-volume-show.1",
             "weir-volume.1",
@@ -333,10 +337,14 @@ fn completions_and_manual_pages_are_generated() {
 fn help_shows_every_verb_and_every_flag_has_a_variable() {
     let place = Place::new();
     let help = place.ok(&["--help"]);
-    for verb in ["up", "volume", "completion", "man"] {
+    for verb in ["up", "serve", "status", "volume", "completion", "man"] {
         assert!(help.contains(&format!("\n  {verb} ")), "{verb}");
     }
-    let help = place.ok(&["up", "--help"]);
+    every_flag_has_a_variable(&place.ok(&["up", "--help"]));
+    every_flag_has_a_variable(&place.ok(&["serve", "--help"]));
+}
+
+fn every_flag_has_a_variable(help: &str) {
     let flags: Vec<&str> = help
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("--"))

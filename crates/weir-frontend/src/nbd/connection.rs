@@ -31,7 +31,7 @@ use super::operation::{self, Answer, CACHE_PIECE_BYTES, Target};
 use super::outgoing::Outgoing;
 use super::slots::Slots;
 use super::window::{DIRECT_BYTES_MIN, Window};
-use super::{ConnectionOptions, NbdError};
+use super::{ConnectionOptions, Export, NbdError};
 
 /// Rounds of receiving, running and sending before other tasks of the thread get their turn.
 const ROUNDS_MAX: usize = 16;
@@ -109,7 +109,7 @@ struct Connection<'a, F, M> {
 pub(super) async fn run<S, D>(
     stream: &mut S,
     window: Window,
-    chosen: Chosen<D>,
+    chosen: Chosen<Export<D>>,
     options: &ConnectionOptions,
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<(), NbdError>
@@ -117,7 +117,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     D: Device,
 {
-    let export = chosen.export;
+    let export = chosen.handle;
     let target = Rc::new(Target {
         device: Rc::clone(&export.device),
         source: options.source,

@@ -8,13 +8,15 @@ use super::window::Window;
 use super::{ConnectionOptions, Export, Exports, NbdError};
 
 /// The export that a client chose, and what was agreed on.
-pub(super) struct Chosen<D> {
+pub(super) struct Chosen<H> {
     pub(super) session: Session,
     pub(super) info: ExportInfo,
-    pub(super) export: Export<D>,
+    /// What stands for the export: the export itself, or the way to the thread that has it.
+    pub(super) handle: H,
 }
 
-struct ExportsCatalog<'a, E>(&'a E);
+/// The exports of this thread, as the handshake looks at them.
+pub(super) struct ExportsCatalog<'a, E>(pub(super) &'a E);
 
 impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
     type Handle = Export<E::Device>;
@@ -40,38 +42,37 @@ fn connection(source: std::io::Error) -> NbdError {
 }
 
 /// Runs the handshake within its time. `None` if the client said goodbye or left between two messages.
-pub(super) async fn run<S, E>(
+pub(super) async fn run<S, C>(
     stream: &mut S,
     window: &mut Window,
-    exports: &E,
+    catalog: &C,
     options: &ConnectionOptions,
-) -> Result<Option<Chosen<E::Device>>, NbdError>
+) -> Result<Option<Chosen<C::Handle>>, NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    E: Exports,
+    C: Catalog,
 {
-    let handshake = shake_hands(stream, window, exports);
+    let handshake = shake_hands(stream, window, catalog);
     match tokio::time::timeout(options.handshake_timeout, handshake).await {
         Ok(result) => result,
         Err(_) => Err(NbdError::HandshakeTimeout { seconds: options.handshake_timeout.as_secs() }),
     }
 }
 
-async fn shake_hands<S, E>(
+async fn shake_hands<S, C>(
     stream: &mut S,
     window: &mut Window,
-    exports: &E,
-) -> Result<Option<Chosen<E::Device>>, NbdError>
+    catalog: &C,
+) -> Result<Option<Chosen<C::Handle>>, NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    E: Exports,
+    C: Catalog,
 {
-    let catalog = ExportsCatalog(exports);
     let mut handshake = ServerHandshake::default();
     let mut out = Vec::new();
     handshake.greet(&mut out);
     loop {
-        let advanced = handshake.advance(window.unread(), &catalog, &mut out);
+        let advanced = handshake.advance(window.unread(), catalog, &mut out);
         let sent = send(stream, &mut out).await;
         let HandshakeProgress { consumed, step } = advanced?;
         if !matches!(step, HandshakeStep::Close) {
@@ -83,7 +84,7 @@ where
             HandshakeStep::Again => {}
             HandshakeStep::Close => return Ok(None),
             HandshakeStep::Transmit { session, info, handle } => {
-                return Ok(Some(Chosen { session, info, export: handle }));
+                return Ok(Some(Chosen { session, info, handle }));
             }
             HandshakeStep::NeedMore(_) => {
                 let received = stream.read(window.space(usize::MAX)).await.map_err(connection)?;

@@ -1,5 +1,6 @@
 //! Listeners: accept clients up to a limit, serve each in a task of this thread, stop in an orderly way.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -8,11 +9,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use weir_device::LocalBoxFuture;
 
+use super::guest::{self, Door, Guest, Routes};
 use super::{ConnectionOptions, Exports, NbdError, serve_connection};
 
 /// Clients that one listener serves at a time. Each may hold `in_flight_bytes_max`; more wait in the backlog.
@@ -44,22 +46,39 @@ impl ListenerOptions {
     }
 }
 
+/// A socket that listens already, whoever made it.
+#[derive(Debug)]
+pub enum Listening {
+    /// A unix socket.
+    Unix(std::os::unix::net::UnixListener),
+    /// A TCP socket.
+    Tcp(std::net::TcpListener),
+}
+
 enum Socket {
     Unix(UnixListener),
     Tcp(TcpListener),
+    /// Clients that another thread shook hands with.
+    Door(mpsc::Receiver<Guest>),
 }
 
-/// A stream of either kind, with the peer's name.
+/// A client of any kind, with the peer's name where it has one.
 enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, SocketAddr),
+    Guest(Box<Guest>),
 }
 
 impl Socket {
-    async fn accept(&self) -> io::Result<Accepted> {
+    async fn accept(&mut self) -> io::Result<Accepted> {
         match self {
             Self::Unix(listener) => listener.accept().await.map(|(s, _)| Accepted::Unix(s)),
             Self::Tcp(listener) => listener.accept().await.map(|(s, a)| Accepted::Tcp(s, a)),
+            Self::Door(guests) => match guests.recv().await {
+                Some(guest) => Ok(Accepted::Guest(Box::new(guest))),
+                // Nobody can come any more; the server still serves who is there.
+                None => std::future::pending().await,
+            },
         }
     }
 }
@@ -81,9 +100,22 @@ pub struct Server {
     task: JoinHandle<()>,
     address: Option<SocketAddr>,
     path: Option<PathBuf>,
+    clients: Rc<Cell<usize>>,
 }
 
 impl Server {
+    /// Clients being served now.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.get()
+    }
+
+    /// The same count, to be asked later.
+    #[must_use]
+    pub fn clients_counter(&self) -> Rc<Cell<usize>> {
+        Rc::clone(&self.clients)
+    }
+
     /// The TCP address in use, with the port that was chosen for port 0.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
@@ -127,7 +159,9 @@ pub async fn serve_unix<E: Exports + 'static>(
         bound => bound.map_err(failed)?,
     };
     tracing::info!(path = %path.display(), "serving NBD");
-    Ok(start(Socket::Unix(listener), None, Some(path.to_owned()), exports, options))
+    let serving = serving(exports, options.connection.clone());
+    let server = start(Socket::Unix(listener), options.connections_max, serving);
+    Ok(Server { path: Some(path.to_owned()), ..server })
 }
 
 /// Whether `path` is a socket that nobody listens on. Connecting to a plain file is refused as well, so its type is
@@ -155,19 +189,76 @@ pub async fn serve_tcp<E: Exports + 'static>(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     tracing::info!(address = %bound, "serving NBD");
-    Ok(start(Socket::Tcp(listener), Some(bound), None, exports, options))
+    let serving = serving(exports, options.connection.clone());
+    let server = start(Socket::Tcp(listener), options.connections_max, serving);
+    Ok(Server { address: Some(bound), ..server })
 }
 
-fn start<E: Exports + 'static>(
-    socket: Socket,
-    address: Option<SocketAddr>,
-    path: Option<PathBuf>,
-    exports: Rc<E>,
+/// Shakes hands with the clients of a socket, and hands each to the thread that serves the export it chose.
+///
+/// Must be called within a `LocalSet` on a thread whose runtime does I/O.
+///
+/// # Errors
+/// When the runtime does not take the socket.
+pub fn receive<R: Routes + 'static>(
+    listening: Listening,
+    routes: Rc<R>,
     options: ListenerOptions,
+) -> io::Result<Server> {
+    let (socket, address) = match listening {
+        Listening::Unix(listener) => {
+            listener.set_nonblocking(true)?;
+            (Socket::Unix(UnixListener::from_std(listener)?), None)
+        }
+        Listening::Tcp(listener) => {
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            (Socket::Tcp(TcpListener::from_std(listener)?), Some(address))
+        }
+    };
+    let connection = options.connection;
+    let receiving = move |accepted, stopped| -> Option<LocalBoxFuture<'static, ()>> {
+        let (routes, mut options) = (Rc::clone(&routes), connection.clone());
+        match accepted {
+            Accepted::Unix(stream) => Some(Box::pin(async move {
+                guest::hand_over(stream, &*routes, options, until_stopped(stopped)).await;
+            })),
+            Accepted::Tcp(stream, address) => {
+                name_and_prepare(&stream, address, &mut options)?;
+                Some(Box::pin(async move {
+                    guest::hand_over(stream, &*routes, options, until_stopped(stopped)).await;
+                }))
+            }
+            Accepted::Guest(_) => None,
+        }
+    };
+    let server = start(socket, options.connections_max, receiving);
+    Ok(Server { address, ..server })
+}
+
+/// Serves the clients that come through a door: other threads shook hands with them.
+///
+/// Must be called within a `LocalSet`; connections run on its thread.
+pub fn open_door<E: Exports + 'static>(exports: Rc<E>, options: ListenerOptions) -> (Door, Server) {
+    let (door, guests) = guest::door(options.connections_max.max(1));
+    let serving = serving(exports, options.connection.clone());
+    (door, start(Socket::Door(guests), options.connections_max, serving))
+}
+
+/// What is done with a client that was let in; `None` when it is gone already.
+type Serving = Option<LocalBoxFuture<'static, ()>>;
+
+fn start(
+    socket: Socket,
+    connections_max: usize,
+    serving: impl Fn(Accepted, watch::Receiver<bool>) -> Serving + 'static,
 ) -> Server {
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::task::spawn_local(accept_loop(socket, exports, options, stopped));
-    Server { stop, task, address, path }
+    let clients = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&clients);
+    let loops = accept_loop(socket, connections_max.max(1), serving, stopped, counter);
+    let task = tokio::task::spawn_local(loops);
+    Server { stop, task, address: None, path: None, clients }
 }
 
 /// Completes when the server is told to stop, or its handle is gone.
@@ -176,26 +267,26 @@ async fn until_stopped(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-async fn accept_loop<E: Exports + 'static>(
-    socket: Socket,
-    exports: Rc<E>,
-    options: ListenerOptions,
+async fn accept_loop(
+    mut socket: Socket,
+    connections_max: usize,
+    serving: impl Fn(Accepted, watch::Receiver<bool>) -> Serving,
     stopped: watch::Receiver<bool>,
+    clients: Rc<Cell<usize>>,
 ) {
     let mut connections = JoinSet::new();
     let mut stop = std::pin::pin!(until_stopped(stopped.clone()));
     loop {
-        let has_room = connections.len() < options.connections_max.max(1);
+        clients.set(connections.len());
+        let has_room = connections.len() < connections_max;
         tokio::select! {
             biased;
             () = stop.as_mut() => break,
             Some(ended) = connections.join_next() => note_end(ended),
             accepted = socket.accept(), if has_room => match accepted {
-                Ok(stream) => {
-                    let options = options.connection.clone();
-                    let stopped = stopped.clone();
-                    spawn(&mut connections, stream, Rc::clone(&exports), options, stopped);
-                }
+                Ok(accepted) => if let Some(connection) = serving(accepted, stopped.clone()) {
+                    connections.spawn_local(connection);
+                },
                 Err(error) => {
                     tracing::warn!(%error, "a client could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -207,6 +298,7 @@ async fn accept_loop<E: Exports + 'static>(
     while let Some(ended) = connections.join_next().await {
         note_end(ended);
     }
+    clients.set(0);
 }
 
 fn note_end(ended: Result<(), tokio::task::JoinError>) {
@@ -215,37 +307,40 @@ fn note_end(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-fn spawn<E: Exports + 'static>(
-    connections: &mut JoinSet<()>,
-    accepted: Accepted,
+/// Serves `exports` on this thread.
+fn serving<E: Exports + 'static>(
     exports: Rc<E>,
-    mut options: ConnectionOptions,
-    stopped: watch::Receiver<bool>,
-) {
-    match accepted {
-        Accepted::Unix(stream) => {
-            connections.spawn_local(serve(stream, exports, options, stopped));
-        }
-        Accepted::Tcp(stream, address) => {
-            options.client = format!("{} {address}", options.client);
-            if let Err(error) = prepare(&stream) {
-                tracing::warn!(client = options.client, %error, "a client left at once");
-                return;
+    options: ConnectionOptions,
+) -> impl Fn(Accepted, watch::Receiver<bool>) -> Serving + 'static {
+    move |accepted, stopped| {
+        let (exports, mut options) = (Rc::clone(&exports), options.clone());
+        let stop = until_stopped(stopped);
+        // `serve_connection` logs how it ended.
+        match accepted {
+            Accepted::Unix(stream) => Some(Box::pin(async move {
+                let _ = serve_connection(stream, exports, options, stop).await;
+            })),
+            Accepted::Tcp(stream, address) => {
+                name_and_prepare(&stream, address, &mut options)?;
+                Some(Box::pin(async move {
+                    let _ = serve_connection(stream, exports, options, stop).await;
+                }))
             }
-            connections.spawn_local(serve(stream, exports, options, stopped));
+            Accepted::Guest(guest) => Some(Box::pin(guest::serve(*guest, exports, options, stop))),
         }
     }
 }
 
-async fn serve<S, E>(
-    stream: S,
-    exports: Rc<E>,
-    options: ConnectionOptions,
-    stopped: watch::Receiver<bool>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
-    E: Exports,
-{
-    // `serve_connection` logs how it ended.
-    let _ = serve_connection(stream, exports, options, until_stopped(stopped)).await;
+/// Names a TCP client after its address; `None` when it left at once.
+fn name_and_prepare(
+    stream: &TcpStream,
+    address: SocketAddr,
+    options: &mut ConnectionOptions,
+) -> Option<()> {
+    options.client = format!("{} {address}", options.client);
+    if let Err(error) = prepare(stream) {
+        tracing::warn!(client = options.client, %error, "a client left at once");
+        return None;
+    }
+    Some(())
 }

@@ -7,6 +7,7 @@
 mod answer;
 mod connection;
 mod error;
+mod guest;
 mod handshake;
 mod listener;
 mod operation;
@@ -23,7 +24,11 @@ use weir_device::{BufferPool, Device, SourceId, VolumeId};
 
 pub use answer::error_code;
 pub use error::NbdError;
-pub use listener::{CONNECTIONS_MAX, ListenerOptions, Server, serve_tcp, serve_unix};
+pub use guest::{Door, Guest, Routes};
+pub use listener::{
+    CONNECTIONS_MAX, ListenerOptions, Listening, Server, open_door, receive, serve_tcp, serve_unix,
+};
+pub use weir_nbd::ExportInfo;
 
 /// Requests that one connection has in flight at most: what the clients in use ask for at their deepest.
 pub const IN_FLIGHT_MAX: usize = 128;
@@ -129,19 +134,41 @@ where
 {
     let mut shutdown = std::pin::pin!(shutdown);
     let mut window = window::Window::new();
+    let catalog = handshake::ExportsCatalog(&*exports);
     let shaken = tokio::select! {
         biased;
         () = shutdown.as_mut() => Ok(None),
-        shaken = handshake::run(&mut stream, &mut window, &*exports, &options) => shaken,
+        shaken = handshake::run(&mut stream, &mut window, &catalog, &options) => shaken,
     };
-    let result = match shaken {
-        Ok(Some(chosen)) => {
-            tracing::info!(client = options.client, export = chosen.info.name, "client connected");
-            connection::run(&mut stream, window, chosen, &options, shutdown).await
-        }
-        Ok(None) => Ok(()),
-        Err(error) => Err(error),
-    };
+    match shaken {
+        Ok(Some(chosen)) => transmit(stream, window, chosen, options, shutdown).await,
+        Ok(None) => end(stream, &options, Ok(())).await,
+        Err(error) => end(stream, &options, Err(error)).await,
+    }
+}
+
+/// Serves a client that has chosen its export; see [`serve_connection`].
+async fn transmit<S, D>(
+    mut stream: S,
+    window: window::Window,
+    chosen: handshake::Chosen<Export<D>>,
+    options: ConnectionOptions,
+    shutdown: std::pin::Pin<&mut impl Future<Output = ()>>,
+) -> Result<(), NbdError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    D: Device,
+{
+    tracing::info!(client = options.client, export = chosen.info.name, "client connected");
+    let result = connection::run(&mut stream, window, chosen, &options, shutdown).await;
+    end(stream, &options, result).await
+}
+
+async fn end<S: AsyncWrite + Unpin>(
+    mut stream: S,
+    options: &ConnectionOptions,
+    result: Result<(), NbdError>,
+) -> Result<(), NbdError> {
     // The client may be gone already; there is nobody to tell.
     let _ = stream.shutdown().await;
     match &result {

@@ -30,6 +30,14 @@ impl Window {
         Self { memory: vec![0; WINDOW_BYTES].into_boxed_slice(), start: 0, end: 0 }
     }
 
+    /// A window that has received `bytes` already; no more of them than a window holds.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut window = Self::new();
+        window.memory[..bytes.len()].copy_from_slice(bytes);
+        window.end = bytes.len();
+        window
+    }
+
     pub(super) fn unread(&self) -> &[u8] {
         &self.memory[self.start..self.end]
     }
@@ -94,6 +102,15 @@ mod tests {
             }
             prop_assert!(window.unread().iter().eq(&model));
         }
+    }
+
+    #[test]
+    fn a_window_goes_on_with_what_another_received() {
+        let mut window = Window::of(b"abc");
+        window.space(1)[0] = b'd';
+        window.received(1);
+        assert_eq!(window.unread(), b"abcd");
+        assert_eq!(Window::of(&[7; WINDOW_BYTES]).unread().len(), WINDOW_BYTES);
     }
 
     #[test]

@@ -4,5 +4,6 @@
 mod behaviour;
 mod damage;
 mod leases;
+mod resize;
 mod support;
 mod takeover;

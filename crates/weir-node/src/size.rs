@@ -3,14 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer};
+
 /// Largest size that a volume can have, in bytes: offsets stay within the signed 64 bits that clients use.
-pub(crate) const SIZE_BYTES_MAX: u64 = weir_log::limits::VOLUME_BYTES_MAX;
+pub const SIZE_BYTES_MAX: u64 = weir_log::limits::VOLUME_BYTES_MAX;
 
 const SUFFIXES: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
 
 /// A size of a volume in bytes, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 impl FromStr for Size {
     type Err = String;
@@ -43,6 +45,23 @@ impl FromStr for Size {
     }
 }
 
+/// As text, or as a number of bytes.
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Bytes(i64),
+            Text(String),
+        }
+        let text = match Form::deserialize(deserializer)? {
+            Form::Bytes(bytes) => bytes.to_string(),
+            Form::Text(text) => text,
+        };
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&human(self.0))
@@ -50,7 +69,7 @@ impl fmt::Display for Size {
 }
 
 /// Bytes for people: `512 B`, `10.0 GiB`.
-pub(crate) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     let mut whole = bytes;
     let mut rest = 0;
     let mut unit = None;

@@ -1,0 +1,159 @@
+//! A client between two threads: the one that listens shakes hands with it, the one that owns the volume serves it.
+
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use weir_nbd::{Catalog, ExportInfo, Session};
+
+use super::handshake::{self, Chosen};
+use super::window::Window;
+use super::{ConnectionOptions, Exports, NbdError, transmit};
+
+/// A client that has chosen its export. What it sent since comes with it.
+#[derive(Debug)]
+pub struct Guest {
+    stream: Stream,
+    unread: Vec<u8>,
+    session: Session,
+    info: ExportInfo,
+    client: String,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Unix(std::os::unix::net::UnixStream),
+    Tcp(std::net::TcpStream),
+}
+
+/// The way to the thread that serves an export. It may be used from any thread.
+#[derive(Clone, Debug)]
+pub struct Door(mpsc::Sender<Guest>);
+
+/// A door through which `guests_max` may wait to be let in.
+pub(super) fn door(guests_max: usize) -> (Door, mpsc::Receiver<Guest>) {
+    let (sender, receiver) = mpsc::channel(guests_max);
+    (Door(sender), receiver)
+}
+
+/// The exports of a process, wherever they are served.
+pub trait Routes {
+    /// The export of that name and the way to it. The empty name is the default export, if there is one.
+    fn find(&self, name: &str) -> Option<(ExportInfo, Door)>;
+
+    /// Names of all exports that clients may see.
+    fn list(&self) -> Vec<String>;
+}
+
+struct RoutesCatalog<'a, R>(&'a R);
+
+impl<R: Routes> Catalog for RoutesCatalog<'_, R> {
+    type Handle = Door;
+
+    fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
+        self.0.find(name)
+    }
+
+    fn list(&self) -> Vec<String> {
+        self.0.list()
+    }
+}
+
+/// A stream that can leave its thread.
+pub(super) trait Movable: AsyncRead + AsyncWrite + Unpin {
+    fn leave(self) -> io::Result<MovableStream>;
+}
+
+/// Opaque to everybody but this module.
+pub(super) struct MovableStream(Stream);
+
+impl Movable for UnixStream {
+    fn leave(self) -> io::Result<MovableStream> {
+        self.into_std().map(Stream::Unix).map(MovableStream)
+    }
+}
+
+impl Movable for TcpStream {
+    fn leave(self) -> io::Result<MovableStream> {
+        self.into_std().map(Stream::Tcp).map(MovableStream)
+    }
+}
+
+/// Shakes hands, and sends the client through the door that it chose.
+pub(super) async fn hand_over<S: Movable, R: Routes>(
+    mut stream: S,
+    routes: &R,
+    options: ConnectionOptions,
+    shutdown: impl Future<Output = ()>,
+) {
+    let mut window = Window::new();
+    let catalog = RoutesCatalog(routes);
+    let shaken = tokio::select! {
+        biased;
+        () = shutdown => return,
+        shaken = handshake::run(&mut stream, &mut window, &catalog, &options) => shaken,
+    };
+    let chosen = match shaken {
+        Ok(Some(chosen)) => chosen,
+        Ok(None) => return,
+        Err(error) => {
+            tracing::warn!(client = options.client, %error, "client connection ended");
+            return;
+        }
+    };
+    let Chosen { session, info, handle: Door(door) } = chosen;
+    let stream = match stream.leave() {
+        Ok(MovableStream(stream)) => stream,
+        Err(error) => {
+            tracing::warn!(client = options.client, %error, "a client could not be handed over");
+            return;
+        }
+    };
+    let unread = window.unread().to_vec();
+    let guest = Guest { stream, unread, session, info, client: options.client };
+    if let Err(error) = door.try_send(guest) {
+        let (reason, guest) = match error {
+            mpsc::error::TrySendError::Full(guest) => ("too many clients wait for it", guest),
+            mpsc::error::TrySendError::Closed(guest) => ("it is being closed", guest),
+        };
+        let (client, export) = (guest.client, guest.info.name);
+        tracing::warn!(client, export, reason, "a client was turned away");
+    }
+}
+
+/// Serves a client that came through the door.
+pub(super) async fn serve<E: Exports>(
+    guest: Guest,
+    exports: Rc<E>,
+    mut options: ConnectionOptions,
+    shutdown: impl Future<Output = ()>,
+) {
+    let Guest { stream, unread, session, info, client } = guest;
+    options.client = client;
+    // It may have gone while the client was on its way.
+    let Some(handle) = exports.find(&info.name) else { return };
+    let window = Window::of(&unread);
+    let chosen = Chosen { session, info, handle };
+    let shutdown = std::pin::pin!(shutdown);
+    let failed = |source| NbdError::Connection { source };
+    let ended = match stream {
+        Stream::Unix(stream) => match UnixStream::from_std(stream).map_err(failed) {
+            Ok(stream) => transmit(stream, window, chosen, options, shutdown).await,
+            Err(error) => not_taken(error),
+        },
+        Stream::Tcp(stream) => match TcpStream::from_std(stream).map_err(failed) {
+            Ok(stream) => transmit(stream, window, chosen, options, shutdown).await,
+            Err(error) => not_taken(error),
+        },
+    };
+    // Both have logged how it ended.
+    drop(ended);
+}
+
+fn not_taken(error: NbdError) -> Result<(), NbdError> {
+    tracing::warn!(%error, "a client could not be taken over");
+    Err(error)
+}

@@ -1,0 +1,354 @@
+//! Reads everything a volume has in its store, from the manifest to the last checksum, and says what is damaged or
+//! missing and which bytes of the volume are lost by it. Changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use weir_device::{Env, VolumeId};
+use weir_store::{RetryPolicy, Store, StoreError};
+
+use crate::error::LogError;
+use crate::format::frame;
+use crate::format::manifest::Manifest;
+use crate::format::object::ObjectHeader;
+use crate::ids::{ObjectId, ObjectSeq};
+use crate::limits::{FRAME_BYTES, RESOLVE_ATTEMPTS_MAX};
+use crate::load::{self, Loaded};
+use crate::manifests;
+use crate::objects::{ObjectMap, ObjectPlace};
+use crate::upload::splitmix;
+
+/// Objects read at a time: hides the latency of a remote store, and bounds the memory to a few full objects.
+const READS_MAX: usize = 4;
+
+/// Ranges that are listed per damaged object; the rest is counted.
+const RANGES_LISTED_MAX: usize = 64;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Objects read, from header to checksums.
+    pub objects: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Objects that belong to no reading of the volume: a crash or a takeover left them.
+    pub void_objects: u64,
+    /// What is damaged or missing; nothing when the volume is whole.
+    pub damage: Vec<Damage>,
+}
+
+/// One thing that is damaged or missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// Its key in the store.
+    pub place: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// Bytes of the volume that cannot be read because of it.
+    pub lost_bytes: u64,
+    /// Offset and length on the volume, the first of them.
+    pub ranges: Vec<(u64, u64)>,
+    /// Ranges that are not listed.
+    pub more_ranges: u64,
+}
+
+impl Damage {
+    fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { place: place.into(), problem: problem.into(), ..Self::default() }
+    }
+
+    fn add_range(&mut self, offset: u64, len: u64) {
+        self.lost_bytes += len;
+        let has_room = self.ranges.len() < RANGES_LISTED_MAX;
+        match self.ranges.last_mut() {
+            Some((last, length)) if *last + *length == offset && self.more_ranges == 0 => {
+                *length += len;
+            }
+            _ if has_room => self.ranges.push((offset, len)),
+            _ => self.more_ranges += 1,
+        }
+    }
+}
+
+/// What is wrong with one object.
+#[derive(Debug)]
+struct Wrong {
+    problem: String,
+    /// Payload ranges that cannot be read, as first byte and end.
+    payload: Vec<(u64, u64)>,
+}
+
+impl Wrong {
+    fn whole(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), payload: vec![(0, u64::MAX)] }
+    }
+}
+
+/// Checks volume `id`, whether or not it is open somewhere. `on_progress` hears of objects read and objects in all.
+/// Runs on the calling thread but for the reading; keep it away from a thread that serves clients.
+///
+/// # Errors
+/// What the store says where it does not answer at all. What is damaged or missing is no error: it is in the report.
+pub async fn check(
+    store: &Store,
+    env: &Env,
+    id: VolumeId,
+    mut on_progress: impl FnMut(u64, u64),
+) -> Result<CheckReport, LogError> {
+    let mut report = CheckReport::default();
+    let manifest = match manifests::newest(store, env, id).await {
+        Ok(manifest) => Some(manifest),
+        Err(error) => {
+            let place = Manifest::prefix(id);
+            report.damage.push(Damage::new(place, damage_of(error)?.1));
+            None
+        }
+    };
+    let listed = list(store, env, id).await?;
+    let mut wrong: BTreeMap<ObjectId, Wrong> = BTreeMap::new();
+    let loaded = match &manifest {
+        Some(manifest) => load_map(store, env, id, manifest, &mut wrong).await?,
+        None => None,
+    };
+    let void = void_objects(&listed, manifest.as_ref(), loaded.as_ref());
+    report.void_objects = void.len() as u64;
+    let wanted: Vec<ObjectId> = listed.iter().copied().filter(|o| !void.contains(o)).collect();
+    let total = wanted.len() as u64;
+    let reads = wanted.into_iter().map(|object| {
+        let seed = env.random.next_u64();
+        let read = env.background(examine(store.clone(), object, seed));
+        async move { (object, read.await) }
+    });
+    let mut reads = stream::iter(reads).buffered(READS_MAX);
+    while let Some((object, read)) = reads.next().await {
+        let (bytes, found) = read.ok_or(LogError::ShuttingDown)??;
+        report.objects += 1;
+        report.bytes += bytes;
+        if let Some(found) = found {
+            wrong.insert(object, found);
+        }
+        on_progress(report.objects, total);
+    }
+    if let Some(loaded) = &loaded {
+        let there: BTreeSet<ObjectId> = listed.into_iter().collect();
+        find_missing(&loaded.objects, &there, &mut wrong);
+        find_gap(manifest.as_ref(), loaded, &void, &mut wrong);
+    }
+    add_damage(&mut report, loaded.as_ref().map(|l| &l.objects), wrong, id);
+    Ok(report)
+}
+
+/// What a damaged object says; errors of the store itself go up.
+fn damage_of(error: LogError) -> Result<(Option<ObjectId>, String), LogError> {
+    let message = error.to_string();
+    match error {
+        LogError::Object { object, source } => Ok((Some(object), source.to_string())),
+        LogError::Store(StoreError::NotFound { place, .. }) => {
+            Ok((ObjectId::parse_key(&place.key), "it is missing".to_owned()))
+        }
+        LogError::Inconsistent { .. } | LogError::Json { .. } | LogError::FormatTooNew { .. } => {
+            Ok((None, message))
+        }
+        other => Err(other),
+    }
+}
+
+async fn list(store: &Store, env: &Env, id: VolumeId) -> Result<Vec<ObjectId>, LogError> {
+    let prefix = ObjectId::prefix(id);
+    let mut random = || env.random.next_u64();
+    let list = || store.list(&prefix, None);
+    let listed = store.retry(&RetryPolicy::reads(), &mut random, None, list).await?;
+    Ok(listed.iter().filter_map(|l| ObjectId::parse_key(&l.key)).collect())
+}
+
+/// The map as an opening would see it, as far as it can be loaded.
+async fn load_map(
+    store: &Store,
+    env: &Env,
+    id: VolumeId,
+    manifest: &Manifest,
+    wrong: &mut BTreeMap<ObjectId, Wrong>,
+) -> Result<Option<Loaded>, LogError> {
+    let mut note = |error| -> Result<(), LogError> {
+        let (object, problem) = damage_of(error)?;
+        let root = manifest.checkpoint.map(|c| ObjectId {
+            stream: id,
+            seq: ObjectSeq(c.sequence),
+            epoch: weir_journal::Epoch(c.epoch),
+        });
+        if let Some(object) = object.or(root) {
+            wrong.insert(object, Wrong::whole(format!("the map needs it: {problem}")));
+        }
+        Ok(())
+    };
+    let mut loaded = match load::checkpoint(store, env, id, manifest.checkpoint).await {
+        Ok(loaded) => loaded,
+        Err(error) => return note(error).map(|()| None),
+    };
+    if let Err(error) = load::roll_forward(store, env, id, manifest, &mut loaded).await {
+        note(error)?;
+    }
+    Ok(Some(loaded))
+}
+
+/// Objects that no opening would use.
+fn void_objects(
+    listed: &[ObjectId],
+    manifest: Option<&Manifest>,
+    loaded: Option<&Loaded>,
+) -> BTreeSet<ObjectId> {
+    let Some(manifest) = manifest else { return BTreeSet::new() };
+    let foreign = |o: &&ObjectId| manifest.owner_of(o.seq) != Some(o.epoch);
+    let mut void: BTreeSet<ObjectId> = listed.iter().filter(foreign).copied().collect();
+    void.extend(loaded.iter().flat_map(|l| &l.void));
+    void
+}
+
+/// Reads one object with retries and looks at every byte of it.
+async fn examine(store: Store, id: ObjectId, seed: u64) -> Result<(u64, Option<Wrong>), LogError> {
+    let mut random = splitmix(seed);
+    let key = id.key();
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let read = store.retry(&RetryPolicy::reads(), &mut random, None, || store.get(&key)).await;
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(StoreError::NotFound { .. }) => {
+                return Ok((0, Some(Wrong::whole("it is missing"))));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match verify(id, &bytes) {
+            // What was damaged on its way only is whole the next time.
+            Some(_) if attempt < RESOLVE_ATTEMPTS_MAX => {}
+            found => return Ok((bytes.len() as u64, found)),
+        }
+    }
+}
+
+fn verify(id: ObjectId, bytes: &Bytes) -> Option<Wrong> {
+    let header = match ObjectHeader::decode(bytes) {
+        Ok(header) if header.id == id => header,
+        Ok(header) => return Some(Wrong::whole(format!("it is object {}", header.id.key()))),
+        Err(error) => return Some(Wrong::whole(error.to_string())),
+    };
+    let mut wrong = Wrong { problem: String::new(), payload: Vec::new() };
+    let mut at = header.header_len();
+    for (index, entry) in header.frames.iter().enumerate() {
+        let end = at + u64::from(entry.stored_len);
+        let to_usize = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
+        let number = u32::try_from(index).expect("bounded by the limits of an object");
+        let problem = match bytes.get(to_usize(at)..to_usize(end)) {
+            Some(stored) => frame::decode(&id, number, entry, bytes.slice_ref(stored)).err(),
+            None => {
+                let (have, need) = (bytes.len() as u64, end);
+                Some(crate::format::DecodeError::Short { what: "object", have, need })
+            }
+        };
+        if let Some(problem) = problem {
+            let start = u64::from(number) * u64::from(FRAME_BYTES);
+            wrong.payload.push((start, start + u64::from(entry.raw_len)));
+            wrong.problem = problem.to_string();
+        }
+        at = end;
+    }
+    if wrong.payload.is_empty() && at != bytes.len() as u64 {
+        // Readable all the same, but not what was stored.
+        wrong.problem = format!("it has {} bytes, and its header says {at}", bytes.len());
+    }
+    (!wrong.problem.is_empty()).then_some(wrong)
+}
+
+/// Objects that the map points at and the store does not have.
+fn find_missing(
+    objects: &ObjectMap,
+    there: &BTreeSet<ObjectId>,
+    wrong: &mut BTreeMap<ObjectId, Wrong>,
+) {
+    for id in objects.live_objects().filter(|id| !there.contains(id)) {
+        wrong.entry(id).or_insert_with(|| Wrong::whole("it is missing"));
+    }
+}
+
+/// A volume that was closed has no gap in its log: an object behind one was part of the volume.
+fn find_gap(
+    manifest: Option<&Manifest>,
+    loaded: &Loaded,
+    void: &BTreeSet<ObjectId>,
+    wrong: &mut BTreeMap<ObjectId, Wrong>,
+) {
+    let Some(manifest) = manifest.filter(|m| m.holder.is_none()) else { return };
+    let missing = loaded.committed_seq.next();
+    let behind = void.iter().filter(|o| o.seq > missing);
+    let ours = behind.filter(|o| manifest.owner_of(o.seq) == Some(o.epoch)).count();
+    if let Some(epoch) = manifest.owner_of(missing).filter(|_| ours > 0) {
+        let id = ObjectId { stream: VolumeId(manifest.volume.0), seq: missing, epoch };
+        let problem = format!("it is missing, and {ours} objects of the log come after it");
+        wrong.entry(id).or_insert_with(|| Wrong::whole(problem));
+    }
+}
+
+/// Names what is wrong, with the bytes of the volume that cannot be read because of it.
+fn add_damage(
+    report: &mut CheckReport,
+    objects: Option<&ObjectMap>,
+    wrong: BTreeMap<ObjectId, Wrong>,
+    id: VolumeId,
+) {
+    let mut damage: BTreeMap<ObjectId, Damage> = wrong
+        .iter()
+        .map(|(object, wrong)| (*object, Damage::new(object.key(), wrong.problem.clone())))
+        .collect();
+    let problem = "bytes that were lost to damage in a journal; writing them anew mends them";
+    let mut poison = Damage::new(ObjectId::prefix(id), problem);
+    let runs = objects.into_iter().flat_map(|objects| {
+        let place = |run: crate::objects::ObjectRun| match run.place {
+            ObjectPlace::Object { index, payload_offset } => {
+                Some((run, Some((objects.object(index), u64::from(payload_offset)))))
+            }
+            ObjectPlace::Poison => Some((run, None)),
+            ObjectPlace::Zero => None,
+        };
+        objects.runs(0, i64::MAX as u64).filter_map(place)
+    });
+    for (run, place) in runs {
+        let Some((object, start)) = place else {
+            poison.add_range(run.offset, run.len);
+            continue;
+        };
+        let Some(wrong) = wrong.get(&object) else { continue };
+        let entry = damage.get_mut(&object).expect("made from the same keys");
+        for (from, to) in &wrong.payload {
+            let (from, to) = (start.max(*from), (start + run.len).min(*to));
+            if from < to {
+                entry.add_range(run.offset + (from - start), to - from);
+            }
+        }
+    }
+    report.damage.extend(damage.into_values());
+    if poison.lost_bytes > 0 {
+        report.damage.push(poison);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_ranges_are_one_and_the_list_is_bounded() {
+        let mut damage = Damage::new("x", "y");
+        damage.add_range(0, 10);
+        damage.add_range(10, 10);
+        for n in 1..100 {
+            damage.add_range(n * 100, 1);
+        }
+        assert_eq!(damage.ranges[..2], [(0, 20), (100, 1)]);
+        assert_eq!(damage.ranges.len(), RANGES_LISTED_MAX);
+        assert_eq!(damage.more_ranges, 100 - RANGES_LISTED_MAX as u64);
+        assert_eq!(damage.lost_bytes, 20 + 99);
+    }
+}

@@ -1,0 +1,211 @@
+//! The API as the command line uses it: over the unix socket of a process in the same data directory.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::{Method, Request, Response, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use weir_device::ErrorKind;
+
+use crate::api::types::{CheckReport, ErrorBody, NodeStatus, Problem, Progress};
+use crate::error::{NodeError, ProcessId};
+
+/// Longest answer in bytes; a status has about 1 KiB per volume.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// How long a process may stay silent; while it works it sends progress far more often.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a process may take to say how it is, before it counts as stopped or hung.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection to a process that serves volumes.
+#[derive(Debug)]
+pub struct Client {
+    place: String,
+    process: ProcessId,
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Client {
+    /// Connects to the process that listens at `path`; `None` if none does.
+    ///
+    /// # Errors
+    /// When it cannot be told, for want of permission for example.
+    pub async fn connect(path: &Path) -> Result<Option<Self>, NodeError> {
+        let place = path.display().to_string();
+        let stream = match UnixStream::connect(path).await {
+            Ok(stream) => stream,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::ConnectionRefused
+                        | io::ErrorKind::NotADirectory
+                        // Too long for a socket: nobody can listen there.
+                        | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(source) => return Err(NodeError::io("connecting to", place, source)),
+        };
+        let process = ProcessId(stream.peer_cred().ok().and_then(|peer| peer.pid()));
+        let failed = |reason: &dyn std::fmt::Display| NodeError::NoAnswer {
+            place: place.clone(),
+            process,
+            reason: reason.to_string(),
+        };
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+        let (sender, connection) = handshake.await.map_err(|error| failed(&error))?;
+        // It ends with the sender; an error shows where an answer is awaited.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(Some(Self { place, process, sender }))
+    }
+
+    /// Id of the process at the other end.
+    #[must_use]
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    fn no_answer(&self, reason: &dyn std::fmt::Display) -> NodeError {
+        let (place, process) = (self.place.clone(), self.process);
+        NodeError::NoAnswer { place, process, reason: reason.to_string() }
+    }
+
+    async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, NodeError> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "weir")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|error| self.no_answer(&error))?;
+        let sent = self.sender.send_request(request);
+        let response = match tokio::time::timeout(SILENCE_TIMEOUT, sent).await {
+            Err(_) => return Err(self.no_answer(&"it is silent")),
+            Ok(Err(error)) => return Err(self.no_answer(&error)),
+            Ok(Ok(response)) => response,
+        };
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let bytes = self.read(response).await?;
+        let problem = serde_json::from_slice::<ErrorBody>(&bytes).map(|body| body.error);
+        let unknown = |_| Problem {
+            kind: format!("{:?}", ErrorKind::Unavailable),
+            message: format!("it answered {status}"),
+            help: None,
+        };
+        Err(remote(problem.unwrap_or_else(unknown)))
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Result<Bytes, NodeError> {
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
+        match tokio::time::timeout(SILENCE_TIMEOUT, body).await {
+            Err(_) => Err(self.no_answer(&"it is silent")),
+            Ok(Err(error)) => Err(self.no_answer(&error)),
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+        }
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// What the process answered, or that it did not.
+    pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, NodeError> {
+        let response = self.send(Method::GET, path, Bytes::new()).await?;
+        let bytes = self.read(response).await?;
+        serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
+    }
+
+    /// How the process is.
+    ///
+    /// # Errors
+    /// That it does not answer.
+    pub async fn status(&mut self) -> Result<NodeStatus, NodeError> {
+        match tokio::time::timeout(STATUS_TIMEOUT, self.get("/v1/node")).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.no_answer(&"it is silent")),
+        }
+    }
+
+    /// Asks for work that takes its time; `on_progress` hears of what is done and what there is in all.
+    ///
+    /// # Errors
+    /// What the process answered, or that it did not.
+    pub async fn work(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+        mut on_progress: impl FnMut(u64, u64),
+    ) -> Result<Option<CheckReport>, NodeError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.no_answer(&error))?;
+        let response = self.send(Method::POST, path, body.into()).await?;
+        let mut body = response.into_body();
+        let mut received = BytesMut::new();
+        loop {
+            while let Some(end) = received.iter().position(|byte| *byte == b'\n') {
+                let line = received.split_to(end + 1);
+                match serde_json::from_slice(&line) {
+                    Ok(Progress::Running { done, total }) => on_progress(done, total),
+                    Ok(Progress::Done { report }) => return Ok(report),
+                    Ok(Progress::Failed(problem)) => return Err(remote(problem)),
+                    Err(error) => return Err(self.no_answer(&error)),
+                }
+            }
+            if received.len() > ANSWER_BYTES_MAX {
+                return Err(self.no_answer(&"its answer has no end"));
+            }
+            match tokio::time::timeout(SILENCE_TIMEOUT, body.frame()).await {
+                Err(_) => return Err(self.no_answer(&"it is silent")),
+                Ok(None) => return Err(self.no_answer(&"it closed the connection")),
+                Ok(Some(Err(error))) => return Err(self.no_answer(&error)),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        received.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn remote(problem: Problem) -> NodeError {
+    let Problem { kind, message, help } = problem;
+    NodeError::Remote { kind: parse_kind(&kind), message, help }
+}
+
+/// An [`ErrorKind`] by its name; an unknown one comes from a newer Weir, and is no defect of this one.
+fn parse_kind(name: &str) -> ErrorKind {
+    const KINDS: [ErrorKind; 13] = [
+        ErrorKind::Retry,
+        ErrorKind::Busy,
+        ErrorKind::Invalid,
+        ErrorKind::Fenced,
+        ErrorKind::Corrupt,
+        ErrorKind::Poisoned,
+        ErrorKind::NoSpace,
+        ErrorKind::ReadOnly,
+        ErrorKind::NotFound,
+        ErrorKind::Exists,
+        ErrorKind::Unavailable,
+        ErrorKind::Unsupported,
+        ErrorKind::Bug,
+    ];
+    let named = KINDS.into_iter().find(|kind| format!("{kind:?}") == name);
+    named.unwrap_or(ErrorKind::Unavailable)
+}

@@ -1,0 +1,350 @@
+//! Metrics as Prometheus reads them (OpenMetrics), put together anew for every scrape. The table is in
+//! `docs/operations/metrics.md`.
+
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use weir_log::{FrameCache, VolumeStatus};
+
+use crate::api::types::{Health, Limits, StoreRequests};
+use crate::measure::{BUCKETS_US, Counted, Kind};
+use crate::service::Core;
+use crate::status::{self, Snapshot};
+
+/// What one scrape found.
+#[derive(Debug)]
+struct Scrape {
+    volumes: Vec<(String, Health, Snapshot)>,
+    not_served: u64,
+    store: StoreRequests,
+    limits: Limits,
+    frame_cache: u64,
+    resident: u64,
+    cpu_seconds: f64,
+    uptime_seconds: f64,
+    events: u64,
+}
+
+/// The text of one scrape.
+pub(crate) async fn render(core: &Arc<Core>) -> String {
+    let mut volumes = Vec::new();
+    for entry in core.entries() {
+        // One that is just being closed is left out.
+        if let Ok(snapshot) = status::snapshot(core, &entry).await {
+            let health = snapshot.log.as_ref().map_or(Health::Ok, |log| status::judge(log).0);
+            volumes.push((entry.name.to_string(), health, snapshot));
+        }
+    }
+    let scrape = Scrape {
+        volumes,
+        not_served: core.not_served().len() as u64,
+        store: status::store_requests(core),
+        limits: core.limits(),
+        frame_cache: core.node.cache.bytes(),
+        resident: status::resident_bytes(),
+        cpu_seconds: cpu_seconds(),
+        uptime_seconds: core.started.elapsed().as_secs_f64(),
+        events: core.events.count(),
+    };
+    let mut registry = Registry::with_prefix("weir");
+    registry.register_collector(Box::new(scrape));
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a string takes everything");
+    text
+}
+
+/// CPU time of the process, as the kernel counts it.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a process are far from 2^52")]
+    let nanoseconds = time.tv_nsec as f64;
+    #[expect(clippy::cast_precision_loss, reason = "seconds of a process are far from 2^52")]
+    let seconds = time.tv_sec as f64;
+    seconds + nanoseconds / 1e9
+}
+
+type Written = Result<(), std::fmt::Error>;
+
+/// A metric with one value.
+fn single(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    kind: MetricType,
+    write: impl FnOnce(&mut MetricEncoder<'_>) -> Written,
+) -> Written {
+    write(&mut encoder.encode_descriptor(name, help, None, kind)?)
+}
+
+fn gauge(metric: &mut MetricEncoder<'_>, value: u64) -> Written {
+    // As a float: the whole range fits, to sixteen digits.
+    #[expect(clippy::cast_precision_loss, reason = "a scraper keeps floats anyway")]
+    metric.encode_gauge(&(value as f64))
+}
+
+fn counter(metric: &mut MetricEncoder<'_>, value: u64) -> Written {
+    metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
+}
+
+/// A gauge of a log volume: its name, its help and where it is found.
+type LogGauge = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
+
+const LOG_GAUGES: [LogGauge; 14] = [
+    ("journal_used_bytes", "Bytes of the journal that cannot be written over yet", |log| {
+        log.journal_used_bytes
+    }),
+    ("journal_capacity_bytes", "Bytes that the journal can hold", |log| log.journal_capacity_bytes),
+    ("journal_resident_bytes", "Memory of copies of what is in the journal", |log| {
+        log.journal_resident_bytes
+    }),
+    ("dirty_bytes", "Acknowledged bytes that are not in the store yet", |log| log.unsent_bytes),
+    ("dirty_writes", "Acknowledged writes that are not in the store yet", |log| {
+        log.acked_write.saturating_sub(log.committed_write)
+    }),
+    ("puts_in_flight", "Objects on their way to the store", |log| log.puts_in_flight),
+    ("committed_sequence", "Last object of the committed prefix", |log| log.committed_sequence),
+    ("checkpoint_sequence", "Sequence that the newest checkpoint is as of", |log| {
+        log.checkpoint_as_of.unwrap_or(0)
+    }),
+    ("map_entries", "Entries of the map of objects", |log| log.map_extents),
+    ("overlay_entries", "Entries of the map of the journal", |log| log.overlay_extents),
+    ("map_bytes", "Memory of both maps", |log| log.map_bytes),
+    ("live_bytes", "Bytes of objects that can still be read", |log| log.live_bytes),
+    ("object_bytes", "Payload bytes of all objects", |log| log.object_bytes),
+    ("epoch", "Number of this opening", |log| log.epoch),
+];
+
+const LOG_COUNTERS: [LogGauge; 2] = [
+    ("objects_written", "Objects written since the volume was opened", |log| log.objects_written),
+    ("checkpoints_published", "Checkpoints published since the volume was opened", |log| {
+        log.checkpoints_published
+    }),
+];
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Written {
+        self.encode_node(&mut encoder)?;
+        self.encode_store(&mut encoder)?;
+        self.encode_volumes(&mut encoder)?;
+        self.encode_logs(&mut encoder)?;
+        self.encode_operations(&mut encoder)
+    }
+}
+
+impl Scrape {
+    fn encode_node(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        single(encoder, "build", "The program", MetricType::Info, |m| m.encode_info(&version))?;
+        let help = "CPU time of the process";
+        single(encoder, "process_cpu_seconds", help, MetricType::Counter, |m| {
+            m.encode_counter::<NoLabelSet, _, u64>(&self.cpu_seconds, None)
+        })?;
+        let help = "Time since the process began to serve";
+        single(encoder, "uptime_seconds", help, MetricType::Gauge, |m| {
+            m.encode_gauge(&self.uptime_seconds)
+        })?;
+        let help = "Memory by kind";
+        let mut memory =
+            encoder.encode_descriptor("memory_bytes", help, None, MetricType::Gauge)?;
+        for (kind, bytes) in [("resident", self.resident), ("frame_cache", self.frame_cache)] {
+            gauge(&mut memory.encode_family(&[("kind", kind)])?, bytes)?;
+        }
+        let help = "Volumes that should be served and are not";
+        single(encoder, "volumes_not_served", help, MetricType::Gauge, |m| {
+            gauge(m, self.not_served)
+        })?;
+        let help = "Events since the process began";
+        single(encoder, "events", help, MetricType::Counter, |m| counter(m, self.events))
+    }
+
+    fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let store = &self.store;
+        let help = "Requests to the store, failed ones included";
+        let kinds = [
+            ("put", store.puts),
+            ("get", store.gets),
+            ("list", store.lists),
+            ("delete", store.deletes),
+        ];
+        family(encoder, "store_requests", help, "kind", &kinds)?;
+        let kinds = [("up", store.bytes_up), ("down", store.bytes_down)];
+        family(encoder, "store_bytes", "Bytes to and from the store", "direction", &kinds)?;
+        single(encoder, "store_failures", "Requests that failed", MetricType::Counter, |m| {
+            counter(m, store.failures)
+        })?;
+        single(encoder, "store_retries", "Requests made again", MetricType::Counter, |m| {
+            counter(m, store.retries)
+        })?;
+        for (name, help, limit) in [
+            (
+                "limit_upload_bytes_per_second",
+                "Limit on bytes uploaded; zero where there is none",
+                self.limits.upload_bytes_per_second,
+            ),
+            (
+                "limit_upload_requests_per_second",
+                "Limit on upload requests; zero where there is none",
+                self.limits.upload_requests_per_second,
+            ),
+        ] {
+            single(encoder, name, help, MetricType::Gauge, |m| gauge(m, limit.unwrap_or(0)))?;
+        }
+        Ok(())
+    }
+
+    fn encode_volumes(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        type Of = fn(Health, &Snapshot) -> u64;
+        let gauges: [(&str, &str, Of); 3] = [
+            ("volume_size_bytes", "Size", |_, volume| volume.size),
+            ("volume_clients", "Clients connected", |_, volume| volume.clients),
+            ("volume_health", "0 well, 1 degraded, 2 takes no writes", |health, _| health as u64),
+        ];
+        for (name, help, value) in gauges {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (volume, health, snapshot) in &self.volumes {
+                let labels = [("volume", volume.as_str())];
+                gauge(&mut metric.encode_family(&labels)?, value(*health, snapshot))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn logs(&self) -> impl Iterator<Item = (&str, &VolumeStatus)> {
+        self.volumes
+            .iter()
+            .filter_map(|(name, _, snapshot)| snapshot.log.as_ref().map(|log| (name.as_str(), log)))
+    }
+
+    fn encode_logs(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        for (kind, metrics) in
+            [(MetricType::Gauge, &LOG_GAUGES[..]), (MetricType::Counter, &LOG_COUNTERS[..])]
+        {
+            for (name, help, value) in metrics {
+                let name = format!("volume_{name}");
+                let mut metric = encoder.encode_descriptor(&name, help, None, kind)?;
+                for (volume, log) in self.logs() {
+                    let labels = [("volume", volume)];
+                    let mut member = metric.encode_family(&labels)?;
+                    match kind {
+                        MetricType::Counter => counter(&mut member, value(log))?,
+                        _ => gauge(&mut member, value(log))?,
+                    }
+                }
+            }
+        }
+        let help = "Age of the oldest acknowledged byte that is not in the store; zero where there is none";
+        let name = "volume_oldest_dirty_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (volume, log) in self.logs() {
+            let labels = [("volume", volume)];
+            let seconds = seconds_of(log.unsent_age_ms.unwrap_or(0), 1e3);
+            metric.encode_family(&labels)?.encode_gauge(&seconds)?;
+        }
+        Ok(())
+    }
+
+    fn encode_operations(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let each = || {
+            self.volumes.iter().flat_map(|(name, _, snapshot)| {
+                let kinds = Kind::ALL.iter().zip(&snapshot.operations);
+                kinds.map(move |(kind, counted)| {
+                    ([("volume", name.as_str()), ("operation", kind.name())], counted)
+                })
+            })
+        };
+        let help = "Time from the device's taking an operation to its answer";
+        let name = "operation_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, counted) in each() {
+            Latency(counted).encode(metric.encode_family(&labels)?)?;
+        }
+        type Of = fn(&Counted) -> u64;
+        let counters: [(&str, &str, Of); 2] = [
+            ("operation_bytes", "Bytes of operations that succeeded", |counted| counted.bytes),
+            ("operation_errors", "Operations that failed", |counted| counted.errors),
+        ];
+        for (name, help, value) in counters {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (labels, counted) in each() {
+                counter(&mut metric.encode_family(&labels)?, value(counted))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn family(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    values: &[(&str, u64)],
+) -> Written {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (value, count) in values {
+        counter(&mut metric.encode_family(&[(label, *value)])?, *count)?;
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a time to sixteen digits is enough")]
+fn seconds_of(count: u64, per_second: f64) -> f64 {
+    count as f64 / per_second
+}
+
+struct Latency<'a>(&'a Counted);
+
+impl Latency<'_> {
+    fn encode(&self, mut metric: MetricEncoder<'_>) -> Written {
+        let bounds = BUCKETS_US.iter().map(|bound| seconds_of(*bound, 1e6));
+        let bounds = bounds.chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(self.0.buckets).collect();
+        let sum = seconds_of(self.0.nanoseconds, 1e9);
+        metric.encode_histogram::<NoLabelSet>(sum, self.0.count(), &buckets, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrape_reads_as_openmetrics() {
+        let mut counted = Counted { bytes: 8192, nanoseconds: 30_000, ..Counted::default() };
+        (counted.buckets[0], counted.buckets[1]) = (1, 1);
+        let operations = [counted, Counted::default(), Counted::default(), Counted::default()];
+        let snapshot = Snapshot { size: 1 << 40, clients: 2, operations, log: None };
+        let scrape = Scrape {
+            volumes: vec![("demo".to_owned(), Health::Degraded, snapshot)],
+            not_served: 1,
+            store: StoreRequests { puts: 7, ..StoreRequests::default() },
+            limits: Limits::default(),
+            frame_cache: 5,
+            resident: 6,
+            cpu_seconds: 1.5,
+            uptime_seconds: 2.0,
+            events: 3,
+        };
+        let mut registry = Registry::with_prefix("weir");
+        registry.register_collector(Box::new(scrape));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "weir_store_requests_total{kind=\"put\"} 7",
+            "weir_volume_size_bytes{volume=\"demo\"} 1099511627776.0",
+            "weir_volume_health{volume=\"demo\"} 1.0",
+            "weir_operation_seconds_sum{volume=\"demo\",operation=\"read\"} 0.00003",
+            "weir_operation_seconds_bucket{le=\"0.00002\",volume=\"demo\",operation=\"read\"} 1",
+            "weir_operation_seconds_bucket{le=\"+Inf\",volume=\"demo\",operation=\"read\"} 2",
+            "weir_operation_bytes_total{volume=\"demo\",operation=\"read\"} 8192",
+            "weir_process_cpu_seconds_total 1.5",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

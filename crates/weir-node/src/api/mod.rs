@@ -1,0 +1,11 @@
+//! The HTTP/JSON API of a serving process: how verbs, scrapers and other programs reach it.
+
+pub mod client;
+mod metrics;
+pub(crate) mod progress;
+mod routes;
+pub(crate) mod server;
+pub mod types;
+
+pub use routes::openapi_json;
+pub use server::TcpApi;

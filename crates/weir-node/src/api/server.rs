@@ -1,0 +1,296 @@
+//! Listening for the API: bounded connections, bounded requests, and a token on TCP.
+//!
+//! The unix socket needs no token: only the owner of the data directory reaches it (mode 0600 in a directory of mode
+//! 0700). What a client sends is bounded in length and in time, so that a mistaken one costs a connection and nothing
+//! else.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use weir_device::ErrorKind;
+
+use crate::api::routes::{self, Refusal};
+use crate::error::NodeError;
+use crate::service::Core;
+use crate::sockets;
+
+/// Connections served at once: people, scripts, a scraper, and room. More wait in the backlog.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Longest body of a request in bytes; the longest real one is a name and a size.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Longest head of a request in bytes.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Time that a client has to send the head of its next request; one that is silent for longer is let go.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for a request, its body included. What takes longer by its nature answers at once and goes on in lines.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time for requests under way when the process stops.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Pause after an `accept` that failed, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Shortest token in bytes: what a person types in a minute is guessed in a minute.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// The API over TCP.
+#[derive(Clone)]
+pub struct TcpApi {
+    address: String,
+    token: Arc<str>,
+    insecure: bool,
+}
+
+impl std::fmt::Debug for TcpApi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TcpApi({})", self.address)
+    }
+}
+
+impl TcpApi {
+    /// The API at `address`, for those who know `token`. `insecure` allows an address that other machines reach.
+    ///
+    /// # Errors
+    /// [`NodeError::Token`] where the token is missing or too short.
+    pub fn new(address: String, token: Option<&str>, insecure: bool) -> Result<Self, NodeError> {
+        let refused = |reason| NodeError::Token { address: address.clone(), reason };
+        let token = token.ok_or_else(|| refused("no token is set"))?.trim();
+        if token.len() < TOKEN_BYTES_MIN {
+            return Err(refused("the token has fewer than 16 characters"));
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(refused("the token has other characters than printable ASCII"));
+        }
+        Ok(Self { token: token.into(), address, insecure })
+    }
+}
+
+impl TcpApi {
+    /// Refuses an address that other machines reach, unless that was asked for.
+    pub(crate) fn check(&self) -> Result<(), NodeError> {
+        self.check_addresses(&sockets::resolve_now(&self.address)?)
+    }
+
+    fn check_addresses(&self, resolved: &[SocketAddr]) -> Result<(), NodeError> {
+        if !self.insecure && !resolved.iter().all(|found| found.ip().is_loopback()) {
+            return Err(NodeError::ApiNotLoopback { address: self.address.clone() });
+        }
+        Ok(())
+    }
+}
+
+/// A listener of the API. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+    address: Option<SocketAddr>,
+}
+
+impl ApiServer {
+    /// Serves on a unix socket.
+    pub(crate) fn unix(
+        core: Arc<Core>,
+        listener: std::os::unix::net::UnixListener,
+    ) -> Result<Self, NodeError> {
+        let failed = |source| NodeError::io("listening on", "the API's socket", source);
+        listener.set_nonblocking(true).map_err(failed)?;
+        let _runtime = core.node.workers.enter();
+        let listener = UnixListener::from_std(listener).map_err(failed)?;
+        let router = routes::router(Arc::clone(&core));
+        Ok(Self::start(&core, Listener::Unix(listener), router, None))
+    }
+
+    /// Serves on a TCP address those who send the token.
+    pub(crate) async fn tcp(core: Arc<Core>, tcp: TcpApi) -> Result<Self, NodeError> {
+        let resolved = sockets::resolve(&tcp.address).await?;
+        tcp.check_addresses(&resolved)?;
+        let TcpApi { address, token, .. } = tcp;
+        let failed = |source| NodeError::io("listening on", &address, source);
+        let listener = std::net::TcpListener::bind(&resolved[..]).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let _runtime = core.node.workers.enter();
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        let check = from_fn(move |request: Request, next: Next| {
+            let token = Arc::clone(&token);
+            async move { authorize(&token, request, next).await }
+        });
+        let router = routes::router(Arc::clone(&core)).layer(check);
+        Ok(Self::start(&core, Listener::Tcp(listener), router, Some(bound)))
+    }
+
+    fn start(core: &Core, listener: Listener, router: Router, address: Option<SocketAddr>) -> Self {
+        let router =
+            router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).layer(from_fn(within_time));
+        let (stop, stopped) = watch::channel(false);
+        let task = core.node.workers.spawn(accept_loop(listener, router, stopped));
+        Self { stop, task, address }
+    }
+
+    /// The TCP address, with the port that was chosen for port 0.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Lets nobody in any more, and gives requests under way a moment.
+    pub(crate) async fn stop(self) {
+        self.stop.send_replace(true);
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the API ended abnormally");
+        }
+    }
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Listener {
+    async fn accept(&self) -> std::io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+async fn accept_loop(listener: Listener, router: Router, mut stopped: watch::Receiver<bool>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let stop = stopped.clone();
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            let place = place.expect("nobody closes this semaphore");
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            biased;
+            () = until_stopped(&mut stopped) => break,
+            Some(_) = connections.join_next() => continue,
+            next = next => next,
+        };
+        match accepted {
+            Ok(stream) => {
+                let router = router.clone();
+                connections.spawn(async move {
+                    let _place = place;
+                    serve(stream, router, stop).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection of the API");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    let _ =
+        tokio::time::timeout(LINGER, async { while connections.join_next().await.is_some() {} })
+            .await;
+}
+
+async fn until_stopped(stopped: &mut watch::Receiver<bool>) {
+    // An error means that the handle was dropped, which is a wish to stop too.
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+async fn serve(stream: Box<dyn Stream>, router: Router, mut stopped: watch::Receiver<bool>) {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    let service = TowerToHyperService::new(router);
+    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = until_stopped(&mut stopped) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection of the API ended early");
+    }
+}
+
+async fn within_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::Unavailable, message)
+                .into_response()
+        }
+    }
+}
+
+/// Compares without telling by its time how much was right.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
+async fn authorize(token: &str, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION);
+    let given = given.and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    if given.is_some_and(|given| is_same(given.trim().as_bytes(), token.as_bytes())) {
+        return next.run(request).await;
+    }
+    let what = if given.is_some() { "the token is wrong" } else { "a token is needed" };
+    let message = format!("{what}: send the header `Authorization: Bearer TOKEN`");
+    let mut response =
+        Refusal::new(StatusCode::UNAUTHORIZED, ErrorKind::Invalid, message).into_response();
+    let challenge = header::HeaderValue::from_static("Bearer");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tcp_api_needs_a_real_token() {
+        let tcp = |token| TcpApi::new("127.0.0.1:0".to_owned(), token, false);
+        tcp(Some("0123456789abcdef\n")).unwrap();
+        for (token, reason) in [
+            (None, "no token is set"),
+            (Some(""), "fewer than 16"),
+            (Some("short"), "fewer than 16"),
+            (Some("0123456789 abcdef"), "printable ASCII"),
+        ] {
+            let error = tcp(token).unwrap_err();
+            assert!(error.to_string().contains(reason), "{token:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(is_same(b"abc", b"abc"));
+        for other in [&b"abd"[..], b"ab", b"abcd", b""] {
+            assert!(!is_same(b"abc", other));
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! What the API says and takes. Sizes are bytes; times are as the names say.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_log::catalog::{VolumeDetails, VolumeSummary};
+
+/// Whether something does what it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// All is well.
+    Ok,
+    /// It serves, but not as it should; the reasons are beside it.
+    Degraded,
+    /// It takes no writes any more; the reasons are beside it.
+    Failed,
+}
+
+/// What happens when the lease of a volume's holder runs out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Takeover {
+    /// A person decides: the holder goes on without the store, and another node needs to be told to take over.
+    #[default]
+    Manual,
+    /// Another node takes over by itself, and the holder stops acknowledging in time.
+    Auto,
+}
+
+impl From<weir_log::Takeover> for Takeover {
+    fn from(takeover: weir_log::Takeover) -> Self {
+        match takeover {
+            weir_log::Takeover::Manual => Self::Manual,
+            weir_log::Takeover::Auto => Self::Auto,
+        }
+    }
+}
+
+impl From<Takeover> for weir_log::Takeover {
+    fn from(takeover: Takeover) -> Self {
+        match takeover {
+            Takeover::Manual => Self::Manual,
+            Takeover::Auto => Self::Auto,
+        }
+    }
+}
+
+impl fmt::Display for Takeover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Manual => "manual",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+/// What acknowledged writes would be lost if the host and its disk died now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AtRisk {
+    /// Bytes written that are not in the store yet.
+    pub bytes: u64,
+    /// Writes that are not in the store yet.
+    pub writes: u64,
+    /// Age of the oldest of them in milliseconds; none when there is none.
+    pub oldest_age_ms: Option<u64>,
+}
+
+/// A process that serves volumes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeStatus {
+    /// Version of Weir.
+    pub version: String,
+    /// Id of the process.
+    pub process: u32,
+    /// Name of the host.
+    pub node: String,
+    /// Whether it does what it should.
+    pub health: Health,
+    /// Why not.
+    pub reasons: Vec<String>,
+    /// URL of the store.
+    pub store: String,
+    /// The data directory.
+    pub data_dir: String,
+    /// Seconds since it began to serve.
+    pub uptime_seconds: u64,
+    /// Where clients of NBD find it.
+    pub nbd: Vec<String>,
+    /// What would be lost if the host died now, all volumes together.
+    pub at_risk: AtRisk,
+    /// The volumes that it serves.
+    pub volumes: Vec<ServedVolume>,
+    /// The volumes that it should serve and does not.
+    pub not_served: Vec<NotServed>,
+    /// What the store was asked for since the process began.
+    pub store_requests: StoreRequests,
+    /// Memory by kind.
+    pub memory: Memory,
+    /// Limits on uploads.
+    pub limits: Limits,
+    /// Number of the newest event.
+    pub last_event: u64,
+}
+
+/// A volume that could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NotServed {
+    /// Name of the volume.
+    pub name: String,
+    /// Why it is not served.
+    pub reason: String,
+}
+
+/// Requests to the store, attempts that failed included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StoreRequests {
+    /// PUTs.
+    pub puts: u64,
+    /// GETs.
+    pub gets: u64,
+    /// LISTs.
+    pub lists: u64,
+    /// DELETEs.
+    pub deletes: u64,
+    /// Bytes of the objects created.
+    pub bytes_up: u64,
+    /// Bytes read.
+    pub bytes_down: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Requests that were made again.
+    pub retries: u64,
+}
+
+/// Memory by kind, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Memory {
+    /// Decoded frames of objects.
+    pub frame_cache: u64,
+    /// Maps of all volumes.
+    pub maps: u64,
+    /// Copies of what is in journals.
+    pub journals: u64,
+    /// All of the process, as the kernel counts it.
+    pub resident: u64,
+}
+
+/// Limits on uploads to the store; none where there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Bytes per second.
+    #[serde(default)]
+    pub upload_bytes_per_second: Option<u64>,
+    /// Requests per second.
+    #[serde(default)]
+    pub upload_requests_per_second: Option<u64>,
+}
+
+/// A volume that is being served.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ServedVolume {
+    /// Name of the volume.
+    pub name: String,
+    /// Its identity, 32 hex digits.
+    pub id: String,
+    /// Where it is served.
+    pub uri: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Whether writes of clients are refused.
+    pub read_only: bool,
+    /// Clients connected now.
+    pub clients: u64,
+    /// Whether it does what it should.
+    pub health: Health,
+    /// Why not.
+    pub reasons: Vec<String>,
+    /// What would be lost if the host died now.
+    pub at_risk: AtRisk,
+    /// What clients asked for since the process began.
+    pub operations: Vec<Operations>,
+    /// The log volume behind it; none for a volume in memory.
+    pub log: Option<LogStatus>,
+}
+
+/// Operations of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Operations {
+    /// `read`, `write`, `discard`, `flush`.
+    pub kind: String,
+    /// How many.
+    pub count: u64,
+    /// How many failed.
+    pub errors: u64,
+    /// Bytes of those that succeeded.
+    pub bytes: u64,
+    /// Time that they took together, in microseconds.
+    pub time_us: u64,
+}
+
+/// The inside of a log volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LogStatus {
+    /// Number of this opening.
+    pub epoch: u64,
+    /// Last object of the committed prefix.
+    pub committed_sequence: u64,
+    /// Sequence that the newest published checkpoint is as of.
+    pub checkpoint_as_of: Option<u64>,
+    /// Bytes of the journal that cannot be written over yet.
+    pub journal_used_bytes: u64,
+    /// Bytes that the journal can hold.
+    pub journal_capacity_bytes: u64,
+    /// Copies of the journal in memory.
+    pub journal_resident_bytes: u64,
+    /// PUTs of objects in flight.
+    pub puts_in_flight: u64,
+    /// Objects written since it was opened.
+    pub objects_written: u64,
+    /// Checkpoints published since it was opened.
+    pub checkpoints_published: u64,
+    /// Entries of the map.
+    pub map_entries: u64,
+    /// Memory of the map.
+    pub map_bytes: u64,
+    /// Bytes of objects that are live.
+    pub live_bytes: u64,
+    /// Payload bytes of all objects.
+    pub object_bytes: u64,
+}
+
+/// A volume of the store, served or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Listed {
+    /// Name of the volume.
+    pub name: String,
+    /// Its identity, 32 hex digits.
+    pub id: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Node that has it open for writing or did not close it, if any.
+    pub holder: Option<String>,
+    /// What happens when the holder's lease runs out.
+    pub takeover: Takeover,
+    /// The process on this machine that serves it, from this data directory.
+    pub process: Option<u32>,
+    /// Where it serves it.
+    pub uri: Option<String>,
+}
+
+impl Listed {
+    /// A line of a listing.
+    #[must_use]
+    pub fn new(summary: VolumeSummary, process: Option<u32>, uri: Option<String>) -> Self {
+        let VolumeSummary { name, id, size_bytes, holder, takeover } = summary;
+        let (name, takeover) = (name.to_string(), takeover.into());
+        Self { name, id, size_bytes, holder, takeover, process, uri }
+    }
+}
+
+/// A volume with everything that is known of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Shown {
+    /// Name of the volume.
+    pub name: String,
+    /// Its identity, 32 hex digits.
+    pub id: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Node that has it open for writing or did not close it, if any.
+    pub holder: Option<String>,
+    /// What happens when the holder's lease runs out.
+    pub takeover: Takeover,
+    /// Openings so far.
+    pub epoch: u64,
+    /// Sequence that the published checkpoint is as of.
+    pub checkpoint_as_of: Option<u64>,
+    /// Objects in the store.
+    pub objects: u64,
+    /// Their bytes.
+    pub object_bytes: u64,
+    /// Number of the newest manifest.
+    pub manifest: u64,
+    /// The process on this machine that serves it, from this data directory.
+    pub process: Option<u32>,
+    /// What that process says.
+    pub serving: Option<ServedVolume>,
+}
+
+impl Shown {
+    /// What the store knows, with what a process says that serves the volume.
+    #[must_use]
+    pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {
+        let (process, serving) = serving.unzip();
+        let VolumeSummary { name, id, size_bytes, holder, takeover } = details.summary;
+        Self {
+            name: name.to_string(),
+            id,
+            size_bytes,
+            holder,
+            takeover: takeover.into(),
+            epoch: details.epoch,
+            checkpoint_as_of: details.checkpoint_as_of,
+            objects: details.objects,
+            object_bytes: details.object_bytes,
+            manifest: details.manifest,
+            process,
+            serving,
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckReport {
+    /// Objects read, from header to checksums.
+    pub objects: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Objects that belong to no reading of the volume: a crash or a takeover left them.
+    pub void_objects: u64,
+    /// What is damaged or missing; nothing when the volume is whole.
+    pub damage: Vec<Damage>,
+}
+
+impl From<weir_log::CheckReport> for CheckReport {
+    fn from(report: weir_log::CheckReport) -> Self {
+        let range = |(offset, len)| DamagedRange { offset, len };
+        let damage = report.damage.into_iter().map(|damage| Damage {
+            place: damage.place,
+            problem: damage.problem,
+            lost_bytes: damage.lost_bytes,
+            ranges: damage.ranges.into_iter().map(range).collect(),
+            more_ranges: damage.more_ranges,
+        });
+        Self {
+            objects: report.objects,
+            bytes: report.bytes,
+            void_objects: report.void_objects,
+            damage: damage.collect(),
+        }
+    }
+}
+
+/// One thing that is damaged or missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Damage {
+    /// Its key in the store.
+    pub place: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// Bytes of the volume that cannot be read because of it.
+    pub lost_bytes: u64,
+    /// Where on the volume, the first of them.
+    pub ranges: Vec<DamagedRange>,
+    /// Ranges that are not listed.
+    pub more_ranges: u64,
+}
+
+/// Bytes of a volume that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DamagedRange {
+    /// First byte.
+    pub offset: u64,
+    /// How many.
+    pub len: u64,
+}
+
+/// What is asked for by `POST /v1/volumes`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// What happens when the lease of the node that holds it runs out.
+    #[serde(default)]
+    pub takeover: Takeover,
+}
+
+/// What is asked for by `POST /v1/volumes/{name}/resize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeVolume {
+    /// The new size; not smaller than it is.
+    pub size_bytes: u64,
+}
+
+/// What is asked for by `POST /v1/volumes/{name}/flush`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlushVolume {
+    /// To the store, not only to the local disk.
+    pub remote: bool,
+    /// Answer when it is done, not when it is begun.
+    pub wait: bool,
+}
+
+/// One line of the answer to a request that takes its time. The last line is `done` or `failed`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Progress {
+    /// Still at work.
+    Running {
+        /// What is done so far: objects of a check or a deletion; nothing of a flush.
+        done: u64,
+        /// What there is to do: objects; for a flush, bytes still to go.
+        total: u64,
+    },
+    /// Done.
+    Done {
+        /// The report of a check.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        report: Option<CheckReport>,
+    },
+    /// Not done.
+    Failed(Problem),
+}
+
+/// An error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What a caller can do about it, as `Busy`, `Invalid`, `NotFound`, `Unavailable`.
+    pub kind: String,
+    /// What happened.
+    pub message: String,
+    /// What to do next, for people.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub help: Option<String>,
+}
+
+/// The body of every answer that is no success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// The error.
+    pub error: Problem,
+}

@@ -1,0 +1,434 @@
+//! The configuration file `weir.toml`: every setting of a node. Each is a flag and an environment variable too.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use weir_log::catalog::VolumeName;
+use weir_log::{Compression, VolumeOptions};
+
+use crate::error::NodeError;
+use crate::size::Size;
+
+/// Memory of a node for buffers unless told otherwise, in bytes.
+pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
+
+/// Least memory for buffers, in bytes: below it a few clients alone would take all of it.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// Least memory for a volume's copies of its journal, in bytes: one batch.
+const RESIDENT_BYTES_MIN: u64 = 8 << 20;
+
+/// Everything that a file can say. What it does not say is left to flags, variables and defaults.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Journals, sockets and the embedded store.
+    pub data_dir: Option<PathBuf>,
+    /// URL of the store.
+    pub store: Option<String>,
+    /// Use a store that does not keep two writers apart.
+    pub single_writer: Option<bool>,
+    /// `text` or `json`.
+    pub log_format: Option<LogFormat>,
+    /// Refuse writes of clients, on all volumes.
+    pub read_only: Option<bool>,
+    /// Memory for buffers; maps come on top.
+    pub memory: Option<Size>,
+    /// Threads that volumes live on.
+    pub shards: Option<usize>,
+    /// Length of the node's lease in seconds.
+    #[serde(deserialize_with = "lease_seconds")]
+    pub lease: Option<f64>,
+    /// Where clients of NBD come in.
+    pub nbd: NbdConfig,
+    /// Where verbs come in from elsewhere.
+    pub api: ApiConfig,
+    /// Limits on uploads.
+    pub limits: LimitsConfig,
+    /// Settings of volumes that do not say otherwise.
+    pub defaults: VolumeSettings,
+    /// The volumes to be served; all of the store where there are none.
+    pub volumes: Vec<VolumeConfig>,
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Where clients of NBD come in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NbdConfig {
+    /// A unix socket.
+    pub socket: Option<PathBuf>,
+    /// A TCP address, as `127.0.0.1:10809`.
+    pub listen: Option<String>,
+    /// Take an address that other machines reach, without encryption.
+    pub insecure: Option<bool>,
+}
+
+/// Where verbs come in from elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApiConfig {
+    /// A TCP address, as `127.0.0.1:10808`.
+    pub listen: Option<String>,
+    /// File with the token that callers over TCP must send.
+    pub token_file: Option<PathBuf>,
+    /// Take an address that other machines reach, without encryption.
+    pub insecure: Option<bool>,
+}
+
+/// Limits on uploads to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Bytes per second.
+    pub upload_bandwidth: Option<Size>,
+    /// Requests per second.
+    pub upload_requests: Option<u64>,
+}
+
+/// How objects are compressed, where it helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompressionKind {
+    /// Fast.
+    Lz4,
+    /// Smaller.
+    Zstd,
+    /// Not at all.
+    None,
+}
+
+/// Settings of a volume. None of them changes what is promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VolumeSettings {
+    /// Largest local journal.
+    pub journal: Option<Size>,
+    /// Bytes that make an object.
+    pub batch: Option<Size>,
+    /// Longest time in seconds that a write waits for its object.
+    #[serde(deserialize_with = "seconds")]
+    pub batch_age: Option<f64>,
+    /// How objects are compressed.
+    pub compression: Option<CompressionKind>,
+}
+
+/// A volume to be served.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeConfig {
+    /// Its name.
+    pub name: String,
+    /// Creates it with this size where it is missing.
+    #[serde(default)]
+    pub size: Option<Size>,
+    /// Refuse writes of clients.
+    #[serde(default)]
+    pub read_only: Option<bool>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub journal: Option<Size>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub batch: Option<Size>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "seconds")]
+    pub batch_age: Option<f64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub compression: Option<CompressionKind>,
+}
+
+impl VolumeConfig {
+    /// A volume by its name alone.
+    #[must_use]
+    pub fn named(name: String, size: Option<Size>) -> Self {
+        let VolumeSettings { journal, batch, batch_age, compression } = VolumeSettings::default();
+        Self { name, size, read_only: None, journal, batch, batch_age, compression }
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn settings(&self) -> VolumeSettings {
+        VolumeSettings {
+            journal: self.journal,
+            batch: self.batch,
+            batch_age: self.batch_age,
+            compression: self.compression,
+        }
+    }
+}
+
+/// Checks a number of seconds that a write may wait.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_seconds(number: f64) -> Result<f64, String> {
+    let range = 0.01..=86_400.0;
+    range
+        .contains(&number)
+        .then_some(number)
+        .ok_or_else(|| format!("\"{number}\" is no number of seconds from 0.01 to 86400"))
+}
+
+/// Checks the length of a lease.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_lease_seconds(number: f64) -> Result<f64, String> {
+    let range = 1.0..=3600.0;
+    range
+        .contains(&number)
+        .then_some(number)
+        .ok_or_else(|| format!("\"{number}\" is no number of seconds from 1 to 3600"))
+}
+
+fn lease_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    check_lease_seconds(number).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    check_seconds(number).map(Some).map_err(serde::de::Error::custom)
+}
+
+impl VolumeSettings {
+    /// These settings, and where they are silent, `others`.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            journal: self.journal.or(others.journal),
+            batch: self.batch.or(others.batch),
+            batch_age: self.batch_age.or(others.batch_age),
+            compression: self.compression.or(others.compression),
+        }
+    }
+
+    /// The settings as a volume takes them, for one of `volumes` volumes of a node with this much memory.
+    #[must_use]
+    pub fn options(&self, memory: Memory, volumes: usize) -> VolumeOptions {
+        let mut options = VolumeOptions::default();
+        if let Some(Size(bytes)) = self.journal {
+            let segments = bytes.div_ceil(options.journal.segment_bytes);
+            options.journal.segments_max = u32::try_from(segments).unwrap_or(u32::MAX);
+        }
+        if let Some(Size(bytes)) = self.batch {
+            options.batch.bytes = bytes;
+        }
+        if let Some(seconds) = self.batch_age {
+            options.batch.age = Duration::from_secs_f64(seconds);
+            options.batch.age_small = options.batch.age_small.max(options.batch.age);
+        }
+        options.compression = match self.compression {
+            Some(CompressionKind::Lz4) => Compression::Lz4,
+            Some(CompressionKind::Zstd) => Compression::Zstd,
+            Some(CompressionKind::None) => Compression::None,
+            None => options.compression,
+        };
+        let share = memory.journals_bytes() / volumes.max(1) as u64;
+        let most = options.journal.resident_bytes_max;
+        let share = usize::try_from(share.max(RESIDENT_BYTES_MIN)).unwrap_or(usize::MAX);
+        options.journal.resident_bytes_max = share.min(most);
+        options
+    }
+}
+
+/// How the memory for buffers is divided: half holds decoded frames, a quarter copies of what is in journals, and the
+/// rest is for requests and objects on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory(u64);
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self(MEMORY_BYTES_DEFAULT)
+    }
+}
+
+impl Memory {
+    /// `bytes` in all.
+    ///
+    /// # Errors
+    /// A sentence for the user when that is too little.
+    pub fn new(bytes: u64) -> Result<Self, String> {
+        if bytes < MEMORY_BYTES_MIN {
+            return Err(format!("a node needs at least 64M of memory, not {bytes} bytes"));
+        }
+        Ok(Self(bytes))
+    }
+
+    /// For decoded frames.
+    #[must_use]
+    pub fn frames_bytes(self) -> u64 {
+        self.0 / 2
+    }
+
+    fn journals_bytes(self) -> u64 {
+        self.0 / 4
+    }
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`NodeError::Config`] naming the file, the line and the setting.
+    pub fn read(path: &Path) -> Result<Self, NodeError> {
+        let place = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| NodeError::io("reading", place.clone(), source))?;
+        Self::parse(&text, &place)
+    }
+
+    /// Understands the text of a file; `place` names it in errors.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn parse(text: &str, place: &str) -> Result<Self, NodeError> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
+            let place = line.map_or(place.to_owned(), |line| format!("{place}, line {line}"));
+            let help = nearest(error.message());
+            NodeError::Config { place, message: error.message().to_owned(), help }
+        })?;
+        config.check().map_err(|(message, help)| NodeError::Config {
+            place: place.to_owned(),
+            message,
+            help,
+        })?;
+        Ok(config)
+    }
+
+    /// What types alone do not tell.
+    fn check(&self) -> Result<(), (String, Option<String>)> {
+        if let Some(Size(bytes)) = self.memory {
+            Memory::new(bytes).map_err(|message| (message, None))?;
+        }
+        if self.shards == Some(0) {
+            return Err(("shards must be at least 1".to_owned(), None));
+        }
+        for (index, volume) in self.volumes.iter().enumerate() {
+            VolumeName::new(&volume.name).map_err(|error| (error.to_string(), None))?;
+            if self.volumes[..index].iter().any(|other| other.name == volume.name) {
+                return Err((format!("volume {:?} is listed twice", volume.name), None));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names in a message of serde's: the unknown one first, then those that would be known.
+fn quoted(message: &str) -> Vec<&str> {
+    message.split('`').skip(1).step_by(2).collect()
+}
+
+/// What somebody meant who wrote an unknown name.
+fn nearest(message: &str) -> Option<String> {
+    if !message.contains("unknown field") && !message.contains("unknown variant") {
+        return None;
+    }
+    let names = quoted(message);
+    let (wrong, known) = names.split_first()?;
+    let distance = |name: &&&str| strsim::damerau_levenshtein(name, wrong);
+    let nearest = known.iter().min_by_key(distance)?;
+    if distance(&nearest) <= (wrong.len() / 2).max(2) {
+        return Some(format!("did you mean `{nearest}`?"));
+    }
+    Some(format!("known here are {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> (String, String) {
+        let error = Config::parse(text, "weir.toml").unwrap_err();
+        (error.to_string(), error.help().unwrap_or_default())
+    }
+
+    #[test]
+    fn a_full_file_is_understood() {
+        let text = include_str!("../../../deploy/weir.toml");
+        let config = Config::parse(text, "weir.toml").unwrap();
+        assert_eq!(config, Config::default(), "the shipped file says only what it comments out");
+        let uncommented: String = text
+            .lines()
+            .map(|line| match line.strip_prefix("#:") {
+                Some(setting) => format!("{setting}\n"),
+                None => format!("{line}\n"),
+            })
+            .collect();
+        let config = Config::parse(&uncommented, "weir.toml").unwrap();
+        assert_eq!(config.memory, Some(Size(512 << 20)));
+        assert_eq!(config.volumes.len(), 2);
+        assert_eq!(config.volumes[1].settings().journal, Some(Size(4 << 30)));
+        assert_eq!(config.defaults.batch_age, Some(5.0));
+        assert_eq!(config.lease, Some(60.0));
+        assert_eq!(config.limits.upload_bandwidth, Some(Size(100 << 20)));
+    }
+
+    #[test]
+    fn unknown_settings_are_refused_with_the_nearest_known_one() {
+        for (text, place, help) in [
+            ("stor = \"x\"", "line 1: unknown field `stor`", "did you mean `store`?"),
+            ("\n[ndb]\n", "line 2: unknown field `ndb`", "did you mean `nbd`?"),
+            ("[nbd]\nsockett = \"x\"", "line 2: unknown field `sockett`", "did you mean `socket`?"),
+            ("[defaults]\njornal = 1", "unknown field `jornal`", "did you mean `journal`?"),
+            (
+                "[[volumes]]\nname = \"a\"\nsise = 1",
+                "line 3: unknown field",
+                "did you mean `size`?",
+            ),
+            ("[defaults]\ncompression = \"lz5\"", "unknown variant `lz5`", "did you mean `lz4`?"),
+            ("xxxxxxxxxxxxxxxxxxx = 1", "unknown field", "known here are data_dir, store"),
+        ] {
+            let (message, advice) = error(text);
+            assert!(message.contains(place), "{text}: {message}");
+            assert!(advice.contains(help), "{text}: {advice}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (text, reason) in [
+            ("memory = \"10M\"", "at least 64M"),
+            ("memory = \"lots\"", "is no size"),
+            ("memory = -1", "is no size"),
+            ("shards = 0", "at least 1"),
+            ("lease = 0.5", "seconds from 1 to 3600"),
+            ("read_only = 1", "line 1"),
+            ("[defaults]\nbatch_age = 0.0", "seconds from 0.01"),
+            ("[[volumes]]\nsize = 1", "missing field `name`"),
+            ("[[volumes]]\nname = \"a/b\"", "only letters, digits"),
+            ("[[volumes]]\nname = \"a\"\n[[volumes]]\nname = \"a\"", "listed twice"),
+            ("store = ", "line 1"),
+        ] {
+            let (message, _) = error(text);
+            assert!(message.contains(reason), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn flags_go_before_the_file_and_the_file_before_defaults() {
+        let journal = |size| VolumeSettings { journal: Some(Size(size)), ..Default::default() };
+        let both = VolumeSettings { batch: Some(Size(1)), ..journal(1 << 30) };
+        assert_eq!(journal(1 << 20).or(both).journal, Some(Size(1 << 20)));
+        assert_eq!(journal(1 << 20).or(both).batch, Some(Size(1)));
+        let options = both.options(Memory::default(), 1);
+        assert_eq!(options.journal.segments_max, 16);
+        assert_eq!(options.batch.bytes, 1);
+        assert_eq!(options.journal.resident_bytes_max, 64 << 20);
+        assert_eq!(both.options(Memory::default(), 8).journal.resident_bytes_max, 16 << 20);
+        assert_eq!(both.options(Memory::default(), 99).journal.resident_bytes_max, 8 << 20);
+    }
+}

@@ -1,0 +1,263 @@
+//! One volume on its thread: opened, its door open to clients and verbs, and closed in order.
+
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use weir_device::{Device, IoHeader, MemoryDevice, Operation, SourceId, VolumeId};
+use weir_frontend::nbd::{ConnectionOptions, Door, Export, Exports, ListenerOptions, open_door};
+use weir_log::catalog::{self, VolumeName};
+use weir_log::{Closed, LogError, LogVolume, OpenReport, VolumeOptions};
+use weir_store::Store;
+
+use crate::endpoint::Endpoint;
+use crate::error::NodeError;
+use crate::measure::Measured;
+use crate::shard::ShardContext;
+use crate::volumes::{Consent, Home};
+
+/// What keeps the bytes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointKind {
+    /// A log volume.
+    Log,
+    /// Memory of this process.
+    Memory,
+}
+
+/// A volume that is to be served, and how.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Name of the volume.
+    pub name: VolumeName,
+    /// Its size in bytes: creates it where it is missing.
+    pub size: Option<u64>,
+    /// Whether another size than that is an error: a volume that was resized since is served all the same otherwise.
+    pub size_must_match: bool,
+    /// Refuse writes of clients.
+    pub read_only: bool,
+    /// What the opening may give up.
+    pub consent: Consent,
+    /// Settings of the log volume.
+    pub options: VolumeOptions,
+    /// What keeps the bytes.
+    pub endpoint: EndpointKind,
+}
+
+/// How a volume that was served ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Everything is in the store.
+    Clean,
+    /// The store did not take everything in time; the journal keeps the rest for the next start here.
+    LocalOnly,
+}
+
+/// How a volume is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// Everything goes to the store first, so that any node can open the volume.
+    ToStore,
+    /// What is not in the store stays in the journal: quick, for a process that comes back at once.
+    Quick,
+}
+
+/// A volume as jobs on its thread find it.
+#[derive(Debug)]
+pub(crate) struct Hosted {
+    pub(crate) id: VolumeId,
+    pub(crate) name: VolumeName,
+    pub(crate) device: Rc<Measured>,
+    pub(crate) read_only: bool,
+    pub(crate) clients: OnceCell<Rc<Cell<usize>>>,
+}
+
+impl Hosted {
+    /// The log volume, if it is one.
+    pub(crate) fn log(&self) -> Option<&Rc<LogVolume>> {
+        match self.device.endpoint() {
+            Endpoint::Log(volume) => Some(volume),
+            Endpoint::Memory(_) => None,
+        }
+    }
+
+    /// Clients connected now.
+    pub(crate) fn client_count(&self) -> usize {
+        self.clients.get().map_or(0, |counter| counter.get())
+    }
+
+    /// Makes acknowledged writes survive.
+    pub(crate) async fn flush(&self, remote: bool) -> Result<(), NodeError> {
+        match self.log() {
+            Some(volume) if remote => volume.flush_remote().await?,
+            _ => self.device.flush(IoHeader::internal(Operation::Flush, 0, 0)).await?,
+        }
+        Ok(self.device.check_reply()?)
+    }
+}
+
+/// What is known of a volume once it can be served.
+#[derive(Clone, Debug)]
+pub(crate) struct Hosting {
+    pub(crate) id: VolumeId,
+    pub(crate) size: u64,
+    pub(crate) created: bool,
+    pub(crate) place: String,
+    pub(crate) report: OpenReport,
+    pub(crate) door: Door,
+}
+
+struct Opened {
+    endpoint: Endpoint,
+    id: VolumeId,
+    created: bool,
+    place: String,
+    report: OpenReport,
+}
+
+/// Opens a volume and serves those who come through its door until it is told to stop.
+pub(crate) async fn host(
+    context: Rc<ShardContext>,
+    home: Home,
+    store: Option<Store>,
+    spec: VolumeSpec,
+    ready: oneshot::Sender<Hosting>,
+    stop: oneshot::Receiver<Closing>,
+) -> Result<Stopped, NodeError> {
+    let opened = match (&store, spec.endpoint) {
+        (Some(store), EndpointKind::Log) => open_log(&context, &home, store, &spec).await?,
+        _ => open_memory(&context, &spec)?,
+    };
+    let hosted = Rc::new(Hosted {
+        id: opened.id,
+        name: spec.name.clone(),
+        device: Measured::new(opened.endpoint.clone()),
+        read_only: spec.read_only,
+        clients: OnceCell::new(),
+    });
+    let options = ListenerOptions::new(ConnectionOptions::new(SourceId(1), "nbd"));
+    let (door, server) = open_door(Rc::new(OneExport(Rc::clone(&hosted))), options);
+    hosted.clients.get_or_init(|| server.clients_counter());
+    context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
+    let hosting = Hosting {
+        id: opened.id,
+        size: opened.endpoint.size(),
+        created: opened.created,
+        place: opened.place,
+        report: opened.report,
+        door,
+    };
+    let closing = match ready.send(hosting) {
+        // A dropped handle is a wish to stop as well.
+        Ok(()) => stop.await.unwrap_or(Closing::ToStore),
+        // Nobody waits only if the process is going away; then it stops at once.
+        Err(_) => Closing::Quick,
+    };
+    server.stop().await;
+    context.hosted.borrow_mut().remove(&hosted.id);
+    close(&opened.endpoint, closing).await
+}
+
+async fn open_log(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    spec: &VolumeSpec,
+) -> Result<Opened, NodeError> {
+    let name = &spec.name;
+    let (id, created) = find_or_create(context, store, spec).await?;
+    let settings = spec.options.clone();
+    let opening = home.open_volume(context, store.clone(), id, name, settings, spec.consent);
+    let (volume, report) = opening.await?;
+    let opened = Opened {
+        endpoint: Endpoint::Log(Rc::clone(&volume)),
+        id,
+        created,
+        place: format!("in {}", home.store_url),
+        report,
+    };
+    match spec.size {
+        // Its real size is known only now: a volume may have been resized after it was listed.
+        Some(wanted) if wanted != volume.size() && spec.size_must_match => {
+            let found = volume.size();
+            close(&opened.endpoint, Closing::ToStore).await?;
+            Err(NodeError::OtherSize { name: name.to_string(), found, wanted })
+        }
+        _ => Ok(opened),
+    }
+}
+
+/// The volume of that name, and whether it was created just now.
+async fn find_or_create(
+    context: &ShardContext,
+    store: &Store,
+    spec: &VolumeSpec,
+) -> Result<(VolumeId, bool), NodeError> {
+    match (catalog::find(store, &context.env, &spec.name).await, spec.size) {
+        (Ok(id), _) => Ok((id, false)),
+        (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
+            Ok((catalog::create(store, &context.env, &spec.name, size).await?, true))
+        }
+        (Err(LogError::NoSuchVolume { name, store }), None) => {
+            Err(NodeError::SizeNeeded { name, store })
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened, NodeError> {
+    let size = spec.size.ok_or_else(|| NodeError::SizeNeeded {
+        name: spec.name.to_string(),
+        store: "memory".to_owned(),
+    })?;
+    let mut id = [0; 16];
+    context.env.random.fill(&mut id);
+    Ok(Opened {
+        endpoint: Endpoint::Memory(Rc::new(MemoryDevice::new(size))),
+        id: VolumeId(id),
+        created: true,
+        place: "in memory, nothing survives".to_owned(),
+        report: OpenReport::default(),
+    })
+}
+
+async fn close(endpoint: &Endpoint, closing: Closing) -> Result<Stopped, NodeError> {
+    let Endpoint::Log(volume) = endpoint else { return Ok(Stopped::Clean) };
+    let closed = match closing {
+        Closing::ToStore => volume.close().await?,
+        Closing::Quick => volume.close_within(Duration::ZERO).await?,
+    };
+    match closed {
+        Closed::Clean => Ok(Stopped::Clean),
+        Closed::LocalOnly => Ok(Stopped::LocalOnly),
+    }
+}
+
+/// The one export behind the door of a volume.
+#[derive(Debug)]
+struct OneExport(Rc<Hosted>);
+
+impl Exports for OneExport {
+    type Device = Measured;
+
+    fn find(&self, name: &str) -> Option<Export<Measured>> {
+        let hosted = &self.0;
+        (name == hosted.name.as_str()).then(|| Export {
+            name: hosted.name.to_string(),
+            description: describe(hosted.id),
+            device: Rc::clone(&hosted.device),
+            volume: hosted.id,
+            read_only: hosted.read_only,
+        })
+    }
+
+    fn list(&self) -> Vec<String> {
+        vec![self.0.name.to_string()]
+    }
+}
+
+/// A line on an export, for people.
+pub(crate) fn describe(id: VolumeId) -> String {
+    format!("Weir volume {id}")
+}

@@ -1,0 +1,277 @@
+//! What a process says of itself: served, degraded and why, and what would be lost if the host died now.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use weir_device::Device;
+use weir_log::{FrameCache, VolumeStatus};
+
+use crate::api::types::{
+    AtRisk, Health, LogStatus, Memory, NodeStatus, NotServed, Operations, ServedVolume,
+    StoreRequests,
+};
+use crate::error::NodeError;
+use crate::host::Hosted;
+use crate::measure::{Counted, Kind};
+use crate::service::{Core, Entry};
+
+/// An object that waits longer for the store than this says that something is wrong with the store. A PUT of 8 MiB at
+/// 1 MB/s takes eight seconds.
+const OBJECT_WAIT_MS_MAX: u64 = 15_000;
+
+/// Journals from this on slow writers down, in percent.
+const JOURNAL_PERCENT_MAX: u64 = 75;
+
+/// What a volume's thread says of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) size: u64,
+    pub(crate) clients: u64,
+    pub(crate) operations: [Counted; 4],
+    pub(crate) log: Option<VolumeStatus>,
+}
+
+/// Asks a volume's thread.
+pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, NodeError> {
+    on_volume(core, entry, |hosted| async move {
+        Ok(Snapshot {
+            size: hosted.device.size(),
+            clients: hosted.client_count() as u64,
+            operations: hosted.device.operations(),
+            log: hosted.log().map(|volume| volume.status()),
+        })
+    })
+    .await
+}
+
+/// Runs `job` with a volume on its thread.
+pub(crate) async fn on_volume<T, F, Work>(
+    core: &Core,
+    entry: &Entry,
+    job: F,
+) -> Result<T, NodeError>
+where
+    T: Send + 'static,
+    F: FnOnce(std::rc::Rc<Hosted>) -> Work + Send + 'static,
+    Work: Future<Output = Result<T, NodeError>> + 'static,
+{
+    let id = entry.id;
+    core.node
+        .run(entry.shard, move |context| async move {
+            let hosted = context.hosted.borrow().get(&id).cloned();
+            match hosted {
+                Some(hosted) => job(hosted).await,
+                None => Err(NodeError::ShuttingDown),
+            }
+        })
+        .await?
+}
+
+fn at_risk(log: &VolumeStatus) -> AtRisk {
+    AtRisk {
+        bytes: log.unsent_bytes,
+        writes: log.acked_write.saturating_sub(log.committed_write),
+        oldest_age_ms: log.unsent_age_ms,
+    }
+}
+
+/// What is wrong with a volume.
+pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
+    if let Some(failure) = &log.failure {
+        return (Health::Failed, vec![format!("it takes no writes: {failure}")]);
+    }
+    let mut reasons = Vec::new();
+    if let Some(wait) = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX) {
+        reasons.push(format!(
+            "the store is slow or cannot be reached: an object has waited for {} s",
+            wait / 1000
+        ));
+    }
+    let percent = log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
+    if percent >= JOURNAL_PERCENT_MAX {
+        reasons.push(format!("the journal is {percent} % full: writers are slowed down"));
+    }
+    reasons.extend(log.upload_note.clone());
+    (if reasons.is_empty() { Health::Ok } else { Health::Degraded }, reasons)
+}
+
+/// One volume.
+pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume, NodeError> {
+    let snapshot = snapshot(core, entry).await?;
+    let (health, reasons) = snapshot.log.as_ref().map_or((Health::Ok, Vec::new()), judge);
+    let operations = Kind::ALL.iter().zip(&snapshot.operations).map(|(kind, counted)| Operations {
+        kind: kind.name().to_owned(),
+        count: counted.count(),
+        errors: counted.errors,
+        bytes: counted.bytes,
+        time_us: counted.nanoseconds / 1000,
+    });
+    Ok(ServedVolume {
+        name: entry.name.to_string(),
+        id: entry.id.to_string(),
+        uri: core.uri(entry.name.as_str()),
+        size_bytes: snapshot.size,
+        read_only: entry.read_only,
+        clients: snapshot.clients,
+        health,
+        reasons,
+        at_risk: snapshot.log.as_ref().map(at_risk).unwrap_or_default(),
+        operations: operations.collect(),
+        log: snapshot.log.map(|log| LogStatus {
+            epoch: log.epoch,
+            committed_sequence: log.committed_sequence,
+            checkpoint_as_of: log.checkpoint_as_of,
+            journal_used_bytes: log.journal_used_bytes,
+            journal_capacity_bytes: log.journal_capacity_bytes,
+            journal_resident_bytes: log.journal_resident_bytes,
+            puts_in_flight: log.puts_in_flight,
+            objects_written: log.objects_written,
+            checkpoints_published: log.checkpoints_published,
+            map_entries: log.map_extents + log.overlay_extents,
+            map_bytes: log.map_bytes,
+            live_bytes: log.live_bytes,
+            object_bytes: log.object_bytes,
+        }),
+    })
+}
+
+/// The process.
+pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
+    let mut volumes = Vec::new();
+    for entry in core.entries() {
+        // One that is just being closed is left out.
+        if let Ok(volume) = of_volume(core, &entry).await {
+            volumes.push(volume);
+        }
+    }
+    let not_served: Vec<NotServed> =
+        core.not_served().into_iter().map(|(name, reason)| NotServed { name, reason }).collect();
+    let mut reasons: Vec<String> = volumes
+        .iter()
+        .flat_map(|volume| volume.reasons.iter().map(|r| format!("{}: {r}", volume.name)))
+        .collect();
+    reasons.extend(not_served.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
+    if core.is_stopping.load(Ordering::Relaxed) {
+        reasons.push("the process is stopping".to_owned());
+    }
+    let failed = volumes.iter().any(|volume| volume.health == Health::Failed);
+    let health = match (failed, reasons.is_empty()) {
+        (true, _) => Health::Failed,
+        (false, true) => Health::Ok,
+        (false, false) => Health::Degraded,
+    };
+    NodeStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        process: std::process::id(),
+        node: core.node.node_name.to_string(),
+        health,
+        reasons,
+        store: core.store.as_ref().map_or("memory", |store| store.url()).to_owned(),
+        data_dir: core.home.data.path().display().to_string(),
+        uptime_seconds: core.started.elapsed().as_secs(),
+        nbd: core.nbd_uris(),
+        at_risk: total_risk(&volumes),
+        not_served,
+        store_requests: store_requests(core),
+        memory: memory(core, &volumes),
+        limits: core.limits(),
+        last_event: core.events.count(),
+        volumes,
+    }
+}
+
+fn total_risk(volumes: &[ServedVolume]) -> AtRisk {
+    let risks = || volumes.iter().map(|volume| volume.at_risk);
+    AtRisk {
+        bytes: risks().map(|risk| risk.bytes).sum(),
+        writes: risks().map(|risk| risk.writes).sum(),
+        oldest_age_ms: risks().filter_map(|risk| risk.oldest_age_ms).max(),
+    }
+}
+
+/// What the store was asked for.
+pub(crate) fn store_requests(core: &Core) -> StoreRequests {
+    let Some(store) = &core.store else { return StoreRequests::default() };
+    let counted = store.counters();
+    StoreRequests {
+        puts: counted.puts,
+        gets: counted.gets,
+        lists: counted.lists,
+        deletes: counted.deletes,
+        bytes_up: counted.bytes_up,
+        bytes_down: counted.bytes_down,
+        failures: counted.failures,
+        retries: counted.retries,
+    }
+}
+
+/// Memory by kind.
+pub(crate) fn memory(core: &Core, volumes: &[ServedVolume]) -> Memory {
+    let logs = || volumes.iter().filter_map(|volume| volume.log.as_ref());
+    Memory {
+        frame_cache: core.node.cache.bytes(),
+        maps: logs().map(|log| log.map_bytes).sum(),
+        journals: logs().map(|log| log.journal_resident_bytes).sum(),
+        resident: resident_bytes(),
+    }
+}
+
+/// Memory of the process as the kernel counts it; zero where it does not say.
+pub(crate) fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> VolumeStatus {
+        VolumeStatus {
+            size_bytes: 1,
+            epoch: 1,
+            acked_write: 10,
+            committed_write: 4,
+            committed_sequence: 1,
+            checkpoint_as_of: None,
+            journal_used_bytes: 10,
+            journal_capacity_bytes: 100,
+            journal_resident_bytes: 0,
+            unsent_bytes: 4096,
+            unsent_age_ms: Some(700),
+            object_wait_ms: Some(20),
+            puts_in_flight: 0,
+            objects_written: 0,
+            checkpoints_published: 0,
+            map_extents: 0,
+            map_bytes: 0,
+            overlay_extents: 0,
+            live_bytes: 0,
+            object_bytes: 0,
+            lease_held: true,
+            failure: None,
+            upload_note: None,
+        }
+    }
+
+    #[test]
+    fn a_volume_says_what_is_wrong_with_it() {
+        assert_eq!(judge(&log()), (Health::Ok, vec![]));
+        let expected = AtRisk { bytes: 4096, writes: 6, oldest_age_ms: Some(700) };
+        assert_eq!(at_risk(&log()), expected);
+        let slow = VolumeStatus { object_wait_ms: Some(16_000), ..log() };
+        let (health, reasons) = judge(&slow);
+        assert_eq!(health, Health::Degraded);
+        assert!(reasons[0].contains("an object has waited for 16 s"), "{reasons:?}");
+        let full = VolumeStatus { journal_used_bytes: 80, ..log() };
+        assert!(judge(&full).1[0].contains("80 % full"));
+        let failed = VolumeStatus { failure: Some("fenced".to_owned()), ..full };
+        assert_eq!(judge(&failed), (Health::Failed, vec!["it takes no writes: fenced".to_owned()]));
+    }
+
+    #[test]
+    fn the_process_has_memory() {
+        assert!(resident_bytes() > 1 << 20);
+    }
+}

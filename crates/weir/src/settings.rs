@@ -1,0 +1,267 @@
+//! Flags, variables, the file and defaults, put together in this order.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use weir_log::catalog::VolumeName;
+use weir_node::api::TcpApi;
+use weir_node::api::types::Limits;
+use weir_node::config::{self, Config, Memory, VolumeConfig, VolumeSettings};
+use weir_node::size::Size;
+use weir_node::{
+    ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, LeaseSettings, NbdAddress,
+    NodeConfig, ServiceOptions, VolumeSet, VolumeSpec,
+};
+use weir_store::StoreOptions;
+
+use crate::cli::{Global, LogFormat, Serve, Tuning, Up};
+use crate::failure::Failure;
+
+/// The file that `--config` names, or none.
+pub(crate) fn file(global: &Global) -> Result<Config, Failure> {
+    match &global.config {
+        Some(path) => Config::read(path).map_err(|error| Failure::from(error).with_code(2)),
+        None => Ok(Config::default()),
+    }
+}
+
+/// Form of log lines.
+pub(crate) fn log_format(global: &Global, file: &Config) -> LogFormat {
+    let from_file = file.log_format.map(|format| match format {
+        config::LogFormat::Text => LogFormat::Text,
+        config::LogFormat::Json => LogFormat::Json,
+    });
+    global.log_format.or(from_file).unwrap_or(LogFormat::Text)
+}
+
+/// Where the data directory and the store are.
+pub(crate) fn home(global: &Global, file: &Config) -> Result<Home, Failure> {
+    let data = data_directory(global, file)?;
+    let store_url = global.store.clone().or_else(|| file.store.clone());
+    let store_url = store_url.unwrap_or_else(|| data.store_url());
+    Ok(Home { data, store_url, store_options: store_options(global, file)? })
+}
+
+/// How a store is reached, from flags, environment and file.
+pub(crate) fn store_options(global: &Global, file: &Config) -> Result<StoreOptions, Failure> {
+    let mut options = StoreOptions::from_environment()?;
+    options.single_writer |= global.single_writer || file.single_writer == Some(true);
+    Ok(options)
+}
+
+fn data_directory(global: &Global, file: &Config) -> Result<DataDirectory, Failure> {
+    let path = match global.data_dir.as_ref().or(file.data_dir.as_ref()) {
+        Some(path) => path.clone(),
+        None => {
+            let variable = |name| std::env::var_os(name).map(PathBuf::from);
+            let root = rustix::process::geteuid().is_root();
+            default_path(root, variable("XDG_DATA_HOME"), variable("HOME")).ok_or_else(|| {
+                Failure::usage("there is no data directory: HOME and XDG_DATA_HOME are not set")
+                    .with_help("name one with --data-dir")
+            })?
+        }
+    };
+    Ok(DataDirectory::at(&path)?)
+}
+
+fn default_path(root: bool, data_home: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
+    if root {
+        return Some(PathBuf::from("/var/lib/weir"));
+    }
+    // A relative XDG_DATA_HOME is to be ignored, as its specification says.
+    let data_home = data_home.filter(|path| path.is_absolute());
+    let below_home = || home.filter(|path| path != Path::new("")).map(|p| p.join(".local/share"));
+    data_home.or_else(below_home).map(|path| path.join("weir"))
+}
+
+/// How this node's leases are kept.
+fn lease(global: &Global, file: &Config) -> LeaseSettings {
+    let seconds = global.lease.or(file.lease).map(Duration::from_secs_f64);
+    seconds.map_or_else(LeaseSettings::default, LeaseSettings::of_length)
+}
+
+/// The threads of a verb that works on one volume.
+pub(crate) fn verb_node(global: &Global, file: &Config) -> NodeConfig {
+    NodeConfig {
+        shards: Some(1),
+        engine: global.disk_engine.into(),
+        cache_bytes: None,
+        lease: lease(global, file),
+    }
+}
+
+fn memory(tuning: &Tuning, file: &Config) -> Result<Memory, Failure> {
+    match tuning.memory.or(file.memory) {
+        Some(Size(bytes)) => Memory::new(bytes).map_err(Failure::usage),
+        None => Ok(Memory::default()),
+    }
+}
+
+fn limits(tuning: &Tuning, file: &Config) -> Limits {
+    let bandwidth = tuning.upload_bandwidth.or(file.limits.upload_bandwidth);
+    Limits {
+        upload_bytes_per_second: bandwidth.map(|Size(bytes)| bytes),
+        upload_requests_per_second: tuning.upload_requests.or(file.limits.upload_requests),
+    }
+}
+
+/// The threads of `weir up`, and what it serves.
+pub(crate) fn up(
+    global: &Global,
+    file: &Config,
+    up: Up,
+) -> Result<(NodeConfig, ServiceOptions), Failure> {
+    let home = home(global, file)?;
+    let memory = memory(&up.tuning, file)?;
+    let nbd = match (up.nbd_socket, up.nbd_listen) {
+        (Some(path), _) => vec![NbdAddress::Unix(path)],
+        (None, Some(address)) => vec![NbdAddress::Tcp { address, insecure: up.insecure }],
+        (None, None) => Vec::new(),
+    };
+    let listed = file.volumes.iter().find(|volume| volume.name == up.name.as_str());
+    let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
+    let settings = up.tuning.settings().or(listed).or(file.defaults);
+    let spec = VolumeSpec {
+        name: up.name,
+        size: up.size.map(|Size(bytes)| bytes),
+        size_must_match: true,
+        read_only: up.read_only || file.read_only == Some(true),
+        consent: Consent {
+            accept_loss: up.accept_loss,
+            take_over: up.take_over,
+            discard_journal: up.discard_journal,
+        },
+        options: settings.options(memory, 1),
+        endpoint: match up.endpoint {
+            crate::cli::EndpointKind::Log => EndpointKind::Log,
+            crate::cli::EndpointKind::Memory => EndpointKind::Memory,
+        },
+    };
+    let limits = limits(&up.tuning, file);
+    let cache_bytes = Some(memory.frames_bytes());
+    let node = NodeConfig { cache_bytes, ..verb_node(global, file) };
+    let service = ServiceOptions {
+        home,
+        volumes: VolumeSet::Listed(vec![spec]),
+        nbd,
+        api: ApiPlace::Volume,
+        api_tcp: None,
+        limits,
+        inherited: Inherited::default(),
+    };
+    Ok((node, service))
+}
+
+/// The threads of `weir serve`, and what it serves.
+pub(crate) fn serve(
+    global: &Global,
+    file: &Config,
+    serve: &Serve,
+    inherited: Inherited,
+) -> Result<(NodeConfig, ServiceOptions), Failure> {
+    let home = home(global, file)?;
+    let memory = memory(&serve.tuning, file)?;
+    let insecure = |in_file: Option<bool>| serve.insecure || in_file == Some(true);
+    let mut nbd = Vec::new();
+    let socket = serve.nbd_socket.clone().or_else(|| file.nbd.socket.clone());
+    nbd.extend(socket.map(NbdAddress::Unix));
+    let listen = serve.nbd_listen.clone().or_else(|| file.nbd.listen.clone());
+    nbd.extend(
+        listen.map(|address| NbdAddress::Tcp { address, insecure: insecure(file.nbd.insecure) }),
+    );
+    let limits = limits(&serve.tuning, file);
+    let node = NodeConfig {
+        shards: serve.shards.or(file.shards),
+        engine: global.disk_engine.into(),
+        cache_bytes: Some(memory.frames_bytes()),
+        lease: lease(global, file),
+    };
+    let service = ServiceOptions {
+        home,
+        volumes: volume_set(file, serve, memory)?,
+        nbd,
+        api: ApiPlace::Node,
+        api_tcp: api_tcp(file, serve, insecure(file.api.insecure))?,
+        limits,
+        inherited,
+    };
+    Ok((node, service))
+}
+
+fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet, Failure> {
+    let read_only = serve.read_only || file.read_only == Some(true);
+    let consent = Consent {
+        accept_loss: serve.accept_loss,
+        take_over: serve.take_over,
+        discard_journal: serve.discard_journal,
+    };
+    let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| VolumeSpec {
+        name,
+        size: size.map(|Size(bytes)| bytes),
+        size_must_match: false,
+        read_only,
+        consent,
+        options: serve.tuning.settings().or(settings).or(file.defaults).options(memory, count),
+        endpoint: EndpointKind::Log,
+    };
+    let named = |(name, size): &(VolumeName, Option<Size>)| {
+        let listed = file.volumes.iter().find(|volume| volume.name == name.as_str());
+        let named = VolumeConfig::named(name.to_string(), *size);
+        VolumeConfig {
+            size: size.or(listed.and_then(|l| l.size)),
+            ..listed.cloned().unwrap_or(named)
+        }
+    };
+    let volumes: Vec<VolumeConfig> = match serve.volume.is_empty() {
+        true => file.volumes.clone(),
+        false => serve.volume.iter().map(named).collect(),
+    };
+    if volumes.is_empty() {
+        // How many there are is known only when they are listed; a dozen is a guess that wastes little.
+        const VOLUMES_GUESS: usize = 12;
+        let any = VolumeName::new("any").map_err(|error| Failure::new(error.to_string()))?;
+        let template = spec(any, None, VolumeSettings::default(), VOLUMES_GUESS);
+        return Ok(VolumeSet::All(Box::new(template)));
+    }
+    let mut specs: Vec<VolumeSpec> = Vec::new();
+    for volume in &volumes {
+        let name = VolumeName::new(&volume.name).map_err(|e| Failure::usage(e.to_string()))?;
+        if specs.iter().any(|other| other.name == name) {
+            return Err(Failure::usage(format!("volume {name} is given twice")));
+        }
+        let mut spec = spec(name, volume.size, volume.settings(), volumes.len());
+        spec.read_only |= volume.read_only == Some(true);
+        specs.push(spec);
+    }
+    Ok(VolumeSet::Listed(specs))
+}
+
+fn api_tcp(file: &Config, serve: &Serve, insecure: bool) -> Result<Option<TcpApi>, Failure> {
+    let Some(address) = serve.api_listen.clone().or_else(|| file.api.listen.clone()) else {
+        return Ok(None);
+    };
+    let path = serve.api_token_file.as_ref().or(file.api.token_file.as_ref());
+    let token = path.map(|path| {
+        std::fs::read_to_string(path).map_err(|error| {
+            Failure::new(format!("reading the token in {}: {error}", path.display()))
+        })
+    });
+    let token = token.transpose()?;
+    Ok(Some(TcpApi::new(address, token.as_deref(), insecure)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_directory_follows_the_user() {
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(default_path(true, path("/x"), path("/h")), path("/var/lib/weir"));
+        assert_eq!(default_path(false, path("/x"), path("/h")), path("/x/weir"));
+        assert_eq!(default_path(false, path("x"), path("/h")), path("/h/.local/share/weir"));
+        assert_eq!(default_path(false, None, path("/h")), path("/h/.local/share/weir"));
+        assert_eq!(default_path(false, None, path("")), None);
+        assert_eq!(default_path(false, None, None), None);
+    }
+}

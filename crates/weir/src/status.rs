@@ -1,0 +1,157 @@
+//! `weir status`: what is served here, what is wrong, and what would be lost if the host died now.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use weir_node::api::types::{AtRisk, Health, NodeStatus, ServedVolume};
+use weir_node::config::Config;
+use weir_node::size::human;
+use weir_node::{Home, Node, Process};
+
+use crate::cli::{Global, OutputForm};
+use crate::failure::Failure;
+use crate::output;
+use crate::settings;
+use crate::signals::Signals;
+
+/// Exit code when something is wrong with what is served.
+const NOT_WELL: u8 = 3;
+
+/// Runs the verb.
+pub(crate) fn run(
+    global: &Global,
+    file: &Config,
+    watch: Option<f64>,
+    form: OutputForm,
+) -> Result<ExitCode, Failure> {
+    let home = settings::home(global, file)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
+    let node = Node::start(settings::verb_node(global, file))?;
+    let code = runtime.block_on(async {
+        let Some(seconds) = watch else { return once(&node, &home, form).await };
+        let mut signals = Signals::listen()?;
+        loop {
+            let code = once(&node, &home, form).await?;
+            tokio::select! {
+                biased;
+                _ = signals.next() => return Ok(code),
+                () = tokio::time::sleep(Duration::from_secs_f64(seconds)) => {}
+            }
+        }
+    });
+    node.shut_down();
+    code
+}
+
+async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Failure> {
+    let processes = node.processes(home.clone()).await?;
+    let is_well =
+        |process: &Process| process.status.as_ref().is_ok_and(|status| status.health == Health::Ok);
+    let code = if processes.iter().all(is_well) { 0 } else { NOT_WELL };
+    match form {
+        OutputForm::Json => {
+            for process in &processes {
+                if let Err(error) = &process.status {
+                    eprintln!("warning: {error}");
+                }
+            }
+            let statuses: Vec<&NodeStatus> =
+                processes.iter().filter_map(|process| process.status.as_ref().ok()).collect();
+            output::print_json(&statuses)?;
+        }
+        OutputForm::Table => print(&processes)?,
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// What is not in the store, for people.
+pub(crate) fn risk(risk: &AtRisk) -> String {
+    match risk.oldest_age_ms {
+        None if risk.bytes == 0 => "nothing".to_owned(),
+        None => human(risk.bytes),
+        Some(age) => {
+            format!("{}, the oldest for {}.{} s", human(risk.bytes), age / 1000, age % 1000 / 100)
+        }
+    }
+}
+
+fn health(health: Health) -> &'static str {
+    match health {
+        Health::Ok => "ok",
+        Health::Degraded => "degraded",
+        Health::Failed => "failed",
+    }
+}
+
+fn print(processes: &[Process]) -> Result<(), Failure> {
+    if processes.is_empty() {
+        return output::print("nothing is served from this data directory\n");
+    }
+    let mut text = String::new();
+    let mut rows = Vec::new();
+    for process in processes {
+        match &process.status {
+            Err(error) => text.push_str(&format!("process {}: {error}\n", process.id)),
+            Ok(status) => {
+                text.push_str(&summary(status));
+                rows.extend(status.volumes.iter().map(row));
+            }
+        }
+    }
+    output::print(&text)?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    output::print("\n")?;
+    let headings = ["VOLUME", "STATE", "SIZE", "CLIENTS", "JOURNAL", "LOST IF THE HOST DIED NOW"];
+    output::print_table(&headings, rows)
+}
+
+fn summary(status: &NodeStatus) -> String {
+    let mut text = format!(
+        "process {}: {}, {} volumes, store {}\n",
+        status.process,
+        health(status.health),
+        status.volumes.len(),
+        status.store
+    );
+    for uri in &status.nbd {
+        text.push_str(&format!("  serving {uri}\n"));
+    }
+    for reason in &status.reasons {
+        text.push_str(&format!("  {reason}\n"));
+    }
+    text
+}
+
+fn row(volume: &ServedVolume) -> Vec<String> {
+    let journal = volume.log.as_ref().map_or(String::new(), |log| {
+        let percent =
+            log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
+        format!("{percent} %")
+    });
+    let state = health(volume.health).to_owned();
+    vec![
+        volume.name.clone(),
+        if volume.read_only { format!("{state}, read-only") } else { state },
+        human(volume.size_bytes),
+        volume.clients.to_string(),
+        journal,
+        risk(&volume.at_risk),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_lost_is_said_with_its_age() {
+        let at_risk = |bytes, oldest_age_ms| AtRisk { bytes, writes: 1, oldest_age_ms };
+        assert_eq!(risk(&at_risk(0, None)), "nothing");
+        assert_eq!(risk(&at_risk(4096, Some(2345))), "4.0 KiB, the oldest for 2.3 s");
+    }
+}

@@ -1,0 +1,82 @@
+//! Replacing the running program by the one that was installed since, without closing the sockets that clients use.
+//!
+//! The process stays: it finishes what clients have in flight, closes its volumes into their journals, and executes the
+//! new program with the listening sockets handed over the way systemd does it (`LISTEN_FDS`). Clients that reconnect
+//! wait in the sockets' queues meanwhile.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+
+use crate::failure::Failure;
+
+/// The program of this process as long as it runs, whatever became of its file.
+const RUNNING: &str = "/proc/self/exe";
+
+/// What the kernel adds to the path of a program whose file is gone.
+const DELETED: &[u8] = b" (deleted)";
+
+/// First descriptor that is handed over, as systemd has it.
+const FIRST_FD: i32 = 3;
+
+fn arguments() -> impl Iterator<Item = OsString> {
+    std::env::args_os().skip(1)
+}
+
+/// The file that this program was started from; another program may be there now.
+fn installed() -> Result<PathBuf, Failure> {
+    let failed = |error| Failure::new(format!("finding the program: {error}"));
+    let path = std::fs::read_link(RUNNING).map_err(failed)?;
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes);
+    Ok(PathBuf::from(OsString::from_vec(bytes.to_vec())))
+}
+
+/// Asks the installed program whether it would run with the settings of this one. Blocks while it looks.
+pub(crate) fn check() -> Result<PathBuf, Failure> {
+    let program = installed()?;
+    let mut command = Command::new(&program);
+    command.args(arguments()).arg("--check").stdin(Stdio::null()).stdout(Stdio::null());
+    let shown = program.display();
+    let output = command
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| Failure::new(format!("trying {shown}: {error}")))?;
+    if output.status.success() {
+        return Ok(program);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::new(format!("{shown} does not run with these settings: {}", said.trim())))
+}
+
+/// Executes `program` in the place of this one, or this one anew if that cannot be done. Returns only if neither can.
+pub(crate) fn replace(program: PathBuf, sockets: Vec<OwnedFd>) -> Failure {
+    let copies: Vec<OwnedFd> = sockets.iter().filter_map(|fd| fd.try_clone().ok()).collect();
+    let error = execute(program, sockets);
+    eprintln!("warning: {error}; going on with the program that ran so far");
+    let error = execute(PathBuf::from(RUNNING), copies);
+    Failure::new(error).with_help("start it again; what was acknowledged is in the journals")
+}
+
+fn execute(program: PathBuf, sockets: Vec<OwnedFd>) -> String {
+    let shown = program.display().to_string();
+    let mut command = Command::new(program);
+    command
+        .args(arguments())
+        .env("LISTEN_FDS", sockets.len().to_string())
+        .env("LISTEN_PID", std::process::id().to_string())
+        .env_remove("LISTEN_FDNAMES");
+    let mappings = (FIRST_FD..)
+        .zip(sockets)
+        .map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd })
+        .collect();
+    match command.fd_mappings(mappings) {
+        Ok(command) => format!("executing {shown}: {}", command.exec()),
+        Err(error) => format!("executing {shown}: {error}"),
+    }
+}

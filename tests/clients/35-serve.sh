@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# Many volumes from one process: settings, sockets, restart and replacement under load.
+. "$(dirname "$0")/_lib.sh"
+
+# serve FLAGS...: serves in the background; sets weir_pid.
+serve() {
+    : >"$work/weir.log"
+    "$weir" serve "$@" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+    weir_pid=$!
+    wait_until_served
+}
+wait_until_served() {
+    for ((i = 0; i < 600; i++)); do
+        grep -q '^listening at ' "$work/weir.log" && return 0
+        kill -0 "$weir_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    not_ok "weir serve" "$(cat "$work/weir.log")"
+    exit 1
+}
+socket=$WEIR_DATA_DIR/nbd.sock
+at() { echo "nbd+unix:///$1?socket=$socket"; }
+
+# Settings.
+cat >"$work/weir.toml" <<END
+[defaults]
+journal = "128M"
+batch_age = 1.0
+[[volumes]]
+name = "one"
+size = "64M"
+[[volumes]]
+name = "two"
+size = "32M"
+read_only = true
+END
+check "serve --check takes a good file" "$weir" serve --check --config "$work/weir.toml"
+check "it created nothing" test ! -e "$WEIR_DATA_DIR"
+sed 's/journal/jornal/' "$work/weir.toml" >"$work/bad.toml"
+refuse "an unknown setting is refused with the nearest one" 'line 2: unknown field .jornal' \
+    "$weir" serve --check --config "$work/bad.toml"
+refuse "with a way out" 'help: did you mean .journal' "$weir" serve --config "$work/bad.toml"
+refuse "a file that is not there" "reading $work/none.toml" "$weir" serve --config "$work/none.toml"
+refuse "NBD elsewhere than on loopback is refused" "can be reached from other machines" \
+    "$weir" serve --check --nbd-listen 0.0.0.0:0
+refuse "an API over TCP without a token is refused" "no token is set" \
+    "$weir" serve --check --api-listen 127.0.0.1:0
+
+# Volumes by their names.
+serve --config "$work/weir.toml"
+size_is() { [ "$(nbdinfo --size "$1")" = "$2" ]; }
+check "the first volume" size_is "$(at one)" $((64 << 20))
+check "the second volume" size_is "$(at two)" $((32 << 20))
+check "it is read-only" nbdinfo --is read-only "$(at two)"
+refuse "no volume is the default among many" "." nbdinfo --size "nbd+unix:///?socket=$socket"
+both_listed() { nbdinfo --list "$(at one)" | grep -c '^export=' | grep -qx 2; }
+check "both are listed" both_listed
+refuse "a second daemon is refused with the first one's id" "process $weir_pid" \
+    "$weir" serve --config "$work/weir.toml"
+refuse "and so is up" "is served by process $weir_pid at nbd" "$weir" up one
+check "a write" qemu-io -f raw "$(at one)" -c "write -P 7 0 1M"
+status_says() { "$weir" status "${@:2}" | grep -qE -- "$1"; }
+check "status names both volumes" status_says 'two +ok, read-only'
+check "status as JSON" status_says '"health": "ok"' --output json
+at_risk() { "$weir" status | grep -qE '^one .*(KiB|MiB|GiB), the oldest for|^one .* nothing'; }
+check "status says what would be lost" at_risk
+check "flush goes through the process" "$weir" volume flush one --remote --wait
+check "then nothing would be lost" status_says '^one .* nothing$'
+
+# Growing.
+check "resize while it is served" "$weir" volume resize one 96M
+check "new clients see the new size" size_is "$(at one)" $((96 << 20))
+check "what is new can be written" qemu-io -f raw "$(at one)" -c "write -P 8 90M 1M"
+refuse "shrinking is refused" "only growing is supported" "$weir" volume resize one 1M
+listed_size() { "$weir" volume list | grep -qE "^$1 +$2"; }
+check "the listing has it" listed_size one 96.0
+crash
+check "after a crash, without a process" "$weir" volume resize one 128M
+serve --config "$work/weir.toml" --volume one
+check "it has that size" size_is "$(at one)" $((128 << 20))
+holds() { qemu-io -f raw "$(at one)" -c "read -P $1 $2 $3" | { ! grep -E "failed|differ"; }; }
+check "and its bytes" holds 8 90M 1M
+check "what is new reads as zeroes" holds 0 120M 1M
+stop
+
+# All volumes of the store.
+serve --nbd-socket "$work/all.sock"
+check "without a list all volumes are served" size_is "nbd+unix:///two?socket=$work/all.sock" $((32 << 20))
+stop
+
+# Checking.
+check "a whole volume" "$weir" volume check one
+id=$("$weir" volume show one --output json | sed -n 's/.*"id": "\(.*\)",/\1/p' | head -n 1)
+object=$(ls -S "$WEIR_DATA_DIR/store/$id/log/"* | head -n 1)
+cp "$object" "$work/object"
+printf '\x55' | dd of="$object" bs=1 seek=$(($(stat -c %s "$object") - 3)) conv=notrunc status=none
+refuse "a damaged object is named" "$id/log/.*checksum" "$weir" volume check one
+refuse "with what is lost" "bytes [0-9]+ to [0-9]+ of the volume are lost" "$weir" volume check one
+damaged() {
+    "$weir" volume check one >/dev/null 2>&1
+    [ $? = 3 ]
+}
+check "the exit code tells damage from failure" damaged
+rm "$object"
+refuse "a missing object is named" "$id/log/.*: .*missing" "$weir" volume check one
+cp "$work/object" "$object"
+check "with the object restored it is whole" "$weir" volume check one
+
+# Readiness, and the end.
+notified() {
+    python3 - "$weir" "$work" <<'END'
+import os, socket, subprocess, sys
+weir, work = sys.argv[1:]
+path = work + "/notify"
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+listener.bind(path)
+listener.settimeout(60)
+process = subprocess.Popen([weir, "serve"], env={**os.environ, "NOTIFY_SOCKET": path}, stderr=subprocess.DEVNULL)
+try:
+    assert listener.recv(100) == b"READY=1\n"
+    assert os.path.exists(os.environ["WEIR_DATA_DIR"] + "/nbd.sock")
+    process.terminate()
+    assert listener.recv(100) == b"STOPPING=1\n"
+    assert process.wait(60) == 0
+finally:
+    process.kill()
+END
+}
+check "systemd hears when it is ready and when it stops" notified
+activated() {
+    python3 - "$weir" "$work" <<'END'
+import os, socket, subprocess, sys
+weir, work = sys.argv[1:]
+path = work + "/activated.sock"
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+listener.bind(path)
+listener.listen(16)
+code = "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.dup2(int(sys.argv[1]), 3); " \
+    "os.set_inheritable(3, True); os.execv(sys.argv[2], [sys.argv[2], 'serve'])"
+process = subprocess.Popen([sys.executable, "-c", code, str(listener.fileno()), weir],
+    env={**os.environ, "LISTEN_FDS": "1"}, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL)
+try:
+    size = subprocess.check_output(["nbdinfo", "--size", f"nbd+unix:///two?socket={path}"], timeout=60)
+    assert size.strip() == str(32 << 20).encode(), size
+finally:
+    process.terminate()
+    assert process.wait(60) == 0
+assert os.path.exists(path)
+END
+}
+check "a socket of systemd's is used, and left" activated
+
+# A client that reconnects sees a pause, and no error, when the program is replaced and when it is killed.
+serve --config "$work/weir.toml" --volume one
+image="driver=nbd,server.type=unix,server.path=$socket,export=one,reconnect-delay=60"
+commands=()
+for ((i = 0; i < 200; i++)); do
+    commands+=(-c "write -P $((i % 250 + 1)) $((i * 64))k 64k" -c "sleep 25")
+done
+qemu-io -t none --image-opts "$image" "${commands[@]}" >"$work/load.log" 2>&1 &
+load=$!
+processes+=("$load")
+replaced=0
+for ((round = 0; round < 3; round++)); do
+    sleep 1
+    kill -0 "$load" 2>/dev/null || break
+    : >"$work/weir.log"
+    kill -USR2 "$weir_pid"
+    wait_until_served
+    grep -q '^replacing the program' "$work/weir.log" && replaced=$((replaced + 1))
+done
+check "the program was replaced under load, in the same process" test "$replaced" -ge 1
+kill -0 "$load" 2>/dev/null && { crash; serve --config "$work/weir.toml" --volume one; }
+wait "$load"
+check "the client saw no error" test $? = 0
+no_errors() { [ "$(grep -c '^wrote ' "$work/load.log")" = 200 ] && ! grep -qi error "$work/load.log"; }
+check "every write was answered" no_errors
+all_there() {
+    local i reads=()
+    for ((i = 0; i < 200; i++)); do reads+=(-c "read -P $((i % 250 + 1)) $((i * 64))k 64k"); done
+    qemu-io -f raw "$(at one)" "${reads[@]}" >"$work/reads.log" 2>&1 || return 1
+    [ "$(grep -c '^read ' "$work/reads.log")" = 200 ] && ! grep -qE "failed|differ" "$work/reads.log"
+}
+check "and everything is there" all_there
+stop

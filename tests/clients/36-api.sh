@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# The HTTP/JSON API: verbs, metrics, and callers that should not be let in or make no sense.
+. "$(dirname "$0")/_lib.sh"
+
+command -v curl >/dev/null || { skip "api: curl is not installed"; exit 0; }
+api_port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+head -c 32 /dev/urandom | base64 | tr -d '\n' >"$work/token"
+"$weir" serve --volume demo:64M --batch-age 1 --api-listen "127.0.0.1:$api_port" \
+    --api-token-file "$work/token" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+for ((i = 0; i < 600; i++)); do
+    grep -q '^API at ' "$work/weir.log" && break
+    sleep 0.05
+done
+socket=$WEIR_DATA_DIR/api.sock
+api() { curl -sS --max-time 60 --unix-socket "$socket" -H 'Content-Type: application/json' "$@"; }
+# says PATTERN ARGUMENTS...: the answer must match.
+says() {
+    local pattern=$1 answer
+    shift
+    answer=$(api "$@")
+    grep -qE -- "$pattern" <<<"$answer" || { echo "$answer"; return 1; }
+}
+# code CODE ARGUMENTS...: the answer must have this status.
+code() { [ "$(api -o "$work/body" -w '%{http_code}' "${@:2}")" = "$1" ] || { cat "$work/body"; return 1; }; }
+
+check "only the owner may use the socket" test "$(stat -c %a "$socket")" = 600
+check "the node" says '"health":"ok"' http://weir/v1/node
+check "its volumes" says '"name":"demo"' http://weir/v1/volumes
+check "one volume" says '"size_bytes":67108864' http://weir/v1/volumes/demo
+check "no such volume" code 404 http://weir/v1/volumes/none
+check "creating" code 201 -d '{"name":"other","size_bytes":1048576}' http://weir/v1/volumes
+check "creating it again" code 409 -d '{"name":"other","size_bytes":1048576}' http://weir/v1/volumes
+check "a name that is none" code 400 -d '{"name":"a/b","size_bytes":1}' http://weir/v1/volumes
+check "deleting what is served" code 409 -X DELETE http://weir/v1/volumes/demo
+check "deleting" says '"state":"done"' -X DELETE http://weir/v1/volumes/other
+check "it is gone" code 404 http://weir/v1/volumes/other
+qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" -c "write -P 5 0 3M" >/dev/null
+check "flush and wait" says '"state":"done"' -d '{"remote":true,"wait":true}' \
+    http://weir/v1/volumes/demo/flush
+check "nothing is at risk then" says '"at_risk":\{"bytes":0,"writes":0,"oldest_age_ms":null\}' \
+    http://weir/v1/node
+check "resize" says '"state":"done"' -d '{"size_bytes":134217728}' http://weir/v1/volumes/demo/resize
+check "shrinking" says '"state":"failed","kind":"Unsupported"' -d '{"size_bytes":1}' \
+    http://weir/v1/volumes/demo/resize
+check "check" says '"report":\{"objects":[1-9][0-9]*,.*"damage":\[\]' -X POST http://weir/v1/volumes/demo/check
+check "limits" says '"upload_bytes_per_second":null' http://weir/v1/limits
+check "limits are changed at once" says '"upload_bytes_per_second":5000000' -X PUT \
+    -d '{"upload_bytes_per_second":5000000}' http://weir/v1/limits
+check "and are seen" says 'weir_limit_upload_bytes_per_second 5000000' http://weir/metrics
+check "a limit of zero" code 400 -X PUT -d '{"upload_requests_per_second":0}' http://weir/v1/limits
+check "no limit again" says '"upload_bytes_per_second":null' -X PUT -d '{}' http://weir/v1/limits
+check "events" says '"kind":"volume_resized","volume":"demo"' 'http://weir/v1/events?after=1'
+check "the document" says '"/v1/volumes/\{name\}/check"' http://weir/v1/openapi.json
+
+check "metrics: latency by volume and operation" \
+    says 'weir_operation_seconds_count\{volume="demo",operation="write"\} [1-9]' http://weir/metrics
+check "metrics: age of the oldest byte not in the store" \
+    says 'weir_volume_oldest_dirty_seconds\{volume="demo"\} 0.0' http://weir/metrics
+check "metrics: requests to the store" says 'weir_store_requests_total\{kind="put"\} [1-9]' http://weir/metrics
+
+# Callers that make no sense.
+check "no such route" code 404 http://weir/nothing
+check "another method" code 405 -X DELETE http://weir/v1/node
+check "no JSON" code 400 -d 'garbage' http://weir/v1/volumes
+check "an unknown field" code 422 -d '{"name":"x","size_bytes":1,"colour":"red"}' http://weir/v1/volumes
+check "a wrong parameter" code 400 'http://weir/v1/events?after=x'
+head -c 200000 /dev/zero | tr '\0' 'x' >"$work/long"
+check "a long body" code 413 --data-binary "@$work/long" http://weir/v1/volumes
+garbage() {
+    python3 - "$socket" <<'END'
+import os, socket, sys
+many = b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20000 + b"\r\n"
+for data in [os.urandom(100000), b"\0" * 1000, b"GET " + b"/" * 200000, many,
+             b"POST /v1/volumes HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", b"\r\n" * 10000]:
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(30)
+    s.connect(sys.argv[1])
+    try:
+        s.sendall(data)
+        s.shutdown(socket.SHUT_WR)
+        while s.recv(65536):
+            pass
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    s.close()
+END
+}
+check "garbage is answered or hung up on" garbage
+silent() {
+    python3 - "$socket" <<'END'
+import socket, sys
+held = []
+for _ in range(300):
+    s = socket.socket(socket.AF_UNIX)
+    s.setblocking(False)
+    if s.connect_ex(sys.argv[1]) == 0:
+        held.append(s)
+for s in held[:64]:
+    s.settimeout(60)
+    answer = s.recv(100)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 408"), answer
+END
+}
+check "a flood of silent callers is let go" silent
+check "and the next one is served" says '"health":"ok"' http://weir/v1/node
+
+# Over TCP.
+tcp() { curl -sS --max-time 60 -o "$work/body" -w '%{http_code}' "$@" "http://127.0.0.1:$api_port/v1/node"; }
+tcp_code() { [ "$(tcp "${@:2}")" = "$1" ]; }
+check "TCP without a token" tcp_code 401
+check "TCP with a wrong token" tcp_code 401 -H 'Authorization: Bearer 0123456789abcdef'
+check "TCP with the token" tcp_code 200 -H "Authorization: Bearer $(cat "$work/token")"
+refuse "TCP elsewhere than on loopback" "the API there is not encrypted" \
+    "$weir" serve --check --api-listen 0.0.0.0:0 --api-token-file "$work/token"
+echo short >"$work/short"
+refuse "a short token" "fewer than 16 characters" \
+    "$weir" serve --check --api-listen 127.0.0.1:0 --api-token-file "$work/short"
+stop
