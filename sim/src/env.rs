@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::Instant;
-use weir_device::{Clock, Env, Random, Spawn};
+use weir_device::{BufferPool, Clock, Env, Random, Spawn};
 
 use crate::dice::Dice;
 
@@ -127,5 +127,6 @@ pub(crate) fn env(
             scheduling,
             spawned: Cell::new(0),
         }),
+        buffers: BufferPool::new(1 << 20),
     }
 }

@@ -189,10 +189,19 @@ impl Drop for SlabRef {
 /// Free memory of a pool, by class.
 struct FreeList {
     classes: [Vec<Box<Slab>>; POOL_CLASSES],
+    /// The fewest slabs that each class had since the last trim: nobody needed these.
+    fewest: [usize; POOL_CLASSES],
     bytes: usize,
 }
 
 impl FreeList {
+    fn pop(&mut self, class: usize) -> Option<Box<Slab>> {
+        let slab = self.classes[class].pop()?;
+        self.bytes -= BUFFER_ALIGN << class;
+        self.fewest[class] = self.fewest[class].min(self.classes[class].len());
+        Some(slab)
+    }
+
     /// Gives up slabs of the size there is most of, other than `class`, until `bytes` more may be kept: a pool follows
     /// its users when the sizes they ask for change. Whether there is room now.
     fn make_room(&mut self, bytes: usize, class: usize, kept_bytes_max: usize) -> bool {
@@ -203,8 +212,7 @@ impl FreeList {
             let Some(most) = most.filter(|most| bytes_of(*most) > bytes_of(class)) else {
                 return false;
             };
-            self.classes[most].pop();
-            self.bytes -= BUFFER_ALIGN << most;
+            self.pop(most);
         }
         true
     }
@@ -225,8 +233,7 @@ impl PoolShared {
         let class = Self::class(capacity);
         let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let free = &mut *guard;
-        if let Some(slab) = free.classes[class].pop() {
-            free.bytes -= capacity;
+        if let Some(slab) = free.pop(class) {
             return slab;
         }
         let rest = CHUNK_BYTES.saturating_sub(capacity);
@@ -251,6 +258,19 @@ impl PoolShared {
             free.classes[class].push(slab);
         }
     }
+
+    /// Gives up what nobody needed since the last call.
+    fn trim(&self) {
+        let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = &mut *guard;
+        for class in 0..POOL_CLASSES {
+            let slabs = &mut free.classes[class];
+            // The last ones are taken first, so these have lain for longest.
+            slabs.drain(..free.fewest[class]);
+            free.bytes -= free.fewest[class] * (BUFFER_ALIGN << class);
+            free.fewest[class] = slabs.len();
+        }
+    }
 }
 
 /// Keeps freed buffers for reuse, so that the steady state of a volume asks the allocator for nothing.
@@ -265,7 +285,8 @@ impl BufferPool {
     /// A pool that keeps at most `kept_bytes_max` bytes of unused buffers.
     #[must_use]
     pub fn new(kept_bytes_max: usize) -> Self {
-        let free = FreeList { classes: std::array::from_fn(|_| Vec::new()), bytes: 0 };
+        let classes = std::array::from_fn(|_| Vec::new());
+        let free = FreeList { classes, fewest: [0; POOL_CLASSES], bytes: 0 };
         Self { shared: Arc::new(PoolShared { kept_bytes_max, free: Mutex::new(free) }) }
     }
 
@@ -280,6 +301,18 @@ impl BufferPool {
         let mut slab = self.shared.take(capacity);
         slab.pool = Some(Arc::clone(&self.shared));
         AlignedBuf { slab: SlabRef::new(slab), len }
+    }
+
+    /// Gives memory back that nobody needed since the last call. Called now and then, it makes the pool follow what its
+    /// users need down as well as up.
+    pub fn trim(&self) {
+        self.shared.trim();
+    }
+
+    /// Bytes of unused buffers kept.
+    #[must_use]
+    pub fn kept_bytes(&self) -> usize {
+        self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).bytes
     }
 }
 
@@ -498,6 +531,21 @@ mod tests {
         let free = pool.shared.free.lock().unwrap();
         assert_eq!(free.classes[PoolShared::class(2 * CHUNKED_LEN_MAX)].len(), 1);
         assert_eq!(free.bytes, CHUNK_BYTES);
+    }
+
+    #[test]
+    fn trimming_gives_up_what_nobody_needed_since_the_last_time() {
+        let pool = BufferPool::new(2 * CHUNK_BYTES);
+        drop((0..10).map(|_| pool.alloc(BUFFER_ALIGN)).collect::<Vec<_>>());
+        assert_eq!(pool.kept_bytes(), CHUNK_BYTES);
+        pool.trim();
+        assert_eq!(pool.kept_bytes(), CHUNK_BYTES, "all of it was new");
+        drop((0..10).map(|_| pool.alloc(BUFFER_ALIGN)).collect::<Vec<_>>());
+        pool.trim();
+        assert_eq!(pool.kept_bytes(), 10 * BUFFER_ALIGN);
+        pool.trim();
+        assert_eq!(pool.kept_bytes(), 0);
+        assert_eq!(pool.alloc(1).len(), 1);
     }
 
     #[test]

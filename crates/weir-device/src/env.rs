@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::buffer::BufferPool;
+
 /// Clocks of the host. Sleeping and measuring use `tokio::time`, which the simulation controls by itself.
 pub trait Clock {
     /// Wall clock, since the Unix epoch. May jump; for humans and file names only.
@@ -39,7 +41,7 @@ pub trait Spawn {
     fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
 }
 
-/// The three of them, as one volume's thread holds them.
+/// What a volume's thread works with.
 #[derive(Clone)]
 pub struct Env {
     /// Clocks.
@@ -48,6 +50,8 @@ pub struct Env {
     pub random: Rc<dyn Random>,
     /// Tasks.
     pub spawn: Rc<dyn Spawn>,
+    /// Memory for payloads.
+    pub buffers: BufferPool,
 }
 
 impl Env {

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use weir_device::{AlignedBuf, Clock, Env, Random, Spawn, VolumeId};
+use weir_device::{AlignedBuf, BufferPool, Clock, Env, Random, Spawn, VolumeId};
 use weir_disk::{Disks, EngineChoice};
 use weir_journal::{AcceptLoss, Epoch, Identity, Journal, JournalConfig, JournalId, Payload};
 
@@ -49,7 +49,12 @@ const WRITERS: u64 = 32;
 const WRITE_BYTES: u64 = 4096;
 
 async fn measure(directory: &str, mebibytes: u64) {
-    let env = Env { clock: Rc::new(Host), random: Rc::new(Host), spawn: Rc::new(Host) };
+    let env = Env {
+        clock: Rc::new(Host),
+        random: Rc::new(Host),
+        spawn: Rc::new(Host),
+        buffers: BufferPool::new(64 << 20),
+    };
     let disks = Disks::new(EngineChoice::Auto).expect("a disk engine");
     let directory = disks.directory(directory).expect("a directory");
     let name = "journal-measurement";

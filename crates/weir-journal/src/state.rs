@@ -116,6 +116,7 @@ impl State {
         file_name: Arc<str>,
         alignment: usize,
         config: &JournalConfig,
+        pool: BufferPool,
         start: Start,
     ) -> Self {
         let mut superblock = start.superblock;
@@ -143,7 +144,7 @@ impl State {
             tasks: 0,
             checksum: PieceChecksum::new(&superblock.identity),
             superblock,
-            pool: BufferPool::new(config.record_bytes_max * RECORDS_IN_FLIGHT_MAX),
+            pool,
             spare: Spare::default(),
             in_flight: VecDeque::new(),
             unwritten: 0,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use weir_device::{Clock, Env};
+use weir_device::{BufferPool, Clock, Env};
 use weir_disk::{Disks, EngineChoice};
 use weir_journal::{AcceptLoss, Epoch, Journal, JournalConfig, Payload, PlacedPiece, WriteNumber};
 
@@ -38,6 +38,7 @@ async fn round(engine: EngineChoice) {
         clock: Rc::new(Host),
         random: Rc::new(TestRandom::new(1)),
         spawn: Rc::new(LocalSpawn),
+        buffers: BufferPool::new(64 << 20),
     };
     let place = tempfile::tempdir().expect("a directory");
     let disks = match Disks::new(engine) {

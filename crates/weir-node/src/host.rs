@@ -136,7 +136,11 @@ pub(crate) async fn host(
         read_only: spec.read_only,
         clients: OnceCell::new(),
     });
-    let options = ListenerOptions::new(ConnectionOptions::new(SourceId(1), "nbd"));
+    let connection = ConnectionOptions {
+        pool: context.env.buffers.clone(),
+        ..ConnectionOptions::new(SourceId(1), "nbd")
+    };
+    let options = ListenerOptions::new(connection);
     let (door, server) = open_door(Rc::new(OneExport(Rc::clone(&hosted))), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));

@@ -123,7 +123,7 @@ mod tests {
 
     #[tokio::test]
     async fn processes_at_the_same_time_have_identities_of_their_own_that_last() {
-        let env = crate::env::real(tokio::runtime::Handle::current(), [1; 16]);
+        let env = crate::env::real(tokio::runtime::Handle::current(), [1; 16], 0);
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().join("nodes");
         let first = take_identity(&directory, &env).unwrap();

@@ -36,9 +36,14 @@ use self::files::{
     FileError, TEMPORARY_DIRECTORY, create_exclusively, random_token, read_at, remove_stale,
     write_parts,
 };
+use weir_device::BufferPool;
+
 use crate::backend::{Backend, Got, Listed, Put, Reply, clamp};
 use crate::limits::TEMPORARY_NAME_TRIES_MAX;
 use crate::{Place, StoreError};
+
+/// Buffers for writing that are kept, in bytes: a few uploads at once.
+const BUFFER_BYTES_KEPT_MAX: usize = 4 << 20;
 
 /// A directory that holds objects.
 pub(crate) struct Directory {
@@ -56,6 +61,8 @@ struct State {
     failed: Mutex<Option<StoreError>>,
     /// Makes the names of temporary files ours.
     token: u64,
+    /// What writes past the page cache go through.
+    buffers: BufferPool,
     temporaries: AtomicU64,
     /// What was synced, in order: syncing has no other effect that a test could see.
     #[cfg(test)]
@@ -86,6 +93,7 @@ impl Directory {
             durable: Mutex::default(),
             failed: Mutex::default(),
             token,
+            buffers: BufferPool::new(BUFFER_BYTES_KEPT_MAX),
             temporaries: AtomicU64::new(0),
             #[cfg(test)]
             synced: Mutex::default(),
@@ -126,7 +134,7 @@ impl State {
             return self.exists(key, &target, directory);
         }
         let (temporary, mut file) = self.create_temporary(key)?;
-        let linked = write_parts(&mut file, parts)
+        let linked = write_parts(&mut file, parts, &self.buffers)
             .and_then(|()| self.sync(&file, &temporary))
             .map_err(|error| self.error(key, &temporary, "writing", error))
             .and_then(|()| match fs::hard_link(&temporary, &target) {

@@ -42,11 +42,6 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a client has to take its last replies when the server stops.
 pub const LINGER: Duration = Duration::from_secs(10);
 
-/// Buffers that the connections of a volume keep for reuse, in bytes. The journal holds on to 64 MiB of payloads and
-/// lets a whole segment of them go at once; with less than that here, the next writes would ask the allocator for all
-/// of it again, which took a third of the CPU time of a 4 KiB write.
-pub const POOL_BYTES_MAX: usize = 80 << 20;
-
 /// A device under a name that clients ask for.
 pub struct Export<D> {
     /// Canonical name.
@@ -109,7 +104,7 @@ impl ConnectionOptions {
             in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             linger: LINGER,
-            pool: BufferPool::new(POOL_BYTES_MAX),
+            pool: BufferPool::new(IN_FLIGHT_BYTES_MAX),
         }
     }
 }

@@ -188,7 +188,7 @@ fn open_journal(
         return Err(JournalError::Config("the disk needs an alignment of more than 4096 bytes"));
     }
     let name = Arc::from(file.display());
-    let state = State::new(name, alignment, config, start);
+    let state = State::new(name, alignment, config, env.buffers.clone(), start);
     Ok(Journal::new(file, env.clone(), state))
 }
 

@@ -7,7 +7,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_device::{AlignedBuf, Clock, Env, LocalBoxFuture, Random, SharedBuf, Spawn, VolumeId};
+use weir_device::{
+    AlignedBuf, BufferPool, Clock, Env, LocalBoxFuture, Random, SharedBuf, Spawn, VolumeId,
+};
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::{
     AcceptLoss, Epoch, Identity, Journal, JournalConfig, JournalError, JournalId, JournalPos,
@@ -84,6 +86,7 @@ pub(crate) fn env_of(disk: &SimDisk) -> Env {
         clock: Rc::new(SimClock(disk.clone())),
         random: Rc::new(TestRandom::new(1)),
         spawn: Rc::new(LocalSpawn),
+        buffers: BufferPool::new(1 << 20),
     }
 }
 

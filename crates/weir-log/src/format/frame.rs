@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::format::{DecodeError, crc32c};
+use crate::format::DecodeError;
 use crate::ids::ObjectId;
 use crate::limits::FRAME_BYTES;
 
@@ -66,23 +66,39 @@ pub struct Frame {
     pub codec: Codec,
 }
 
-fn frame_crc(object: &ObjectId, index: u32, raw_len: u32, codec: Codec, stored: &[u8]) -> u32 {
-    crc32c(&[
-        &object.stream.0,
-        &object.seq.0.to_le_bytes(),
-        &object.epoch.0.to_le_bytes(),
-        &index.to_le_bytes(),
-        &raw_len.to_le_bytes(),
-        &[codec.code()],
-        stored,
-    ])
+fn frame_crc(object: &ObjectId, index: u32, raw_len: u32, codec: Codec, stored: &[Bytes]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(&object.stream.0);
+    digest.update(&object.seq.0.to_le_bytes());
+    digest.update(&object.epoch.0.to_le_bytes());
+    digest.update(&index.to_le_bytes());
+    digest.update(&raw_len.to_le_bytes());
+    digest.update(&[codec.code()]);
+    for part in stored {
+        digest.update(part);
+    }
+    u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
 }
 
 fn shrinks_enough(stored: usize, raw: usize) -> bool {
     stored <= raw - raw / 8
 }
 
-fn compress(compression: Compression, raw: &[u8]) -> Option<(Codec, Vec<u8>)> {
+/// Bytes of all parts together.
+pub(super) fn len_of(parts: &[Bytes]) -> usize {
+    parts.iter().map(Bytes::len).sum()
+}
+
+fn compress(compression: Compression, raw: &[Bytes]) -> Option<(Codec, Vec<u8>)> {
+    let joined;
+    let raw: &[u8] = match raw {
+        _ if compression == Compression::None => return None,
+        [one] => one,
+        many => {
+            joined = many.concat();
+            &joined
+        }
+    };
     let (codec, stored) = match compression {
         Compression::None => return None,
         Compression::Lz4 => (Codec::Lz4, lz4_flex::block::compress(raw)),
@@ -91,28 +107,37 @@ fn compress(compression: Compression, raw: &[u8]) -> Option<(Codec, Vec<u8>)> {
     shrinks_enough(stored.len(), raw.len()).then_some((codec, stored))
 }
 
-/// Encodes one frame.
-#[must_use]
+/// Encodes the frame whose bytes are `raw`, read as one run, and adds what is stored of it to `stored`: the parts as
+/// they are, unless it shrinks.
 pub fn encode(
     object: &ObjectId,
     index: u32,
-    raw: Bytes,
+    raw: &[Bytes],
     compression: Compression,
-) -> (Frame, Bytes) {
-    let raw_len = u32::try_from(raw.len()).expect("a frame is at most 64 KiB");
+    stored: &mut Vec<Bytes>,
+) -> Frame {
+    let raw_len = u32::try_from(len_of(raw)).expect("a frame is at most 64 KiB");
     assert!(raw_len <= FRAME_BYTES, "a frame is at most 64 KiB");
-    let (codec, stored) = match compress(compression, &raw) {
-        Some((codec, stored)) => (codec, Bytes::from(stored)),
-        None => (Codec::Raw, raw),
+    let before = stored.len();
+    let codec = match compress(compression, raw) {
+        Some((codec, bytes)) => {
+            stored.push(Bytes::from(bytes));
+            codec
+        }
+        None => {
+            stored.extend_from_slice(raw);
+            Codec::Raw
+        }
     };
-    let stored_len = u32::try_from(stored.len()).expect("stored only where it shrinks");
-    let crc = frame_crc(object, index, raw_len, codec, &stored);
-    (Frame { stored_len, raw_len, crc, codec }, stored)
+    let stored = &stored[before..];
+    let stored_len = u32::try_from(len_of(stored)).expect("stored only where it shrinks");
+    let crc = frame_crc(object, index, raw_len, codec, stored);
+    Frame { stored_len, raw_len, crc, codec }
 }
 
 /// Whether a sample of the payload (the frames at its begin, middle and end) shrinks by an eighth.
 #[must_use]
-pub fn sample_shrinks(frames: &[Bytes], compression: Compression) -> bool {
+pub fn sample_shrinks(frames: &[Vec<Bytes>], compression: Compression) -> bool {
     if compression == Compression::None || frames.is_empty() {
         return false;
     }
@@ -131,7 +156,8 @@ pub fn decode(
     frame: &Frame,
     stored: Bytes,
 ) -> Result<Bytes, DecodeError> {
-    let computed = frame_crc(object, index, frame.raw_len, frame.codec, &stored);
+    let computed =
+        frame_crc(object, index, frame.raw_len, frame.codec, std::slice::from_ref(&stored));
     if computed != frame.crc && !weir_device::mutant("no_frame_crc") {
         return Err(DecodeError::Checksum { what: "a frame", stored: frame.crc, computed });
     }
@@ -165,9 +191,14 @@ mod tests {
     fn frames_come_back_under_every_compression() {
         let text = Bytes::from(b"weir holds the water back ".repeat(1000));
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
-            let (frame, stored) = encode(&object(1), 3, text.clone(), compression);
-            assert_eq!(compression == Compression::None, frame.codec == Codec::Raw);
-            assert_eq!(decode(&object(1), 3, &frame, stored).unwrap(), text);
+            for cut in [0, 1, 20_000] {
+                let raw = [text.slice(..cut), text.slice(cut..)];
+                let mut stored = Vec::new();
+                let frame = encode(&object(1), 3, &raw, compression, &mut stored);
+                assert_eq!(compression == Compression::None, frame.codec == Codec::Raw);
+                let stored = Bytes::from(stored.concat());
+                assert_eq!(decode(&object(1), 3, &frame, stored).unwrap(), text);
+            }
         }
     }
 
@@ -175,13 +206,16 @@ mod tests {
     fn bytes_that_do_not_shrink_stay_raw() {
         let mut next = crate::upload::splitmix(1);
         let noise: Vec<u8> = (0..4096).map(|_| next().to_le_bytes()[0]).collect();
-        let (frame, _) = encode(&object(1), 0, Bytes::from(noise), Compression::Lz4);
+        let frame = encode(&object(1), 0, &[Bytes::from(noise)], Compression::Lz4, &mut Vec::new());
         assert_eq!(frame.codec, Codec::Raw);
     }
 
     #[test]
     fn a_frame_of_another_object_or_place_does_not_verify() {
-        let (frame, stored) = encode(&object(1), 0, Bytes::from_static(b"data"), Compression::None);
+        let mut stored = Vec::new();
+        let raw = [Bytes::from_static(b"data")];
+        let frame = encode(&object(1), 0, &raw, Compression::None, &mut stored);
+        let stored = stored.remove(0);
         assert!(decode(&object(2), 0, &frame, stored.clone()).is_err());
         assert!(decode(&object(1), 1, &frame, stored.clone()).is_err());
         assert!(decode(&object(1), 0, &frame, Bytes::from_static(b"Data")).is_err());

@@ -183,28 +183,22 @@ impl EncodedObject {
     }
 }
 
-/// Cuts `payload` (read as one run of bytes) into frames of [`FRAME_BYTES`]; copies only what is not contiguous.
-fn cut_frames(payload: &[Bytes]) -> Vec<Bytes> {
+/// Cuts `payload` (read as one run of bytes) into frames of [`FRAME_BYTES`], each in as many parts as it lies in.
+fn cut_frames(payload: &[Bytes]) -> Vec<Vec<Bytes>> {
     let frame_bytes = usize::try_from(FRAME_BYTES).expect("64 KiB");
-    let mut frames = Vec::new();
-    let mut open: Vec<u8> = Vec::new();
+    let mut frames: Vec<Vec<Bytes>> = Vec::new();
+    let mut room = 0;
     for part in payload {
         let mut part = part.clone();
         while !part.is_empty() {
-            if open.is_empty() && part.len() >= frame_bytes {
-                frames.push(part.split_to(frame_bytes));
-                continue;
+            if room == 0 {
+                frames.push(Vec::new());
+                room = frame_bytes;
             }
-            open.reserve_exact(frame_bytes - open.len());
-            let take = part.len().min(frame_bytes - open.len());
-            open.extend_from_slice(&part.split_to(take));
-            if open.len() == frame_bytes {
-                frames.push(Bytes::from(std::mem::take(&mut open)));
-            }
+            let cut = part.split_to(part.len().min(room));
+            room -= cut.len();
+            frames.last_mut().expect("pushed above").push(cut);
         }
-    }
-    if !open.is_empty() {
-        frames.push(Bytes::from(open));
     }
     frames
 }
@@ -224,7 +218,7 @@ fn u32_of(len: usize) -> u32 {
 /// If the spec exceeds the limits of an object: the batcher keeps them.
 #[must_use]
 pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> EncodedObject {
-    let payload_len: usize = payload.iter().map(Bytes::len).sum();
+    let payload_len = frame::len_of(payload);
     assert!(payload_len <= PAYLOAD_BYTES_MAX as usize, "an object's payload fits 26 bits");
     assert!(spec.extents.len() <= EXTENTS_PER_OBJECT_MAX, "a batch is sealed before this");
     assert!(
@@ -239,10 +233,8 @@ pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> 
     };
     let mut parts = vec![Bytes::new()];
     let mut frames = Vec::with_capacity(raw_frames.len());
-    for (index, raw) in raw_frames.into_iter().enumerate() {
-        let (entry, stored) = frame::encode(&spec.id, u32_of(index), raw, compression);
-        frames.push(entry);
-        parts.push(stored);
+    for (index, raw) in raw_frames.iter().enumerate() {
+        frames.push(frame::encode(&spec.id, u32_of(index), raw, compression, &mut parts));
     }
     let mut header = ObjectHeader {
         id: spec.id,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use weir_device::{
-    Clock, Device, DeviceError, Env, IoHeader, Operation, Random, SharedBuf, Spawn, VolumeId,
-    WriteFlags,
+    BufferPool, Clock, Device, DeviceError, Env, IoHeader, Operation, Random, SharedBuf, Spawn,
+    VolumeId, WriteFlags,
 };
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::JournalConfig;
@@ -106,6 +106,7 @@ fn env(seed: u64, disk: &SimDisk, hidden: &Rc<Cell<Duration>>) -> Env {
         clock: Rc::new(SimClock { disk, started, hidden }),
         random: Rc::new(Seeded(Cell::new(seed))),
         spawn: Rc::new(OnThisThread),
+        buffers: BufferPool::new(1 << 20),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use tracing::info;
-use weir_device::{AlignedBuf, BUFFER_ALIGN};
+use weir_device::{BUFFER_ALIGN, BufferPool};
 
 use crate::limits::TEMPORARY_AGE_MAX;
 
@@ -49,10 +49,10 @@ pub(super) fn random_token() -> io::Result<u64> {
 
 /// Writes all parts: past the page cache where they are many bytes and the file system can, which costs a fraction of
 /// the CPU time and leaves the cache to those who read; through it, many parts per call, elsewhere.
-pub(super) fn write_parts(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
+pub(super) fn write_parts(file: &mut File, parts: &[Bytes], pool: &BufferPool) -> io::Result<()> {
     let len: usize = parts.iter().map(Bytes::len).sum();
     if len >= DIRECT_BYTES_MIN && set_direct(file, true).is_ok() {
-        let written = write_direct(file, parts, len);
+        let written = write_direct(file, parts, len, pool);
         set_direct(file, false)?;
         match written {
             // Not every file system that takes the flag takes the writes.
@@ -71,8 +71,8 @@ fn set_direct(file: &File, direct: bool) -> io::Result<()> {
 
 /// Writes `len` bytes of parts through one aligned buffer. What it writes beyond them, to fill the last block, is cut
 /// off again.
-fn write_direct(file: &File, parts: &[Bytes], len: usize) -> io::Result<()> {
-    let mut buf = AlignedBuf::zeroed(DIRECT_BUFFER_BYTES.min(len.next_multiple_of(BUFFER_ALIGN)));
+fn write_direct(file: &File, parts: &[Bytes], len: usize, pool: &BufferPool) -> io::Result<()> {
+    let mut buf = pool.alloc(DIRECT_BUFFER_BYTES.min(len.next_multiple_of(BUFFER_ALIGN)));
     let (mut filled, mut offset) = (0, 0);
     for part in parts {
         let mut rest = &part[..];
@@ -165,6 +165,7 @@ mod tests {
 
     #[test]
     fn a_file_holds_exactly_its_parts_whatever_their_lengths() {
+        let pool = BufferPool::new(0);
         // The repository's own disk: a temporary directory may lie in memory, which refuses O_DIRECT.
         for directory in [tempfile::tempdir().unwrap(), tempfile::tempdir_in(".").unwrap()] {
             let lens = [0, 1, DIRECT_BYTES_MIN - 1, DIRECT_BYTES_MIN, DIRECT_BYTES_MIN + 1];
@@ -173,7 +174,7 @@ mod tests {
                 let path = directory.path().join(format!("{len}"));
                 let parts = parts_of(len);
                 let mut file = create_exclusively(&path).unwrap();
-                write_parts(&mut file, &parts).unwrap();
+                write_parts(&mut file, &parts, &pool).unwrap();
                 assert_eq!(fs::read(&path).unwrap(), parts.concat(), "{len} bytes");
             }
         }
