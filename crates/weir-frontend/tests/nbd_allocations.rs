@@ -1,4 +1,4 @@
-//! The steady state of a connection asks the allocator for nothing, but for the one count that shared buffers keep.
+//! The steady state of a connection asks the allocator for nothing.
 //!
 //! Alone in its binary: the counter is the process's allocator.
 #![allow(unsafe_code, reason = "a global allocator that counts; it only passes calls on")]
@@ -196,17 +196,17 @@ fn allocations_per_mille(is_slow: bool, command: CommandCode, length: u32) -> u6
 #[test]
 fn the_steady_state_does_not_allocate() {
     for is_slow in [false, true] {
-        for (command, length, expected) in [
-            (CommandCode::READ, 4096, 0),
-            (CommandCode::READ, 131_072, 0),
-            (CommandCode::WRITE, 4096, 1000),
-            (CommandCode::WRITE, 131_072, 1000),
-            (CommandCode::TRIM, 4096, 0),
-            (CommandCode::WRITE_ZEROES, 4096, 0),
+        for (command, length) in [
+            (CommandCode::READ, 4096),
+            (CommandCode::READ, 131_072),
+            (CommandCode::WRITE, 4096),
+            (CommandCode::WRITE, 131_072),
+            (CommandCode::TRIM, 4096),
+            (CommandCode::WRITE_ZEROES, 4096),
         ] {
             let found = allocations_per_mille(is_slow, command, length);
             assert!(
-                found.abs_diff(expected) <= 10,
+                found <= 10,
                 "{found} allocations per 1000 requests: {command:?} of {length}, slow: {is_slow}"
             );
         }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use weir_device::{SharedBuf, mutant};
 
 use crate::error::JournalError;
@@ -18,7 +19,12 @@ enum Next {
     /// Copy them out of memory.
     Copy(SharedBuf),
     /// Read these pieces, which lie one behind the other.
-    Fetch { entries: Vec<PieceEntry>, file_start: u64, within: u64, segment_start: JournalPos },
+    Fetch {
+        entries: SmallVec<[PieceEntry; 2]>,
+        file_start: u64,
+        within: u64,
+        segment_start: JournalPos,
+    },
 }
 
 /// Fills `buf` from `position`.
@@ -115,7 +121,7 @@ fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, Journa
     }
     let Located { piece: FoundPiece { entry, .. }, logical, segment_start, within } = located;
     let file_start = state.ring.file_offset(segment_start).ok_or_else(missing)?;
-    let mut entries = vec![entry];
+    let mut entries = SmallVec::from_iter([entry]);
     let mut end = entry.end();
     while end < within + wanted && end - u64::from(entry.at) < READ_BYTES_MAX {
         match state.pieces.find(logical, end) {

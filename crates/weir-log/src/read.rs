@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use smallvec::SmallVec;
 use weir_device::{DeviceError, ErrorKind, Extent, ExtentState, IoHeader, check_bounds};
 use weir_journal::{JournalPos, Pin};
 
@@ -143,7 +144,8 @@ pub(crate) async fn read(
 }
 
 async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-    let mut parts: Vec<(Part, Option<Pin>)> = Vec::new();
+    // Most reads have one part, and then nothing is allocated.
+    let mut parts: SmallVec<[(Part, Option<Pin>); 2]> = SmallVec::new();
     {
         let state = shared.state.borrow();
         resolve(&state, start, buf.len() as u64, |part| {
