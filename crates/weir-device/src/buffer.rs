@@ -22,8 +22,7 @@ const POOLED_LEN_MAX: usize = 4 << 20;
 /// Power-of-two classes from `BUFFER_ALIGN` to `POOLED_LEN_MAX`.
 const POOL_CLASSES: usize = (POOLED_LEN_MAX / BUFFER_ALIGN).ilog2() as usize + 1;
 
-/// Memory that a pool cuts buffers from, in bytes: a huge page. An allocator asked for one aligned page at a time spends
-/// two.
+/// Memory that a pool cuts buffers from, in bytes. An allocator asked for one aligned page at a time spends two.
 const CHUNK_BYTES: usize = 2 << 20;
 
 /// Largest buffer that is cut from a chunk, in bytes.
@@ -187,6 +186,10 @@ impl Drop for SlabRef {
 }
 
 /// Free memory of a pool, by class.
+#[expect(
+    clippy::vec_box,
+    reason = "a slab keeps its place while it changes hands: holders point at it"
+)]
 struct FreeList {
     classes: [Vec<Box<Slab>>; POOL_CLASSES],
     /// The fewest slabs that each class had since the last trim: nobody needed these.

@@ -21,9 +21,9 @@ use crate::error::NodeError;
 use crate::host::Hosted;
 use crate::leases::Leases;
 
-/// Unused buffers that a shard keeps at most, in bytes: a journal holds on to 64 MiB of payloads and lets a whole segment
-/// of them go at once, beside what the uploads hold. With less the next writes would ask the kernel for all of it again,
-/// which took a third of the CPU time of a 4 KiB write.
+/// Unused buffers that a shard keeps at most, in bytes: a journal holds on to 64 MiB of payloads and lets a whole
+/// segment of them go at once, beside what the uploads hold. With less the next writes would ask the kernel for all of
+/// it again, which took a quarter of the CPU time of a 4 KiB write.
 const BUFFER_BYTES_KEPT_MAX: usize = 192 << 20;
 
 /// Time after which memory that nobody needed goes back to the kernel.

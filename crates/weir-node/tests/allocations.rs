@@ -121,7 +121,7 @@ impl Client {
             requests.extend(command.to_be_bytes());
             requests.extend(cookie.to_be_bytes());
             requests.extend((self.next_block() * BLOCK as u64).to_be_bytes());
-            requests.extend((BLOCK as u32).to_be_bytes());
+            requests.extend(4096_u32.to_be_bytes());
             if command == WRITE {
                 requests.extend([cookie.to_le_bytes()[0]; BLOCK]);
             }

@@ -8,8 +8,9 @@
 //!      own queues. They wait here and not in their futures, so that an operation goes on when its
 //!      future is not polled, or dropped.
 //!  U3. The ring is dropped only after every operation has completed.
-//!  U4. New entries reach the kernel in the next turn of the driver task, which `start` wakes: all that the tasks of one
-//!      turn start go down in one system call, and a disk behind a hypervisor is told of them once.
+//!  U4. New entries reach the kernel in the next turn of the driver task, which `start` wakes: all that
+//!      the tasks of one turn start goes down in one system call, and a disk behind a hypervisor is
+//!      told of it once.
 //!
 //! Why the ring is plain `SINGLE_ISSUER`: with `DEFER_TASKRUN` completions wait for a call into the
 //! ring, and a thread that sleeps in epoll never makes one. Why a duplicate of the ring's
