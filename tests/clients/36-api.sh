@@ -57,8 +57,24 @@ check "limits are shown" prints "^$weir_pid +none +none$" limits show
 check "limits are set while it serves" prints "^$weir_pid +20.0 MiB/s +none$" limits set --upload-bandwidth 20M
 check "one keeps the other" prints '"upload_bytes_per_second": 20971520' limits set --upload-requests 9 --output json
 check "status shows them" prints '^  uploads at most 20.0 MiB/s, 9 requests/s$' status
+head -c 24M /dev/urandom >"$work/random"
+"$weir" limits set --upload-bandwidth 1M --upload-requests none >/dev/null
+check "a write that is uploaded slowly" qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" \
+    -c "write -s $work/random 8M 24M"
+check "it is on its way" "$weir" volume flush demo --remote
+uploads_wait() {
+    local i
+    for ((i = 0; i < 600; i++)); do
+        says '"puts_in_flight":[1-9]' http://weir/v1/node >/dev/null && return
+        sleep 0.05
+    done
+    return 1
+}
+check "and waits for its limit" uploads_wait
 check "and they are off again" prints "^$weir_pid +none +none$" limits set --upload-bandwidth none \
     --upload-requests none
+check "what waited goes on at once" "$weir" volume flush demo --remote --wait
+check "metrics: time that uploads waited" says '^weir_store_upload_wait_seconds_total [0-9.]*[1-9]' http://weir/metrics
 refuse "a limit that is none of these" "is no size" "$weir" limits set --upload-bandwidth fast
 refuse "nothing to set" "required" "$weir" limits set
 refuse "limits where nothing is served" "nothing is served from $work/nowhere" \
