@@ -46,6 +46,19 @@ refuse "NBD elsewhere than on loopback is refused" "can be reached from other ma
 refuse "an API over TCP without a token is refused" "no token is set" \
     "$weir" serve --check --api-listen 127.0.0.1:0
 
+refuse "an unknown setting of limits" 'help: did you mean .upload_bandwidth' "$weir" serve --check \
+    --config <(printf '[limits]\nupload_bandwith = "1M"\n')
+refuse "an unknown setting of the file's own" 'help: did you mean .lease' "$weir" serve --check \
+    --config <(printf 'leese = 60\n')
+refuse "a limit of zero" "limit of zero|at least 1" "$weir" serve --check \
+    --config <(printf '[limits]\nupload_requests = 0\n')
+refuse "an unknown kind of store" "unknown kind of store" "$weir" serve --check --store s4://bucket/x
+refuse "what is no URL" "not a URL" "$weir" serve --check --store /srv/weir
+check "--check takes a bucket, and asks it nothing" env AWS_ENDPOINT_URL=http://127.0.0.1:1 \
+    AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x "$weir" serve --check --store s3://bucket/prefix
+check "--check takes a directory, and does not make it" "$weir" serve --check --store "file://$work/no-store"
+check "it is not there" test ! -e "$work/no-store"
+
 # Volumes by their names.
 serve --config "$work/weir.toml"
 size_is() { [ "$(nbdinfo --size "$1")" = "$2" ]; }
@@ -149,6 +162,27 @@ assert os.path.exists(path)
 END
 }
 check "a socket of systemd's is used, and left" activated
+
+# Read-only.
+serve --read-only --store "file://$WEIR_DATA_DIR/store"
+check "--read-only offers volumes for reading" nbdinfo --is read-only "$(at one)"
+check "what is there is read" eval "qemu-io -r -f raw '$(at one)' -c 'read -P 8 90M 1M' | grep -q '^read'"
+write_refused() {
+    /usr/bin/python3 - "$(at one)" <<'END'
+import nbd, sys
+handle = nbd.NBD()
+handle.set_strict_mode(0)
+handle.connect_uri(sys.argv[1])
+try:
+    handle.pwrite(b"x" * 4096, 0)
+except nbd.Error as error:
+    sys.exit(error.errno != "EPERM")
+sys.exit("it was taken")
+END
+}
+check "a client that writes all the same is refused" write_refused
+check "status says so" status_says '^one +ok, read-only'
+stop
 
 # A client that reconnects sees a pause, and no error, when the program is replaced and when it is killed.
 serve --config "$work/weir.toml" --volume one

@@ -50,7 +50,62 @@ check "limits are changed at once" says '"upload_bytes_per_second":5000000' -X P
 check "and are seen" says 'weir_limit_upload_bytes_per_second 5000000' http://weir/metrics
 check "a limit of zero" code 400 -X PUT -d '{"upload_requests_per_second":0}' http://weir/v1/limits
 check "no limit again" says '"upload_bytes_per_second":null' -X PUT -d '{}' http://weir/v1/limits
+
+# The same from the command line.
+prints() { "$weir" "${@:2}" | grep -qE -- "$1" || { "$weir" "${@:2}"; return 1; }; }
+check "limits are shown" prints "^$weir_pid +none +none$" limits show
+check "limits are set while it serves" prints "^$weir_pid +20.0 MiB/s +none$" limits set --upload-bandwidth 20M
+check "one keeps the other" prints '"upload_bytes_per_second": 20971520' limits set --upload-requests 9 --output json
+check "status shows them" prints '^  uploads at most 20.0 MiB/s, 9 requests/s$' status
+head -c 24M /dev/urandom >"$work/random"
+"$weir" limits set --upload-bandwidth 1M --upload-requests none >/dev/null
+check "a write that is uploaded slowly" qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" \
+    -c "write -s $work/random 8M 24M"
+check "it is on its way" "$weir" volume flush demo --remote
+uploads_wait() {
+    local i
+    for ((i = 0; i < 600; i++)); do
+        says '"puts_in_flight":[1-9]' http://weir/v1/node >/dev/null && return
+        sleep 0.05
+    done
+    return 1
+}
+check "and waits for its limit" uploads_wait
+check "and they are off again" prints "^$weir_pid +none +none$" limits set --upload-bandwidth none \
+    --upload-requests none
+check "what waited goes on at once" "$weir" volume flush demo --remote --wait
+check "metrics: time that uploads waited" says '^weir_store_upload_wait_seconds_total [0-9.]*[1-9]' http://weir/metrics
+refuse "a limit that is none of these" "is no size" "$weir" limits set --upload-bandwidth fast
+refuse "nothing to set" "required" "$weir" limits set
+refuse "limits where nothing is served" "nothing is served from $work/nowhere" \
+    env WEIR_DATA_DIR="$work/nowhere" "$weir" limits set --upload-bandwidth 1M
+
+# The lease, and what happens when it runs out.
+check "the lease" says '"lease":\{"node":"[0-9a-f]{32}".*"length_ms":60000,' http://weir/v1/node
+check "status shows the lease" prints '^  lease [0-9a-f]{32}: [0-9.]+ s of 60.0 s left$' status
+check "metrics: the lease" says '^weir_lease_left_seconds [1-5][0-9]' http://weir/metrics
+check "metrics: volumes under it" says 'weir_volume_lease_held\{volume="demo"\} 1.0' http://weir/metrics
+check "takeover is manual" says '"takeover":"manual"' http://weir/v1/volumes/demo
+check "takeover is changed while the volume is served" "$weir" volume set demo --takeover auto
+check "the store says so" prints '^takeover +auto$' volume show demo
+check "and the process" says '"lease_held":true,"takeover":"auto"' http://weir/v1/node
+check "back again through the API" says '"state":"done"' -d '{"takeover":"manual"}' \
+    http://weir/v1/volumes/demo/takeover
+check "the store says that" prints '^takeover +manual$' volume show demo
+check "the volume still takes writes" qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" \
+    -c "write -P 6 0 1M"
+check "and they reach the store" "$weir" volume flush demo --remote --wait
+check "a takeover that is none" code 422 -d '{"takeover":"never"}' http://weir/v1/volumes/demo/takeover
+check "takeover of no volume" says '"state":"failed","kind":"NotFound"' -d '{"takeover":"auto"}' \
+    http://weir/v1/volumes/none/takeover
+check "creating with takeover" says '"takeover":"auto"' -d '{"name":"auto","size_bytes":4096,"takeover":"auto"}' \
+    http://weir/v1/volumes
+check "takeover of one that is closed" says '"state":"done"' -d '{"takeover":"manual"}' \
+    http://weir/v1/volumes/auto/takeover
+check "the closed one says so" prints '^takeover +manual$' volume show auto
+
 check "events" says '"kind":"volume_resized","volume":"demo"' 'http://weir/v1/events?after=1'
+check "events: takeover" says '"kind":"takeover_changed","volume":"demo","message":"auto"' http://weir/v1/events
 check "the document" says '"/v1/volumes/\{name\}/check"' http://weir/v1/openapi.json
 
 check "metrics: latency by volume and operation" \
@@ -106,14 +161,34 @@ check "a flood of silent callers is let go" silent
 check "and the next one is served" says '"health":"ok"' http://weir/v1/node
 
 # Over TCP.
+size_over_nbd() { [ "$(nbdinfo --size "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock")" = "$1" ]; }
 tcp() { curl -sS --max-time 60 -o "$work/body" -w '%{http_code}' "$@" "http://127.0.0.1:$api_port/v1/node"; }
 tcp_code() { [ "$(tcp "${@:2}")" = "$1" ]; }
+tcp_metrics() {
+    [ "$(curl -sS -o "$work/body" -w '%{http_code}' "http://127.0.0.1:$api_port/metrics")" = "$1" ]
+}
 check "TCP without a token" tcp_code 401
 check "TCP with a wrong token" tcp_code 401 -H 'Authorization: Bearer 0123456789abcdef'
 check "TCP with the token" tcp_code 200 -H "Authorization: Bearer $(cat "$work/token")"
+check "the metrics need the token as well" tcp_metrics 401
+check "and so does a change" test "$(curl -sS -o /dev/null -w '%{http_code}' -X PUT -d '{}' \
+    "http://127.0.0.1:$api_port/v1/limits")" = 401
+check "a refusal says how to send it" grep -q 'Authorization: Bearer TOKEN' "$work/body"
 refuse "TCP elsewhere than on loopback" "the API there is not encrypted" \
     "$weir" serve --check --api-listen 0.0.0.0:0 --api-token-file "$work/token"
 echo short >"$work/short"
 refuse "a short token" "fewer than 16 characters" \
     "$weir" serve --check --api-listen 127.0.0.1:0 --api-token-file "$work/short"
+refuse "serving over TCP without a token" "cannot be served at 127.0.0.1:0: no token is set" \
+    env WEIR_DATA_DIR="$work/other" "$weir" serve --volume x:1M --api-listen 127.0.0.1:0
+check "and nothing was begun" test ! -e "$work/other"
+
+# Two daemons and one socket.
+other_daemon() { env WEIR_DATA_DIR="$work/other" "$weir" serve --volume x:1M "$@"; }
+refuse "another daemon at the same NBD socket" "$WEIR_DATA_DIR/nbd.sock is in use" \
+    other_daemon --nbd-socket "$WEIR_DATA_DIR/nbd.sock"
+refuse "another daemon at the same API address" "listening on 127.0.0.1:$api_port" \
+    other_daemon --api-listen "127.0.0.1:$api_port" --api-token-file "$work/token"
+check "the first one is still there" size_over_nbd 134217728
+check "and answers" says '"health":"ok"' http://weir/v1/node
 stop

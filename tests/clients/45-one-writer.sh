@@ -44,6 +44,9 @@ refuse "another host is refused while the holder lives" "is open on $here, which
 refuse "and --take-over changes nothing" "is open on $here, which renews its lease" \
     on_the_other_host "$weir" up demo --take-over
 
+refuse "nor can another host change what happens then" "is open on $here, which renews its lease" \
+    on_the_other_host "$weir" volume set demo --takeover auto
+
 # The same host after kill -9: at once.
 crash
 start demo "${flags[@]}"
@@ -132,5 +135,18 @@ check "another host takes over by itself" holds "$other_uri" 0x11 0 1M
 kill -CONT "$weir_pid"
 check "the old owner answers no read" refused
 check "and no write" fails
+end_other TERM
+crash
+
+# The same where the volume was set to it while it was served.
+start live --size 64M "${flags[@]}"
+check "a volume that is served is set to takeover = auto" "$weir" volume set live --takeover auto
+check "a write to it" put "$uri" 0x55 0 1M
+check "which reaches the store" "$weir" volume flush live --remote --wait
+kill -STOP "$weir_pid"
+start_other live "${flags[@]}"
+check "another host takes it over by itself" holds "$other_uri" 0x55 0 1M
+kill -CONT "$weir_pid"
+check "its old owner answers no read" refused
 end_other TERM
 crash

@@ -73,6 +73,20 @@ kill -KILL "$minio_pid"
 wait "$minio_pid" 2>/dev/null
 each_server versitygw
 
+# ---- many volumes from one process ----
+check "serve --check with a bucket" "$weir" serve --check --store "$store"
+"$weir" serve --read-only --store "$store" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+for ((i = 0; i < 600; i++)); do
+    grep -q '^listening at ' "$work/weir.log" && break
+    sleep 0.05
+done
+uri="nbd+unix:///versitygw?socket=$WEIR_DATA_DIR/nbd.sock"
+check "serve --read-only with a bucket: a volume is offered for reading" nbdinfo --is read-only "$uri"
+refuse "and nobody opens it for writing" "Permission denied" qemu-io -f raw "$uri" -c "write -P 1 0 4k"
+check "status names the bucket" sh -c "'$weir' status | grep -q 'store $store'"
+stop
+
 # ---- settings and credentials: said at once, with the way out ----
 up() { timeout 60 "$weir" up demo --size 64M --store "$@" -- true; }
 refuse "a wrong access key" "AWS_ACCESS_KEY_ID" env AWS_ACCESS_KEY_ID=nobody "$weir" volume list --store "$store"

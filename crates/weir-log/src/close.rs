@@ -9,6 +9,7 @@ use weir_store::RetryPolicy;
 
 use crate::commit;
 use crate::error::LogError;
+use crate::format::manifest::Takeover;
 use crate::volume::{LogVolume, Shared};
 
 /// How a close ended.
@@ -66,6 +67,8 @@ pub struct VolumeStatus {
     pub object_bytes: u64,
     /// Whether the node holds the lease that the manifest names.
     pub lease_held: bool,
+    /// What happens when that lease runs out.
+    pub takeover: Takeover,
     /// Why the volume takes no writes, if it does not.
     pub failure: Option<String>,
     /// What the uploader struggles with, if it does.
@@ -105,6 +108,7 @@ impl LogVolume {
             live_bytes,
             object_bytes,
             lease_held: shared.holds_lease(),
+            takeover: shared.takeover.get(),
             failure: state.failure.as_ref().map(ToString::to_string),
             upload_note: state.upload_note.clone(),
         }

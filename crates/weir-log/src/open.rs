@@ -436,7 +436,7 @@ fn shared_of(
         manifest: Mutex::new(writer),
         hold,
         lease_generation: Cell::new(run.generation),
-        takeover,
+        takeover: Cell::new(takeover),
         state: RefCell::new(state),
         fetcher: Fetcher::default(),
         work: Notify::new(),

@@ -8,12 +8,13 @@
 use std::pin::pin;
 use std::rc::Rc;
 
+use tokio::sync::oneshot;
 use weir_device::{DeviceError, ErrorKind};
 use weir_store::RetryPolicy;
 
 use crate::error::LogError;
-use crate::format::manifest::Takeover;
-use crate::volume::Shared;
+use crate::format::manifest::{Manifest, Takeover};
+use crate::volume::{LogVolume, Shared};
 
 impl Shared {
     /// Whether the lease that the manifest names is held at this moment.
@@ -29,7 +30,7 @@ impl Shared {
             Some(failure) if failure.kind() == ErrorKind::Fenced => return Err(failure.clone()),
             _ => {}
         }
-        let missed = self.takeover == Takeover::Auto && !self.holds_lease();
+        let missed = self.takeover.get() == Takeover::Auto && !self.holds_lease();
         if !missed || weir_device::mutant("no_deadline_check_on_reply") {
             return Ok(());
         }
@@ -86,6 +87,55 @@ impl Shared {
     }
 }
 
+impl LogVolume {
+    /// Sets what happens when the lease of this node runs out. Waits for the lease and for the store, and goes on if
+    /// the caller goes away. While the manifest changes, the volume keeps the stricter of the two rules: a deadline
+    /// missed meanwhile ends the opening.
+    ///
+    /// # Errors
+    /// The failure that stopped the volume, or that it is being closed.
+    pub async fn set_takeover(&self, takeover: Takeover) -> Result<(), DeviceError> {
+        let shared = Rc::clone(&self.shared);
+        let (answer, answered) = oneshot::channel();
+        self.shared.env.spawn_local(async move {
+            // A caller that went away wanted the change, not the answer.
+            let _ = answer.send(change_takeover(&shared, takeover).await);
+        });
+        answered.await.unwrap_or_else(|_| self.shared.check_failure())
+    }
+}
+
+async fn change_takeover(shared: &Shared, takeover: Takeover) -> Result<(), DeviceError> {
+    let mut manifest = loop {
+        // Not under the lock: it is `confirm` that puts the volume under a new run of the lease.
+        shared.wait_for_lease().await?;
+        let manifest = shared.manifest.lock().await;
+        shared.check_failure()?;
+        shared.check_not_closing()?;
+        if shared.holds_lease() {
+            break manifest;
+        }
+    };
+    if manifest.current().takeover == takeover {
+        return Ok(());
+    }
+    // Others may act on the version as soon as it is there, and nobody knows when that is.
+    shared.takeover.set(Takeover::Auto);
+    let change = |m: &mut Manifest| m.takeover = takeover;
+    if let Err(error) = manifest.publish(&shared.env, &RetryPolicy::forever(), change).await {
+        // Nobody knows whether the version is there.
+        let error = DeviceError::from(error);
+        shared.fail(error.clone());
+        return Err(error);
+    }
+    // Under the old version nobody took the volume up to this moment.
+    shared.check_owned()?;
+    shared.takeover.set(takeover);
+    tracing::info!(volume = %shared.id, ?takeover, "what happens when the lease runs out was changed");
+    shared.progress.notify_waiters();
+    Ok(())
+}
+
 /// The task that follows the lease of the node, until the volume stops.
 pub(crate) async fn run(shared: Rc<Shared>) {
     let mut changed = shared.hold.subscribe();
@@ -96,7 +146,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         if shared.stopped.get() || shared.state.borrow().failure.is_some() {
             return;
         }
-        if shared.takeover == Takeover::Auto {
+        if shared.takeover.get() == Takeover::Auto {
             if shared.check_owned().is_err() {
                 return;
             }

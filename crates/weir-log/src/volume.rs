@@ -131,7 +131,8 @@ pub(crate) struct Shared {
     pub(crate) hold: LeaseHold,
     /// The run of renewals that the manifest names.
     pub(crate) lease_generation: Cell<u64>,
-    pub(crate) takeover: Takeover,
+    /// As the manifest says it; while that changes, the stricter of the two.
+    pub(crate) takeover: Cell<Takeover>,
     pub(crate) state: RefCell<State>,
     pub(crate) fetcher: Fetcher,
     /// Work for the uploader: something was sealed, a PUT ended, or the volume stops.

@@ -114,10 +114,18 @@ pub enum NodeError {
         process: ProcessId,
     },
     /// A volume that is only in memory cannot do this.
-    #[error("volume {name:?} is in memory only, and keeps its size")]
+    #[error("volume {name:?} is in memory only, and {reason}")]
     InMemory {
         /// Name of the volume.
         name: String,
+        /// What follows from that, as "keeps its size".
+        reason: &'static str,
+    },
+    /// What only a process that serves can do.
+    #[error("nothing is served from {data_dir}")]
+    NothingServed {
+        /// The data directory.
+        data_dir: String,
     },
     /// A limit of zero would stop all uploads.
     #[error("a limit of zero would stop all uploads")]
@@ -201,7 +209,7 @@ impl NodeError {
             | Self::ZeroLimit
             | Self::Config { .. } => ErrorKind::Invalid,
             Self::InMemory { .. } => ErrorKind::Unsupported,
-            Self::SizeNeeded { .. } => ErrorKind::NotFound,
+            Self::SizeNeeded { .. } | Self::NothingServed { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::Identity { .. } => ErrorKind::Corrupt,
@@ -247,6 +255,11 @@ impl NodeError {
             Self::SecondNode { .. } => Some(
                 "end that process with SIGTERM first, or choose another --data-dir".to_owned(),
             ),
+            Self::NothingServed { .. } => Some(
+                "name the --data-dir of a `weir serve` or `weir up` that runs; both take the same flags when \
+                 they start"
+                    .to_owned(),
+            ),
             Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
             Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
@@ -282,7 +295,9 @@ fn io_help(error: &io::Error, subject: &str) -> Option<String> {
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
             Some("choose a writable directory with --data-dir".to_owned())
         }
-        io::ErrorKind::AddrInUse => Some("choose another port with --nbd-listen".to_owned()),
+        io::ErrorKind::AddrInUse => {
+            Some("end the process that listens there, or choose another port".to_owned())
+        }
         _ => None,
     }
 }

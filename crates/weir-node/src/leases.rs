@@ -72,6 +72,14 @@ impl Leases {
     }
 }
 
+impl Leases {
+    /// The lease in `store`, if volumes of it were opened here.
+    pub(crate) fn find(&self, data: &DataDirectory, store: &Store) -> Option<NodeLease> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.leases.get(&(data.path().to_owned(), store.url().to_owned())).cloned()
+    }
+}
+
 fn take_identity(directory: &Path, env: &Env) -> Result<Identity, NodeError> {
     let failed = |path: &Path| {
         let path = path.display().to_string();

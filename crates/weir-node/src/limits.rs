@@ -7,18 +7,26 @@ use weir_store::{Store, UploadRates};
 use crate::api::types::Limits;
 use crate::error::NodeError;
 
-/// Sets the limits of `store`, at once, for uploads that wait already, too.
+/// The limits as a store takes them.
 ///
 /// # Errors
 /// [`NodeError::ZeroLimit`]: nothing would ever be uploaded.
-pub(crate) fn apply(store: &Store, limits: &Limits) -> Result<(), NodeError> {
+pub(crate) fn rates(limits: &Limits) -> Result<UploadRates, NodeError> {
     let rate = |limit: Option<u64>| {
         limit.map(|rate| NonZeroU64::new(rate).ok_or(NodeError::ZeroLimit)).transpose()
     };
-    store.limits().set(UploadRates {
+    Ok(UploadRates {
         bytes_per_second: rate(limits.upload_bytes_per_second)?,
         requests_per_second: rate(limits.upload_requests_per_second)?,
-    });
+    })
+}
+
+/// Sets the limits of `store`, at once, for uploads that wait already, too.
+///
+/// # Errors
+/// As [`rates`].
+pub(crate) fn apply(store: &Store, limits: &Limits) -> Result<(), NodeError> {
+    store.limits().set(rates(limits)?);
     Ok(())
 }
 

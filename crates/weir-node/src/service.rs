@@ -87,11 +87,8 @@ impl ServiceOptions {
     /// # Errors
     /// What would be an error when serving.
     pub fn check(&self) -> Result<(), NodeError> {
-        url::Url::parse(&self.home.store_url).map_err(|error| NodeError::Config {
-            place: format!("store URL {}", self.home.store_url),
-            message: error.to_string(),
-            help: Some("write an URL, as file:///srv/weir".to_owned()),
-        })?;
+        Store::check(&self.home.store_url, &self.home.store_options)?;
+        crate::limits::rates(&self.limits)?;
         for address in &self.nbd {
             match address {
                 NbdAddress::Unix(path) => sockets::check_length(path)?,

@@ -36,7 +36,7 @@ impl FromStr for Size {
         }
         let number = digits.parse::<u128>().unwrap_or(u128::MAX);
         match u64::try_from(number.saturating_mul(unit)) {
-            Ok(0) => Err("a volume has at least 1 byte".to_owned()),
+            Ok(0) => Err("it must be at least 1 byte".to_owned()),
             Ok(bytes) if bytes <= SIZE_BYTES_MAX => Ok(Self(bytes)),
             _ => Err(format!(
                 "{text} is too large: a volume has at most {SIZE_BYTES_MAX} bytes (8 EiB less 4 KiB)"
@@ -120,7 +120,7 @@ mod tests {
             assert!(error.contains("at most 9223372036854771712 bytes"), "{text}: {error}");
         }
         for text in ["0", "0G", "00"] {
-            assert_eq!(text.parse::<Size>(), Err("a volume has at least 1 byte".to_owned()));
+            assert_eq!(text.parse::<Size>(), Err("it must be at least 1 byte".to_owned()));
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a process says of itself: served, degraded and why, and what would be lost if the host died now.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -7,13 +8,14 @@ use weir_device::Device;
 use weir_log::{FrameCache, VolumeStatus};
 
 use crate::api::types::{
-    AtRisk, Health, LogStatus, Memory, NodeStatus, NotServed, Operations, ServedVolume,
+    AtRisk, Health, Lease, LogStatus, Memory, NodeStatus, NotServed, Operations, ServedVolume,
     StoreRequests,
 };
 use crate::error::NodeError;
 use crate::host::Hosted;
 use crate::measure::{Counted, Kind};
 use crate::service::{Core, Entry};
+use crate::shard::ShardContext;
 
 /// An object that waits longer for the store than this says that something is wrong with the store. A PUT of 8 MiB at
 /// 1 MB/s takes eight seconds.
@@ -91,6 +93,17 @@ pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
     if percent >= JOURNAL_PERCENT_MAX {
         reasons.push(format!("the journal is {percent} % full: writers are slowed down"));
     }
+    if !log.lease_held {
+        reasons.push(
+            match log.takeover {
+                weir_log::Takeover::Manual => {
+                    "the node's lease ran out: no flush to the store ends until it is renewed"
+                }
+                weir_log::Takeover::Auto => "the node's lease ran out: requests are refused",
+            }
+            .to_owned(),
+        );
+    }
     reasons.extend(log.upload_note.clone());
     (if reasons.is_empty() { Health::Ok } else { Health::Degraded }, reasons)
 }
@@ -131,6 +144,8 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
             map_bytes: log.map_bytes,
             live_bytes: log.live_bytes,
             object_bytes: log.object_bytes,
+            lease_held: log.lease_held,
+            takeover: log.takeover.into(),
         }),
     })
 }
@@ -151,6 +166,8 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         .flat_map(|volume| volume.reasons.iter().map(|r| format!("{}: {r}", volume.name)))
         .collect();
     reasons.extend(not_served.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
+    let lease = lease(core).await;
+    reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
     if core.is_stopping.load(Ordering::Relaxed) {
         reasons.push("the process is stopping".to_owned());
     }
@@ -175,9 +192,44 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         store_requests: store_requests(core),
         memory: memory(core, &volumes),
         limits: core.limits(),
+        lease,
         last_event: core.events.count(),
         volumes,
     }
+}
+
+/// The lease in the store that is served; none while only memory is.
+pub(crate) async fn lease(core: &Core) -> Option<Lease> {
+    let (store, data) = (core.store.clone()?, core.home.data.clone());
+    let look = move |context: Rc<ShardContext>| async move {
+        let lease = context.leases.find(&data, &store)?;
+        let status = lease.status(&*context.env.clock);
+        let length = lease.settings().length.as_millis();
+        Some(Lease {
+            node: status.node,
+            incarnation: status.incarnation,
+            length_ms: u64::try_from(length).unwrap_or(u64::MAX),
+            left_ms: status.left_ms,
+            renewals: status.renewals,
+            missed: status.missed,
+            note: status.note,
+        })
+    };
+    core.node.run(0, look).await.ok().flatten()
+}
+
+/// A lease is renewed only while log volumes are open.
+fn is_leased(volumes: &[ServedVolume]) -> bool {
+    volumes.iter().any(|volume| volume.log.is_some())
+}
+
+/// A renewal that is late. One comes when two thirds of the length are left, less the margin.
+fn overdue(lease: &Lease) -> Option<String> {
+    (lease.left_ms < lease.length_ms / 2).then(|| {
+        let note = lease.note.as_ref().map_or(String::new(), |note| format!(": {note}"));
+        let (left, tenths) = (lease.left_ms / 1000, lease.left_ms % 1000 / 100);
+        format!("the lease is not renewed in time, {left}.{tenths} s are left{note}")
+    })
 }
 
 fn total_risk(volumes: &[ServedVolume]) -> AtRisk {
@@ -202,6 +254,7 @@ pub(crate) fn store_requests(core: &Core) -> StoreRequests {
         bytes_down: counted.bytes_down,
         failures: counted.failures,
         retries: counted.retries,
+        upload_wait_ms: counted.upload_wait_ms,
     }
 }
 
@@ -250,6 +303,7 @@ mod tests {
             live_bytes: 0,
             object_bytes: 0,
             lease_held: true,
+            takeover: weir_log::Takeover::Manual,
             failure: None,
             upload_note: None,
         }
@@ -266,8 +320,27 @@ mod tests {
         assert!(reasons[0].contains("an object has waited for 16 s"), "{reasons:?}");
         let full = VolumeStatus { journal_used_bytes: 80, ..log() };
         assert!(judge(&full).1[0].contains("80 % full"));
+        let cut_off = VolumeStatus { lease_held: false, ..log() };
+        assert!(judge(&cut_off).1[0].contains("no flush to the store ends until it is renewed"));
         let failed = VolumeStatus { failure: Some("fenced".to_owned()), ..full };
         assert_eq!(judge(&failed), (Health::Failed, vec!["it takes no writes: fenced".to_owned()]));
+    }
+
+    #[test]
+    fn a_lease_whose_renewal_is_late_is_a_reason() {
+        let lease = |left_ms| Lease {
+            node: String::new(),
+            incarnation: String::new(),
+            length_ms: 60_000,
+            left_ms,
+            renewals: 1,
+            missed: 0,
+            note: Some("refused".to_owned()),
+        };
+        // Renewed every 20 s up to 55 s: 35 s are left when the next renewal comes.
+        assert_eq!(overdue(&lease(34_000)), None);
+        let expected = "the lease is not renewed in time, 29.9 s are left: refused";
+        assert_eq!(overdue(&lease(29_900)).as_deref(), Some(expected));
     }
 
     #[test]

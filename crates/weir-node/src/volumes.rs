@@ -16,7 +16,8 @@ use weir_store::{Access, Store, StoreOptions};
 use crate::api::client::Client;
 use crate::api::progress::Reporter;
 use crate::api::types::{
-    CheckReport, FlushVolume, Listed, NodeStatus, ResizeVolume, ServedVolume, Shown,
+    CheckReport, FlushVolume, Limits, Listed, NodeStatus, ResizeVolume, ServedVolume, SetTakeover,
+    Shown,
 };
 use crate::data_directory::DataDirectory;
 use crate::error::{NodeError, ProcessId};
@@ -266,6 +267,19 @@ pub(crate) async fn delete(
     remove_directory(&home.data.volume(id))
 }
 
+/// Sets what happens when the lease runs out, of a volume that nobody has open.
+pub(crate) async fn set_takeover(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+    takeover: Takeover,
+) -> Result<(), NodeError> {
+    let store = home.open_store(context, Access::Write).await?;
+    let id = catalog::find(&store, &context.env, name).await?;
+    home.refuse_if_served(name, id).await?;
+    Ok(catalog::set_takeover(&store, &context.env, name, takeover).await?)
+}
+
 /// Checks a volume.
 pub(crate) async fn check(
     context: &ShardContext,
@@ -315,10 +329,11 @@ impl Node {
         .await?
     }
 
-    /// Sets what happens when the lease of a volume's holder runs out. The volume must be closed.
+    /// Sets what happens when the lease of a volume's holder runs out: through the process that serves it from this
+    /// data directory, otherwise of a volume that is closed.
     ///
     /// # Errors
-    /// When a node has it open or did not close it, or what the store says.
+    /// When another node has it open or did not close it, or what the store says.
     pub async fn set_takeover(
         &self,
         home: Home,
@@ -328,7 +343,11 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
-            home.refuse_if_served(&name, id).await?;
+            if let Some(mut process) = home.holder(id).await? {
+                let path = format!("/v1/volumes/{name}/takeover");
+                let body = SetTakeover { takeover: takeover.into() };
+                return process.client.work(&path, &body, |_, _| {}).await.map(drop);
+            }
             Ok(catalog::set_takeover(&store, &context.env, &name, takeover).await?)
         })
         .await?
@@ -356,6 +375,31 @@ impl Node {
     /// When it cannot be told.
     pub async fn processes(&self, home: Home) -> Result<Vec<Process>, NodeError> {
         self.run(0, move |_| async move { home.processes().await }).await?
+    }
+
+    /// Changes the limits on uploads of every process that serves volumes from this data directory, at once and until
+    /// that process ends; what they are then.
+    ///
+    /// # Errors
+    /// [`NodeError::NothingServed`], [`NodeError::ZeroLimit`], or that a process does not answer.
+    pub async fn change_limits(
+        &self,
+        home: Home,
+        change: impl Fn(Limits) -> Limits + Send + 'static,
+    ) -> Result<Vec<(ProcessId, Limits)>, NodeError> {
+        self.run(0, move |_| async move {
+            let mut changed = Vec::new();
+            for Process { id, status, mut client, .. } in home.processes().await? {
+                let limits = change(status?.limits);
+                changed.push((id, client.put("/v1/limits", &limits).await?));
+            }
+            if changed.is_empty() {
+                let data_dir = home.data.path().display().to_string();
+                return Err(NodeError::NothingServed { data_dir });
+            }
+            Ok(changed)
+        })
+        .await?
     }
 
     /// Deletes a volume that nobody has open. `on_progress` hears of objects gone and objects in all.

@@ -94,6 +94,17 @@ impl Store {
         }))
     }
 
+    /// Whether [`Store::open_with`] would understand `url` and `options`. Creates nothing and asks no store.
+    ///
+    /// # Errors
+    /// A URL that names no store of this build, settings that make no sense.
+    pub fn check(url: &str, options: &StoreOptions) -> Result<(), StoreError> {
+        match Location::parse(url)? {
+            Location::Directory(_) | Location::Memory(_) => Ok(()),
+            _ => Self::open_with(url, options).map(drop),
+        }
+    }
+
     /// A store on another implementation. `url` is its name in messages and must hold no secret. The client's own
     /// retries must be off.
     pub fn from_object_store(inner: Arc<dyn object_store::ObjectStore>, url: String) -> Self {

@@ -1,7 +1,10 @@
 //! Every command and flag. Help, man pages and completions come from here.
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use weir_log::Takeover;
@@ -130,6 +133,9 @@ pub(crate) enum Command {
     /// Create, list, show, resize, flush, check and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Show and change the limits on uploads of what is served here
+    #[command(subcommand)]
+    Limits(LimitsCommand),
     /// Look at stores
     #[command(subcommand)]
     Store(StoreCommand),
@@ -338,7 +344,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Change a setting of a volume that nobody has open
+    /// Change a setting of a volume, without interrupting its clients
     Set {
         /// Name of the volume
         #[arg(value_parser = volume_name)]
@@ -403,6 +409,44 @@ pub(crate) enum VolumeCommand {
         #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
         wait: bool,
     },
+}
+
+/// `weir limits`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LimitsCommand {
+    /// Show the limits
+    Show {
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Change limits at once, until the process ends; what is not given stays as it is
+    Set {
+        /// Bytes per second uploaded to the store at most, as 20M; or none
+        #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
+        #[arg(value_parser = limit::<Size>, required_unless_present = "upload_requests")]
+        upload_bandwidth: Option<Limit<Size>>,
+        /// Upload requests per second to the store at most; or none
+        #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
+        #[arg(value_parser = limit::<NonZeroU64>)]
+        upload_requests: Option<Limit<NonZeroU64>>,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit<T>(pub(crate) Option<T>);
+
+fn limit<T: FromStr<Err: Display>>(text: &str) -> Result<Limit<T>, String> {
+    match text {
+        "none" => Ok(Limit(None)),
+        text => {
+            text.parse::<T>().map(|limit| Limit(Some(limit))).map_err(|error| error.to_string())
+        }
+    }
 }
 
 /// `weir store`.

@@ -8,6 +8,7 @@
 
 mod cli;
 mod failure;
+mod limits;
 mod logging;
 mod manual;
 mod output;
@@ -37,6 +38,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Up(up) => up::run(&cli.global, &file, *up),
         Command::Serve(serve) => serve::run(&cli.global, &file, &serve),
         Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),
+        Command::Limits(verb) => limits::run(&cli.global, &file, verb),
         Command::Store(verb) => store::run(&cli.global, &file, verb),
         Command::Volume(verb) => volume::run(&cli.global, &file, verb),
     }

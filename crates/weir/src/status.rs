@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use weir_node::api::types::{AtRisk, Health, NodeStatus, ServedVolume};
+use weir_node::api::types::{AtRisk, Health, Lease, Limits, NodeStatus, ServedVolume};
 use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{Home, Node, Process};
@@ -121,10 +121,30 @@ fn summary(status: &NodeStatus) -> String {
     for uri in &status.nbd {
         text.push_str(&format!("  serving {uri}\n"));
     }
+    text.extend(limits(&status.limits));
+    text.extend(status.lease.as_ref().map(lease));
     for reason in &status.reasons {
         text.push_str(&format!("  {reason}\n"));
     }
     text
+}
+
+fn limits(limits: &Limits) -> Option<String> {
+    let bandwidth = limits.upload_bytes_per_second.map(|bytes| format!("{}/s", human(bytes)));
+    let requests = limits.upload_requests_per_second.map(|count| format!("{count} requests/s"));
+    let limits: Vec<String> = bandwidth.into_iter().chain(requests).collect();
+    (!limits.is_empty()).then(|| format!("  uploads at most {}\n", limits.join(", ")))
+}
+
+fn lease(lease: &Lease) -> String {
+    let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
+    let (left, length) = (seconds(lease.left_ms), seconds(lease.length_ms));
+    let missed = match lease.missed {
+        0 => String::new(),
+        1 => ", 1 deadline missed".to_owned(),
+        count => format!(", {count} deadlines missed"),
+    };
+    format!("  lease {}: {left} of {length} left{missed}\n", lease.node)
 }
 
 fn row(volume: &ServedVolume) -> Vec<String> {
@@ -147,6 +167,31 @@ fn row(volume: &ServedVolume) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_says_what_is_left_and_what_was_missed() {
+        let mut status = Lease {
+            node: "ab".to_owned(),
+            incarnation: String::new(),
+            length_ms: 60_000,
+            left_ms: 41_234,
+            renewals: 3,
+            missed: 0,
+            note: None,
+        };
+        assert_eq!(lease(&status), "  lease ab: 41.2 s of 60.0 s left\n");
+        status.missed = 2;
+        assert_eq!(lease(&status), "  lease ab: 41.2 s of 60.0 s left, 2 deadlines missed\n");
+    }
+
+    #[test]
+    fn limits_are_said_where_there_are_any() {
+        let both =
+            Limits { upload_bytes_per_second: Some(5 << 20), upload_requests_per_second: Some(7) };
+        let expected = Some("  uploads at most 5.0 MiB/s, 7 requests/s\n".to_owned());
+        assert_eq!(limits(&both), expected);
+        assert_eq!(limits(&Limits::default()), None);
+    }
 
     #[test]
     fn what_would_be_lost_is_said_with_its_age() {

@@ -147,7 +147,7 @@ fn malformed_names_are_wrong_usage() {
 fn malformed_sizes_are_wrong_usage() {
     let place = Place::new();
     for (size, reason) in [
-        ("0", "a volume has at least 1 byte"),
+        ("0", "it must be at least 1 byte"),
         ("16E", "at most 9223372036854771712 bytes"),
         ("18446744073709551616", "at most 9223372036854771712 bytes"),
         ("8E", "at most 9223372036854771712 bytes"),
@@ -311,6 +311,9 @@ fn completions_and_manual_pages_are_generated() {
         pages,
         [
             "weir-completion.1",
+            "weir-limits-set.1",
+            "weir-limits-show.1",
+            "weir-limits.1",
             "weir-man.1",
             "weir-serve.1",
             "weir-status.1",
@@ -337,7 +340,7 @@ fn completions_and_manual_pages_are_generated() {
 fn help_shows_every_verb_and_every_flag_has_a_variable() {
     let place = Place::new();
     let help = place.ok(&["--help"]);
-    for verb in ["up", "serve", "status", "volume", "completion", "man"] {
+    for verb in ["up", "serve", "status", "volume", "limits", "completion", "man"] {
         assert!(help.contains(&format!("\n  {verb} ")), "{verb}");
     }
     every_flag_has_a_variable(&place.ok(&["up", "--help"]));

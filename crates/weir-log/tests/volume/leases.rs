@@ -1,5 +1,6 @@
 //! Who may open a volume when: holders that live, died, were cut off or stopped, and the leases of their nodes.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -121,6 +122,71 @@ fn with_takeover_manual_a_holder_that_is_cut_off_goes_on() {
         let refused = host.other(5).try_open(|args| args.take_over = true).await.unwrap_err();
         assert!(matches!(refused, LogError::InUse { .. }), "{refused}");
         volume.close().await.unwrap();
+    });
+}
+
+async fn takeover_of(host: &Host) -> Takeover {
+    let name = catalog::VolumeName::new("demo").expect("valid");
+    catalog::show(&host.store, &host.env, &name).await.expect("there").summary.takeover
+}
+
+#[test]
+fn an_open_volume_is_set_to_auto_and_stops_in_time() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (old, _) = host.open().await;
+        old.set_takeover(Takeover::Auto).await.unwrap();
+        old.set_takeover(Takeover::Auto).await.expect("what it is already");
+        assert_eq!(takeover_of(&host).await, Takeover::Auto);
+        assert_eq!(old.status().takeover, Takeover::Auto);
+        write(&old, 0, &[1; 4096]).await.unwrap();
+        old.flush_remote().await.unwrap();
+        gate.change(|plan| plan.outage = true);
+        let (new, _) = host.other(5).open().await;
+        assert_eq!(old.check_reply().unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(write(&old, 0, &[2; 10]).await.unwrap_err().kind(), ErrorKind::Fenced);
+        expect_bytes(&new, 0, &[1; 4096]).await;
+    });
+}
+
+#[test]
+fn an_open_volume_is_set_to_manual_and_goes_on_when_it_is_cut_off() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        set_auto(&host).await;
+        let (volume, _) = host.open().await;
+        volume.set_takeover(Takeover::Manual).await.unwrap();
+        assert_eq!(takeover_of(&host).await, Takeover::Manual);
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 3).await;
+        write(&volume, 0, &[1; 100]).await.unwrap();
+        let refused = host.other(5).try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        // Without its lease it may not be changed; with the lease again it may.
+        let changing = Rc::clone(&volume);
+        let change =
+            tokio::task::spawn_local(async move { changing.set_takeover(Takeover::Auto).await });
+        tokio::time::sleep(LEASE).await;
+        write(&volume, 0, &[2; 100]).await.expect("nothing is changed yet");
+        gate.change(|plan| plan.outage = false);
+        change.await.unwrap().unwrap();
+        assert_eq!(takeover_of(&host).await, Takeover::Auto);
+        volume.close().await.unwrap();
+    });
+}
+
+#[test]
+fn while_the_change_to_auto_is_on_its_way_the_volume_stops_in_time() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, _) = host.open().await;
+        // The version may be in the store although no answer comes.
+        gate.change(|plan| plan.outage = true);
+        let changing = Rc::clone(&volume);
+        tokio::task::spawn_local(async move { changing.set_takeover(Takeover::Auto).await });
+        tokio::time::sleep(LEASE * 2).await;
+        let refused = write(&volume, 0, &[1; 10]).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
     });
 }
 

@@ -132,6 +132,21 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
     }
 
+    /// Sets something; what it is then.
+    ///
+    /// # Errors
+    /// What the process answered, or that it did not.
+    pub async fn put<T: Serialize + DeserializeOwned>(
+        &mut self,
+        path: &str,
+        value: &T,
+    ) -> Result<T, NodeError> {
+        let body = serde_json::to_vec(value).map_err(|error| self.no_answer(&error))?;
+        let response = self.send(Method::PUT, path, body.into()).await?;
+        let bytes = self.read(response).await?;
+        serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
+    }
+
     /// How the process is.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use weir_log::{FrameCache, VolumeStatus};
 
-use crate::api::types::{Health, Limits, StoreRequests};
+use crate::api::types::{Health, Lease, Limits, StoreRequests};
 use crate::measure::{BUCKETS_US, Counted, Kind};
 use crate::service::Core;
 use crate::status::{self, Snapshot};
@@ -22,6 +22,7 @@ struct Scrape {
     not_served: u64,
     store: StoreRequests,
     limits: Limits,
+    lease: Option<Lease>,
     frame_cache: u64,
     resident: u64,
     cpu_seconds: f64,
@@ -44,6 +45,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         not_served: core.not_served().len() as u64,
         store: status::store_requests(core),
         limits: core.limits(),
+        lease: status::lease(core).await,
         frame_cache: core.node.cache.bytes(),
         resident: status::resident_bytes(),
         cpu_seconds: cpu_seconds(),
@@ -93,7 +95,7 @@ fn counter(metric: &mut MetricEncoder<'_>, value: u64) -> Written {
 /// A gauge of a log volume: its name, its help and where it is found.
 type LogGauge = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
-const LOG_GAUGES: [LogGauge; 14] = [
+const LOG_GAUGES: [LogGauge; 15] = [
     ("journal_used_bytes", "Bytes of the journal that cannot be written over yet", |log| {
         log.journal_used_bytes
     }),
@@ -116,6 +118,9 @@ const LOG_GAUGES: [LogGauge; 14] = [
     ("live_bytes", "Bytes of objects that can still be read", |log| log.live_bytes),
     ("object_bytes", "Payload bytes of all objects", |log| log.object_bytes),
     ("epoch", "Number of this opening", |log| log.epoch),
+    ("lease_held", "1 while the node holds the lease under which the volume is open", |log| {
+        u64::from(log.lease_held)
+    }),
 ];
 
 const LOG_COUNTERS: [LogGauge; 2] = [
@@ -129,6 +134,7 @@ impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Written {
         self.encode_node(&mut encoder)?;
         self.encode_store(&mut encoder)?;
+        self.encode_lease(&mut encoder)?;
         self.encode_volumes(&mut encoder)?;
         self.encode_logs(&mut encoder)?;
         self.encode_operations(&mut encoder)
@@ -179,6 +185,11 @@ impl Scrape {
         single(encoder, "store_retries", "Requests made again", MetricType::Counter, |m| {
             counter(m, store.retries)
         })?;
+        let help = "Time that uploads waited for their limits";
+        single(encoder, "store_upload_wait_seconds", help, MetricType::Counter, |m| {
+            let seconds = seconds_of(store.upload_wait_ms, 1e3);
+            m.encode_counter::<NoLabelSet, _, u64>(&seconds, None)
+        })?;
         for (name, help, limit) in [
             (
                 "limit_upload_bytes_per_second",
@@ -194,6 +205,24 @@ impl Scrape {
             single(encoder, name, help, MetricType::Gauge, |m| gauge(m, limit.unwrap_or(0)))?;
         }
         Ok(())
+    }
+
+    fn encode_lease(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let Some(lease) = &self.lease else { return Ok(()) };
+        let help = "Length of the lease: how long other nodes wait";
+        single(encoder, "lease_length_seconds", help, MetricType::Gauge, |m| {
+            m.encode_gauge(&seconds_of(lease.length_ms, 1e3))
+        })?;
+        let help = "Time until this node stops relying on its lease; zero once that has passed";
+        single(encoder, "lease_left_seconds", help, MetricType::Gauge, |m| {
+            m.encode_gauge(&seconds_of(lease.left_ms, 1e3))
+        })?;
+        let help = "Renewals of the lease";
+        single(encoder, "lease_renewals", help, MetricType::Counter, |m| {
+            counter(m, lease.renewals)
+        })?;
+        let help = "Deadlines of the lease that were missed";
+        single(encoder, "lease_missed", help, MetricType::Counter, |m| counter(m, lease.missed))
     }
 
     fn encode_volumes(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
@@ -321,8 +350,17 @@ mod tests {
         let scrape = Scrape {
             volumes: vec![("demo".to_owned(), Health::Degraded, snapshot)],
             not_served: 1,
-            store: StoreRequests { puts: 7, ..StoreRequests::default() },
+            store: StoreRequests { puts: 7, upload_wait_ms: 1500, ..StoreRequests::default() },
             limits: Limits::default(),
+            lease: Some(Lease {
+                node: String::new(),
+                incarnation: String::new(),
+                length_ms: 60_000,
+                left_ms: 41_500,
+                renewals: 9,
+                missed: 1,
+                note: None,
+            }),
             frame_cache: 5,
             resident: 6,
             cpu_seconds: 1.5,
@@ -342,6 +380,11 @@ mod tests {
             "weir_operation_seconds_bucket{le=\"+Inf\",volume=\"demo\",operation=\"read\"} 2",
             "weir_operation_bytes_total{volume=\"demo\",operation=\"read\"} 8192",
             "weir_process_cpu_seconds_total 1.5",
+            "weir_store_upload_wait_seconds_total 1.5",
+            "weir_lease_length_seconds 60.0",
+            "weir_lease_left_seconds 41.5",
+            "weir_lease_renewals_total 9",
+            "weir_lease_missed_total 1",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

@@ -19,7 +19,7 @@ use weir_log::catalog::VolumeName;
 use crate::api::progress::{self, Outcome, Reporter};
 use crate::api::types::{
     CreateVolume, ErrorBody, FlushVolume, Limits, Listed, NodeStatus, Problem, Progress,
-    ResizeVolume, Shown,
+    ResizeVolume, SetTakeover, Shown,
 };
 use crate::api::{metrics, types};
 use crate::error::NodeError;
@@ -53,6 +53,7 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(show_volume, delete_volume))
         .routes(routes!(flush_volume))
         .routes(routes!(resize_volume))
+        .routes(routes!(set_takeover))
         .routes(routes!(check_volume))
 }
 
@@ -356,7 +357,7 @@ async fn resize_volume(
         let resize = move |hosted: Rc<Hosted>| async move {
             match hosted.log() {
                 Some(volume) => Ok(volume.resize(size_bytes).await?),
-                None => Err(NodeError::InMemory { name: hosted.name.to_string() }),
+                None => Err(in_memory(&hosted, "keeps its size")),
             }
         };
         let resized = status::on_volume(&core, &entry, resize).await;
@@ -367,6 +368,52 @@ async fn resize_volume(
         }
         // Whoever asked may be gone.
         let _ = done.send(resized.map(|()| None));
+    });
+    Ok(response)
+}
+
+fn in_memory(hosted: &Hosted, reason: &'static str) -> NodeError {
+    NodeError::InMemory { name: hosted.name.to_string(), reason }
+}
+
+/// Sets what happens when the lease of the node that holds a volume runs out, without interrupting its clients. A
+/// volume that is not served here must be closed. Waits for the lease and for the store.
+#[utoipa::path(post, path = "/v1/volumes/{name}/takeover", tag = "volumes",
+    params(("name" = String, Path)), request_body = SetTakeover,
+    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
+        (status = 400, body = ErrorBody)))]
+async fn set_takeover(
+    State(core): State<Arc<Core>>,
+    Path(name): Path<String>,
+    body: Body<SetTakeover>,
+) -> Answer<Response> {
+    let Json(SetTakeover { takeover }) = body?;
+    let name = volume_name(&name)?;
+    let (_reporter, done, response) = begin();
+    tokio::spawn(async move {
+        let set = match core.entry(name.as_str()) {
+            Some(entry) => {
+                let set = move |hosted: Rc<Hosted>| async move {
+                    match hosted.log() {
+                        Some(volume) => Ok(volume.set_takeover(takeover.into()).await?),
+                        None => Err(in_memory(&hosted, "nobody takes it over")),
+                    }
+                };
+                status::on_volume(&core, &entry, set).await
+            }
+            None => {
+                let (home, name) = (core.home.clone(), name.clone());
+                let set = move |context: Here| async move {
+                    volumes::set_takeover(&context, &home, &name, takeover.into()).await
+                };
+                core.node.run(0, set).await.flatten()
+            }
+        };
+        if set.is_ok() {
+            core.events.note("takeover_changed", Some(name.as_str()), takeover.to_string());
+        }
+        // Whoever asked may be gone.
+        let _ = done.send(set.map(|()| None));
     });
     Ok(response)
 }

@@ -100,8 +100,29 @@ pub struct NodeStatus {
     pub memory: Memory,
     /// Limits on uploads.
     pub limits: Limits,
+    /// The lease in the store; none while only memory is served.
+    pub lease: Option<Lease>,
     /// Number of the newest event.
     pub last_event: u64,
+}
+
+/// The lease that other nodes watch while volumes are open here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Lease {
+    /// The identity under which it is kept, 32 hex digits.
+    pub node: String,
+    /// The unbroken run of renewals, 32 hex digits.
+    pub incarnation: String,
+    /// Its length: how long others wait.
+    pub length_ms: u64,
+    /// Time until this node stops relying on it; 0 once that has passed.
+    pub left_ms: u64,
+    /// Renewals since the process began.
+    pub renewals: u64,
+    /// Deadlines missed since the process began.
+    pub missed: u64,
+    /// What renewing struggles with, if it does.
+    pub note: Option<String>,
 }
 
 /// A volume that could not be opened.
@@ -132,6 +153,8 @@ pub struct StoreRequests {
     pub failures: u64,
     /// Requests that were made again.
     pub retries: u64,
+    /// Time that uploads waited for their limits, all together.
+    pub upload_wait_ms: u64,
 }
 
 /// Memory by kind, in bytes.
@@ -230,6 +253,10 @@ pub struct LogStatus {
     pub live_bytes: u64,
     /// Payload bytes of all objects.
     pub object_bytes: u64,
+    /// Whether the node holds the lease under which the volume is open.
+    pub lease_held: bool,
+    /// What happens when that lease runs out.
+    pub takeover: Takeover,
 }
 
 /// A volume of the store, served or not.
@@ -388,6 +415,14 @@ pub struct CreateVolume {
 pub struct ResizeVolume {
     /// The new size; not smaller than it is.
     pub size_bytes: u64,
+}
+
+/// What is asked for by `POST /v1/volumes/{name}/takeover`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetTakeover {
+    /// What happens when the lease of the node that holds it runs out.
+    pub takeover: Takeover,
 }
 
 /// What is asked for by `POST /v1/volumes/{name}/flush`.
