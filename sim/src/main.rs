@@ -140,7 +140,8 @@ fn report_violation(verdict: &Verdict) -> bool {
     let Some(violation) = &verdict.violation else { return false };
     println!("\nVIOLATION in seed {}: {violation}", verdict.seed);
     println!("last events:\n{}", verdict.tail);
-    println!("replay: cargo run --release -p weir-sim -- --seed {}\n", verdict.seed);
+    let (nodes, seed) = (verdict.nodes, verdict.seed);
+    println!("replay: cargo run --release -p weir-sim -- --nodes {nodes} --seed {seed}\n");
     true
 }
 
