@@ -3,7 +3,8 @@
 
     one_writer.py write URI FIRST            blocks FIRST, FIRST+1, ... until the server is gone; prints the last answered
     one_writer.py judge URI FIRST LAST       exits with 1 unless the blocks from FIRST that show are a prefix; prints the
-                                             last one that shows. LAST was the last one answered: with --whole it must show
+                                             last one that shows whole. LAST was the last one answered: with --whole it
+                                             must show. The block behind a prefix may show in part, as any last write
     one_writer.py wait URI                   on a line on stdin sends requests, on the next one collects their answers
 
 Block N lies at N times 64 KiB and says N in each of its cells of 512 bytes. Block 0 is the page that `wait` works on.
@@ -50,6 +51,7 @@ def judge(uri, first, last, whole=False):
     handle = connect(uri)
     first, last = int(first), int(last)
     shown, gone, empty = first - 1, None, bytes(BLOCK)
+    cells = range(0, BLOCK, 512)
     # One more may show than was answered: it was on its way.
     for number in range(first, last + 2):
         content = handle.pread(BLOCK, number * BLOCK)
@@ -57,10 +59,15 @@ def judge(uri, first, last, whole=False):
             if gone is not None:
                 sys.exit(f"block {number} shows and block {gone} does not")
             shown = number
-        elif content == empty:
-            gone = number if gone is None else gone
-        elif number <= last:
-            sys.exit(f"block {number} is torn")
+            continue
+        if gone is None:
+            gone = number
+            block = block_of(number)
+            wrong = [at for at in cells if content[at:at + 512] not in (block[at:at + 512], empty[:512])]
+            if wrong:
+                sys.exit(f"block {number} is wrong at {wrong[0]}")
+        elif content != empty:
+            sys.exit(f"block {number} shows in part and block {gone} does not show")
     if whole and shown < last:
         sys.exit(f"block {last} was answered, and {shown} is the last that shows")
     print(shown)
