@@ -47,9 +47,7 @@ def write(uri, first):
     print(answered)
 
 
-def judge(uri, first, last, whole=False):
-    handle = connect(uri)
-    first, last = int(first), int(last)
+def judge(handle, first, last, whole=False):
     shown, gone, empty = first - 1, None, bytes(BLOCK)
     cells = range(0, BLOCK, 512)
     # One more may show than was answered: it was on its way.
@@ -110,7 +108,7 @@ def main(arguments):
     if verb == "write":
         write(uri, *rest)
     elif verb == "judge":
-        judge(uri, *rest, whole=whole)
+        judge(connect(uri), *map(int, rest), whole=whole)
     elif verb == "wait":
         wait(uri)
     else:
