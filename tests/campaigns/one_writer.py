@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """The client of the one-writer campaign: numbered blocks, and requests that wait in the socket of a stopped owner.
 
-    one_writer.py write URI FIRST            blocks FIRST, FIRST+1, ... until the server is gone; prints the last answered
-    one_writer.py judge URI FIRST LAST       exits with 1 unless the blocks from FIRST that show are a prefix; prints the
-                                             last one that shows whole. LAST was the last one answered: with --whole it
-                                             must show. The block behind a prefix may show in part, as any last write
+    one_writer.py write URI FIRST            blocks FIRST, FIRST+1, ... until the server is gone; prints the last answer
+    one_writer.py judge URI FIRST LAST       exits with 1 unless the blocks from FIRST that show are a prefix; prints
+                                             the last one that shows whole. LAST was the last one answered: with --whole
+                                             it must show. The block behind a prefix may show in part, as any last write
     one_writer.py wait URI                   on a line on stdin sends requests, on the next one collects their answers
 
 Block N lies at N times 64 KiB and says N in each of its cells of 512 bytes. Block 0 is the page that `wait` works on.

@@ -4,7 +4,10 @@
 . "$(dirname "$0")/_lib.sh"
 . "$repository/tests/s3/servers.sh"
 servers_or_skip
-start_versitygw versitygw && start_proxy || { not_ok "versitygw and the proxy start" "$(cat "$work/versitygw.log")"; exit 1; }
+start_versitygw versitygw && start_proxy || {
+    not_ok "versitygw and the proxy start" "$(cat "$work/versitygw.log")"
+    exit 1
+}
 
 export WEIR_STORE=s3://weir/tests
 export WEIR_LEASE=6
@@ -19,7 +22,9 @@ slowly() { # fio in the background, for 10 s if nothing holds it up
         --output="$work/fio.log") >"$work/fio.out" 2>&1 &
     fio_pid=$!
 }
-fio_ends() { if wait "$fio_pid"; then ok "$1"; else not_ok "$1" "$(cat "$work/fio.out" "$work/fio.log" | cut -c 1-300)"; fi; }
+fio_ends() {
+    if wait "$fio_pid"; then ok "$1"; else not_ok "$1" "$(cut -c 1-300 "$work/fio.out" "$work/fio.log")"; fi
+}
 
 start days "${small[@]}"
 slowly
