@@ -115,7 +115,7 @@ end() {
     local status=$? entry
     trap - EXIT
     for entry in "${processes[@]}"; do kill -KILL "$entry" 2>/dev/null; done
-    [ -n "${proxy_pid:-}" ] && kill -KILL "$proxy_pid" 2>/dev/null
+    [ -n "${proxy_pid:-}" ] && { kill -KILL "$proxy_pid"; wait "$proxy_pid"; } 2>/dev/null
     if declare -F end_more >/dev/null; then end_more; fi
     abandon_all
     crash

@@ -37,8 +37,11 @@ use clap::Parser;
 use self::report::Report;
 use self::run::Verdict;
 
-/// Real time after which a seed is stuck: a thousand times what one takes.
+/// CPU time after which a seed is stuck: a thousand times what one takes.
 const STUCK: Duration = Duration::from_secs(120);
+
+/// Real time after which it is stuck without using any: a machine with other work may starve this for minutes.
+const ASLEEP: Duration = Duration::from_secs(3600);
 
 /// Real time after which a seed is worth a line: it may show an endless loop that time ends.
 const SLOW: Duration = Duration::from_secs(4);
@@ -136,11 +139,20 @@ fn run_one(seed: u64, arguments: &Arguments) -> Verdict {
     verdict
 }
 
+/// CPU time of this process so far, as Linux counts it: in hundredths of a second, fields 14 and 15 after the name.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
 fn report_violation(verdict: &Verdict) -> bool {
     let Some(violation) = &verdict.violation else { return false };
     println!("\nVIOLATION in seed {}: {violation}", verdict.seed);
     println!("last events:\n{}", verdict.tail);
-    println!("replay: cargo run --release -p weir-sim -- --seed {}\n", verdict.seed);
+    let (nodes, seed) = (verdict.nodes, verdict.seed);
+    println!("replay: cargo run --release -p weir-sim -- --nodes {nodes} --seed {seed}\n");
     true
 }
 
@@ -169,9 +181,11 @@ fn campaign(arguments: &Arguments) -> Report {
         }
         drop(sender);
         let mut told = Instant::now();
+        let mut heard = (Instant::now(), cpu_time());
         loop {
             match verdicts.recv_timeout(STUCK) {
                 Ok(verdict) => {
+                    heard = (Instant::now(), cpu_time());
                     let bad = report_violation(&verdict);
                     report.add(verdict);
                     if bad && !arguments.keep_going {
@@ -179,6 +193,9 @@ fn campaign(arguments: &Arguments) -> Report {
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout)
+                    if heard.0.elapsed() < ASLEEP && cpu_time().saturating_sub(heard.1) < STUCK => {
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     let last = next.load(Ordering::Relaxed).saturating_sub(1);
                     eprintln!("VIOLATION in seed {last} or before: it does not come to an end");

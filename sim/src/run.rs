@@ -10,6 +10,7 @@ use crate::world::World;
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) seed: u64,
+    pub(crate) nodes: u64,
     /// The rule that was broken, if one was.
     pub(crate) violation: Option<String>,
     /// The last events before it.
@@ -36,11 +37,11 @@ pub(crate) fn run(seed: u64, nodes: u64) -> Verdict {
             _ => Node::new(world.clone(), seed).run().await.is_err(),
         };
         assert!(stopped == world.is_violated(), "a run stops early exactly at a violation");
-        verdict(seed, &world)
+        verdict(seed, nodes, &world)
     })
 }
 
-fn verdict(seed: u64, world: &World) -> Verdict {
+fn verdict(seed: u64, nodes: u64, world: &World) -> Verdict {
     let mut events = world.events.borrow_mut();
     let mut store_faults = 0;
     for (fault, count) in world.faults.counts().iter() {
@@ -65,6 +66,7 @@ fn verdict(seed: u64, world: &World) -> Verdict {
     let violation = world.violation().map(|violation| violation.0);
     Verdict {
         seed,
+        nodes,
         tail: if violation.is_some() { events.tail() } else { String::new() },
         violation,
         hash: events.hash(),

@@ -1,12 +1,15 @@
 #!/usr/bin/python3
 """The judges of the campaigns, judged: what they must accept and what they must refuse."""
 
+import contextlib
+import io
 import os
 import pickle
 import tempfile
 import unittest
 
 import logger
+import one_writer
 import writers
 
 
@@ -133,6 +136,39 @@ class Logger(unittest.TestCase):
         self.assertFalse(self.judge(3, 2, whole=True))
         self.assertTrue(self.judge(3, 4, whole=True))
         self.assertTrue(self.judge(5, 4, whole=True))
+
+
+class Blocks(unittest.TestCase):
+    """What a new owner may show of the blocks 1 to 3 that were answered."""
+
+    def accepts(self, *blocks, whole=False):
+        content = bytes(one_writer.BLOCK) + b"".join(blocks) + bytes(one_writer.BLOCK)
+
+        class Handle:
+            @staticmethod
+            def pread(count, at):
+                return content[at:at + count]
+
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                one_writer.judge(Handle, 1, len(blocks), whole)
+        except SystemExit:
+            return False
+        return True
+
+    def test_prefixes(self):
+        one, two, three = (one_writer.block_of(number) for number in (1, 2, 3))
+        none, half = bytes(one_writer.BLOCK), one_writer.BLOCK // 2
+        self.assertTrue(self.accepts(one, two, three, whole=True))
+        self.assertTrue(self.accepts(one, two, none))
+        self.assertTrue(self.accepts(none, none, none))
+        self.assertTrue(self.accepts(one, two[:half] + none[half:], none))
+        self.assertFalse(self.accepts(one, two, none, whole=True))
+        self.assertFalse(self.accepts(one, none, three))
+        self.assertFalse(self.accepts(one, two[:half] + none[half:], three))
+        self.assertFalse(self.accepts(one, none, three[:half] + none[half:]))
+        self.assertFalse(self.accepts(one, two[:half + 7] + none[half + 7:], none))
+        self.assertFalse(self.accepts(one, three, none))
 
 
 if __name__ == "__main__":

@@ -4,20 +4,7 @@
 . "$(dirname "$0")/_lib.sh"
 . "$repository/tests/s3/servers.sh"
 
-s3_bin=$("$repository/tests/s3/install")
-case $? in
-    0) s3_bin=$(tail -n 1 <<<"$s3_bin") ;;
-    3)
-        # Nothing may be missing in CI; ./test turns a skip into a failure there, and so do we when run by hand.
-        skip "S3 servers: $(tail -n 1 <<<"$s3_bin")"
-        [ "${CI:-}" != true ]
-        exit
-        ;;
-    *)
-        not_ok "versitygw and MinIO are installed" "$s3_bin"
-        exit 1
-        ;;
-esac
+servers_or_skip
 store=s3://weir/tests
 
 run_fio() {

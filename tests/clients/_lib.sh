@@ -6,8 +6,11 @@ set -uo pipefail
 export PATH="$PATH:/usr/sbin:/sbin"
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 weir=${WEIR_TEST_BINARY:-$repository/target/release/weir}
+test_store=${WEIR_TEST_STORE:-}
 unset "${!WEIR_@}"
 script=$(basename "$0" .sh)
+# WEIR_TEST_STORE=URL: the volumes live there, below a prefix of this run's own, instead of in the data directory.
+[ -z "$test_store" ] || export WEIR_STORE=${test_store%/}/$script-$(date +%s)-$$
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/weir-$script.XXXXXX")
 export WEIR_DATA_DIR=$work/data

@@ -15,6 +15,7 @@ Faults, each with its chance from 0 to 1:
     two_winners   a PUT of a key that another PUT created meanwhile is told that it created it
     overwrites    a PUT of a key that is taken is told that it created it, whenever that was
     down          the connection is closed without a word
+    slow_lease=S  a PUT of a lease is passed on after so many seconds
     answer=STATUS:CODE   every request gets this error of S3
 
 The Host header goes through as it came, since it is signed.
@@ -90,6 +91,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "answer" in state.faults:
             status, code = state.faults["answer"].split(":")
             return self.answer(int(status), error(code))
+        if "slow_lease" in state.faults and self.command == "PUT" and "/nodes/" in self.path:
+            time.sleep(float(state.faults["slow_lease"]))
         if state.happens("busy"):
             return self.answer(503, error("SlowDown"))
         try:

@@ -10,6 +10,24 @@ s3_pid=
 s3_data=
 proxy_port=
 
+# servers_or_skip: installs the servers and sets s3_bin. Where they cannot be built the script is skipped (calls `skip`
+# of its library), where they do not build it fails; both end it. Nothing may be missing in CI.
+servers_or_skip() {
+    s3_bin=$("$s3_tools/install")
+    case $? in
+        0) s3_bin=$(tail -n 1 <<<"$s3_bin") ;;
+        3)
+            skip "S3 servers: $(tail -n 1 <<<"$s3_bin")"
+            [ "${CI:-}" != true ]
+            exit
+            ;;
+        *)
+            not_ok "versitygw and MinIO are installed" "$s3_bin"
+            exit 1
+            ;;
+    esac
+}
+
 free_port() {
     "$s3_python" -c 'import socket
 s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'

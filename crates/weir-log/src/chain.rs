@@ -102,7 +102,9 @@ pub(crate) async fn create(
         }
     }
     if rules.without_list {
-        return Ok(Created::Counts(vec![number]));
+        // Old versions are pruned all the same, or no number would be free again: as a writer does that remembers what
+        // it created instead of listing.
+        return Ok(Created::Counts((number.saturating_sub(16).max(1)..=number).collect()));
     }
     if weir_device::mutant("prune_too_eagerly") && number > 1 {
         let predecessor = self::key(prefix, number - 1);

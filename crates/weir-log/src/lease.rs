@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 use weir_device::{Clock, Env, VolumeId};
 use weir_store::{RetryPolicy, RetryScope, Store, StoreError};
@@ -99,8 +100,8 @@ struct Inner {
     known: Mutex<Known>,
     /// Somebody needs the lease.
     wanted: Notify,
-    /// Counts renewals and misses.
-    changed: watch::Sender<u64>,
+    /// Told of renewals and misses. Wakes in the order in which they began to wait: a simulated run stays the same.
+    changed: Notify,
 }
 
 struct Known {
@@ -166,7 +167,7 @@ impl NodeLease {
             generation: AtomicU64::new(0),
             known: Mutex::new(known),
             wanted: Notify::new(),
-            changed: watch::Sender::new(0),
+            changed: Notify::new(),
         });
         let renewer = Renewer {
             store,
@@ -252,16 +253,14 @@ impl LeaseHold {
         clock: &dyn Clock,
         patience: Duration,
     ) -> Result<Run, LogError> {
-        let mut changed = self.lease.inner.changed.subscribe();
         let held = async {
             loop {
-                changed.mark_unchanged();
+                let changed = self.changed();
                 if let Some(run) = self.current(clock) {
                     return run;
                 }
                 self.lease.inner.wanted.notify_one();
-                // The sender lives in the lease that `self` holds.
-                let _ = changed.changed().await;
+                changed.await;
             }
         };
         timeout(patience, held).await.map_err(|_| LogError::NoLease {
@@ -270,9 +269,9 @@ impl LeaseHold {
         })
     }
 
-    /// Hears of every renewal and every miss.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
-        self.lease.inner.changed.subscribe()
+    /// Hears of every renewal and every miss after this call.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.lease.inner.changed.notified()
     }
 
     /// What would be lost with this node's disk; others see it with the next renewal.
@@ -337,7 +336,7 @@ impl Renewer {
                 Err(error) => {
                     tracing::warn!(node = &*self.inner.name, %error, "the lease is not renewed");
                     self.inner.known().note = Some(error.to_string());
-                    self.inner.changed.send_modify(|count| *count += 1);
+                    self.inner.changed.notify_waiters();
                     tokio::time::sleep(self.inner.settings.renew_every / 4).await;
                 }
             }
@@ -371,7 +370,7 @@ impl Renewer {
         known.identity.node = node.unwrap_or(known.identity.node);
         known.missed += u64::from(!first && !idle);
         drop(known);
-        self.inner.changed.send_modify(|count| *count += 1);
+        self.inner.changed.notify_waiters();
     }
 
     /// One renewal that extends the lease.
@@ -393,7 +392,7 @@ impl Renewer {
             if in_time && to_ns(now) < deadline {
                 self.inner.deadline_ns.store(deadline, Ordering::SeqCst);
                 self.inner.known().renewals += 1;
-                self.inner.changed.send_modify(|count| *count += 1);
+                self.inner.changed.notify_waiters();
                 self.prune(&listed).await;
                 return Ok(());
             }

@@ -43,11 +43,10 @@ impl Shared {
         if weir_device::mutant("remote_flush_without_lease") {
             return Ok(());
         }
-        let mut changed = self.hold.subscribe();
         loop {
+            let changed = self.hold.changed();
             let mut progress = pin!(self.progress.notified());
             progress.as_mut().enable();
-            changed.mark_unchanged();
             self.check_failure()?;
             self.check_owned()?;
             if self.holds_lease() {
@@ -56,7 +55,7 @@ impl Shared {
             tokio::select! {
                 biased;
                 () = progress => {}
-                _ = changed.changed() => {}
+                () = changed => {}
             }
         }
     }
@@ -138,11 +137,10 @@ async fn change_takeover(shared: &Shared, takeover: Takeover) -> Result<(), Devi
 
 /// The task that follows the lease of the node, until the volume stops.
 pub(crate) async fn run(shared: Rc<Shared>) {
-    let mut changed = shared.hold.subscribe();
     loop {
+        let changed = shared.hold.changed();
         let mut progress = pin!(shared.progress.notified());
         progress.as_mut().enable();
-        changed.mark_unchanged();
         if shared.stopped.get() || shared.state.borrow().failure.is_some() {
             return;
         }
@@ -170,7 +168,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         tokio::select! {
             biased;
             () = progress => {}
-            _ = changed.changed() => {}
+            () = changed => {}
             () = deadline => {}
         }
     }
