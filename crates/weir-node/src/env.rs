@@ -17,14 +17,13 @@ const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 /// Where Linux says how the machine is called.
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
-/// Makes the environment of one shard thread, whose background tasks run on `workers` and which keeps at most
-/// `buffer_bytes_max` bytes of unused buffers.
-pub(crate) fn real(workers: Handle, boot_id: [u8; 16], buffer_bytes_max: usize) -> Env {
+/// Makes the environment of one shard thread, whose background tasks run on `workers`.
+pub(crate) fn real(workers: Handle, boot_id: [u8; 16], buffers: BufferPool) -> Env {
     Env {
         clock: Rc::new(HostClock { boot_id }),
         random: Rc::new(KernelRandom),
         spawn: Rc::new(Tasks { workers }),
-        buffers: BufferPool::new(buffer_bytes_max),
+        buffers,
     }
 }
 
@@ -112,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn the_host_has_clocks_an_identity_and_randomness() {
         let boot_id = read_boot_id().expect("Linux has a boot id");
-        let env = real(Handle::current(), boot_id, 0);
+        let env = real(Handle::current(), boot_id, BufferPool::new(0));
         assert_ne!(env.clock.boot_id(), [0; 16]);
         assert!(env.clock.wall() > Duration::from_secs(1_700_000_000));
         let before = env.clock.boottime();

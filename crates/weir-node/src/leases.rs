@@ -128,10 +128,12 @@ fn try_identity(path: &Path, env: &Env) -> io::Result<Option<Identity>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::runtime::Handle;
+    use weir_device::BufferPool;
 
     #[tokio::test]
     async fn processes_at_the_same_time_have_identities_of_their_own_that_last() {
-        let env = crate::env::real(tokio::runtime::Handle::current(), [1; 16], 0);
+        let env = crate::env::real(Handle::current(), [1; 16], BufferPool::new(0));
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().join("nodes");
         let first = take_identity(&directory, &env).unwrap();

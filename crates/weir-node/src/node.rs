@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
+use weir_device::BufferPool;
 use weir_disk::EngineChoice;
 use weir_log::{LeaseSettings, MemoryFrameCache};
 
@@ -21,6 +22,9 @@ const WORKERS_MAX: usize = 8;
 /// Decoded frames kept in memory, in bytes: half of the 512 MiB that a node may use for buffers.
 pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
+/// Unused buffers kept, in bytes: the other half.
+const BUFFER_BYTES_DEFAULT: u64 = 256 << 20;
+
 /// How many threads a node has, and how they reach the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeConfig {
@@ -30,6 +34,9 @@ pub struct NodeConfig {
     pub engine: EngineChoice,
     /// Memory for decoded frames of objects in bytes, shared by all volumes; 256 MiB where `None`.
     pub cache_bytes: Option<u64>,
+    /// Memory for unused buffers in bytes, divided among the shards; 256 MiB where `None`. A journal lets a whole
+    /// segment of copies go at once: with less than that, the next writes ask the kernel for all of it again.
+    pub buffer_bytes: Option<u64>,
     /// How the node's leases are kept.
     pub lease: LeaseSettings,
 }
@@ -49,6 +56,7 @@ pub(crate) struct NodeHandle {
     shards: Arc<[ShardHandle]>,
     pub(crate) workers: Handle,
     pub(crate) cache: Arc<MemoryFrameCache>,
+    buffers: Arc<[BufferPool]>,
     pub(crate) node_name: Arc<str>,
     shared: Shared,
 }
@@ -60,6 +68,11 @@ impl std::fmt::Debug for NodeHandle {
 }
 
 impl NodeHandle {
+    /// Bytes of buffers that nobody holds.
+    pub(crate) fn unused_buffer_bytes(&self) -> u64 {
+        self.buffers.iter().map(|pool| pool.kept_bytes() as u64).sum()
+    }
+
     /// See [`Node::run`].
     pub(crate) async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
     where
@@ -98,7 +111,8 @@ impl NodeHandle {
         F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
         Work: Future<Output = ()> + 'static,
     {
-        let shard = Shard::start(self.shards.len(), self.shared.clone())?;
+        let buffers = self.buffers[0].clone();
+        let shard = Shard::start(self.shards.len(), self.shared.clone(), buffers)?;
         let ended = shard.handle().submit(job)?;
         self.workers.spawn(async move {
             // It ended, or its thread did.
@@ -135,13 +149,19 @@ impl Node {
             leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
             node_name,
         };
-        let shards = (0..count)
-            .map(|index| Shard::start(index, shared.clone()))
+        let buffer_bytes = config.buffer_bytes.unwrap_or(BUFFER_BYTES_DEFAULT) / count as u64;
+        let buffer_bytes = usize::try_from(buffer_bytes).unwrap_or(usize::MAX);
+        let buffers: Arc<[_]> = (0..count).map(|_| BufferPool::new(buffer_bytes)).collect();
+        let shards = buffers
+            .iter()
+            .enumerate()
+            .map(|(index, buffers)| Shard::start(index, shared.clone(), buffers.clone()))
             .collect::<Result<Vec<_>, _>>()?;
         let handle = NodeHandle {
             shards: shards.iter().map(Shard::handle).collect(),
             workers: workers.handle().clone(),
             cache,
+            buffers,
             node_name: Arc::clone(&shared.node_name),
             shared,
         };

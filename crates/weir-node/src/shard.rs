@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
-use weir_device::{Env, LocalBoxFuture, VolumeId};
+use weir_device::{BufferPool, Env, LocalBoxFuture, VolumeId};
 use weir_disk::{Disks, EngineChoice};
 use weir_log::FrameCache;
 
@@ -20,11 +20,6 @@ use crate::env;
 use crate::error::NodeError;
 use crate::host::Hosted;
 use crate::leases::Leases;
-
-/// Unused buffers that a shard keeps at most, in bytes: a journal holds on to 64 MiB of payloads and lets a whole
-/// segment of them go at once, beside what the uploads hold. With less the next writes would ask the kernel for all of
-/// it again, which took a quarter of the CPU time of a 4 KiB write.
-const BUFFER_BYTES_KEPT_MAX: usize = 192 << 20;
 
 /// Time after which memory that nobody needed goes back to the kernel.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
@@ -89,12 +84,16 @@ impl fmt::Debug for Message {
 
 impl Shard {
     /// Starts a thread and returns once its disk engine runs.
-    pub(crate) fn start(index: usize, shared: Shared) -> Result<Self, NodeError> {
+    pub(crate) fn start(
+        index: usize,
+        shared: Shared,
+        buffers: BufferPool,
+    ) -> Result<Self, NodeError> {
         let (jobs, receiver) = mpsc::unbounded_channel();
         let (ready, started) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("shard-{index}"))
-            .spawn(move || run(shared, receiver, &ready))
+            .spawn(move || run(shared, buffers, receiver, &ready))
             .map_err(|source| NodeError::io("starting", "a shard thread", source))?;
         match started.recv() {
             Ok(Ok(())) => Ok(Self { handle: ShardHandle(jobs), thread: Some(thread) }),
@@ -143,6 +142,7 @@ impl Drop for Shard {
 
 fn run(
     shared: Shared,
+    buffers: BufferPool,
     mut jobs: mpsc::UnboundedReceiver<Message>,
     ready: &std::sync::mpsc::Sender<Result<(), NodeError>>,
 ) {
@@ -159,7 +159,7 @@ fn run(
         let context = match Disks::new(shared.engine) {
             Ok(disks) => Rc::new(ShardContext {
                 disks,
-                env: env::real(shared.workers, shared.boot_id, BUFFER_BYTES_KEPT_MAX),
+                env: env::real(shared.workers, shared.boot_id, buffers.clone()),
                 cache: shared.cache,
                 node_name: shared.node_name,
                 hosted: RefCell::default(),
@@ -171,7 +171,6 @@ fn run(
             }
         };
         let _ = ready.send(Ok(()));
-        let buffers = context.env.buffers.clone();
         tokio::task::spawn_local(async move {
             loop {
                 tokio::time::sleep(TRIM_INTERVAL).await;

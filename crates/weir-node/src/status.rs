@@ -265,6 +265,7 @@ pub(crate) fn memory(core: &Core, volumes: &[ServedVolume]) -> Memory {
         frame_cache: core.node.cache.bytes(),
         maps: logs().map(|log| log.map_bytes).sum(),
         journals: logs().map(|log| log.journal_resident_bytes).sum(),
+        unused_buffers: core.node.unused_buffer_bytes(),
         resident: resident_bytes(),
     }
 }

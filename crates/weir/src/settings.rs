@@ -86,6 +86,7 @@ pub(crate) fn verb_node(global: &Global, file: &Config) -> NodeConfig {
         shards: Some(1),
         engine: global.disk_engine.into(),
         cache_bytes: None,
+        buffer_bytes: None,
         lease: lease(global, file),
     }
 }
@@ -139,7 +140,8 @@ pub(crate) fn up(
     };
     let limits = limits(&up.tuning, file);
     let cache_bytes = Some(memory.frames_bytes());
-    let node = NodeConfig { cache_bytes, ..verb_node(global, file) };
+    let buffer_bytes = Some(memory.buffers_bytes());
+    let node = NodeConfig { cache_bytes, buffer_bytes, ..verb_node(global, file) };
     let service = ServiceOptions {
         home,
         volumes: VolumeSet::Listed(vec![spec]),
@@ -174,6 +176,7 @@ pub(crate) fn serve(
         shards: serve.shards.or(file.shards),
         engine: global.disk_engine.into(),
         cache_bytes: Some(memory.frames_bytes()),
+        buffer_bytes: Some(memory.buffers_bytes()),
         lease: lease(global, file),
     };
     let service = ServiceOptions {

@@ -24,6 +24,7 @@ struct Scrape {
     limits: Limits,
     lease: Option<Lease>,
     frame_cache: u64,
+    unused_buffers: u64,
     resident: u64,
     cpu_seconds: f64,
     uptime_seconds: f64,
@@ -47,6 +48,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         limits: core.limits(),
         lease: status::lease(core).await,
         frame_cache: core.node.cache.bytes(),
+        unused_buffers: core.node.unused_buffer_bytes(),
         resident: status::resident_bytes(),
         cpu_seconds: cpu_seconds(),
         uptime_seconds: core.started.elapsed().as_secs_f64(),
@@ -156,7 +158,11 @@ impl Scrape {
         let help = "Memory by kind";
         let mut memory =
             encoder.encode_descriptor("memory_bytes", help, None, MetricType::Gauge)?;
-        for (kind, bytes) in [("resident", self.resident), ("frame_cache", self.frame_cache)] {
+        for (kind, bytes) in [
+            ("resident", self.resident),
+            ("frame_cache", self.frame_cache),
+            ("unused_buffers", self.unused_buffers),
+        ] {
             gauge(&mut memory.encode_family(&[("kind", kind)])?, bytes)?;
         }
         let help = "Volumes that should be served and are not";
@@ -362,6 +368,7 @@ mod tests {
                 note: None,
             }),
             frame_cache: 5,
+            unused_buffers: 7,
             resident: 6,
             cpu_seconds: 1.5,
             uptime_seconds: 2.0,

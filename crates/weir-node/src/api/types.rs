@@ -166,6 +166,8 @@ pub struct Memory {
     pub maps: u64,
     /// Copies of what is in journals.
     pub journals: u64,
+    /// Buffers that nobody holds now, kept for the next requests.
+    pub unused_buffers: u64,
     /// All of the process, as the kernel counts it.
     pub resident: u64,
 }
