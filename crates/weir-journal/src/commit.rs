@@ -361,14 +361,23 @@ pub(crate) fn build(
     let mut payloads = spare.payloads.pop().unwrap_or_default();
     list_payloads(&mut payloads, &gathered, &header, place, &head, memory_of_head);
     let mut buffers = spare.buffers.pop().unwrap_or_default();
-    buffers.push(head);
-    let direct = gathered.cuts.iter().filter(|cut| !cut.copied);
-    buffers.extend(direct.map(|cut| cut.bytes.clone()));
+    list_buffers(&mut buffers, head, &gathered);
     spare.pieces = header.pieces;
     spare.pieces.clear();
     spare.cuts = gathered.cuts;
     spare.cuts.clear();
     Built { buffers, placed, payloads }
+}
+
+/// The header's buffer, then the payloads that are written from where they are.
+fn list_buffers(buffers: &mut Vec<SharedBuf>, head: SharedBuf, gathered: &Gathered) {
+    buffers.push(head);
+    for cut in gathered.cuts.iter().filter(|cut| !cut.copied) {
+        // The pieces of one append lie in the buffer that it came in: one entry of the kernel's list for all of them.
+        if !buffers.last_mut().is_some_and(|last| last.join(&cut.bytes)) {
+            buffers.push(cut.bytes.clone());
+        }
+    }
 }
 
 /// The table entries of a record's payloads, with the bytes that stay in memory.

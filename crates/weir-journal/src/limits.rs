@@ -13,9 +13,9 @@ pub const DATA_START: u64 = 1 << 20;
 /// Largest payload under one checksum that a decoder accepts.
 pub const PIECE_BYTES_MAX: u64 = 64 << 10;
 
-/// Largest payload that is put under one checksum: what a read of 4 KiB from disk has to fetch and to verify. At 64 KiB
-/// random reads of what was written in large pieces ran into the bandwidth of the disk.
-pub const PIECE_BYTES: u64 = 16 << 10;
+/// Largest payload that is put under one checksum: what a read from disk has to fetch and to verify at least. With more
+/// than a block, random reads of what was written in large pieces run into the bandwidth of the disk.
+pub const PIECE_BYTES: u64 = 4 << 10;
 
 /// Most pieces in one record: with the header's own buffer they stay below the kernel's 1024 iovecs, and the header
 /// and its table below 32 KiB.

@@ -202,7 +202,7 @@ fn a_read_may_span_pieces_and_begin_anywhere() {
             let payload = weir_journal::Payload::Data(shared_unaligned(&bytes));
             journal.append(77, payload, 300_000).await.unwrap();
             let all = pieces_of(&ear);
-            assert_eq!(all.len(), 300_000_usize.div_ceil(16 << 10));
+            assert_eq!(all.len(), 300_000_usize.div_ceil(4 << 10));
             let parts = journal.read_parts(all[0].position.plus(3), 299_990).await.unwrap();
             assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), 299_990);
             assert!(parts.iter().flat_map(|part| &part[..]).eq(&bytes[3..299_993]));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_extent::{ExtentMap, Target};
-use weir_journal::{JournalPos, PieceKind, PlacedPiece};
+use weir_journal::{JournalPos, PieceKind, PlacedPiece, WriteNumber};
 
 use crate::format::object::ExtentKind;
 use crate::ids::WriteMark;
@@ -71,8 +71,8 @@ const JOURNAL_SHARE_MAX: u64 = 8;
 const PIECE_JOURNAL_BYTES: u64 = 64;
 
 impl Batch {
-    /// A batch that begins with `piece`.
-    pub(crate) fn begin(piece: &PlacedPiece, volume_size: u64) -> Self {
+    /// A batch that begins with `piece`, or with a run of pieces that ends with the write `last`.
+    pub(crate) fn begin(piece: &PlacedPiece, last: WriteNumber, volume_size: u64) -> Self {
         let first = WriteMark { epoch: piece.epoch, write: piece.write };
         let mut batch = Self {
             pieces: Vec::new(),
@@ -83,13 +83,13 @@ impl Batch {
             opened_at: Instant::now(),
             volume_size,
         };
-        batch.push(piece);
+        batch.push(piece, last);
         batch
     }
 
-    /// Adds the next acknowledged piece.
-    pub(crate) fn push(&mut self, piece: &PlacedPiece) {
-        let mark = WriteMark { epoch: piece.epoch, write: piece.write };
+    /// Adds the next acknowledged piece, or run of pieces that ends with the write `last`.
+    pub(crate) fn push(&mut self, piece: &PlacedPiece, last: WriteNumber) {
+        let mark = WriteMark { epoch: piece.epoch, write: last };
         assert!(mark >= self.last, "a batch takes writes in acknowledgement order");
         self.last = mark;
         self.journal_bytes += PIECE_JOURNAL_BYTES;
@@ -175,10 +175,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_overwritten_byte_is_sent_once_and_extents_are_sorted() {
-        let mut batch = Batch::begin(&piece(1, 8192, 4096, PieceKind::Data), 1 << 20);
-        batch.push(&piece(2, 0, 4096, PieceKind::Data));
-        batch.push(&piece(3, 9000, 100, PieceKind::Data));
-        batch.push(&piece(4, 0, 10, PieceKind::Discard));
+        let mut batch =
+            Batch::begin(&piece(1, 8192, 4096, PieceKind::Data), WriteNumber(1), 1 << 20);
+        batch.push(&piece(2, 0, 4096, PieceKind::Data), WriteNumber(2));
+        batch.push(&piece(3, 9000, 100, PieceKind::Data), WriteNumber(3));
+        batch.push(&piece(4, 0, 10, PieceKind::Discard), WriteNumber(4));
         let merged = batch.merge();
         let shape: Vec<_> = merged.iter().map(|m| (m.offset, m.len, m.kind)).collect();
         assert_eq!(
@@ -198,7 +199,8 @@ mod tests {
     #[tokio::test]
     async fn a_discard_of_the_largest_volume_is_cut_to_what_an_extent_can_say() {
         let all = crate::limits::VOLUME_BYTES_MAX;
-        let merged = Batch::begin(&piece(1, 0, all, PieceKind::Discard), all).merge();
+        let merged =
+            Batch::begin(&piece(1, 0, all, PieceKind::Discard), WriteNumber(1), all).merge();
         assert_eq!(merged.iter().map(|m| m.len).sum::<u64>(), all);
         assert!(merged.iter().all(|m| m.len <= EXTENT_BYTES_MAX));
         assert!(merged.len() < 300);
@@ -207,7 +209,7 @@ mod tests {
     #[tokio::test]
     #[should_panic(expected = "acknowledgement order")]
     async fn a_batch_refuses_writes_out_of_order() {
-        let mut batch = Batch::begin(&piece(2, 0, 1, PieceKind::Data), 10);
-        batch.push(&piece(1, 0, 1, PieceKind::Data));
+        let mut batch = Batch::begin(&piece(2, 0, 1, PieceKind::Data), WriteNumber(2), 10);
+        batch.push(&piece(1, 0, 1, PieceKind::Data), WriteNumber(1));
     }
 }

@@ -410,7 +410,7 @@ fn replay(
         }
         report.replayed_writes += 1;
         report.replayed_bytes += piece.len;
-        state.take_durable(&piece, options);
+        state.take_durable(&piece, piece.write, options);
     }
     released
 }

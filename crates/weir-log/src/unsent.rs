@@ -73,7 +73,7 @@ mod tests {
             kind: PieceKind::Data,
             position: JournalPos(0),
         };
-        Batch::begin(&piece, 1000)
+        Batch::begin(&piece, piece.write, 1000)
     }
 
     #[tokio::test(start_paused = true)]

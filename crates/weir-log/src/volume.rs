@@ -23,7 +23,9 @@ use weir_device::{
     WriteFlags, WriteZeroesFlags, check_bounds,
 };
 use weir_disk::LockGuard;
-use weir_journal::{Epoch, Journal, JournalPos, Payload, PlacedPiece, RecordSeq, RecordSink};
+use weir_journal::{
+    Epoch, Journal, JournalPos, Payload, PieceKind, PlacedPiece, RecordSeq, RecordSink, WriteNumber,
+};
 use weir_store::Store;
 
 use crate::batch::Batch;
@@ -43,6 +45,9 @@ use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
 use crate::unsent::Unsent;
 use crate::upload::SEAL_FROM_PERCENT;
+
+/// Longest run of pieces that is taken in as one, in bytes: a batch ends between runs, and should not end far too late.
+const RUN_BYTES_MAX: u64 = 256 << 10;
 
 /// What changes while a volume is open.
 #[derive(Debug)]
@@ -79,17 +84,23 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// V1: takes a durable piece in, in journal order. `true` when a batch was begun or sealed.
-    pub(crate) fn take_durable(&mut self, piece: &PlacedPiece, options: &VolumeOptions) -> bool {
+    /// V1: takes a durable piece in, in journal order, or a run of them that ends with the write `last`. `true` when a
+    /// batch was begun or sealed.
+    pub(crate) fn take_durable(
+        &mut self,
+        piece: &PlacedPiece,
+        last: WriteNumber,
+        options: &VolumeOptions,
+    ) -> bool {
         self.overlay.insert(piece);
         if weir_device::mutant("one_map") {
             self.objects.map.remove(piece.offset, piece.len, |_| {});
         }
-        self.acked = WriteMark { epoch: piece.epoch, write: piece.write };
+        self.acked = WriteMark { epoch: piece.epoch, write: last };
         let begun = self.batch.is_none();
         match &mut self.batch {
-            Some(batch) => batch.push(piece),
-            None => self.batch = Some(Batch::begin(piece, self.size)),
+            Some(batch) => batch.push(piece, last),
+            None => self.batch = Some(Batch::begin(piece, last, self.size)),
         }
         let full = self.batch.as_ref().is_some_and(|batch| batch.is_full(&options.batch));
         if full {
@@ -244,6 +255,27 @@ impl Drop for AppendCount<'_> {
     }
 }
 
+/// The first piece, with those behind it that go on where it ends, on the volume and in the journal; the number of the
+/// last of them; and what is left. Large writes come as many pieces, and each run of them is one change of every map.
+fn next_run(pieces: &[PlacedPiece]) -> Option<(PlacedPiece, WriteNumber, &[PlacedPiece])> {
+    let (first, mut rest) = pieces.split_first()?;
+    let (mut run, mut last) = (*first, first.write);
+    while let Some((next, behind)) = rest.split_first() {
+        let goes_on = run.kind == PieceKind::Data
+            && next.kind == PieceKind::Data
+            && next.offset == run.offset + run.len
+            && next.position == run.position.plus(run.len)
+            && run.len + next.len <= RUN_BYTES_MAX;
+        if !goes_on {
+            break;
+        }
+        run.len += next.len;
+        last = next.write;
+        rest = behind;
+    }
+    Some((run, last, rest))
+}
+
 /// Connects the journal to the volume without keeping the volume alive.
 struct Sink(Weak<Shared>);
 
@@ -253,8 +285,10 @@ impl RecordSink for Sink {
         let mut wake = false;
         {
             let mut state = shared.state.borrow_mut();
-            for piece in pieces {
-                wake |= state.take_durable(piece, &shared.options);
+            let mut rest = pieces;
+            while let Some((run, last, behind)) = next_run(rest) {
+                wake |= state.take_durable(&run, last, &shared.options);
+                rest = behind;
             }
         }
         let (used, capacity) = shared.journal.used_and_capacity();
@@ -431,5 +465,53 @@ impl Drop for LogVolume {
     fn drop(&mut self) {
         self.shared.stopped.set(true);
         self.shared.wake_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_go_on_where_another_ends_are_one_run() {
+        let piece = |write: u64, offset, len, kind, position| PlacedPiece {
+            epoch: Epoch(1),
+            record: RecordSeq(1),
+            write: WriteNumber(write),
+            offset,
+            len,
+            kind,
+            position: JournalPos(position),
+        };
+        let data = PieceKind::Data;
+        let many = RUN_BYTES_MAX / 4096;
+        let mut pieces = vec![
+            piece(1, 0, 4096, data, 8192),
+            piece(2, 4096, 100, data, 12_288),
+            // A gap in the journal, one on the volume, and a piece without bytes.
+            piece(3, 4196, 100, data, 20_000),
+            piece(4, 5000, 100, data, 20_100),
+            piece(5, 5100, 100, PieceKind::Zero, 20_200),
+            piece(6, 5200, 100, PieceKind::Zero, 20_300),
+        ];
+        pieces.extend((0..many + 1).map(|n| piece(7 + n, n * 4096, 4096, data, 40_960 + n * 4096)));
+        let mut rest = &pieces[..];
+        let mut runs = Vec::new();
+        while let Some((run, last, behind)) = next_run(rest) {
+            runs.push((run.write.0, last.0, run.offset, run.len));
+            rest = behind;
+        }
+        assert_eq!(
+            runs,
+            [
+                (1, 2, 0, 4196),
+                (3, 3, 4196, 100),
+                (4, 4, 5000, 100),
+                (5, 5, 5100, 100),
+                (6, 6, 5200, 100),
+                (7, 6 + many, 0, RUN_BYTES_MAX),
+                (7 + many, 7 + many, RUN_BYTES_MAX, 4096),
+            ]
+        );
     }
 }

@@ -29,6 +29,10 @@ pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(120);
 /// One warning per this interval from an operation that keeps failing.
 pub(crate) const RETRY_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Time after which an operation that keeps failing is warned of for the first time: longer than what a store needs to
+/// restart a part of itself, shorter than what makes a user look.
+pub(crate) const RETRY_WARNING_FIRST: Duration = Duration::from_secs(10);
+
 /// How old keys read from a shared credentials file may be: rotated keys are taken up within this time.
 pub(crate) const CREDENTIALS_FILE_AGE_MAX: Duration = Duration::from_secs(30);
 

@@ -6,10 +6,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::StoreError;
-use crate::limits::{READ_DEADLINE, RETRY_DELAY_FIRST, RETRY_DELAY_MAX, RETRY_WARNING_INTERVAL};
+use crate::limits::{
+    READ_DEADLINE, RETRY_DELAY_FIRST, RETRY_DELAY_MAX, RETRY_WARNING_FIRST, RETRY_WARNING_INTERVAL,
+};
 
 /// Which errors are worth another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +121,10 @@ where
             },
         };
         let error = match result {
-            Ok(value) => return Ok(value),
+            Ok(value) => {
+                warnings.end(attempts, started);
+                return Ok(value);
+            }
             Err(error) if policy.covers(&error) => error,
             Err(error) => return Err(error),
         };
@@ -144,13 +149,21 @@ fn pause_after(policy: &RetryPolicy, attempts: u64, random: u64) -> Duration {
     Duration::from_nanos(random % bound_ns.saturating_add(1).max(1))
 }
 
-/// Says once a minute that an operation still fails; at once, if it will not pass by itself.
+/// Says after some seconds that an operation still fails, and then once a minute; at once, if it will not pass by
+/// itself. Says as well when that is over.
 #[derive(Default)]
 struct Warnings {
     last: Option<Instant>,
 }
 
 impl Warnings {
+    fn end(&self, attempts: u64, started: Instant) {
+        if self.last.is_some() {
+            let failed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            info!(attempts, failed_ms, "the store answers again");
+        }
+    }
+
     fn note(
         &mut self,
         error: &StoreError,
@@ -160,7 +173,7 @@ impl Warnings {
         now: Instant,
     ) {
         let due = match self.last {
-            None => !error.is_retryable() || now - started >= RETRY_WARNING_INTERVAL,
+            None => !error.is_retryable() || now - started >= RETRY_WARNING_FIRST,
             Some(last) => now - last >= RETRY_WARNING_INTERVAL,
         };
         let failing_ms = u64::try_from((now - started).as_millis()).unwrap_or(u64::MAX);
