@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Alignment of every buffer in bytes: what `O_DIRECT` asks for on any device in use.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -86,7 +86,7 @@ struct Slab {
     memory: NonNull<u8>,
     capacity: usize,
     /// Whose memory it is.
-    _chunk: Arc<Chunk>,
+    chunk: Arc<Chunk>,
     /// Where it goes in the end; `None` while it is there.
     pool: Option<Arc<PoolShared>>,
 }
@@ -114,7 +114,19 @@ impl Slab {
         // SAFETY: `start` lies within the chunk (asserted above), which is one allocation.
         let memory = unsafe { chunk.memory.add(start) };
         let refs = AtomicUsize::new(0);
-        Box::new(Self { refs, memory, capacity, _chunk: Arc::clone(chunk), pool: None })
+        Box::new(Self { refs, memory, capacity, chunk: Arc::clone(chunk), pool: None })
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if Chunk::is_mapped(self.chunk.bytes) && self.capacity < self.chunk.bytes {
+            // The chunk lives on with its other slabs, these pages need not. Failing to give them back loses nothing.
+            // SAFETY: whole pages of the chunk that belong to this slab alone, which nobody uses any more.
+            let _ = unsafe {
+                madvise(self.memory.as_ptr().cast(), self.capacity, Advice::LinuxDontNeed)
+            };
+        }
     }
 }
 
@@ -195,6 +207,8 @@ struct FreeList {
     /// The fewest slabs that each class had since the last trim: nobody needed these.
     fewest: [usize; POOL_CLASSES],
     bytes: usize,
+    /// Bytes of the slabs that somebody holds.
+    held_bytes: usize,
 }
 
 impl FreeList {
@@ -205,10 +219,10 @@ impl FreeList {
         Some(slab)
     }
 
-    /// Gives up slabs of the size there is most of, other than `class`, until `bytes` more may be kept: a pool follows
-    /// its users when the sizes they ask for change. Whether there is room now.
-    fn make_room(&mut self, bytes: usize, class: usize, kept_bytes_max: usize) -> bool {
-        while self.bytes + bytes > kept_bytes_max {
+    /// Gives up slabs of the size there is most of, other than `class`, until `bytes` more are within the limit: a pool
+    /// follows its users when the sizes they ask for change. Whether there is room now.
+    fn make_room(&mut self, bytes: usize, class: usize, bytes_max: usize) -> bool {
+        while self.held_bytes + self.bytes + bytes > bytes_max {
             let bytes_of = |class: usize| self.classes[class].len() * (BUFFER_ALIGN << class);
             let most =
                 (0..POOL_CLASSES).filter(|other| *other != class).max_by_key(|c| bytes_of(*c));
@@ -222,7 +236,7 @@ impl FreeList {
 }
 
 struct PoolShared {
-    kept_bytes_max: usize,
+    bytes_max: usize,
     free: Mutex<FreeList>,
 }
 
@@ -236,11 +250,15 @@ impl PoolShared {
         let class = Self::class(capacity);
         let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let free = &mut *guard;
-        if let Some(slab) = free.pop(class) {
+        let found = free.pop(class);
+        free.held_bytes += capacity;
+        if let Some(slab) = found {
             return slab;
         }
         let rest = CHUNK_BYTES.saturating_sub(capacity);
-        if capacity > CHUNKED_LEN_MAX || !free.make_room(rest, class, self.kept_bytes_max) {
+        if capacity > CHUNKED_LEN_MAX || !free.make_room(rest, class, self.bytes_max) {
+            // What is needed is given, but other unused memory makes way as far as it can.
+            free.make_room(0, class, self.bytes_max);
             drop(guard);
             return Slab::whole(capacity);
         }
@@ -256,23 +274,38 @@ impl PoolShared {
         let (capacity, class) = (slab.capacity, Self::class(slab.capacity));
         let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let free = &mut *guard;
-        if free.make_room(capacity, class, self.kept_bytes_max) {
+        free.held_bytes -= capacity;
+        if free.make_room(capacity, class, self.bytes_max) {
             free.bytes += capacity;
             free.classes[class].push(slab);
         }
     }
 
-    /// Gives up what nobody needed since the last call.
-    fn trim(&self) {
+    fn trim(&self) -> Unneeded {
+        let mut unneeded = Vec::new();
         let mut guard = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let free = &mut *guard;
         for class in 0..POOL_CLASSES {
             let slabs = &mut free.classes[class];
             // The last ones are taken first, so these have lain for longest.
-            slabs.drain(..free.fewest[class]);
+            unneeded.extend(slabs.drain(..free.fewest[class]));
             free.bytes -= free.fewest[class] * (BUFFER_ALIGN << class);
             free.fewest[class] = slabs.len();
         }
+        Unneeded { slabs: unneeded }
+    }
+}
+
+/// Memory that a pool has given up. Dropping it gives it back to the kernel, which takes a millisecond for a few MiB.
+#[must_use]
+#[expect(clippy::vec_box, reason = "as in the pool")]
+pub struct Unneeded {
+    slabs: Vec<Box<Slab>>,
+}
+
+impl fmt::Debug for Unneeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unneeded({} buffers)", self.slabs.len())
     }
 }
 
@@ -285,12 +318,12 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// A pool that keeps at most `kept_bytes_max` bytes of unused buffers.
+    /// A pool that keeps unused buffers as long as they and those in use are at most `bytes_max` bytes together.
     #[must_use]
-    pub fn new(kept_bytes_max: usize) -> Self {
+    pub fn new(bytes_max: usize) -> Self {
         let classes = std::array::from_fn(|_| Vec::new());
-        let free = FreeList { classes, fewest: [0; POOL_CLASSES], bytes: 0 };
-        Self { shared: Arc::new(PoolShared { kept_bytes_max, free: Mutex::new(free) }) }
+        let free = FreeList { classes, fewest: [0; POOL_CLASSES], bytes: 0, held_bytes: 0 };
+        Self { shared: Arc::new(PoolShared { bytes_max, free: Mutex::new(free) }) }
     }
 
     /// A buffer of `len` bytes. Its content is unspecified (zeroes or bytes of an earlier buffer of this pool):
@@ -306,10 +339,16 @@ impl BufferPool {
         AlignedBuf { slab: SlabRef::new(slab), len }
     }
 
-    /// Gives memory back that nobody needed since the last call. Called now and then, it makes the pool follow what its
+    /// Gives up memory that nobody needed since the last call. Called now and then, it makes the pool follow what its
     /// users need down as well as up.
-    pub fn trim(&self) {
-        self.shared.trim();
+    pub fn trim(&self) -> Unneeded {
+        self.shared.trim()
+    }
+
+    /// What unused buffers and those in use are together at most, for unused ones to be kept.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.shared.bytes_max
     }
 
     /// Bytes of unused buffers kept.
@@ -321,7 +360,7 @@ impl BufferPool {
 
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BufferPool(keeps at most {} bytes)", self.shared.kept_bytes_max)
+        write!(f, "BufferPool(at most {} bytes)", self.shared.bytes_max)
     }
 }
 
@@ -541,12 +580,12 @@ mod tests {
         let pool = BufferPool::new(2 * CHUNK_BYTES);
         drop((0..10).map(|_| pool.alloc(BUFFER_ALIGN)).collect::<Vec<_>>());
         assert_eq!(pool.kept_bytes(), CHUNK_BYTES);
-        pool.trim();
+        drop(pool.trim());
         assert_eq!(pool.kept_bytes(), CHUNK_BYTES, "all of it was new");
         drop((0..10).map(|_| pool.alloc(BUFFER_ALIGN)).collect::<Vec<_>>());
-        pool.trim();
+        drop(pool.trim());
         assert_eq!(pool.kept_bytes(), 10 * BUFFER_ALIGN);
-        pool.trim();
+        drop(pool.trim());
         assert_eq!(pool.kept_bytes(), 0);
         assert_eq!(pool.alloc(1).len(), 1);
     }

@@ -13,7 +13,7 @@ mod memory;
 mod mutant;
 mod range;
 
-pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf};
+pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
 pub use device::{
     Device, DynDevice, Extent, ExtentState, LocalBoxFuture, Segment, WriteFlags, WriteZeroesFlags,
     check_bounds,

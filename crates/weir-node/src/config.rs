@@ -273,8 +273,7 @@ impl Memory {
         self.0 / 2
     }
 
-    /// For buffers that nobody holds now: they were copies of what is in journals, requests, or objects on their way,
-    /// and will be again.
+    /// For buffers: copies of what is in journals, requests, objects on their way, and as many unused ones as are left.
     #[must_use]
     pub fn buffers_bytes(self) -> u64 {
         self.0 / 2

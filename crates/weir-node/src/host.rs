@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weir_device::{Device, IoHeader, MemoryDevice, Operation, SourceId, VolumeId};
-use weir_frontend::nbd::{ConnectionOptions, Door, Export, Exports, ListenerOptions, open_door};
+use weir_frontend::nbd::{
+    ConnectionOptions, Door, Export, Exports, IN_FLIGHT_BYTES_MAX, ListenerOptions, open_door,
+};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{Closed, LogError, LogVolume, OpenReport, VolumeOptions};
 use weir_store::Store;
@@ -44,6 +46,13 @@ pub struct VolumeSpec {
     /// What keeps the bytes.
     pub endpoint: EndpointKind,
 }
+
+/// The part of a shard's memory for buffers that one connection may hold, so that one that takes no replies does not
+/// hold them all.
+const IN_FLIGHT_SHARE: usize = 8;
+
+/// What a connection may hold at least, in bytes.
+const IN_FLIGHT_BYTES_MIN: usize = 1 << 20;
 
 /// How a volume that was served ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +145,11 @@ pub(crate) async fn host(
         read_only: spec.read_only,
         clients: OnceCell::new(),
     });
+    let pool = context.env.buffers.clone();
+    let share = pool.bytes_max() / IN_FLIGHT_SHARE;
     let connection = ConnectionOptions {
-        pool: context.env.buffers.clone(),
+        in_flight_bytes_max: share.clamp(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
+        pool,
         ..ConnectionOptions::new(SourceId(1), "nbd")
     };
     let options = ListenerOptions::new(connection);

@@ -22,7 +22,7 @@ const WORKERS_MAX: usize = 8;
 /// Decoded frames kept in memory, in bytes: half of the 512 MiB that a node may use for buffers.
 pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Unused buffers kept, in bytes: the other half.
+/// Memory for buffers, in bytes: the other half.
 const BUFFER_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// How many threads a node has, and how they reach the disk.
@@ -34,8 +34,8 @@ pub struct NodeConfig {
     pub engine: EngineChoice,
     /// Memory for decoded frames of objects in bytes, shared by all volumes; 256 MiB where `None`.
     pub cache_bytes: Option<u64>,
-    /// Memory for unused buffers in bytes, divided among the shards; 256 MiB where `None`. A journal lets a whole
-    /// segment of copies go at once: with less than that, the next writes ask the kernel for all of it again.
+    /// Memory for buffers in bytes, divided among the shards; 256 MiB where `None`. Unused ones are kept within it: a
+    /// journal lets a whole segment of copies go at once, and the next writes need as much again.
     pub buffer_bytes: Option<u64>,
     /// How the node's leases are kept.
     pub lease: LeaseSettings,

@@ -156,6 +156,7 @@ fn run(
         }
     };
     LocalSet::new().block_on(&runtime, async move {
+        let workers = shared.workers.clone();
         let context = match Disks::new(shared.engine) {
             Ok(disks) => Rc::new(ShardContext {
                 disks,
@@ -174,7 +175,8 @@ fn run(
         tokio::task::spawn_local(async move {
             loop {
                 tokio::time::sleep(TRIM_INTERVAL).await;
-                buffers.trim();
+                let unneeded = buffers.trim();
+                workers.spawn_blocking(move || drop(unneeded));
             }
         });
         let mut running = tokio::task::JoinSet::new();
