@@ -65,8 +65,9 @@ class Storage:
         near, far = (end - start for end, start in zip(self._cpu(), cpu))
         after = self.counters()
         scale = 1e6 / max(result["operations"], 1)
-        result |= {"client_us": client * scale, "near_us": near * scale, "far_us": far * scale,
-                   "side_us": (near + far) * scale}
+        result |= {"client_us": client * scale, "far_us": far * scale, "side_us": (near + far) * scale}
+        if self.near_pids():
+            result["near_us"] = near * scale
         for key, value in after.items():
             if not isinstance(value, dict):
                 result[key] = value - before[key]
@@ -93,6 +94,7 @@ class WeirOverMinio(_OverMinio):
 
     name = "weir"
     key = "weir"
+    weir = None
 
     def start(self):
         self.minio.start()
@@ -117,7 +119,8 @@ class WeirOverMinio(_OverMinio):
         self.weir.start()
 
     def stop(self):
-        self.weir.stop()
+        if self.weir:
+            self.weir.stop()
         self.minio.stop()
 
 

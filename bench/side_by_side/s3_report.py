@@ -48,7 +48,7 @@ def _table(entry):
         per = [None if count is None else count * 1000 / max(found["operations"], 1) for count in asked]
         rows.append([
             name, _figure(found["iops"]), _figure(found["p50_us"]), _figure(found["p99_us"]),
-            _figure(found["side_us"], 1), _figure(found["near_us"], 1), _figure(found["far_us"], 1),
+            _figure(found["side_us"], 1), _figure(found.get("near_us"), 1), _figure(found["far_us"], 1),
             _figure(found["client_us"], 1), _figure(share, 2), _figure(per[0], 2), _figure(per[1], 2),
             _figure(found["seconds"], 1), _figure(found["settle_seconds"], 1),
         ])

@@ -6,8 +6,8 @@
     upgrade_load.py kernel HOST PORT EXPORT SECONDS     the kernel's NBD client on /dev/nbd0, which is connected here
 
 Four threads write, read back and flush, one request at a time each, in 16 MiB of their own. Every 4 KiB says which
-write it belongs to, so each read is compared with the last write there that was answered well. At the end all is read once
-more. It prints `NAME VALUE.` lines; it ends with 0 whatever it saw: the caller judges.
+write it belongs to, so each read is compared with the last write there that was answered well. At the end all is
+read once more. It prints `NAME VALUE.` lines; it ends with 0 whatever it saw: the caller judges.
 """
 
 import errno

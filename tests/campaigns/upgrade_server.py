@@ -4,10 +4,11 @@
     upgrade_server.py SOCKET EVERY BINARY... -- weir-ARGUMENTS...
 
 Listens on the unix socket and on a port of loopback's, and hands both to `weir serve` (`LISTEN_FDS`). From SIGUSR1
-until SIGUSR2 the program is replaced every EVERY seconds, in turn by SIGUSR2 after the next of the binaries was installed in
-its place (what `systemctl reload` does), and by SIGTERM and a new process with the same listening sockets (`systemctl
-restart` with weir.socket). Ready means what the process tells NOTIFY_SOCKET. It prints `NAME VALUE.` lines: PORT,
-SERVING, and for each replacement REPLACED or RESTARTED with the seconds until it was ready. SIGTERM ends both.
+until SIGUSR2 the program is replaced every EVERY seconds, in turn by SIGUSR2 after the next of the binaries was
+installed in its place (what `systemctl reload` does), and by SIGTERM and a new process with the same listening
+sockets (`systemctl restart` with weir.socket). Ready means what the process tells NOTIFY_SOCKET. It prints `NAME
+VALUE.` lines: PORT, SERVING, and for each replacement REPLACED or RESTARTED with the seconds until it was ready.
+SIGTERM ends both.
 """
 
 import os
