@@ -182,6 +182,9 @@ def load(make_disk, seconds):
     workers = [Worker(number, make_disk, time.monotonic() + seconds) for number in range(THREADS)]
     for worker in workers:
         worker.start()
+    time.sleep(seconds)
+    # From here on the server may stay as it is: all is read once more.
+    say("SWEEPING", sum(worker.operations for worker in workers))
     for worker in workers:
         worker.join()
     times = sorted(took for worker in workers for took in worker.seconds)
