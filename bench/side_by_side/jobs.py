@@ -1,4 +1,4 @@
-"""The jobs of bench/nbd: what is set up before each run, and what fio then does."""
+"""The jobs of bench/nbd and bench/s3: what is set up before each run, and what fio then does."""
 
 from .place import MIB
 
@@ -6,6 +6,8 @@ from .place import MIB
 RAM_REGION_BYTES = 32 * MIB
 # Enough writes elsewhere to push the copies of the journal region out of memory.
 EVICTING_BYTES = 128 * MIB
+# Written just before it is read in bench/s3: stays in the caches of every candidate.
+WARM_REGION_BYTES = 128 * MIB
 
 
 class Sizes:
@@ -80,4 +82,24 @@ JOBS = (
     Job("rr1-cold", "4k random read QD1, cold", _cold, rw="randread", block_bytes=4096, depth=1),
     Job("rr32-cold", "4k random read QD32, cold", _cold, rw="randread", block_bytes=4096,
         depth=32),
+)
+
+
+def _written(server, sizes):
+    region = (sizes.volume_bytes // 2, WARM_REGION_BYTES)
+    server.write_region(region)
+    server.settle()
+    return region
+
+
+S3_JOBS = (
+    Job("rw1", "4k random write QD1", _whole, rw="randwrite", block_bytes=4096, depth=1),
+    Job("rw32", "4k random write QD32", _whole, rw="randwrite", block_bytes=4096, depth=32),
+    Job("rw32-16k", "16k random write QD32", _whole, rw="randwrite", block_bytes=16 << 10, depth=32),
+    Job("fs1", "4k random write + flush QD1", _whole, rw="randwrite", block_bytes=4096, depth=1,
+        fsync=True),
+    Job("sw8", "64k sequential write QD8", _whole, rw="write", block_bytes=64 << 10, depth=8),
+    Job("rr32-warm", "4k random read QD32, just written", _written, rw="randread", block_bytes=4096,
+        depth=32),
+    Job("rr32-cold", "4k random read QD32, cold", _cold, rw="randread", block_bytes=4096, depth=32),
 )
