@@ -147,9 +147,9 @@ fn runs_in_journal(mut extents: Vec<&MergedExtent>) -> Vec<Vec<&MergedExtent>> {
     runs
 }
 
-/// Reads what memory has no copy of any more, by the offset of its extent: several runs of the journal at once, each with
-/// one read for all the extents in it, since what one record brought lies together. What cannot be read so is left to
-/// [`gather_extent`], which finds out what is damaged.
+/// Reads what memory has no copy of any more, by the offset of its extent: several runs of the journal at once, each
+/// with one read for all the extents in it, since what one record brought lies together. What cannot be read so is left
+/// to [`gather_extent`], which finds out what is damaged.
 async fn gather_from_disk(
     shared: &Shared,
     merged: &[MergedExtent],
