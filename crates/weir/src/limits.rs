@@ -4,15 +4,16 @@ use std::num::NonZeroU64;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use weir_node::ProcessId;
 use weir_node::api::types::Limits;
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
-use weir_node::{Node, ProcessId};
 
 use crate::cli::{Global, Limit, LimitsCommand, OutputForm};
 use crate::failure::Failure;
 use crate::output;
 use crate::settings;
+use crate::threads;
 
 /// Runs the verb.
 pub(crate) fn run(
@@ -21,13 +22,8 @@ pub(crate) fn run(
     verb: LimitsCommand,
 ) -> Result<ExitCode, Failure> {
     let home = settings::home(global, file)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(settings::verb_node(global, file))?;
-    let found = runtime.block_on(async {
-        Ok::<_, Failure>(match verb {
+    let (found, form) = threads::on_node(settings::verb_node(global, file), async |node| {
+        Ok(match verb {
             LimitsCommand::Show { output } => {
                 let mut found = Vec::new();
                 for process in node.processes(home).await? {
@@ -40,9 +36,7 @@ pub(crate) fn run(
                 (node.change_limits(home, change).await?, output)
             }
         })
-    });
-    node.shut_down();
-    let (found, form) = found?;
+    })?;
     print(&found, form.output).map(|()| ExitCode::SUCCESS)
 }
 

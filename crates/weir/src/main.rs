@@ -18,6 +18,7 @@ mod signals;
 mod status;
 mod store;
 mod systemd;
+mod threads;
 mod up;
 mod upgrade;
 mod volume;

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::settings;
 use crate::signals::{Signals, quit};
 use crate::systemd;
+use crate::threads;
 use crate::up;
 use crate::upgrade;
 
@@ -24,19 +25,9 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
     if serve.check {
         return check(&options);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(config)?;
-    let end = runtime.block_on(serve_until_told(&node, options));
-    node.shut_down();
-    match end? {
+    match threads::on_node(config, async |node| serve_until_told(node, options).await)? {
         End::Stopped => Ok(ExitCode::SUCCESS),
-        End::Replaced { program, sockets } => {
-            drop(runtime);
-            Err(upgrade::replace(program, sockets))
-        }
+        End::Replaced { program, sockets } => Err(upgrade::replace(program, sockets)),
     }
 }
 

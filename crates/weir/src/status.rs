@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::settings;
 use crate::signals::Signals;
+use crate::threads;
 
 /// Exit code when something is wrong with what is served.
 const NOT_WELL: u8 = 3;
@@ -25,25 +26,18 @@ pub(crate) fn run(
     form: OutputForm,
 ) -> Result<ExitCode, Failure> {
     let home = settings::home(global, file)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(settings::verb_node(global, file))?;
-    let code = runtime.block_on(async {
-        let Some(seconds) = watch else { return once(&node, &home, form).await };
+    threads::on_node(settings::verb_node(global, file), async |node| {
+        let Some(seconds) = watch else { return once(node, &home, form).await };
         let mut signals = Signals::listen()?;
         loop {
-            let code = once(&node, &home, form).await?;
+            let code = once(node, &home, form).await?;
             tokio::select! {
                 biased;
                 _ = signals.next() => return Ok(code),
                 () = tokio::time::sleep(Duration::from_secs_f64(seconds)) => {}
             }
         }
-    });
-    node.shut_down();
-    code
+    })
 }
 
 async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Failure> {

@@ -9,13 +9,11 @@ use crate::cli::{Global, OutputForm, StoreCommand};
 use crate::failure::Failure;
 use crate::output;
 use crate::settings;
+use crate::threads;
 
 /// Runs the verb.
 pub(crate) fn run(global: &Global, file: &Config, verb: StoreCommand) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
+    let runtime = threads::runtime()?;
     match verb {
         StoreCommand::Probe { url, output } => {
             let store = Store::open_with(&url, &settings::store_options(global, file)?)?;

@@ -13,6 +13,7 @@ use crate::cli::{Global, Up};
 use crate::failure::Failure;
 use crate::settings;
 use crate::signals::{SIGNAL_BASE, Signals, quit};
+use crate::threads;
 
 /// Exit codes of shells: the command was not found, or could not be started.
 const NOT_FOUND: u8 = 127;
@@ -22,14 +23,7 @@ const NOT_STARTED: u8 = 126;
 pub(crate) fn run(global: &Global, file: &Config, mut up: Up) -> Result<ExitCode, Failure> {
     let command = std::mem::take(&mut up.command);
     let (config, options) = settings::up(global, file, up)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(config)?;
-    let code = runtime.block_on(serve(&node, options, &command));
-    node.shut_down();
-    code
+    threads::on_node(config, async |node| serve(node, options, &command).await)
 }
 
 async fn serve(

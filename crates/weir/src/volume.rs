@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::settings;
 use crate::status;
+use crate::threads;
 
 /// How often a bar moves while nothing is reported.
 const TICK: Duration = Duration::from_millis(200);
@@ -30,14 +31,8 @@ pub(crate) fn run(
     verb: VolumeCommand,
 ) -> Result<ExitCode, Failure> {
     let home = settings::home(global, file)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("starting the runtime: {error}")))?;
-    let node = Node::start(settings::verb_node(global, file))?;
-    let result = runtime.block_on(dispatch(&node, home, verb));
-    node.shut_down();
-    result
+    let config = settings::verb_node(global, file);
+    threads::on_node(config, async |node| dispatch(node, home, verb).await)
 }
 
 async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<ExitCode, Failure> {
