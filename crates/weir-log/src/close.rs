@@ -127,21 +127,28 @@ impl LogVolume {
     /// opening here goes on from the journal.
     ///
     /// # Errors
-    /// As [`LogVolume::close`].
+    /// As [`LogVolume::close`]. This opening has ended even then.
     pub async fn close_within(&self, deadline: Duration) -> Result<Closed, DeviceError> {
+        let shared = &self.shared;
+        let closed = self.hand_over_within(deadline).await;
+        // However that went: nothing is uploaded or confirmed any more, so nobody may wait for it.
+        shared.stopped.set(true);
+        shared.wake_all();
+        let ended = shared.journal.close().await.map_err(LogError::Journal);
+        let closed = closed?;
+        ended?;
+        Ok(closed)
+    }
+
+    async fn hand_over_within(&self, deadline: Duration) -> Result<Closed, DeviceError> {
         let shared = &self.shared;
         shared.check_failure()?;
         shared.closing.set(true);
         shared.journal.flush().await.map_err(LogError::Journal)?;
-        let clean = tokio::time::timeout(deadline, self.hand_over()).await;
-        let closed = match clean {
-            Ok(result) => result.map(|()| Closed::Clean)?,
-            Err(_) => Closed::LocalOnly,
-        };
-        shared.stopped.set(true);
-        shared.wake_all();
-        shared.journal.close().await.map_err(LogError::Journal)?;
-        Ok(closed)
+        match tokio::time::timeout(deadline, self.hand_over()).await {
+            Ok(result) => result.map(|()| Closed::Clean),
+            Err(_) => Ok(Closed::LocalOnly),
+        }
     }
 
     async fn hand_over(&self) -> Result<(), DeviceError> {

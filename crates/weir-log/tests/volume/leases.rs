@@ -125,6 +125,25 @@ fn with_takeover_manual_a_holder_that_is_cut_off_goes_on() {
     });
 }
 
+#[test]
+fn nobody_waits_for_a_volume_whose_close_failed() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, _) = host.open().await;
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 3).await;
+        host.disk.fail_next_syncs(1);
+        write(&volume, 0, &[1; 100]).await.unwrap();
+        let flushing = Rc::clone(&volume);
+        let flushed = tokio::task::spawn_local(async move { flushing.flush_remote().await });
+        tokio::task::yield_now().await;
+        assert_eq!(volume.close().await.unwrap_err().kind(), ErrorKind::Poisoned);
+        gate.change(|plan| plan.outage = false);
+        let flushed = tokio::time::timeout(LEASE * 10, flushed).await.expect("ends");
+        assert_eq!(flushed.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    });
+}
+
 async fn takeover_of(host: &Host) -> Takeover {
     let name = catalog::VolumeName::new("demo").expect("valid");
     catalog::show(&host.store, &host.env, &name).await.expect("there").summary.takeover
