@@ -1,11 +1,13 @@
 //! From sealed batches to objects in the store: gather, number, encode, PUT; several in flight.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use tokio::time::Instant;
 use weir_device::{ErrorKind, SharedBuf};
 use weir_store::{Put, RetryPolicy, Store, StoreError};
@@ -26,6 +28,12 @@ pub(crate) const SEAL_FROM_PERCENT: u64 = 50;
 
 /// Times that a damaged piece of the journal is read again before its range is given up as lost.
 const JOURNAL_READ_ATTEMPTS: u32 = 3;
+
+/// Bytes that several extents of a batch are read back from the journal with, at most.
+const JOURNAL_READ_BYTES: u64 = 1 << 20;
+
+/// Reads of the journal for one batch at once.
+const JOURNAL_READS_MAX: usize = 8;
 
 /// Pause between two attempts to read a journal that answers with I/O errors.
 const JOURNAL_READ_PAUSE: Duration = Duration::from_millis(500);
@@ -118,6 +126,60 @@ fn gather_resident(shared: &Shared, extent: &MergedExtent, payload: &mut Vec<Sha
     true
 }
 
+/// Extents that lie one behind the other in the journal, at most [`JOURNAL_READ_BYTES`] or one extent.
+fn runs_in_journal(mut extents: Vec<&MergedExtent>) -> Vec<Vec<&MergedExtent>> {
+    extents.sort_unstable_by_key(|extent| extent.position);
+    let mut runs: Vec<Vec<&MergedExtent>> = Vec::new();
+    let (mut end, mut bytes) = (None, 0);
+    for extent in extents {
+        bytes += extent.len;
+        match runs.last_mut() {
+            Some(run) if end == Some(extent.position) && bytes <= JOURNAL_READ_BYTES => {
+                run.push(extent);
+            }
+            _ => {
+                runs.push(vec![extent]);
+                bytes = extent.len;
+            }
+        }
+        end = Some(extent.position.plus(extent.len));
+    }
+    runs
+}
+
+/// Reads what memory has no copy of any more, by the offset of its extent: several runs of the journal at once, each
+/// with one read for all the extents in it, since what one record brought lies together. What cannot be read so is left
+/// to [`gather_extent`], which finds out what is damaged.
+async fn gather_from_disk(
+    shared: &Shared,
+    merged: &[MergedExtent],
+) -> BTreeMap<u64, Vec<SharedBuf>> {
+    let is_missing = |extent: &&MergedExtent| {
+        extent.kind == ExtentKind::Data && shared.journal.resident(extent.position).is_none()
+    };
+    let runs = runs_in_journal(merged.iter().filter(is_missing).collect());
+    let reads = runs.into_iter().map(|run| async move {
+        let len: u64 = run.iter().map(|extent| extent.len).sum();
+        let len = usize::try_from(len).expect("data extents of a batch fit in memory");
+        let parts = shared.journal.read_parts(run[0].position, len).await.ok()?;
+        if let [extent] = run[..] {
+            return Some(vec![(extent.offset, parts)]);
+        }
+        // Several parts for several extents: half of the run is in memory yet, which is rare.
+        let [bytes] = &parts[..] else { return None };
+        let mut at = 0;
+        let mut cut = Vec::with_capacity(run.len());
+        for extent in run {
+            let len = usize::try_from(extent.len).expect("checked above");
+            cut.push((extent.offset, vec![bytes.slice(at, len)]));
+            at += len;
+        }
+        Some(cut)
+    });
+    let reads = futures_util::stream::iter(reads).buffer_unordered(JOURNAL_READS_MAX);
+    reads.map(Option::unwrap_or_default).concat().await.into_iter().collect()
+}
+
 /// Reads the bytes of a merged extent back from the journal. `None` when they are damaged there.
 async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<Vec<SharedBuf>> {
     let len = usize::try_from(extent.len).expect("data extents of a batch fit in memory");
@@ -168,16 +230,21 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
     // Thousands of small writes take milliseconds to merge: not on the volume's thread.
     let merging = shared.env.background(async move { (batch.merge(), batch) });
     let Some((merged, batch)) = merging.await else { return };
+    let mut from_disk = gather_from_disk(shared, &merged).await;
     let mut payload = Vec::new();
     let mut extents = Vec::new();
     for merged in merged {
         let mut kind = merged.kind;
-        if kind == ExtentKind::Data && !gather_resident(shared, &merged, &mut payload) {
-            match gather_extent(shared, &merged).await {
-                Some(parts) => payload.extend(parts),
-                None => {
-                    poison_overlay(shared, &merged);
-                    kind = ExtentKind::Poison;
+        if kind == ExtentKind::Data {
+            if let Some(parts) = from_disk.remove(&merged.offset) {
+                payload.extend(parts);
+            } else if !gather_resident(shared, &merged, &mut payload) {
+                match gather_extent(shared, &merged).await {
+                    Some(parts) => payload.extend(parts),
+                    None => {
+                        poison_overlay(shared, &merged);
+                        kind = ExtentKind::Poison;
+                    }
                 }
             }
         }
@@ -325,5 +392,35 @@ pub(crate) fn splitmix(seed: u64) -> impl FnMut() -> u64 + Send {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_journal::JournalPos;
+
+    use super::*;
+
+    #[test]
+    fn what_lies_together_in_the_journal_is_read_together() {
+        let extent = |offset, position, len| MergedExtent {
+            offset,
+            len,
+            kind: ExtentKind::Data,
+            position: JournalPos(position),
+        };
+        let extents = [
+            extent(0, 5000, 100),
+            extent(1000, 4000, 1000),
+            extent(2000, 5200, 100),
+            extent(3000, 10_000, JOURNAL_READ_BYTES + 1),
+            extent(9000, 10_001 + JOURNAL_READ_BYTES, 10),
+        ];
+        let runs = runs_in_journal(extents.iter().collect());
+        let offsets = |run: &Vec<&MergedExtent>| run.iter().map(|e| e.offset).collect::<Vec<_>>();
+        assert_eq!(
+            runs.iter().map(offsets).collect::<Vec<_>>(),
+            [vec![1000, 0], vec![2000], vec![3000], vec![9000]]
+        );
     }
 }
