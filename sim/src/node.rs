@@ -439,6 +439,8 @@ impl Node {
         let mut events = self.world.events.borrow_mut();
         events.count("objects written", status.objects_written);
         events.count("checkpoints published", status.checkpoints_published);
+        events.count("objects written by the collector", status.collected_objects);
+        events.count("objects deleted", status.deleted_objects);
         drop(events);
         if matches!(end, End::DiskLoss | End::Move) {
             self.must_be_held |= !life.closing.get();

@@ -5,7 +5,8 @@ use std::time::Duration;
 use weir_disk::sim::SimDiskOptions;
 use weir_journal::JournalConfig;
 use weir_log::{
-    BatchLimits, CheckpointLimits, Compression, LeaseSettings, Retention, VolumeOptions,
+    BatchLimits, CheckpointLimits, CollectLimits, CollectPolicy, Compression, LeaseSettings,
+    Retention, VolumeOptions,
 };
 use weir_store::{Chance, FaultPlan, OperationFaults};
 
@@ -245,6 +246,11 @@ impl Profile {
                 objects_min: dice.within(1..8),
                 data_per_map_byte: dice.pick(&[0, 1, 8]),
                 objects_max: dice.within(4..24),
+            },
+            collect: CollectLimits {
+                start_percent: dice.pick(&[0, 50, 70, 90, 99]),
+                stop_percent: dice.pick(&[75, 95, 100]),
+                policy: dice.pick(&[CollectPolicy::Greedy, CollectPolicy::CostBenefit]),
             },
             puts_in_flight_max: dice.pick(&[1, 2, 4, 4]),
             read_deadline: ms(dice.within(60_000..120_000)),

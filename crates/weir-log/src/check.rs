@@ -268,7 +268,7 @@ fn find_missing(
     there: &BTreeSet<ObjectId>,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) {
-    for id in objects.live_objects().filter(|id| !there.contains(id)) {
+    for id in objects.table.live_objects().map(|o| o.id).filter(|id| !there.contains(id)) {
         wrong.entry(id).or_insert_with(|| Wrong::whole("it is missing"));
     }
 }

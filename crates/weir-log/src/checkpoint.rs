@@ -10,10 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_extent::{ExtentMap, PIECE_BYTES};
+use weir_journal::Epoch;
 
-use crate::format::checkpoint::{CheckpointRoot, PieceRef, TableRecord, encode_page, encode_table};
+use crate::format::checkpoint::{CheckpointRoot, PieceRef, encode_page, encode_table};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
-use crate::limits::{INDEX_PAGE_ENTRIES, TABLE_PIECE_ENTRIES};
+use crate::limits::INDEX_PAGE_ENTRIES;
+use crate::objects::ObjectMap;
 
 /// What a run of payload in a checkpoint object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +40,12 @@ impl References {
     /// From a loaded checkpoint.
     pub(crate) fn add_page(&mut self, kind: PieceKind, page: PieceRef) {
         self.pages.insert((kind, page.number), page);
+    }
+
+    /// The objects that the references are in.
+    pub(crate) fn objects(&self) -> BTreeMap<ObjectSeq, Epoch> {
+        let all = self.pieces.values().chain(self.pages.values());
+        all.map(|piece| (piece.seq, piece.epoch)).collect()
     }
 
     /// Bytes referenced per checkpoint object.
@@ -125,10 +133,11 @@ impl EncodedCheckpoint {
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointState {
     references: References,
-    /// Payload bytes of the checkpoint objects that references name.
-    object_bytes: BTreeMap<ObjectSeq, u64>,
+    /// Epoch and payload bytes of the checkpoint objects that the references name, and of the newest root.
+    objects: BTreeMap<ObjectSeq, (Epoch, u64)>,
+    /// Those that the checkpoint under way needs no more; the published one still does.
+    superseded: Vec<(ObjectSeq, Epoch)>,
     dirty_pages: BTreeSet<(PieceKind, u64)>,
-    table_entries_done: u64,
     build: Option<Build>,
     /// From the begin of a build to the publication of its root.
     pub(crate) under_way: bool,
@@ -139,55 +148,74 @@ pub(crate) struct CheckpointState {
 }
 
 impl CheckpointState {
-    /// Goes on from a loaded checkpoint.
+    /// Goes on from a loaded checkpoint, which is in these objects.
     pub(crate) fn loaded(
         references: References,
-        object_bytes: BTreeMap<ObjectSeq, u64>,
-        table_entries: u64,
+        objects: BTreeMap<ObjectSeq, (Epoch, u64)>,
     ) -> Self {
-        Self { references, object_bytes, table_entries_done: table_entries, ..Self::default() }
+        Self { references, objects, ..Self::default() }
     }
 
-    /// Pieces of the object table that are full in the newest checkpoint, and so never change again.
-    pub(crate) fn table_pieces_full(&self) -> u64 {
-        self.table_entries_done / TABLE_PIECE_ENTRIES
+    /// Whether a checkpoint object holds anything of the newest checkpoint.
+    pub(crate) fn needs(&self, seq: ObjectSeq) -> bool {
+        self.objects.contains_key(&seq)
     }
 
-    /// Begins a checkpoint of the map as it is now; `table_pieces` are those from [`Self::table_pieces_full`] on.
+    /// The checkpoint under way was published as of `as_of`: the checkpoint objects that nothing reaches any more.
+    pub(crate) fn take_superseded(&mut self, as_of: ObjectSeq) -> Vec<(ObjectSeq, Epoch)> {
+        let (gone, later) = self.superseded.drain(..).partition(|(seq, _)| *seq <= as_of);
+        self.superseded = later;
+        gone
+    }
+
+    /// Begins a checkpoint of the map as it is now.
     pub(crate) fn begin(
         &mut self,
-        map: &mut ExtentMap,
+        objects: &mut ObjectMap,
         as_of: ObjectSeq,
         committed: WriteMark,
         volume_size: u64,
-        table_entries: u64,
-        table_pieces: Vec<(u64, Vec<TableRecord>)>,
     ) {
         assert!(!self.under_way, "C2: one checkpoint at a time");
         self.under_way = true;
         self.objects_since = 0;
         self.bytes_since = 0;
-        let mut waiting: BTreeSet<u64> = map.take_dirty().into_iter().collect();
-        waiting.extend(self.pieces_of_sparse_objects());
-        self.table_entries_done = table_entries;
-        let encoded = table_pieces
-            .into_iter()
-            .map(|(number, records)| (PieceKind::Table, number, encode_table(&records)))
-            .collect();
-        self.build = Some(Build { as_of, committed, volume_size, table_entries, waiting, encoded });
+        let (map_pieces, table_pieces) = self.pieces_of_sparse_objects();
+        let mut waiting: BTreeSet<u64> = objects.map.take_dirty().into_iter().collect();
+        waiting.extend(map_pieces);
+        // The table as of now: it is small, and what is freed from here on may be used again at once.
+        let encoded = objects.table.take_pieces(table_pieces).into_iter();
+        let encoded =
+            encoded.map(|(number, records)| (PieceKind::Table, number, encode_table(&records)));
+        self.build = Some(Build {
+            as_of,
+            committed,
+            volume_size,
+            table_entries: objects.table.len(),
+            waiting,
+            encoded: encoded.collect(),
+        });
     }
 
-    /// Map pieces that stand in checkpoint objects of which less than half is still referenced. Table pieces in such
-    /// objects stay: they are small, and stop changing once they are full.
-    fn pieces_of_sparse_objects(&self) -> Vec<u64> {
+    /// Pieces of map and table that stand in checkpoint objects of which less than half is still referenced. Index pages
+    /// in such objects are written again too.
+    fn pieces_of_sparse_objects(&mut self) -> (Vec<u64>, Vec<u64>) {
         let referenced = self.references.referenced_bytes();
         let sparse = |piece: &PieceRef| {
             let used = referenced.get(&piece.seq).copied().unwrap_or(0);
-            let total = self.object_bytes.get(&piece.seq).copied().unwrap_or(0);
+            let total = self.objects.get(&piece.seq).map_or(0, |(_, bytes)| *bytes);
             used * 2 < total
         };
-        let map_pieces = self.references.pieces.range((PieceKind::Map, 0)..(PieceKind::Table, 0));
-        map_pieces.filter(|(_, piece)| sparse(piece)).map(|((_, number), _)| *number).collect()
+        let (mut map, mut table) = (Vec::new(), Vec::new());
+        for ((kind, number), _) in self.references.pieces.iter().filter(|(_, p)| sparse(p)) {
+            match kind {
+                PieceKind::Map => map.push(*number),
+                PieceKind::Table => table.push(*number),
+            }
+        }
+        let pages = self.references.pages.iter().filter(|(_, page)| sparse(page));
+        self.dirty_pages.extend(pages.map(|(key, _)| *key));
+        (map, table)
     }
 
     /// A range of the map is about to change: encodes its waiting pieces as they are.
@@ -272,9 +300,14 @@ impl CheckpointState {
             chunk.payload.extend_from_slice(&bytes);
             place
         });
-        self.object_bytes.insert(id.seq, chunk.payload.len() as u64);
-        let referenced = self.references.referenced_bytes();
-        self.object_bytes.retain(|seq, _| referenced.contains_key(seq) || *seq == id.seq);
+        self.objects.insert(id.seq, (id.epoch, chunk.payload.len() as u64));
+        if root.is_some() {
+            let needed = self.references.objects();
+            let gone =
+                self.objects.iter().filter(|(s, _)| !needed.contains_key(s) && **s != id.seq);
+            self.superseded.extend(gone.map(|(seq, (epoch, _))| (*seq, *epoch)));
+            self.objects.retain(|seq, _| needed.contains_key(seq) || *seq == id.seq);
+        }
         root
     }
 }

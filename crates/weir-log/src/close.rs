@@ -63,8 +63,16 @@ pub struct VolumeStatus {
     pub overlay_extents: u64,
     /// Bytes of objects that are live.
     pub live_bytes: u64,
-    /// Payload bytes of all objects.
+    /// Payload bytes of all objects that are not deleted yet.
     pub object_bytes: u64,
+    /// Objects written by the collector of this opening.
+    pub collected_objects: u64,
+    /// Payload bytes in them.
+    pub collected_bytes: u64,
+    /// Objects deleted by this opening.
+    pub deleted_objects: u64,
+    /// Objects that nothing needs any more and that are not deleted yet.
+    pub pending_deletions: u64,
     /// Whether the node holds the lease that the manifest names.
     pub lease_held: bool,
     /// What happens when that lease runs out.
@@ -82,7 +90,7 @@ impl LogVolume {
         let shared = &self.shared;
         let journal = shared.journal.status();
         let state = shared.state.borrow();
-        let (live_bytes, object_bytes) = state.objects.live();
+        let usage = state.objects.table.usage();
         let unsent = state.unsent.status(state.batch.as_ref());
         let milliseconds = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let map_bytes = state.objects.map.heap_bytes() + state.overlay.heap_bytes();
@@ -105,8 +113,12 @@ impl LogVolume {
             map_extents: state.objects.map.extents(),
             map_bytes: map_bytes as u64,
             overlay_extents: state.overlay.extents(),
-            live_bytes,
-            object_bytes,
+            live_bytes: usage.live_bytes,
+            object_bytes: usage.payload_bytes,
+            collected_objects: state.collector.objects_written,
+            collected_bytes: state.collector.bytes_written,
+            deleted_objects: state.garbage.deleted,
+            pending_deletions: state.garbage.pending(),
             lease_held: shared.holds_lease(),
             takeover: shared.takeover.get(),
             failure: state.failure.as_ref().map(ToString::to_string),

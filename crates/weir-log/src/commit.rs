@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use weir_store::RetryPolicy;
 
-use crate::format::checkpoint::TableRecord;
 use crate::format::manifest::CheckpointRef;
 use crate::format::object::{ObjectHeader, ObjectKind};
-use crate::ids::ObjectId;
-use crate::limits::{APPLY_STEP_EXTENTS, TABLE_PIECE_ENTRIES};
-use crate::objects::{ApplyCursor, ObjectMap};
+use crate::garbage;
+use crate::ids::{ObjectId, ObjectSeq};
+use crate::limits::APPLY_STEP_EXTENTS;
+use crate::objects::ApplyCursor;
 use crate::volume::{Shared, State};
 
 /// Encoded bytes per extent of the map, to estimate what a checkpoint would write.
@@ -48,11 +48,14 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
         let state = &mut *guard;
         state.pipeline.on_applied(header.id.seq);
         if header.kind == ObjectKind::Data {
-            state.checkpoint.objects_since += 1;
             state.objects_written += 1;
             state.committed = header.last_write;
             state.unsent.on_commit(header.last_write);
+        }
+        if header.kind != ObjectKind::Checkpoint {
+            state.checkpoint.objects_since += 1;
             state.checkpoint.bytes_since += header.payload_len();
+            state.collector.on_committed(header);
         }
         checkpoint_is_due(shared, state)
     };
@@ -67,6 +70,7 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     if begin {
         begin_checkpoint(shared);
     }
+    shared.wake_collector();
     shared.progress.notify_waiters();
     shared.work.notify_one();
 }
@@ -95,29 +99,10 @@ pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
         let state = &mut *guard;
         let (as_of, committed) = (state.pipeline.committed(), state.committed);
         state.checkpoint_as_of = as_of.0;
-        let first_piece = state.checkpoint.table_pieces_full();
-        let (table_entries, pieces) = table_pieces(&state.objects, first_piece);
-        state.checkpoint.begin(
-            &mut state.objects.map,
-            as_of,
-            committed,
-            state.size,
-            table_entries,
-            pieces,
-        );
+        state.checkpoint.begin(&mut state.objects, as_of, committed, state.size);
     }
     let env = shared.env.clone();
     env.spawn_local(encode_checkpoint(Rc::clone(shared)));
-}
-
-/// The pieces of the object table from `first_piece` on: older ones are full and never change.
-fn table_pieces(objects: &ObjectMap, first_piece: u64) -> (u64, Vec<(u64, Vec<TableRecord>)>) {
-    let entries = objects.table_len();
-    let end = entries.div_ceil(TABLE_PIECE_ENTRIES);
-    let pieces = (first_piece..end)
-        .map(|n| (n, objects.table_records(n * TABLE_PIECE_ENTRIES, TABLE_PIECE_ENTRIES)))
-        .collect();
-    (entries, pieces)
 }
 
 async fn encode_checkpoint(shared: Rc<Shared>) {
@@ -153,26 +138,33 @@ pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
 
 /// A checkpoint counts once its root is in the committed prefix and a manifest version names it.
 pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
-    let (published, old) = {
+    let as_of = ObjectSeq(checkpoint.as_of);
+    let (published, old, garbage) = {
         let mut manifest = shared.manifest.lock().await;
+        let garbage = shared.state.borrow_mut().garbage_as_of(shared.id, as_of);
+        let mut names = shared.state.borrow().garbage.names();
+        names.extend(garbage.iter().map(garbage::name_of));
         let published = manifest
-            .publish(&shared.env, &RetryPolicy::forever(), |m| m.checkpoint = Some(checkpoint))
+            .publish(&shared.env, &RetryPolicy::forever(), |m| {
+                m.checkpoint = Some(checkpoint);
+                m.pending_deletions = names;
+            })
             .await;
-        (published, manifest.take_prunable())
+        (published, manifest.take_prunable(), garbage)
     };
     if let Err(error) = published {
         shared.fail(error);
         return;
     }
-    let void = {
+    {
         let mut state = shared.state.borrow_mut();
         state.checkpoint.under_way = false;
         state.published = Some(checkpoint);
         state.checkpoints_published += 1;
-        std::mem::take(&mut state.void_objects)
-    };
-    let keys = void.iter().map(ObjectId::key).chain(old).collect();
-    shared.delete_keys(keys);
+        state.on_garbage_listed(garbage, as_of);
+    }
+    shared.delete_keys(old);
+    shared.listed.notify_one();
     shared.progress.notify_waiters();
     // A checkpoint may have become due while this one was under way.
     shared.stored.notify_one();

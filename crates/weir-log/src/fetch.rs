@@ -1,13 +1,14 @@
 //! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use weir_device::DeviceError;
+use weir_device::{DeviceError, ErrorKind};
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::cache::FrameKey;
@@ -16,7 +17,7 @@ use crate::format::DecodeError;
 use crate::format::frame::{self, Codec, Frame};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
-use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
+use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
 use crate::upload::splitmix;
 use crate::volume::Shared;
 
@@ -146,7 +147,12 @@ fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
 async fn fetch_run(shared: Rc<Shared>, object: ObjectId, (first, last): (u32, u32)) {
     let result = get_run(&shared, object, first, last).await;
     if let Err(error) = &result {
-        tracing::error!(volume = %shared.id, %object, first, last, %error, "object frames cannot be read");
+        if error.kind() == ErrorKind::NotFound {
+            // Collected meanwhile, unless the next look finds the same: then the reader says so.
+            tracing::debug!(volume = %shared.id, %object, "an object is gone");
+        } else {
+            tracing::error!(volume = %shared.id, %object, first, last, %error, "object frames cannot be read");
+        }
     }
     for index in first..=last {
         let key = FrameKey { object, index };
@@ -172,17 +178,43 @@ async fn get_run(
     first: u32,
     last: u32,
 ) -> Result<Vec<Bytes>, DeviceError> {
-    let seed = shared.env.random.next_u64();
-    let known = shared.fetcher.tables.borrow().get(&object).cloned();
-    let (store, deadline) = (shared.store.clone(), shared.options.read_deadline);
+    let (reader, known) = Reader::new(shared, object);
     let got = shared.env.background(async move {
-        let mut random = splitmix(seed);
+        let read = || get_frames(&reader.store, object, known.clone(), first, last);
+        reader.retry(read).await
+    });
+    let (table, frames) = got.await.ok_or(LogError::ShuttingDown)??;
+    shared.fetcher.insert_table(object, table);
+    Ok(frames)
+}
+
+/// Reads an object on a worker, again and again: of the store by its policy, of damaged bytes a few times.
+struct Reader {
+    store: Store,
+    object: ObjectId,
+    deadline: Duration,
+    seed: u64,
+}
+
+impl Reader {
+    fn new(shared: &Shared, object: ObjectId) -> (Self, Option<Arc<FrameTable>>) {
+        let known = shared.fetcher.tables.borrow().get(&object).cloned();
+        let (store, deadline) = (shared.store.clone(), shared.options.read_deadline);
+        (Self { store, object, deadline, seed: shared.env.random.next_u64() }, known)
+    }
+
+    async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
+    where
+        F: Future<Output = Result<Result<T, DecodeError>, StoreError>>,
+    {
+        let object = self.object;
+        let mut random = splitmix(self.seed);
         let policy = RetryPolicy::reads();
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let read = || get_frames(&store, object, known.clone(), first, last);
-            match store.retry(&policy, &mut random, Some(deadline), read).await? {
+            let got = self.store.retry(&policy, &mut random, Some(self.deadline), &mut read).await;
+            match got? {
                 Ok(got) => return Ok(got),
                 Err(source) if attempt == DAMAGED_ATTEMPTS_MAX => {
                     return Err(LogError::Object { object, source });
@@ -190,10 +222,86 @@ async fn get_run(
                 Err(source) => tracing::warn!(%object, %source, "fetching again"),
             }
         }
+    }
+}
+
+/// The header of an object.
+///
+/// # Errors
+/// As [`frames`].
+pub(crate) async fn header(shared: &Shared, object: ObjectId) -> Result<ObjectHeader, DeviceError> {
+    let (reader, _) = Reader::new(shared, object);
+    let got = shared.env.background(async move {
+        let read = || get_header(&reader.store, object);
+        reader.retry(read).await
     });
-    let (table, frames) = got.await.ok_or(LogError::ShuttingDown)??;
-    shared.fetcher.insert_table(object, table);
-    Ok(frames)
+    Ok(got.await.ok_or(LogError::ShuttingDown)??)
+}
+
+/// Copies of payload bytes of an object, given as offset and length. Frames come from the cache where it has them, and
+/// do not go into it: whoever reads in bulk must not drive out what clients use.
+///
+/// # Errors
+/// As [`frames`].
+pub(crate) async fn pieces(
+    shared: &Shared,
+    object: ObjectId,
+    pieces: Vec<(u32, u64)>,
+) -> Result<Vec<Bytes>, DeviceError> {
+    let (reader, mut known) = Reader::new(shared, object);
+    let cache = Arc::clone(&shared.cache);
+    let got = shared.env.background(async move {
+        let wanted: BTreeSet<u32> = pieces
+            .iter()
+            .flat_map(|(offset, len)| {
+                let (first, last) = frame_span(*offset, *len);
+                first..=last
+            })
+            .collect();
+        let mut frames: BTreeMap<u32, Bytes> = BTreeMap::new();
+        let mut to_fetch = Vec::new();
+        for index in wanted {
+            match cache.get(&FrameKey { object, index }) {
+                Some(frame) => drop(frames.insert(index, frame)),
+                None => to_fetch.push(index),
+            }
+        }
+        for (first, last) in runs_of(&to_fetch) {
+            let read = || get_frames(&reader.store, object, known.clone(), first, last);
+            let (table, fetched) = reader.retry(read).await?;
+            known = Some(table);
+            frames.extend((first..=last).zip(fetched));
+        }
+        let copy = |(offset, len): &(u32, u64)| {
+            let (first, last) = frame_span(*offset, *len);
+            let frames: Vec<Bytes> = frames.range(first..=last).map(|(_, f)| f.clone()).collect();
+            let mut bytes = vec![0; usize::try_from(*len).expect("within one object")];
+            copy_frames(&frames, *offset, &mut bytes);
+            Bytes::from(bytes)
+        };
+        Ok::<_, LogError>(pieces.iter().map(copy).collect())
+    });
+    Ok(got.await.ok_or(LogError::ShuttingDown)??)
+}
+
+/// The frames that hold payload bytes, as first and last index.
+pub(crate) fn frame_span(payload_offset: u32, len: u64) -> (u32, u32) {
+    let last = u64::from(payload_offset) + len - 1;
+    let last = u32::try_from(last).expect("within one object");
+    (payload_offset / FRAME_BYTES, last / FRAME_BYTES)
+}
+
+/// Copies from the frames that `frame_span` named.
+pub(crate) fn copy_frames(frames: &[Bytes], payload_offset: u32, target: &mut [u8]) {
+    let mut skip = (payload_offset % FRAME_BYTES) as usize;
+    let mut done = 0;
+    for frame in frames {
+        let take = (frame.len() - skip).min(target.len() - done);
+        target[done..done + take].copy_from_slice(&frame[skip..skip + take]);
+        done += take;
+        skip = 0;
+    }
+    assert_eq!(done, target.len(), "the frames hold what the map says");
 }
 
 type Got = (Arc<FrameTable>, Vec<Bytes>);
@@ -271,7 +379,7 @@ pub(crate) async fn get_header(
 
 #[cfg(test)]
 mod tests {
-    use super::runs_of;
+    use super::*;
 
     #[test]
     fn frames_are_fetched_in_consecutive_runs_of_bounded_length() {
@@ -279,5 +387,14 @@ mod tests {
         let many: Vec<u32> = (0..40).collect();
         assert_eq!(runs_of(&many), [(0, 15), (16, 31), (32, 39)]);
         assert_eq!(runs_of(&[]), []);
+    }
+
+    #[test]
+    fn frames_are_copied_across_their_borders() {
+        let frame = |byte| Bytes::from(vec![byte; FRAME_BYTES as usize]);
+        let mut target = vec![0; 10];
+        copy_frames(&[frame(1), frame(2)], FRAME_BYTES - 4, &mut target);
+        assert_eq!(target, [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+        assert_eq!(frame_span(FRAME_BYTES - 4, 10), (0, 1));
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Loaded {
     pub(crate) committed: WriteMark,
     /// Size of the volume as of that object, if any object or checkpoint says.
     pub(crate) size: Option<u64>,
-    /// Objects beyond the prefix or of superseded epochs.
+    /// Objects beyond the prefix or of superseded epochs, and those of checkpoints that were never published.
     pub(crate) void: Vec<ObjectId>,
 }
 
@@ -229,20 +229,26 @@ pub(crate) async fn checkpoint(
     for piece in &tables {
         let records = decode_table(&loader.bytes_of(piece)?);
         for record in records.map_err(|e| loader.object_error(piece, e))? {
-            objects.add_object(record);
+            objects.table.add_loaded(record);
         }
     }
-    if objects.table_len() != root.table_entries {
-        let (field, value) = ("table_entries", objects.table_len());
+    if objects.table.len() != root.table_entries {
+        let (field, value) = ("table_entries", objects.table.len());
         return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
     }
-    let objects = load_map(&mut loader, objects, pieces).await?;
+    let mut objects = load_map(&mut loader, objects, pieces).await?;
+    objects.table.free_dead();
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
-    let object_bytes = loader.payloads.iter().map(|(seq, p)| (*seq, p.len())).collect();
     let references = std::mem::take(&mut loader.references);
+    let mut epochs = references.objects();
+    epochs.insert(id.seq, id.epoch);
+    let with_bytes = |(seq, epoch): (&ObjectSeq, &Epoch)| {
+        (*seq, (*epoch, loader.payloads.get(seq).map_or(0, Payload::len)))
+    };
+    let checkpoint_objects = epochs.iter().map(with_bytes).collect();
     Ok(Loaded {
         objects,
-        checkpoint: CheckpointState::loaded(references, object_bytes, root.table_entries),
+        checkpoint: CheckpointState::loaded(references, checkpoint_objects),
         committed_seq: root.as_of,
         committed: root.committed,
         size: Some(root.volume_size),
@@ -338,7 +344,7 @@ pub(crate) async fn roll_forward(
     while let Some(header) = headers.next().await {
         take_object(loaded, &header?);
     }
-    loaded.void = there.into_iter().collect();
+    loaded.void.extend(there);
     Ok(())
 }
 
@@ -362,14 +368,19 @@ async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<ObjectHead
 
 /// Applies one object of the run.
 fn take_object(loaded: &mut Loaded, header: &ObjectHeader) {
-    if header.kind != ObjectKind::Checkpoint {
+    if header.kind == ObjectKind::Checkpoint {
+        if !loaded.checkpoint.needs(header.id.seq) {
+            // Of a checkpoint that was never published.
+            loaded.void.push(header.id);
+        }
+    } else {
         let mut cursor = ApplyCursor::default();
         while !loaded.objects.apply_step(header, &mut cursor, usize::MAX, |_, _, _| {}) {}
+        loaded.checkpoint.objects_since += 1;
+        loaded.checkpoint.bytes_since += header.payload_len();
     }
     if header.kind == ObjectKind::Data {
         loaded.committed = header.last_write;
-        loaded.checkpoint.objects_since += 1;
-        loaded.checkpoint.bytes_since += header.payload_len();
     }
     loaded.size = Some(header.volume_size);
     loaded.committed_seq = header.id.seq;

@@ -4,16 +4,14 @@
 //!  O1. The map describes exactly the objects up to the committed sequence: only [`ObjectMap::apply_step`] changes it.
 //!  O2. The live bytes of an object are the bytes of the map that point at it.
 
+use smallvec::SmallVec;
 use weir_extent::{ExtentMap, Mapping, Target};
 
 use crate::format::checkpoint::TableRecord;
-use crate::format::object::{ExtentKind, ObjectHeader};
-use crate::ids::ObjectId;
-use crate::limits::{MAP_STEP_BUDGET, OBJECTS_MAX, PAYLOAD_BITS};
-
-/// Index of an object in the table that map targets name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TableIndex(pub(crate) u32);
+use crate::format::object::{ExtentKind, GcSource, ObjectHeader};
+use crate::ids::{ObjectId, ObjectSeq};
+use crate::limits::{MAP_STEP_BUDGET, PAYLOAD_BITS};
+use crate::table::{ObjectTable, TableIndex};
 
 /// Where bytes of the committed prefix are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +32,6 @@ pub(crate) struct ObjectRun {
     pub(crate) place: ObjectPlace,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct TableEntry {
-    record: TableRecord,
-    live_bytes: u64,
-}
-
 const ZERO: u64 = 1;
 const POISON: u64 = 2;
 
@@ -47,17 +39,16 @@ fn target_of(index: TableIndex, payload_offset: u64) -> Target {
     Target::Linear(u64::from(index.0) << PAYLOAD_BITS | payload_offset)
 }
 
-fn split(address: u64) -> (usize, u32) {
-    let index = usize::try_from(address >> PAYLOAD_BITS).expect("30 bits");
+fn split(address: u64) -> (TableIndex, u32) {
+    let index = u32::try_from(address >> PAYLOAD_BITS).expect("30 bits");
     let offset = u32::try_from(address & ((1 << PAYLOAD_BITS) - 1)).expect("26 bits");
-    (index, offset)
+    (TableIndex(index), offset)
 }
 
 fn place_of(target: Target) -> ObjectPlace {
     match target {
         Target::Linear(address) => {
             let (index, payload_offset) = split(address);
-            let index = TableIndex(u32::try_from(index).expect("30 bits"));
             ObjectPlace::Object { index, payload_offset }
         }
         Target::Fixed(ZERO) => ObjectPlace::Zero,
@@ -74,38 +65,37 @@ pub(crate) struct ApplyCursor {
     index: Option<TableIndex>,
 }
 
+/// Bytes in an object.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    index: TableIndex,
+    payload_offset: u64,
+}
+
+impl Stored {
+    fn target(self) -> Target {
+        target_of(self.index, self.payload_offset)
+    }
+
+    fn advance(self, bytes: u64) -> Self {
+        Self { payload_offset: self.payload_offset + bytes, ..self }
+    }
+}
+
 /// The map and the table of objects it names.
 #[derive(Debug)]
 pub(crate) struct ObjectMap {
     pub(crate) map: ExtentMap,
-    table: Vec<TableEntry>,
+    pub(crate) table: ObjectTable,
 }
 
 impl ObjectMap {
     pub(crate) fn new() -> Self {
-        Self { map: ExtentMap::new(), table: Vec::new() }
+        Self { map: ExtentMap::new(), table: ObjectTable::default() }
     }
 
     pub(crate) fn object(&self, index: TableIndex) -> ObjectId {
-        self.table[index.0 as usize].record.id
-    }
-
-    pub(crate) fn table_len(&self) -> u64 {
-        self.table.len() as u64
-    }
-
-    /// Records of the table from `first` on, at most `count`.
-    pub(crate) fn table_records(&self, first: u64, count: u64) -> Vec<TableRecord> {
-        let to_usize = |v: u64| usize::try_from(v).expect("the table is in memory");
-        let end = self.table_len().min(first + count);
-        self.table[to_usize(first)..to_usize(end)].iter().map(|e| e.record).collect()
-    }
-
-    /// Adds an object to the table, none of it live yet.
-    pub(crate) fn add_object(&mut self, record: TableRecord) -> TableIndex {
-        assert!(self.table_len() < OBJECTS_MAX, "30 bits name every object of a volume");
-        self.table.push(TableEntry { record, live_bytes: 0 });
-        TableIndex(u32::try_from(self.table.len() - 1).expect("30 bits"))
+        self.table.object(index)
     }
 
     /// O2 for pieces that were decoded in bulk: counts the live bytes of a range of the map that was just loaded.
@@ -113,14 +103,8 @@ impl ObjectMap {
         for mapping in self.map.iter_range(offset, len) {
             if let Target::Linear(address) = mapping.target {
                 let (index, payload_offset) = split(address);
-                match self.table.get_mut(index) {
-                    Some(e)
-                        if u64::from(payload_offset) + mapping.len
-                            <= e.record.payload_len.into() =>
-                    {
-                        e.live_bytes += mapping.len;
-                    }
-                    _ => return Err(mapping.offset),
+                if !self.table.gain(index, payload_offset, mapping.len) {
+                    return Err(mapping.offset);
                 }
             }
         }
@@ -138,53 +122,26 @@ impl ObjectMap {
     ) -> bool {
         let index = *cursor.index.get_or_insert_with(|| {
             let payload_len = u32::try_from(header.payload_len()).expect("checked when decoded");
-            self.add_object(TableRecord { id: header.id, payload_len })
+            self.table.add(TableRecord { id: header.id, payload_len })
         });
         for _ in 0..extents_max {
-            let Some(extent) = header.extents.get(cursor.extent) else { return true };
+            let Some(extent) = header.extents.get(cursor.extent) else { break };
             let (offset, len) = (extent.offset + cursor.within, extent.len - cursor.within);
             before_change(&self.map, offset, len);
-            let table = &mut self.table;
-            let displaced = |old: Mapping| {
-                if let Target::Linear(address) = old.target {
-                    let entry = &mut table[split(address).0];
-                    assert!(
-                        entry.live_bytes >= old.len,
-                        "O2: an object cannot lose more than lives"
-                    );
-                    entry.live_bytes -= old.len;
-                }
+            let to = Stored { index, payload_offset: cursor.payload_offset };
+            let done = match header.sources.get(cursor.extent) {
+                None => self.set(header.id.seq, extent.kind, to, offset, len),
+                Some(source) => match self.place_of_source(header, source) {
+                    Some(from) => {
+                        self.move_live(header.id.seq, from.advance(cursor.within), to, offset, len)
+                    }
+                    // The source died, and with it every mapping that pointed at it.
+                    None => len,
+                },
             };
-            let done = match extent.kind {
-                ExtentKind::Data => {
-                    self.map.insert(
-                        offset,
-                        len,
-                        target_of(index, cursor.payload_offset),
-                        displaced,
-                    );
-                    self.table[index.0 as usize].live_bytes += len;
-                    cursor.payload_offset += len;
-                    len
-                }
-                ExtentKind::Zero => self.map.insert_step(
-                    offset,
-                    len,
-                    Target::Fixed(ZERO),
-                    MAP_STEP_BUDGET,
-                    displaced,
-                ),
-                ExtentKind::Poison => self.map.insert_step(
-                    offset,
-                    len,
-                    Target::Fixed(POISON),
-                    MAP_STEP_BUDGET,
-                    displaced,
-                ),
-                ExtentKind::Discard => {
-                    self.map.remove_step(offset, len, MAP_STEP_BUDGET, displaced)
-                }
-            };
+            if extent.kind == ExtentKind::Data {
+                cursor.payload_offset += done;
+            }
             if done < len {
                 cursor.within += done;
                 return false;
@@ -192,7 +149,65 @@ impl ObjectMap {
             cursor.within = 0;
             cursor.extent += 1;
         }
-        cursor.extent == header.extents.len()
+        let all = cursor.extent == header.extents.len();
+        if all {
+            self.table.on_applied(index);
+        }
+        all
+    }
+
+    /// Sets a range as the object `by` says; about a step's worth. Returns the bytes done.
+    fn set(&mut self, by: ObjectSeq, kind: ExtentKind, to: Stored, offset: u64, len: u64) -> u64 {
+        let Self { map, table } = self;
+        let displaced = |old: Mapping| {
+            if let Target::Linear(address) = old.target {
+                table.lose(split(address).0, old.len, by);
+            }
+        };
+        match kind {
+            ExtentKind::Data => {
+                map.insert(offset, len, to.target(), displaced);
+                let payload_offset = u32::try_from(to.payload_offset).expect("26 bits");
+                let fits = table.gain(to.index, payload_offset, len);
+                assert!(fits, "extents and payload agree: checked when decoded");
+                len
+            }
+            ExtentKind::Zero => {
+                map.insert_step(offset, len, Target::Fixed(ZERO), MAP_STEP_BUDGET, displaced)
+            }
+            ExtentKind::Poison => {
+                map.insert_step(offset, len, Target::Fixed(POISON), MAP_STEP_BUDGET, displaced)
+            }
+            ExtentKind::Discard => map.remove_step(offset, len, MAP_STEP_BUDGET, displaced),
+        }
+    }
+
+    fn place_of_source(&self, header: &ObjectHeader, source: &GcSource) -> Option<Stored> {
+        let stream = header.streams[source.stream as usize];
+        let id = ObjectId { stream, seq: source.seq, epoch: source.epoch };
+        let index = self.table.find(&id)?;
+        Some(Stored { index, payload_offset: source.payload_offset.into() })
+    }
+
+    /// Bytes that the collector copied `from` one place `to` another: the map follows where it still points at the
+    /// first, and nowhere else. About a step's worth; returns the bytes done.
+    fn move_live(&mut self, by: ObjectSeq, from: Stored, to: Stored, offset: u64, len: u64) -> u64 {
+        let mut moved: SmallVec<[(u64, u64); 8]> = SmallVec::new();
+        let mut done = len;
+        for (seen, mapping) in self.map.iter_range(offset, len).enumerate() {
+            if seen == MAP_STEP_BUDGET {
+                done = mapping.offset - offset;
+                break;
+            }
+            let still_there = mapping.target == from.advance(mapping.offset - offset).target();
+            if still_there || weir_device::mutant("copy_applied_unconditionally") {
+                moved.push((mapping.offset, mapping.len));
+            }
+        }
+        for (at, len) in moved {
+            self.set(by, ExtentKind::Data, to.advance(at - offset), at, len);
+        }
+        done
     }
 
     /// The runs known within a range, in order; gaps are holes.
@@ -204,28 +219,15 @@ impl ObjectMap {
         })
     }
 
-    /// Objects that the map points at.
-    pub(crate) fn live_objects(&self) -> impl Iterator<Item = ObjectId> + '_ {
-        self.table.iter().filter(|entry| entry.live_bytes > 0).map(|entry| entry.record.id)
-    }
-
-    /// Live bytes and payload bytes over all objects.
-    pub(crate) fn live(&self) -> (u64, u64) {
-        self.table.iter().fold((0, 0), |(live, total), entry| {
-            (live + entry.live_bytes, total + u64::from(entry.record.payload_len))
-        })
-    }
-
     /// O2, checked against a full walk; for tests and the simulation.
     pub(crate) fn check_invariants(&self) {
-        let mut counted = vec![0_u64; self.table.len()];
+        let entries = usize::try_from(self.table.len()).expect("the table is in memory");
+        let mut counted = vec![0_u64; entries];
         for mapping in self.map.iter_range(0, i64::MAX as u64) {
             if let Target::Linear(address) = mapping.target {
-                counted[split(address).0] += mapping.len;
+                counted[split(address).0.0 as usize] += mapping.len;
             }
         }
-        for (entry, counted) in self.table.iter().zip(counted) {
-            assert_eq!(entry.live_bytes, counted, "O2: live bytes of object {}", entry.record.id);
-        }
+        self.table.check_invariants(&counted);
     }
 }

@@ -18,9 +18,11 @@ use weir_journal::{
 use weir_store::{RetryPolicy, Store};
 
 use crate::cache::FrameCache;
+use crate::collect::Collector;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::{EpochEntry, Holder, Manifest, VolumeState};
+use crate::garbage::Garbage;
 use crate::ids::WriteMark;
 use crate::lease::{LeaseHold, NodeLease, Run};
 use crate::limits::LEASE_PATIENCE;
@@ -151,7 +153,9 @@ impl LogVolume {
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         // A size that grew is in the manifest before any object says so.
         let size = loaded.size.unwrap_or(0).max(current.size);
-        let mut state = state_of(loaded, size);
+        let garbage =
+            Garbage::new(args.id, &current.pending_deletions, std::mem::take(&mut loaded.void));
+        let mut state = state_of(loaded, size, garbage);
         state.published = published;
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);
         if let Some(write) = released {
@@ -362,7 +366,7 @@ fn mark_of(piece: &PlacedPiece) -> WriteMark {
     WriteMark { epoch: piece.epoch, write: piece.write }
 }
 
-fn state_of(loaded: Loaded, size: u64) -> State {
+fn state_of(loaded: Loaded, size: u64, garbage: Garbage) -> State {
     State {
         size,
         overlay: Overlay::new(),
@@ -378,7 +382,8 @@ fn state_of(loaded: Loaded, size: u64) -> State {
         checkpoint: loaded.checkpoint,
         checkpoint_as_of: 0,
         published: None,
-        void_objects: loaded.void,
+        garbage,
+        collector: Collector::default(),
         failure: None,
         last_object_small: false,
         read_ahead: ReadAhead::default(),
@@ -441,6 +446,8 @@ fn shared_of(
         fetcher: Fetcher::default(),
         work: Notify::new(),
         stored: Notify::new(),
+        listed: Notify::new(),
+        collect: Notify::new(),
         progress: Notify::new(),
         stopped: Cell::new(false),
         closing: Cell::new(false),

@@ -27,6 +27,32 @@ impl Default for CheckpointLimits {
     }
 }
 
+/// When the collector works, and on what.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectLimits {
+    /// Live share of the objects, in percent, below which it begins. 0: never.
+    pub start_percent: u64,
+    /// Live share at which it ends.
+    pub stop_percent: u64,
+    /// Which objects go first.
+    pub policy: CollectPolicy,
+}
+
+/// Which objects the collector takes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectPolicy {
+    /// Those of which the least lives.
+    Greedy,
+    /// Those whose space is worth the most for the longest, by the share that lives and by their age.
+    CostBenefit,
+}
+
+impl Default for CollectLimits {
+    fn default() -> Self {
+        Self { start_percent: 70, stop_percent: 75, policy: CollectPolicy::Greedy }
+    }
+}
+
 /// Settings of one opening of a volume. None of them changes what is stored, only when and how.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -38,6 +64,8 @@ pub struct VolumeOptions {
     pub journal: JournalConfig,
     /// When the map is written.
     pub checkpoint: CheckpointLimits,
+    /// When objects that mostly died are copied together.
+    pub collect: CollectLimits,
     /// Object PUTs in flight.
     pub puts_in_flight_max: usize,
     /// How long a read waits for a failing store before it is an error.
@@ -55,6 +83,7 @@ impl Default for VolumeOptions {
             compression: Compression::default(),
             journal: JournalConfig::default(),
             checkpoint: CheckpointLimits::default(),
+            collect: CollectLimits::default(),
             puts_in_flight_max: PUTS_IN_FLIGHT_MAX,
             read_deadline: Duration::from_secs(120),
             manifests: Retention::default(),

@@ -7,9 +7,9 @@ use weir_device::{DeviceError, ErrorKind, Extent, ExtentState, IoHeader, check_b
 use weir_journal::{JournalPos, Pin};
 
 use crate::error::LogError;
-use crate::fetch;
+use crate::fetch::{self, copy_frames, frame_span};
 use crate::ids::ObjectId;
-use crate::limits::{FRAME_BYTES, READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX};
+use crate::limits::{READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX};
 use crate::objects::ObjectPlace;
 use crate::overlay::OverlayPlace;
 use crate::volume::{Shared, State};
@@ -204,25 +204,6 @@ fn from_journal(shared: &Shared, part: &Part, error: weir_journal::JournalError)
     DeviceError::from(LogError::Journal(error))
 }
 
-fn frame_span(payload_offset: u32, len: u64) -> (u32, u32) {
-    let last = u64::from(payload_offset) + len - 1;
-    let last = u32::try_from(last).expect("within one object");
-    (payload_offset / FRAME_BYTES, last / FRAME_BYTES)
-}
-
-/// Copies from the frames that `frame_span` named.
-fn copy_frames(frames: &[bytes::Bytes], payload_offset: u32, target: &mut [u8]) {
-    let mut skip = (payload_offset % FRAME_BYTES) as usize;
-    let mut done = 0;
-    for frame in frames {
-        let take = (frame.len() - skip).min(target.len() - done);
-        target[done..done + take].copy_from_slice(&frame[skip..skip + take]);
-        done += take;
-        skip = 0;
-    }
-    assert_eq!(done, target.len(), "the frames hold what the map says");
-}
-
 fn read_ahead(shared: &Rc<Shared>, offset: u64, end: u64) {
     let mut spans = Vec::new();
     {
@@ -279,14 +260,5 @@ mod tests {
         assert!(asked.windows(2).all(|w| w[0].1 == w[1].0), "no gap and no byte twice");
         assert!(asked[1..].iter().all(|(from, to)| to - from >= READ_AHEAD_BYTES / 2));
         assert_eq!(ahead.on_read(0, 10), None, "a jump ends it");
-    }
-
-    #[test]
-    fn frames_are_copied_across_their_borders() {
-        let frame = |byte| bytes::Bytes::from(vec![byte; FRAME_BYTES as usize]);
-        let mut target = vec![0; 10];
-        copy_frames(&[frame(1), frame(2)], FRAME_BYTES - 4, &mut target);
-        assert_eq!(target, [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
-        assert_eq!(frame_span(FRAME_BYTES - 4, 10), (0, 1));
     }
 }

@@ -293,7 +293,7 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
 }
 
 /// Hands out the next name of the stream.
-fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
+pub(crate) fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
     let seq = shared.state.borrow_mut().pipeline.assign();
     let mut salt = [0; 16];
     shared.env.random.fill(&mut salt);
@@ -301,7 +301,7 @@ fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
 }
 
 /// Encodes and PUTs on the worker threads; the result comes back to the volume's thread.
-fn send(
+pub(crate) fn send(
     shared: &Rc<Shared>,
     spec: ObjectSpec,
     payload: impl FnOnce() -> Vec<Bytes> + Send + 'static,

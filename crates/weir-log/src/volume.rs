@@ -31,10 +31,12 @@ use weir_store::Store;
 use crate::batch::Batch;
 use crate::cache::FrameCache;
 use crate::checkpoint::{CheckpointChunk, CheckpointState};
+use crate::collect::Collector;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::{CheckpointRef, Takeover};
-use crate::ids::{ObjectId, WriteMark};
+use crate::garbage::Garbage;
+use crate::ids::WriteMark;
 use crate::lease::LeaseHold;
 use crate::limits::{MAP_STEP_BUDGET, THROTTLE_DELAY_MAX_MS, THROTTLE_FROM_PERCENT};
 use crate::manifests::ManifestWriter;
@@ -73,8 +75,8 @@ pub(crate) struct State {
     /// Sequence that the checkpoint under way is as of.
     pub(crate) checkpoint_as_of: u64,
     pub(crate) published: Option<CheckpointRef>,
-    /// Objects found beyond the prefix at opening; deleted after our first published checkpoint.
-    pub(crate) void_objects: Vec<ObjectId>,
+    pub(crate) garbage: Garbage,
+    pub(crate) collector: Collector,
     pub(crate) failure: Option<DeviceError>,
     pub(crate) last_object_small: bool,
     pub(crate) read_ahead: ReadAhead,
@@ -150,6 +152,10 @@ pub(crate) struct Shared {
     pub(crate) work: Notify,
     /// Work for the committer: an object is in the store, or the volume stops.
     pub(crate) stored: Notify,
+    /// Work for the deleter: a version that lists garbage counts, or the volume stops.
+    pub(crate) listed: Notify,
+    /// Work for the collector: too little of the objects lives, or the volume stops.
+    pub(crate) collect: Notify,
     /// Somebody who waits should look again: the prefix grew, a checkpoint was published, the volume failed.
     pub(crate) progress: Notify,
     pub(crate) stopped: Cell<bool>,
@@ -179,6 +185,8 @@ impl Shared {
     pub(crate) fn wake_all(&self) {
         self.work.notify_one();
         self.stored.notify_one();
+        self.listed.notify_one();
+        self.collect.notify_one();
         self.progress.notify_waiters();
     }
 
@@ -337,6 +345,8 @@ impl LogVolume {
         env.spawn_local(crate::upload::run(Rc::clone(&shared)));
         env.spawn_local(crate::commit::run(Rc::clone(&shared)));
         env.spawn_local(crate::ownership::run(Rc::clone(&shared)));
+        env.spawn_local(crate::garbage::run(Rc::clone(&shared)));
+        env.spawn_local(crate::collect::run(Rc::clone(&shared)));
         Rc::new(Self { shared })
     }
 

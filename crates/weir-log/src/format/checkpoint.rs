@@ -59,6 +59,20 @@ pub struct TableRecord {
     pub payload_len: u32,
 }
 
+impl TableRecord {
+    /// An entry whose object is gone, and that the next object may take.
+    pub const FREE: Self = Self {
+        id: ObjectId { stream: VolumeId([0; 16]), seq: ObjectSeq(0), epoch: Epoch(0) },
+        payload_len: 0,
+    };
+
+    /// Whether no object has this entry: no object has sequence 0.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.id.seq == ObjectSeq(0)
+    }
+}
+
 fn put_refs(out: &mut Vec<u8>, refs: &[PieceRef]) {
     out.extend_from_slice(&u32::try_from(refs.len()).expect("few pages").to_le_bytes());
     for piece in refs {

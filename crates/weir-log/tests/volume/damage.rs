@@ -6,13 +6,7 @@ use weir_device::ErrorKind;
 use weir_log::LogError;
 use weir_store::Chance;
 
-use crate::support::{Host, expect_bytes, fill, flush, pattern, read, run, write};
-
-/// Keys of the data objects in the store.
-async fn objects(host: &Host) -> Vec<String> {
-    let prefix = format!("{}/log/", host.id);
-    host.store.list(&prefix, None).await.expect("listed").into_iter().map(|l| l.key).collect()
-}
+use crate::support::{Host, expect_bytes, fill, flush, objects, pattern, read, run, write};
 
 #[test]
 fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {

@@ -2,6 +2,7 @@
 //! the business of the simulation.
 
 mod behaviour;
+mod collect;
 mod damage;
 mod leases;
 mod resize;

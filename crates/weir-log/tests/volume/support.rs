@@ -259,3 +259,9 @@ pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8
         panic!("byte {} is {:#x}, not {:#x}", offset + at as u64, there[at], expected[at]);
     }
 }
+
+/// Keys of the volume's objects in the store.
+pub(crate) async fn objects(host: &Host) -> Vec<String> {
+    let prefix = format!("{}/log/", host.id);
+    host.store.list(&prefix, None).await.expect("listed").into_iter().map(|l| l.key).collect()
+}

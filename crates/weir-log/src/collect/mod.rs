@@ -1,0 +1,164 @@
+//! The collector: copies what still lives of objects that mostly died into new objects, so that the old ones can go
+//! (LSVD sections 3.4 and 4.6).
+//!
+//! An extent of its objects names where it was copied from, and is applied only where the map still points there. So
+//! clients never wait for it, and what they overwrite meanwhile stays overwritten, at run time and in recovery. The old
+//! objects go by the rules of [`crate::garbage`].
+
+mod choose;
+mod gather;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::format::object::{ObjectHeader, ObjectKind};
+use crate::ids::{ObjectId, ObjectSeq};
+use crate::objects::ObjectMap;
+use crate::options::CollectLimits;
+use crate::table::{LiveObject, Usage};
+use crate::volume::{Shared, State};
+
+/// Objects of the collector on their way at a time: one is gathered while the other is stored.
+const ON_THE_WAY_MAX: usize = 2;
+
+/// Committed objects between two looks for small ones.
+const SMALL_LOOK_OBJECTS: u64 = 64;
+
+/// What the collector knows.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    /// From the first round below the start to the end at the stop.
+    active: bool,
+    /// Sources of objects that are gathered or on their way.
+    claimed: BTreeSet<ObjectId>,
+    /// By the object that is on its way.
+    on_the_way: BTreeMap<ObjectSeq, Vec<ObjectId>>,
+    /// Objects that cannot be read; left alone by this opening.
+    stuck: BTreeSet<ObjectId>,
+    objects_since_look: u64,
+    /// Objects written by the collector of this opening.
+    pub(crate) objects_written: u64,
+    /// Payload bytes in them.
+    pub(crate) bytes_written: u64,
+    /// Payload bytes of data objects committed by this opening.
+    pub(crate) data_bytes: u64,
+}
+
+impl Collector {
+    /// An object of clients or of the collector is in the committed prefix.
+    pub(crate) fn on_committed(&mut self, header: &Arc<ObjectHeader>) {
+        self.objects_since_look += 1;
+        if header.kind == ObjectKind::Data {
+            self.data_bytes += header.payload_len();
+            return;
+        }
+        self.objects_written += 1;
+        self.bytes_written += header.payload_len();
+        for id in self.on_the_way.remove(&header.id.seq).unwrap_or_default() {
+            self.claimed.remove(&id);
+        }
+    }
+
+    /// Live share in percent once what is claimed has moved.
+    fn live_percent(&self, objects: &ObjectMap) -> u64 {
+        let Usage { live_bytes, mut used_bytes, .. } = objects.table.usage();
+        for object in self.claimed.iter().filter_map(|id| objects.table.live_object(id)) {
+            used_bytes -= object.payload_bytes - object.live_bytes;
+        }
+        (live_bytes * 100).checked_div(used_bytes).unwrap_or(100)
+    }
+
+    /// Whether there may be something to do; cheap enough for every object that is committed.
+    fn is_due(&mut self, objects: &ObjectMap, limits: &CollectLimits) -> bool {
+        if limits.start_percent == 0 {
+            return false;
+        }
+        let percent = self.live_percent(objects);
+        if self.active {
+            self.active = percent < limits.stop_percent;
+        } else {
+            self.active = percent < limits.start_percent;
+        }
+        self.active || self.objects_since_look >= SMALL_LOOK_OBJECTS
+    }
+}
+
+impl Shared {
+    /// Wakes the collector where it has something to do.
+    pub(crate) fn wake_collector(&self) {
+        let mut state = self.state.borrow_mut();
+        let State { collector, objects, .. } = &mut *state;
+        if collector.is_due(objects, &self.options.collect) {
+            self.collect.notify_one();
+        }
+    }
+
+    /// Whether the collector must end, or keep still until the volume is closed.
+    fn collector_is_over(&self) -> bool {
+        self.stopped.get() || self.closing.get() || self.state.borrow().failure.is_some()
+    }
+}
+
+/// The collector task of a volume.
+pub(crate) async fn run(shared: Rc<Shared>) {
+    loop {
+        let mut work = pin!(shared.collect.notified());
+        work.as_mut().enable();
+        while !shared.collector_is_over() {
+            let sources = next_sources(&shared);
+            if sources.is_empty() {
+                break;
+            }
+            wait_for_room(&shared).await;
+            gather::move_objects(&shared, sources).await;
+        }
+        if shared.collector_is_over() {
+            return;
+        }
+        work.await;
+    }
+}
+
+/// Chooses and claims the objects whose live bytes make the next object.
+fn next_sources(shared: &Shared) -> Vec<LiveObject> {
+    let mut guard = shared.state.borrow_mut();
+    let State { collector, objects, pipeline, .. } = &mut *guard;
+    let limits = &shared.options.collect;
+    if !collector.is_due(objects, limits) {
+        return Vec::new();
+    }
+    let looks_for_small = collector.objects_since_look >= SMALL_LOOK_OBJECTS;
+    if looks_for_small {
+        collector.objects_since_look = 0;
+    }
+    let ours = |o: &LiveObject| {
+        o.id.stream == shared.id
+            && !collector.claimed.contains(&o.id)
+            && !collector.stuck.contains(&o.id)
+    };
+    let order = choose::Order {
+        policy: limits.policy,
+        newest: pipeline.committed(),
+        small_bytes: shared.options.batch.bytes / 8,
+        looks_for_small,
+        collects: collector.active,
+        live_bytes_max: shared.options.batch.bytes,
+    };
+    let sources = order.choose(objects.table.live_objects().filter(ours));
+    collector.claimed.extend(sources.iter().map(|o| o.id));
+    sources
+}
+
+async fn wait_for_room(shared: &Shared) {
+    let over = || shared.collector_is_over();
+    loop {
+        let mut progress = pin!(shared.progress.notified());
+        progress.as_mut().enable();
+        if over() || shared.state.borrow().collector.on_the_way.len() < ON_THE_WAY_MAX {
+            return;
+        }
+        progress.await;
+    }
+}

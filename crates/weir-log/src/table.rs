@@ -1,0 +1,275 @@
+//! The object table: the objects that map targets name by index, and how much of each still lives.
+//!
+//! Invariants
+//!  T1. The sums are those of the entries.
+//!  T2. An object that lost its last live byte never lives again: it is reported dead once, with the sequence of the
+//!      object that took that byte. Its entry stays until it is freed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::format::checkpoint::TableRecord;
+use crate::ids::{ObjectId, ObjectSeq};
+use crate::limits::{OBJECTS_MAX, TABLE_PIECE_ENTRIES};
+
+/// Index of an object in the table that map targets name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TableIndex(pub(crate) u32);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    record: TableRecord,
+    live_bytes: u64,
+}
+
+/// An object with live bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LiveObject {
+    pub(crate) id: ObjectId,
+    pub(crate) live_bytes: u64,
+    pub(crate) payload_bytes: u64,
+}
+
+/// Bytes over all objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// That the map points at.
+    pub(crate) live_bytes: u64,
+    /// Payload of the objects with live bytes.
+    pub(crate) used_bytes: u64,
+    /// Payload of all objects of the table, the dead ones that wait for their deletion included.
+    pub(crate) payload_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ObjectTable {
+    entries: Vec<Entry>,
+    by_id: BTreeMap<ObjectId, TableIndex>,
+    free: BTreeSet<TableIndex>,
+    /// Pieces that differ from the newest checkpoint's.
+    changed: BTreeSet<u64>,
+    /// In the order of their deaths.
+    dead: VecDeque<(ObjectSeq, TableIndex)>,
+    usage: Usage,
+}
+
+impl ObjectTable {
+    /// Entries, those of freed objects included.
+    pub(crate) fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    pub(crate) fn object(&self, index: TableIndex) -> ObjectId {
+        self.entry(index).record.id
+    }
+
+    pub(crate) fn find(&self, id: &ObjectId) -> Option<TableIndex> {
+        self.by_id.get(id).copied()
+    }
+
+    /// The object, if any of it lives.
+    pub(crate) fn live_object(&self, id: &ObjectId) -> Option<LiveObject> {
+        let entry = self.entry(self.find(id)?);
+        (entry.live_bytes > 0).then(|| entry.live_object())
+    }
+
+    /// Objects that the map points at.
+    pub(crate) fn live_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
+        self.entries.iter().filter(|e| e.live_bytes > 0).map(Entry::live_object)
+    }
+
+    fn entry(&self, index: TableIndex) -> &Entry {
+        &self.entries[index.0 as usize]
+    }
+
+    fn entry_mut(&mut self, index: TableIndex) -> &mut Entry {
+        &mut self.entries[index.0 as usize]
+    }
+
+    /// Adds an object, none of it live yet.
+    pub(crate) fn add(&mut self, record: TableRecord) -> TableIndex {
+        let index = match self.free.pop_first() {
+            Some(index) => {
+                self.entry_mut(index).record = record;
+                index
+            }
+            None => self.push(record),
+        };
+        self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
+        self.by_id.insert(record.id, index);
+        self.usage.payload_bytes += u64::from(record.payload_len);
+        index
+    }
+
+    fn push(&mut self, record: TableRecord) -> TableIndex {
+        assert!(self.len() < OBJECTS_MAX, "30 bits name every object of a volume");
+        self.entries.push(Entry { record, live_bytes: 0 });
+        TableIndex(u32::try_from(self.entries.len() - 1).expect("30 bits"))
+    }
+
+    /// Adds the next entry of a table that is being loaded.
+    pub(crate) fn add_loaded(&mut self, record: TableRecord) {
+        let index = self.push(record);
+        if record.is_free() {
+            self.free.insert(index);
+        } else {
+            self.by_id.insert(record.id, index);
+            self.usage.payload_bytes += u64::from(record.payload_len);
+        }
+    }
+
+    /// After loading table and map: what is dead in a published checkpoint is deleted, or pending in the manifest that
+    /// names it, and needs no entry.
+    pub(crate) fn free_dead(&mut self) {
+        let dead = self.by_id.values().filter(|index| self.entry(**index).live_bytes == 0);
+        for index in dead.copied().collect::<Vec<_>>() {
+            self.free(index);
+        }
+    }
+
+    /// The map points at `len` more bytes of an object; `false` where it has not that many.
+    pub(crate) fn gain(&mut self, index: TableIndex, payload_offset: u32, len: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(index.0 as usize) else { return false };
+        let payload_bytes = u64::from(entry.record.payload_len);
+        if u64::from(payload_offset) + len > payload_bytes {
+            return false;
+        }
+        if entry.live_bytes == 0 && len > 0 {
+            self.usage.used_bytes += payload_bytes;
+        }
+        entry.live_bytes += len;
+        self.usage.live_bytes += len;
+        true
+    }
+
+    /// The object at `by` took `len` bytes of the map from the object at `index`.
+    pub(crate) fn lose(&mut self, index: TableIndex, len: u64, by: ObjectSeq) {
+        let entry = &mut self.entries[index.0 as usize];
+        assert!(entry.live_bytes >= len, "T1: an object cannot lose more than lives");
+        entry.live_bytes -= len;
+        self.usage.live_bytes -= len;
+        if entry.live_bytes == 0 && len > 0 {
+            self.usage.used_bytes -= u64::from(entry.record.payload_len);
+            self.dead.push_back((by, index));
+        }
+    }
+
+    /// All extents of an object are applied: T2 for one that was born dead.
+    pub(crate) fn on_applied(&mut self, index: TableIndex) {
+        let entry = self.entry(index);
+        if entry.live_bytes == 0 {
+            self.dead.push_back((entry.record.id.seq, index));
+        }
+    }
+
+    /// The objects that are dead in the map as of `as_of`.
+    pub(crate) fn dead(&self, as_of: ObjectSeq) -> Vec<ObjectId> {
+        let dead = self.dead.iter().take_while(|(died_at, _)| *died_at <= as_of);
+        dead.map(|(_, index)| self.object(*index)).collect()
+    }
+
+    /// Forgets the objects of [`ObjectTable::dead`]: they are pending in a manifest.
+    pub(crate) fn free_dead_of(&mut self, as_of: ObjectSeq) {
+        while self.dead.front().is_some_and(|(died_at, _)| *died_at <= as_of) {
+            let (_, index) = self.dead.pop_front().expect("looked at just now");
+            self.free(index);
+        }
+    }
+
+    fn free(&mut self, index: TableIndex) {
+        let record = std::mem::replace(&mut self.entry_mut(index).record, TableRecord::FREE);
+        self.by_id.remove(&record.id);
+        self.free.insert(index);
+        self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
+        self.usage.payload_bytes -= u64::from(record.payload_len);
+    }
+
+    /// The pieces that changed since the last call, and those of `more`, as they are now.
+    pub(crate) fn take_pieces(&mut self, more: Vec<u64>) -> Vec<(u64, Vec<TableRecord>)> {
+        let mut wanted = std::mem::take(&mut self.changed);
+        wanted.extend(more);
+        wanted.into_iter().map(|piece| (piece, self.piece(piece))).collect()
+    }
+
+    fn piece(&self, piece: u64) -> Vec<TableRecord> {
+        let to_usize = |v: u64| usize::try_from(v).expect("the table is in memory");
+        let first = piece * TABLE_PIECE_ENTRIES;
+        let end = self.len().min(first + TABLE_PIECE_ENTRIES);
+        self.entries[to_usize(first)..to_usize(end)].iter().map(|e| e.record).collect()
+    }
+
+    /// T1 against a count of the map; for tests and the simulation.
+    pub(crate) fn check_invariants(&self, counted: &[u64]) {
+        let mut usage = Usage::default();
+        for (entry, counted) in self.entries.iter().zip(counted) {
+            assert_eq!(entry.live_bytes, *counted, "T1: live bytes of {}", entry.record.id);
+            let payload_bytes = u64::from(entry.record.payload_len);
+            usage.live_bytes += counted;
+            usage.payload_bytes += payload_bytes;
+            usage.used_bytes += if *counted > 0 { payload_bytes } else { 0 };
+        }
+        assert_eq!(self.usage, usage, "T1");
+        assert_eq!(self.by_id.len() + self.free.len(), self.entries.len(), "free or named");
+    }
+}
+
+impl Entry {
+    fn live_object(&self) -> LiveObject {
+        LiveObject {
+            id: self.record.id,
+            live_bytes: self.live_bytes,
+            payload_bytes: self.record.payload_len.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_device::VolumeId;
+    use weir_journal::Epoch;
+
+    use super::*;
+
+    fn record(seq: u64) -> TableRecord {
+        let id = ObjectId { stream: VolumeId([1; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) };
+        TableRecord { id, payload_len: 100 }
+    }
+
+    #[test]
+    fn the_dead_are_named_once_their_death_is_in_the_checkpoint_and_their_entries_used_again() {
+        let mut table = ObjectTable::default();
+        let (one, two) = (table.add(record(1)), table.add(record(2)));
+        assert!(table.gain(one, 0, 100) && table.gain(two, 50, 50));
+        assert!(!table.gain(two, 50, 51), "more than its payload");
+        table.lose(one, 60, ObjectSeq(3));
+        table.lose(one, 40, ObjectSeq(4));
+        assert_eq!(table.dead(ObjectSeq(3)), []);
+        assert_eq!(table.dead(ObjectSeq(4)), [record(1).id]);
+        assert_eq!(table.take_pieces(Vec::new()), [(0, vec![record(1), record(2)])]);
+        table.free_dead_of(ObjectSeq(4));
+        assert_eq!(table.find(&record(1).id), None);
+        assert_eq!(table.take_pieces(Vec::new()), [(0, vec![TableRecord::FREE, record(2)])]);
+        assert_eq!(table.add(record(5)), one, "the entry is used again");
+        table.on_applied(one);
+        assert_eq!(table.dead(ObjectSeq(5)), [record(5).id], "born dead");
+        table.check_invariants(&[0, 50]);
+    }
+
+    #[test]
+    fn a_loaded_table_forgets_the_dead_and_keeps_its_indices() {
+        let mut table = ObjectTable::default();
+        for record in [record(1), TableRecord::FREE, record(3)] {
+            table.add_loaded(record);
+        }
+        assert!(table.gain(TableIndex(2), 0, 10));
+        table.free_dead();
+        table.check_invariants(&[0, 0, 10]);
+        assert_eq!(table.find(&record(3).id), Some(TableIndex(2)));
+        assert_eq!(table.add(record(4)), TableIndex(0));
+        assert_eq!(table.add(record(5)), TableIndex(1));
+        assert_eq!(table.add(record(6)), TableIndex(3));
+    }
+}
