@@ -10,6 +10,7 @@
     reason = "a program of its own: it prints, measures real time, and runs seeds on threads"
 )]
 
+mod audit;
 mod client;
 mod content;
 mod dice;

@@ -13,6 +13,7 @@ use weir_log::{
 };
 use weir_store::Fault;
 
+use crate::audit::audit;
 use crate::client::{self, Life};
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
@@ -528,6 +529,10 @@ impl Node {
             self.end(opened, End::DiskLoss);
         }
         let opened = self.open().await?;
+        let audited = opened.tasks.run_until(audit(&self.world, &mut self.dice)).await;
+        if let Some(wrong) = audited {
+            return self.violate(wrong);
+        }
         self.end(opened, End::Kill);
         self.go_on()
     }

@@ -13,6 +13,7 @@ use crate::error::LogError;
 use crate::format::frame;
 use crate::format::manifest::Manifest;
 use crate::format::object::ObjectHeader;
+use crate::garbage::Garbage;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::limits::{FRAME_BYTES, RESOLVE_ATTEMPTS_MAX};
 use crate::load::{self, Loaded};
@@ -33,8 +34,13 @@ pub struct CheckReport {
     pub objects: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Objects that belong to no reading of the volume: a crash or a takeover left them.
+    /// Objects that belong to no reading of the volume: a crash or a takeover left them, and the next opening deletes
+    /// them.
     pub void_objects: u64,
+    /// Objects that nothing needs any more and that the volume is about to delete.
+    pub pending_objects: u64,
+    /// Objects that nothing needs and nobody will delete: a late PUT of the store brought them back, for one.
+    pub orphans: u64,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -98,28 +104,22 @@ pub async fn check(
     mut on_progress: impl FnMut(u64, u64),
 ) -> Result<CheckReport, LogError> {
     let mut report = CheckReport::default();
-    let manifest = match manifests::newest(store, env, id).await {
-        Ok(manifest) => Some(manifest),
-        Err(error) => {
-            let place = Manifest::prefix(id);
-            report.damage.push(Damage::new(place, damage_of(error)?.1));
+    let mut wrong: BTreeMap<ObjectId, Wrong> = BTreeMap::new();
+    let view = match view(store, env, id, &mut wrong).await? {
+        Ok(view) => Some(view),
+        Err(problem) => {
+            report.damage.push(Damage::new(Manifest::prefix(id), problem));
             None
         }
     };
+    // After the look: what it needs was there by then, and what is collected from here on is forgotten below.
     let listed = list(store, env, id).await?;
-    let mut wrong: BTreeMap<ObjectId, Wrong> = BTreeMap::new();
-    let loaded = match &manifest {
-        Some(manifest) => load_map(store, env, id, manifest, &mut wrong).await?,
-        None => None,
-    };
-    let void = void_objects(&listed, manifest.as_ref(), loaded.as_ref());
-    report.void_objects = void.len() as u64;
-    let wanted: Vec<ObjectId> = listed.iter().copied().filter(|o| !void.contains(o)).collect();
+    let wanted = sort_out(&listed, view.as_ref(), &mut report);
     let total = wanted.len() as u64;
-    let reads = wanted.into_iter().map(|object| {
+    let reads = wanted.iter().map(|object| {
         let seed = env.random.next_u64();
-        let read = env.background(examine(store.clone(), object, seed));
-        async move { (object, read.await) }
+        let read = env.background(examine(store.clone(), *object, seed));
+        async move { (*object, read.await) }
     });
     let mut reads = stream::iter(reads).buffered(READS_MAX);
     while let Some((object, read)) = reads.next().await {
@@ -131,13 +131,96 @@ pub async fn check(
         }
         on_progress(report.objects, total);
     }
-    if let Some(loaded) = &loaded {
+    drop(reads);
+    if let Some(View { manifest, loaded: Some(loaded) }) = &view {
         let there: BTreeSet<ObjectId> = listed.into_iter().collect();
         find_missing(&loaded.objects, &there, &mut wrong);
-        find_gap(manifest.as_ref(), loaded, &void, &mut wrong);
+        find_gap(manifest, loaded, &mut wrong);
+        forget_collected(store, env, id, manifest, &mut wrong).await?;
     }
-    add_damage(&mut report, loaded.as_ref().map(|l| &l.objects), wrong, id);
+    let objects = view.as_ref().and_then(|view| view.loaded.as_ref()).map(|l| &l.objects);
+    add_damage(&mut report, objects, wrong, id);
     Ok(report)
+}
+
+/// A volume as an opening would see it.
+struct View {
+    manifest: Manifest,
+    /// The map, as far as it can be loaded.
+    loaded: Option<Loaded>,
+}
+
+/// Loads what an opening would see, and notes what is in the way of it; or says what is wrong with the manifest.
+async fn view(
+    store: &Store,
+    env: &Env,
+    id: VolumeId,
+    wrong: &mut BTreeMap<ObjectId, Wrong>,
+) -> Result<Result<View, String>, LogError> {
+    let mut seen = None;
+    for _ in 0..RESOLVE_ATTEMPTS_MAX {
+        let manifest = match manifests::newest(store, env, id).await {
+            Ok(manifest) => manifest,
+            Err(error) => return Ok(Err(damage_of(error)?.1)),
+        };
+        if seen == Some(manifest.number) {
+            break;
+        }
+        seen = Some(manifest.number);
+        wrong.clear();
+        let loaded = load_map(store, env, id, &manifest, wrong).await?;
+        if wrong.is_empty() {
+            return Ok(Ok(View { manifest, loaded }));
+        }
+        // An open volume may have published a checkpoint and deleted the one before it meanwhile.
+    }
+    let manifest = match manifests::newest(store, env, id).await {
+        Ok(manifest) => manifest,
+        Err(error) => return Ok(Err(damage_of(error)?.1)),
+    };
+    wrong.clear();
+    let loaded = load_map(store, env, id, &manifest, wrong).await?;
+    Ok(Ok(View { manifest, loaded }))
+}
+
+/// The listed objects that the volume needs; the others are counted in the report.
+fn sort_out(listed: &[ObjectId], view: Option<&View>, report: &mut CheckReport) -> Vec<ObjectId> {
+    let Some(View { manifest, loaded }) = view else { return listed.to_vec() };
+    let pending = Garbage::listed(manifest);
+    let void: BTreeSet<ObjectId> = loaded.iter().flat_map(|l| l.void.iter().copied()).collect();
+    let as_of = manifest.checkpoint.map_or(0, |c| c.as_of);
+    let mut wanted = Vec::new();
+    for object in listed {
+        let needed = loaded.as_ref().is_none_or(|l| l.needs(object) || object.seq.0 > as_of);
+        if pending.contains(object) {
+            report.pending_objects += 1;
+        } else if void.contains(object) || manifest.owner_of(object.seq) != Some(object.epoch) {
+            report.void_objects += 1;
+        } else if needed {
+            wanted.push(*object);
+        } else {
+            report.orphans += 1;
+        }
+    }
+    wanted
+}
+
+/// What was missing because an open volume collected it meanwhile is no damage.
+async fn forget_collected(
+    store: &Store,
+    env: &Env,
+    id: VolumeId,
+    seen: &Manifest,
+    wrong: &mut BTreeMap<ObjectId, Wrong>,
+) -> Result<(), LogError> {
+    if wrong.is_empty() || manifests::newest(store, env, id).await?.number == seen.number {
+        return Ok(());
+    }
+    // Whatever was deleted before the look that missed it is unneeded in every version since.
+    if let Ok(View { loaded: Some(now), .. }) = view(store, env, id, &mut BTreeMap::new()).await? {
+        wrong.retain(|object, _| now.needs(object));
+    }
+    Ok(())
 }
 
 /// What a damaged object says; errors of the store itself go up.
@@ -191,19 +274,6 @@ async fn load_map(
         note(error)?;
     }
     Ok(Some(loaded))
-}
-
-/// Objects that no opening would use.
-fn void_objects(
-    listed: &[ObjectId],
-    manifest: Option<&Manifest>,
-    loaded: Option<&Loaded>,
-) -> BTreeSet<ObjectId> {
-    let Some(manifest) = manifest else { return BTreeSet::new() };
-    let foreign = |o: &&ObjectId| manifest.owner_of(o.seq) != Some(o.epoch);
-    let mut void: BTreeSet<ObjectId> = listed.iter().filter(foreign).copied().collect();
-    void.extend(loaded.iter().flat_map(|l| &l.void));
-    void
 }
 
 /// Reads one object with retries and looks at every byte of it.
@@ -274,15 +344,12 @@ fn find_missing(
 }
 
 /// A volume that was closed has no gap in its log: an object behind one was part of the volume.
-fn find_gap(
-    manifest: Option<&Manifest>,
-    loaded: &Loaded,
-    void: &BTreeSet<ObjectId>,
-    wrong: &mut BTreeMap<ObjectId, Wrong>,
-) {
-    let Some(manifest) = manifest.filter(|m| m.holder.is_none()) else { return };
+fn find_gap(manifest: &Manifest, loaded: &Loaded, wrong: &mut BTreeMap<ObjectId, Wrong>) {
+    if manifest.holder.is_some() {
+        return;
+    }
     let missing = loaded.committed_seq.next();
-    let behind = void.iter().filter(|o| o.seq > missing);
+    let behind = loaded.void.iter().filter(|o| o.seq > missing);
     let ours = behind.filter(|o| manifest.owner_of(o.seq) == Some(o.epoch)).count();
     if let Some(epoch) = manifest.owner_of(missing).filter(|_| ours > 0) {
         let id = ObjectId { stream: VolumeId(manifest.volume.0), seq: missing, epoch };

@@ -144,6 +144,9 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         let garbage = shared.state.borrow_mut().garbage_as_of(shared.id, as_of);
         let mut names = shared.state.borrow().garbage.names();
         names.extend(garbage.iter().map(garbage::name_of));
+        if weir_device::mutant("delete_before_listed") {
+            shared.delete_keys(garbage.iter().map(ObjectId::key).collect());
+        }
         let published = manifest
             .publish(&shared.env, &RetryPolicy::forever(), |m| {
                 m.checkpoint = Some(checkpoint);

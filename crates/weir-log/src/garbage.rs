@@ -16,6 +16,7 @@ use futures_util::stream;
 use weir_device::VolumeId;
 use weir_store::RetryPolicy;
 
+use crate::format::manifest::Manifest;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::upload::splitmix;
 use crate::volume::{Shared, State};
@@ -42,12 +43,22 @@ pub(crate) fn name_of(id: &ObjectId) -> String {
 }
 
 impl Garbage {
-    /// Goes on where the last opening stopped: `listed` is in the version that made us the holder.
-    pub(crate) fn new(stream: VolumeId, listed: &[String], found: Vec<ObjectId>) -> Self {
-        let prefix = ObjectId::prefix(stream);
+    /// Goes on where the last opening stopped: `manifest` made us the holder.
+    pub(crate) fn new(manifest: &Manifest, found: Vec<ObjectId>) -> Self {
+        let found = found.into_iter().collect();
+        let pending = if weir_device::mutant("garbage_forgotten_at_opening") {
+            BTreeSet::new()
+        } else {
+            Self::listed(manifest)
+        };
+        Self { found, pending, deleted: 0 }
+    }
+
+    /// The objects that a manifest lists.
+    pub(crate) fn listed(manifest: &Manifest) -> BTreeSet<ObjectId> {
+        let prefix = ObjectId::prefix(VolumeId(manifest.volume.0));
         let parse = |name: &String| ObjectId::parse_key(&format!("{prefix}{name}"));
-        let pending = listed.iter().filter_map(parse).collect();
-        Self { found: found.into_iter().collect(), pending, deleted: 0 }
+        manifest.pending_deletions.iter().filter_map(parse).collect()
     }
 
     /// Objects that are listed and not known to be gone.
@@ -123,25 +134,5 @@ async fn delete(shared: &Rc<Shared>, id: ObjectId) {
             tracing::warn!(volume = %shared.id, object = %id, %error, "an object that nothing needs stays for now");
         }
         None => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use weir_journal::Epoch;
-
-    use super::*;
-
-    #[test]
-    fn names_in_a_manifest_read_back() {
-        let stream = VolumeId([3; 16]);
-        let id = |seq| ObjectId { stream, seq: ObjectSeq(seq), epoch: Epoch(7) };
-        let mut garbage = Garbage::default();
-        garbage.pending.extend([id(1), id(500)]);
-        let names = garbage.names();
-        assert_eq!(names[0], "0000000000000001-0000000000000007");
-        let again = Garbage::new(stream, &names, vec![id(9)]);
-        assert_eq!(again.pending, garbage.pending);
-        assert_eq!(again.found, BTreeSet::from([id(9)]));
     }
 }

@@ -39,6 +39,13 @@ pub(crate) struct Loaded {
     pub(crate) void: Vec<ObjectId>,
 }
 
+impl Loaded {
+    /// Whether the map, or the checkpoint that it was loaded from, is in this object or points at it.
+    pub(crate) fn needs(&self, object: &ObjectId) -> bool {
+        self.objects.table.find(object).is_some() || self.checkpoint.needs(object.seq)
+    }
+}
+
 /// The payload of a checkpoint object, decoded.
 struct Payload(Vec<Bytes>);
 

@@ -153,8 +153,7 @@ impl LogVolume {
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         // A size that grew is in the manifest before any object says so.
         let size = loaded.size.unwrap_or(0).max(current.size);
-        let garbage =
-            Garbage::new(args.id, &current.pending_deletions, std::mem::take(&mut loaded.void));
+        let garbage = Garbage::new(&current, std::mem::take(&mut loaded.void));
         let mut state = state_of(loaded, size, garbage);
         state.published = published;
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);

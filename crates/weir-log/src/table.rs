@@ -154,6 +154,10 @@ impl ObjectTable {
         if entry.live_bytes == 0 && len > 0 {
             self.usage.used_bytes -= u64::from(entry.record.payload_len);
             self.dead.push_back((by, index));
+            if weir_device::mutant("entry_used_again_early") {
+                self.dead.pop_back();
+                self.free(index);
+            }
         }
     }
 

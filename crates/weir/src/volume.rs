@@ -195,7 +195,7 @@ async fn check(
 
 /// A report for people.
 fn describe(name: &VolumeName, report: &CheckReport) -> String {
-    let (objects, bytes, void) = (report.objects, human(report.bytes), report.void_objects);
+    let (objects, bytes) = (report.objects, human(report.bytes));
     let mut text = String::new();
     for damage in &report.damage {
         text.push_str(&format!("{}: {}\n", damage.place, damage.problem));
@@ -213,7 +213,16 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
         1 => "one thing is damaged".to_owned(),
         count => format!("{count} things are damaged"),
     };
-    text.push_str(&format!("{name}: {objects} objects, {bytes} read, {void} void; {verdict}\n"));
+    let mut counts = format!("{objects} objects, {bytes} read");
+    let others = [
+        (report.pending_objects, "waiting to be deleted"),
+        (report.void_objects, "void"),
+        (report.orphans, "orphaned"),
+    ];
+    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+        counts.push_str(&format!(", {count} {what}"));
+    }
+    text.push_str(&format!("{name}: {counts}; {verdict}\n"));
     text
 }
 

@@ -349,8 +349,13 @@ pub struct CheckReport {
     pub objects: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Objects that belong to no reading of the volume: a crash or a takeover left them.
+    /// Objects that belong to no reading of the volume: a crash or a takeover left them, and the next opening deletes
+    /// them.
     pub void_objects: u64,
+    /// Objects that nothing needs any more and that the volume is about to delete.
+    pub pending_objects: u64,
+    /// Objects that nothing needs and nobody will delete.
+    pub orphans: u64,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -369,6 +374,8 @@ impl From<weir_log::CheckReport> for CheckReport {
             objects: report.objects,
             bytes: report.bytes,
             void_objects: report.void_objects,
+            pending_objects: report.pending_objects,
+            orphans: report.orphans,
             damage: damage.collect(),
         }
     }

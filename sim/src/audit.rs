@@ -1,0 +1,35 @@
+//! A look at the store at the end: nothing that the volume needs is missing, and nothing is left that nobody deletes.
+
+use std::rc::Rc;
+
+use tokio::task::LocalSet;
+use weir_log::ObjectId;
+use weir_store::Fault;
+
+use crate::dice::Dice;
+use crate::env::{Hidden, env};
+use crate::world::World;
+
+/// What is wrong with what the store holds of the volume, if anything is.
+pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
+    let tasks = Rc::new(LocalSet::new());
+    let (boot_id, scheduling) = (world.disk().boot_id(), world.profile.scheduling);
+    let env = env(dice, boot_id, scheduling, &tasks, Hidden::default());
+    let id = world.id.get();
+    let checked = weir_log::check(&world.bare_store, &env, id, |_, _| {});
+    let report = match tasks.run_until(checked).await {
+        Ok(report) => report,
+        Err(error) => return Some(format!("the store cannot be checked: {error}")),
+    };
+    // Rot in the journal may have cost bytes; then the log says so.
+    let lost_in_journal = ObjectId::prefix(id);
+    if let Some(damage) = report.damage.iter().find(|d| d.place != lost_in_journal) {
+        return Some(format!("{}: {}", damage.place, damage.problem));
+    }
+    // A PUT that lands after the deletion of its object is an orphan.
+    let late = world.faults.counts().of(Fault::LatePutLanded) > 0;
+    if report.orphans > 0 && !late {
+        return Some(format!("{} objects are left that nobody will delete", report.orphans));
+    }
+    None
+}
