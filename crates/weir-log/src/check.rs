@@ -11,7 +11,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
 use crate::format::frame;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{CheckpointRef, Manifest};
 use crate::format::object::ObjectHeader;
 use crate::garbage::Garbage;
 use crate::ids::{ObjectId, ObjectSeq};
@@ -132,9 +132,9 @@ pub async fn check(
         on_progress(report.objects, total);
     }
     drop(reads);
-    if let Some(View { manifest, loaded: Some(loaded) }) = &view {
+    if let Some(View { manifest, loaded: Some(loaded), held }) = &view {
         let there: BTreeSet<ObjectId> = listed.into_iter().collect();
-        find_missing(&loaded.objects, &there, &mut wrong);
+        find_missing(&loaded.objects, held, &there, &mut wrong);
         find_gap(manifest, loaded, &mut wrong);
         forget_collected(store, env, id, manifest, &mut wrong).await?;
     }
@@ -148,6 +148,15 @@ struct View {
     manifest: Manifest,
     /// The map, as far as it can be loaded.
     loaded: Option<Loaded>,
+    /// What snapshots reach.
+    held: BTreeSet<ObjectId>,
+}
+
+impl View {
+    fn needs(&self, object: &ObjectId) -> bool {
+        let head = self.loaded.as_ref().is_none_or(|loaded| loaded.needs(object));
+        head || self.held.contains(object)
+    }
 }
 
 /// Loads what an opening would see, and notes what is in the way of it; or says what is wrong with the manifest.
@@ -158,40 +167,60 @@ async fn view(
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<Result<View, String>, LogError> {
     let mut seen = None;
-    for _ in 0..RESOLVE_ATTEMPTS_MAX {
+    loop {
         let manifest = match manifests::newest(store, env, id).await {
             Ok(manifest) => manifest,
             Err(error) => return Ok(Err(damage_of(error)?.1)),
         };
-        if seen == Some(manifest.number) {
-            break;
-        }
-        seen = Some(manifest.number);
         wrong.clear();
         let loaded = load_map(store, env, id, &manifest, wrong).await?;
-        if wrong.is_empty() {
-            return Ok(Ok(View { manifest, loaded }));
+        let held = load_held(store, env, id, &manifest, wrong).await?;
+        // An open volume may have published a checkpoint and deleted the one before it meanwhile: look again.
+        if wrong.is_empty() || seen == Some(manifest.number) {
+            return Ok(Ok(View { manifest, loaded, held }));
         }
-        // An open volume may have published a checkpoint and deleted the one before it meanwhile.
+        seen = Some(manifest.number);
     }
-    let manifest = match manifests::newest(store, env, id).await {
-        Ok(manifest) => manifest,
-        Err(error) => return Ok(Err(damage_of(error)?.1)),
-    };
-    wrong.clear();
-    let loaded = load_map(store, env, id, &manifest, wrong).await?;
-    Ok(Ok(View { manifest, loaded }))
+}
+
+/// What the snapshots reach, as far as their checkpoints can be read.
+async fn load_held(
+    store: &Store,
+    env: &Env,
+    id: VolumeId,
+    manifest: &Manifest,
+    wrong: &mut BTreeMap<ObjectId, Wrong>,
+) -> Result<BTreeSet<ObjectId>, LogError> {
+    let mut held = BTreeSet::new();
+    for snapshot in &manifest.snapshots {
+        match load::reach(store, env, id, snapshot.checkpoint).await {
+            Ok(reached) => held.extend(reached),
+            Err(error) => {
+                let (object, problem) = damage_of(error)?;
+                let object = object.unwrap_or_else(|| root_of(id, snapshot.checkpoint));
+                let problem = format!("snapshot {} needs it: {problem}", snapshot.name);
+                wrong.insert(object, Wrong::whole(problem));
+            }
+        }
+    }
+    Ok(held)
+}
+
+fn root_of(stream: VolumeId, checkpoint: CheckpointRef) -> ObjectId {
+    let (seq, epoch) = (ObjectSeq(checkpoint.sequence), weir_journal::Epoch(checkpoint.epoch));
+    ObjectId { stream, seq, epoch }
 }
 
 /// The listed objects that the volume needs; the others are counted in the report.
 fn sort_out(listed: &[ObjectId], view: Option<&View>, report: &mut CheckReport) -> Vec<ObjectId> {
-    let Some(View { manifest, loaded }) = view else { return listed.to_vec() };
+    let Some(view) = view else { return listed.to_vec() };
+    let View { manifest, loaded, .. } = view;
     let pending = Garbage::listed(manifest);
     let void: BTreeSet<ObjectId> = loaded.iter().flat_map(|l| l.void.iter().copied()).collect();
     let as_of = manifest.checkpoint.map_or(0, |c| c.as_of);
     let mut wanted = Vec::new();
     for object in listed {
-        let needed = loaded.as_ref().is_none_or(|l| l.needs(object) || object.seq.0 > as_of);
+        let needed = view.needs(object) || object.seq.0 > as_of;
         if pending.contains(object) {
             report.pending_objects += 1;
         } else if void.contains(object) || manifest.owner_of(object.seq) != Some(object.epoch) {
@@ -217,7 +246,7 @@ async fn forget_collected(
         return Ok(());
     }
     // Whatever was deleted before the look that missed it is unneeded in every version since.
-    if let Ok(View { loaded: Some(now), .. }) = view(store, env, id, &mut BTreeMap::new()).await? {
+    if let Ok(now) = view(store, env, id, &mut BTreeMap::new()).await? {
         wrong.retain(|object, _| now.needs(object));
     }
     Ok(())
@@ -256,11 +285,7 @@ async fn load_map(
 ) -> Result<Option<Loaded>, LogError> {
     let mut note = |error| -> Result<(), LogError> {
         let (object, problem) = damage_of(error)?;
-        let root = manifest.checkpoint.map(|c| ObjectId {
-            stream: id,
-            seq: ObjectSeq(c.sequence),
-            epoch: weir_journal::Epoch(c.epoch),
-        });
+        let root = manifest.checkpoint.map(|c| root_of(id, c));
         if let Some(object) = object.or(root) {
             wrong.insert(object, Wrong::whole(format!("the map needs it: {problem}")));
         }
@@ -332,13 +357,15 @@ fn verify(id: ObjectId, bytes: &Bytes) -> Option<Wrong> {
     (!wrong.problem.is_empty()).then_some(wrong)
 }
 
-/// Objects that the map points at and the store does not have.
+/// Objects that the map points at, or a snapshot reaches, and the store does not have.
 fn find_missing(
     objects: &ObjectMap,
+    held: &BTreeSet<ObjectId>,
     there: &BTreeSet<ObjectId>,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) {
-    for id in objects.table.live_objects().map(|o| o.id).filter(|id| !there.contains(id)) {
+    let live = objects.table.live_objects().map(|o| o.id);
+    for id in live.chain(held.iter().copied()).filter(|id| !there.contains(id)) {
         wrong.entry(id).or_insert_with(|| Wrong::whole("it is missing"));
     }
 }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weir_device::VolumeId;
 use weir_extent::{ExtentMap, PIECE_BYTES};
 use weir_journal::Epoch;
 
@@ -154,6 +155,26 @@ impl CheckpointState {
         objects: BTreeMap<ObjectSeq, (Epoch, u64)>,
     ) -> Self {
         Self { references, objects, ..Self::default() }
+    }
+
+    /// The objects that the newest checkpoint is in.
+    pub(crate) fn objects(&self, stream: VolumeId) -> impl Iterator<Item = ObjectId> + '_ {
+        self.objects.iter().map(move |(seq, (epoch, _))| ObjectId {
+            stream,
+            seq: *seq,
+            epoch: *epoch,
+        })
+    }
+
+    /// Whether a checkpoint object is one of the newest checkpoint's, or waits for the next to be published.
+    pub(crate) fn knows(&self, seq: ObjectSeq) -> bool {
+        self.needs(seq) || self.superseded.iter().any(|(superseded, _)| *superseded == seq)
+    }
+
+    /// The pieces of the map that the newest checkpoint has.
+    pub(crate) fn map_pieces(&self) -> impl Iterator<Item = u64> + '_ {
+        let map_pieces = self.references.pieces.range((PieceKind::Map, 0)..(PieceKind::Table, 0));
+        map_pieces.map(|((_, number), _)| *number)
     }
 
     /// Whether a checkpoint object holds anything of the newest checkpoint.

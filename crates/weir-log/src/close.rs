@@ -1,6 +1,5 @@
 //! Closing a volume, and what it says of itself.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +9,7 @@ use weir_store::RetryPolicy;
 use crate::commit;
 use crate::error::LogError;
 use crate::format::manifest::Takeover;
-use crate::volume::{LogVolume, Shared};
+use crate::volume::LogVolume;
 
 /// How a close ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +164,25 @@ impl LogVolume {
 
     async fn hand_over(&self) -> Result<(), DeviceError> {
         let shared = &self.shared;
+        self.settle().await?;
+        let newest = {
+            let state = shared.state.borrow();
+            let up_to_date = state.checkpoint.objects_since == 0;
+            up_to_date && state.published.is_some()
+        };
+        if !newest && shared.state.borrow().pipeline.committed().0 > 0 {
+            commit::begin_checkpoint(shared);
+            self.settle().await?;
+        }
+        let mut manifest = shared.manifest.lock().await;
+        manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.holder = None).await?;
+        Ok(())
+    }
+
+    /// Waits until no write is on its way, everything acknowledged is in the store, and no checkpoint is under way. For
+    /// whoever has seen to it that no further write is taken.
+    pub(crate) async fn settle(&self) -> Result<(), DeviceError> {
+        let shared = &self.shared;
         // A write that was taken before may be answered yet; it must not miss the last object.
         shared
             .wait_for(|state| match &state.failure {
@@ -173,28 +191,11 @@ impl LogVolume {
             })
             .await?;
         self.upload_all().await?;
-        settle(shared).await?;
-        let newest = {
-            let state = shared.state.borrow();
-            let up_to_date = state.checkpoint.objects_since == 0;
-            up_to_date && state.published.is_some()
-        };
-        if !newest && shared.state.borrow().pipeline.committed().0 > 0 {
-            commit::begin_checkpoint(shared);
-            settle(shared).await?;
-        }
-        let mut manifest = shared.manifest.lock().await;
-        manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.holder = None).await?;
-        Ok(())
+        shared
+            .wait_for(|state| match &state.failure {
+                Some(failure) => Some(Err(failure.clone())),
+                None => (state.all_committed() && !state.checkpoint.under_way).then_some(Ok(())),
+            })
+            .await
     }
-}
-
-/// Waits until nothing is on its way and no checkpoint is under way.
-async fn settle(shared: &Rc<Shared>) -> Result<(), DeviceError> {
-    shared
-        .wait_for(|state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None => (state.all_committed() && !state.checkpoint.under_way).then_some(Ok(())),
-        })
-        .await
 }

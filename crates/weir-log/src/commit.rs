@@ -36,6 +36,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 
 async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     if header.kind != ObjectKind::Checkpoint {
+        shared.state.borrow_mut().applying = true;
         shared.fetcher.keep_frame_table(header);
         let mut cursor = ApplyCursor::default();
         while !apply_step(&mut shared.state.borrow_mut(), header, &mut cursor) {
@@ -46,6 +47,7 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     let begin = {
         let mut guard = shared.state.borrow_mut();
         let state = &mut *guard;
+        state.applying = false;
         state.pipeline.on_applied(header.id.seq);
         if header.kind == ObjectKind::Data {
             state.objects_written += 1;
@@ -100,6 +102,7 @@ pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
         let (as_of, committed) = (state.pipeline.committed(), state.committed);
         state.checkpoint_as_of = as_of.0;
         state.checkpoint.begin(&mut state.objects, as_of, committed, state.size);
+        state.begin_snapshots(&shared.env);
     }
     let env = shared.env.clone();
     env.spawn_local(encode_checkpoint(Rc::clone(shared)));
@@ -141,7 +144,11 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     let as_of = ObjectSeq(checkpoint.as_of);
     let (published, old, garbage) = {
         let mut manifest = shared.manifest.lock().await;
-        let garbage = shared.state.borrow_mut().garbage_as_of(shared.id, as_of);
+        let (snapshots, garbage, size) = {
+            let mut state = shared.state.borrow_mut();
+            let snapshots = state.snapshots_of(checkpoint);
+            (snapshots, state.garbage_as_of(as_of), state.size)
+        };
         let mut names = shared.state.borrow().garbage.names();
         names.extend(garbage.iter().map(garbage::name_of));
         if weir_device::mutant("delete_before_listed") {
@@ -150,9 +157,15 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         let published = manifest
             .publish(&shared.env, &RetryPolicy::forever(), |m| {
                 m.checkpoint = Some(checkpoint);
+                m.size = size;
+                m.snapshots.extend(snapshots);
                 m.pending_deletions = names;
             })
             .await;
+        if published.is_ok() {
+            let listed = &mut shared.state.borrow_mut().snapshots.listed;
+            listed.clone_from(&manifest.current().snapshots);
+        }
         (published, manifest.take_prunable(), garbage)
     };
     if let Err(error) = published {
@@ -164,7 +177,7 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         state.checkpoint.under_way = false;
         state.published = Some(checkpoint);
         state.checkpoints_published += 1;
-        state.on_garbage_listed(garbage, as_of);
+        state.on_garbage_listed(garbage);
     }
     shared.delete_keys(old);
     shared.listed.notify_one();

@@ -35,6 +35,14 @@ pub enum LogError {
         /// URL of the store.
         store: String,
     },
+    /// No snapshot of that name.
+    #[error("volume {volume} has no snapshot {snapshot:?}; weir snapshot list {volume} names them")]
+    NoSuchSnapshot {
+        /// The name as given.
+        snapshot: String,
+        /// Name of the volume.
+        volume: String,
+    },
     /// The name is taken.
     #[error("volume {name:?} exists already in {store}")]
     Exists {
@@ -199,7 +207,9 @@ impl LogError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Name { .. } | Self::Size { .. } => ErrorKind::Invalid,
-            Self::NoSuchVolume { .. } | Self::Deleted { .. } => ErrorKind::NotFound,
+            Self::NoSuchVolume { .. } | Self::NoSuchSnapshot { .. } | Self::Deleted { .. } => {
+                ErrorKind::NotFound
+            }
             Self::Exists { .. } => ErrorKind::Exists,
             Self::Fenced { .. } | Self::LeaseMissed { .. } => ErrorKind::Fenced,
             Self::NoLease { .. } => ErrorKind::Unavailable,

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use weir_device::{DeviceError, ErrorKind};
+use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
 use weir_store::{RetryPolicy, Store, StoreError};
 
-use crate::cache::FrameKey;
+use crate::cache::{FrameCache, FrameKey};
 use crate::error::LogError;
 use crate::format::DecodeError;
 use crate::format::frame::{self, Codec, Frame};
@@ -19,7 +19,6 @@ use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
 use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
 use crate::upload::splitmix;
-use crate::volume::Shared;
 
 /// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
 const FRAME_TABLES_MAX: usize = 4096;
@@ -45,14 +44,30 @@ impl FrameTable {
 type FrameResult = Result<Bytes, DeviceError>;
 type Waiters = Vec<oneshot::Sender<FrameResult>>;
 
-/// What is being fetched, and where frames are.
-#[derive(Debug, Default)]
+/// Reads objects of a volume: what is being fetched, and where frames are.
 pub(crate) struct Fetcher {
+    pub(crate) volume: VolumeId,
+    store: Store,
+    env: Env,
+    cache: Arc<dyn FrameCache>,
+    /// How long a read waits for a failing store.
+    deadline: Duration,
     in_flight: RefCell<BTreeMap<FrameKey, Waiters>>,
     tables: RefCell<BTreeMap<ObjectId, Arc<FrameTable>>>,
 }
 
 impl Fetcher {
+    pub(crate) fn new(
+        volume: VolumeId,
+        store: Store,
+        env: Env,
+        cache: Arc<dyn FrameCache>,
+        deadline: Duration,
+    ) -> Rc<Self> {
+        let (in_flight, tables) = Default::default();
+        Rc::new(Self { volume, store, env, cache, deadline, in_flight, tables })
+    }
+
     /// Keeps the frame table of an object that was just written.
     pub(crate) fn keep_frame_table(&self, header: &ObjectHeader) {
         self.insert_table(header.id, Arc::new(FrameTable::of(header)));
@@ -73,7 +88,7 @@ impl Fetcher {
 /// # Errors
 /// What the store says once the read deadline is over, or that a frame is damaged.
 pub(crate) async fn frames(
-    shared: &Rc<Shared>,
+    fetcher: &Rc<Fetcher>,
     object: ObjectId,
     first: u32,
     last: u32,
@@ -82,10 +97,10 @@ pub(crate) async fn frames(
     let mut waiting = Vec::new();
     let mut to_fetch: Vec<u32> = Vec::new();
     {
-        let mut in_flight = shared.fetcher.in_flight.borrow_mut();
+        let mut in_flight = fetcher.in_flight.borrow_mut();
         for index in first..=last {
             let key = FrameKey { object, index };
-            let frame = shared.cache.get(&key);
+            let frame = fetcher.cache.get(&key);
             if frame.is_none() {
                 let (sender, receiver) = oneshot::channel();
                 waiting.push((found.len(), receiver));
@@ -101,8 +116,8 @@ pub(crate) async fn frames(
         }
     }
     for run in runs_of(&to_fetch) {
-        let task = fetch_run(Rc::clone(shared), object, run);
-        shared.env.spawn_local(task);
+        let task = fetch_run(Rc::clone(fetcher), object, run);
+        fetcher.env.spawn_local(task);
     }
     for (at, receiver) in waiting {
         let gone = || DeviceError::from(LogError::ShuttingDown);
@@ -112,20 +127,20 @@ pub(crate) async fn frames(
 }
 
 /// Starts fetching frames that are neither cached nor on their way, without waiting for them.
-pub(crate) fn prefetch(shared: &Rc<Shared>, object: ObjectId, first: u32, last: u32) {
+pub(crate) fn prefetch(fetcher: &Rc<Fetcher>, object: ObjectId, first: u32, last: u32) {
     let mut to_fetch = Vec::new();
     {
-        let mut in_flight = shared.fetcher.in_flight.borrow_mut();
+        let mut in_flight = fetcher.in_flight.borrow_mut();
         for index in first..=last {
             let key = FrameKey { object, index };
-            if !in_flight.contains_key(&key) && shared.cache.get(&key).is_none() {
+            if !in_flight.contains_key(&key) && fetcher.cache.get(&key).is_none() {
                 in_flight.insert(key, Vec::new());
                 to_fetch.push(index);
             }
         }
     }
     for run in runs_of(&to_fetch) {
-        shared.env.spawn_local(fetch_run(Rc::clone(shared), object, run));
+        fetcher.env.spawn_local(fetch_run(Rc::clone(fetcher), object, run));
     }
 }
 
@@ -144,14 +159,14 @@ fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
 }
 
 /// Fetches one run of frames and answers everybody who waits for one of them. Runs to its end whoever goes away.
-async fn fetch_run(shared: Rc<Shared>, object: ObjectId, (first, last): (u32, u32)) {
-    let result = get_run(&shared, object, first, last).await;
+async fn fetch_run(fetcher: Rc<Fetcher>, object: ObjectId, (first, last): (u32, u32)) {
+    let result = get_run(&fetcher, object, first, last).await;
     if let Err(error) = &result {
         if error.kind() == ErrorKind::NotFound {
             // Collected meanwhile, unless the next look finds the same: then the reader says so.
-            tracing::debug!(volume = %shared.id, %object, "an object is gone");
+            tracing::debug!(volume = %fetcher.volume, %object, "an object is gone");
         } else {
-            tracing::error!(volume = %shared.id, %object, first, last, %error, "object frames cannot be read");
+            tracing::error!(volume = %fetcher.volume, %object, first, last, %error, "object frames cannot be read");
         }
     }
     for index in first..=last {
@@ -159,12 +174,12 @@ async fn fetch_run(shared: Rc<Shared>, object: ObjectId, (first, last): (u32, u3
         let frame = match &result {
             Ok(frames) => {
                 let frame = frames[(index - first) as usize].clone();
-                shared.cache.insert(key, frame.clone());
+                fetcher.cache.insert(key, frame.clone());
                 Ok(frame)
             }
             Err(error) => Err(error.clone()),
         };
-        let waiters = shared.fetcher.in_flight.borrow_mut().remove(&key);
+        let waiters = fetcher.in_flight.borrow_mut().remove(&key);
         for waiter in waiters.unwrap_or_default() {
             // Whoever asked may have gone away.
             let _ = waiter.send(frame.clone());
@@ -173,18 +188,18 @@ async fn fetch_run(shared: Rc<Shared>, object: ObjectId, (first, last): (u32, u3
 }
 
 async fn get_run(
-    shared: &Shared,
+    fetcher: &Fetcher,
     object: ObjectId,
     first: u32,
     last: u32,
 ) -> Result<Vec<Bytes>, DeviceError> {
-    let (reader, known) = Reader::new(shared, object);
-    let got = shared.env.background(async move {
+    let (reader, known) = Reader::new(fetcher, object);
+    let got = fetcher.env.background(async move {
         let read = || get_frames(&reader.store, object, known.clone(), first, last);
         reader.retry(read).await
     });
     let (table, frames) = got.await.ok_or(LogError::ShuttingDown)??;
-    shared.fetcher.insert_table(object, table);
+    fetcher.insert_table(object, table);
     Ok(frames)
 }
 
@@ -197,10 +212,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(shared: &Shared, object: ObjectId) -> (Self, Option<Arc<FrameTable>>) {
-        let known = shared.fetcher.tables.borrow().get(&object).cloned();
-        let (store, deadline) = (shared.store.clone(), shared.options.read_deadline);
-        (Self { store, object, deadline, seed: shared.env.random.next_u64() }, known)
+    fn new(fetcher: &Fetcher, object: ObjectId) -> (Self, Option<Arc<FrameTable>>) {
+        let known = fetcher.tables.borrow().get(&object).cloned();
+        let (store, deadline) = (fetcher.store.clone(), fetcher.deadline);
+        (Self { store, object, deadline, seed: fetcher.env.random.next_u64() }, known)
     }
 
     async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
@@ -229,9 +244,12 @@ impl Reader {
 ///
 /// # Errors
 /// As [`frames`].
-pub(crate) async fn header(shared: &Shared, object: ObjectId) -> Result<ObjectHeader, DeviceError> {
-    let (reader, _) = Reader::new(shared, object);
-    let got = shared.env.background(async move {
+pub(crate) async fn header(
+    fetcher: &Fetcher,
+    object: ObjectId,
+) -> Result<ObjectHeader, DeviceError> {
+    let (reader, _) = Reader::new(fetcher, object);
+    let got = fetcher.env.background(async move {
         let read = || get_header(&reader.store, object);
         reader.retry(read).await
     });
@@ -244,13 +262,13 @@ pub(crate) async fn header(shared: &Shared, object: ObjectId) -> Result<ObjectHe
 /// # Errors
 /// As [`frames`].
 pub(crate) async fn pieces(
-    shared: &Shared,
+    fetcher: &Fetcher,
     object: ObjectId,
     pieces: Vec<(u32, u64)>,
 ) -> Result<Vec<Bytes>, DeviceError> {
-    let (reader, mut known) = Reader::new(shared, object);
-    let cache = Arc::clone(&shared.cache);
-    let got = shared.env.background(async move {
+    let (reader, mut known) = Reader::new(fetcher, object);
+    let cache = Arc::clone(&fetcher.cache);
+    let got = fetcher.env.background(async move {
         let wanted: BTreeSet<u32> = pieces
             .iter()
             .flat_map(|(offset, len)| {

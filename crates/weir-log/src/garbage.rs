@@ -27,8 +27,8 @@ const DELETES_IN_FLIGHT_MAX: usize = 4;
 /// What waits for its deletion.
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
-    /// Objects that were found beyond the prefix, or left over from a checkpoint that was never published: listed with
-    /// the next version.
+    /// Objects that an opening found unneeded: beyond the prefix, of a checkpoint that was never published, or dead in
+    /// the published one. Listed with the next version, though some are gone already.
     pub(crate) found: BTreeSet<ObjectId>,
     /// Listed, and not known to be gone.
     pending: BTreeSet<ObjectId>,
@@ -74,22 +74,26 @@ impl Garbage {
 
 impl State {
     /// A checkpoint as of `as_of` is about to be published: what may go once it is.
-    pub(crate) fn garbage_as_of(&mut self, stream: VolumeId, as_of: ObjectSeq) -> Vec<ObjectId> {
-        let mut garbage = self.objects.table.dead(as_of);
-        if weir_device::mutant("delete_dead_after_checkpoint") {
-            garbage = self.objects.table.dead(ObjectSeq(u64::MAX));
+    pub(crate) fn garbage_as_of(&mut self, as_of: ObjectSeq) -> Vec<ObjectId> {
+        if !self.snapshots.pins_known() {
+            // What snapshots reach is still being read: everything waits for the next checkpoint.
+            return Vec::new();
         }
+        let stream = self.stream;
+        let all = weir_device::mutant("delete_dead_after_checkpoint");
+        let died_by = if all { ObjectSeq(u64::MAX) } else { as_of };
+        let mut garbage = self.objects.table.take_dead(died_by);
         // Objects of other streams are not ours to delete.
         garbage.retain(|id| id.stream == stream);
         let superseded = self.checkpoint.take_superseded(as_of).into_iter();
         garbage.extend(superseded.map(|(seq, epoch)| ObjectId { stream, seq, epoch }));
         garbage.extend(std::mem::take(&mut self.garbage.found));
+        garbage.retain(|id| !self.objects.table.is_pinned(id));
         garbage
     }
 
     /// The version that lists `garbage` counts.
-    pub(crate) fn on_garbage_listed(&mut self, garbage: Vec<ObjectId>, as_of: ObjectSeq) {
-        self.objects.table.free_dead_of(as_of);
+    pub(crate) fn on_garbage_listed(&mut self, garbage: Vec<ObjectId>) {
         self.garbage.pending.extend(garbage);
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Loaded {
     pub(crate) size: Option<u64>,
     /// Objects beyond the prefix or of superseded epochs, and those of checkpoints that were never published.
     pub(crate) void: Vec<ObjectId>,
+    /// Objects that were dead in the checkpoint: most are gone already, or snapshots hold them.
+    pub(crate) dead: Vec<ObjectId>,
 }
 
 impl Loaded {
@@ -197,6 +199,55 @@ fn object_error(volume: VolumeId, piece: &PieceRef, source: DecodeError) -> LogE
     LogError::Object { object, source }
 }
 
+/// Reads the root of a checkpoint.
+async fn open_root<'a>(
+    store: &'a Store,
+    env: &'a Env,
+    volume: VolumeId,
+    named: CheckpointRef,
+) -> Result<(Loader<'a>, CheckpointRoot, ObjectId), LogError> {
+    let id = ObjectId { stream: volume, seq: ObjectSeq(named.sequence), epoch: Epoch(named.epoch) };
+    let seed = env.random.next_u64();
+    let read = env.background(read_object_retrying(store.clone(), id, seed));
+    let (header, payload) = read.await.ok_or(LogError::ShuttingDown)??;
+    let fail = |source| LogError::Object { object: id, source };
+    let no_root = DecodeError::Field { what: "object header", field: "root", value: 0 };
+    let (offset, len) = header.root.ok_or_else(|| fail(no_root.clone()))?;
+    let bytes = payload.slice(offset, len).ok_or_else(|| fail(no_root.clone()))?;
+    let root = CheckpointRoot::decode(&bytes).map_err(fail)?;
+    if root.as_of.0 != named.as_of {
+        let found = format!("a map as of {}", root.as_of);
+        return Err(fail(DecodeError::Identity { what: "checkpoint root", found }));
+    }
+    let payloads = BTreeMap::from([(id.seq, payload)]);
+    let loader = Loader { store, env, volume, payloads, references: References::default() };
+    Ok((loader, root, id))
+}
+
+/// The objects that a checkpoint's table names and those that it is in.
+pub(crate) async fn reach(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    named: CheckpointRef,
+) -> Result<Vec<ObjectId>, LogError> {
+    let (mut loader, root, id) = open_root(store, env, volume, named).await?;
+    let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
+    loader.follow(PieceKind::Map, &root.map_pages).await?;
+    loader.fetch(&tables).await?;
+    let mut reached = Vec::new();
+    for piece in &tables {
+        let records = decode_table(&loader.bytes_of(piece)?);
+        let records = records.map_err(|e| loader.object_error(piece, e))?;
+        reached.extend(records.iter().filter(|r| !r.is_free()).map(|r| r.id));
+    }
+    let mut objects = loader.references.objects();
+    objects.insert(id.seq, id.epoch);
+    let of_checkpoint = |(seq, epoch)| ObjectId { stream: volume, seq, epoch };
+    reached.extend(objects.into_iter().map(of_checkpoint));
+    Ok(reached)
+}
+
 /// Loads the checkpoint that a manifest names, or the empty map of a volume that has none.
 pub(crate) async fn checkpoint(
     store: &Store,
@@ -213,23 +264,11 @@ pub(crate) async fn checkpoint(
             committed: WriteMark::default(),
             size: None,
             void: Vec::new(),
+            dead: Vec::new(),
         });
     };
-    let id = ObjectId { stream: volume, seq: ObjectSeq(named.sequence), epoch: Epoch(named.epoch) };
-    let seed = env.random.next_u64();
-    let read = env.background(read_object_retrying(store.clone(), id, seed));
-    let (header, payload) = read.await.ok_or(LogError::ShuttingDown)??;
+    let (mut loader, root, id) = open_root(store, env, volume, named).await?;
     let fail = |source| LogError::Object { object: id, source };
-    let no_root = DecodeError::Field { what: "object header", field: "root", value: 0 };
-    let (offset, len) = header.root.ok_or_else(|| fail(no_root.clone()))?;
-    let bytes = payload.slice(offset, len).ok_or_else(|| fail(no_root.clone()))?;
-    let root = CheckpointRoot::decode(&bytes).map_err(fail)?;
-    if root.as_of.0 != named.as_of {
-        let found = format!("a map as of {}", root.as_of);
-        return Err(fail(DecodeError::Identity { what: "checkpoint root", found }));
-    }
-    let payloads = BTreeMap::from([(id.seq, payload)]);
-    let mut loader = Loader { store, env, volume, payloads, references: References::default() };
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
     let pieces = loader.follow(PieceKind::Map, &root.map_pages).await?;
     loader.fetch(&tables).await?;
@@ -244,7 +283,7 @@ pub(crate) async fn checkpoint(
         return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
     }
     let mut objects = load_map(&mut loader, objects, pieces).await?;
-    objects.table.free_dead();
+    let dead = objects.table.free_dead();
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let references = std::mem::take(&mut loader.references);
     let mut epochs = references.objects();
@@ -260,6 +299,7 @@ pub(crate) async fn checkpoint(
         committed: root.committed,
         size: Some(root.volume_size),
         void: Vec::new(),
+        dead,
     })
 }
 

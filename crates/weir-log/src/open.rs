@@ -32,6 +32,7 @@ use crate::options::VolumeOptions;
 use crate::overlay::Overlay;
 use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
+use crate::snapshots::Snapshots;
 use crate::takeover::Claim;
 use crate::unsent::Unsent;
 use crate::volume::{LogVolume, Shared, State};
@@ -153,8 +154,10 @@ impl LogVolume {
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         // A size that grew is in the manifest before any object says so.
         let size = loaded.size.unwrap_or(0).max(current.size);
-        let garbage = Garbage::new(&current, std::mem::take(&mut loaded.void));
-        let mut state = state_of(loaded, size, garbage);
+        let found = loaded.void.drain(..).chain(loaded.dead.drain(..)).collect();
+        let garbage = Garbage::new(&current, found);
+        let snapshots = Snapshots::new(current.snapshots.clone());
+        let mut state = state_of(args.id, loaded, size, garbage, snapshots);
         state.published = published;
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);
         if let Some(write) = released {
@@ -365,8 +368,15 @@ fn mark_of(piece: &PlacedPiece) -> WriteMark {
     WriteMark { epoch: piece.epoch, write: piece.write }
 }
 
-fn state_of(loaded: Loaded, size: u64, garbage: Garbage) -> State {
+fn state_of(
+    stream: VolumeId,
+    loaded: Loaded,
+    size: u64,
+    garbage: Garbage,
+    snapshots: Snapshots,
+) -> State {
     State {
+        stream,
         size,
         overlay: Overlay::new(),
         objects: loaded.objects,
@@ -382,6 +392,8 @@ fn state_of(loaded: Loaded, size: u64, garbage: Garbage) -> State {
         checkpoint_as_of: 0,
         published: None,
         garbage,
+        snapshots,
+        applying: false,
         collector: Collector::default(),
         failure: None,
         last_object_small: false,
@@ -429,12 +441,14 @@ fn shared_of(
     (hold, run): (LeaseHold, Run),
 ) -> Rc<Shared> {
     let takeover = writer.current().takeover;
+    let deadline = args.options.read_deadline;
+    let (store, env) = (args.store.clone(), args.env.clone());
+    let fetcher = Fetcher::new(args.id, store, env, args.cache, deadline);
     Rc::new(Shared {
         id: args.id,
         epoch,
         store: args.store,
         env: args.env,
-        cache: args.cache,
         options: args.options,
         journal,
         manifest: Mutex::new(writer),
@@ -442,7 +456,7 @@ fn shared_of(
         lease_generation: Cell::new(run.generation),
         takeover: Cell::new(takeover),
         state: RefCell::new(state),
-        fetcher: Fetcher::default(),
+        fetcher,
         work: Notify::new(),
         stored: Notify::new(),
         listed: Notify::new(),
@@ -450,6 +464,7 @@ fn shared_of(
         progress: Notify::new(),
         stopped: Cell::new(false),
         closing: Cell::new(false),
+        frozen: Cell::new(false),
         appends: Cell::new(0),
         _lock: lock,
     })

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use weir_device::{DeviceError, ErrorKind, Extent, ExtentState, IoHeader, check_bounds};
+use weir_device::{DeviceError, ErrorKind, Extent, ExtentState, IoHeader, VolumeId, check_bounds};
 use weir_journal::{JournalPos, Pin};
 
 use crate::error::LogError;
-use crate::fetch::{self, copy_frames, frame_span};
+use crate::fetch::{self, Fetcher, copy_frames, frame_span};
 use crate::ids::ObjectId;
 use crate::limits::{READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX};
-use crate::objects::ObjectPlace;
+use crate::objects::{ObjectMap, ObjectPlace};
 use crate::overlay::OverlayPlace;
 use crate::volume::{Shared, State};
 
@@ -65,7 +65,7 @@ fn resolve(state: &State, offset: u64, len: u64, mut visit: impl FnMut(Part) -> 
     let end = offset + len;
     let mut at = offset;
     for run in state.overlay.runs(offset, len) {
-        if !resolve_objects(state, at, run.offset, &mut visit) {
+        if !resolve_objects(&state.objects, at, run.offset, &mut visit) {
             return;
         }
         let source = match run.place {
@@ -79,12 +79,12 @@ fn resolve(state: &State, offset: u64, len: u64, mut visit: impl FnMut(Part) -> 
         }
         at = run.offset + run.len;
     }
-    resolve_objects(state, at, end, &mut visit);
+    resolve_objects(&state.objects, at, end, &mut visit);
 }
 
 /// What the overlay does not know: `start..end` of the object map.
 fn resolve_objects(
-    state: &State,
+    objects: &ObjectMap,
     start: u64,
     end: u64,
     visit: &mut impl FnMut(Part) -> bool,
@@ -94,13 +94,13 @@ fn resolve_objects(
     if start == end {
         return true;
     }
-    for run in state.objects.runs(start, end - start) {
+    for run in objects.runs(start, end - start) {
         if run.offset > at && !visit(hole(at, run.offset)) {
             return false;
         }
         let source = match run.place {
             ObjectPlace::Object { index, payload_offset } => {
-                Source::Object { object: state.objects.object(index), payload_offset }
+                Source::Object { object: objects.object(index), payload_offset }
             }
             ObjectPlace::Zero => Source::Zero,
             ObjectPlace::Poison => Source::Poison,
@@ -165,7 +165,7 @@ async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<()
         rest = behind;
         match part.source {
             Source::Zero | Source::Hole => target.fill(0),
-            Source::Poison => return Err(poisoned(shared, &part)),
+            Source::Poison => return Err(poisoned(shared.id, &part)),
             Source::Journal(position) => {
                 let read = shared.journal.read(position, target).await;
                 drop(pin);
@@ -173,7 +173,7 @@ async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<()
             }
             Source::Object { object, payload_offset } => {
                 let (first, last) = frame_span(payload_offset, part.len);
-                let frames = fetch::frames(shared, object, first, last);
+                let frames = fetch::frames(&shared.fetcher, object, first, last);
                 from_objects.push(async move {
                     copy_frames(&frames.await?, payload_offset, target);
                     Ok::<(), DeviceError>(())
@@ -188,10 +188,10 @@ async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<()
     }
 }
 
-fn poisoned(shared: &Shared, part: &Part) -> DeviceError {
+fn poisoned(volume: VolumeId, part: &Part) -> DeviceError {
     let message = format!(
-        "volume {}: {} bytes at {} were lost to damage and fail until they are overwritten",
-        shared.id, part.len, part.offset
+        "volume {volume}: {} bytes at {} were lost to damage and fail until they are overwritten",
+        part.len, part.offset
     );
     DeviceError::new(ErrorKind::Corrupt, message)
 }
@@ -219,29 +219,81 @@ fn read_ahead(shared: &Rc<Shared>, offset: u64, end: u64) {
         });
     }
     for (object, (first, last)) in spans {
-        fetch::prefetch(shared, object, first, last);
+        fetch::prefetch(&shared.fetcher, object, first, last);
     }
 }
 
-/// The extents of the device contract, neighbours of one state merged.
+/// Reads what a map says that never changes.
+pub(crate) async fn read_objects(
+    fetcher: &Rc<Fetcher>,
+    objects: &ObjectMap,
+    start: u64,
+    buf: &mut [u8],
+) -> Result<(), DeviceError> {
+    let mut parts = Vec::new();
+    resolve_objects(objects, start, start + buf.len() as u64, &mut |part| {
+        parts.push(part);
+        true
+    });
+    let mut rest = buf;
+    for part in parts {
+        let (target, behind) = rest.split_at_mut(to_usize(part.len));
+        rest = behind;
+        match part.source {
+            Source::Object { object, payload_offset } => {
+                let (first, last) = frame_span(payload_offset, part.len);
+                let frames = fetch::frames(fetcher, object, first, last).await?;
+                copy_frames(&frames, payload_offset, target);
+            }
+            Source::Poison => return Err(poisoned(fetcher.volume, &part)),
+            Source::Zero | Source::Hole | Source::Journal(_) => target.fill(0),
+        }
+    }
+    Ok(())
+}
+
+/// The extents of the device contract, of a map that never changes.
+pub(crate) fn object_extents(
+    objects: &ObjectMap,
+    offset: u64,
+    len: u64,
+    extents_max: usize,
+) -> Vec<Extent> {
+    let mut found = Found { extents: Vec::new(), extents_max };
+    resolve_objects(objects, offset, offset + len, &mut |part| found.add(part));
+    found.extents
+}
+
+/// The extents of the device contract.
 pub(crate) fn extents(state: &State, offset: u64, len: u64, extents_max: usize) -> Vec<Extent> {
-    let mut found: Vec<Extent> = Vec::new();
-    resolve(state, offset, len, |part| {
+    let mut found = Found { extents: Vec::new(), extents_max };
+    resolve(state, offset, len, |part| found.add(part));
+    found.extents
+}
+
+/// Extents in order, neighbours of one state merged.
+struct Found {
+    extents: Vec<Extent>,
+    extents_max: usize,
+}
+
+impl Found {
+    /// `false` when there is no room for the part.
+    fn add(&mut self, part: Part) -> bool {
         let kind = match part.source {
             Source::Hole => ExtentState::Hole,
             Source::Zero => ExtentState::Zero,
             // What was lost is not known to be zero.
             Source::Journal(_) | Source::Object { .. } | Source::Poison => ExtentState::Data,
         };
-        let full = found.len() == extents_max;
-        match found.last_mut() {
+        let full = self.extents.len() == self.extents_max;
+        match self.extents.last_mut() {
             Some(last) if last.state == kind => last.len += part.len,
             _ if full => return false,
-            _ => found.push(Extent { len: part.len, state: kind }),
+            _ => self.extents.push(Extent { len: part.len, state: kind }),
         }
         true
-    });
-    found
+    }
 }
 
 #[cfg(test)]

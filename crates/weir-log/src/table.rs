@@ -3,7 +3,8 @@
 //! Invariants
 //!  T1. The sums are those of the entries.
 //!  T2. An object that lost its last live byte never lives again: it is reported dead once, with the sequence of the
-//!      object that took that byte. Its entry stays until it is freed.
+//!      object that took that byte. Its entry stays until then.
+//!  T3. An object that a snapshot reaches is never reported dead; it is when the last such snapshot goes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,6 +20,8 @@ pub(crate) struct TableIndex(pub(crate) u32);
 struct Entry {
     record: TableRecord,
     live_bytes: u64,
+    /// Snapshots that reach the object.
+    pins: u32,
 }
 
 /// An object with live bytes.
@@ -34,8 +37,10 @@ pub(crate) struct LiveObject {
 pub(crate) struct Usage {
     /// That the map points at.
     pub(crate) live_bytes: u64,
-    /// Payload of the objects with live bytes.
-    pub(crate) used_bytes: u64,
+    /// Of these, in objects that no snapshot reaches.
+    pub(crate) loose_live_bytes: u64,
+    /// Payload of the objects with live bytes that no snapshot reaches: what collection can win from.
+    pub(crate) loose_bytes: u64,
     /// Payload of all objects of the table, the dead ones that wait for their deletion included.
     pub(crate) payload_bytes: u64,
 }
@@ -49,6 +54,8 @@ pub(crate) struct ObjectTable {
     changed: BTreeSet<u64>,
     /// In the order of their deaths.
     dead: VecDeque<(ObjectSeq, TableIndex)>,
+    /// Objects of snapshots that the map does not name any more, and how many reach them.
+    held: BTreeMap<ObjectId, u32>,
     usage: Usage,
 }
 
@@ -81,6 +88,17 @@ impl ObjectTable {
         self.entries.iter().filter(|e| e.live_bytes > 0).map(Entry::live_object)
     }
 
+    /// Objects that the map points at and no snapshot reaches.
+    pub(crate) fn loose_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
+        let loose = self.entries.iter().filter(|e| e.live_bytes > 0 && e.pins == 0);
+        loose.map(Entry::live_object)
+    }
+
+    /// Every object that has an entry.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.by_id.keys().copied()
+    }
+
     fn entry(&self, index: TableIndex) -> &Entry {
         &self.entries[index.0 as usize]
     }
@@ -106,7 +124,7 @@ impl ObjectTable {
 
     fn push(&mut self, record: TableRecord) -> TableIndex {
         assert!(self.len() < OBJECTS_MAX, "30 bits name every object of a volume");
-        self.entries.push(Entry { record, live_bytes: 0 });
+        self.entries.push(Entry { record, live_bytes: 0, pins: 0 });
         TableIndex(u32::try_from(self.entries.len() - 1).expect("30 bits"))
     }
 
@@ -121,13 +139,15 @@ impl ObjectTable {
         }
     }
 
-    /// After loading table and map: what is dead in a published checkpoint is deleted, or pending in the manifest that
-    /// names it, and needs no entry.
-    pub(crate) fn free_dead(&mut self) {
-        let dead = self.by_id.values().filter(|index| self.entry(**index).live_bytes == 0);
-        for index in dead.copied().collect::<Vec<_>>() {
-            self.free(index);
+    /// After loading table and map: frees the entries of what is dead in a published checkpoint. Most of that is deleted
+    /// already.
+    pub(crate) fn free_dead(&mut self) -> Vec<ObjectId> {
+        let dead = self.by_id.iter().filter(|(_, index)| self.entry(**index).live_bytes == 0);
+        let dead: Vec<(ObjectId, TableIndex)> = dead.map(|(id, index)| (*id, *index)).collect();
+        for (_, index) in &dead {
+            self.free(*index);
         }
+        dead.into_iter().map(|(id, _)| id).collect()
     }
 
     /// The map points at `len` more bytes of an object; `false` where it has not that many.
@@ -137,8 +157,9 @@ impl ObjectTable {
         if u64::from(payload_offset) + len > payload_bytes {
             return false;
         }
-        if entry.live_bytes == 0 && len > 0 {
-            self.usage.used_bytes += payload_bytes;
+        if entry.pins == 0 && len > 0 {
+            self.usage.loose_live_bytes += len;
+            self.usage.loose_bytes += if entry.live_bytes == 0 { payload_bytes } else { 0 };
         }
         entry.live_bytes += len;
         self.usage.live_bytes += len;
@@ -151,8 +172,12 @@ impl ObjectTable {
         assert!(entry.live_bytes >= len, "T1: an object cannot lose more than lives");
         entry.live_bytes -= len;
         self.usage.live_bytes -= len;
-        if entry.live_bytes == 0 && len > 0 {
-            self.usage.used_bytes -= u64::from(entry.record.payload_len);
+        let dies = entry.live_bytes == 0 && len > 0;
+        if entry.pins == 0 {
+            self.usage.loose_live_bytes -= len;
+            self.usage.loose_bytes -= if dies { entry.record.payload_len.into() } else { 0 };
+        }
+        if dies {
             self.dead.push_back((by, index));
             if weir_device::mutant("entry_used_again_early") {
                 self.dead.pop_back();
@@ -169,18 +194,88 @@ impl ObjectTable {
         }
     }
 
-    /// The objects that are dead in the map as of `as_of`.
-    pub(crate) fn dead(&self, as_of: ObjectSeq) -> Vec<ObjectId> {
-        let dead = self.dead.iter().take_while(|(died_at, _)| *died_at <= as_of);
-        dead.map(|(_, index)| self.object(*index)).collect()
-    }
-
-    /// Forgets the objects of [`ObjectTable::dead`]: they are pending in a manifest.
-    pub(crate) fn free_dead_of(&mut self, as_of: ObjectSeq) {
+    /// The objects that are dead in the map as of `as_of`, of which no snapshot needs any. Their entries are free from
+    /// here on: the caller lists them in a manifest.
+    pub(crate) fn take_dead(&mut self, as_of: ObjectSeq) -> Vec<ObjectId> {
+        let mut dead = Vec::new();
         while self.dead.front().is_some_and(|(died_at, _)| *died_at <= as_of) {
             let (_, index) = self.dead.pop_front().expect("looked at just now");
+            let Entry { record, pins, .. } = *self.entry(index);
             self.free(index);
+            if pins > 0 {
+                self.held.insert(record.id, pins);
+            } else {
+                dead.push(record.id);
+            }
         }
+        dead
+    }
+
+    /// Whether a snapshot reaches the object.
+    pub(crate) fn is_pinned(&self, id: &ObjectId) -> bool {
+        self.held.contains_key(id) || self.find(id).is_some_and(|index| self.entry(index).pins > 0)
+    }
+
+    /// A snapshot reaches these objects.
+    pub(crate) fn pin(&mut self, ids: &[ObjectId]) {
+        for id in ids {
+            match self.find(id) {
+                Some(index) => self.change_pins(index, 1),
+                None => *self.held.entry(*id).or_insert(0) += 1,
+            }
+        }
+    }
+
+    /// Of these objects, which a snapshot reaches, those that nothing else does.
+    pub(crate) fn held_once(&self, ids: &[ObjectId]) -> Vec<ObjectId> {
+        ids.iter().filter(|id| self.held.get(id) == Some(&1)).copied().collect()
+    }
+
+    /// A snapshot that reached these objects is gone.
+    pub(crate) fn unpin(&mut self, ids: &[ObjectId]) {
+        for id in ids {
+            if let Some(index) = self.find(id) {
+                self.change_pins(index, -1);
+            } else if let Some(pins) = self.held.get_mut(id) {
+                *pins -= 1;
+                if *pins == 0 {
+                    self.held.remove(id);
+                }
+            }
+        }
+    }
+
+    fn change_pins(&mut self, index: TableIndex, by: i32) {
+        let entry = &mut self.entries[index.0 as usize];
+        let was_loose = entry.pins == 0;
+        entry.pins = entry.pins.checked_add_signed(by).expect("T3: unpinned as often as pinned");
+        let is_loose = entry.pins == 0;
+        let bytes = if entry.live_bytes > 0 { entry.record.payload_len.into() } else { 0 };
+        let (usage, live) = (&mut self.usage, entry.live_bytes);
+        if was_loose && !is_loose {
+            usage.loose_live_bytes -= live;
+            usage.loose_bytes -= bytes;
+        } else if is_loose && !was_loose {
+            usage.loose_live_bytes += live;
+            usage.loose_bytes += bytes;
+        }
+    }
+
+    /// This table goes on in place of `old`: with its pins, its length, and every piece changed. The objects that only
+    /// the old one named.
+    pub(crate) fn replace(&mut self, old: &Self) -> Vec<ObjectId> {
+        while self.len() < old.len() {
+            self.add_loaded(TableRecord::FREE);
+        }
+        self.changed.extend(0..self.len().div_ceil(TABLE_PIECE_ENTRIES));
+        let pins = old.by_id.iter().map(|(id, index)| (*id, old.entry(*index).pins));
+        for (id, pins) in pins.chain(old.held.iter().map(|(id, pins)| (*id, *pins))) {
+            for _ in 0..pins {
+                self.pin(&[id]);
+            }
+        }
+        let gone = old.by_id.keys().filter(|id| self.find(id).is_none() && !self.is_pinned(id));
+        gone.copied().collect()
     }
 
     fn free(&mut self, index: TableIndex) {
@@ -189,6 +284,7 @@ impl ObjectTable {
         self.free.insert(index);
         self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
         self.usage.payload_bytes -= u64::from(record.payload_len);
+        self.entry_mut(index).pins = 0;
     }
 
     /// The pieces that changed since the last call, and those of `more`, as they are now.
@@ -213,7 +309,10 @@ impl ObjectTable {
             let payload_bytes = u64::from(entry.record.payload_len);
             usage.live_bytes += counted;
             usage.payload_bytes += payload_bytes;
-            usage.used_bytes += if *counted > 0 { payload_bytes } else { 0 };
+            if *counted > 0 && entry.pins == 0 {
+                usage.loose_live_bytes += counted;
+                usage.loose_bytes += payload_bytes;
+            }
         }
         assert_eq!(self.usage, usage, "T1");
         assert_eq!(self.by_id.len() + self.free.len(), self.entries.len(), "free or named");
@@ -250,16 +349,34 @@ mod tests {
         assert!(!table.gain(two, 50, 51), "more than its payload");
         table.lose(one, 60, ObjectSeq(3));
         table.lose(one, 40, ObjectSeq(4));
-        assert_eq!(table.dead(ObjectSeq(3)), []);
-        assert_eq!(table.dead(ObjectSeq(4)), [record(1).id]);
+        assert_eq!(table.take_dead(ObjectSeq(3)), []);
         assert_eq!(table.take_pieces(Vec::new()), [(0, vec![record(1), record(2)])]);
-        table.free_dead_of(ObjectSeq(4));
+        assert_eq!(table.take_dead(ObjectSeq(4)), [record(1).id]);
         assert_eq!(table.find(&record(1).id), None);
         assert_eq!(table.take_pieces(Vec::new()), [(0, vec![TableRecord::FREE, record(2)])]);
         assert_eq!(table.add(record(5)), one, "the entry is used again");
         table.on_applied(one);
-        assert_eq!(table.dead(ObjectSeq(5)), [record(5).id], "born dead");
         table.check_invariants(&[0, 50]);
+        assert_eq!(table.take_dead(ObjectSeq(5)), [record(5).id], "born dead");
+    }
+
+    #[test]
+    fn what_a_snapshot_reaches_is_garbage_only_once_the_last_one_is_gone() {
+        let mut table = ObjectTable::default();
+        let one = table.add(record(1));
+        table.gain(one, 0, 100);
+        let ids = [record(1).id, record(9).id];
+        table.pin(&ids);
+        table.pin(&ids);
+        table.lose(one, 100, ObjectSeq(2));
+        assert_eq!(table.take_dead(ObjectSeq(2)), []);
+        assert!(table.is_pinned(&record(1).id) && table.find(&record(1).id).is_none());
+        assert_eq!(table.held_once(&ids), []);
+        table.unpin(&ids);
+        assert_eq!(table.held_once(&ids), ids);
+        table.unpin(&ids);
+        assert!(!table.is_pinned(&record(1).id));
+        table.check_invariants(&[0]);
     }
 
     #[test]

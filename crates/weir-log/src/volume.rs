@@ -14,7 +14,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
@@ -29,7 +28,6 @@ use weir_journal::{
 use weir_store::Store;
 
 use crate::batch::Batch;
-use crate::cache::FrameCache;
 use crate::checkpoint::{CheckpointChunk, CheckpointState};
 use crate::collect::Collector;
 use crate::error::LogError;
@@ -45,6 +43,7 @@ use crate::options::VolumeOptions;
 use crate::overlay::Overlay;
 use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
+use crate::snapshots::Snapshots;
 use crate::unsent::Unsent;
 use crate::upload::SEAL_FROM_PERCENT;
 
@@ -54,6 +53,7 @@ const RUN_BYTES_MAX: u64 = 256 << 10;
 /// What changes while a volume is open.
 #[derive(Debug)]
 pub(crate) struct State {
+    pub(crate) stream: VolumeId,
     pub(crate) size: u64,
     pub(crate) overlay: Overlay,
     pub(crate) objects: ObjectMap,
@@ -77,6 +77,9 @@ pub(crate) struct State {
     pub(crate) published: Option<CheckpointRef>,
     pub(crate) garbage: Garbage,
     pub(crate) collector: Collector,
+    pub(crate) snapshots: Snapshots,
+    /// An object is being applied: the map is between two sequences.
+    pub(crate) applying: bool,
     pub(crate) failure: Option<DeviceError>,
     pub(crate) last_object_small: bool,
     pub(crate) read_ahead: ReadAhead,
@@ -136,7 +139,6 @@ pub(crate) struct Shared {
     pub(crate) epoch: Epoch,
     pub(crate) store: Store,
     pub(crate) env: Env,
-    pub(crate) cache: Arc<dyn FrameCache>,
     pub(crate) options: VolumeOptions,
     pub(crate) journal: Journal,
     pub(crate) manifest: Mutex<ManifestWriter>,
@@ -147,7 +149,7 @@ pub(crate) struct Shared {
     /// As the manifest says it; while that changes, the stricter of the two.
     pub(crate) takeover: Cell<Takeover>,
     pub(crate) state: RefCell<State>,
-    pub(crate) fetcher: Fetcher,
+    pub(crate) fetcher: Rc<Fetcher>,
     /// Work for the uploader: something was sealed, a PUT ended, or the volume stops.
     pub(crate) work: Notify,
     /// Work for the committer: an object is in the store, or the volume stops.
@@ -161,6 +163,8 @@ pub(crate) struct Shared {
     pub(crate) stopped: Cell<bool>,
     /// No write is taken any more: the volume is being handed over.
     pub(crate) closing: Cell<bool>,
+    /// No write is taken for now: the volume is being set back.
+    pub(crate) frozen: Cell<bool>,
     /// Writes that were taken and are not answered yet.
     pub(crate) appends: Cell<u64>,
     /// Keeps other openings of this host away for as long as anything of this one runs.
@@ -200,6 +204,10 @@ impl Shared {
     pub(crate) fn check_not_closing(&self) -> Result<(), DeviceError> {
         if self.closing.get() {
             return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is being closed"));
+        }
+        if self.frozen.get() {
+            let message = "the volume is being set back to a snapshot";
+            return Err(DeviceError::new(ErrorKind::Unavailable, message));
         }
         Ok(())
     }
@@ -257,7 +265,7 @@ impl<'a> AppendCount<'a> {
 impl Drop for AppendCount<'_> {
     fn drop(&mut self) {
         self.0.appends.set(self.0.appends.get() - 1);
-        if self.0.closing.get() {
+        if self.0.closing.get() || self.0.frozen.get() {
             self.0.progress.notify_waiters();
         }
     }
@@ -347,6 +355,9 @@ impl LogVolume {
         env.spawn_local(crate::ownership::run(Rc::clone(&shared)));
         env.spawn_local(crate::garbage::run(Rc::clone(&shared)));
         env.spawn_local(crate::collect::run(Rc::clone(&shared)));
+        if !shared.state.borrow().snapshots.listed.is_empty() {
+            env.spawn_local(crate::snapshots::learn_pins(Rc::clone(&shared)));
+        }
         Rc::new(Self { shared })
     }
 

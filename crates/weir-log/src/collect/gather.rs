@@ -41,7 +41,7 @@ struct Run {
 /// Copies what lives of `sources` and sends it. Sources that cannot be read are left alone from here on.
 pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) {
     let mut runs = Vec::new();
-    let headers = sources.iter().map(|source| fetch::header(shared, source.id));
+    let headers = sources.iter().map(|source| fetch::header(&shared.fetcher, source.id));
     let mut headers = stream::iter(headers).buffered(READS_MAX);
     let mut readable = Vec::new();
     for source in &sources {
@@ -60,7 +60,7 @@ pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) 
     while let Some(runs) = cuts.next() {
         super::wait_for_room(shared).await;
         let Some(payload) = read(shared, runs).await else { break };
-        if shared.collector_is_over() {
+        if shared.collector_is_held() {
             break;
         }
         let sources =
@@ -163,7 +163,7 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
     }
     let reads = by_object.into_iter().map(|(object, places)| {
         let pieces = places.iter().map(|at| (runs[*at].payload_offset, runs[*at].len)).collect();
-        async move { (object, fetch::pieces(shared, object, pieces).await, places) }
+        async move { (object, fetch::pieces(&shared.fetcher, object, pieces).await, places) }
     });
     let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
     let mut payload = vec![Bytes::new(); runs.len()];

@@ -61,13 +61,14 @@ impl Collector {
         }
     }
 
-    /// Live share in percent once what is claimed has moved.
+    /// Live share, of what no snapshot holds, in percent once what is claimed has moved.
     fn live_percent(&self, objects: &ObjectMap) -> u64 {
-        let Usage { live_bytes, mut used_bytes, .. } = objects.table.usage();
-        for object in self.claimed.iter().filter_map(|id| objects.table.live_object(id)) {
-            used_bytes -= object.payload_bytes - object.live_bytes;
+        let Usage { loose_live_bytes, mut loose_bytes, .. } = objects.table.usage();
+        let loose = self.claimed.iter().filter(|id| !objects.table.is_pinned(id));
+        for object in loose.filter_map(|id| objects.table.live_object(id)) {
+            loose_bytes -= object.payload_bytes - object.live_bytes;
         }
-        (live_bytes * 100).checked_div(used_bytes).unwrap_or(100)
+        (loose_live_bytes * 100).checked_div(loose_bytes).unwrap_or(100)
     }
 
     /// Whether there may be something to do; cheap enough for every object that is committed.
@@ -95,9 +96,13 @@ impl Shared {
         }
     }
 
-    /// Whether the collector must end, or keep still until the volume is closed.
-    fn collector_is_over(&self) -> bool {
-        self.stopped.get() || self.closing.get() || self.state.borrow().failure.is_some()
+    fn is_over(&self) -> bool {
+        self.stopped.get() || self.state.borrow().failure.is_some()
+    }
+
+    /// Whether the collector must keep still: the volume has ended, is being closed, or is being set back.
+    fn collector_is_held(&self) -> bool {
+        self.is_over() || self.closing.get() || self.frozen.get()
     }
 }
 
@@ -106,7 +111,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
     loop {
         let mut work = pin!(shared.collect.notified());
         work.as_mut().enable();
-        while !shared.collector_is_over() {
+        while !shared.collector_is_held() {
             let sources = next_sources(&shared);
             if sources.is_empty() {
                 break;
@@ -114,7 +119,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
             wait_for_room(&shared).await;
             gather::move_objects(&shared, sources).await;
         }
-        if shared.collector_is_over() {
+        if shared.is_over() {
             return;
         }
         work.await;
@@ -146,13 +151,13 @@ fn next_sources(shared: &Shared) -> Vec<LiveObject> {
         collects: collector.active,
         live_bytes_max: shared.options.batch.bytes,
     };
-    let sources = order.choose(objects.table.live_objects().filter(ours));
+    let sources = order.choose(objects.table.loose_objects().filter(ours));
     collector.claimed.extend(sources.iter().map(|o| o.id));
     sources
 }
 
 async fn wait_for_room(shared: &Shared) {
-    let over = || shared.collector_is_over();
+    let over = || shared.collector_is_held();
     loop {
         let mut progress = pin!(shared.progress.notified());
         progress.as_mut().enable();

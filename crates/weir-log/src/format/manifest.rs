@@ -125,6 +125,24 @@ pub struct CheckpointRef {
     pub as_of: u64,
 }
 
+/// A snapshot: a name for a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotRecord {
+    /// Its name, unique within the volume.
+    pub name: String,
+    /// Its identity; never used again.
+    pub id: HexId,
+    /// Seconds since the Unix epoch by the writer's clock, for humans.
+    pub created_at: u64,
+    /// Size of the volume in bytes.
+    pub size: u64,
+    /// Last write that it shows.
+    pub last_write: MarkRecord,
+    /// The checkpoint that it is.
+    pub checkpoint: CheckpointRef,
+}
+
 /// Whether the volume lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -166,9 +184,9 @@ pub struct Manifest {
     /// Streams this volume descends from, nearest first.
     #[serde(default)]
     pub lineage: Vec<HexId>,
-    /// Snapshots; none before that part exists.
+    /// Snapshots, oldest first.
     #[serde(default)]
-    pub snapshots: Vec<serde_json::Value>,
+    pub snapshots: Vec<SnapshotRecord>,
     /// Objects that no root reaches, waiting for deletion.
     #[serde(default)]
     pub pending_deletions: Vec<String>,

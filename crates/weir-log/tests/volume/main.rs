@@ -6,5 +6,6 @@ mod collect;
 mod damage;
 mod leases;
 mod resize;
+mod snapshots;
 mod support;
 mod takeover;

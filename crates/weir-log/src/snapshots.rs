@@ -1,0 +1,306 @@
+//! Snapshots: names for checkpoints (LSVD section 3.5).
+//!
+//! A snapshot reaches the objects that its checkpoint's table names and those that the checkpoint itself is in. Reachability
+//! alone decides what may be deleted: an object goes when neither the head nor any snapshot reaches it.
+//!
+//! Invariants
+//!  S1. What a snapshot reaches is pinned from the moment its sequence is chosen until a manifest version without the
+//!      snapshot counts.
+//!  S2. Nothing is listed for deletion before the pins of every snapshot are known.
+
+use std::rc::Rc;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use weir_device::{DeviceError, ErrorKind};
+use weir_store::RetryPolicy;
+
+use crate::catalog::VolumeName;
+use crate::commit;
+use crate::error::LogError;
+use crate::format::manifest::{CheckpointRef, HexId, SnapshotRecord};
+use crate::garbage;
+use crate::ids::ObjectId;
+use crate::load;
+use crate::overlay::Overlay;
+use crate::volume::{LogVolume, Shared, State};
+
+/// Most snapshots of a volume: the manifest lists them all, in some 300 bytes each.
+pub const SNAPSHOTS_MAX: usize = 4096;
+
+/// Checkpoints of snapshots that are read at a time after an opening.
+const READS_MAX: usize = 4;
+
+/// What an open volume knows of its snapshots.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    /// Those of the newest manifest version that counts.
+    pub(crate) listed: Vec<SnapshotRecord>,
+    /// Names that wait for the next checkpoint.
+    wanted: Vec<VolumeName>,
+    /// Those that the checkpoint under way becomes.
+    taking: Vec<SnapshotRecord>,
+    /// S2.
+    pins_known: bool,
+}
+
+impl Snapshots {
+    /// Of a volume whose manifest lists these.
+    pub(crate) fn new(listed: Vec<SnapshotRecord>) -> Self {
+        Self { pins_known: listed.is_empty(), listed, ..Self::default() }
+    }
+
+    pub(crate) fn pins_known(&self) -> bool {
+        self.pins_known || weir_device::mutant("pins_not_awaited")
+    }
+
+    fn find(&self, name: &str) -> Option<&SnapshotRecord> {
+        self.listed.iter().find(|s| s.name == name)
+    }
+
+    fn is_taken(&self, name: &str) -> bool {
+        let on_the_way = self.taking.iter().map(|s| s.name.as_str());
+        let mut wanted = self.wanted.iter().map(VolumeName::as_str).chain(on_the_way);
+        self.find(name).is_some() || wanted.any(|n| n == name)
+    }
+}
+
+impl State {
+    /// S1: a checkpoint begins, which becomes every snapshot that is wanted by now.
+    pub(crate) fn begin_snapshots(&mut self, env: &weir_device::Env) {
+        let wanted = std::mem::take(&mut self.snapshots.wanted);
+        if wanted.is_empty() {
+            return;
+        }
+        let reached: Vec<ObjectId> = self.objects.table.objects().collect();
+        for name in wanted {
+            let mut id = [0; 16];
+            env.random.fill(&mut id);
+            if !weir_device::mutant("snapshot_not_pinned") {
+                self.objects.table.pin(&reached);
+            }
+            self.snapshots.taking.push(SnapshotRecord {
+                name: name.as_str().to_owned(),
+                id: HexId(id),
+                created_at: env.clock.wall().as_secs(),
+                size: self.size,
+                last_write: self.committed.into(),
+                // Known once its root is stored.
+                checkpoint: CheckpointRef { sequence: 0, epoch: 0, as_of: 0 },
+            });
+        }
+    }
+
+    /// The checkpoint is about to be published: the snapshots that it is, with what it stands in pinned.
+    pub(crate) fn snapshots_of(&mut self, checkpoint: CheckpointRef) -> Vec<SnapshotRecord> {
+        let mut taking = std::mem::take(&mut self.snapshots.taking);
+        let stream = self.stream;
+        let reached: Vec<ObjectId> = self.checkpoint.objects(stream).collect();
+        for record in &mut taking {
+            record.checkpoint = checkpoint;
+            self.objects.table.pin(&reached);
+        }
+        taking
+    }
+}
+
+/// Learns what the snapshots of the manifest reach, for S2. Runs once, in the background of an opening.
+pub(crate) async fn learn_pins(shared: Rc<Shared>) {
+    let listed = shared.state.borrow().snapshots.listed.clone();
+    let reads = listed.iter().map(|snapshot| reach(&shared, snapshot));
+    let mut reads = stream::iter(reads).buffered(READS_MAX);
+    while let Some(reached) = reads.next().await {
+        if shared.stopped.get() {
+            return;
+        }
+        match reached {
+            Ok(reached) => shared.state.borrow_mut().objects.table.pin(&reached),
+            Err(error) => {
+                // Whatever it reaches stays, with everything else: space is lost, and nothing more.
+                tracing::error!(volume = %shared.id, %error, "a snapshot cannot be read: nothing is deleted");
+                return;
+            }
+        }
+    }
+    drop(reads);
+    shared.state.borrow_mut().snapshots.pins_known = true;
+    shared.progress.notify_waiters();
+}
+
+async fn reach(shared: &Shared, snapshot: &SnapshotRecord) -> Result<Vec<ObjectId>, LogError> {
+    load::reach(&shared.store, &shared.env, shared.id, snapshot.checkpoint).await
+}
+
+impl LogVolume {
+    /// The snapshots, oldest first.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<SnapshotRecord> {
+        self.shared.state.borrow().snapshots.listed.clone()
+    }
+
+    /// Takes a snapshot: every write acknowledged before the call is in it, and what it shows is a prefix of all
+    /// acknowledged writes. Returns once a manifest that counts names it. Blocks no client.
+    ///
+    /// # Errors
+    /// A name that is taken ([`ErrorKind::Exists`]), too many snapshots ([`ErrorKind::NoSpace`]), or the failure that
+    /// stopped the volume.
+    pub async fn snapshot(&self, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
+        let shared = &self.shared;
+        shared.check_failure()?;
+        shared.check_owned()?;
+        shared.check_not_closing()?;
+        self.upload_all().await?;
+        {
+            let snapshots = &mut shared.state.borrow_mut().snapshots;
+            if snapshots.is_taken(name.as_str()) {
+                let message = format!("volume {} has a snapshot {name} already", shared.id);
+                return Err(DeviceError::new(ErrorKind::Exists, message));
+            }
+            if snapshots.listed.len() >= SNAPSHOTS_MAX {
+                let message =
+                    format!("volume {} has {SNAPSHOTS_MAX} snapshots: delete one first", shared.id);
+                return Err(DeviceError::new(ErrorKind::NoSpace, message));
+            }
+            snapshots.wanted.push(name.clone());
+        }
+        let begin = shared
+            .wait_for(|state| match &state.failure {
+                Some(failure) => Some(Err(failure.clone())),
+                // Another checkpoint may have begun with it meanwhile.
+                None if !state.snapshots.wanted.contains(name) => Some(Ok(false)),
+                None if !state.checkpoint.under_way && !state.applying => Some(Ok(true)),
+                None => shared.check_stopped().err().map(Err),
+            })
+            .await?;
+        if begin {
+            commit::begin_checkpoint(shared);
+        }
+        let record = shared
+            .wait_for(|state| match (&state.failure, state.snapshots.find(name.as_str())) {
+                (Some(failure), _) => Some(Err(failure.clone())),
+                (None, Some(record)) => Some(Ok(record.clone())),
+                (None, None) => shared.check_stopped().err().map(Err),
+            })
+            .await?;
+        shared.wait_for_lease().await?;
+        Ok(record)
+    }
+
+    /// Deletes a snapshot; the space of what nothing else reaches comes back.
+    ///
+    /// # Errors
+    /// No such snapshot ([`ErrorKind::NotFound`]), what the store says where its checkpoint cannot be read, or the failure
+    /// that stopped the volume.
+    pub async fn delete_snapshot(&self, name: &VolumeName) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        shared.check_failure()?;
+        shared.check_not_closing()?;
+        let snapshot = self.find_snapshot(name)?;
+        let reached = reach(shared, &snapshot).await?;
+        shared
+            .wait_for(|state| match &state.failure {
+                Some(failure) => Some(Err(failure.clone())),
+                None if state.snapshots.pins_known => Some(Ok(())),
+                None => shared.check_stopped().err().map(Err),
+            })
+            .await?;
+        let mut manifest = shared.manifest.lock().await;
+        self.find_snapshot(name)?;
+        let (garbage, names) = {
+            let state = shared.state.borrow();
+            let mut garbage = state.objects.table.held_once(&reached);
+            // Where head and snapshot share pieces of a checkpoint, the head has them still.
+            if !weir_device::mutant("shared_checkpoint_deleted") {
+                garbage.retain(|id| !state.checkpoint.knows(id.seq));
+            }
+            let mut names = state.garbage.names();
+            names.extend(garbage.iter().map(garbage::name_of));
+            (garbage, names)
+        };
+        let forever = RetryPolicy::forever();
+        let published = manifest.publish(&shared.env, &forever, |m| {
+            m.snapshots.retain(|s| s.id != snapshot.id);
+            m.pending_deletions = names;
+        });
+        if let Err(error) = published.await {
+            let error = DeviceError::from(error);
+            shared.fail(error.clone());
+            return Err(error);
+        }
+        {
+            let mut state = shared.state.borrow_mut();
+            state.objects.table.unpin(&reached);
+            state.on_garbage_listed(garbage);
+            state.snapshots.listed.clone_from(&manifest.current().snapshots);
+        }
+        drop(manifest);
+        shared.listed.notify_one();
+        shared.wake_collector();
+        Ok(())
+    }
+
+    fn find_snapshot(&self, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
+        let state = self.shared.state.borrow();
+        state.snapshots.find(name.as_str()).cloned().ok_or_else(|| {
+            let message = format!("volume {} has no snapshot {name}", self.shared.id);
+            DeviceError::new(ErrorKind::NotFound, message)
+        })
+    }
+
+    /// Sets the volume back to a snapshot: what was written since is given up, its size included. Later snapshots stay.
+    /// The caller sees to it that no client is connected: what clients cached would be wrong.
+    ///
+    /// # Errors
+    /// No such snapshot ([`ErrorKind::NotFound`]), a snapshot that cannot be read, with the volume as it was; or the failure
+    /// that stopped the volume.
+    pub async fn rollback(&self, name: &VolumeName) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        shared.check_failure()?;
+        shared.check_owned()?;
+        shared.check_not_closing()?;
+        let _frozen = Frozen::new(shared);
+        self.settle().await?;
+        let snapshot = self.find_snapshot(name)?;
+        let loaded =
+            load::checkpoint(&shared.store, &shared.env, shared.id, Some(snapshot.checkpoint))
+                .await?;
+        // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
+        self.settle().await?;
+        set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
+        commit::begin_checkpoint(shared);
+        self.settle().await?;
+        shared.wake_collector();
+        shared.wait_for_lease().await
+    }
+}
+
+/// Puts the map of a snapshot in the place of the head's, all of it to be written with the next checkpoint.
+fn set_back(state: &mut State, mut loaded: load::Loaded, snapshot: &SnapshotRecord) {
+    let gone = loaded.objects.table.replace(&state.objects.table);
+    let ours = |id: &ObjectId| id.stream == state.stream;
+    state.garbage.found.extend(gone.into_iter().filter(ours));
+    let mut pieces = state.objects.map.take_dirty();
+    pieces.extend(state.checkpoint.map_pieces().chain(loaded.checkpoint.map_pieces()));
+    for piece in pieces {
+        loaded.objects.map.mark_dirty(piece);
+    }
+    state.objects = loaded.objects;
+    state.overlay = Overlay::new();
+    state.size = snapshot.size;
+}
+
+/// No writes are taken as long as this lives.
+struct Frozen<'a>(&'a Shared);
+
+impl<'a> Frozen<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.frozen.set(true);
+        Self(shared)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.frozen.set(false);
+    }
+}

@@ -1,0 +1,108 @@
+//! A snapshot as a device of its own, which takes no writes. Needs nothing but the store: any number of nodes can show it,
+//! whoever holds the volume.
+
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_device::{
+    Device, DeviceError, Env, ErrorKind, Extent, IoHeader, SharedBuf, VolumeId, WriteFlags,
+    WriteZeroesFlags, check_bounds,
+};
+use weir_store::Store;
+
+use crate::cache::FrameCache;
+use crate::catalog::VolumeName;
+use crate::error::LogError;
+use crate::fetch::Fetcher;
+use crate::format::manifest::SnapshotRecord;
+use crate::load;
+use crate::manifests;
+use crate::objects::ObjectMap;
+use crate::read;
+
+/// A snapshot that is open for reading.
+pub struct SnapshotView {
+    record: SnapshotRecord,
+    objects: ObjectMap,
+    fetcher: Rc<Fetcher>,
+}
+
+impl SnapshotView {
+    /// Opens the snapshot `name` of a volume. Reads wait for a failing store up to `read_deadline`. Once the snapshot is
+    /// deleted, reads of what is not cached fail.
+    ///
+    /// # Errors
+    /// [`LogError::NoSuchSnapshot`], or what the store says.
+    pub async fn open(
+        store: &Store,
+        env: &Env,
+        volume: VolumeId,
+        name: &VolumeName,
+        cache: Arc<dyn FrameCache>,
+        read_deadline: Duration,
+    ) -> Result<Rc<Self>, LogError> {
+        let manifest = manifests::newest(store, env, volume).await?;
+        let found = manifest.snapshots.iter().find(|s| s.name == name.as_str());
+        let Some(record) = found.cloned() else {
+            let (snapshot, volume) = (name.to_string(), manifest.name);
+            return Err(LogError::NoSuchSnapshot { snapshot, volume });
+        };
+        let loaded = load::checkpoint(store, env, volume, Some(record.checkpoint)).await?;
+        let (store, env) = (store.clone(), env.clone());
+        let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
+        Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))
+    }
+
+    /// What the manifest says of it.
+    #[must_use]
+    pub fn record(&self) -> &SnapshotRecord {
+        &self.record
+    }
+
+    fn refuse(&self) -> DeviceError {
+        let message = format!("{self:?} is a snapshot and takes no writes");
+        DeviceError::new(ErrorKind::ReadOnly, message)
+    }
+}
+
+impl Device for SnapshotView {
+    fn size(&self) -> u64 {
+        self.record.size
+    }
+
+    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
+        check_bounds(&io, self.size())?;
+        assert_eq!(io.len, buf.len() as u64, "the header describes the buffer");
+        read::read_objects(&self.fetcher, &self.objects, io.offset, buf).await
+    }
+
+    async fn write(&self, _: IoHeader, _: SharedBuf, _: WriteFlags) -> Result<(), DeviceError> {
+        Err(self.refuse())
+    }
+
+    async fn write_zeroes(&self, _: IoHeader, _: WriteZeroesFlags) -> Result<(), DeviceError> {
+        Err(self.refuse())
+    }
+
+    async fn discard(&self, _: IoHeader) -> Result<(), DeviceError> {
+        Err(self.refuse())
+    }
+
+    fn flush(&self, _: IoHeader) -> impl Future<Output = Result<(), DeviceError>> {
+        std::future::ready(Ok(()))
+    }
+
+    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
+        check_bounds(&io, self.size())?;
+        Ok(read::object_extents(&self.objects, io.offset, io.len, extents_max))
+    }
+}
+
+impl fmt::Debug for SnapshotView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.fetcher.volume, self.record.name)
+    }
+}

@@ -1,0 +1,190 @@
+//! Snapshots: they show their cut for ever, cost what they alone hold, and take the volume back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_device::{Device, ErrorKind, IoHeader, Operation, SharedBuf, WriteFlags};
+use weir_log::catalog::VolumeName;
+use weir_log::{Closed, LogVolume, MemoryFrameCache, SnapshotView, check};
+
+use crate::support::{Host, SIZE, expect_bytes, fill, pattern, run, write};
+
+fn name(text: &str) -> VolumeName {
+    VolumeName::new(text).unwrap()
+}
+
+/// What a snapshot shows, read from the store alone.
+async fn show(host: &Host, snapshot: &str) -> Vec<u8> {
+    let cache = Arc::new(MemoryFrameCache::new(256 << 10));
+    let deadline = Duration::from_secs(30);
+    let view =
+        SnapshotView::open(&host.store, &host.env, host.id, &name(snapshot), cache, deadline).await;
+    let view = view.unwrap();
+    let mut bytes = vec![0xee; usize::try_from(view.size()).unwrap()];
+    let io = IoHeader::internal(Operation::Read, 0, bytes.len() as u64);
+    view.read(io, &mut bytes).await.unwrap();
+    let io = IoHeader::internal(Operation::Write, 0, 1);
+    let refused = view.write(io, SharedBuf::copy_of(&[1]), WriteFlags::default()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
+    bytes
+}
+
+async fn stored_objects(host: &Host) -> usize {
+    host.store.list(&format!("{}/log/", host.id), None).await.unwrap().len()
+}
+
+/// Nothing damaged, nothing forgotten.
+async fn expect_whole(host: &Host) {
+    let report = check(&host.store, &host.env, host.id, |_, _| {}).await.unwrap();
+    assert_eq!((report.damage.len(), report.orphans), (0, 0), "{report:?}");
+}
+
+async fn let_it_settle(volume: &LogVolume) {
+    volume.flush_remote().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+}
+
+#[test]
+fn snapshots_show_their_cut_whatever_is_written_collected_and_restarted() {
+    run(async {
+        let host = Host::new().await;
+        let mut cuts = Vec::new();
+        for round in 0..5 {
+            let cut = host
+                .in_killed_process(|volume| async move {
+                    let data = fill(&volume, round).await;
+                    let taken = volume.snapshot(&name(&format!("s{round}"))).await.unwrap();
+                    assert_eq!(taken.size, SIZE);
+                    fill(&volume, 100 + round).await;
+                    volume.flush_remote().await.unwrap();
+                    data
+                })
+                .await;
+            cuts.push(cut);
+            for (round, cut) in cuts.iter().enumerate() {
+                assert!(show(&host, &format!("s{round}")).await == *cut, "snapshot {round}");
+            }
+        }
+        let (volume, _) = host.open().await;
+        assert_eq!(volume.snapshots().len(), 5);
+        let again = volume.snapshot(&name("s1")).await.unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Exists);
+        let data = fill(&volume, 77).await;
+        let_it_settle(&volume).await;
+        expect_whole(&host).await;
+        let with_all = stored_objects(&host).await;
+        for gone in ["s0", "s2", "s3", "s4"] {
+            volume.delete_snapshot(&name(gone)).await.unwrap();
+        }
+        let missing = volume.delete_snapshot(&name("s0")).await.unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        let_it_settle(&volume).await;
+        assert_eq!(volume.close().await.unwrap(), Closed::Clean);
+        drop(volume);
+        let (volume, _) = host.other(9).open().await;
+        let_it_settle(&volume).await;
+        let with_one = stored_objects(&host).await;
+        assert!(with_one < with_all * 6 / 10, "{with_one} of {with_all} objects are left");
+        assert!(show(&host, "s1").await == cuts[1]);
+        expect_bytes(&volume, 0, &data).await;
+        expect_whole(&host).await;
+        volume.delete_snapshot(&name("s1")).await.unwrap();
+        let_it_settle(&volume).await;
+        expect_whole(&host).await;
+        volume.check_invariants();
+        let with_none = stored_objects(&host).await;
+        assert!(with_none < with_one, "{with_none} of {with_one} objects are left");
+    });
+}
+
+#[test]
+fn a_snapshot_holds_what_was_acknowledged_before_and_a_prefix_of_the_rest() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let writer = async {
+            for n in 0..200_u64 {
+                write(&volume, n * 4096, &pattern(n + 1, 4096)).await.unwrap();
+            }
+        };
+        let taker = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            volume.snapshot(&name("busy")).await.unwrap()
+        };
+        let ((), taken) = tokio::join!(writer, taker);
+        let shown = show(&host, "busy").await;
+        let there = (0..200_usize)
+            .take_while(|n| shown[n * 4096..(n + 1) * 4096] == pattern(*n as u64 + 1, 4096))
+            .count();
+        assert!(shown[there * 4096..].iter().all(|byte| *byte == 0), "a prefix");
+        assert_eq!(taken.last_write.write, there as u64);
+    });
+}
+
+#[test]
+fn rollback_takes_the_volume_back_and_later_snapshots_stay() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let first = fill(&volume, 1).await;
+        volume.snapshot(&name("first")).await.unwrap();
+        let second = fill(&volume, 2).await;
+        volume.resize(2 * SIZE).await.unwrap();
+        write(&volume, SIZE + 5, &[7; 100]).await.unwrap();
+        volume.snapshot(&name("second")).await.unwrap();
+        fill(&volume, 3).await;
+        let missing = volume.rollback(&name("never")).await.unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+
+        volume.rollback(&name("first")).await.unwrap();
+        assert_eq!(volume.size(), SIZE);
+        expect_bytes(&volume, 0, &first).await;
+        write(&volume, 0, &[9; 5000]).await.unwrap();
+        let_it_settle(&volume).await;
+        expect_whole(&host).await;
+        assert!(show(&host, "second").await[..second.len()] == second[..]);
+        volume.rollback(&name("second")).await.unwrap();
+        assert_eq!(volume.size(), 2 * SIZE);
+        expect_bytes(&volume, 0, &second).await;
+        expect_bytes(&volume, SIZE + 5, &[7; 100]).await;
+        for gone in ["first", "second"] {
+            volume.delete_snapshot(&name(gone)).await.unwrap();
+        }
+        let_it_settle(&volume).await;
+        volume.check_invariants();
+        expect_whole(&host).await;
+        drop(volume);
+        host.disk.crash_process();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (volume, _) = host.open().await;
+        assert_eq!(volume.size(), 2 * SIZE);
+        expect_bytes(&volume, 0, &second).await;
+        let_it_settle(&volume).await;
+        expect_whole(&host).await;
+    });
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_read_stops_deletions_and_nothing_else() {
+    run(async {
+        let host = Host::new().await;
+        let root = host
+            .in_killed_process(|volume| async move {
+                fill(&volume, 1).await;
+                let taken = volume.snapshot(&name("hurt")).await.unwrap().checkpoint;
+                fill(&volume, 2).await;
+                volume.flush_remote().await.unwrap();
+                (taken.sequence, taken.epoch)
+            })
+            .await;
+        let key = format!("{}/log/{:016x}-{:016x}", host.id, root.0, root.1);
+        host.faults.flip_bit(&key, 100);
+        let before = stored_objects(&host).await;
+        let (volume, _) = host.open().await;
+        let data = fill(&volume, 3).await;
+        let_it_settle(&volume).await;
+        assert!(stored_objects(&host).await > before, "everything is kept");
+        expect_bytes(&volume, 0, &data).await;
+        assert!(volume.snapshot(&name("another")).await.is_ok());
+    });
+}
