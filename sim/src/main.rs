@@ -25,6 +25,7 @@ mod oracle;
 mod profile;
 mod report;
 mod run;
+mod snapshots;
 mod world;
 
 use std::cell::Cell;

@@ -21,6 +21,7 @@ use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
 use crate::oracle::Point;
 use crate::profile::End;
+use crate::snapshots::{self, Known};
 use crate::world::World;
 
 /// Openings tried before that is a violation; most of them crash on purpose.
@@ -134,6 +135,11 @@ impl Node {
             }
             let verified = opened.tasks.run_until(self.verify(&opened.life)).await;
             verified?;
+            let world = Rc::clone(&self.world);
+            let looked = opened.tasks.run_until(snapshots::look(&world, &mut self.dice)).await;
+            if let Some(wrong) = looked {
+                return self.violate(wrong);
+            }
             return Ok(opened);
         }
         self.violate("opening does not come to an end")
@@ -309,7 +315,22 @@ impl Node {
     fn judge(&mut self, seen: &crate::oracle::Observation) -> Result<(), Stop> {
         let mut oracle = self.world.oracle.borrow_mut();
         let asked = self.pending.through;
-        let judged = oracle.recovered(self.pending, self.causal, seen);
+        let back = self.world.set_back.take();
+        let before = back.is_some().then(|| oracle.clone());
+        let mut judged = oracle.recovered(self.pending, self.causal, seen);
+        if let (Err(_), Some(mut back), Some(before)) = (&judged, back, before) {
+            // Either the rollback that was cut off came about, or it did not.
+            judged = match back.recovered(back.after_disk_loss(), self.causal, seen) {
+                Ok(recovery) => {
+                    *oracle = back;
+                    Ok(recovery)
+                }
+                Err(_) => {
+                    *oracle = before;
+                    judged
+                }
+            };
+        }
         self.pending = Point::ALL;
         drop(oracle);
         self.causal = true;
@@ -334,9 +355,13 @@ impl Node {
             tasks.spawn_local(client::run(Rc::clone(life), Dice::new(dice.next(), 5)));
         }
         tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
+        tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10)));
         tasks.run_until(self.wait_for_target(life)).await?;
         if life.world.rotted.get().is_some() {
             tasks.run_until(self.prove(life)).await?;
+        }
+        if dice.percent(15) && self.world.snapshots.borrow().iter().any(Known::is_seen) {
+            return tasks.run_until(self.roll_back(life, &mut dice)).await;
         }
         if end == End::Close {
             return tasks.run_until(self.close(life, &mut dice)).await;
@@ -411,6 +436,42 @@ impl Node {
         self.stop_clients(life).await
     }
 
+    /// Goes back to a snapshot; the life ends after it, or in the middle.
+    async fn roll_back(&mut self, life: &Rc<Life>, dice: &mut Dice) -> Result<(), Stop> {
+        self.stop_clients(life).await?;
+        let (name, shown) = {
+            let snapshots = self.world.snapshots.borrow();
+            let seen: Vec<&Known> = snapshots.iter().filter(|known| known.is_seen()).collect();
+            // It may be on its way out.
+            let Some(known) = seen.first() else { return self.go_on() };
+            (known.name.clone(), known.oracle.clone().expect("it was seen"))
+        };
+        let mut back = self.world.oracle.borrow().clone();
+        back.set_back(&shown);
+        self.world.set_back.replace(Some(back));
+        self.world.note("rollback", [0; 3]);
+        let patience = if dice.percent(40) { Duration::from_millis(dice.below(300)) } else { HANG };
+        let result = timeout(patience, life.volume.rollback(&name)).await;
+        match result {
+            Ok(Ok(())) => {
+                self.world.note("  rolled back", [0; 3]);
+                let back = self.world.set_back.take().expect("set above");
+                self.world.oracle.replace(back);
+            }
+            Ok(Err(error)) => tracing::info!(%error, "rollback refused"),
+            Err(_)
+                if patience == HANG
+                    && !self
+                        .world
+                        .outage_since(tokio::time::Instant::now() - HANG, Duration::ZERO) =>
+            {
+                return self.violate("a rollback hangs");
+            }
+            Err(_) => self.world.note("  rollback cut off", [0; 3]),
+        }
+        self.go_on()
+    }
+
     async fn stop_clients(&self, life: &Rc<Life>) -> Result<(), Stop> {
         life.stopping.set(true);
         let stopped = async {
@@ -464,6 +525,7 @@ impl Node {
     /// What the disk and the oracle learn of a crash. The caller drops the tasks.
     fn crash(&mut self, end: End) {
         let world = &self.world;
+        snapshots::on_crash(world);
         let oracle = world.oracle.borrow();
         let (what, point) = match end {
             End::Kill => ("crash: kill -9", oracle.after_kill()),

@@ -99,6 +99,7 @@ pub(crate) struct Observation {
 #[derive(Clone, Debug)]
 pub(crate) struct Violation(pub(crate) String);
 
+#[derive(Clone)]
 pub(crate) struct Oracle {
     size: u64,
     now: Moment,
@@ -200,6 +201,19 @@ impl Oracle {
     pub(crate) fn end_remote_flush(&mut self, begun: Moment) {
         self.tick();
         self.remote = self.remote.max(begun);
+        self.prune();
+    }
+
+    /// The volume shows what `other` shows, a snapshot that was seen, and the store holds that.
+    pub(crate) fn set_back(&mut self, other: &Self) {
+        let now = self.tick();
+        self.segments.clone_from(&other.segments);
+        for item in self.segments.values().flat_map(|segment| &segment.items) {
+            self.writes[item.id.0 as usize].acked.get_or_insert(now);
+        }
+        self.flushed = now;
+        self.recovered_at = now;
+        self.remote = now;
         self.prune();
     }
 

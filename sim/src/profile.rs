@@ -120,6 +120,8 @@ pub(crate) struct Profile {
     /// Old manifests and lease renewals that are kept.
     pub(crate) retention: Retention,
     pub(crate) lease: Duration,
+    /// Whether snapshots are taken. Rot may cost them bytes, as it costs the volume.
+    pub(crate) snapshots: bool,
 }
 
 fn ms(ms: u64) -> Duration {
@@ -186,6 +188,7 @@ impl Profile {
                 age_min: ms(dice.pick(&[0, 0, 500, 5_000])),
             },
             lease: ms(dice.pick(&[4_000, 8_000, 15_000])),
+            snapshots: dice.percent(50) && trouble != DiskTrouble::Rot,
         }
     }
 
@@ -193,6 +196,7 @@ impl Profile {
     pub(crate) fn with_two_nodes(mut self, dice: &mut Dice) -> Self {
         self.trouble = DiskTrouble::None;
         self.store_damage = false;
+        self.snapshots = false;
         self.clients = dice.within(1..4);
         self.think_percent = 100;
         self.think_us = dice.pick(&[100_000, 400_000]);

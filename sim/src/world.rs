@@ -14,6 +14,7 @@ use crate::dice::Dice;
 use crate::events::Events;
 use crate::oracle::{Moment, Oracle, Point, Violation};
 use crate::profile::Profile;
+use crate::snapshots::Known;
 
 /// Key of an object that is damaged or hidden, and the ranges it holds as offset and length.
 pub(crate) type Damaged = (String, Vec<(u64, u64)>);
@@ -50,6 +51,9 @@ pub(crate) struct World {
     pub(crate) reads_fail: Cell<bool>,
     /// Writes of owners that were superseded.
     pub(crate) foreign_writes: Cell<u32>,
+    pub(crate) snapshots: RefCell<Vec<Known>>,
+    /// What the volume shows if a rollback that was cut off came about.
+    pub(crate) set_back: RefCell<Option<Oracle>>,
 }
 
 impl World {
@@ -85,6 +89,8 @@ impl World {
             faults_seen: RefCell::default(),
             reads_fail: Cell::new(false),
             foreign_writes: Cell::new(0),
+            snapshots: RefCell::default(),
+            set_back: RefCell::default(),
             profile,
         })
     }

@@ -509,6 +509,17 @@ impl Journal {
         prepare::write_superblock(inner, &superblock).await
     }
 
+    /// Waits until every append made before is in a record on disk, those included whose caller went away without its
+    /// answer. Appends that wait for space wait for a release.
+    ///
+    /// # Errors
+    /// If the journal is or becomes poisoned.
+    pub async fn drain(&self) -> Result<(), JournalError> {
+        let inner = self.inner();
+        wait_until(inner, |state| state.is_drained() || state.poisoned.is_some()).await;
+        inner.check_poison()
+    }
+
     /// Takes no more appends and refuses those that are not wholly in records yet: their volume failed, and releases
     /// nothing any more that they could wait for. What is in records goes on to its end.
     pub fn refuse_appends(&self) {

@@ -9,7 +9,7 @@ use weir_store::RetryPolicy;
 use crate::commit;
 use crate::error::LogError;
 use crate::format::manifest::Takeover;
-use crate::volume::LogVolume;
+use crate::volume::{LogVolume, Shared, State};
 
 /// How a close ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl LogVolume {
 
     async fn hand_over(&self) -> Result<(), DeviceError> {
         let shared = &self.shared;
-        self.settle().await?;
+        shared.settle().await?;
         let newest = {
             let state = shared.state.borrow();
             let up_to_date = state.checkpoint.objects_since == 0;
@@ -172,30 +172,35 @@ impl LogVolume {
         };
         if !newest && shared.state.borrow().pipeline.committed().0 > 0 {
             commit::begin_checkpoint(shared);
-            self.settle().await?;
+            shared.settle().await?;
         }
         let mut manifest = shared.manifest.lock().await;
         manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.holder = None).await?;
         Ok(())
     }
+}
 
-    /// Waits until no write is on its way, everything acknowledged is in the store, and no checkpoint is under way. For
+impl State {
+    fn is_settled(&self) -> bool {
+        self.all_committed() && !self.checkpoint.under_way && self.snapshots.are_taken()
+    }
+}
+
+impl Shared {
+    /// Waits until no write is on its way, everything acknowledged is in the store, and no checkpoint or snapshot is under way. For
     /// whoever has seen to it that no further write is taken.
     pub(crate) async fn settle(&self) -> Result<(), DeviceError> {
-        let shared = &self.shared;
         // A write that was taken before may be answered yet; it must not miss the last object.
-        shared
-            .wait_for(|state| match &state.failure {
-                Some(failure) => Some(Err(failure.clone())),
-                None => (shared.appends.get() == 0).then_some(Ok(())),
-            })
-            .await?;
+        self.wait_for(|state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None => (self.appends.get() == 0).then_some(Ok(())),
+        })
+        .await?;
         self.upload_all().await?;
-        shared
-            .wait_for(|state| match &state.failure {
-                Some(failure) => Some(Err(failure.clone())),
-                None => (state.all_committed() && !state.checkpoint.under_way).then_some(Ok(())),
-            })
-            .await
+        self.wait_for(|state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None => state.is_settled().then_some(Ok(())),
+        })
+        .await
     }
 }

@@ -142,6 +142,13 @@ pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
 /// A checkpoint counts once its root is in the committed prefix and a manifest version names it.
 pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     let as_of = ObjectSeq(checkpoint.as_of);
+    let may_go = |state: &mut State| {
+        (state.failure.is_some() || state.snapshots.pins_are_settled()).then_some(())
+    };
+    shared.wait_for(may_go).await;
+    if shared.check_failure().is_err() {
+        return;
+    }
     let (published, old, garbage) = {
         let mut manifest = shared.manifest.lock().await;
         let (snapshots, garbage, size) = {

@@ -6,8 +6,9 @@
 //! Invariants
 //!  G1. What is deleted is listed in the newest manifest version that counts, which is ours.
 //!  G2. What is listed is reached neither by the checkpoint of the same version nor by any object after it.
+//!  G3. A read that has resolved its bytes finds them: what it may have resolved goes after it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -30,10 +31,45 @@ pub(crate) struct Garbage {
     /// Objects that an opening found unneeded: beyond the prefix, of a checkpoint that was never published, or dead in
     /// the published one. Listed with the next version, though some are gone already.
     pub(crate) found: BTreeSet<ObjectId>,
-    /// Listed, and not known to be gone.
-    pending: BTreeSet<ObjectId>,
+    /// Listed, and not known to be gone; with the reads that G3 waits for: those before this one.
+    pending: BTreeMap<ObjectId, ReadNumber>,
+    reads: BTreeSet<ReadNumber>,
+    next_read: ReadNumber,
+    /// Something waits for a read.
+    waits_for_read: bool,
     /// Objects deleted by this opening.
     pub(crate) deleted: u64,
+}
+
+/// Reads of objects, in the order of their begins.
+type ReadNumber = u64;
+
+/// A read of objects that is under way.
+pub(crate) struct ReadPin {
+    shared: Rc<Shared>,
+    number: ReadNumber,
+}
+
+impl ReadPin {
+    /// Call before anything can run that changes the map the read resolved its bytes with.
+    pub(crate) fn new(shared: &Rc<Shared>, garbage: &mut Garbage) -> Self {
+        let number = garbage.next_read;
+        garbage.next_read += 1;
+        garbage.reads.insert(number);
+        Self { shared: Rc::clone(shared), number }
+    }
+}
+
+impl Drop for ReadPin {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.borrow_mut();
+        let garbage = &mut state.garbage;
+        let was_oldest = garbage.reads.first() == Some(&self.number);
+        garbage.reads.remove(&self.number);
+        if was_oldest && std::mem::take(&mut garbage.waits_for_read) {
+            self.shared.listed.notify_one();
+        }
+    }
 }
 
 /// How a manifest names an object of the volume's own stream.
@@ -51,7 +87,8 @@ impl Garbage {
         } else {
             Self::listed(manifest)
         };
-        Self { found, pending, deleted: 0 }
+        let pending = pending.into_iter().map(|id| (id, 0)).collect();
+        Self { found, pending, ..Self::default() }
     }
 
     /// The objects that a manifest lists.
@@ -66,9 +103,21 @@ impl Garbage {
         self.pending.len() as u64
     }
 
+    /// G3: what may go now.
+    fn free_of_reads(&mut self) -> Vec<ObjectId> {
+        let mut oldest = self.reads.first().copied().unwrap_or(ReadNumber::MAX);
+        if weir_device::mutant("deletion_ignores_reads") {
+            oldest = ReadNumber::MAX;
+        }
+        let free = self.pending.iter().filter(|(_, before)| **before <= oldest);
+        let free: Vec<ObjectId> = free.map(|(id, _)| *id).collect();
+        self.waits_for_read = free.len() < self.pending.len();
+        free
+    }
+
     /// All that the next manifest version lists.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.pending.iter().map(name_of).collect()
+        self.pending.keys().map(name_of).collect()
     }
 }
 
@@ -94,7 +143,8 @@ impl State {
 
     /// The version that lists `garbage` counts.
     pub(crate) fn on_garbage_listed(&mut self, garbage: Vec<ObjectId>) {
-        self.garbage.pending.extend(garbage);
+        let before = self.garbage.next_read;
+        self.garbage.pending.extend(garbage.into_iter().map(|id| (id, before)));
     }
 }
 
@@ -106,8 +156,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         if shared.stopped.get() || shared.state.borrow().failure.is_some() {
             return;
         }
-        let pending: Vec<ObjectId> =
-            shared.state.borrow().garbage.pending.iter().copied().collect();
+        let pending = shared.state.borrow_mut().garbage.free_of_reads();
         let deletions = pending.into_iter().map(|id| delete(&shared, id));
         let mut deletions = stream::iter(deletions).buffer_unordered(DELETES_IN_FLIGHT_MAX);
         while deletions.next().await.is_some() {}

@@ -8,7 +8,6 @@
 use std::pin::pin;
 use std::rc::Rc;
 
-use tokio::sync::oneshot;
 use weir_device::{DeviceError, ErrorKind};
 use weir_store::RetryPolicy;
 
@@ -95,12 +94,7 @@ impl LogVolume {
     /// The failure that stopped the volume, or that it is being closed.
     pub async fn set_takeover(&self, takeover: Takeover) -> Result<(), DeviceError> {
         let shared = Rc::clone(&self.shared);
-        let (answer, answered) = oneshot::channel();
-        self.shared.env.spawn_local(async move {
-            // A caller that went away wanted the change, not the answer.
-            let _ = answer.send(change_takeover(&shared, takeover).await);
-        });
-        answered.await.unwrap_or_else(|_| self.shared.check_failure())
+        self.shared.to_its_end(async move { change_takeover(&shared, takeover).await }).await
     }
 }
 

@@ -8,6 +8,7 @@ use weir_journal::{JournalPos, Pin};
 
 use crate::error::LogError;
 use crate::fetch::{self, Fetcher, copy_frames, frame_span};
+use crate::garbage::ReadPin;
 use crate::ids::ObjectId;
 use crate::limits::{READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX};
 use crate::objects::{ObjectMap, ObjectPlace};
@@ -146,18 +147,21 @@ pub(crate) async fn read(
 async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
     // Most reads have one part, and then nothing is allocated.
     let mut parts: SmallVec<[(Part, Option<Pin>); 2]> = SmallVec::new();
-    {
-        let state = shared.state.borrow();
+    // Pinned before anything can run that might reuse a segment or delete an object.
+    let _pin = {
+        let mut state = shared.state.borrow_mut();
+        let mut reads_objects = false;
         resolve(&state, start, buf.len() as u64, |part| {
-            // Pinned before anything can run that might reuse the segment.
             let pin = match part.source {
                 Source::Journal(position) => Some(shared.journal.pin(position)),
                 _ => None,
             };
+            reads_objects |= matches!(part.source, Source::Object { .. });
             parts.push((part, pin));
             true
         });
-    }
+        reads_objects.then(|| ReadPin::new(shared, &mut state.garbage))
+    };
     let mut from_objects = Vec::new();
     let mut rest = buf;
     for (part, pin) in parts {

@@ -3,7 +3,6 @@
 //! The manifest says the new size before any client may use it, so that no opening ever finds a write beyond the end:
 //! an opening takes the larger of what the manifest says and what the newest object says.
 
-use tokio::sync::oneshot;
 use weir_device::{DeviceError, ErrorKind};
 use weir_store::RetryPolicy;
 
@@ -21,12 +20,7 @@ impl LogVolume {
     pub async fn resize(&self, size: u64) -> Result<(), DeviceError> {
         check_size(size)?;
         let shared = std::rc::Rc::clone(&self.shared);
-        let (answer, answered) = oneshot::channel();
-        self.shared.env.spawn_local(async move {
-            // A caller that went away wanted the new size, not the answer.
-            let _ = answer.send(grow(&shared, size).await);
-        });
-        answered.await.unwrap_or_else(|_| self.shared.check_failure())
+        self.shared.to_its_end(async move { grow(&shared, size).await }).await
     }
 }
 

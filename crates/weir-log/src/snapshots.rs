@@ -9,6 +9,7 @@
 //!  S2. Nothing is listed for deletion before the pins of every snapshot are known.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -28,6 +29,9 @@ use crate::volume::{LogVolume, Shared, State};
 /// Most snapshots of a volume: the manifest lists them all, in some 300 bytes each.
 pub const SNAPSHOTS_MAX: usize = 4096;
 
+/// Pause before the checkpoint of a snapshot is read again from a store that fails.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
 /// Checkpoints of snapshots that are read at a time after an opening.
 const READS_MAX: usize = 4;
 
@@ -40,18 +44,39 @@ pub(crate) struct Snapshots {
     wanted: Vec<VolumeName>,
     /// Those that the checkpoint under way becomes.
     taking: Vec<SnapshotRecord>,
-    /// S2.
-    pins_known: bool,
+    pins: Pins,
+}
+
+/// What is known of the objects that snapshots reach (S2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pins {
+    /// Their checkpoints are being read. No checkpoint is published meanwhile, so that it can list what it supersedes.
+    #[default]
+    Unknown,
+    Known,
+    /// A checkpoint of a snapshot is damaged: nothing is deleted.
+    Lost,
 }
 
 impl Snapshots {
     /// Of a volume whose manifest lists these.
     pub(crate) fn new(listed: Vec<SnapshotRecord>) -> Self {
-        Self { pins_known: listed.is_empty(), listed, ..Self::default() }
+        let pins = if listed.is_empty() { Pins::Known } else { Pins::Unknown };
+        Self { pins, listed, ..Self::default() }
     }
 
     pub(crate) fn pins_known(&self) -> bool {
-        self.pins_known || weir_device::mutant("pins_not_awaited")
+        self.pins == Pins::Known || weir_device::mutant("pins_not_awaited")
+    }
+
+    /// Whether a checkpoint may be published.
+    pub(crate) fn pins_are_settled(&self) -> bool {
+        self.pins_known() || self.pins == Pins::Lost
+    }
+
+    /// Whether every snapshot that was asked for is taken.
+    pub(crate) fn are_taken(&self) -> bool {
+        self.wanted.is_empty() && self.taking.is_empty()
     }
 
     fn find(&self, name: &str) -> Option<&SnapshotRecord> {
@@ -118,17 +143,30 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
             Err(error) => {
                 // Whatever it reaches stays, with everything else: space is lost, and nothing more.
                 tracing::error!(volume = %shared.id, %error, "a snapshot cannot be read: nothing is deleted");
+                shared.state.borrow_mut().snapshots.pins = Pins::Lost;
+                shared.progress.notify_waiters();
                 return;
             }
         }
     }
     drop(reads);
-    shared.state.borrow_mut().snapshots.pins_known = true;
+    shared.state.borrow_mut().snapshots.pins = Pins::Known;
     shared.progress.notify_waiters();
 }
 
+/// What a snapshot reaches. Waits for a failing store, for ever.
 async fn reach(shared: &Shared, snapshot: &SnapshotRecord) -> Result<Vec<ObjectId>, LogError> {
-    load::reach(&shared.store, &shared.env, shared.id, snapshot.checkpoint).await
+    loop {
+        let read = load::reach(&shared.store, &shared.env, shared.id, snapshot.checkpoint).await;
+        match read {
+            Err(LogError::Store(error)) if error.kind() == ErrorKind::Unavailable => {
+                tracing::warn!(volume = %shared.id, %error, "reading a snapshot");
+                shared.check_failure().map_err(|_| LogError::ShuttingDown)?;
+                tokio::time::sleep(READ_PAUSE).await;
+            }
+            other => return other,
+        }
+    }
 }
 
 impl LogVolume {
@@ -139,51 +177,15 @@ impl LogVolume {
     }
 
     /// Takes a snapshot: every write acknowledged before the call is in it, and what it shows is a prefix of all
-    /// acknowledged writes. Returns once a manifest that counts names it. Blocks no client.
+    /// acknowledged writes. Returns once a manifest that counts names it. Blocks no client, and goes on
+    /// if the caller goes away.
     ///
     /// # Errors
     /// A name that is taken ([`ErrorKind::Exists`]), too many snapshots ([`ErrorKind::NoSpace`]), or the failure that
     /// stopped the volume.
     pub async fn snapshot(&self, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
-        let shared = &self.shared;
-        shared.check_failure()?;
-        shared.check_owned()?;
-        shared.check_not_closing()?;
-        self.upload_all().await?;
-        {
-            let snapshots = &mut shared.state.borrow_mut().snapshots;
-            if snapshots.is_taken(name.as_str()) {
-                let message = format!("volume {} has a snapshot {name} already", shared.id);
-                return Err(DeviceError::new(ErrorKind::Exists, message));
-            }
-            if snapshots.listed.len() >= SNAPSHOTS_MAX {
-                let message =
-                    format!("volume {} has {SNAPSHOTS_MAX} snapshots: delete one first", shared.id);
-                return Err(DeviceError::new(ErrorKind::NoSpace, message));
-            }
-            snapshots.wanted.push(name.clone());
-        }
-        let begin = shared
-            .wait_for(|state| match &state.failure {
-                Some(failure) => Some(Err(failure.clone())),
-                // Another checkpoint may have begun with it meanwhile.
-                None if !state.snapshots.wanted.contains(name) => Some(Ok(false)),
-                None if !state.checkpoint.under_way && !state.applying => Some(Ok(true)),
-                None => shared.check_stopped().err().map(Err),
-            })
-            .await?;
-        if begin {
-            commit::begin_checkpoint(shared);
-        }
-        let record = shared
-            .wait_for(|state| match (&state.failure, state.snapshots.find(name.as_str())) {
-                (Some(failure), _) => Some(Err(failure.clone())),
-                (None, Some(record)) => Some(Ok(record.clone())),
-                (None, None) => shared.check_stopped().err().map(Err),
-            })
-            .await?;
-        shared.wait_for_lease().await?;
-        Ok(record)
+        let (shared, name) = (Rc::clone(&self.shared), name.clone());
+        self.shared.to_its_end(async move { take(&shared, &name).await }).await
     }
 
     /// Deletes a snapshot; the space of what nothing else reaches comes back.
@@ -192,59 +194,8 @@ impl LogVolume {
     /// No such snapshot ([`ErrorKind::NotFound`]), what the store says where its checkpoint cannot be read, or the failure
     /// that stopped the volume.
     pub async fn delete_snapshot(&self, name: &VolumeName) -> Result<(), DeviceError> {
-        let shared = &self.shared;
-        shared.check_failure()?;
-        shared.check_not_closing()?;
-        let snapshot = self.find_snapshot(name)?;
-        let reached = reach(shared, &snapshot).await?;
-        shared
-            .wait_for(|state| match &state.failure {
-                Some(failure) => Some(Err(failure.clone())),
-                None if state.snapshots.pins_known => Some(Ok(())),
-                None => shared.check_stopped().err().map(Err),
-            })
-            .await?;
-        let mut manifest = shared.manifest.lock().await;
-        self.find_snapshot(name)?;
-        let (garbage, names) = {
-            let state = shared.state.borrow();
-            let mut garbage = state.objects.table.held_once(&reached);
-            // Where head and snapshot share pieces of a checkpoint, the head has them still.
-            if !weir_device::mutant("shared_checkpoint_deleted") {
-                garbage.retain(|id| !state.checkpoint.knows(id.seq));
-            }
-            let mut names = state.garbage.names();
-            names.extend(garbage.iter().map(garbage::name_of));
-            (garbage, names)
-        };
-        let forever = RetryPolicy::forever();
-        let published = manifest.publish(&shared.env, &forever, |m| {
-            m.snapshots.retain(|s| s.id != snapshot.id);
-            m.pending_deletions = names;
-        });
-        if let Err(error) = published.await {
-            let error = DeviceError::from(error);
-            shared.fail(error.clone());
-            return Err(error);
-        }
-        {
-            let mut state = shared.state.borrow_mut();
-            state.objects.table.unpin(&reached);
-            state.on_garbage_listed(garbage);
-            state.snapshots.listed.clone_from(&manifest.current().snapshots);
-        }
-        drop(manifest);
-        shared.listed.notify_one();
-        shared.wake_collector();
-        Ok(())
-    }
-
-    fn find_snapshot(&self, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
-        let state = self.shared.state.borrow();
-        state.snapshots.find(name.as_str()).cloned().ok_or_else(|| {
-            let message = format!("volume {} has no snapshot {name}", self.shared.id);
-            DeviceError::new(ErrorKind::NotFound, message)
-        })
+        let (shared, name) = (Rc::clone(&self.shared), name.clone());
+        self.shared.to_its_end(async move { delete(&shared, &name).await }).await
     }
 
     /// Sets the volume back to a snapshot: what was written since is given up, its size included. Later snapshots stay.
@@ -254,24 +205,143 @@ impl LogVolume {
     /// No such snapshot ([`ErrorKind::NotFound`]), a snapshot that cannot be read, with the volume as it was; or the failure
     /// that stopped the volume.
     pub async fn rollback(&self, name: &VolumeName) -> Result<(), DeviceError> {
-        let shared = &self.shared;
-        shared.check_failure()?;
-        shared.check_owned()?;
-        shared.check_not_closing()?;
-        let _frozen = Frozen::new(shared);
-        self.settle().await?;
-        let snapshot = self.find_snapshot(name)?;
-        let loaded =
-            load::checkpoint(&shared.store, &shared.env, shared.id, Some(snapshot.checkpoint))
-                .await?;
-        // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
-        self.settle().await?;
-        set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
-        commit::begin_checkpoint(shared);
-        self.settle().await?;
-        shared.wake_collector();
-        shared.wait_for_lease().await
+        let (shared, name) = (Rc::clone(&self.shared), name.clone());
+        self.shared.to_its_end(async move { roll_back(&shared, &name).await }).await
     }
+}
+
+impl Shared {
+    fn find_snapshot(&self, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
+        let state = self.state.borrow();
+        state.snapshots.find(name.as_str()).cloned().ok_or_else(|| {
+            let message = format!("volume {} has no snapshot {name}", self.id);
+            DeviceError::new(ErrorKind::NotFound, message)
+        })
+    }
+}
+
+async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
+    shared.check_failure()?;
+    shared.check_owned()?;
+    shared.check_not_closing()?;
+    shared.upload_all().await?;
+    // It may be on its way to another state.
+    shared.check_not_closing()?;
+    {
+        let snapshots = &mut shared.state.borrow_mut().snapshots;
+        if snapshots.is_taken(name.as_str()) {
+            let message = format!("volume {} has a snapshot {name} already", shared.id);
+            return Err(DeviceError::new(ErrorKind::Exists, message));
+        }
+        if snapshots.listed.len() >= SNAPSHOTS_MAX {
+            let message =
+                format!("volume {} has {SNAPSHOTS_MAX} snapshots: delete one first", shared.id);
+            return Err(DeviceError::new(ErrorKind::NoSpace, message));
+        }
+        snapshots.wanted.push(name.clone());
+    }
+    let begin = shared
+        .wait_for(|state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            // Another checkpoint may have begun with it meanwhile.
+            None if !state.snapshots.wanted.contains(name) => Some(Ok(false)),
+            None if !state.checkpoint.under_way && !state.applying => Some(Ok(true)),
+            None => shared.check_stopped().err().map(Err),
+        })
+        .await?;
+    if begin {
+        commit::begin_checkpoint(shared);
+    }
+    let record = shared
+        .wait_for(|state| match (&state.failure, state.snapshots.find(name.as_str())) {
+            (Some(failure), _) => Some(Err(failure.clone())),
+            (None, Some(record)) => Some(Ok(record.clone())),
+            (None, None) => shared.check_stopped().err().map(Err),
+        })
+        .await?;
+    shared.wait_for_lease().await?;
+    Ok(record)
+}
+
+async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
+    shared.check_failure()?;
+    shared.check_not_closing()?;
+    let snapshot = shared.find_snapshot(name)?;
+    let mut reached = match reach(shared, &snapshot).await {
+        Ok(reached) => reached,
+        Err(LogError::ShuttingDown) => return Err(LogError::ShuttingDown.into()),
+        // A damaged snapshot must not be there for ever.
+        Err(error) => {
+            tracing::error!(volume = %shared.id, snapshot = %name, %error, "the space of a damaged snapshot stays");
+            Vec::new()
+        }
+    };
+    shared
+        .wait_for(|state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None if state.snapshots.pins_are_settled() => Some(Ok(())),
+            None => shared.check_stopped().err().map(Err),
+        })
+        .await?;
+    let mut manifest = shared.manifest.lock().await;
+    shared.find_snapshot(name)?;
+    let (garbage, names) = {
+        let state = shared.state.borrow();
+        if !state.snapshots.pins_known() {
+            // Others reach nobody knows what.
+            reached.clear();
+        }
+        let mut garbage = state.objects.table.held_once(&reached);
+        // Where head and snapshot share pieces of a checkpoint, the head has them still.
+        if !weir_device::mutant("shared_checkpoint_deleted") {
+            garbage.retain(|id| !state.checkpoint.knows(id.seq));
+        }
+        let mut names = state.garbage.names();
+        names.extend(garbage.iter().map(garbage::name_of));
+        (garbage, names)
+    };
+    let forever = RetryPolicy::forever();
+    let published = manifest.publish(&shared.env, &forever, |m| {
+        m.snapshots.retain(|s| s.id != snapshot.id);
+        m.pending_deletions = names;
+    });
+    if let Err(error) = published.await {
+        let error = DeviceError::from(error);
+        shared.fail(error.clone());
+        return Err(error);
+    }
+    {
+        let mut state = shared.state.borrow_mut();
+        state.objects.table.unpin(&reached);
+        state.on_garbage_listed(garbage);
+        state.snapshots.listed.clone_from(&manifest.current().snapshots);
+    }
+    drop(manifest);
+    shared.listed.notify_one();
+    shared.wake_collector();
+    Ok(())
+}
+
+async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
+    shared.check_failure()?;
+    shared.check_owned()?;
+    shared.check_not_closing()?;
+    let _frozen = Frozen::new(shared);
+    shared.settle().await?;
+    // Writes whose client went away without an answer must not land on what the volume is set back to.
+    if !weir_device::mutant("rollback_without_drain") {
+        shared.journal.drain().await.map_err(LogError::Journal)?;
+    }
+    let snapshot = shared.find_snapshot(name)?;
+    let loaded =
+        load::checkpoint(&shared.store, &shared.env, shared.id, Some(snapshot.checkpoint)).await?;
+    // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
+    shared.settle().await?;
+    set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
+    commit::begin_checkpoint(shared);
+    shared.settle().await?;
+    shared.wake_collector();
+    shared.wait_for_lease().await
 }
 
 /// Puts the map of a snapshot in the place of the head's, all of it to be written with the next checkpoint.

@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, oneshot};
 use weir_device::{
     Device, DeviceError, Env, ErrorKind, Extent, IoHeader, LocalBoxFuture, SharedBuf, VolumeId,
     WriteFlags, WriteZeroesFlags, check_bounds,
@@ -220,6 +220,18 @@ impl Shared {
         }
     }
 
+    /// Runs a change of the volume to its end, though the caller may go away: who asked for it wanted the change.
+    pub(crate) async fn to_its_end<T: 'static>(
+        &self,
+        change: impl Future<Output = Result<T, DeviceError>> + 'static,
+    ) -> Result<T, DeviceError> {
+        let (answer, answered) = oneshot::channel();
+        self.env.spawn_local(async move {
+            let _ = answer.send(change.await);
+        });
+        answered.await.unwrap_or_else(|_| Err(LogError::ShuttingDown.into()))
+    }
+
     /// Waits until `ready` gives a result, looking again at every progress.
     pub(crate) async fn wait_for<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
@@ -230,6 +242,24 @@ impl Shared {
             }
             progress.await;
         }
+    }
+
+    /// Waits until every write acknowledged before the call is in the committed prefix.
+    pub(crate) async fn upload_all(&self) -> Result<(), DeviceError> {
+        self.check_failure()?;
+        let target = {
+            let mut state = self.state.borrow_mut();
+            state.seal();
+            state.acked
+        };
+        self.work.notify_one();
+        self.wait_for(|state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None if state.committed >= target => Some(Ok(())),
+            // Nothing is uploaded any more: it was closed with the rest in the journal.
+            None => self.check_stopped().err().map(Err),
+        })
+        .await
     }
 
     pub(crate) fn journal_percent_full(&self) -> u64 {
@@ -399,28 +429,9 @@ impl LogVolume {
     /// # Errors
     /// The failure that stopped the volume, if there is one.
     pub async fn flush_remote(&self) -> Result<(), DeviceError> {
-        self.upload_all().await?;
+        self.shared.upload_all().await?;
         // Whoever hears of it may throw the local disk away: the objects must be those of the owner.
         self.shared.wait_for_lease().await
-    }
-
-    /// Waits until every write acknowledged before the call is in the committed prefix.
-    pub(crate) async fn upload_all(&self) -> Result<(), DeviceError> {
-        self.shared.check_failure()?;
-        let target = {
-            let mut state = self.shared.state.borrow_mut();
-            state.seal();
-            state.acked
-        };
-        self.shared.work.notify_one();
-        self.shared
-            .wait_for(|state| match &state.failure {
-                Some(failure) => Some(Err(failure.clone())),
-                None if state.committed >= target => Some(Ok(())),
-                // Nothing is uploaded any more: it was closed with the rest in the journal.
-                None => self.shared.check_stopped().err().map(Err),
-            })
-            .await
     }
 
     /// Panics if a numbered invariant does not hold. Walks the whole map: for tests and the simulation.

@@ -12,6 +12,7 @@ use crate::fetch;
 use crate::format::object::{
     ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
 };
+use crate::garbage::ReadPin;
 use crate::ids::{ObjectId, WriteMark};
 use crate::limits::{APPLY_STEP_EXTENTS, EXTENTS_PER_OBJECT_MAX, PAYLOAD_BYTES_MAX};
 use crate::objects::ObjectPlace;
@@ -40,6 +41,8 @@ struct Run {
 
 /// Copies what lives of `sources` and sends it. Sources that cannot be read are left alone from here on.
 pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) {
+    // What lives now stays until it is read, whatever becomes of it meanwhile.
+    let _pin = ReadPin::new(shared, &mut shared.state.borrow_mut().garbage);
     let mut runs = Vec::new();
     let headers = sources.iter().map(|source| fetch::header(&shared.fetcher, source.id));
     let mut headers = stream::iter(headers).buffered(READS_MAX);

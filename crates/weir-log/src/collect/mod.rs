@@ -112,11 +112,11 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         let mut work = pin!(shared.collect.notified());
         work.as_mut().enable();
         while !shared.collector_is_held() {
+            wait_for_room(&shared).await;
             let sources = next_sources(&shared);
             if sources.is_empty() {
                 break;
             }
-            wait_for_room(&shared).await;
             gather::move_objects(&shared, sources).await;
         }
         if shared.is_over() {
