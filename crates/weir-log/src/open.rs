@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, Notify};
-use weir_device::{Env, VolumeId};
+use weir_device::{Env, ErrorKind, VolumeId};
 use weir_disk::{Directory, LockGuard};
 use weir_journal::{
     AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, PieceKind, PlacedPiece,
@@ -21,7 +21,7 @@ use crate::cache::FrameCache;
 use crate::collect::Collector;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
-use crate::format::manifest::{EpochEntry, Holder, Manifest, VolumeState};
+use crate::format::manifest::{CheckpointRef, EpochEntry, Holder, Manifest, VolumeState};
 use crate::garbage::Garbage;
 use crate::ids::WriteMark;
 use crate::lease::{LeaseHold, NodeLease, Run};
@@ -110,18 +110,13 @@ impl LogVolume {
             load::checkpoint(&args.store, &args.env, args.id, manifest.checkpoint),
             hold.acquire(&*args.env.clock, LEASE_PATIENCE),
         );
-        let (local, mut loaded) = (local?, loaded);
+        let local = local?;
         run?;
         // Each phase of an opening leaves a line: bench/recovery prints them with their times.
         tracing::debug!(volume = %args.id, "journal and checkpoint read");
-        let mut published = manifest.checkpoint;
-        let manifest = claim(&args, &local, manifest).await?;
-        check_not_deleted(&args, &manifest)?;
-        if manifest.checkpoint != published {
-            published = manifest.checkpoint;
-            loaded = load::checkpoint(&args.store, &args.env, args.id, published).await;
-        }
-        let mut loaded = loaded?;
+        let first = (manifest.checkpoint, loaded);
+        let (manifest, mut loaded) = claim_and_load(&args, &local, manifest, first).await?;
+        let published = manifest.checkpoint;
         let journal = use_journal(&args, local, &manifest).await?;
         // It may have run out meanwhile, and another one begun.
         let run = hold.acquire(&*args.env.clock, LEASE_PATIENCE).await?;
@@ -237,6 +232,35 @@ async fn claim(args: &OpenArgs, local: &Local, manifest: Manifest) -> Result<Man
         length_default: args.lease.settings().length,
     };
     claim.admit(manifest).await
+}
+
+/// Claims the volume and loads the checkpoint that its manifest names, unless `first` is that one already.
+async fn claim_and_load(
+    args: &OpenArgs,
+    local: &Local,
+    manifest: Manifest,
+    first: (Option<CheckpointRef>, Result<Loaded, LogError>),
+) -> Result<(Manifest, Loaded), LogError> {
+    let (mut checkpoint, mut loaded) = first;
+    let mut manifest = claim(args, local, manifest).await?;
+    loop {
+        check_not_deleted(args, &manifest)?;
+        if manifest.checkpoint != checkpoint {
+            checkpoint = manifest.checkpoint;
+            loaded = load::checkpoint(&args.store, &args.env, args.id, checkpoint).await;
+        }
+        let error = match loaded {
+            Ok(loaded) => return Ok((manifest, loaded)),
+            Err(error) => error,
+        };
+        // A holder that was only away for a while may have published another checkpoint and deleted this one.
+        let newest = manifests::newest(&args.store, &args.env, args.id).await?;
+        if error.kind() != ErrorKind::NotFound || newest.number == manifest.number {
+            return Err(error);
+        }
+        manifest = claim(args, local, newest).await?;
+        (checkpoint, loaded) = (None, Err(error));
+    }
 }
 
 /// The journal to go on with: the one that is there, or a new one.
