@@ -43,7 +43,7 @@ pub use check::{CheckReport, Damage, check};
 pub use close::{Closed, VolumeStatus};
 pub use error::LogError;
 pub use format::frame::Compression;
-pub use format::manifest::Takeover;
+pub use format::manifest::{Takeover, VolumeState};
 pub use ids::{ObjectId, ObjectSeq, WriteMark};
 pub use lease::{LeaseSettings, LeaseStatus, NodeLease};
 pub use open::{JOURNAL_FILE, LOCK_FILE, OpenArgs, OpenReport};

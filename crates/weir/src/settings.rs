@@ -131,6 +131,7 @@ pub(crate) fn up(
             accept_loss: up.accept_loss,
             take_over: up.take_over,
             discard_journal: up.discard_journal,
+            incomplete: false,
         },
         options: settings.options(memory, 1),
         endpoint: match up.endpoint {
@@ -197,6 +198,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         accept_loss: serve.accept_loss,
         take_over: serve.take_over,
         discard_journal: serve.discard_journal,
+        incomplete: false,
     };
     let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| VolumeSpec {
         name,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::{CheckReport, Listed, Shown};
+use weir_node::api::types::{CheckReport, Listed, Shown, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{FlushScope, Home, Node};
@@ -69,10 +69,14 @@ fn list(volumes: &[Listed], form: OutputForm) -> Result<(), Failure> {
         return output::print_json(&volumes);
     }
     let row = |volume: &Listed| {
-        let state = match (&volume.process, &volume.holder) {
-            (Some(process), _) => format!("served by {process}"),
-            (None, Some(holder)) => format!("not closed on {holder}"),
-            (None, None) => "closed".to_owned(),
+        let state = match (&volume.process, &volume.holder, volume.state) {
+            (Some(process), _, VolumeState::Incomplete) => format!("being filled by {process}"),
+            (Some(process), _, _) => format!("served by {process}"),
+            (None, _, state @ (VolumeState::Incomplete | VolumeState::Deleted)) => {
+                state.to_string()
+            }
+            (None, Some(holder), _) => format!("not closed on {holder}"),
+            (None, None, _) => "closed".to_owned(),
         };
         let uri = volume.uri.clone().unwrap_or_default();
         vec![volume.name.clone(), human(volume.size_bytes), state, uri]
@@ -89,6 +93,7 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("name", shown.name.clone()),
         ("id", shown.id.clone()),
         ("size", format!("{} ({} bytes)", human(shown.size_bytes), shown.size_bytes)),
+        ("state", shown.state.to_string()),
         ("holder", shown.holder.clone().unwrap_or_else(|| "none".to_owned())),
         ("takeover", shown.takeover.to_string()),
         ("openings", shown.epoch.to_string()),

@@ -80,8 +80,8 @@ fn volumes_are_created_listed_shown_and_deleted() {
     let id = field(&shown, "id");
     assert_eq!(id.len(), 32);
     let expected = format!(
-        "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \"holder\": null,\n  \
-         \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
+        "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \
+         \"state\": \"active\",\n  \"holder\": null,\n  \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
          \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
          \"manifest\": 1,\n  \"process\": null,\n  \"serving\": null\n}}\n"
     );
