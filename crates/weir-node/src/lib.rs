@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod config;
+mod copy_record;
 mod data_directory;
 mod endpoint;
 mod env;
@@ -28,6 +29,7 @@ mod status;
 mod volumes;
 mod watch;
 
+pub use copy_record::{CopyRecord, CopyRecordError};
 pub use data_directory::DataDirectory;
 pub use endpoint::Endpoint;
 pub use error::{NodeError, ProcessId};
