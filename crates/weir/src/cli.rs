@@ -1,5 +1,6 @@
 //! Every command and flag. Help, man pages and completions come from here.
 
+mod trace;
 mod volume;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use weir_node::EngineChoice;
 use weir_node::config::{CompressionKind, VolumeSettings, check_lease_seconds, check_seconds};
 use weir_node::size::Size;
 
+pub(crate) use self::trace::{TraceCommand, TraceShape};
 pub(crate) use self::volume::{VolumeCommand, VolumePlace};
 
 /// Virtual disks on a local SSD over shared object storage.
@@ -143,6 +145,9 @@ pub(crate) enum Command {
     /// Look at stores
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Replay block traces, without serving anything
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Print a completion script for a shell
     Completion {
         /// The shell

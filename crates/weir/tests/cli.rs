@@ -319,6 +319,8 @@ fn completions_and_manual_pages_are_generated() {
             "weir-status.1",
             "weir-store-probe.1",
             "weir-store.1",
+            "weir-trace-sim.1",
+            "weir-trace.1",
             "weir-up.1",
             "weir-volume-check.1",
             "weir-volume-copy.1",
