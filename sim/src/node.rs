@@ -219,6 +219,7 @@ impl Node {
                 accept_loss,
                 take_over,
                 discard_journal,
+                incomplete: false,
             };
             world.detail("opening", [u64::from(take_over), u64::from(accept_loss), 0]);
             let mut opening = Box::pin(LogVolume::open(args));

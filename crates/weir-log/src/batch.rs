@@ -121,31 +121,39 @@ impl Batch {
         self.opened_at + if stretch { limits.age_small.max(limits.age) } else { limits.age }
     }
 
+    /// The extents of an object that keeps every write: in order, the last one winning.
+    pub(crate) fn unmerged(&self) -> Vec<MergedExtent> {
+        let pieces = self.pieces.iter();
+        pieces.flat_map(|piece| extents_of(piece.offset, piece.len, piece.target)).collect()
+    }
+
     /// The extents of the object: sorted, without overlap, each byte once.
     pub(crate) fn merge(&self) -> Vec<MergedExtent> {
         let mut map = ExtentMap::new();
         for piece in &self.pieces {
             map.insert(piece.offset, piece.len, piece.target, |_| {});
         }
-        let mut merged = Vec::new();
-        for mapping in map.iter_range(0, i64::MAX as u64) {
-            let (kind, position) = match mapping.target {
-                Target::Linear(position) => (ExtentKind::Data, position),
-                Target::Fixed(ExtentKindCode::ZERO) => (ExtentKind::Zero, 0),
-                Target::Fixed(ExtentKindCode::DISCARD) => (ExtentKind::Discard, 0),
-                Target::Fixed(_) => (ExtentKind::Poison, 0),
-            };
-            let position = JournalPos(position);
-            let end = mapping.offset + mapping.len;
-            let mut offset = mapping.offset;
-            while offset < end {
-                let len = (end - offset).min(EXTENT_BYTES_MAX);
-                merged.push(MergedExtent { offset, len, kind, position });
-                offset += len;
-            }
-        }
-        merged
+        let mappings = map.iter_range(0, i64::MAX as u64);
+        mappings
+            .flat_map(|mapping| extents_of(mapping.offset, mapping.len, mapping.target))
+            .collect()
     }
+}
+
+/// A range as extents that are not longer than an object can say.
+fn extents_of(offset: u64, len: u64, target: Target) -> impl Iterator<Item = MergedExtent> {
+    let (kind, position) = match target {
+        Target::Linear(position) => (ExtentKind::Data, position),
+        Target::Fixed(ExtentKindCode::ZERO) => (ExtentKind::Zero, 0),
+        Target::Fixed(ExtentKindCode::DISCARD) => (ExtentKind::Discard, 0),
+        Target::Fixed(_) => (ExtentKind::Poison, 0),
+    };
+    let position = JournalPos(position);
+    (0..len.div_ceil(EXTENT_BYTES_MAX)).map(move |index| {
+        let done = index * EXTENT_BYTES_MAX;
+        let len = (len - done).min(EXTENT_BYTES_MAX);
+        MergedExtent { offset: offset + done, len, kind, position }
+    })
 }
 
 struct ExtentKindCode;

@@ -79,6 +79,8 @@ pub struct VolumeSummary {
     pub holder: Option<String>,
     /// What happens when the holder's lease runs out.
     pub takeover: Takeover,
+    /// Whether it is whole.
+    pub state: VolumeState,
 }
 
 /// Everything a store knows of a volume without opening it.
@@ -208,6 +210,30 @@ pub async fn create_as(
     size: u64,
     takeover: Takeover,
 ) -> Result<VolumeId, LogError> {
+    create_in_state(store, env, name, (size, takeover, VolumeState::Active)).await
+}
+
+/// [`create_as`] of a volume that is to be filled first: until [`set_incomplete`] says that it is whole, it opens only
+/// for that.
+///
+/// # Errors
+/// As there.
+pub async fn create_incomplete(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    size: u64,
+    takeover: Takeover,
+) -> Result<VolumeId, LogError> {
+    create_in_state(store, env, name, (size, takeover, VolumeState::Incomplete)).await
+}
+
+async fn create_in_state(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    (size, takeover, state): (u64, Takeover, VolumeState),
+) -> Result<VolumeId, LogError> {
     check_size(size)?;
     let verb = Verb { store, env };
     let exists = || LogError::Exists { name: name.to_string(), store: store.url().to_owned() };
@@ -224,7 +250,7 @@ pub async fn create_as(
         volume: id.into(),
         name: name.to_string(),
         size,
-        state: VolumeState::Active,
+        state,
         written_at: 0,
         epochs: Vec::new(),
         takeover,
@@ -286,6 +312,7 @@ fn summary_of(name: VolumeName, manifest: &Manifest) -> VolumeSummary {
         size_bytes: manifest.size,
         holder: manifest.holder.as_ref().map(|h| h.name.clone()),
         takeover: manifest.takeover,
+        state: manifest.state,
     }
 }
 
@@ -320,8 +347,35 @@ pub async fn set_takeover(
     name: &VolumeName,
     takeover: Takeover,
 ) -> Result<(), LogError> {
+    change_closed(store, env, name, |manifest| manifest.takeover = takeover).await
+}
+
+/// Says of a volume that is closed whether it is only partly filled.
+///
+/// # Errors
+/// As [`set_takeover`]; [`LogError::Deleted`].
+pub async fn set_incomplete(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    incomplete: bool,
+) -> Result<(), LogError> {
+    let state = if incomplete { VolumeState::Incomplete } else { VolumeState::Active };
+    change_closed(store, env, name, |manifest| manifest.state = state).await
+}
+
+/// Publishes a change to the manifest of a volume that nobody has open, unless it is so already.
+async fn change_closed(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    change: impl Fn(&mut Manifest),
+) -> Result<(), LogError> {
     let volume = find(store, env, name).await?;
     let manifest = manifests::newest(store, env, volume).await?;
+    if manifest.state == VolumeState::Deleted {
+        return Err(LogError::Deleted { volume });
+    }
     let (take_over, ours, length_default) = (false, None, LEASE_LENGTH);
     let claim = Claim { store, env, volume, take_over, ours, length_default };
     let manifest = claim.admit(manifest).await?;
@@ -330,12 +384,14 @@ pub async fn set_takeover(
         let may_hold = "acknowledged writes that are not in the store yet".to_owned();
         return Err(LogError::Held { volume, holder, node, may_hold });
     }
-    if manifest.takeover == takeover {
+    let mut changed = manifest.clone();
+    change(&mut changed);
+    if changed == manifest {
         return Ok(());
     }
     let retention = Retention::default();
     let mut writer = ManifestWriter::new(store.clone(), volume, manifest, retention);
-    writer.publish(env, &RetryPolicy::reads(), |m| m.takeover = takeover).await
+    writer.publish(env, &RetryPolicy::reads(), |m| change(m)).await
 }
 
 /// What allows a volume to be deleted that was not closed.

@@ -57,6 +57,14 @@ pub enum LogError {
         /// The volume.
         volume: VolumeId,
     },
+    /// An import or a copy into the volume has not come to its end.
+    #[error(
+        "volume {volume} is incomplete: what was being imported or copied into it is not all there"
+    )]
+    Incomplete {
+        /// The volume.
+        volume: VolumeId,
+    },
     /// Another writer has taken the volume over.
     #[error(
         "volume {volume}: epoch {ours} was replaced by another writer ({evidence}); this one stopped"
@@ -213,9 +221,10 @@ impl LogError {
             Self::Exists { .. } => ErrorKind::Exists,
             Self::Fenced { .. } | Self::LeaseMissed { .. } => ErrorKind::Fenced,
             Self::NoLease { .. } => ErrorKind::Unavailable,
-            Self::Held { .. } | Self::InUse { .. } | Self::JournalSuperseded { .. } => {
-                ErrorKind::Busy
-            }
+            Self::Held { .. }
+            | Self::InUse { .. }
+            | Self::JournalSuperseded { .. }
+            | Self::Incomplete { .. } => ErrorKind::Busy,
             Self::ObjectsMissing { .. }
             | Self::Object { .. }
             | Self::Json { .. }

@@ -66,6 +66,8 @@ pub struct OpenArgs {
     pub take_over: bool,
     /// Give up what a superseded local journal holds.
     pub discard_journal: bool,
+    /// Open a volume that is only partly filled, to go on filling it.
+    pub incomplete: bool,
 }
 
 impl std::fmt::Debug for OpenArgs {
@@ -103,7 +105,7 @@ impl LogVolume {
         let lock = args.directory.lock(LOCK_FILE).await?;
         let hold = args.lease.hold(args.id);
         let manifest = manifests::newest(&args.store, &args.env, args.id).await?;
-        check_not_deleted(&args, &manifest)?;
+        check_state(&args, &manifest)?;
         // They mostly read, and each can take a second: side by side.
         let (local, loaded, run) = futures_util::join!(
             recover_journal(&args),
@@ -175,10 +177,13 @@ struct LocalJournal {
     is_new: bool,
 }
 
-fn check_not_deleted(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogError> {
+fn check_state(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogError> {
     match manifest.state {
         VolumeState::Deleted => Err(LogError::Deleted { volume: args.id }),
-        VolumeState::Active => Ok(()),
+        VolumeState::Incomplete if !args.incomplete => {
+            Err(LogError::Incomplete { volume: args.id })
+        }
+        VolumeState::Incomplete | VolumeState::Active => Ok(()),
     }
 }
 
@@ -244,7 +249,7 @@ async fn claim_and_load(
     let (mut checkpoint, mut loaded) = first;
     let mut manifest = claim(args, local, manifest).await?;
     loop {
-        check_not_deleted(args, &manifest)?;
+        check_state(args, &manifest)?;
         if manifest.checkpoint != checkpoint {
             checkpoint = manifest.checkpoint;
             loaded = load::checkpoint(&args.store, &args.env, args.id, checkpoint).await;

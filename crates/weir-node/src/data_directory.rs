@@ -67,6 +67,18 @@ impl DataDirectory {
         self.path.join("volumes").join(id.to_string())
     }
 
+    /// Where a copy into or out of a volume keeps how far it has come.
+    #[must_use]
+    pub fn copy_record(&self, id: VolumeId) -> PathBuf {
+        self.volume(id).join("copy.json")
+    }
+
+    /// Where a volume is served over NBD to a copy of this process alone.
+    #[must_use]
+    pub fn copy_socket(&self, id: VolumeId) -> PathBuf {
+        self.volume(id).join("copy.sock")
+    }
+
     /// Where the identities of nodes are.
     #[must_use]
     pub fn nodes(&self) -> PathBuf {

@@ -263,6 +263,10 @@ impl NodeError {
             Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
             Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
+            Self::Log(LogError::Incomplete { .. }) => Some(
+                "run the import or copy again, which goes on where it stopped; or delete the volume"
+                    .to_owned(),
+            ),
             Self::Log(LogError::Journal(
                 JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. },
             )) => Some(

@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod config;
+mod copy_record;
 mod data_directory;
 mod endpoint;
 mod env;
@@ -17,6 +18,7 @@ mod events;
 mod host;
 mod leases;
 mod limits;
+mod marks;
 pub mod measure;
 mod node;
 mod service;
@@ -27,11 +29,13 @@ mod status;
 mod volumes;
 mod watch;
 
+pub use copy_record::{CopyRecord, CopyRecordError};
 pub use data_directory::DataDirectory;
 pub use endpoint::Endpoint;
 pub use error::{NodeError, ProcessId};
 pub use events::Event;
 pub use host::{Closing, EndpointKind, Stopped, VolumeSpec};
+pub use marks::Mark;
 pub use node::{Node, NodeConfig};
 pub use service::{ApiPlace, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet};
 pub use shard::ShardContext;

@@ -16,8 +16,8 @@ use weir_device::VolumeId;
 use weir_frontend::nbd::{
     ConnectionOptions, Door, ExportInfo, ListenerOptions, Listening, Routes, receive,
 };
-use weir_log::OpenReport;
 use weir_log::catalog::{self, VolumeName};
+use weir_log::{OpenReport, VolumeState};
 use weir_store::{Access, Store};
 
 use crate::api::server::{ApiServer, TcpApi};
@@ -366,7 +366,9 @@ impl Node {
         };
         let summaries = self.run(0, list).await??;
         let spec = |name| VolumeSpec { name, ..(**template).clone() };
-        Ok(summaries.into_iter().map(|summary| spec(summary.name)).collect())
+        // What is being filled is nobody's yet.
+        let whole = summaries.into_iter().filter(|s| s.state != VolumeState::Incomplete);
+        Ok(whole.map(|summary| spec(summary.name)).collect())
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Consent {
     pub take_over: bool,
     /// Give up a local journal that the volume has gone on without.
     pub discard_journal: bool,
+    /// Open a volume that is only partly filled, to go on filling it.
+    pub incomplete: bool,
 }
 
 /// What acknowledged writes are to survive.
@@ -157,6 +159,7 @@ impl Home {
             accept_loss: consent.accept_loss,
             take_over: consent.take_over,
             discard_journal: consent.discard_journal,
+            incomplete: consent.incomplete,
         };
         match LogVolume::open(args).await {
             Ok(opened) => Ok(opened),

@@ -1,5 +1,8 @@
 //! Every command and flag. Help, man pages and completions come from here.
 
+mod trace;
+mod volume;
+
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::num::NonZeroU64;
@@ -12,6 +15,9 @@ use weir_log::catalog::VolumeName;
 use weir_node::EngineChoice;
 use weir_node::config::{CompressionKind, VolumeSettings, check_lease_seconds, check_seconds};
 use weir_node::size::Size;
+
+pub(crate) use self::trace::{TraceCommand, TraceShape};
+pub(crate) use self::volume::{VolumeCommand, VolumePlace};
 
 /// Virtual disks on a local SSD over shared object storage.
 #[derive(Debug, Parser)]
@@ -130,7 +136,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Create, list, show, resize, flush, check and delete volumes
+    /// Create, list, show, resize, flush, check, delete, import, export and copy volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Show and change the limits on uploads of what is served here
@@ -139,6 +145,9 @@ pub(crate) enum Command {
     /// Look at stores
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Replay block traces, without serving anything
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Print a completion script for a shell
     Completion {
         /// The shell
@@ -253,7 +262,7 @@ fn shards(text: &str) -> Result<usize, String> {
 }
 
 /// Settings of the log volume. None of them changes what is promised.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Tuning {
     /// Largest local journal; it grows by 64 MiB as it is needed [default: 1G]
     #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", hide_env_values = true)]
@@ -323,92 +332,6 @@ pub(crate) enum EndpointKind {
     Log,
     /// Memory of this process.
     Memory,
-}
-
-/// `weir volume`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum VolumeCommand {
-    /// Create a volume
-    Create {
-        /// Name: 1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Size in bytes, or with K, M, G, T, as 10G
-        #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
-        size: Size,
-        /// What happens when the lease of the node that holds it runs out
-        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
-        #[arg(hide_env_values = true)]
-        takeover: TakeoverKind,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Change a setting of a volume, without interrupting its clients
-    Set {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// What happens when the lease of the node that holds it runs out
-        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", hide_env_values = true)]
-        takeover: TakeoverKind,
-    },
-    /// List the volumes of the store
-    List {
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Show one volume
-    Show {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Delete a volume and everything in it
-    Delete {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Delete it although a node did not close it
-        #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
-        take_over: bool,
-        /// Do not ask
-        #[arg(long, env = "WEIR_YES", hide_env_values = true)]
-        yes: bool,
-    },
-    /// Grow a volume, without interrupting its clients
-    Resize {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// The new size: bytes, or 20G
-        size: Size,
-    },
-    /// Read everything a volume has in the store, and report what is damaged or missing
-    Check {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
-    Flush {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// To the store
-        #[arg(long, env = "WEIR_REMOTE", hide_env_values = true)]
-        remote: bool,
-        /// Return when it is done
-        #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
-        wait: bool,
-    },
 }
 
 /// `weir limits`.

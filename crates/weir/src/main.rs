@@ -19,6 +19,8 @@ mod status;
 mod store;
 mod systemd;
 mod threads;
+mod trace;
+mod transfer;
 mod up;
 mod upgrade;
 mod volume;
@@ -41,6 +43,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),
         Command::Limits(verb) => limits::run(&cli.global, &file, verb),
         Command::Store(verb) => store::run(&cli.global, &file, verb),
+        Command::Trace(verb) => trace::run(verb),
         Command::Volume(verb) => volume::run(&cli.global, &file, verb),
     }
 }

@@ -3,9 +3,15 @@
 use std::io::{self, Write};
 
 use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::ProgressStyle;
 use serde::Serialize;
 
 use crate::failure::Failure;
+
+/// How a bar or a spinner looks.
+pub(crate) fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates of this program are well formed")
+}
 
 /// Writes to standard output.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {

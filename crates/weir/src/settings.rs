@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
 use weir_node::api::TcpApi;
 use weir_node::api::types::Limits;
@@ -91,6 +92,37 @@ pub(crate) fn verb_node(global: &Global, file: &Config) -> NodeConfig {
     }
 }
 
+/// What verbs need that open a volume for a piece of work of their own.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) home: Home,
+    pub(crate) limits: Limits,
+    memory: Memory,
+    file: Config,
+}
+
+impl Transfer {
+    /// Settings of the log volume of that name.
+    pub(crate) fn volume_options(&self, name: &VolumeName) -> VolumeOptions {
+        let listed = self.file.volumes.iter().find(|volume| volume.name == name.as_str());
+        let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
+        listed.or(self.file.defaults).options(self.memory, 1)
+    }
+}
+
+/// The threads of a verb that may open a volume, and with what it opens it.
+pub(crate) fn transfer(global: &Global, file: &Config) -> Result<(NodeConfig, Transfer), Failure> {
+    let (tuning, home) = (Tuning::default(), home(global, file)?);
+    let memory = memory(&tuning, file)?;
+    let node = NodeConfig {
+        cache_bytes: Some(memory.frames_bytes()),
+        buffer_bytes: Some(memory.buffers_bytes()),
+        ..verb_node(global, file)
+    };
+    let limits = limits(&tuning, file);
+    Ok((node, Transfer { home, limits, memory, file: file.clone() }))
+}
+
 fn memory(tuning: &Tuning, file: &Config) -> Result<Memory, Failure> {
     match tuning.memory.or(file.memory) {
         Some(Size(bytes)) => Memory::new(bytes).map_err(Failure::usage),
@@ -131,6 +163,7 @@ pub(crate) fn up(
             accept_loss: up.accept_loss,
             take_over: up.take_over,
             discard_journal: up.discard_journal,
+            incomplete: false,
         },
         options: settings.options(memory, 1),
         endpoint: match up.endpoint {
@@ -197,6 +230,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         accept_loss: serve.accept_loss,
         take_over: serve.take_over,
         discard_journal: serve.discard_journal,
+        incomplete: false,
     };
     let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| VolumeSpec {
         name,

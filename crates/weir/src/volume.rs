@@ -4,19 +4,20 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::{CheckReport, Listed, Shown};
+use weir_node::api::types::{CheckReport, Listed, Shown, VolumeState};
 use weir_node::config::Config;
-use weir_node::size::human;
+use weir_node::size::{Size, human};
 use weir_node::{FlushScope, Home, Node};
 
 use crate::cli::{Global, OutputForm, VolumeCommand};
 use crate::failure::Failure;
 use crate::output;
-use crate::settings;
+use crate::settings::{self, Transfer};
 use crate::status;
 use crate::threads;
+use crate::transfer::{self, Exported};
 
 /// How often a bar moves while nothing is reported.
 const TICK: Duration = Duration::from_millis(200);
@@ -30,12 +31,12 @@ pub(crate) fn run(
     file: &Config,
     verb: VolumeCommand,
 ) -> Result<ExitCode, Failure> {
-    let home = settings::home(global, file)?;
-    let config = settings::verb_node(global, file);
-    threads::on_node(config, async |node| dispatch(node, home, verb).await)
+    let (config, setup) = settings::transfer(global, file)?;
+    threads::on_node(config, async |node| dispatch(node, &setup, verb).await)
 }
 
-async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<ExitCode, Failure> {
+async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<ExitCode, Failure> {
+    let home = setup.home.clone();
     match verb {
         VolumeCommand::Check { name, output } => {
             return check(node, home, name, output.output).await;
@@ -59,6 +60,18 @@ async fn dispatch(node: &Node, home: Home, verb: VolumeCommand) -> Result<ExitCo
         VolumeCommand::Set { name, takeover } => {
             Ok(node.set_takeover(home, name, takeover.into()).await?)
         }
+        VolumeCommand::Import { source, name, size, format, overwrite, output } => {
+            let target = (name, size.map(|Size(bytes)| bytes), overwrite);
+            let imported = transfer::import(node, setup, (&source, format.as_deref()), target);
+            show(&imported.await?, output.output)
+        }
+        VolumeCommand::Export { name, path, format, overwrite, output } => {
+            let exported = transfer::export(node, setup, name, (&path, format, overwrite));
+            print_export(&exported.await?, output.output)
+        }
+        VolumeCommand::Copy { from, to, overwrite, output } => {
+            show(&transfer::copy(node, setup, (from, to), overwrite).await?, output.output)
+        }
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
     .map(|()| ExitCode::SUCCESS)
@@ -69,10 +82,14 @@ fn list(volumes: &[Listed], form: OutputForm) -> Result<(), Failure> {
         return output::print_json(&volumes);
     }
     let row = |volume: &Listed| {
-        let state = match (&volume.process, &volume.holder) {
-            (Some(process), _) => format!("served by {process}"),
-            (None, Some(holder)) => format!("not closed on {holder}"),
-            (None, None) => "closed".to_owned(),
+        let state = match (&volume.process, &volume.holder, volume.state) {
+            (Some(process), _, VolumeState::Incomplete) => format!("being filled by {process}"),
+            (Some(process), _, _) => format!("served by {process}"),
+            (None, _, state @ (VolumeState::Incomplete | VolumeState::Deleted)) => {
+                state.to_string()
+            }
+            (None, Some(holder), _) => format!("not closed on {holder}"),
+            (None, None, _) => "closed".to_owned(),
         };
         let uri = volume.uri.clone().unwrap_or_default();
         vec![volume.name.clone(), human(volume.size_bytes), state, uri]
@@ -89,6 +106,7 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("name", shown.name.clone()),
         ("id", shown.id.clone()),
         ("size", format!("{} ({} bytes)", human(shown.size_bytes), shown.size_bytes)),
+        ("state", shown.state.to_string()),
         ("holder", shown.holder.clone().unwrap_or_else(|| "none".to_owned())),
         ("takeover", shown.takeover.to_string()),
         ("openings", shown.epoch.to_string()),
@@ -108,6 +126,15 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
     output::print_table(&[], rows)
 }
 
+fn print_export(exported: &Exported, form: OutputForm) -> Result<(), Failure> {
+    if form == OutputForm::Json {
+        return output::print_json(exported);
+    }
+    let Exported { path, format, size_bytes, file_bytes } = exported;
+    let (size, file) = (human(*size_bytes), human(*file_bytes));
+    output::print(&format!("{path}: {format}, {size}, takes {file}\n"))
+}
+
 async fn delete(
     node: &Node,
     home: Home,
@@ -119,7 +146,7 @@ async fn delete(
         ask(&node.show_volume(home.clone(), name.clone()).await?)?;
     }
     let bar = ProgressBar::no_length().with_message(format!("deleting {name}"));
-    bar.set_style(style("{spinner} {msg}: {pos} of {len} objects"));
+    bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
     let progress = bar.clone();
     let deleted = node.delete_volume(home, name.clone(), take_over, move |done, total| {
         progress.set_length(total);
@@ -159,7 +186,7 @@ async fn flush(
     // A local flush is over in milliseconds, and its end is all there is to know.
     let wait = wait || !remote;
     let bar = ProgressBar::new_spinner().with_message(format!("flushing {name}"));
-    bar.set_style(style("{spinner} {msg}: {prefix} to go"));
+    bar.set_style(output::style("{spinner} {msg}: {prefix} to go"));
     bar.enable_steady_tick(TICK);
     let progress = bar.clone();
     let flushed = node.flush_volume(home, name, scope, wait, move |pending| {
@@ -177,7 +204,7 @@ async fn check(
     form: OutputForm,
 ) -> Result<ExitCode, Failure> {
     let bar = ProgressBar::no_length().with_message(format!("checking {name}"));
-    bar.set_style(style("{spinner} {msg}: {pos} of {len} objects"));
+    bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
     let progress = bar.clone();
     let checked = node.check_volume(home, name.clone(), move |done, total| {
         progress.set_length(total);
@@ -224,8 +251,4 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
     }
     text.push_str(&format!("{name}: {counts}; {verdict}\n"));
     text
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the templates of this file are well formed")
 }

@@ -80,8 +80,8 @@ fn volumes_are_created_listed_shown_and_deleted() {
     let id = field(&shown, "id");
     assert_eq!(id.len(), 32);
     let expected = format!(
-        "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \"holder\": null,\n  \
-         \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
+        "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \
+         \"state\": \"active\",\n  \"holder\": null,\n  \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
          \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
          \"manifest\": 1,\n  \"process\": null,\n  \"serving\": null\n}}\n"
     );
@@ -319,11 +319,16 @@ fn completions_and_manual_pages_are_generated() {
             "weir-status.1",
             "weir-store-probe.1",
             "weir-store.1",
+            "weir-trace-sim.1",
+            "weir-trace.1",
             "weir-up.1",
             "weir-volume-check.1",
+            "weir-volume-copy.1",
             "weir-volume-create.1",
             "weir-volume-delete.1",
+            "weir-volume-export.1",
             "weir-volume-flush.1",
+            "weir-volume-import.1",
             "weir-volume-list.1",
             "weir-volume-resize.1",
             "weir-volume-set.1",

@@ -77,6 +77,7 @@ impl Duo {
                     accept_loss: false,
                     take_over,
                     discard_journal,
+                    incomplete: false,
                 })
                 .await
             };

@@ -149,6 +149,8 @@ pub struct SnapshotRecord {
 pub enum VolumeState {
     /// In use.
     Active,
+    /// Being filled by an import or a copy that has not come to its end: not to be used as if it were whole.
+    Incomplete,
     /// Being deleted; its objects go.
     Deleted,
 }

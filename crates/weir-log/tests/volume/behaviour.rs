@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_device::{Device, Extent, ExtentState, IoHeader, Operation};
-use weir_log::Closed;
+use weir_log::{Closed, LogError, Takeover, VolumeState, catalog};
 
 use crate::support::{Host, SIZE, discard, expect_bytes, fill, flush, read, run, write};
 
@@ -158,5 +158,30 @@ fn a_closed_volume_takes_nothing_more() {
         assert!(write(&volume, 0, &[1]).await.is_err());
         assert!(flush(&volume).await.is_err());
         let _ = read(&volume, 0, 1).await;
+    });
+}
+
+#[test]
+fn a_volume_that_is_being_filled_opens_only_for_that() {
+    run(async {
+        let mut host = Host::new().await;
+        let (store, env) = (&host.store, &host.env);
+        let name = catalog::VolumeName::new("filled").expect("valid");
+        let id = catalog::create_incomplete(store, env, &name, SIZE, Takeover::Manual).await;
+        host.id = id.expect("created");
+        let refused = host.try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::Incomplete { .. }), "{refused}");
+        let (volume, _) = host.try_open(|args| args.incomplete = true).await.expect("opens");
+        write(&volume, 0, &[1; 100]).await.unwrap();
+        let (store, env) = (&host.store, &host.env);
+        let early = catalog::set_incomplete(store, env, &name, false).await.unwrap_err();
+        assert!(matches!(early, LogError::InUse { .. }), "{early}");
+        volume.close().await.unwrap();
+        drop(volume);
+        let state = catalog::show(store, env, &name).await.expect("there").summary.state;
+        assert_eq!(state, VolumeState::Incomplete, "closing does not make it whole");
+        catalog::set_incomplete(store, env, &name, false).await.expect("closed");
+        let (volume, _) = host.open().await;
+        expect_bytes(&volume, 0, &[1; 100]).await;
     });
 }

@@ -162,6 +162,7 @@ impl Host {
             accept_loss: false,
             take_over: false,
             discard_journal: false,
+            incomplete: false,
         }
     }
 

@@ -56,6 +56,38 @@ impl fmt::Display for Takeover {
     }
 }
 
+/// Whether a volume is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeState {
+    /// In use.
+    Active,
+    /// An import or a copy into it has not come to its end.
+    Incomplete,
+    /// A deletion of it has not come to its end.
+    Deleted,
+}
+
+impl From<weir_log::VolumeState> for VolumeState {
+    fn from(state: weir_log::VolumeState) -> Self {
+        match state {
+            weir_log::VolumeState::Active => Self::Active,
+            weir_log::VolumeState::Incomplete => Self::Incomplete,
+            weir_log::VolumeState::Deleted => Self::Deleted,
+        }
+    }
+}
+
+impl fmt::Display for VolumeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Incomplete => "incomplete",
+            Self::Deleted => "deleted",
+        })
+    }
+}
+
 /// What acknowledged writes would be lost if the host and its disk died now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AtRisk {
@@ -270,6 +302,8 @@ pub struct Listed {
     pub id: String,
     /// Its size.
     pub size_bytes: u64,
+    /// Whether it is whole.
+    pub state: VolumeState,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
     /// What happens when the holder's lease runs out.
@@ -284,9 +318,9 @@ impl Listed {
     /// A line of a listing.
     #[must_use]
     pub fn new(summary: VolumeSummary, process: Option<u32>, uri: Option<String>) -> Self {
-        let VolumeSummary { name, id, size_bytes, holder, takeover } = summary;
-        let (name, takeover) = (name.to_string(), takeover.into());
-        Self { name, id, size_bytes, holder, takeover, process, uri }
+        let VolumeSummary { name, id, size_bytes, holder, takeover, state } = summary;
+        let (name, takeover, state) = (name.to_string(), takeover.into(), state.into());
+        Self { name, id, size_bytes, state, holder, takeover, process, uri }
     }
 }
 
@@ -299,6 +333,8 @@ pub struct Shown {
     pub id: String,
     /// Its size.
     pub size_bytes: u64,
+    /// Whether it is whole.
+    pub state: VolumeState,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
     /// What happens when the holder's lease runs out.
@@ -324,11 +360,12 @@ impl Shown {
     #[must_use]
     pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {
         let (process, serving) = serving.unzip();
-        let VolumeSummary { name, id, size_bytes, holder, takeover } = details.summary;
+        let VolumeSummary { name, id, size_bytes, holder, takeover, state } = details.summary;
         Self {
             name: name.to_string(),
             id,
             size_bytes,
+            state: state.into(),
             holder,
             takeover: takeover.into(),
             epoch: details.epoch,

@@ -1,0 +1,45 @@
+//! Block traces: requests read from the formats in which public collections come, and generated ones.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "traces are files of the host, read outside any volume"
+)]
+
+mod error;
+mod format;
+mod generate;
+mod reader;
+mod text;
+mod vscsi;
+
+pub use error::TraceError;
+pub use format::Format;
+pub use generate::{Shape, generate};
+pub use reader::{Trace, open, read};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Gives a range up.
+    Discard,
+    /// Makes what was written before it durable.
+    Flush,
+}
+
+/// One request of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When, in microseconds since whatever the trace counts from; 0 where it has no times.
+    pub time_us: u64,
+    /// What it does.
+    pub op: Op,
+    /// Which disk; names are numbered in the order in which they appear.
+    pub device: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}

@@ -1,0 +1,188 @@
+//! `weir volume` and its verbs.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use weir_log::catalog::VolumeName;
+use weir_node::size::Size;
+
+use super::{Output, TakeoverKind, volume_name};
+
+/// `weir volume`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Create a volume
+    Create {
+        /// Name: 1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Size in bytes, or with K, M, G, T, as 10G
+        #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
+        size: Size,
+        /// What happens when the lease of the node that holds it runs out
+        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
+        #[arg(hide_env_values = true)]
+        takeover: TakeoverKind,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Change a setting of a volume, without interrupting its clients
+    Set {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// What happens when the lease of the node that holds it runs out
+        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", hide_env_values = true)]
+        takeover: TakeoverKind,
+    },
+    /// List the volumes of the store
+    List {
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show one volume
+    Show {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Delete a volume and everything in it
+    Delete {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Delete it although a node did not close it
+        #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
+        take_over: bool,
+        /// Do not ask
+        #[arg(long, env = "WEIR_YES", hide_env_values = true)]
+        yes: bool,
+    },
+    /// Grow a volume, without interrupting its clients
+    Resize {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// The new size: bytes, or 20G
+        size: Size,
+    },
+    /// Read everything a volume has in the store, and report what is damaged or missing
+    Check {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make a volume of an image: raw, qcow2 and whatever else qemu-img reads. It is there when all of it is in the
+    /// store; run again, an import that was interrupted goes on
+    Import {
+        /// The image, a file or a block device
+        source: PathBuf,
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Size of the volume, if it is to be larger than the image
+        #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
+        size: Option<Size>,
+        /// Format of the image [default: what qemu-img takes it for]
+        #[arg(long, value_name = "FORMAT", env = "WEIR_FORMAT", hide_env_values = true)]
+        format: Option<String>,
+        /// Write over a volume of that name
+        #[arg(long, env = "WEIR_OVERWRITE", hide_env_values = true)]
+        overwrite: bool,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Write a volume into an image. Run again, an export that was interrupted goes on if the volume was not used since
+    Export {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// The image
+        #[arg(value_name = "DEST")]
+        path: PathBuf,
+        /// Format of the image [default: by the end of its name, raw unless that is one of qemu-img's]
+        #[arg(long, value_name = "FORMAT", env = "WEIR_FORMAT", hide_env_values = true)]
+        format: Option<String>,
+        /// Write over a file of that name
+        #[arg(long, env = "WEIR_OVERWRITE", hide_env_values = true)]
+        overwrite: bool,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make a volume of another one, in the same store or in another. Run again, a copy that was interrupted goes on if
+    /// the other one was not used since
+    Copy {
+        /// Name of a volume, or URL of a store with /NAME at its end
+        #[arg(value_parser = volume_place)]
+        from: VolumePlace,
+        /// The same: demo2, or s3://bucket/prefix/demo2
+        #[arg(value_parser = volume_place)]
+        to: VolumePlace,
+        /// Write over a volume of that name
+        #[arg(long, env = "WEIR_OVERWRITE", hide_env_values = true)]
+        overwrite: bool,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
+    Flush {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// To the store
+        #[arg(long, env = "WEIR_REMOTE", hide_env_values = true)]
+        remote: bool,
+        /// Return when it is done
+        #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
+        wait: bool,
+    },
+}
+
+/// A volume, in the store of the command or in one of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VolumePlace {
+    pub(crate) store: Option<String>,
+    pub(crate) name: VolumeName,
+}
+
+fn volume_place(text: &str) -> Result<VolumePlace, String> {
+    if !text.contains("://") {
+        return Ok(VolumePlace { store: None, name: volume_name(text)? });
+    }
+    let (store, name) = text.rsplit_once('/').unwrap_or((text, ""));
+    if !store.contains("://") || name.is_empty() {
+        return Err(format!("{text:?} names a store, but no volume in it: put /NAME behind it"));
+    }
+    Ok(VolumePlace { store: Some(store.to_owned()), name: volume_name(name)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_named_alone_or_behind_its_store() {
+        let place = |text: &str| {
+            let VolumePlace { store, name } = volume_place(text).unwrap();
+            (store.unwrap_or_default(), name.to_string())
+        };
+        let pair = |store: &str, name: &str| (store.to_owned(), name.to_owned());
+        assert_eq!(place("demo"), pair("", "demo"));
+        assert_eq!(place("s3://bucket/prefix/demo"), pair("s3://bucket/prefix", "demo"));
+        assert_eq!(place("file:///srv/demo"), pair("file:///srv", "demo"));
+        for wrong in ["s3://bucket", "s3://bucket/prefix/", "s3://b/a b", "a/b", ""] {
+            assert!(volume_place(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `weir volume import`, `export` and `copy`: a volume from an image, into one, and from another volume.
+//!
+//! `qemu-img` does the copying, between the image and the export of the volume; see docs/decisions/0008.
+
+mod copier;
+mod export;
+mod fill;
+mod image;
+mod place;
+mod qemu;
+
+use std::path::Path;
+
+use weir_log::catalog::VolumeName;
+use weir_node::api::types::Shown;
+use weir_node::size::human;
+use weir_node::{Home, Node};
+
+pub(crate) use self::export::Exported;
+use self::export::Wanted;
+use self::fill::{Source, Wishes};
+use self::image::Image;
+use self::place::{Place, Use, VolumeAt, is_incomplete};
+use crate::cli::VolumePlace;
+use crate::failure::Failure;
+use crate::settings::Transfer;
+use crate::signals::Signals;
+
+/// `weir volume import`.
+pub(crate) async fn import(
+    node: &Node,
+    setup: &Transfer,
+    (source, format): (&Path, Option<&str>),
+    (name, size, overwrite): (VolumeName, Option<u64>, bool),
+) -> Result<Shown, Failure> {
+    let mut signals = Signals::listen()?;
+    let target = VolumeAt { home: setup.home.clone(), name };
+    let image = Image::open(source, format).await?;
+    let (format, size_text) = (&image.format, human(image.size));
+    eprintln!("{}: {format}, {size_text}", source.display());
+    let wishes = Wishes { overwrite, size };
+    fill::run(node, setup, (&Source::Image(&image), &target), wishes, &mut signals).await
+}
+
+/// `weir volume export`.
+pub(crate) async fn export(
+    node: &Node,
+    setup: &Transfer,
+    name: VolumeName,
+    (path, format, overwrite): (&Path, Option<String>, bool),
+) -> Result<Exported, Failure> {
+    let mut signals = Signals::listen()?;
+    let wanted = Wanted::new(path, format, overwrite)?;
+    let source = VolumeAt { home: setup.home.clone(), name };
+    export::run(node, setup, &source, &wanted, &mut signals).await
+}
+
+/// `weir volume copy`.
+pub(crate) async fn copy(
+    node: &Node,
+    setup: &Transfer,
+    (from, to): (VolumePlace, VolumePlace),
+    overwrite: bool,
+) -> Result<Shown, Failure> {
+    let mut signals = Signals::listen()?;
+    let at = |place: VolumePlace| VolumeAt {
+        home: Home {
+            store_url: place.store.unwrap_or_else(|| setup.home.store_url.clone()),
+            ..setup.home.clone()
+        },
+        name: place.name,
+    };
+    let (from, to) = (at(from), at(to));
+    let source = reach_to_read(node, setup, &from, &mut signals).await?;
+    let wishes = Wishes { overwrite, size: None };
+    let ends = (&Source::Volume(&source), &to);
+    let copied = if to.look(node).await?.is_some_and(|shown| shown.id == source.id.to_string()) {
+        Err(Failure::usage(format!("{from} would be copied onto itself")))
+    } else {
+        fill::run(node, setup, ends, wishes, &mut signals).await
+    };
+    let ended = source.end(&mut signals).await;
+    let copied = copied?;
+    ended.map(|()| copied)
+}
+
+/// A volume whose bytes are to be read.
+async fn reach_to_read(
+    node: &Node,
+    setup: &Transfer,
+    at: &VolumeAt,
+    signals: &mut Signals,
+) -> Result<Place, Failure> {
+    let Some(shown) = at.look(node).await? else {
+        return Err(Failure::new(format!("there is no volume {at}")));
+    };
+    if is_incomplete(&shown) {
+        return Err(Failure::new(format!("volume {at} is incomplete")).with_help(
+            "run the import or copy that fills it again, which goes on where it stopped",
+        ));
+    }
+    let clients = shown.serving.as_ref().map_or(0, |serving| serving.clients);
+    if clients > 0 {
+        eprintln!(
+            "warning: {clients} clients are connected to {at}: what they write meanwhile may be there in part"
+        );
+    }
+    Place::reach(node, setup, (at, &shown), Use::Read, signals).await
+}

@@ -1,0 +1,151 @@
+//! A volume as a copy reaches it: at the export of the process that serves it, or at one of this process's own.
+
+use weir_device::VolumeId;
+use weir_log::catalog::VolumeName;
+use weir_node::api::types::{Shown, VolumeState};
+use weir_node::{
+    ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAddress, Node, NodeError,
+    Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
+};
+
+use crate::failure::Failure;
+use crate::settings::Transfer;
+use crate::signals::{Signals, quit};
+
+/// A volume and the store that it is in.
+#[derive(Clone, Debug)]
+pub(super) struct VolumeAt {
+    pub(super) home: Home,
+    pub(super) name: VolumeName,
+}
+
+impl std::fmt::Display for VolumeAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} in {}", self.name, self.home.store_url)
+    }
+}
+
+impl VolumeAt {
+    /// What is known of it; `None` where there is none of that name.
+    pub(super) async fn look(&self, node: &Node) -> Result<Option<Shown>, Failure> {
+        match node.show_volume(self.home.clone(), self.name.clone()).await {
+            Ok(shown) => Ok(Some(shown)),
+            Err(NodeError::Log(weir_log::LogError::NoSuchVolume { .. })) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What a copy does to a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Read,
+    Fill,
+}
+
+/// A volume that can be reached.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) at: VolumeAt,
+    pub(super) id: VolumeId,
+    pub(super) uri: String,
+    pub(super) size: u64,
+    /// Number of its opening, where it was opened for this copy: as long as that lasts nobody else writes.
+    pub(super) opening: Option<u64>,
+    service: Option<Service>,
+}
+
+impl Place {
+    /// Finds the process that serves a volume, or serves it to this process alone.
+    pub(super) async fn reach(
+        node: &Node,
+        setup: &Transfer,
+        (at, shown): (&VolumeAt, &Shown),
+        how: Use,
+        signals: &mut Signals,
+    ) -> Result<Self, Failure> {
+        let id = volume_id(shown)?;
+        match (&shown.serving, shown.process) {
+            (Some(serving), _) => {
+                let (uri, size) = (serving.uri.clone(), serving.size_bytes);
+                Ok(Self { at: at.clone(), id, uri, size, opening: None, service: None })
+            }
+            (None, Some(process)) => {
+                let name = &at.name;
+                Err(Failure::new(format!("process {process} serves {name} and does not answer"))
+                    .with_help(format!("look at it; `kill {process}` ends it in order")))
+            }
+            (None, None) => {
+                let options = options(setup, at, id, how);
+                let service = tokio::select! {
+                    biased;
+                    number = signals.next() => quit(number),
+                    service = node.serve(options) => service?,
+                };
+                let gone = || Failure::new(format!("volume {} was closed at once", at.name));
+                let info = service.served().into_iter().next().ok_or_else(gone)?;
+                let (uri, size, opening) = (info.uri, info.size, Some(info.report.epoch));
+                Ok(Self { at: at.clone(), id, uri, size, opening, service: Some(service) })
+            }
+        }
+    }
+
+    /// Whether another process serves it.
+    pub(super) fn is_served_elsewhere(&self) -> bool {
+        self.service.is_none()
+    }
+
+    /// Lets go of it. What was opened for the copy is closed, with everything in the store.
+    pub(super) async fn end(self, signals: &mut Signals) -> Result<(), Failure> {
+        let Some(service) = self.service else { return Ok(()) };
+        let stopped = tokio::select! {
+            biased;
+            number = signals.next() => quit(number),
+            stopped = service.stop(Closing::ToStore) => stopped?,
+        };
+        match stopped {
+            Stopped::Clean => Ok(()),
+            Stopped::LocalOnly => Err(Failure::new(format!(
+                "the store did not take all of {} in time; the journal keeps the rest",
+                self.at.name
+            ))
+            .with_help("run the same command again, which goes on where this one stopped")),
+        }
+    }
+}
+
+/// The identity in what is shown.
+pub(super) fn volume_id(shown: &Shown) -> Result<VolumeId, Failure> {
+    VolumeId::parse(&shown.id).ok_or_else(|| {
+        Failure::new(format!(
+            "volume {} has the identity {:?}, which is none",
+            shown.name, shown.id
+        ))
+    })
+}
+
+/// Whether it is only partly filled.
+pub(super) fn is_incomplete(shown: &Shown) -> bool {
+    shown.state == VolumeState::Incomplete
+}
+
+fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOptions {
+    let spec = VolumeSpec {
+        name: at.name.clone(),
+        size: None,
+        size_must_match: false,
+        read_only: how == Use::Read,
+        consent: Consent { incomplete: how == Use::Fill, ..Consent::default() },
+        options: setup.volume_options(&at.name),
+        endpoint: EndpointKind::Log,
+    };
+    ServiceOptions {
+        home: at.home.clone(),
+        volumes: VolumeSet::Listed(vec![spec]),
+        nbd: vec![NbdAddress::Unix(at.home.data.copy_socket(id))],
+        api: ApiPlace::Volume,
+        api_tcp: None,
+        limits: setup.limits,
+        inherited: Inherited::default(),
+    }
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Block traces: generated ones with known answers, and those in WEIR_TRACES, if there are any.
+traces=${WEIR_TRACES:-}
+. "$(dirname "$0")/_lib.sh"
+
+# value NAME ARGUMENTS...: a number of the first batch size in what `trace sim` says as JSON.
+value() { "$weir" trace sim "${@:2}" --output json | sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" | head -n 1; }
+is() { [ "$1" = "$2" ] || { echo "$1 is not $2"; return 1; }; }
+above() { [ "$1" -gt "$2" ] || { echo "$1 is not above $2"; return 1; }; }
+
+check "Zipf: a third and more of the bytes is merged" above "$(value merged_permille --generate zipf --batch 8M)" 333
+check "larger batches merge more" above "$(value merged_permille --generate zipf --batch 32M)" \
+    "$(value merged_permille --generate zipf --batch 8M)"
+check "holes: two extents per record" above "$(value extents --generate holes)" 39999
+printf '1,W,0,0,4096\n2,W,0,0,4096\n3,R,0,0,512\n4,W,1,8192,100\n' >"$work/trace.csv"
+check "a trace of one's own" is "$(value written_bytes "$work/trace.csv")" 8292
+check "and what it stores" is "$(value stored_bytes "$work/trace.csv")" 4196
+check "through a pipe" is "$("$weir" trace sim - --output json <"$work/trace.csv" | grep -c '"reads": 1,')" 1
+echo '5,W,0,x,1' >>"$work/trace.csv"
+refuse "a line that is no request" "trace.csv, line 5, is no request in the format csv" \
+    "$weir" trace sim "$work/trace.csv"
+refuse "a file that is no trace" "in no format that can be guessed" "$weir" trace sim "$0"
+refuse "a trace that is not there" "No such file" "$weir" trace sim "$work/nothing"
+refuse "a batch that is too large" "40M is the largest" "$weir" trace sim --generate zipf --batch 1G
+
+if [ -d "$traces" ]; then
+    for entry in msps-dtrs-127k:13920 disksim-ssd-postmark:10477 disksim-ssd-iozone:100000 msps-tpcc-7k:2618; do
+        check "${entry%:*}" is "$(value writes "$traces/${entry%:*}.csv.zst")" "${entry#*:}"
+    done
+else
+    echo "WEIR_TRACES names no directory with traces: the generated ones were all"
+fi
