@@ -90,16 +90,20 @@ class _OverMinio(Storage):
 
 
 class WeirOverMinio(_OverMinio):
-    """`weir up` with its defaults, store s3://."""
+    """`weir up`, store s3://."""
 
     name = "weir"
     key = "weir"
     weir = None
 
+    def __init__(self, directory, size_bytes, options=()):
+        super().__init__(directory, size_bytes)
+        self.options = list(options)
+
     def start(self):
         self.minio.start()
         self.weir = _WeirServer(self.directory, self.size_bytes,
-                                [f"--store=s3://{minio.BUCKET}/weir"])
+                                [_WeirServer.STORE, *self.options])
         self.weir.access = self.minio.access()
         self.weir.start()
 
@@ -125,13 +129,14 @@ class WeirOverMinio(_OverMinio):
 
 
 class _WeirServer(servers.Weir):
+    STORE = f"--store=s3://{minio.BUCKET}/weir"
     access = {}
 
     def environment(self):
         return super().environment() | self.access
 
     def settle(self):
-        command = [self.binary, "--data-dir", self.data, *self.options, "volume", "flush",
+        command = [self.binary, "--data-dir", self.data, self.STORE, "volume", "flush",
                    self.VOLUME, "--remote", "--wait"]
         subprocess.run(command, check=True, env=self.environment(), stderr=subprocess.DEVNULL)
 

@@ -20,6 +20,8 @@ import sys
 import urllib.parse
 from xml.sax.saxutils import unescape
 
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
 
 class Refused(Exception):
     def __init__(self, status, body):
@@ -31,14 +33,12 @@ def quoted(text):
     return urllib.parse.quote(text, safe="-_.~")
 
 
-def request(method, path, query=None, body=b""):
+def signed(method, path, query="", digest=UNSIGNED):
+    """Headers of a request whose path and query are quoted; `digest` is the body's SHA-256 in hexadecimal."""
     endpoint = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
     region = os.environ.get("AWS_REGION", "us-east-1")
     now = datetime.datetime.now(datetime.timezone.utc)
     stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-    path = "/" + "/".join(quoted(part) for part in path.split("/"))
-    query = "&".join(f"{quoted(k)}={quoted(v)}" for k, v in sorted((query or {}).items()))
-    digest = hashlib.sha256(body).hexdigest()
     headers = {"host": endpoint.netloc, "x-amz-content-sha256": digest, "x-amz-date": stamp}
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
@@ -52,7 +52,19 @@ def request(method, path, query=None, body=b""):
     headers["authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={os.environ['AWS_ACCESS_KEY_ID']}/{scope}, "
         f"SignedHeaders={names}, Signature={key.hex()}")
-    connection = http.client.HTTPConnection(endpoint.hostname, endpoint.port or 80, timeout=30)
+    return headers
+
+
+def connect():
+    endpoint = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
+    return http.client.HTTPConnection(endpoint.hostname, endpoint.port or 80, timeout=30)
+
+
+def request(method, path, query=None, body=b""):
+    path = "/" + "/".join(quoted(part) for part in path.split("/"))
+    query = "&".join(f"{quoted(k)}={quoted(v)}" for k, v in sorted((query or {}).items()))
+    headers = signed(method, path, query, hashlib.sha256(body).hexdigest())
+    connection = connect()
     try:
         connection.request(method, path + ("?" + query if query else ""), body, headers)
         reply = connection.getresponse()
