@@ -447,6 +447,11 @@ impl Node {
             let Some(known) = seen.first() else { return self.go_on() };
             (known.name.clone(), known.oracle.clone().expect("it was seen"))
         };
+        if dice.percent(50) {
+            // A client goes away without its answer just before.
+            let patience = Duration::from_micros(dice.below(2_000));
+            let _ = timeout(patience, life.write_somewhere(&mut Dice::new(dice.next(), 11))).await;
+        }
         let mut back = self.world.oracle.borrow().clone();
         back.set_back(&shown);
         self.world.set_back.replace(Some(back));
