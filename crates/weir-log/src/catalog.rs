@@ -11,7 +11,7 @@ use weir_store::{Put, RetryPolicy, Store, StoreError};
 use crate::chain::Retention;
 use crate::error::LogError;
 use crate::format::manifest::{
-    HexId, MANIFEST_FORMAT, Manifest, NameRecord, Takeover, VolumeState,
+    HexId, MANIFEST_FORMAT, Manifest, NameRecord, SnapshotRecord, Takeover, VolumeState,
 };
 use crate::ids::ObjectId;
 use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
@@ -334,6 +334,19 @@ pub async fn show(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeD
         manifest: manifest.number,
         summary: summary_of(name.clone(), &manifest),
     })
+}
+
+/// The snapshots of a volume, oldest first.
+///
+/// # Errors
+/// [`LogError::NoSuchVolume`], or what the store says.
+pub async fn snapshots(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+) -> Result<Vec<SnapshotRecord>, LogError> {
+    let id = find(store, env, name).await?;
+    Ok(manifests::newest(store, env, id).await?.snapshots)
 }
 
 /// Sets what happens when the holder's lease runs out, of a volume that is closed.

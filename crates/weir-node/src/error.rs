@@ -121,6 +121,16 @@ pub enum NodeError {
         /// What follows from that, as "keeps its size".
         reason: &'static str,
     },
+    /// What needs a volume without clients.
+    #[error(
+        "volume {name:?} has {clients} clients connected, who would not learn that its bytes changed"
+    )]
+    Connected {
+        /// Name of the volume.
+        name: String,
+        /// How many.
+        clients: usize,
+    },
     /// What only a process that serves can do.
     #[error("nothing is served from {data_dir}")]
     NothingServed {
@@ -209,6 +219,7 @@ impl NodeError {
             | Self::ZeroLimit
             | Self::Config { .. } => ErrorKind::Invalid,
             Self::InMemory { .. } => ErrorKind::Unsupported,
+            Self::Connected { .. } => ErrorKind::Busy,
             Self::SizeNeeded { .. } | Self::NothingServed { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
@@ -263,6 +274,9 @@ impl NodeError {
             Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
             Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
+            Self::Connected { .. } => {
+                Some("unmount it and end what uses it, then try again".into())
+            }
             Self::Log(LogError::Incomplete { .. }) => Some(
                 "run the import or copy again, which goes on where it stopped; or delete the volume"
                     .to_owned(),

@@ -24,6 +24,7 @@ mod node;
 mod service;
 mod shard;
 pub mod size;
+mod snapshots;
 mod sockets;
 mod status;
 mod volumes;

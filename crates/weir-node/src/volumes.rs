@@ -70,7 +70,7 @@ pub struct Process {
     pub status: Result<NodeStatus, NodeError>,
     /// The one volume it serves, if its socket says so.
     volume: Option<VolumeId>,
-    client: Client,
+    pub(crate) client: Client,
 }
 
 impl Process {
@@ -125,7 +125,7 @@ impl Home {
     }
 
     /// The process that serves volume `id` from this data directory, if one does.
-    async fn holder(&self, id: VolumeId) -> Result<Option<Process>, NodeError> {
+    pub(crate) async fn holder(&self, id: VolumeId) -> Result<Option<Process>, NodeError> {
         Ok(self.processes().await?.into_iter().find(|process| process.holds(id)))
     }
 
@@ -500,7 +500,7 @@ impl Node {
 }
 
 /// Opens a volume for one piece of work, and closes it again.
-async fn with_open<Work>(
+pub(crate) async fn with_open<Work>(
     context: &ShardContext,
     home: &Home,
     store: Store,

@@ -1,5 +1,6 @@
 //! Every command and flag. Help, man pages and completions come from here.
 
+mod snapshot;
 mod trace;
 mod volume;
 
@@ -16,6 +17,7 @@ use weir_node::EngineChoice;
 use weir_node::config::{CompressionKind, VolumeSettings, check_lease_seconds, check_seconds};
 use weir_node::size::Size;
 
+pub(crate) use self::snapshot::{SnapshotCommand, SnapshotPath};
 pub(crate) use self::trace::{TraceCommand, TraceShape};
 pub(crate) use self::volume::{VolumeCommand, VolumePlace};
 
@@ -139,6 +141,9 @@ pub(crate) enum Command {
     /// Create, list, show, resize, flush, check, delete, import, export and copy volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Take, list, delete and go back to snapshots of a volume
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Show and change the limits on uploads of what is served here
     #[command(subcommand)]
     Limits(LimitsCommand),

@@ -15,6 +15,7 @@ mod output;
 mod serve;
 mod settings;
 mod signals;
+mod snapshot;
 mod status;
 mod store;
 mod systemd;
@@ -40,6 +41,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Man { dir } => manual::pages(dir.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Up(up) => up::run(&cli.global, &file, *up),
         Command::Serve(serve) => serve::run(&cli.global, &file, &serve),
+        Command::Snapshot(verb) => snapshot::run(&cli.global, &file, verb),
         Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),
         Command::Limits(verb) => limits::run(&cli.global, &file, verb),
         Command::Store(verb) => store::run(&cli.global, &file, verb),

@@ -5,6 +5,7 @@ mod metrics;
 pub(crate) mod progress;
 mod routes;
 pub(crate) mod server;
+mod snapshots;
 pub mod types;
 
 pub use routes::openapi_json;

@@ -17,6 +17,9 @@ use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 
 use crate::api::progress::{self, Outcome, Reporter};
+use crate::api::snapshots::{
+    __path_change_snapshots, __path_list_snapshots, change_snapshots, list_snapshots,
+};
 use crate::api::types::{
     CreateVolume, ErrorBody, FlushVolume, Limits, Listed, NodeStatus, Problem, Progress,
     ResizeVolume, SetTakeover, Shown,
@@ -55,6 +58,7 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(resize_volume))
         .routes(routes!(set_takeover))
         .routes(routes!(check_volume))
+        .routes(routes!(list_snapshots, change_snapshots))
 }
 
 /// The API of one process.
@@ -146,11 +150,11 @@ async fn no_method() -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, ErrorKind::Invalid, message)
 }
 
-type Answer<T> = Result<T, Refusal>;
-type Here = Rc<ShardContext>;
-type Body<T> = Result<Json<T>, JsonRejection>;
+pub(super) type Answer<T> = Result<T, Refusal>;
+pub(super) type Here = Rc<ShardContext>;
+pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
 
-fn volume_name(name: &str) -> Answer<VolumeName> {
+pub(super) fn volume_name(name: &str) -> Answer<VolumeName> {
     VolumeName::new(name).map_err(|error| NodeError::from(error).into())
 }
 
@@ -253,7 +257,7 @@ struct DeleteQuery {
 }
 
 /// Begins work that reports how far it is, and the answer that reports it.
-fn begin() -> (Reporter, oneshot::Sender<Outcome>, Response) {
+pub(super) fn begin() -> (Reporter, oneshot::Sender<Outcome>, Response) {
     let (reporter, reports) = watch::channel((0, 0));
     let (done, outcome) = oneshot::channel();
     (reporter, done, progress::answer(reports, outcome))
@@ -332,7 +336,7 @@ async fn flush_volume(
     Ok(response)
 }
 
-fn find(core: &Core, name: &str) -> Answer<Arc<Entry>> {
+pub(super) fn find(core: &Core, name: &str) -> Answer<Arc<Entry>> {
     let name = volume_name(name)?;
     core.entry(name.as_str()).ok_or_else(|| {
         let message = format!("volume {name} is not served by this process");

@@ -463,6 +463,43 @@ pub struct ResizeVolume {
     pub size_bytes: u64,
 }
 
+/// A snapshot of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: String,
+    /// When it was taken, in seconds since 1970 by the clock of the node that took it.
+    pub created_at: u64,
+    /// Size of the volume in it.
+    pub size_bytes: u64,
+    /// Number of the last write in it.
+    pub last_write: u64,
+    /// Sequence of the last object in it.
+    pub as_of: u64,
+}
+
+/// What is asked for by `POST /v1/volumes/{name}/snapshots`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeSnapshots {
+    /// What to do.
+    pub action: SnapshotAction,
+    /// Name of the snapshot: 1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit.
+    pub snapshot: String,
+}
+
+/// What is done with a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotAction {
+    /// Take it.
+    Take,
+    /// Delete it.
+    Delete,
+    /// Set the volume back to it, and give up what was written since.
+    RollBack,
+}
+
 /// What is asked for by `POST /v1/volumes/{name}/takeover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Snapshots: taken under a served volume and from the store alone, gone back to, deleted.
+. "$(dirname "$0")/_lib.sh"
+
+"$weir" serve --volume demo:64M --batch-age 1 >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+uri="nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock"
+for ((i = 0; i < 600; i++)); do
+    [ -S "$WEIR_DATA_DIR/nbd.sock" ] && nbdinfo --size "$uri" >/dev/null 2>&1 && break
+    sleep 0.05
+done
+at() { qemu-io -f raw "$1" -c "$2" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
+io() { at "$uri" "$1"; }
+shows() { "$weir" up demo -- qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd/demo.sock" -c "$1" >"$work/io" 2>&1 &&
+    ! grep -E "rror|failed" "$work/io"; }
+refuses() { ! "$weir" "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
+prints() { "$weir" "${@:2}" | grep -qE -- "$1" || { "$weir" "${@:2}"; return 1; }; }
+
+check "write what the first snapshot shows" io "write -P 1 0 8M"
+check "take a snapshot of a served volume" "$weir" snapshot create demo@first
+check "the same name again" refuses 'has a snapshot first already' snapshot create demo@first
+check "a name without @" refuses 'VOLUME@SNAPSHOT' snapshot create demo
+check "write over it" io "write -P 2 0 8M"
+check "another snapshot" "$weir" snapshot create demo@second
+check "write over that" io "write -P 3 0 16M"
+check "both are listed" prints '^second +20' snapshot list demo
+check "as JSON" prints '"name": "first"' snapshot list demo --output json
+check "a volume that is none" refuses 'no volume "none"' snapshot list none
+check "going back asks" refuses 'pass --yes' snapshot rollback demo@first
+check "to a snapshot that is none" refuses 'has no snapshot never' snapshot rollback demo@never --yes
+exec 9> >(qemu-io -f raw "$uri" >/dev/null 2>&1)
+for ((i = 0; i < 100; i++)); do
+    "$weir" volume show demo | grep -qE '^ *clients +1' && break
+    sleep 0.05
+done
+check "with clients it is refused" refuses 'has 1 clients connected' snapshot rollback demo@first --yes
+exec 9>&-
+for ((i = 0; i < 100; i++)); do
+    "$weir" volume show demo | grep -qE '^ *clients +0' && break
+    sleep 0.05
+done
+check "go back to the first" "$weir" snapshot rollback demo@first --yes
+check "its bytes are there" io "read -P 1 0 8M"
+check "and nothing else" io "read -P 0 8M 8M"
+check "a wrong byte would be seen" bash -c "$(declare -f at io); work=$work uri='$uri'; ! io 'read -P 9 0 1M'"
+check "what is written now stays" io "write -P 4 1M 1M"
+kill "$weir_pid" && wait "$weir_pid"
+weir_pid=
+check "while nobody serves it: list" prints '^first +20' snapshot list demo
+check "take one" "$weir" snapshot create demo@third
+check "go to the second" "$weir" snapshot rollback demo@second --yes
+check "its bytes" shows "read -P 2 0 8M"
+check "back to the third" "$weir" snapshot rollback demo@third --yes
+check "its bytes" shows "read -P 4 1M 1M"
+for name in first second third; do
+    check "delete $name" "$weir" snapshot delete "demo@$name"
+done
+check "deleting it again" refuses 'has no snapshot first' snapshot delete demo@first
+check "none is left" test "$("$weir" snapshot list demo --output json | tr -d ' \n')" = "[]"
+check "the volume is whole" prints 'demo: .*it is whole' volume check demo
