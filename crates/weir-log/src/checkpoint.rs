@@ -197,8 +197,8 @@ impl CheckpointState {
         });
     }
 
-    /// Pieces of map and table that stand in checkpoint objects of which less than half is still referenced. Index pages
-    /// in such objects are written again too.
+    /// Pieces of map and table that stand in checkpoint objects of which less than half is still referenced. Index
+    /// pages in such objects are written again too.
     fn pieces_of_sparse_objects(&mut self) -> (Vec<u64>, Vec<u64>) {
         let referenced = self.references.referenced_bytes();
         let sparse = |piece: &PieceRef| {

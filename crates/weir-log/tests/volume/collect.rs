@@ -10,7 +10,7 @@ use crate::support::{Host, SIZE, discard, expect_bytes, objects, pattern, run, w
 const PIECE: u64 = 4096;
 
 fn to_usize(value: u64) -> usize {
-    usize::try_from(value).unwrap()
+    usize::try_from(value).expect("small")
 }
 
 /// Overwrites single pieces here and there, `count` times; `data` follows.
@@ -21,14 +21,14 @@ async fn scatter(volume: &LogVolume, data: &mut [u8], seed: u64, count: u64) {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (state >> 33) % (SIZE / PIECE) * PIECE;
         let bytes = pattern(seed * 1000 + n, to_usize(PIECE));
-        write(volume, at, &bytes).await.unwrap();
+        write(volume, at, &bytes).await.expect("written");
         let at = to_usize(at);
         data[at..at + bytes.len()].copy_from_slice(&bytes);
     }
 }
 
 async fn stored_bytes(host: &Host) -> u64 {
-    let listed = host.open_store.list(&format!("{}/log/", host.id), None).await.unwrap();
+    let listed = host.open_store.list(&format!("{}/log/", host.id), None).await.expect("listed");
     listed.iter().map(|object| object.size).sum()
 }
 
@@ -36,7 +36,7 @@ async fn fill_all(volume: &LogVolume) -> Vec<u8> {
     let data = pattern(99, to_usize(SIZE));
     for at in (0..SIZE).step_by(32 << 10) {
         let at = to_usize(at);
-        write(volume, at as u64, &data[at..at + (32 << 10)]).await.unwrap();
+        write(volume, at as u64, &data[at..at + (32 << 10)]).await.expect("written");
     }
     data
 }
