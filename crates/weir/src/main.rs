@@ -19,6 +19,7 @@ mod status;
 mod store;
 mod systemd;
 mod threads;
+mod tuning;
 mod up;
 mod upgrade;
 mod volume;
