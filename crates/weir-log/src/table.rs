@@ -50,6 +50,8 @@ pub(crate) struct ObjectTable {
     /// In the order of their deaths.
     dead: VecDeque<(ObjectSeq, TableIndex)>,
     usage: Usage,
+    /// Payload bytes of objects that were given up for deletion since the table was loaded.
+    reclaimed_bytes: u64,
 }
 
 impl ObjectTable {
@@ -60,6 +62,11 @@ impl ObjectTable {
 
     pub(crate) fn usage(&self) -> Usage {
         self.usage
+    }
+
+    /// Payload bytes of objects that were given up for deletion since the table was loaded.
+    pub(crate) fn reclaimed_bytes(&self) -> u64 {
+        self.reclaimed_bytes
     }
 
     pub(crate) fn object(&self, index: TableIndex) -> ObjectId {
@@ -128,6 +135,7 @@ impl ObjectTable {
         for index in dead.copied().collect::<Vec<_>>() {
             self.free(index);
         }
+        self.reclaimed_bytes = 0;
     }
 
     /// The map points at `len` more bytes of an object; `false` where it has not that many.
@@ -189,6 +197,7 @@ impl ObjectTable {
         self.free.insert(index);
         self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
         self.usage.payload_bytes -= u64::from(record.payload_len);
+        self.reclaimed_bytes += u64::from(record.payload_len);
     }
 
     /// The pieces that changed since the last call, and those of `more`, as they are now.
@@ -255,6 +264,7 @@ mod tests {
         assert_eq!(table.take_pieces(Vec::new()), [(0, vec![record(1), record(2)])]);
         table.free_dead_of(ObjectSeq(4));
         assert_eq!(table.find(&record(1).id), None);
+        assert_eq!(table.reclaimed_bytes(), 100);
         assert_eq!(table.take_pieces(Vec::new()), [(0, vec![TableRecord::FREE, record(2)])]);
         assert_eq!(table.add(record(5)), one, "the entry is used again");
         table.on_applied(one);
@@ -271,6 +281,7 @@ mod tests {
         assert!(table.gain(TableIndex(2), 0, 10));
         table.free_dead();
         table.check_invariants(&[0, 0, 10]);
+        assert_eq!(table.reclaimed_bytes(), 0, "that was the last opening's doing");
         assert_eq!(table.find(&record(3).id), Some(TableIndex(2)));
         assert_eq!(table.add(record(4)), TableIndex(0));
         assert_eq!(table.add(record(5)), TableIndex(1));
