@@ -137,3 +137,54 @@ fn an_object_that_cannot_be_read_is_left_alone() {
         assert_eq!(volume.size(), SIZE);
     });
 }
+
+#[test]
+fn compacting_gives_back_what_the_collector_leaves() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.collect.start_percent = 0;
+        let (volume, _) = host.open().await;
+        let mut data = fill_all(&volume).await;
+        scatter(&volume, &mut data, 1, SIZE / PIECE / 2).await;
+        volume.flush_remote().await.unwrap();
+        assert_eq!(volume.status().collected_objects, 0, "it is off");
+        let mut heard = Vec::new();
+        let report = volume.compact(95, |done, total| heard.push((done, total))).await.unwrap();
+        assert_eq!(report.obstacle, None);
+        assert!(report.live_percent_before < 80 && report.live_percent_after >= 95, "{report:?}");
+        assert!(report.copied_bytes > 0 && report.reclaimed_bytes > report.copied_bytes);
+        assert_eq!(report.pending_deletions, 0);
+        assert!(heard.iter().all(|(done, total)| done <= total) && heard.last() > heard.first());
+        let stored = stored_bytes(&host).await;
+        assert!(stored < SIZE * 112 / 100, "{stored} bytes for {SIZE}");
+        expect_bytes(&volume, 0, &data).await;
+        volume.check_invariants();
+        let again = volume.compact(95, |_, _| {}).await.unwrap();
+        assert_eq!((again.copied_objects, again.obstacle), (0, None));
+        scatter(&volume, &mut data, 2, SIZE / PIECE / 2).await;
+        volume.flush_remote().await.unwrap();
+        assert_eq!(volume.status().collected_objects, report.copied_objects, "it is off again");
+        let error = volume.compact(101, |_, _| {}).await.unwrap_err();
+        assert!(error.to_string().contains("give 1 to 100 percent"), "{error}");
+    });
+}
+
+#[test]
+fn compacting_says_when_objects_cannot_be_read() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.collect.start_percent = 0;
+        let (volume, _) = host.open().await;
+        let mut data = fill_all(&volume).await;
+        volume.flush_remote().await.unwrap();
+        for hurt in &objects(&host).await[..8] {
+            host.faults.flip_bit(hurt, 3000);
+        }
+        scatter(&volume, &mut data, 1, SIZE / PIECE / 2).await;
+        volume.flush_remote().await.unwrap();
+        let report = volume.compact(100, |_, _| {}).await.unwrap();
+        let obstacle = report.obstacle.unwrap_or_default();
+        assert!(obstacle.contains("objects cannot be read and stay as they are"), "{obstacle}");
+        assert!(report.live_percent_after > report.live_percent_before);
+    });
+}
