@@ -1,4 +1,5 @@
-//! Snapshots in a simulated life: taken, deleted and gone back to while clients work, and looked at after every opening.
+//! Snapshots in a simulated life: taken, deleted and gone back to while clients work, and looked at after every
+//! opening.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -52,6 +52,10 @@ refuse "an unknown setting of the file's own" 'help: did you mean .lease' "$weir
     --config <(printf 'leese = 60\n')
 refuse "a limit of zero" "limit of zero|at least 1" "$weir" serve --check \
     --config <(printf '[limits]\nupload_requests = 0\n')
+refuse "collection that ends before it begins" 'help: set collect_to to 80 or more, or collect_below to 60' \
+    "$weir" serve --check --collect-to 60 --config <(printf '[defaults]\ncollect_below = 80\n')
+refuse "an unknown order of collection" "possible values: greedy, cost-benefit" "$weir" serve --check \
+    --collect-order oldest
 refuse "an unknown kind of store" "unknown kind of store" "$weir" serve --check --store s4://bucket/x
 refuse "what is no URL" "not a URL" "$weir" serve --check --store /srv/weir
 check "--check takes a bucket, and asks it nothing" env AWS_ENDPOINT_URL=http://127.0.0.1:1 \

@@ -142,6 +142,8 @@ pub(crate) struct CheckpointState {
     build: Option<Build>,
     /// From the begin of a build to the publication of its root.
     pub(crate) under_way: bool,
+    /// Somebody waits for the next checkpoint.
+    pub(crate) wanted: bool,
     /// Objects committed since the newest checkpoint began.
     pub(crate) objects_since: u64,
     /// Data bytes committed since the newest checkpoint began.
@@ -199,6 +201,7 @@ impl CheckpointState {
     ) {
         assert!(!self.under_way, "C2: one checkpoint at a time");
         self.under_way = true;
+        self.wanted = false;
         self.objects_since = 0;
         self.bytes_since = 0;
         let (map_pieces, table_pieces) = self.pieces_of_sparse_objects();
@@ -218,8 +221,8 @@ impl CheckpointState {
         });
     }
 
-    /// Pieces of map and table that stand in checkpoint objects of which less than half is still referenced. Index pages
-    /// in such objects are written again too.
+    /// Pieces of map and table that stand in checkpoint objects of which less than half is still referenced. Index
+    /// pages in such objects are written again too.
     fn pieces_of_sparse_objects(&mut self) -> (Vec<u64>, Vec<u64>) {
         let referenced = self.references.referenced_bytes();
         let sparse = |piece: &PieceRef| {

@@ -62,14 +62,20 @@ pub struct VolumeStatus {
     pub overlay_extents: u64,
     /// Bytes of objects that are live.
     pub live_bytes: u64,
+    /// Payload bytes of the objects that have live bytes.
+    pub used_bytes: u64,
     /// Payload bytes of all objects that are not deleted yet.
     pub object_bytes: u64,
+    /// Payload bytes of client writes in objects, merged, since this opening.
+    pub data_bytes: u64,
     /// Objects written by the collector of this opening.
     pub collected_objects: u64,
     /// Payload bytes in them.
     pub collected_bytes: u64,
     /// Objects deleted by this opening.
     pub deleted_objects: u64,
+    /// Payload bytes of objects that this opening gave up for deletion.
+    pub reclaimed_bytes: u64,
     /// Objects that nothing needs any more and that are not deleted yet.
     pub pending_deletions: u64,
     /// Whether the node holds the lease that the manifest names.
@@ -113,10 +119,13 @@ impl LogVolume {
             map_bytes: map_bytes as u64,
             overlay_extents: state.overlay.extents(),
             live_bytes: usage.live_bytes,
+            used_bytes: usage.used_bytes,
             object_bytes: usage.payload_bytes,
+            data_bytes: state.collector.data_bytes,
             collected_objects: state.collector.objects_written,
             collected_bytes: state.collector.bytes_written,
             deleted_objects: state.garbage.deleted,
+            reclaimed_bytes: state.objects.table.reclaimed_bytes(),
             pending_deletions: state.garbage.pending(),
             lease_held: shared.holds_lease(),
             takeover: shared.takeover.get(),
@@ -187,8 +196,8 @@ impl State {
 }
 
 impl Shared {
-    /// Waits until no write is on its way, everything acknowledged is in the store, and no checkpoint or snapshot is under way. For
-    /// whoever has seen to it that no further write is taken.
+    /// Waits until no write is on its way, everything acknowledged is in the store, and no checkpoint or snapshot is
+    /// under way. For whoever has seen to it that no further write is taken.
     pub(crate) async fn settle(&self) -> Result<(), DeviceError> {
         // A write that was taken before may be answered yet; it must not miss the last object.
         self.wait_for(|state| match &state.failure {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use weir_store::RetryPolicy;
 
+use crate::checkpoint::CheckpointState;
 use crate::format::manifest::CheckpointRef;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::garbage;
@@ -29,6 +30,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         let next = shared.state.borrow_mut().pipeline.take_next();
         match next {
             Some(header) => commit(&shared, &header).await,
+            None if is_wanted(&shared.state.borrow().checkpoint) => begin_checkpoint(&shared),
             None => stored.await,
         }
     }
@@ -91,7 +93,11 @@ fn checkpoint_is_due(shared: &Shared, state: &State) -> bool {
     let worth_it = since.bytes_since >= map_bytes.saturating_mul(limits.data_per_map_byte);
     let due = since.objects_since >= limits.objects_max
         || (since.objects_since >= limits.objects_min && worth_it);
-    due && !since.under_way
+    (due && !since.under_way) || is_wanted(since)
+}
+
+fn is_wanted(checkpoint: &CheckpointState) -> bool {
+    checkpoint.wanted && !checkpoint.under_way
 }
 
 /// Begins a checkpoint as of the committed sequence. Call between two objects.

@@ -161,6 +161,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         let mut deletions = stream::iter(deletions).buffer_unordered(DELETES_IN_FLIGHT_MAX);
         while deletions.next().await.is_some() {}
         drop(deletions);
+        shared.progress.notify_waiters();
         // What could not be deleted is tried again with what is listed next.
         listed.await;
     }

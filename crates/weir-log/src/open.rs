@@ -130,13 +130,7 @@ impl LogVolume {
         check_nothing_missing(&args, &journal, &loaded)?;
         let since_checkpoint = loaded.checkpoint.objects_since;
         tracing::debug!(volume = %args.id, since_checkpoint, "rolled forward");
-        let mut report = OpenReport {
-            epoch: epoch.0,
-            committed_sequence: loaded.committed_seq.0,
-            void_objects: loaded.void.len() as u64,
-            new_journal: journal.is_new,
-            ..OpenReport::default()
-        };
+        let mut report = report_of(epoch, &loaded, journal.is_new);
         if weir_device::mutant("delete_before_publication") {
             for id in &loaded.void {
                 args.store.delete(&id.key()).await?;
@@ -168,6 +162,17 @@ impl LogVolume {
         }
         tracing::info!(volume = %shared.id, ?report, "volume opened");
         Ok((Self::start(shared), report))
+    }
+}
+
+/// What is known before the journal is replayed.
+fn report_of(epoch: Epoch, loaded: &Loaded, new_journal: bool) -> OpenReport {
+    OpenReport {
+        epoch: epoch.0,
+        committed_sequence: loaded.committed_seq.0,
+        void_objects: loaded.void.len() as u64,
+        new_journal,
+        ..OpenReport::default()
     }
 }
 

@@ -28,7 +28,7 @@ impl Default for CheckpointLimits {
 }
 
 /// When the collector works, and on what.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectLimits {
     /// Live share of the objects, in percent, below which it begins. 0: never.
     pub start_percent: u64,

@@ -1,7 +1,7 @@
 //! Snapshots: names for checkpoints (LSVD section 3.5).
 //!
-//! A snapshot reaches the objects that its checkpoint's table names and those that the checkpoint itself is in. Reachability
-//! alone decides what may be deleted: an object goes when neither the head nor any snapshot reaches it.
+//! A snapshot reaches the objects that its checkpoint's table names and those that the checkpoint itself is in.
+//! Reachability alone decides what may be deleted: an object goes when neither the head nor any snapshot reaches it.
 //!
 //! Invariants
 //!  S1. What a snapshot reaches is pinned from the moment its sequence is chosen until a manifest version without the
@@ -191,8 +191,8 @@ impl LogVolume {
     /// Deletes a snapshot; the space of what nothing else reaches comes back.
     ///
     /// # Errors
-    /// No such snapshot ([`ErrorKind::NotFound`]), what the store says where its checkpoint cannot be read, or the failure
-    /// that stopped the volume.
+    /// No such snapshot ([`ErrorKind::NotFound`]), what the store says where its checkpoint cannot be read, or the
+    /// failure that stopped the volume.
     pub async fn delete_snapshot(&self, name: &VolumeName) -> Result<(), DeviceError> {
         let (shared, name) = (Rc::clone(&self.shared), name.clone());
         self.shared.to_its_end(async move { delete(&shared, &name).await }).await
@@ -202,8 +202,8 @@ impl LogVolume {
     /// The caller sees to it that no client is connected: what clients cached would be wrong.
     ///
     /// # Errors
-    /// No such snapshot ([`ErrorKind::NotFound`]), a snapshot that cannot be read, with the volume as it was; or the failure
-    /// that stopped the volume.
+    /// No such snapshot ([`ErrorKind::NotFound`]), a snapshot that cannot be read, with the volume as it was; or the
+    /// failure that stopped the volume.
     pub async fn rollback(&self, name: &VolumeName) -> Result<(), DeviceError> {
         let (shared, name) = (Rc::clone(&self.shared), name.clone());
         self.shared.to_its_end(async move { roll_back(&shared, &name).await }).await

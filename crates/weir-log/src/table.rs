@@ -37,7 +37,9 @@ pub(crate) struct LiveObject {
 pub(crate) struct Usage {
     /// That the map points at.
     pub(crate) live_bytes: u64,
-    /// Of these, in objects that no snapshot reaches.
+    /// Payload of the objects with live bytes.
+    pub(crate) used_bytes: u64,
+    /// Of the live bytes, those in objects that no snapshot reaches.
     pub(crate) loose_live_bytes: u64,
     /// Payload of the objects with live bytes that no snapshot reaches: what collection can win from.
     pub(crate) loose_bytes: u64,
@@ -57,6 +59,8 @@ pub(crate) struct ObjectTable {
     /// Objects of snapshots that the map does not name any more, and how many reach them.
     held: BTreeMap<ObjectId, u32>,
     usage: Usage,
+    /// Payload bytes of objects that were given up for deletion since the table was loaded.
+    reclaimed_bytes: u64,
 }
 
 impl ObjectTable {
@@ -67,6 +71,11 @@ impl ObjectTable {
 
     pub(crate) fn usage(&self) -> Usage {
         self.usage
+    }
+
+    /// Payload bytes of objects that were given up for deletion since the table was loaded.
+    pub(crate) fn reclaimed_bytes(&self) -> u64 {
+        self.reclaimed_bytes
     }
 
     pub(crate) fn object(&self, index: TableIndex) -> ObjectId {
@@ -139,14 +148,15 @@ impl ObjectTable {
         }
     }
 
-    /// After loading table and map: frees the entries of what is dead in a published checkpoint. Most of that is deleted
-    /// already.
+    /// After loading table and map: frees the entries of what is dead in a published checkpoint. Most of that is
+    /// deleted already.
     pub(crate) fn free_dead(&mut self) -> Vec<ObjectId> {
         let dead = self.by_id.iter().filter(|(_, index)| self.entry(**index).live_bytes == 0);
         let dead: Vec<(ObjectId, TableIndex)> = dead.map(|(id, index)| (*id, *index)).collect();
         for (_, index) in &dead {
             self.free(*index);
         }
+        self.reclaimed_bytes = 0;
         dead.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -156,6 +166,9 @@ impl ObjectTable {
         let payload_bytes = u64::from(entry.record.payload_len);
         if u64::from(payload_offset) + len > payload_bytes {
             return false;
+        }
+        if entry.live_bytes == 0 && len > 0 {
+            self.usage.used_bytes += payload_bytes;
         }
         if entry.pins == 0 && len > 0 {
             self.usage.loose_live_bytes += len;
@@ -173,6 +186,9 @@ impl ObjectTable {
         entry.live_bytes -= len;
         self.usage.live_bytes -= len;
         let dies = entry.live_bytes == 0 && len > 0;
+        if dies {
+            self.usage.used_bytes -= u64::from(entry.record.payload_len);
+        }
         if entry.pins == 0 {
             self.usage.loose_live_bytes -= len;
             self.usage.loose_bytes -= if dies { entry.record.payload_len.into() } else { 0 };
@@ -204,6 +220,7 @@ impl ObjectTable {
             self.free(index);
             if pins > 0 {
                 self.held.insert(record.id, pins);
+                self.reclaimed_bytes -= u64::from(record.payload_len);
             } else {
                 dead.push(record.id);
             }
@@ -268,6 +285,7 @@ impl ObjectTable {
             self.add_loaded(TableRecord::FREE);
         }
         self.changed.extend(0..self.len().div_ceil(TABLE_PIECE_ENTRIES));
+        self.reclaimed_bytes = old.reclaimed_bytes;
         let pins = old.by_id.iter().map(|(id, index)| (*id, old.entry(*index).pins));
         for (id, pins) in pins.chain(old.held.iter().map(|(id, pins)| (*id, *pins))) {
             for _ in 0..pins {
@@ -284,6 +302,7 @@ impl ObjectTable {
         self.free.insert(index);
         self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
         self.usage.payload_bytes -= u64::from(record.payload_len);
+        self.reclaimed_bytes += u64::from(record.payload_len);
         self.entry_mut(index).pins = 0;
     }
 
@@ -309,6 +328,7 @@ impl ObjectTable {
             let payload_bytes = u64::from(entry.record.payload_len);
             usage.live_bytes += counted;
             usage.payload_bytes += payload_bytes;
+            usage.used_bytes += if *counted > 0 { payload_bytes } else { 0 };
             if *counted > 0 && entry.pins == 0 {
                 usage.loose_live_bytes += counted;
                 usage.loose_bytes += payload_bytes;
@@ -353,6 +373,7 @@ mod tests {
         assert_eq!(table.take_pieces(Vec::new()), [(0, vec![record(1), record(2)])]);
         assert_eq!(table.take_dead(ObjectSeq(4)), [record(1).id]);
         assert_eq!(table.find(&record(1).id), None);
+        assert_eq!(table.reclaimed_bytes(), 100);
         assert_eq!(table.take_pieces(Vec::new()), [(0, vec![TableRecord::FREE, record(2)])]);
         assert_eq!(table.add(record(5)), one, "the entry is used again");
         table.on_applied(one);
@@ -388,6 +409,7 @@ mod tests {
         assert!(table.gain(TableIndex(2), 0, 10));
         table.free_dead();
         table.check_invariants(&[0, 0, 10]);
+        assert_eq!(table.reclaimed_bytes(), 0, "that was the last opening's doing");
         assert_eq!(table.find(&record(3).id), Some(TableIndex(2)));
         assert_eq!(table.add(record(4)), TableIndex(0));
         assert_eq!(table.add(record(5)), TableIndex(1));

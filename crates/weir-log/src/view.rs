@@ -1,5 +1,5 @@
-//! A snapshot as a device of its own, which takes no writes. Needs nothing but the store: any number of nodes can show it,
-//! whoever holds the volume.
+//! A snapshot as a device of its own, which takes no writes. Needs nothing but the store: any number of nodes can show
+//! it, whoever holds the volume.
 
 use std::fmt;
 use std::future::Future;
@@ -31,8 +31,8 @@ pub struct SnapshotView {
 }
 
 impl SnapshotView {
-    /// Opens the snapshot `name` of a volume. Reads wait for a failing store up to `read_deadline`. Once the snapshot is
-    /// deleted, reads of what is not cached fail.
+    /// Opens the snapshot `name` of a volume. Reads wait for a failing store up to `read_deadline`. Once the snapshot
+    /// is deleted, reads of what is not cached fail.
     ///
     /// # Errors
     /// [`LogError::NoSuchSnapshot`], or what the store says.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use weir_log::catalog::VolumeName;
-use weir_log::{Compression, VolumeOptions};
+use weir_log::{CollectLimits, CollectPolicy, Compression, VolumeOptions};
 
 use crate::error::NodeError;
 use crate::size::Size;
@@ -15,6 +15,9 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
 
 /// Least memory for buffers, in bytes: below it a few clients alone would take all of it.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// How far collection goes on above the share at which it begins unless told otherwise, in percent.
+const COLLECT_SPAN_PERCENT: u64 = 5;
 
 /// Least memory for a volume's copies of its journal, in bytes: one batch.
 const RESIDENT_BYTES_MIN: u64 = 8 << 20;
@@ -108,6 +111,16 @@ pub enum CompressionKind {
     None,
 }
 
+/// Which objects are collected first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CollectOrder {
+    /// Those of which the least lives.
+    Greedy,
+    /// Old ones before young ones of which a little less lives.
+    CostBenefit,
+}
+
 /// Settings of a volume. None of them changes what is promised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -121,6 +134,14 @@ pub struct VolumeSettings {
     pub batch_age: Option<f64>,
     /// How objects are compressed.
     pub compression: Option<CompressionKind>,
+    /// Live share of the objects, in percent, below which they are collected. 0: never.
+    #[serde(deserialize_with = "percent")]
+    pub collect_below: Option<u64>,
+    /// Live share, in percent, at which that ends.
+    #[serde(deserialize_with = "percent")]
+    pub collect_to: Option<u64>,
+    /// Which objects are collected first.
+    pub collect_order: Option<CollectOrder>,
 }
 
 /// A volume to be served.
@@ -147,14 +168,33 @@ pub struct VolumeConfig {
     /// As in [`VolumeSettings`].
     #[serde(default)]
     pub compression: Option<CompressionKind>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "percent")]
+    pub collect_below: Option<u64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "percent")]
+    pub collect_to: Option<u64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub collect_order: Option<CollectOrder>,
 }
 
 impl VolumeConfig {
     /// A volume by its name alone.
     #[must_use]
     pub fn named(name: String, size: Option<Size>) -> Self {
-        let VolumeSettings { journal, batch, batch_age, compression } = VolumeSettings::default();
-        Self { name, size, read_only: None, journal, batch, batch_age, compression }
+        Self {
+            name,
+            size,
+            read_only: None,
+            journal: None,
+            batch: None,
+            batch_age: None,
+            compression: None,
+            collect_below: None,
+            collect_to: None,
+            collect_order: None,
+        }
     }
 
     /// Its settings.
@@ -165,6 +205,9 @@ impl VolumeConfig {
             batch: self.batch,
             batch_age: self.batch_age,
             compression: self.compression,
+            collect_below: self.collect_below,
+            collect_to: self.collect_to,
+            collect_order: self.collect_order,
         }
     }
 }
@@ -193,6 +236,15 @@ pub fn check_lease_seconds(number: f64) -> Result<f64, String> {
         .ok_or_else(|| format!("\"{number}\" is no number of seconds from 1 to 3600"))
 }
 
+/// Checks a live share.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_percent(number: u64) -> Result<u64, String> {
+    let in_range = (0..=100).contains(&number).then_some(number);
+    in_range.ok_or_else(|| format!("\"{number}\" is no percentage from 0 to 100"))
+}
+
 fn lease_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let number = f64::deserialize(deserializer)?;
     check_lease_seconds(number).map(Some).map_err(serde::de::Error::custom)
@@ -201,6 +253,11 @@ fn lease_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f6
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let number = f64::deserialize(deserializer)?;
     check_seconds(number).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    check_percent(number).map(Some).map_err(serde::de::Error::custom)
 }
 
 impl VolumeSettings {
@@ -212,7 +269,40 @@ impl VolumeSettings {
             batch: self.batch.or(others.batch),
             batch_age: self.batch_age.or(others.batch_age),
             compression: self.compression.or(others.compression),
+            collect_below: self.collect_below.or(others.collect_below),
+            collect_to: self.collect_to.or(others.collect_to),
+            collect_order: self.collect_order.or(others.collect_order),
         }
+    }
+
+    /// Checks what no setting alone tells.
+    ///
+    /// # Errors
+    /// A sentence for the user, and what to do.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let CollectLimits { start_percent: below, stop_percent: to, .. } = self.collect();
+        if to >= below {
+            return Ok(());
+        }
+        Err((
+            format!("collection would end at {to} % live and begin below {below} %"),
+            format!("set collect_to to {below} or more, or collect_below to {to} or less"),
+        ))
+    }
+
+    fn collect(&self) -> CollectLimits {
+        let mut limits = CollectLimits::default();
+        if let Some(below) = self.collect_below {
+            limits.start_percent = below;
+            limits.stop_percent = (below + COLLECT_SPAN_PERCENT).min(100);
+        }
+        limits.stop_percent = self.collect_to.unwrap_or(limits.stop_percent);
+        limits.policy = match self.collect_order {
+            Some(CollectOrder::Greedy) => CollectPolicy::Greedy,
+            Some(CollectOrder::CostBenefit) => CollectPolicy::CostBenefit,
+            None => limits.policy,
+        };
+        limits
     }
 
     /// The settings as a volume takes them, for one of `volumes` volumes of a node with this much memory.
@@ -236,6 +326,7 @@ impl VolumeSettings {
             Some(CompressionKind::None) => Compression::None,
             None => options.compression,
         };
+        options.collect = self.collect();
         let share = memory.journals_bytes() / volumes.max(1) as u64;
         let most = options.journal.resident_bytes_max;
         let share = usize::try_from(share.max(RESIDENT_BYTES_MIN)).unwrap_or(usize::MAX);
@@ -323,11 +414,16 @@ impl Config {
         if self.shards == Some(0) {
             return Err(("shards must be at least 1".to_owned(), None));
         }
+        self.defaults.check().map_err(|(message, help)| (message, Some(help)))?;
         for (index, volume) in self.volumes.iter().enumerate() {
             VolumeName::new(&volume.name).map_err(|error| (error.to_string(), None))?;
             if self.volumes[..index].iter().any(|other| other.name == volume.name) {
                 return Err((format!("volume {:?} is listed twice", volume.name), None));
             }
+            let settings = volume.settings().or(self.defaults);
+            settings.check().map_err(|(message, help)| {
+                (format!("volume {:?}: {message}", volume.name), Some(help))
+            })?;
         }
         Ok(())
     }
@@ -379,6 +475,8 @@ mod tests {
         assert_eq!(config.volumes.len(), 2);
         assert_eq!(config.volumes[1].settings().journal, Some(Size(4 << 30)));
         assert_eq!(config.defaults.batch_age, Some(5.0));
+        assert_eq!(config.defaults.collect(), CollectLimits::default());
+        assert_eq!(config.volumes[1].settings().collect_order, Some(CollectOrder::CostBenefit));
         assert_eq!(config.lease, Some(60.0));
         assert_eq!(config.limits.upload_bandwidth, Some(Size(100 << 20)));
     }
@@ -414,6 +512,12 @@ mod tests {
             ("lease = 0.5", "seconds from 1 to 3600"),
             ("read_only = 1", "line 1"),
             ("[defaults]\nbatch_age = 0.0", "seconds from 0.01"),
+            ("[defaults]\ncollect_below = 101", "no percentage from 0 to 100"),
+            ("[defaults]\ncollect_to = 69", "end at 69 % live and begin below 70 %"),
+            (
+                "[defaults]\ncollect_to = 80\n[[volumes]]\nname = \"a\"\ncollect_below = 81",
+                "volume \"a\": collection would end at 80 % live and begin below 81 %",
+            ),
             ("[[volumes]]\nsize = 1", "missing field `name`"),
             ("[[volumes]]\nname = \"a/b\"", "only letters, digits"),
             ("[[volumes]]\nname = \"a\"\n[[volumes]]\nname = \"a\"", "listed twice"),
@@ -422,6 +526,28 @@ mod tests {
             let (message, _) = error(text);
             assert!(message.contains(reason), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn collection_ends_a_little_above_where_it_begins_unless_told_otherwise() {
+        let collect = |below, to| {
+            let settings = VolumeSettings {
+                collect_below: below,
+                collect_to: to,
+                ..VolumeSettings::default()
+            };
+            let limits = settings.options(Memory::default(), 1).collect;
+            (settings.check().is_ok(), limits.start_percent, limits.stop_percent)
+        };
+        assert_eq!(collect(None, None), (true, 70, 75));
+        assert_eq!(collect(Some(90), None), (true, 90, 95));
+        assert_eq!(collect(Some(98), None), (true, 98, 100));
+        assert_eq!(collect(Some(0), None), (true, 0, 5));
+        assert_eq!(collect(None, Some(85)), (true, 70, 85));
+        assert_eq!(collect(None, Some(50)), (false, 70, 50));
+        let (message, help) = error("[defaults]\ncollect_to = 50");
+        assert!(message.contains("collection would end at 50 %"), "{message}");
+        assert_eq!(help, "set collect_to to 70 or more, or collect_below to 50 or less");
     }
 
     #[test]

@@ -38,8 +38,8 @@ impl Node {
         self.run(0, move |context| async move { list(&context, &home, &name).await }).await?
     }
 
-    /// Takes, deletes or goes back to a snapshot: through the process that serves the volume, otherwise by opening it and
-    /// closing it again. Waits for the store.
+    /// Takes, deletes or goes back to a snapshot: through the process that serves the volume, otherwise by opening it
+    /// and closing it again. Waits for the store.
     ///
     /// # Errors
     /// When there is no such volume or snapshot, it exists already, or clients are connected to a volume that is to go

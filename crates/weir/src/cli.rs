@@ -14,12 +14,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use weir_log::Takeover;
 use weir_log::catalog::VolumeName;
 use weir_node::EngineChoice;
-use weir_node::config::{CompressionKind, VolumeSettings, check_lease_seconds, check_seconds};
+use weir_node::config::{check_lease_seconds, check_seconds};
 use weir_node::size::Size;
 
 pub(crate) use self::snapshot::{SnapshotCommand, SnapshotPath};
 pub(crate) use self::trace::{TraceCommand, TraceShape};
 pub(crate) use self::volume::{VolumeCommand, VolumePlace};
+use crate::tuning::Tuning;
 
 /// Virtual disks on a local SSD over shared object storage.
 #[derive(Debug, Parser)]
@@ -266,62 +267,7 @@ fn shards(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("{text:?} is no number from 1 to 256"))
 }
 
-/// Settings of the log volume. None of them changes what is promised.
-#[derive(Args, Debug, Default)]
-pub(crate) struct Tuning {
-    /// Largest local journal; it grows by 64 MiB as it is needed [default: 1G]
-    #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", hide_env_values = true)]
-    journal: Option<Size>,
-    /// Bytes that make an object [default: 8M]
-    #[arg(long, value_name = "SIZE", env = "WEIR_BATCH", hide_env_values = true)]
-    batch: Option<Size>,
-    /// Longest time in seconds that a write waits for its object [default: 5]
-    #[arg(long, value_name = "SECONDS", env = "WEIR_BATCH_AGE")]
-    #[arg(hide_env_values = true, value_parser = seconds)]
-    batch_age: Option<f64>,
-    /// How objects are compressed, where it helps [default: lz4]
-    #[arg(long, value_name = "KIND", env = "WEIR_COMPRESSION", hide_env_values = true)]
-    compression: Option<Compression>,
-    /// Memory for buffers; the maps of volumes come on top of it [default: 512M]
-    #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY", hide_env_values = true)]
-    pub(crate) memory: Option<Size>,
-    /// Bytes per second uploaded to the store at most [default: no limit]
-    #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
-    pub(crate) upload_bandwidth: Option<Size>,
-    /// Upload requests per second to the store at most [default: no limit]
-    #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) upload_requests: Option<u64>,
-}
-
-/// How objects are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Compression {
-    /// Fast.
-    Lz4,
-    /// Smaller.
-    Zstd,
-    /// Not at all.
-    None,
-}
-
-impl Tuning {
-    /// What the flags say of a volume.
-    pub(crate) fn settings(&self) -> VolumeSettings {
-        VolumeSettings {
-            journal: self.journal,
-            batch: self.batch,
-            batch_age: self.batch_age,
-            compression: self.compression.map(|kind| match kind {
-                Compression::Lz4 => CompressionKind::Lz4,
-                Compression::Zstd => CompressionKind::Zstd,
-                Compression::None => CompressionKind::None,
-            }),
-        }
-    }
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let no_number = || format!("{text:?} is no number of seconds from 0.01 to 86400");
     check_seconds(text.parse().map_err(|_| no_number())?).map_err(|_| no_number())
 }

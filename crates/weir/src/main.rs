@@ -22,6 +22,7 @@ mod systemd;
 mod threads;
 mod trace;
 mod transfer;
+mod tuning;
 mod up;
 mod upgrade;
 mod volume;

@@ -15,8 +15,9 @@ use weir_node::{
 };
 use weir_store::StoreOptions;
 
-use crate::cli::{Global, LogFormat, Serve, Tuning, Up};
+use crate::cli::{Global, LogFormat, Serve, Up};
 use crate::failure::Failure;
+use crate::tuning::Tuning;
 
 /// The file that `--config` names, or none.
 pub(crate) fn file(global: &Global) -> Result<Config, Failure> {
@@ -138,6 +139,12 @@ fn limits(tuning: &Tuning, file: &Config) -> Limits {
     }
 }
 
+/// Settings that go together.
+fn checked(settings: VolumeSettings) -> Result<VolumeSettings, Failure> {
+    let refused = |(message, help): (String, String)| Failure::usage(message).with_help(help);
+    settings.check().map(|()| settings).map_err(refused)
+}
+
 /// The threads of `weir up`, and what it serves.
 pub(crate) fn up(
     global: &Global,
@@ -153,7 +160,7 @@ pub(crate) fn up(
     };
     let listed = file.volumes.iter().find(|volume| volume.name == up.name.as_str());
     let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
-    let settings = up.tuning.settings().or(listed).or(file.defaults);
+    let settings = checked(up.tuning.settings().or(listed).or(file.defaults))?;
     let spec = VolumeSpec {
         name: up.name,
         size: up.size.map(|Size(bytes)| bytes),
@@ -232,14 +239,17 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         discard_journal: serve.discard_journal,
         incomplete: false,
     };
-    let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| VolumeSpec {
-        name,
-        size: size.map(|Size(bytes)| bytes),
-        size_must_match: false,
-        read_only,
-        consent,
-        options: serve.tuning.settings().or(settings).or(file.defaults).options(memory, count),
-        endpoint: EndpointKind::Log,
+    let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| {
+        let settings = checked(serve.tuning.settings().or(settings).or(file.defaults))?;
+        Ok::<_, Failure>(VolumeSpec {
+            name,
+            size: size.map(|Size(bytes)| bytes),
+            size_must_match: false,
+            read_only,
+            consent,
+            options: settings.options(memory, count),
+            endpoint: EndpointKind::Log,
+        })
     };
     let named = |(name, size): &(VolumeName, Option<Size>)| {
         let listed = file.volumes.iter().find(|volume| volume.name == name.as_str());
@@ -257,7 +267,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         // How many there are is known only when they are listed; a dozen is a guess that wastes little.
         const VOLUMES_GUESS: usize = 12;
         let any = VolumeName::new("any").map_err(|error| Failure::new(error.to_string()))?;
-        let template = spec(any, None, VolumeSettings::default(), VOLUMES_GUESS);
+        let template = spec(any, None, VolumeSettings::default(), VOLUMES_GUESS)?;
         return Ok(VolumeSet::All(Box::new(template)));
     }
     let mut specs: Vec<VolumeSpec> = Vec::new();
@@ -266,7 +276,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         if specs.iter().any(|other| other.name == name) {
             return Err(Failure::usage(format!("volume {name} is given twice")));
         }
-        let mut spec = spec(name, volume.size, volume.settings(), volumes.len());
+        let mut spec = spec(name, volume.size, volume.settings(), volumes.len())?;
         spec.read_only |= volume.read_only == Some(true);
         specs.push(spec);
     }

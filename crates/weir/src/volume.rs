@@ -120,6 +120,11 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         rows.push(("uri", serving.uri.clone()));
         rows.push(("clients", serving.clients.to_string()));
         rows.push(("not in the store yet", status::risk(&serving.at_risk)));
+        if let Some(log) = &serving.log {
+            let [live, used] = [log.live_bytes, log.used_bytes].map(human);
+            rows.push(("live share", format!("{}: {live} of {used}", status::live_share(log))));
+            rows.push(("written per byte", status::amplification(log)));
+        }
         rows.extend(serving.reasons.iter().map(|reason| ("degraded", reason.clone())));
     }
     let rows = rows.into_iter().map(|(key, value)| vec![key.to_owned(), value]).collect();

@@ -132,6 +132,10 @@ fn fill(state: &State, offset: u64, len: u64) -> Vec<Run> {
     for run in state.objects.runs(offset, len) {
         let ObjectPlace::Object { index, payload_offset } = run.place else { break };
         let object = state.objects.object(index);
+        if state.collector.stuck.contains(&object) {
+            // It would fail again, and keep what lies around the hole from being moved for ever.
+            break;
+        }
         found.push(Run { offset: run.offset, len: run.len, object, payload_offset });
         filled += run.len;
     }

@@ -38,6 +38,10 @@ pub(crate) struct Collector {
     /// Objects that cannot be read; left alone by this opening.
     stuck: BTreeSet<ObjectId>,
     objects_since_look: u64,
+    /// Live share, in percent, that a compaction wants.
+    pub(crate) wanted_percent: Option<u64>,
+    /// Nothing was left to choose, and nothing was committed since.
+    found_nothing: bool,
     /// Objects written by the collector of this opening.
     pub(crate) objects_written: u64,
     /// Payload bytes in them.
@@ -50,6 +54,7 @@ impl Collector {
     /// An object of clients or of the collector is in the committed prefix.
     pub(crate) fn on_committed(&mut self, header: &Arc<ObjectHeader>) {
         self.objects_since_look += 1;
+        self.found_nothing = false;
         if header.kind == ObjectKind::Data {
             self.data_bytes += header.payload_len();
             return;
@@ -59,6 +64,27 @@ impl Collector {
         for id in self.on_the_way.remove(&header.id.seq).unwrap_or_default() {
             self.claimed.remove(&id);
         }
+    }
+
+    /// A compaction begins.
+    pub(crate) fn want(&mut self, percent: u64) {
+        self.wanted_percent = Some(percent);
+        self.found_nothing = false;
+    }
+
+    /// Live share in percent, while nothing is on its way.
+    pub(crate) fn settled_percent(&self, objects: &ObjectMap) -> Option<u64> {
+        self.claimed.is_empty().then(|| self.live_percent(objects))
+    }
+
+    /// Objects that cannot be read.
+    pub(crate) fn stuck_objects(&self) -> usize {
+        self.stuck.len()
+    }
+
+    /// Whether there is nothing to choose from any more.
+    pub(crate) fn found_nothing(&self) -> bool {
+        self.found_nothing
     }
 
     /// Live share, of what no snapshot holds, in percent once what is claimed has moved.
@@ -73,20 +99,25 @@ impl Collector {
 
     /// Whether there may be something to do; cheap enough for every object that is committed.
     fn is_due(&mut self, objects: &ObjectMap, limits: &CollectLimits) -> bool {
-        if limits.start_percent == 0 {
-            return false;
-        }
+        let (start, stop) = match (limits.start_percent, self.wanted_percent) {
+            (0, None) => return false,
+            (0, Some(wanted)) => (wanted, wanted),
+            (start, None) => (start, limits.stop_percent),
+            (start, Some(wanted)) => (start.max(wanted), limits.stop_percent.max(wanted)),
+        };
         let percent = self.live_percent(objects);
-        if self.active {
-            self.active = percent < limits.stop_percent;
-        } else {
-            self.active = percent < limits.start_percent;
-        }
+        self.active = percent < if self.active { stop } else { start };
         self.active || self.objects_since_look >= SMALL_LOOK_OBJECTS
     }
 }
 
 impl Shared {
+    /// Live share in percent.
+    pub(crate) fn live_percent(&self) -> u64 {
+        let state = self.state.borrow();
+        state.collector.live_percent(&state.objects)
+    }
+
     /// Wakes the collector where it has something to do.
     pub(crate) fn wake_collector(&self) {
         let mut state = self.state.borrow_mut();
@@ -115,6 +146,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
             wait_for_room(&shared).await;
             let sources = next_sources(&shared);
             if sources.is_empty() {
+                shared.progress.notify_waiters();
                 break;
             }
             gather::move_objects(&shared, sources).await;
@@ -152,6 +184,7 @@ fn next_sources(shared: &Shared) -> Vec<LiveObject> {
         live_bytes_max: shared.options.batch.bytes,
     };
     let sources = order.choose(objects.table.loose_objects().filter(ours));
+    collector.found_nothing = sources.is_empty();
     collector.claimed.extend(sources.iter().map(|o| o.id));
     sources
 }

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use weir_device::VolumeId;
 use weir_journal::{Epoch, WriteNumber};
 
-use crate::format::checkpoint::{CheckpointRoot, PieceRef, TableRecord, encode_page, encode_table};
+use crate::format::checkpoint::{
+    CheckpointRoot, PieceRef, TableRecord, decode_table, encode_page, encode_table,
+};
 use crate::format::frame::Compression;
 use crate::format::lease::LeaseRecord;
 use crate::format::manifest::Manifest;
@@ -43,10 +45,16 @@ fn spec(kind: ObjectKind) -> ObjectSpec {
 fn object(kind: ObjectKind) -> Vec<u8> {
     let mut spec = spec(kind);
     if kind == ObjectKind::Gc {
+        (spec.first_write, spec.last_write) = (WriteMark::default(), WriteMark::default());
+        spec.extents.truncate(1);
         spec.streams = vec![spec.id.stream];
         let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
-        spec.sources = vec![source; 2];
+        spec.sources = vec![source];
     }
+    encoded(spec)
+}
+
+fn encoded(spec: ObjectSpec) -> Vec<u8> {
     object::encode(spec, &[Bytes::from_static(b"water")], Compression::None).parts.concat()
 }
 
@@ -54,6 +62,28 @@ fn object(kind: ObjectKind) -> Vec<u8> {
 fn object_version_1_is_frozen() {
     let expected = include_str!("../../testdata/v1/object.hex").replace(char::is_whitespace, "");
     assert_eq!(hex(&object(ObjectKind::Data)), expected);
+}
+
+#[test]
+fn gc_object_version_1_is_frozen() {
+    let bytes = object(ObjectKind::Gc);
+    frozen("gc", &bytes, include_str!("../../testdata/v1/gc.hex"));
+    let header = ObjectHeader::decode(&bytes).unwrap();
+    let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
+    assert_eq!(header.sources, [source]);
+}
+
+#[test]
+fn an_extent_of_a_gc_object_that_is_no_copy_is_refused() {
+    for kind in [ExtentKind::Zero, ExtentKind::Discard, ExtentKind::Poison] {
+        let mut spec = spec(ObjectKind::Gc);
+        spec.extents[1].kind = kind;
+        spec.streams = vec![spec.id.stream];
+        let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
+        spec.sources = vec![source; 2];
+        let refused = ObjectHeader::decode(&encoded(spec)).unwrap_err();
+        assert!(refused.to_string().contains("extent of a gc object"), "{kind:?}: {refused}");
+    }
 }
 
 #[test]
@@ -69,7 +99,8 @@ fn headers_read_back_and_refuse_every_truncation_and_every_flipped_bit() {
         let bytes = object(kind);
         let header = ObjectHeader::decode(&bytes).unwrap();
         assert_eq!(header.kind, kind);
-        assert_eq!(header.last_write, mark(2, 43));
+        let last = if kind == ObjectKind::Data { mark(2, 43) } else { WriteMark::default() };
+        assert_eq!(header.last_write, last);
         assert_eq!(header.payload_len(), 5);
         let len = usize::try_from(header.header_len()).unwrap();
         assert!((0..len).all(|n| ObjectHeader::decode(&bytes[..n]).is_err()));
@@ -108,6 +139,10 @@ fn checkpoint_version_1_is_frozen() {
     let id = spec(ObjectKind::Data).id;
     let records = [TableRecord { id, payload_len: 5 }];
     frozen("table", &encode_table(&records), include_str!("../../testdata/v1/table.hex"));
+    let records = [records[0], TableRecord::FREE];
+    let bytes = encode_table(&records);
+    frozen("table_free", &bytes, include_str!("../../testdata/v1/table_free.hex"));
+    assert_eq!(decode_table(&bytes).unwrap(), records);
 }
 
 #[test]

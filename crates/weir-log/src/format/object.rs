@@ -480,6 +480,8 @@ impl ObjectHeader {
             }
             if extent.kind == ExtentKind::Data {
                 data += extent.len;
+            } else if self.kind == ObjectKind::Gc {
+                return Err(reader.field("extent of a gc object", extent.offset));
             }
         }
         if self.kind != ObjectKind::Checkpoint && data != payload {

@@ -10,7 +10,7 @@ use crate::support::{Host, SIZE, discard, expect_bytes, objects, pattern, run, w
 const PIECE: u64 = 4096;
 
 fn to_usize(value: u64) -> usize {
-    usize::try_from(value).unwrap()
+    usize::try_from(value).expect("small")
 }
 
 /// Overwrites single pieces here and there, `count` times; `data` follows.
@@ -21,14 +21,14 @@ async fn scatter(volume: &LogVolume, data: &mut [u8], seed: u64, count: u64) {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (state >> 33) % (SIZE / PIECE) * PIECE;
         let bytes = pattern(seed * 1000 + n, to_usize(PIECE));
-        write(volume, at, &bytes).await.unwrap();
+        write(volume, at, &bytes).await.expect("written");
         let at = to_usize(at);
         data[at..at + bytes.len()].copy_from_slice(&bytes);
     }
 }
 
 async fn stored_bytes(host: &Host) -> u64 {
-    let listed = host.open_store.list(&format!("{}/log/", host.id), None).await.unwrap();
+    let listed = host.open_store.list(&format!("{}/log/", host.id), None).await.expect("listed");
     listed.iter().map(|object| object.size).sum()
 }
 
@@ -36,7 +36,7 @@ async fn fill_all(volume: &LogVolume) -> Vec<u8> {
     let data = pattern(99, to_usize(SIZE));
     for at in (0..SIZE).step_by(32 << 10) {
         let at = to_usize(at);
-        write(volume, at as u64, &data[at..at + (32 << 10)]).await.unwrap();
+        write(volume, at as u64, &data[at..at + (32 << 10)]).await.expect("written");
     }
     data
 }
@@ -135,5 +135,56 @@ fn an_object_that_cannot_be_read_is_left_alone() {
         host.faults.heal(&hurt);
         expect_bytes(&volume, 0, &data).await;
         assert_eq!(volume.size(), SIZE);
+    });
+}
+
+#[test]
+fn compacting_gives_back_what_the_collector_leaves() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.collect.start_percent = 0;
+        let (volume, _) = host.open().await;
+        let mut data = fill_all(&volume).await;
+        scatter(&volume, &mut data, 1, SIZE / PIECE / 2).await;
+        volume.flush_remote().await.unwrap();
+        assert_eq!(volume.status().collected_objects, 0, "it is off");
+        let mut heard = Vec::new();
+        let report = volume.compact(95, |done, total| heard.push((done, total))).await.unwrap();
+        assert_eq!(report.obstacle, None);
+        assert!(report.live_percent_before < 80 && report.live_percent_after >= 95, "{report:?}");
+        assert!(report.copied_bytes > 0 && report.reclaimed_bytes > report.copied_bytes);
+        assert_eq!(report.pending_deletions, 0);
+        assert!(heard.iter().all(|(done, total)| done <= total) && heard.last() > heard.first());
+        let stored = stored_bytes(&host).await;
+        assert!(stored < SIZE * 112 / 100, "{stored} bytes for {SIZE}");
+        expect_bytes(&volume, 0, &data).await;
+        volume.check_invariants();
+        let again = volume.compact(95, |_, _| {}).await.unwrap();
+        assert_eq!((again.copied_objects, again.obstacle), (0, None));
+        scatter(&volume, &mut data, 2, SIZE / PIECE / 2).await;
+        volume.flush_remote().await.unwrap();
+        assert_eq!(volume.status().collected_objects, report.copied_objects, "it is off again");
+        let error = volume.compact(101, |_, _| {}).await.unwrap_err();
+        assert!(error.to_string().contains("give 1 to 100 percent"), "{error}");
+    });
+}
+
+#[test]
+fn compacting_says_when_objects_cannot_be_read() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.collect.start_percent = 0;
+        let (volume, _) = host.open().await;
+        let mut data = fill_all(&volume).await;
+        volume.flush_remote().await.unwrap();
+        for hurt in &objects(&host).await[..8] {
+            host.faults.flip_bit(hurt, 3000);
+        }
+        scatter(&volume, &mut data, 1, SIZE / PIECE / 2).await;
+        volume.flush_remote().await.unwrap();
+        let report = volume.compact(100, |_, _| {}).await.unwrap();
+        let obstacle = report.obstacle.unwrap_or_default();
+        assert!(obstacle.contains("objects cannot be read and stay as they are"), "{obstacle}");
+        assert!(report.live_percent_after > report.live_percent_before);
     });
 }

@@ -97,7 +97,7 @@ fn counter(metric: &mut MetricEncoder<'_>, value: u64) -> Written {
 /// A gauge of a log volume: its name, its help and where it is found.
 type LogGauge = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
-const LOG_GAUGES: [LogGauge; 15] = [
+const LOG_GAUGES: [LogGauge; 17] = [
     ("journal_used_bytes", "Bytes of the journal that cannot be written over yet", |log| {
         log.journal_used_bytes
     }),
@@ -118,17 +118,30 @@ const LOG_GAUGES: [LogGauge; 15] = [
     ("overlay_entries", "Entries of the map of the journal", |log| log.overlay_extents),
     ("map_bytes", "Memory of both maps", |log| log.map_bytes),
     ("live_bytes", "Bytes of objects that can still be read", |log| log.live_bytes),
-    ("object_bytes", "Payload bytes of all objects", |log| log.object_bytes),
+    ("used_bytes", "Payload bytes of objects that can still be read in part", |log| log.used_bytes),
+    ("object_bytes", "Payload bytes of all objects that are not deleted yet", |log| {
+        log.object_bytes
+    }),
+    ("pending_deletions", "Objects that nothing needs and that are not deleted yet", |log| {
+        log.pending_deletions
+    }),
     ("epoch", "Number of this opening", |log| log.epoch),
     ("lease_held", "1 while the node holds the lease under which the volume is open", |log| {
         u64::from(log.lease_held)
     }),
 ];
 
-const LOG_COUNTERS: [LogGauge; 2] = [
+const LOG_COUNTERS: [LogGauge; 7] = [
     ("objects_written", "Objects written since the volume was opened", |log| log.objects_written),
     ("checkpoints_published", "Checkpoints published since the volume was opened", |log| {
         log.checkpoints_published
+    }),
+    ("data_bytes", "Payload bytes of objects of clients' writes", |log| log.data_bytes),
+    ("collected_objects", "Objects written by the collector", |log| log.collected_objects),
+    ("collected_bytes", "Payload bytes in them", |log| log.collected_bytes),
+    ("deleted_objects", "Objects deleted", |log| log.deleted_objects),
+    ("reclaimed_bytes", "Payload bytes of objects that were given up for deletion", |log| {
+        log.reclaimed_bytes
     }),
 ];
 

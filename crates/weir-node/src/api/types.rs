@@ -285,8 +285,23 @@ pub struct LogStatus {
     pub map_bytes: u64,
     /// Bytes of objects that are live.
     pub live_bytes: u64,
-    /// Payload bytes of all objects.
+    /// Payload bytes of the objects that have live bytes: the live share is `live_bytes / used_bytes`.
+    pub used_bytes: u64,
+    /// Payload bytes of all objects that are not deleted yet.
     pub object_bytes: u64,
+    /// Payload bytes of objects of clients' writes since it was opened, merged and not compressed: the write
+    /// amplification is `(data_bytes + collected_bytes) / data_bytes`.
+    pub data_bytes: u64,
+    /// Objects that the collector wrote since it was opened.
+    pub collected_objects: u64,
+    /// Payload bytes in them.
+    pub collected_bytes: u64,
+    /// Objects deleted since it was opened.
+    pub deleted_objects: u64,
+    /// Payload bytes of the objects that were given up for deletion since it was opened.
+    pub reclaimed_bytes: u64,
+    /// Objects that nothing needs any more and that are not deleted yet.
+    pub pending_deletions: u64,
     /// Whether the node holds the lease under which the volume is open.
     pub lease_held: bool,
     /// What happens when that lease runs out.
