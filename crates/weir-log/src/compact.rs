@@ -10,8 +10,8 @@ use crate::volume::{LogVolume, Shared};
 /// How long a compaction waits for its last deletions; what is left goes later.
 const DELETION_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes copied per byte that the objects had at the start, at most: clients that overwrite as fast as is copied must not
-/// keep a compaction going for ever.
+/// Bytes copied per byte that the objects had at the start, at most: clients that overwrite as fast as is copied must
+/// not keep a compaction going for ever.
 const COPIES_MAX: u64 = 4;
 
 /// What a compaction did.

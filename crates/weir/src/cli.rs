@@ -132,7 +132,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Create, list, show, resize, flush, check and delete volumes
+    /// Create, list, show, resize, compact, flush, check and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Show and change the limits on uploads of what is served here
@@ -340,6 +340,19 @@ pub(crate) enum VolumeCommand {
         /// Name of the volume
         #[arg(value_parser = volume_name)]
         name: VolumeName,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Copy together what lives of a volume's objects, so that the rest can be deleted
+    Compact {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Live share at which it ends
+        #[arg(long, value_name = "PERCENT", env = "WEIR_TO", hide_env_values = true)]
+        #[arg(default_value = "95", value_parser = clap::value_parser!(u64).range(1..=100))]
+        to: u64,
         /// Form of the output
         #[command(flatten)]
         output: Output,
