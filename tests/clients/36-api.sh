@@ -104,6 +104,16 @@ check "takeover of one that is closed" says '"state":"done"' -d '{"takeover":"ma
     http://weir/v1/volumes/auto/takeover
 check "the closed one says so" prints '^takeover +manual$' volume show auto
 
+# Compaction, of a volume that is served.
+check "every block is overwritten twice" qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" \
+    -c "write -P 7 0 4M" -c "write -P 8 1M 2M"
+check "and stored" "$weir" volume flush demo --remote --wait
+check "it is compacted" prints '"live_percent_after": (9[5-9]|100),' volume compact demo --output json
+check "and through the API" says '"report":\{"copied_objects":0,.*"obstacle":null' -d '{"percent":80}' \
+    http://weir/v1/volumes/demo/compact
+check "a share that is none" says '"state":"failed","kind":"Invalid"' -d '{"percent":101}' \
+    http://weir/v1/volumes/demo/compact
+
 check "events" says '"kind":"volume_resized","volume":"demo"' 'http://weir/v1/events?after=1'
 check "events: takeover" says '"kind":"takeover_changed","volume":"demo","message":"auto"' http://weir/v1/events
 check "the document" says '"/v1/volumes/\{name\}/check"' http://weir/v1/openapi.json

@@ -16,8 +16,8 @@ use weir_store::{Access, Store, StoreOptions};
 use crate::api::client::Client;
 use crate::api::progress::Reporter;
 use crate::api::types::{
-    CheckReport, FlushVolume, Limits, Listed, NodeStatus, ResizeVolume, ServedVolume, SetTakeover,
-    Shown,
+    CheckReport, CompactReport, CompactVolume, FlushVolume, Limits, Listed, NodeStatus, Report,
+    ResizeVolume, ServedVolume, SetTakeover, Shown,
 };
 use crate::data_directory::DataDirectory;
 use crate::error::{NodeError, ProcessId};
@@ -479,6 +479,42 @@ impl Node {
                 Ok(volume.resize(size).await?)
             })
             .await
+        })
+        .await?
+    }
+
+    /// Collects the objects of a volume until `percent` of them lives: through the process that serves it, otherwise by
+    /// opening it and closing it again. `on_progress` hears of bytes given up and bytes to give up.
+    ///
+    /// # Errors
+    /// When there is none of that name, or why it could not be opened. A share that is not reached is in the report.
+    pub async fn compact_volume(
+        &self,
+        home: Home,
+        name: VolumeName,
+        percent: u64,
+        mut on_progress: impl FnMut(u64, u64) + Send + 'static,
+    ) -> Result<CompactReport, NodeError> {
+        self.run(0, move |context| async move {
+            let store = home.open_store(&context, Access::Write).await?;
+            let id = catalog::find(&store, &context.env, &name).await?;
+            let mut report = None;
+            if let Some(mut process) = home.holder(id).await? {
+                let path = format!("/v1/volumes/{name}/compact");
+                let body = CompactVolume { percent };
+                if let Some(Report::Compact(compacted)) =
+                    process.client.work(&path, &body, on_progress).await?
+                {
+                    report = Some(compacted);
+                }
+            } else {
+                with_open(&context, &home, store, id, &name, async |volume| {
+                    report = Some(volume.compact(percent, &mut on_progress).await?.into());
+                    Ok(())
+                })
+                .await?;
+            }
+            Ok(report.unwrap_or_default())
         })
         .await?
     }

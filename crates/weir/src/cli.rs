@@ -139,7 +139,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Create, list, show, resize, flush, check, delete, import, export and copy volumes
+    /// Create, list, show, resize, compact, flush, check, delete, import, export and copy volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Take, list, delete and go back to snapshots of a volume

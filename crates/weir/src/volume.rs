@@ -41,6 +41,9 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Check { name, output } => {
             return check(node, home, name, output.output).await;
         }
+        VolumeCommand::Compact { name, to, output } => {
+            return compact(node, home, name, to, output.output).await;
+        }
         VolumeCommand::Resize { name, size } => {
             node.resize_volume(home, name.clone(), size.0).await?;
             eprintln!("volume {name} has {size} now; clients that ask for its size see it");
@@ -223,6 +226,39 @@ async fn check(
         OutputForm::Table => output::print(&describe(&name, &report))?,
     }
     Ok(if report.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+async fn compact(
+    node: &Node,
+    home: Home,
+    name: VolumeName,
+    percent: u64,
+    form: OutputForm,
+) -> Result<ExitCode, Failure> {
+    let bar = ProgressBar::no_length().with_message(format!("compacting {name}"));
+    bar.set_style(output::style("{spinner} {msg}: {bytes} of {total_bytes} given up"));
+    bar.enable_steady_tick(TICK);
+    let progress = bar.clone();
+    let compacted = node.compact_volume(home, name.clone(), percent, move |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
+    });
+    let report = compacted.await;
+    bar.finish_and_clear();
+    let report = report?;
+    match form {
+        OutputForm::Json => output::print_json(&report)?,
+        OutputForm::Table => {
+            let [copied, gone] = [report.copied_bytes, report.reclaimed_bytes].map(human);
+            let (before, after) = (report.live_percent_before, report.live_percent_after);
+            let objects = report.copied_objects;
+            let done = format!("{copied} copied into {objects} objects, {gone} given up");
+            output::print(&format!("{name}: {before} % lived, {after} % live now; {done}\n"))?;
+        }
+    }
+    let Some(obstacle) = &report.obstacle else { return Ok(ExitCode::SUCCESS) };
+    eprintln!("warning: {obstacle}");
+    Ok(ExitCode::from(DAMAGED))
 }
 
 /// A report for people.

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use weir_device::ErrorKind;
 
-use crate::api::types::{CheckReport, ErrorBody, NodeStatus, Problem, Progress};
+use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress, Report};
 use crate::error::{NodeError, ProcessId};
 
 /// Longest answer in bytes; a status has about 1 KiB per volume.
@@ -167,7 +167,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
         mut on_progress: impl FnMut(u64, u64),
-    ) -> Result<Option<CheckReport>, NodeError> {
+    ) -> Result<Option<Report>, NodeError> {
         let body = serde_json::to_vec(body).map_err(|error| self.no_answer(&error))?;
         let response = self.send(Method::POST, path, body.into()).await?;
         let mut body = response.into_body();

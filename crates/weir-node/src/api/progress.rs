@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::{oneshot, watch};
 
-use crate::api::types::{CheckReport, Problem, Progress};
+use crate::api::types::{Problem, Progress, Report};
 use crate::error::NodeError;
 
 /// How often work in progress is reported: often enough for a bar, and for a client to tell it from silence.
@@ -23,7 +23,7 @@ const LINES: &str = "application/x-ndjson";
 pub(crate) type Reporter = watch::Sender<(u64, u64)>;
 
 /// What work comes to.
-pub(crate) type Outcome = Result<Option<CheckReport>, NodeError>;
+pub(crate) type Outcome = Result<Option<Report>, NodeError>;
 
 struct Work {
     progress: watch::Receiver<(u64, u64)>,

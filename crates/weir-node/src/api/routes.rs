@@ -21,8 +21,8 @@ use crate::api::snapshots::{
     __path_change_snapshots, __path_list_snapshots, change_snapshots, list_snapshots,
 };
 use crate::api::types::{
-    CreateVolume, ErrorBody, FlushVolume, Limits, Listed, NodeStatus, Problem, Progress,
-    ResizeVolume, SetTakeover, Shown,
+    CompactVolume, CreateVolume, ErrorBody, FlushVolume, Limits, Listed, NodeStatus, Problem,
+    Progress, ResizeVolume, SetTakeover, Shown,
 };
 use crate::api::{metrics, types};
 use crate::error::NodeError;
@@ -56,6 +56,7 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(show_volume, delete_volume))
         .routes(routes!(flush_volume))
         .routes(routes!(resize_volume))
+        .routes(routes!(compact_volume))
         .routes(routes!(set_takeover))
         .routes(routes!(check_volume))
         .routes(routes!(list_snapshots, change_snapshots))
@@ -376,6 +377,36 @@ async fn resize_volume(
     Ok(response)
 }
 
+/// Collects the objects of a served volume until a share of them lives, and waits until the rest is deleted.
+#[utoipa::path(post, path = "/v1/volumes/{name}/compact", tag = "volumes",
+    params(("name" = String, Path)), request_body = CompactVolume,
+    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
+        (status = 404, body = ErrorBody)))]
+async fn compact_volume(
+    State(core): State<Arc<Core>>,
+    Path(name): Path<String>,
+    body: Body<CompactVolume>,
+) -> Answer<Response> {
+    let Json(CompactVolume { percent }) = body?;
+    let entry = find(&core, &name)?;
+    let (reporter, done, response) = begin();
+    tokio::spawn(async move {
+        let compact = move |hosted: Rc<Hosted>| async move {
+            let report = |done, total| {
+                reporter.send_replace((done, total));
+            };
+            match hosted.log() {
+                Some(volume) => Ok(volume.compact(percent, report).await?),
+                None => Err(in_memory(&hosted, "has no objects")),
+            }
+        };
+        let compacted = status::on_volume(&core, &entry, compact).await;
+        // Whoever asked may be gone.
+        let _ = done.send(compacted.map(|report| Some(types::Report::Compact(report.into()))));
+    });
+    Ok(response)
+}
+
 fn in_memory(hosted: &Hosted, reason: &'static str) -> NodeError {
     NodeError::InMemory { name: hosted.name.to_string(), reason }
 }
@@ -438,7 +469,7 @@ async fn check_volume(State(core): State<Arc<Core>>, Path(name): Path<String>) -
         };
         let checked = volumes::check(&context, &home, &name, report).await;
         // Whoever asked may be gone.
-        let _ = done.send(checked.map(|report| Some(types::CheckReport::from(report))));
+        let _ = done.send(checked.map(|report| Some(types::Report::Check(report.into()))));
     })?;
     Ok(response)
 }

@@ -433,6 +433,49 @@ impl From<weir_log::CheckReport> for CheckReport {
     }
 }
 
+/// What a compaction did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CompactReport {
+    /// Objects that the collector wrote.
+    pub copied_objects: u64,
+    /// Payload bytes in them.
+    pub copied_bytes: u64,
+    /// Payload bytes of the objects that were given up.
+    pub reclaimed_bytes: u64,
+    /// Live share before, in percent.
+    pub live_percent_before: u64,
+    /// Live share after, in percent.
+    pub live_percent_after: u64,
+    /// Objects that nothing needs and that are not deleted yet.
+    pub pending_deletions: u64,
+    /// Why the wanted share was not reached; none when it was.
+    pub obstacle: Option<String>,
+}
+
+impl From<weir_log::CompactReport> for CompactReport {
+    fn from(report: weir_log::CompactReport) -> Self {
+        Self {
+            copied_objects: report.copied_objects,
+            copied_bytes: report.copied_bytes,
+            reclaimed_bytes: report.reclaimed_bytes,
+            live_percent_before: report.live_percent_before,
+            live_percent_after: report.live_percent_after,
+            pending_deletions: report.pending_deletions,
+            obstacle: report.obstacle,
+        }
+    }
+}
+
+/// What work that takes its time comes to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Report {
+    /// Of a check.
+    Check(CheckReport),
+    /// Of a compaction.
+    Compact(CompactReport),
+}
+
 /// One thing that is damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Damage {
@@ -515,6 +558,14 @@ pub enum SnapshotAction {
     RollBack,
 }
 
+/// What is asked for by `POST /v1/volumes/{name}/compact`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CompactVolume {
+    /// Live share at which it ends, 1 to 100.
+    pub percent: u64,
+}
+
 /// What is asked for by `POST /v1/volumes/{name}/takeover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -539,16 +590,16 @@ pub struct FlushVolume {
 pub enum Progress {
     /// Still at work.
     Running {
-        /// What is done so far: objects of a check or a deletion; nothing of a flush.
+        /// What is done so far: objects of a check or a deletion, bytes of a compaction; nothing of a flush.
         done: u64,
-        /// What there is to do: objects; for a flush, bytes still to go.
+        /// What there is to do: objects, or bytes; for a flush, bytes still to go.
         total: u64,
     },
     /// Done.
     Done {
-        /// The report of a check.
+        /// The report of a check or a compaction.
         #[serde(skip_serializing_if = "Option::is_none", default)]
-        report: Option<CheckReport>,
+        report: Option<Report>,
     },
     /// Not done.
     Failed(Problem),

@@ -135,6 +135,19 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Copy together what lives of a volume's objects, so that the rest can be deleted
+    Compact {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Live share at which it ends
+        #[arg(long, value_name = "PERCENT", env = "WEIR_TO", hide_env_values = true)]
+        #[arg(default_value = "95", value_parser = clap::value_parser!(u64).range(1..=100))]
+        to: u64,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
     /// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
     Flush {
         /// Name of the volume
