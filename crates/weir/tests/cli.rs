@@ -328,6 +328,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-trace.1",
             "weir-up.1",
             "weir-volume-check.1",
+            "weir-volume-compact.1",
             "weir-volume-copy.1",
             "weir-volume-create.1",
             "weir-volume-delete.1",
