@@ -12,8 +12,8 @@ pub enum Shape {
     /// blocks): what a batch is spared shows in the merge ratio.
     Zipf,
     /// A disk written in one go, then 16 KiB of every 20 KiB again, in order: 4 KiB holes of old data between new
-    /// records, two extents where one would do. Between the records twice their bytes go to a scratch area, so that what
-    /// holds the records soon mostly dies and is collected: plugging the holes must halve the map at least.
+    /// records, two extents where one would do. Between the records twice their bytes go to a scratch area, so that
+    /// what holds the records soon mostly dies and is collected: plugging the holes must halve the map at least.
     Holes,
 }
 
