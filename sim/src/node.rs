@@ -362,7 +362,7 @@ impl Node {
             tasks.run_until(self.prove(life)).await?;
         }
         if dice.percent(15) && self.world.snapshots.borrow().iter().any(Known::is_seen) {
-            return tasks.run_until(self.roll_back(life, &mut dice)).await;
+            return tasks.run_until(Box::pin(self.roll_back(life, &mut dice))).await;
         }
         if end == End::Close {
             return tasks.run_until(self.close(life, &mut dice)).await;

@@ -34,7 +34,7 @@ pub(crate) fn run(seed: u64, nodes: u64) -> Verdict {
         let world = World::new(seed, nodes);
         let stopped = match nodes {
             2 => Duo::new(world.clone(), seed).run().await.is_err(),
-            _ => Node::new(world.clone(), seed).run().await.is_err(),
+            _ => Box::pin(Node::new(world.clone(), seed).run()).await.is_err(),
         };
         assert!(stopped == world.is_violated(), "a run stops early exactly at a violation");
         verdict(seed, nodes, &world)

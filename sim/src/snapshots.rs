@@ -44,7 +44,10 @@ impl Known {
 /// Takes and deletes snapshots until the life ends.
 pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     let world = Rc::clone(&life.world);
-    while world.profile.snapshots {
+    if !world.profile.snapshots {
+        return;
+    }
+    loop {
         tokio::time::sleep(Duration::from_millis(dice.within(5..400))).await;
         let over = life.stopping.get() || life.closing.get() || life.refused_since.get().is_some();
         if over || world.is_violated() {
