@@ -111,7 +111,7 @@ fn a_snapshot_holds_what_was_acknowledged_before_and_a_prefix_of_the_rest() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             volume.snapshot(&name("busy")).await.unwrap()
         };
-        let ((), taken) = tokio::join!(writer, taker);
+        let ((), taken) = futures_util::join!(writer, taker);
         let shown = show(&host, "busy").await;
         let there = (0..200_usize)
             .take_while(|n| shown[n * 4096..(n + 1) * 4096] == pattern(*n as u64 + 1, 4096))
