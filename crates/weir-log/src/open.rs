@@ -117,7 +117,8 @@ impl LogVolume {
         // Each phase of an opening leaves a line: bench/recovery prints them with their times.
         tracing::debug!(volume = %args.id, "journal and checkpoint read");
         let first = (manifest.checkpoint, loaded);
-        let (manifest, mut loaded) = claim_and_load(&args, &local, manifest, first).await?;
+        let claimed = Box::pin(claim_and_load(&args, &local, manifest, first)).await?;
+        let (manifest, mut loaded) = claimed;
         let published = manifest.checkpoint;
         let journal = use_journal(&args, local, &manifest).await?;
         // It may have run out meanwhile, and another one begun.

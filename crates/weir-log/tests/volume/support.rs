@@ -176,7 +176,7 @@ impl Host {
     ) -> Result<(Rc<LogVolume>, OpenReport), LogError> {
         let mut args = self.args();
         change(&mut args);
-        LogVolume::open(args).await
+        Box::pin(LogVolume::open(args)).await
     }
 
     /// Opens in a process of its own, does `work`, and is killed in the middle of whatever goes on.
