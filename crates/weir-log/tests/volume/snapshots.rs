@@ -10,7 +10,7 @@ use weir_log::{Closed, LogVolume, MemoryFrameCache, SnapshotView, check};
 use crate::support::{Host, SIZE, expect_bytes, fill, pattern, run, write};
 
 fn name(text: &str) -> VolumeName {
-    VolumeName::new(text).unwrap()
+    VolumeName::new(text).expect("valid")
 }
 
 /// What a snapshot shows, read from the store alone.
@@ -19,28 +19,29 @@ async fn show(host: &Host, snapshot: &str) -> Vec<u8> {
     let deadline = Duration::from_secs(30);
     let view =
         SnapshotView::open(&host.store, &host.env, host.id, &name(snapshot), cache, deadline).await;
-    let view = view.unwrap();
-    let mut bytes = vec![0xee; usize::try_from(view.size()).unwrap()];
+    let view = view.expect("opens");
+    let mut bytes = vec![0xee; usize::try_from(view.size()).expect("small")];
     let io = IoHeader::internal(Operation::Read, 0, bytes.len() as u64);
-    view.read(io, &mut bytes).await.unwrap();
+    view.read(io, &mut bytes).await.expect("read");
     let io = IoHeader::internal(Operation::Write, 0, 1);
     let refused = view.write(io, SharedBuf::copy_of(&[1]), WriteFlags::default()).await;
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(refused.expect_err("takes no writes").kind(), ErrorKind::ReadOnly);
     bytes
 }
 
 async fn stored_objects(host: &Host) -> usize {
-    host.store.list(&format!("{}/log/", host.id), None).await.unwrap().len()
+    host.store.list(&format!("{}/log/", host.id), None).await.expect("listed").len()
 }
 
 /// Nothing damaged, nothing forgotten.
 async fn expect_whole(host: &Host) {
-    let report = check(&host.store, &host.env, host.id, |_, _| {}).await.unwrap();
+    let report =
+        check(&host.store, &host.env, host.id, |_, _| {}).await.expect("the store answers");
     assert_eq!((report.damage.len(), report.orphans), (0, 0), "{report:?}");
 }
 
 async fn let_it_settle(volume: &LogVolume) {
-    volume.flush_remote().await.unwrap();
+    volume.flush_remote().await.expect("flushed");
     tokio::time::sleep(Duration::from_secs(30)).await;
 }
 
