@@ -321,7 +321,8 @@ mod tests {
         // Three full objects, and what the discard left of the last 4 MiB.
         assert_eq!(report.stored_bytes, (96 << 20) + (1 << 20));
         assert_eq!(report.live_bytes, 2 << 20);
-        assert_eq!(report.objects, 4);
+        // The fourth is what the collector made of the rest of the first three.
+        assert_eq!(report.objects, 5);
         let mut replay = Replay::new(8 << 20, Merging::On);
         replay.write(u64::MAX - 5, 5);
         assert_eq!(replay.finish().stored_bytes, 0, "past the largest volume");
