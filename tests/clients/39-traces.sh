@@ -11,7 +11,8 @@ above() { [ "$1" -gt "$2" ] || { echo "$1 is not above $2"; return 1; }; }
 check "Zipf: a third and more of the bytes is merged" above "$(value merged_permille --generate zipf --batch 8M)" 333
 check "larger batches merge more" above "$(value merged_permille --generate zipf --batch 32M)" \
     "$(value merged_permille --generate zipf --batch 8M)"
-check "holes: two extents per record" above "$(value extents --generate holes)" 39999
+check "holes: two extents per record" above "$(value extents_with_merging --generate holes)" 39999
+check "plugged they are less than half" above 20000 "$(value extents --generate holes)"
 printf '1,W,0,0,4096\n2,W,0,0,4096\n3,R,0,0,512\n4,W,1,8192,100\n' >"$work/trace.csv"
 check "a trace of one's own" is "$(value written_bytes "$work/trace.csv")" 8292
 check "and what it stores" is "$(value stored_bytes "$work/trace.csv")" 4196

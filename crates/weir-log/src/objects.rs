@@ -161,7 +161,7 @@ impl ObjectMap {
         let Self { map, table } = self;
         let displaced = |old: Mapping| {
             if let Target::Linear(address) = old.target {
-                table.lose(split(address).0, old.len, by);
+                table.lose(split(address).0, old.len, to.index, by);
             }
         };
         match kind {

@@ -3,18 +3,25 @@
 //!
 //! For `weir trace sim`. It uses what a volume uses ([`Batch`], [`ObjectMap`]), so that its figures are those of a
 //! volume; only the journal's part is made up: every piece lies behind the one before it, with a header in between.
-//! The collector's turn is after an object is applied, at the end of [`Replay::seal`].
+//! The collector chooses, plugs and cuts as that of a volume does ([`Collector`], [`runs`]), after every object, and
+//! always keeps up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use weir_device::VolumeId;
 use weir_extent::{Mapping, Target};
 use weir_journal::{Epoch, JournalPos, PieceKind, PlacedPiece, RecordSeq, WriteNumber};
 
 use crate::batch::{Batch, BatchLimits, MergedExtent};
+use crate::collect::Collector;
+use crate::collect::runs::{self, Described};
 use crate::format::frame::{Codec, Frame};
 use crate::format::object::{ExtentKind, ObjectExtent, ObjectHeader, ObjectKind};
-use crate::ids::{ObjectId, ObjectSeq};
+use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::{APPLY_STEP_EXTENTS, VOLUME_BYTES_MAX};
 use crate::objects::{ApplyCursor, ObjectMap};
+use crate::options::CollectLimits;
 
 /// Longest piece in bytes: a record of a journal with default settings holds no longer one.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
@@ -24,13 +31,17 @@ const RECORD_HEADER_BYTES: u64 = 4096;
 
 const EPOCH: Epoch = Epoch(1);
 
-/// Whether bytes that are written again in the same batch are sent once.
+const STREAM: VolumeId = VolumeId([0; 16]);
+
+/// What is spared (LSVD table 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merging {
-    /// As a volume does it.
-    On,
     /// Every write is sent, in order: what merging is measured against.
     Off,
+    /// Bytes that are written again in the same batch are sent once.
+    On,
+    /// The same, and the collector plugs small holes: as a volume does it.
+    Plugging,
 }
 
 /// Batches and object map of a volume that is only written.
@@ -45,6 +56,10 @@ pub struct Replay {
     object_count: u64,
     written_bytes: u64,
     stored_bytes: u64,
+    collect: CollectLimits,
+    collector: Collector,
+    /// Of the objects that live: where on the volume they can be.
+    headers: BTreeMap<ObjectId, Vec<ObjectExtent>>,
 }
 
 /// What came of it.
@@ -58,6 +73,8 @@ pub struct ReplayReport {
     pub objects: u64,
     /// Payload bytes in them.
     pub stored_bytes: u64,
+    /// Payload bytes that the collector copied, which come on top.
+    pub collected_bytes: u64,
     /// Payload bytes that the map points at in the end.
     pub live_bytes: u64,
     /// Extents of the map in the end.
@@ -72,6 +89,7 @@ impl std::ops::AddAssign for ReplayReport {
         self.written_bytes += other.written_bytes;
         self.objects += other.objects;
         self.stored_bytes += other.stored_bytes;
+        self.collected_bytes += other.collected_bytes;
         self.live_bytes += other.live_bytes;
         self.extents += other.extents;
         self.map_bytes += other.map_bytes;
@@ -92,6 +110,9 @@ impl Replay {
             object_count: 0,
             written_bytes: 0,
             stored_bytes: 0,
+            collect: CollectLimits::default(),
+            collector: Collector::default(),
+            headers: BTreeMap::new(),
         }
     }
 
@@ -139,14 +160,60 @@ impl Replay {
     fn seal(&mut self) {
         let Some(batch) = self.batch.take() else { return };
         let extents = match self.merging {
-            Merging::On => batch.merge(),
+            Merging::On | Merging::Plugging => batch.merge(),
             Merging::Off => batch.unmerged(),
         };
+        let extent = |e: &MergedExtent| ObjectExtent { offset: e.offset, len: e.len, kind: e.kind };
+        let extents = extents.iter().map(extent).collect();
+        let described = Described { extents, streams: Vec::new(), sources: Vec::new() };
+        self.stored_bytes += self.apply(ObjectKind::Data, described);
+        self.collect();
+    }
+
+    /// Applies the next object; its payload bytes.
+    fn apply(&mut self, kind: ObjectKind, described: Described) -> u64 {
         self.object_count += 1;
-        let header = header_of(&batch, &extents, ObjectSeq(self.object_count));
-        self.stored_bytes += header.payload_len();
+        let header = header_of(kind, described, ObjectSeq(self.object_count));
         let mut cursor = ApplyCursor::default();
         while !self.objects.apply_step(&header, &mut cursor, APPLY_STEP_EXTENTS, |_, _, _| {}) {}
+        let payload_bytes = header.payload_len();
+        let header = Arc::new(header);
+        self.collector.on_committed(&header);
+        self.headers.insert(header.id, header.extents.clone());
+        for dead in self.objects.table.take_dead(ObjectSeq(u64::MAX)) {
+            self.headers.remove(&dead);
+        }
+        payload_bytes
+    }
+
+    /// Collects until enough of the objects lives, as the collector of a volume that keeps up.
+    fn collect(&mut self) {
+        loop {
+            let newest = ObjectSeq(self.object_count);
+            let sources = self.collector.next_sources(
+                &self.objects,
+                &self.collect,
+                STREAM,
+                newest,
+                self.limits.bytes,
+            );
+            if sources.is_empty() {
+                return;
+            }
+            let mut found = Vec::new();
+            for source in &sources {
+                let extents = &self.headers[&source.id];
+                runs::live(&self.objects, source.id, extents, 0, &mut found);
+            }
+            found.sort_unstable_by_key(|run| run.offset);
+            if self.merging == Merging::Plugging {
+                found = runs::plug_holes(&self.objects, &BTreeSet::new(), found);
+            }
+            for run in runs::cut(&found, self.limits.bytes) {
+                self.apply(ObjectKind::Gc, runs::describe(run));
+            }
+            self.collector.release(&sources);
+        }
     }
 
     /// Seals what is left, and says what came of it all.
@@ -162,6 +229,7 @@ impl Replay {
             written_bytes: self.written_bytes,
             objects: self.object_count,
             stored_bytes: self.stored_bytes,
+            collected_bytes: self.collector.bytes_written,
             live_bytes,
             extents: self.objects.map.extents(),
             map_bytes: self.objects.map.heap_bytes() as u64,
@@ -169,36 +237,31 @@ impl Replay {
     }
 }
 
-/// The header that the object of a batch would have, as far as the map needs it.
-fn header_of(batch: &Batch, extents: &[MergedExtent], seq: ObjectSeq) -> ObjectHeader {
-    let extents: Vec<_> = extents
-        .iter()
-        .map(|extent| ObjectExtent { offset: extent.offset, len: extent.len, kind: extent.kind })
-        .collect();
+/// The header that an object would have, as far as map and collector need it.
+fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) -> ObjectHeader {
+    let Described { extents, streams, sources } = described;
     let data = extents.iter().filter(|extent| extent.kind == ExtentKind::Data);
     let payload: u64 = data.map(|extent| extent.len).sum();
     let raw_len = u32::try_from(payload).expect("a batch is far below 4 GiB");
     let frame = Frame { stored_len: raw_len, raw_len, crc: 0, codec: Codec::Raw };
     ObjectHeader {
-        id: ObjectId { stream: VolumeId([0; 16]), seq, epoch: EPOCH },
-        kind: ObjectKind::Data,
-        first_write: batch.first,
-        last_write: batch.last,
-        volume_size: batch.volume_size,
+        id: ObjectId { stream: STREAM, seq, epoch: EPOCH },
+        kind,
+        first_write: WriteMark::default(),
+        last_write: WriteMark::default(),
+        volume_size: VOLUME_BYTES_MAX,
         salt: [0; 16],
         digest: [0; 32],
         root: None,
         frames: vec![frame],
         extents,
-        streams: Vec::new(),
-        sources: Vec::new(),
+        streams,
+        sources,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     const BLOCK: u64 = 4096;
@@ -258,7 +321,8 @@ mod tests {
         // Three full objects, and what the discard left of the last 4 MiB.
         assert_eq!(report.stored_bytes, (96 << 20) + (1 << 20));
         assert_eq!(report.live_bytes, 2 << 20);
-        assert_eq!(report.objects, 4);
+        // The fourth is what the collector made of the rest of the first three.
+        assert_eq!(report.objects, 5);
         let mut replay = Replay::new(8 << 20, Merging::On);
         replay.write(u64::MAX - 5, 5);
         assert_eq!(replay.finish().stored_bytes, 0, "past the largest volume");

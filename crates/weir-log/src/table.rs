@@ -179,8 +179,8 @@ impl ObjectTable {
         true
     }
 
-    /// The object at `by` took `len` bytes of the map from the object at `index`.
-    pub(crate) fn lose(&mut self, index: TableIndex, len: u64, by: ObjectSeq) {
+    /// The object `by`, of sequence `at`, took `len` bytes of the map from the object at `index`.
+    pub(crate) fn lose(&mut self, index: TableIndex, len: u64, by: TableIndex, at: ObjectSeq) {
         let entry = &mut self.entries[index.0 as usize];
         assert!(entry.live_bytes >= len, "T1: an object cannot lose more than lives");
         entry.live_bytes -= len;
@@ -193,8 +193,9 @@ impl ObjectTable {
             self.usage.loose_live_bytes -= len;
             self.usage.loose_bytes -= if dies { entry.record.payload_len.into() } else { 0 };
         }
-        if dies {
-            self.dead.push_back((by, index));
+        // What it takes from itself does not kill it: it is being applied.
+        if dies && index != by {
+            self.dead.push_back((at, index));
             if weir_device::mutant("entry_used_again_early") {
                 self.dead.pop_back();
                 self.free(index);
@@ -367,8 +368,8 @@ mod tests {
         let (one, two) = (table.add(record(1)), table.add(record(2)));
         assert!(table.gain(one, 0, 100) && table.gain(two, 50, 50));
         assert!(!table.gain(two, 50, 51), "more than its payload");
-        table.lose(one, 60, ObjectSeq(3));
-        table.lose(one, 40, ObjectSeq(4));
+        table.lose(one, 60, two, ObjectSeq(3));
+        table.lose(one, 40, two, ObjectSeq(4));
         assert_eq!(table.take_dead(ObjectSeq(3)), []);
         assert_eq!(table.take_pieces(Vec::new()), [(0, vec![record(1), record(2)])]);
         assert_eq!(table.take_dead(ObjectSeq(4)), [record(1).id]);
@@ -389,7 +390,7 @@ mod tests {
         let ids = [record(1).id, record(9).id];
         table.pin(&ids);
         table.pin(&ids);
-        table.lose(one, 100, ObjectSeq(2));
+        table.lose(one, 100, TableIndex(7), ObjectSeq(2));
         assert_eq!(table.take_dead(ObjectSeq(2)), []);
         assert!(table.is_pinned(&record(1).id) && table.find(&record(1).id).is_none());
         assert_eq!(table.held_once(&ids), []);

@@ -7,11 +7,14 @@
 
 mod choose;
 mod gather;
+pub(crate) mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+
+use weir_device::VolumeId;
 
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
@@ -111,6 +114,48 @@ impl Collector {
     }
 }
 
+impl Collector {
+    /// Chooses and claims the objects of `stream` whose live bytes make the next object of about `batch_bytes`.
+    pub(crate) fn next_sources(
+        &mut self,
+        objects: &ObjectMap,
+        limits: &CollectLimits,
+        stream: VolumeId,
+        newest: ObjectSeq,
+        batch_bytes: u64,
+    ) -> Vec<LiveObject> {
+        if !self.is_due(objects, limits) {
+            return Vec::new();
+        }
+        let looks_for_small = self.objects_since_look >= SMALL_LOOK_OBJECTS;
+        if looks_for_small {
+            self.objects_since_look = 0;
+        }
+        let ours = |o: &LiveObject| {
+            o.id.stream == stream && !self.claimed.contains(&o.id) && !self.stuck.contains(&o.id)
+        };
+        let order = choose::Order {
+            policy: limits.policy,
+            newest,
+            small_bytes: batch_bytes / 8,
+            looks_for_small,
+            collects: self.active,
+            live_bytes_max: batch_bytes,
+        };
+        let sources = order.choose(objects.table.loose_objects().filter(ours));
+        self.found_nothing = sources.is_empty();
+        self.claimed.extend(sources.iter().map(|o| o.id));
+        sources
+    }
+
+    /// What was claimed may be chosen again, if anything of it is left.
+    pub(crate) fn release(&mut self, sources: &[LiveObject]) {
+        for source in sources {
+            self.claimed.remove(&source.id);
+        }
+    }
+}
+
 impl Shared {
     /// Live share in percent.
     pub(crate) fn live_percent(&self) -> u64 {
@@ -161,32 +206,10 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 /// Chooses and claims the objects whose live bytes make the next object.
 fn next_sources(shared: &Shared) -> Vec<LiveObject> {
     let mut guard = shared.state.borrow_mut();
-    let State { collector, objects, pipeline, .. } = &mut *guard;
-    let limits = &shared.options.collect;
-    if !collector.is_due(objects, limits) {
-        return Vec::new();
-    }
-    let looks_for_small = collector.objects_since_look >= SMALL_LOOK_OBJECTS;
-    if looks_for_small {
-        collector.objects_since_look = 0;
-    }
-    let ours = |o: &LiveObject| {
-        o.id.stream == shared.id
-            && !collector.claimed.contains(&o.id)
-            && !collector.stuck.contains(&o.id)
-    };
-    let order = choose::Order {
-        policy: limits.policy,
-        newest: pipeline.committed(),
-        small_bytes: shared.options.batch.bytes / 8,
-        looks_for_small,
-        collects: collector.active,
-        live_bytes_max: shared.options.batch.bytes,
-    };
-    let sources = order.choose(objects.table.loose_objects().filter(ours));
-    collector.found_nothing = sources.is_empty();
-    collector.claimed.extend(sources.iter().map(|o| o.id));
-    sources
+    let State { collector, objects, pipeline, stream, .. } = &mut *guard;
+    let options = &shared.options;
+    let newest = pipeline.committed();
+    collector.next_sources(objects, &options.collect, *stream, newest, options.batch.bytes)
 }
 
 async fn wait_for_room(shared: &Shared) {

@@ -1,0 +1,170 @@
+//! Runs of live bytes: found in the map, plugged, cut into objects, described in a header. Works on the map alone, so
+//! that the replay of a trace collects as a volume does.
+
+use std::collections::BTreeSet;
+
+use weir_device::VolumeId;
+
+use crate::format::object::{ExtentKind, GcSource, ObjectExtent};
+use crate::ids::ObjectId;
+use crate::limits::{EXTENTS_PER_OBJECT_MAX, PAYLOAD_BYTES_MAX};
+use crate::objects::{ObjectMap, ObjectPlace};
+
+/// Longest hole between two live runs that is plugged with the bytes of whatever object has them, in bytes: two runs
+/// and their hole become one extent of the map (LSVD section 4.6).
+const PLUG_BYTES_MAX: u64 = 8 << 10;
+
+/// Runs that plug holes per round: each may take a read of its own.
+const PLUGS_MAX: usize = 1024;
+
+/// Bytes of the volume that lie together in one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) object: ObjectId,
+    pub(crate) payload_offset: u32,
+}
+
+/// Finds the parts of some extents of an object that the map points at; the payload of the first one begins at
+/// `payload_offset`. Returns where the payload of the extents ends.
+pub(crate) fn live(
+    objects: &ObjectMap,
+    object: ObjectId,
+    extents: &[ObjectExtent],
+    mut payload_offset: u64,
+    found: &mut Vec<Run>,
+) -> u64 {
+    let Some(index) = objects.table.find(&object) else { return payload_offset };
+    for extent in extents.iter().filter(|e| e.kind == ExtentKind::Data) {
+        for run in objects.runs(extent.offset, extent.len) {
+            let ours = payload_offset + (run.offset - extent.offset);
+            match run.place {
+                ObjectPlace::Object { index: there, payload_offset }
+                    if there == index && u64::from(payload_offset) == ours =>
+                {
+                    let (offset, len) = (run.offset, run.len);
+                    found.push(Run { offset, len, object, payload_offset });
+                }
+                _ => {}
+            }
+        }
+        payload_offset += extent.len;
+    }
+    payload_offset
+}
+
+/// Adds what lies in small holes between runs, where it lies in objects too.
+pub(crate) fn plug_holes(
+    objects: &ObjectMap,
+    stuck: &BTreeSet<ObjectId>,
+    runs: Vec<Run>,
+) -> Vec<Run> {
+    let mut plugged: Vec<Run> = Vec::with_capacity(runs.len());
+    let mut plugs = 0;
+    for run in runs {
+        if let Some(last) = plugged.last() {
+            let end = last.offset + last.len;
+            let hole = run.offset.saturating_sub(end);
+            if (1..=PLUG_BYTES_MAX).contains(&hole) && plugs < PLUGS_MAX {
+                let found = fill(objects, stuck, end, hole);
+                plugs += found.len();
+                plugged.extend(found);
+            }
+        }
+        plugged.push(run);
+    }
+    plugged
+}
+
+/// What fills a hole wholly; nothing if it cannot be filled.
+fn fill(objects: &ObjectMap, stuck: &BTreeSet<ObjectId>, offset: u64, len: u64) -> Vec<Run> {
+    let mut found = Vec::new();
+    let mut filled = 0;
+    for run in objects.runs(offset, len) {
+        let ObjectPlace::Object { index, payload_offset } = run.place else { break };
+        let object = objects.object(index);
+        if stuck.contains(&object) {
+            // It would fail again, and keep what lies around the hole from being moved for ever.
+            break;
+        }
+        found.push(Run { offset: run.offset, len: run.len, object, payload_offset });
+        filled += run.len;
+    }
+    if filled == len { found } else { Vec::new() }
+}
+
+/// Cuts sorted runs into objects of about `bytes`.
+pub(crate) fn cut(runs: &[Run], bytes: u64) -> Vec<&[Run]> {
+    let mut cuts = Vec::new();
+    let (mut first, mut payload) = (0, 0);
+    for (at, run) in runs.iter().enumerate() {
+        let full = payload >= bytes
+            || payload + run.len > PAYLOAD_BYTES_MAX.into()
+            || at - first == EXTENTS_PER_OBJECT_MAX;
+        if full {
+            cuts.push(&runs[first..at]);
+            (first, payload) = (at, 0);
+        }
+        payload += run.len;
+    }
+    if first < runs.len() {
+        cuts.push(&runs[first..]);
+    }
+    cuts
+}
+
+/// What a header says of an object of runs.
+pub(crate) struct Described {
+    pub(crate) extents: Vec<ObjectExtent>,
+    pub(crate) streams: Vec<VolumeId>,
+    pub(crate) sources: Vec<GcSource>,
+}
+
+/// Describes an object whose payload is these runs.
+pub(crate) fn describe(runs: &[Run]) -> Described {
+    let mut streams = Vec::new();
+    let mut sources = Vec::with_capacity(runs.len());
+    for run in runs {
+        let stream = streams.iter().position(|s| *s == run.object.stream).unwrap_or_else(|| {
+            streams.push(run.object.stream);
+            streams.len() - 1
+        });
+        sources.push(GcSource {
+            stream: u32::try_from(stream).expect("few streams"),
+            payload_offset: run.payload_offset,
+            seq: run.object.seq,
+            epoch: run.object.epoch,
+        });
+    }
+    let extent =
+        |run: &Run| ObjectExtent { offset: run.offset, len: run.len, kind: ExtentKind::Data };
+    Described { extents: runs.iter().map(extent).collect(), streams, sources }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_device::VolumeId;
+    use weir_journal::Epoch;
+
+    use super::*;
+    use crate::ids::ObjectSeq;
+
+    fn run(offset: u64, len: u64) -> Run {
+        let object = ObjectId { stream: VolumeId([1; 16]), seq: ObjectSeq(1), epoch: Epoch(1) };
+        Run { offset, len, object, payload_offset: 0 }
+    }
+
+    #[test]
+    fn runs_are_cut_by_bytes_and_by_count() {
+        let lens = |cuts: Vec<&[Run]>| cuts.iter().map(|c| c.len()).collect::<Vec<_>>();
+        let runs: Vec<Run> = (0..10).map(|n| run(n * 100, 10)).collect();
+        assert_eq!(lens(cut(&runs, 30)), [3, 3, 3, 1]);
+        assert!(cut(&[], 30).is_empty());
+        let most = u64::from(PAYLOAD_BYTES_MAX);
+        assert_eq!(lens(cut(&[run(0, most - 5), run(most, 10)], u64::MAX)), [1, 1]);
+        let many: Vec<Run> =
+            (0..EXTENTS_PER_OBJECT_MAX as u64 + 1).map(|n| run(n * 2, 1)).collect();
+        assert_eq!(lens(cut(&many, u64::MAX)), [EXTENTS_PER_OBJECT_MAX, 1]);
+    }
+}
