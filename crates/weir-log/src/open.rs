@@ -428,7 +428,6 @@ fn state_of(
         published: None,
         garbage,
         snapshots,
-        applying: false,
         collector: Collector::default(),
         failure: None,
         last_object_small: false,

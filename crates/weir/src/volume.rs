@@ -1,6 +1,5 @@
 //! `weir volume`: verbs on volumes, through the process that serves one, or on the store itself.
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use weir_node::size::{Size, human};
 use weir_node::{FlushScope, Home, Node};
 
 use crate::cli::{Global, OutputForm, VolumeCommand};
+use crate::confirm::{self, Question};
 use crate::failure::Failure;
 use crate::output;
 use crate::settings::{self, Transfer};
@@ -168,19 +168,16 @@ async fn delete(
 /// Deleting cannot be undone, so a person types the name.
 fn ask(shown: &Shown) -> Result<(), Failure> {
     let name = &shown.name;
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("deleting {name} would ask, but nobody is there"))
-            .with_help("pass --yes to delete without being asked"));
-    }
-    eprint!("Delete {name} ({}) and everything in it? Type its name: ", human(shown.size_bytes));
-    let failed = |error| Failure::new(format!("asking: {error}"));
-    std::io::stderr().flush().map_err(failed)?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).map_err(failed)?;
-    if answer.trim() == name {
-        return Ok(());
-    }
-    Err(Failure::new(format!("{name} was not deleted")))
+    confirm::by_name(&Question {
+        name,
+        asked: &format!(
+            "Delete {name} ({}) and everything in it? Type its name",
+            human(shown.size_bytes)
+        ),
+        doing: &format!("deleting {name}"),
+        without_asking: "pass --yes to delete without being asked",
+        otherwise: &format!("{name} was not deleted"),
+    })
 }
 
 async fn flush(
