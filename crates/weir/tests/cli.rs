@@ -318,6 +318,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-serve.1",
             "weir-snapshot-create.1",
             "weir-snapshot-delete.1",
+            "weir-snapshot-diff.1",
             "weir-snapshot-list.1",
             "weir-snapshot-rollback.1",
             "weir-snapshot.1",

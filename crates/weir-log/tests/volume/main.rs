@@ -2,6 +2,7 @@
 //! the business of the simulation.
 
 mod behaviour;
+mod changes;
 mod collect;
 mod damage;
 mod leases;

@@ -39,6 +39,18 @@ pub(crate) enum SnapshotCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Print which bytes differ between two snapshots, for backups of what changed. Reads only what describes them
+    Diff {
+        /// The volume and the earlier snapshot, as demo@monday
+        #[arg(value_name = "VOLUME@FROM", value_parser = snapshot_path)]
+        from: SnapshotPath,
+        /// The later snapshot of the same volume, as demo@tuesday or tuesday
+        #[arg(value_name = "TO")]
+        to: String,
+        /// Form of the output; JSON comes as one array, an element for each run of bytes, as they are found
+        #[command(flatten)]
+        output: Output,
+    },
     /// Delete a snapshot; the space of what nothing else needs comes back
     Delete {
         /// The volume and the snapshot, as demo@monday
