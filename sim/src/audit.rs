@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use tokio::task::LocalSet;
-use weir_log::ObjectId;
+use weir_log::{CheckOptions, ObjectId};
 use weir_store::Fault;
 
 use crate::dice::Dice;
@@ -16,7 +16,8 @@ pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
     let (boot_id, scheduling) = (world.disk().boot_id(), world.profile.scheduling);
     let env = env(dice, boot_id, scheduling, &tasks, Hidden::default());
     let id = world.id.get();
-    let checked = weir_log::check(&world.bare_store, &env, id, |_, _| {});
+    let options = CheckOptions::default();
+    let checked = weir_log::check(&world.bare_store, &env, id, &options, |_| {});
     let report = match tasks.run_until(checked).await {
         Ok(report) => report,
         Err(error) => return Some(format!("the store cannot be checked: {error}")),
@@ -30,8 +31,8 @@ pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
     let late = world.faults.counts().of(Fault::LatePutLanded) > 0;
     // Where a snapshot cannot be read, nothing is deleted, and what should have been is forgotten.
     let unread = world.profile.store_damage && world.profile.snapshots;
-    if report.orphans > 0 && !late && !unread {
-        return Some(format!("{} objects are left that nobody will delete", report.orphans));
+    if !report.orphans.is_empty() && !late && !unread {
+        return Some(format!("{} objects are left that nobody will delete", report.orphans.len()));
     }
     None
 }

@@ -597,7 +597,8 @@ impl Node {
             self.end(opened, End::DiskLoss);
         }
         let opened = self.open().await?;
-        let audited = opened.tasks.run_until(audit(&self.world, &mut self.dice)).await;
+        let audit = Box::pin(audit(&self.world, &mut self.dice));
+        let audited = opened.tasks.run_until(audit).await;
         if let Some(wrong) = audited {
             return self.violate(wrong);
         }

@@ -2,6 +2,8 @@
 //! missing and which bytes of the volume are lost by it. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -27,6 +29,26 @@ const READS_MAX: usize = 4;
 /// Ranges that are listed per damaged object; the rest is counted.
 const RANGES_LISTED_MAX: usize = 64;
 
+/// How a check goes about it.
+#[derive(Clone, Debug, Default)]
+pub struct CheckOptions {
+    /// Bytes read per second at most, on average.
+    pub bytes_per_second: Option<NonZeroU64>,
+    /// Objects that an earlier run found whole: they are not read again, only looked for.
+    pub known_whole: BTreeSet<ObjectId>,
+}
+
+/// What a check says while it goes on, once for each object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckStep {
+    /// Objects read so far.
+    pub done: u64,
+    /// Objects to be read.
+    pub total: u64,
+    /// The one that was just found whole, if it was.
+    pub whole: Option<ObjectId>,
+}
+
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
@@ -34,15 +56,28 @@ pub struct CheckReport {
     pub objects: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Objects that were not read because an earlier run found them whole.
+    pub known_objects: u64,
     /// Objects that belong to no reading of the volume: a crash or a takeover left them, and the next opening deletes
     /// them.
     pub void_objects: u64,
     /// Objects that nothing needs any more and that the volume is about to delete.
     pub pending_objects: u64,
     /// Objects that nothing needs and nobody will delete: a late PUT of the store brought them back, for one.
-    pub orphans: u64,
+    pub orphans: Vec<ObjectId>,
+    /// In the log of a volume that is open somewhere: the first object that is not there though later ones are.
+    pub awaited: Option<Awaited>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
+}
+
+/// An object that is on its way to the store, or missing: who has the volume open knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The object.
+    pub object: ObjectId,
+    /// Objects of the log that come after it.
+    pub behind: u64,
 }
 
 /// One thing that is damaged or missing.
@@ -80,10 +115,10 @@ impl Damage {
 
 /// What is wrong with one object.
 #[derive(Debug)]
-struct Wrong {
+pub(crate) struct Wrong {
     problem: String,
     /// Payload ranges that cannot be read, as first byte and end.
-    payload: Vec<(u64, u64)>,
+    pub(crate) payload: Vec<(u64, u64)>,
 }
 
 impl Wrong {
@@ -92,8 +127,8 @@ impl Wrong {
     }
 }
 
-/// Checks volume `id`, whether or not it is open somewhere. `on_progress` hears of objects read and objects in all.
-/// Runs on the calling thread but for the reading; keep it away from a thread that serves clients.
+/// Checks volume `id`, whether or not it is open somewhere. `on_step` hears of each object that was read. Runs on the
+/// calling thread but for the reading; keep it away from a thread that serves clients.
 ///
 /// # Errors
 /// What the store says where it does not answer at all. What is damaged or missing is no error: it is in the report.
@@ -101,7 +136,8 @@ pub async fn check(
     store: &Store,
     env: &Env,
     id: VolumeId,
-    mut on_progress: impl FnMut(u64, u64),
+    options: &CheckOptions,
+    mut on_step: impl FnMut(CheckStep),
 ) -> Result<CheckReport, LogError> {
     let mut report = CheckReport::default();
     let mut wrong: BTreeMap<ObjectId, Wrong> = BTreeMap::new();
@@ -114,7 +150,11 @@ pub async fn check(
     };
     // After the look: what it needs was there by then, and what is collected from here on is forgotten below.
     let listed = list(store, env, id).await?;
-    let wanted = sort_out(&listed, view.as_ref(), &mut report);
+    let mut wanted = sort_out(&listed, view.as_ref(), &mut report);
+    let all = wanted.len();
+    wanted.retain(|object| !options.known_whole.contains(object));
+    report.known_objects = (all - wanted.len()) as u64;
+    let started = tokio::time::Instant::now();
     let total = wanted.len() as u64;
     let reads = wanted.iter().map(|object| {
         let seed = env.random.next_u64();
@@ -126,16 +166,21 @@ pub async fn check(
         let (bytes, found) = read.ok_or(LogError::ShuttingDown)??;
         report.objects += 1;
         report.bytes += bytes;
+        let whole = found.is_none().then_some(object);
         if let Some(found) = found {
             wrong.insert(object, found);
         }
-        on_progress(report.objects, total);
+        on_step(CheckStep { done: report.objects, total, whole });
+        if let Some(limit) = options.bytes_per_second {
+            let due = started + Duration::from_millis(report.bytes.saturating_mul(1000) / limit);
+            tokio::time::sleep_until(due).await;
+        }
     }
     drop(reads);
     if let Some(View { manifest, loaded: Some(loaded), held }) = &view {
         let there: BTreeSet<ObjectId> = listed.into_iter().collect();
         find_missing(&loaded.objects, held, &there, &mut wrong);
-        find_gap(manifest, loaded, &mut wrong);
+        report.awaited = find_gap(manifest, loaded, &mut wrong);
         forget_collected(store, env, id, manifest, &mut wrong).await?;
     }
     let objects = view.as_ref().and_then(|view| view.loaded.as_ref()).map(|l| &l.objects);
@@ -228,7 +273,7 @@ fn sort_out(listed: &[ObjectId], view: Option<&View>, report: &mut CheckReport) 
         } else if needed {
             wanted.push(*object);
         } else {
-            report.orphans += 1;
+            report.orphans.push(*object);
         }
     }
     wanted
@@ -302,7 +347,11 @@ async fn load_map(
 }
 
 /// Reads one object with retries and looks at every byte of it.
-async fn examine(store: Store, id: ObjectId, seed: u64) -> Result<(u64, Option<Wrong>), LogError> {
+pub(crate) async fn examine(
+    store: Store,
+    id: ObjectId,
+    seed: u64,
+) -> Result<(u64, Option<Wrong>), LogError> {
     let mut random = splitmix(seed);
     let key = id.key();
     let mut attempt = 0;
@@ -370,19 +419,24 @@ fn find_missing(
     }
 }
 
-/// A volume that was closed has no gap in its log: an object behind one was part of the volume.
-fn find_gap(manifest: &Manifest, loaded: &Loaded, wrong: &mut BTreeMap<ObjectId, Wrong>) {
-    if manifest.holder.is_some() {
-        return;
-    }
+/// A volume that was closed has no gap in its log: an object behind one was part of the volume. In that of an open one
+/// the first missing object may be on its way: it is returned.
+fn find_gap(
+    manifest: &Manifest,
+    loaded: &Loaded,
+    wrong: &mut BTreeMap<ObjectId, Wrong>,
+) -> Option<Awaited> {
     let missing = loaded.committed_seq.next();
     let behind = loaded.void.iter().filter(|o| o.seq > missing);
     let ours = behind.filter(|o| manifest.owner_of(o.seq) == Some(o.epoch)).count();
-    if let Some(epoch) = manifest.owner_of(missing).filter(|_| ours > 0) {
-        let id = ObjectId { stream: VolumeId(manifest.volume.0), seq: missing, epoch };
-        let problem = format!("it is missing, and {ours} objects of the log come after it");
-        wrong.entry(id).or_insert_with(|| Wrong::whole(problem));
+    let epoch = manifest.owner_of(missing).filter(|_| ours > 0)?;
+    let object = ObjectId { stream: VolumeId(manifest.volume.0), seq: missing, epoch };
+    if manifest.holder.is_some() {
+        return Some(Awaited { object, behind: ours as u64 });
     }
+    let problem = format!("it is missing, and {ours} objects of the log come after it");
+    wrong.entry(object).or_insert_with(|| Wrong::whole(problem));
+    None
 }
 
 /// Names what is wrong, with the bytes of the volume that cannot be read because of it.

@@ -139,6 +139,8 @@ pub(crate) struct CheckpointState {
     /// Those that the checkpoint under way needs no more; the published one still does.
     superseded: Vec<(ObjectSeq, Epoch)>,
     dirty_pages: BTreeSet<(PieceKind, u64)>,
+    /// Objects that the next checkpoint needs no more, though much of them is referenced.
+    avoided: BTreeSet<ObjectSeq>,
     build: Option<Build>,
     /// From the begin of a build to the publication of its root.
     pub(crate) under_way: bool,
@@ -171,6 +173,11 @@ impl CheckpointState {
     /// Whether a checkpoint object is one of the newest checkpoint's, or waits for the next to be published.
     pub(crate) fn knows(&self, seq: ObjectSeq) -> bool {
         self.needs(seq) || self.superseded.iter().any(|(superseded, _)| *superseded == seq)
+    }
+
+    /// These objects are damaged: what they hold goes into others with the next checkpoint.
+    pub(crate) fn rewrite(&mut self, objects: impl IntoIterator<Item = ObjectSeq>) {
+        self.avoided.extend(objects);
     }
 
     /// The pieces of the map that the newest checkpoint has.
@@ -221,14 +228,15 @@ impl CheckpointState {
         });
     }
 
-    /// Pieces of map and table that stand in checkpoint objects of which less than half is still referenced. Index
-    /// pages in such objects are written again too.
+    /// Pieces of map and table in checkpoint objects of which less than half is still referenced, or that are to be
+    /// avoided. Index pages in such objects are written again too.
     fn pieces_of_sparse_objects(&mut self) -> (Vec<u64>, Vec<u64>) {
         let referenced = self.references.referenced_bytes();
+        let avoided = std::mem::take(&mut self.avoided);
         let sparse = |piece: &PieceRef| {
             let used = referenced.get(&piece.seq).copied().unwrap_or(0);
             let total = self.objects.get(&piece.seq).map_or(0, |(_, bytes)| *bytes);
-            used * 2 < total
+            used * 2 < total || avoided.contains(&piece.seq)
         };
         let (mut map, mut table) = (Vec::new(), Vec::new());
         for ((kind, number), _) in self.references.pieces.iter().filter(|(_, p)| sparse(p)) {

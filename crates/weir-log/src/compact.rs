@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use weir_device::{DeviceError, ErrorKind};
 
+use crate::ids::ObjectSeq;
 use crate::volume::{LogVolume, Shared, State};
 
 /// How long a compaction waits for its last deletions; what is left goes later.
@@ -76,9 +77,7 @@ impl LogVolume {
         drop(wanted);
         let live_percent_after = shared.live_percent();
         checkpoint(shared).await?;
-        let gone = shared.wait_for(|state| (state.garbage.pending() == 0).then_some(()));
-        // What is left is listed, and goes with the next ones.
-        let _ = tokio::time::timeout(DELETION_PATIENCE, gone).await;
+        wait_for_deletions(shared).await;
         let after = self.status();
         Ok(CompactReport {
             copied_objects: after.collected_objects - before.collected_objects,
@@ -92,7 +91,8 @@ impl LogVolume {
     }
 }
 
-fn check(shared: &Shared) -> Result<(), DeviceError> {
+/// Whether work on the volume that clients do not ask for may begin.
+pub(crate) fn check(shared: &Shared) -> Result<(), DeviceError> {
     shared.check_failure()?;
     shared.check_owned()?;
     shared.check_not_closing()
@@ -139,14 +139,22 @@ async fn collect(
         .await
 }
 
+/// Waits, for a while, until the store has deleted what is listed; what is left goes with the next ones.
+pub(crate) async fn wait_for_deletions(shared: &Shared) {
+    let gone = shared.wait_for(|state| (state.garbage.pending() == 0).then_some(()));
+    let _ = tokio::time::timeout(DELETION_PATIENCE, gone).await;
+}
+
 /// Has a checkpoint made and published of all that is committed now: it lists what died.
-async fn checkpoint(shared: &Shared) -> Result<(), DeviceError> {
-    let committed = {
+pub(crate) async fn checkpoint(shared: &Shared) -> Result<(), DeviceError> {
+    {
         let mut state = shared.state.borrow_mut();
+        if state.pipeline.committed() == ObjectSeq(0) {
+            return Ok(());
+        }
         state.checkpoint.wanted = true;
-        state.pipeline.committed().0
-    };
+    }
     shared.stored.notify_one();
-    let is_published = move |state: &mut State| state.published.map_or(0, |c| c.as_of) >= committed;
+    let is_published = |state: &State| !state.checkpoint.wanted && !state.checkpoint.under_way;
     shared.wait_while_open(|state| is_published(state).then_some(Ok(()))).await
 }

@@ -139,7 +139,8 @@ impl ObjectMap {
                 None => self.set(header.id.seq, extent.kind, to, offset, len),
                 Some(source) => match self.place_of_source(header, source) {
                     Some(from) => {
-                        self.move_live(header.id.seq, from.advance(cursor.within), to, offset, len)
+                        let from = from.advance(cursor.within);
+                        self.move_live(header.id.seq, extent.kind, (from, to), offset, len)
                     }
                     // The source died, and with it every mapping that pointed at it.
                     None => len,
@@ -195,9 +196,16 @@ impl ObjectMap {
         Some(Stored { index, payload_offset: source.payload_offset.into() })
     }
 
-    /// Bytes that the collector copied `from` one place `to` another: the map follows where it still points at the
-    /// first, and nowhere else. About a step's worth; returns the bytes done.
-    fn move_live(&mut self, by: ObjectSeq, from: Stored, to: Stored, offset: u64, len: u64) -> u64 {
+    /// Bytes that the collector copied `from` one place `to` another, or that a repair gave up: the map follows where
+    /// it still points at the first place, and nowhere else. About a step's worth; returns the bytes done.
+    fn move_live(
+        &mut self,
+        by: ObjectSeq,
+        kind: ExtentKind,
+        (from, to): (Stored, Stored),
+        offset: u64,
+        len: u64,
+    ) -> u64 {
         let mut moved: SmallVec<[(u64, u64); 8]> = SmallVec::new();
         let mut done = len;
         for (seen, mapping) in self.map.iter_range(offset, len).enumerate() {
@@ -210,8 +218,11 @@ impl ObjectMap {
                 moved.push((mapping.offset, mapping.len));
             }
         }
-        for (at, len) in moved {
-            self.set(by, ExtentKind::Data, to.advance(at - offset), at, len);
+        for (mut at, mut len) in moved {
+            while len > 0 {
+                let set = self.set(by, kind, to.advance(at - offset), at, len);
+                (at, len) = (at + set, len - set);
+            }
         }
         done
     }

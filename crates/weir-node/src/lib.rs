@@ -21,6 +21,7 @@ mod limits;
 mod marks;
 pub mod measure;
 mod node;
+mod repair;
 mod service;
 mod shard;
 pub mod size;

@@ -9,7 +9,8 @@ use weir_device::VolumeId;
 use weir_disk::{Directory, DiskError, LockGuard};
 use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
 use weir_log::{
-    JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport, Takeover, VolumeOptions,
+    CheckOptions, CheckStep, JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport,
+    Takeover, VolumeOptions,
 };
 use weir_store::{Access, Store, StoreOptions};
 
@@ -288,11 +289,12 @@ pub(crate) async fn check(
     context: &ShardContext,
     home: &Home,
     name: &VolumeName,
-    on_progress: impl FnMut(u64, u64),
+    options: &CheckOptions,
+    on_step: impl FnMut(CheckStep),
 ) -> Result<weir_log::CheckReport, NodeError> {
     let store = home.open_store(context, Access::Read).await?;
     let id = catalog::find(&store, &context.env, name).await?;
-    Ok(weir_log::check(&store, &context.env, id, on_progress).await?)
+    Ok(weir_log::check(&store, &context.env, id, options, on_step).await?)
 }
 
 /// Flushes a volume on its own thread; `reporter` hears of the bytes still to go.
@@ -519,7 +521,7 @@ impl Node {
         .await?
     }
 
-    /// Reads everything a volume has in the store. `on_progress` hears of objects read and objects in all.
+    /// Reads everything a volume has in the store. `on_step` hears of each object.
     ///
     /// # Errors
     /// When there is none of that name, or the store does not answer. Damage is no error, but in the report.
@@ -527,10 +529,12 @@ impl Node {
         &self,
         home: Home,
         name: VolumeName,
-        on_progress: impl FnMut(u64, u64) + Send + 'static,
+        options: CheckOptions,
+        on_step: impl FnMut(CheckStep) + Send + 'static,
     ) -> Result<CheckReport, NodeError> {
-        let checked = self
-            .run(0, move |context| async move { check(&context, &home, &name, on_progress).await });
+        let checked = self.run(0, move |context| async move {
+            check(&context, &home, &name, &options, on_step).await
+        });
         Ok(checked.await??.into())
     }
 }

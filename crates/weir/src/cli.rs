@@ -19,7 +19,7 @@ use weir_node::size::Size;
 
 pub(crate) use self::snapshot::{SnapshotCommand, SnapshotPath};
 pub(crate) use self::trace::{TraceCommand, TraceShape};
-pub(crate) use self::volume::{VolumeCommand, VolumePlace};
+pub(crate) use self::volume::{CheckLimits, VolumeCommand, VolumePlace};
 use crate::tuning::Tuning;
 
 /// Virtual disks on a local SSD over shared object storage.

@@ -6,6 +6,7 @@
     reason = "the command line is the outside world: it talks to a terminal, reads directories and ends the process"
 )]
 
+mod check;
 mod cli;
 mod confirm;
 mod failure;

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::{CheckReport, Listed, Shown, VolumeState};
+use weir_node::api::types::{Listed, Shown, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
 use weir_node::{FlushScope, Home, Node};
 
+use crate::check::{self, DAMAGED, Repair};
 use crate::cli::{Global, OutputForm, VolumeCommand};
 use crate::confirm::{self, Question};
 use crate::failure::Failure;
@@ -21,9 +22,6 @@ use crate::transfer::{self, Exported};
 
 /// How often a bar moves while nothing is reported.
 const TICK: Duration = Duration::from_millis(200);
-
-/// Exit code of a check that found damage, as distinct from one that could not be made.
-const DAMAGED: u8 = 3;
 
 /// Runs the verb.
 pub(crate) fn run(
@@ -38,8 +36,12 @@ pub(crate) fn run(
 async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<ExitCode, Failure> {
     let home = setup.home.clone();
     match verb {
-        VolumeCommand::Check { name, output } => {
-            return check(node, home, name, output.output).await;
+        VolumeCommand::Check { name, limits, output } => {
+            return check::run(node, home, name, &limits, output.output).await;
+        }
+        VolumeCommand::Repair { name, zero, yes, limits, output } => {
+            let repair = Repair { name, zero, yes, form: output.output };
+            return check::repair(node, home, &limits, repair).await;
         }
         VolumeCommand::Compact { name, to, output } => {
             return compact(node, home, name, to, output.output).await;
@@ -202,29 +204,6 @@ async fn flush(
     Ok(result?)
 }
 
-async fn check(
-    node: &Node,
-    home: Home,
-    name: VolumeName,
-    form: OutputForm,
-) -> Result<ExitCode, Failure> {
-    let bar = ProgressBar::no_length().with_message(format!("checking {name}"));
-    bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
-    let progress = bar.clone();
-    let checked = node.check_volume(home, name.clone(), move |done, total| {
-        progress.set_length(total);
-        progress.set_position(done);
-    });
-    let report = checked.await;
-    bar.finish_and_clear();
-    let report = report?;
-    match form {
-        OutputForm::Json => output::print_json(&report)?,
-        OutputForm::Table => output::print(&describe(&name, &report))?,
-    }
-    Ok(if report.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
-}
-
 async fn compact(
     node: &Node,
     home: Home,
@@ -256,37 +235,4 @@ async fn compact(
     let Some(obstacle) = &report.obstacle else { return Ok(ExitCode::SUCCESS) };
     eprintln!("warning: {obstacle}");
     Ok(ExitCode::from(DAMAGED))
-}
-
-/// A report for people.
-fn describe(name: &VolumeName, report: &CheckReport) -> String {
-    let (objects, bytes) = (report.objects, human(report.bytes));
-    let mut text = String::new();
-    for damage in &report.damage {
-        text.push_str(&format!("{}: {}\n", damage.place, damage.problem));
-        for range in &damage.ranges {
-            let end = range.offset + range.len;
-            text.push_str(&format!("  bytes {} to {end} of the volume are lost\n", range.offset));
-        }
-        if damage.more_ranges > 0 {
-            let (more, lost) = (damage.more_ranges, human(damage.lost_bytes));
-            text.push_str(&format!("  and {more} ranges more; {lost} in all\n"));
-        }
-    }
-    let verdict = match report.damage.len() {
-        0 => "it is whole".to_owned(),
-        1 => "one thing is damaged".to_owned(),
-        count => format!("{count} things are damaged"),
-    };
-    let mut counts = format!("{objects} objects, {bytes} read");
-    let others = [
-        (report.pending_objects, "waiting to be deleted"),
-        (report.void_objects, "void"),
-        (report.orphans, "orphaned"),
-    ];
-    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
-        counts.push_str(&format!(", {count} {what}"));
-    }
-    text.push_str(&format!("{name}: {counts}; {verdict}\n"));
-    text
 }

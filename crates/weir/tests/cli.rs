@@ -337,6 +337,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-volume-flush.1",
             "weir-volume-import.1",
             "weir-volume-list.1",
+            "weir-volume-repair.1",
             "weir-volume-resize.1",
             "weir-volume-set.1",
             "weir-volume-show.1",

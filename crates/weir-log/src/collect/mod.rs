@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_device::VolumeId;
+use weir_device::{DeviceError, VolumeId};
 
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
@@ -145,6 +145,18 @@ impl Collector {
         sources
     }
 
+    /// Claims those of these objects that the map alone needs, readable before or not.
+    fn claim(&mut self, objects: &ObjectMap, ids: &[ObjectId]) -> Vec<LiveObject> {
+        let free = |id: &&ObjectId| !self.claimed.contains(id) && !objects.table.is_pinned(id);
+        let free = ids.iter().filter(free).filter_map(|id| objects.table.live_object(id));
+        let sources: Vec<LiveObject> = free.collect();
+        for source in &sources {
+            self.stuck.remove(&source.id);
+            self.claimed.insert(source.id);
+        }
+        sources
+    }
+
     /// What was claimed may be chosen again, if anything of it is left.
     pub(crate) fn release(&mut self, sources: impl IntoIterator<Item = ObjectId>) {
         for id in sources {
@@ -198,6 +210,20 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         }
         work.await;
     }
+}
+
+/// Moves what lives of these objects into others, however much that is, and waits until the map says so.
+pub(crate) async fn evacuate(shared: &Rc<Shared>, ids: &[ObjectId]) -> Result<(), DeviceError> {
+    let sources = {
+        let state = &mut *shared.state.borrow_mut();
+        state.collector.claim(&state.objects, ids)
+    };
+    if sources.is_empty() {
+        return Ok(());
+    }
+    gather::move_objects(shared, sources).await;
+    let is_moved = |state: &State| !ids.iter().any(|id| state.collector.claimed.contains(id));
+    shared.wait_while_open(|state| is_moved(state).then_some(Ok(()))).await
 }
 
 /// Chooses and claims the objects whose live bytes make the next object.

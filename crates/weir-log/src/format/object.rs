@@ -480,7 +480,7 @@ impl ObjectHeader {
             }
             if extent.kind == ExtentKind::Data {
                 data += extent.len;
-            } else if self.kind == ObjectKind::Gc {
+            } else if self.kind == ObjectKind::Gc && extent.kind == ExtentKind::Discard {
                 return Err(reader.field("extent of a gc object", extent.offset));
             }
         }

@@ -1,12 +1,14 @@
 //! Growing an open volume, and checking what a store holds of one.
 
 use weir_device::{Device, ErrorKind};
-use weir_log::{CheckReport, check};
+use weir_log::{CheckOptions, CheckReport, check};
 
 use crate::support::{Host, SIZE, expect_bytes, pattern, run, write};
 
 async fn checked(host: &Host) -> CheckReport {
-    check(&host.store, &host.env, host.id, |_, _| {}).await.expect("the store answers")
+    check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
+        .await
+        .expect("the store answers")
 }
 
 #[test]

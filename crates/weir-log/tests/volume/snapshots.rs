@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_device::{Device, ErrorKind};
-use weir_log::{Closed, LogVolume, check};
+use weir_log::{CheckOptions, Closed, LogVolume, check};
 
 use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, run, show, write};
 
@@ -13,9 +13,10 @@ async fn stored_objects(host: &Host) -> usize {
 
 /// Nothing damaged, nothing forgotten.
 async fn expect_whole(host: &Host) {
-    let report =
-        check(&host.store, &host.env, host.id, |_, _| {}).await.expect("the store answers");
-    assert_eq!((report.damage.len(), report.orphans), (0, 0), "{report:?}");
+    let report = check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
+        .await
+        .expect("the store answers");
+    assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
 }
 
 async fn let_it_settle(volume: &LogVolume) {

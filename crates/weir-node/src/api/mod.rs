@@ -3,6 +3,7 @@
 pub mod client;
 mod metrics;
 pub(crate) mod progress;
+mod repair;
 mod routes;
 pub(crate) mod server;
 mod snapshots;

@@ -15,8 +15,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
+use weir_log::{CheckOptions, CheckStep};
 
 use crate::api::progress::{self, Outcome, Reporter};
+use crate::api::repair::{__path_repair_volume, repair_volume};
 use crate::api::snapshots::{
     __path_change_snapshots, __path_list_snapshots, change_snapshots, list_snapshots,
 };
@@ -59,6 +61,7 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(compact_volume))
         .routes(routes!(set_takeover))
         .routes(routes!(check_volume))
+        .routes(routes!(repair_volume))
         .routes(routes!(list_snapshots, change_snapshots))
 }
 
@@ -407,7 +410,7 @@ async fn compact_volume(
     Ok(response)
 }
 
-fn in_memory(hosted: &Hosted, reason: &'static str) -> NodeError {
+pub(super) fn in_memory(hosted: &Hosted, reason: &'static str) -> NodeError {
     NodeError::InMemory { name: hosted.name.to_string(), reason }
 }
 
@@ -464,10 +467,11 @@ async fn check_volume(State(core): State<Arc<Core>>, Path(name): Path<String>) -
     let home = core.home.clone();
     // Decoding a large map takes its time: on a thread of its own, away from clients.
     core.node.aside(move |context| async move {
-        let report = move |done, total| {
-            reporter.send_replace((done, total));
+        let report = move |step: CheckStep| {
+            reporter.send_replace((step.done, step.total));
         };
-        let checked = volumes::check(&context, &home, &name, report).await;
+        let options = CheckOptions::default();
+        let checked = volumes::check(&context, &home, &name, &options, report).await;
         // Whoever asked may be gone.
         let _ = done.send(checked.map(|report| Some(types::Report::Check(report.into()))));
     })?;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_log::ObjectId;
 use weir_log::catalog::{VolumeDetails, VolumeSummary};
 
 /// Whether something does what it should.
@@ -406,8 +407,18 @@ pub struct CheckReport {
     pub void_objects: u64,
     /// Objects that nothing needs any more and that the volume is about to delete.
     pub pending_objects: u64,
+    /// Objects that were not read because an earlier run found them whole.
+    #[serde(default)]
+    pub known_objects: u64,
     /// Objects that nothing needs and nobody will delete.
     pub orphans: u64,
+    /// Their keys in the store.
+    #[serde(default)]
+    pub orphan_keys: Vec<String>,
+    /// In the log of a volume that is open somewhere: the key of the first object that is not there though later ones
+    /// are. It is on its way, or missing.
+    #[serde(default)]
+    pub awaited: Option<String>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -427,7 +438,10 @@ impl From<weir_log::CheckReport> for CheckReport {
             bytes: report.bytes,
             void_objects: report.void_objects,
             pending_objects: report.pending_objects,
-            orphans: report.orphans,
+            known_objects: report.known_objects,
+            orphans: report.orphans.len() as u64,
+            awaited: report.awaited.map(|awaited| awaited.object.key()),
+            orphan_keys: report.orphans.iter().map(ObjectId::key).collect(),
             damage: damage.collect(),
         }
     }
@@ -466,6 +480,56 @@ impl From<weir_log::CompactReport> for CompactReport {
     }
 }
 
+/// What a repair did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RepairReport {
+    /// Bytes of the volume that the local journal still had and that are in the store again.
+    pub saved_bytes: u64,
+    /// Bytes of the volume that were given up.
+    pub lost_bytes: u64,
+    /// Ranges of the volume that were given up.
+    pub lost_ranges: u64,
+    /// Damaged objects of the map that were written anew from memory; nothing is lost by them.
+    pub rewritten_objects: u64,
+    /// Objects that nobody needs, given up for deletion.
+    pub removed_objects: u64,
+    /// Objects that can be read after all: nothing was done about them.
+    pub whole_objects: u64,
+    /// Damaged objects that snapshots need: they stay until those snapshots are deleted.
+    pub snapshot_objects: u64,
+    /// Objects given up that the store has not deleted yet.
+    pub pending_deletions: u64,
+}
+
+impl RepairReport {
+    /// Goes on with the report of the next part of a repair.
+    pub(crate) fn add(&mut self, next: &Self) {
+        self.saved_bytes += next.saved_bytes;
+        self.lost_bytes += next.lost_bytes;
+        self.lost_ranges += next.lost_ranges;
+        self.rewritten_objects += next.rewritten_objects;
+        self.removed_objects += next.removed_objects;
+        self.whole_objects += next.whole_objects;
+        self.snapshot_objects += next.snapshot_objects;
+        self.pending_deletions = next.pending_deletions;
+    }
+}
+
+impl From<weir_log::RepairReport> for RepairReport {
+    fn from(report: weir_log::RepairReport) -> Self {
+        Self {
+            saved_bytes: report.saved_bytes,
+            lost_bytes: report.lost_bytes,
+            lost_ranges: report.lost_ranges,
+            rewritten_objects: report.rewritten_objects,
+            removed_objects: report.removed_objects,
+            whole_objects: report.whole_objects,
+            snapshot_objects: report.snapshot_objects,
+            pending_deletions: report.pending_deletions,
+        }
+    }
+}
+
 /// What work that takes its time comes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
@@ -474,6 +538,8 @@ pub enum Report {
     Check(CheckReport),
     /// Of a compaction.
     Compact(CompactReport),
+    /// Of a repair.
+    Repair(RepairReport),
 }
 
 /// One thing that is damaged or missing.
@@ -564,6 +630,17 @@ pub enum SnapshotAction {
 pub struct CompactVolume {
     /// Live share at which it ends, 1 to 100.
     pub percent: u64,
+}
+
+/// What is asked for by `POST /v1/volumes/{name}/repair`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RepairVolume {
+    /// Keys of objects that a check named. Each is looked at once more.
+    pub objects: Vec<String>,
+    /// Whether lost bytes read as zeroes from then on; otherwise reads of them fail until they are written again.
+    #[serde(default)]
+    pub zero: bool,
 }
 
 /// What is asked for by `POST /v1/volumes/{name}/takeover`.

@@ -1,12 +1,32 @@
 //! `weir volume` and its verbs.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
 use super::{Output, TakeoverKind, volume_name};
+
+/// How a check goes about it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CheckLimits {
+    /// Bytes per second read from the store at most, as 100M [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    limit: Option<Size>,
+    /// A file that remembers what was found whole: a check that is interrupted goes on with it. It is removed when the
+    /// check has come to its end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resume: Option<PathBuf>,
+}
+
+impl CheckLimits {
+    /// Bytes read per second at most.
+    pub(crate) fn bytes_per_second(&self) -> Option<NonZeroU64> {
+        self.limit.and_then(|limit| NonZeroU64::new(limit.0))
+    }
+}
 
 /// `weir volume`.
 #[derive(Debug, Subcommand)]
@@ -76,6 +96,28 @@ pub(crate) enum VolumeCommand {
         /// Name of the volume
         #[arg(value_parser = volume_name)]
         name: VolumeName,
+        /// How it goes about it
+        #[command(flatten)]
+        limits: CheckLimits,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Check a volume, say what is lost for good, and give that up: damaged and missing objects, and those that nobody
+    /// needs. Clients are not interrupted
+    Repair {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Lost bytes read as zeroes from then on; otherwise reads of them fail until they are written again
+        #[arg(long)]
+        zero: bool,
+        /// Do not ask
+        #[arg(long, env = "WEIR_YES", hide_env_values = true)]
+        yes: bool,
+        /// How the check goes about it
+        #[command(flatten)]
+        limits: CheckLimits,
         /// Form of the output
         #[command(flatten)]
         output: Output,

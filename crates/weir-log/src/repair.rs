@@ -1,0 +1,286 @@
+//! Saving what the journal still has of damaged or missing objects, giving up the rest, and deleting what nobody needs.
+//!
+//! Invariants
+//!  R1. Only what cannot be read at the moment of the repair is given up: each object is looked at once more.
+//!  R2. A range is given up where the map still points at the damaged bytes, and nowhere else: what a client writes
+//!      meanwhile stays. The log says so, as it says what the collector moves, so recovery and replicas follow.
+//!  R3. What is saved is what the object held: it is read where the overlay pointed before all that was acknowledged by
+//!      then was committed, and used where the map points at the damaged bytes after that.
+//!  R4. Nothing that a snapshot reaches is deleted, and what a snapshot shows does not change.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use weir_device::DeviceError;
+
+use crate::check::examine;
+use crate::collect;
+use crate::collect::runs::{self, Described, Run};
+use crate::compact;
+use crate::format::object::{ExtentKind, ObjectKind, ObjectSpec};
+use crate::ids::{ObjectId, ObjectSeq, WriteMark};
+use crate::objects::ObjectPlace;
+use crate::overlay::OverlayPlace;
+use crate::upload;
+use crate::volume::{LogVolume, Shared, State};
+
+/// Bytes of the volume whose runs are looked at without a pause.
+const LOOK_BYTES: u64 = 64 << 20;
+
+/// What bytes are once they are given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GivenUp {
+    /// Reads fail until they are written again.
+    #[default]
+    Error,
+    /// They read as zeroes.
+    Zero,
+}
+
+/// What a repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Bytes of the volume that the local journal still had and that are in the store again.
+    pub saved_bytes: u64,
+    /// Bytes of the volume that were given up.
+    pub lost_bytes: u64,
+    /// Ranges of the volume that were given up.
+    pub lost_ranges: u64,
+    /// Damaged objects of the map's checkpoint that were written anew from memory. Nothing is lost by them.
+    pub rewritten_objects: u64,
+    /// Objects that nobody needs, given up for deletion.
+    pub removed_objects: u64,
+    /// Objects that are whole after all, and needed: nothing was done about them.
+    pub whole_objects: u64,
+    /// Damaged objects that snapshots need: they stay damaged until the snapshots are deleted.
+    pub snapshot_objects: u64,
+    /// Objects given up that the store has not deleted yet.
+    pub pending_deletions: u64,
+}
+
+/// What is to be done about the objects of a repair.
+#[derive(Debug, Default)]
+struct Plan {
+    report: RepairReport,
+    /// Unreadable payload ranges of objects that the map points at.
+    unreadable: BTreeMap<ObjectId, Vec<(u64, u64)>>,
+    /// Damaged objects of the newest checkpoint.
+    rewrite: Vec<ObjectSeq>,
+    remove: Vec<ObjectId>,
+}
+
+impl LogVolume {
+    /// Gives up what cannot be read of these objects, which a check named, and deletes those of them that nobody needs.
+    /// Clients go on meanwhile. Returns once that is published and, but for what the report counts, deleted.
+    /// `on_progress` hears of objects looked at.
+    ///
+    /// # Errors
+    /// What the store says where it does not answer, with nothing changed; or the failure that stopped the volume.
+    pub async fn repair(
+        &self,
+        objects: &[ObjectId],
+        given_up: GivenUp,
+        mut on_progress: impl FnMut(u64),
+    ) -> Result<RepairReport, DeviceError> {
+        let shared = &self.shared;
+        compact::check(shared)?;
+        let known = |state: &mut State| state.snapshots.pins_are_settled().then_some(Ok(()));
+        shared.wait_while_open(known).await?;
+        let mut plan = Plan::default();
+        for object in objects {
+            plan.look_at(shared, *object).await?;
+            on_progress(1);
+        }
+        compact::check(shared)?;
+        let Plan { mut report, unreadable, rewrite, remove } = plan;
+        save(shared, find_lost(shared, &unreadable).await, &mut report).await?;
+        let lost = find_lost(shared, &unreadable).await;
+        report.lost_ranges = lost.len() as u64;
+        report.lost_bytes = lost.iter().map(|run| run.len).sum();
+        give_up(shared, &lost, given_up).await?;
+        // What can be read of a damaged object goes elsewhere, so that nothing needs it any more.
+        let damaged: Vec<ObjectId> = unreadable.into_keys().collect();
+        collect::evacuate(shared, &damaged).await?;
+        {
+            let mut state = shared.state.borrow_mut();
+            state.checkpoint.rewrite(rewrite);
+            state.garbage.found.extend(remove);
+        }
+        compact::checkpoint(shared).await?;
+        compact::wait_for_deletions(shared).await;
+        report.pending_deletions = shared.state.borrow().garbage.pending();
+        tracing::warn!(volume = %shared.id, ?report, "repaired");
+        shared.wait_for_lease().await?;
+        Ok(report)
+    }
+}
+
+impl Plan {
+    /// R1: looks at an object, and says what is to be done about it.
+    async fn look_at(&mut self, shared: &Shared, object: ObjectId) -> Result<(), DeviceError> {
+        let seed = shared.env.random.next_u64();
+        let read = shared.env.background(examine(shared.store.clone(), object, seed)).await;
+        let (_, wrong) = read.ok_or(crate::error::LogError::ShuttingDown)??;
+        let state = shared.state.borrow();
+        let ours = object.stream == state.stream;
+        let points_at_it = state.objects.table.find(&object).is_some();
+        let in_checkpoint = ours && state.checkpoint.knows(object.seq);
+        let report = &mut self.report;
+        match wrong {
+            Some(wrong) if points_at_it => {
+                self.unreadable.insert(object, wrong.payload);
+                report.snapshot_objects += u64::from(state.objects.table.is_pinned(&object));
+            }
+            Some(_) if in_checkpoint => {
+                self.rewrite.push(object.seq);
+                report.rewritten_objects += 1;
+            }
+            Some(_) if state.objects.table.is_pinned(&object) => report.snapshot_objects += 1,
+            _ if ours && state.is_orphan(&object) => {
+                self.remove.push(object);
+                report.removed_objects += 1;
+            }
+            Some(_) => {}
+            None => report.whole_objects += 1,
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// R4: whether neither the head nor any snapshot, nor anything under way, needs an object of this stream.
+    fn is_orphan(&self, object: &ObjectId) -> bool {
+        let published = self.published.map_or(0, |checkpoint| checkpoint.as_of);
+        object.seq.0 <= published
+            && self.snapshots.pins_known()
+            && self.objects.table.find(object).is_none()
+            && !self.objects.table.is_pinned(object)
+            && !self.checkpoint.knows(object.seq)
+    }
+}
+
+/// Where the map points at bytes that cannot be read.
+async fn find_lost(shared: &Shared, unreadable: &BTreeMap<ObjectId, Vec<(u64, u64)>>) -> Vec<Run> {
+    let mut lost = Vec::new();
+    let mut at = 0;
+    while !unreadable.is_empty() && at < i64::MAX as u64 {
+        {
+            let state = shared.state.borrow();
+            for run in state.objects.runs(at, LOOK_BYTES) {
+                let ObjectPlace::Object { index, payload_offset } = run.place else { continue };
+                let object = state.objects.object(index);
+                let start = u64::from(payload_offset);
+                for (from, to) in unreadable.get(&object).into_iter().flatten() {
+                    let (from, to) = (start.max(*from), (start + run.len).min(*to));
+                    if from < to {
+                        let offset = run.offset + (from - start);
+                        let payload_offset = u32::try_from(from).expect("within the object");
+                        lost.push(Run { offset, len: to - from, object, payload_offset });
+                    }
+                }
+            }
+            at += LOOK_BYTES;
+            if at >= state.size {
+                break;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    lost
+}
+
+/// R3: puts what the journal still has of these runs into objects again.
+async fn save(
+    shared: &Rc<Shared>,
+    lost: Vec<Run>,
+    report: &mut RepairReport,
+) -> Result<(), DeviceError> {
+    let mut found = Vec::new();
+    {
+        let state = shared.state.borrow();
+        for run in lost {
+            for there in state.overlay.runs(run.offset, run.len) {
+                if let OverlayPlace::Journal(position) = there.place {
+                    let skipped =
+                        u32::try_from(there.offset - run.offset).expect("within an object");
+                    let (offset, len) = (there.offset, there.len);
+                    let payload_offset = run.payload_offset + skipped;
+                    let run = Run { offset, len, payload_offset, ..run };
+                    found.push((run, position, shared.journal.pin(position)));
+                }
+            }
+        }
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    shared.upload_all().await?;
+    let (runs, places): (Vec<Run>, Vec<_>) =
+        found.into_iter().map(|(run, at, pin)| (run, (at, pin))).unzip();
+    let mut places = places.into_iter();
+    for runs in runs::cut(&runs, shared.options.batch.bytes) {
+        let (mut saved, mut payload) = (Vec::new(), Vec::new());
+        for (run, (position, pin)) in runs.iter().zip(places.by_ref()) {
+            let mut bytes = vec![0; usize::try_from(run.len).expect("within an object")];
+            let read = shared.journal.read(position, &mut bytes).await;
+            drop(pin);
+            match read {
+                Ok(()) => {
+                    report.saved_bytes += run.len;
+                    saved.push(*run);
+                    payload.push(Bytes::from(bytes));
+                }
+                Err(error) => {
+                    tracing::warn!(volume = %shared.id, %error, "the journal cannot save a damaged range");
+                }
+            }
+        }
+        commit(shared, runs::describe(&saved), payload).await?;
+    }
+    Ok(())
+}
+
+/// R2: says of these runs that they are given up.
+async fn give_up(shared: &Rc<Shared>, lost: &[Run], given_up: GivenUp) -> Result<(), DeviceError> {
+    let kind = match given_up {
+        GivenUp::Error => ExtentKind::Poison,
+        GivenUp::Zero => ExtentKind::Zero,
+    };
+    for runs in runs::cut(lost, u64::MAX) {
+        let mut described = runs::describe(runs);
+        for extent in &mut described.extents {
+            extent.kind = kind;
+        }
+        commit(shared, described, Vec::new()).await?;
+    }
+    Ok(())
+}
+
+/// Sends an object that moves or gives up what it names, and waits until it is in the committed prefix.
+async fn commit(
+    shared: &Rc<Shared>,
+    described: Described,
+    payload: Vec<Bytes>,
+) -> Result<(), DeviceError> {
+    let Described { extents, streams, sources } = described;
+    if extents.is_empty() {
+        return Ok(());
+    }
+    let (id, salt) = upload::name_object(shared);
+    let spec = ObjectSpec {
+        id,
+        kind: ObjectKind::Gc,
+        first_write: WriteMark::default(),
+        last_write: WriteMark::default(),
+        volume_size: shared.state.borrow().size,
+        salt,
+        root: None,
+        extents,
+        streams,
+        sources,
+    };
+    upload::send(shared, spec, || payload);
+    let is_committed = |state: &mut State| state.pipeline.committed() >= id.seq;
+    shared.wait_while_open(|state| is_committed(state).then_some(Ok(()))).await
+}

@@ -1,0 +1,327 @@
+//! Damage in the store: a check finds and locates all of it, reads never show a wrong byte, and a repair gives up what
+//! cannot be saved and nothing else.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_device::ErrorKind;
+use weir_log::format::object::{ObjectHeader, ObjectKind};
+use weir_log::{CheckOptions, CheckReport, GivenUp, LogVolume, ObjectId, check};
+
+use crate::support::{
+    Host, SIZE, expect_bytes, fill, name, objects, pattern, read, run, show, write,
+};
+
+/// How long every answer of a slow store takes.
+const SLOW: Duration = Duration::from_millis(50);
+
+/// Bytes that are compared at a time.
+const BLOCK: u64 = 1000;
+
+async fn look(host: &Host) -> CheckReport {
+    check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
+        .await
+        .expect("the store answers")
+}
+
+/// What a repair is asked to do about a report.
+fn named_by(report: &CheckReport) -> Vec<ObjectId> {
+    let damaged = report.damage.iter().filter_map(|d| ObjectId::parse_key(&d.place));
+    damaged.chain(report.orphans.iter().copied()).collect()
+}
+
+/// A volume with data, gc and checkpoint objects that it needs, closed.
+async fn worn_volume(host: &Host) -> Vec<u8> {
+    let (volume, _) = host.open().await;
+    let mut data = fill(&volume, 1).await;
+    for n in 0..600 {
+        let offset = n * n * 7919 % (SIZE - 5000);
+        let piece = pattern(n, 5000);
+        write(&volume, offset, &piece).await.expect("works");
+        let at = usize::try_from(offset).expect("works");
+        data[at..at + 5000].copy_from_slice(&piece);
+    }
+    volume.flush_remote().await.expect("works");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    // Not in the checkpoint of the close.
+    volume.close().await.expect("works");
+    data
+}
+
+/// Keys of the objects of a kind that the volume needs.
+async fn needed(host: &Host, kind: ObjectKind) -> Vec<String> {
+    let unneeded = look(host).await.orphans;
+    let mut keys = Vec::new();
+    for key in objects(host).await {
+        let bytes = host.store.get(&key).await.expect("there");
+        let header = ObjectHeader::decode(&bytes).expect("whole");
+        if header.kind == kind && !unneeded.contains(&header.id) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+/// Changes what the store has under `key`, whatever that was; what it was.
+async fn replace(host: &Host, key: &str, bytes: Option<Bytes>) -> Bytes {
+    let before = host.store.get(key).await.unwrap_or_default();
+    host.store.delete(key).await.expect("deleted");
+    if let Some(bytes) = bytes {
+        host.store.put_create(key, vec![bytes]).await.expect("stored");
+    }
+    before
+}
+
+/// A bit turned, an end cut off, or nothing left.
+fn damaged(bytes: &Bytes, turn: usize) -> Option<Bytes> {
+    let at = turn * 7919 % bytes.len();
+    match turn % 3 {
+        0 => {
+            let mut changed = bytes.to_vec();
+            changed[at] ^= 1 << (turn % 8);
+            Some(changed.into())
+        }
+        1 => Some(bytes.slice(..at)),
+        _ => None,
+    }
+}
+
+/// Every byte reads right or not at all; those that do not are the ones that the report names.
+async fn expect_right_or_lost(volume: &LogVolume, data: &[u8], report: &CheckReport) {
+    let lost: Vec<(u64, u64)> = report.damage.iter().flat_map(|d| d.ranges.clone()).collect();
+    assert!(report.damage.iter().all(|d| d.more_ranges == 0), "all are listed");
+    for offset in (0..SIZE).step_by(usize::try_from(BLOCK).expect("works")) {
+        let len = BLOCK.min(SIZE - offset);
+        let is_lost = lost.iter().any(|(at, n)| *at < offset + len && offset < at + n);
+        match read(volume, offset, usize::try_from(len).expect("works")).await {
+            Ok(bytes) => {
+                let at = usize::try_from(offset).expect("works");
+                assert!(bytes == data[at..at + bytes.len()], "a wrong byte in {offset} + {len}");
+                assert!(!is_lost, "{offset} + {len} was said to be lost");
+            }
+            Err(error) => {
+                assert!(is_lost, "{offset} + {len}: {error}, and the report does not say so");
+                assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hundred_damages_are_all_found_and_located_and_no_wrong_byte_is_read() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        let data = worn_volume(&host).await;
+        assert_eq!(look(&host).await.damage, []);
+        for turn in 0..102 {
+            let kind = [ObjectKind::Data, ObjectKind::Gc, ObjectKind::Checkpoint][turn / 3 % 3];
+            let keys = needed(&host, kind).await;
+            let key = &keys[turn * 31 % keys.len()];
+            let bytes = host.store.get(key).await.unwrap();
+            replace(&host, key, damaged(&bytes, turn)).await;
+            let report = look(&host).await;
+            assert!(
+                report.damage.iter().any(|d| d.place == *key),
+                "turn {turn}: {key}: {report:?}"
+            );
+            assert!(report.damage.iter().all(|d| d.place == *key), "turn {turn}: {report:?}");
+            match host.other(7).try_open(|args| args.options.collect.start_percent = 0).await {
+                Ok((volume, _)) => {
+                    expect_right_or_lost(&volume, &data, &report).await;
+                    // What it wrote is not the matter here.
+                    volume.close_within(Duration::from_secs(20)).await.unwrap();
+                }
+                Err(error) => {
+                    assert_eq!(kind, ObjectKind::Checkpoint, "turn {turn}: {error}");
+                    assert!(error.to_string().contains(key), "turn {turn}: {error}");
+                }
+            }
+            replace(&host, key, Some(bytes)).await;
+        }
+        let (volume, _) = host.other(8).open().await;
+        expect_bytes(&volume, 0, &data).await;
+    });
+}
+
+#[test]
+fn a_repair_gives_up_what_is_lost_and_nothing_that_was_written_meanwhile() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        let data = worn_volume(&host).await;
+        let (volume, _) = host.other(7).open().await;
+        let mut lost_keys = needed(&host, ObjectKind::Gc).await;
+        lost_keys.truncate(3);
+        for key in &lost_keys {
+            host.store.delete(key).await.unwrap();
+        }
+        let report = look(&host).await;
+        assert_eq!(
+            report.damage.iter().map(|d| &d.place).collect::<Vec<_>>(),
+            lost_keys.iter().collect::<Vec<_>>()
+        );
+        let ranges: Vec<(u64, u64)> = report.damage.iter().flat_map(|d| d.ranges.clone()).collect();
+        let lost: u64 = ranges.iter().map(|(_, len)| len).sum();
+        // A client writes into what was lost: that is no more lost.
+        let (first, len) = ranges[0];
+        assert!(len > 100);
+        write(&volume, first + 10, &[9; 50]).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        // And another all along, with objects on their way at every moment.
+        let (busy, busy_len) = ranges[1..].iter().copied().max_by_key(|(_, len)| *len).unwrap();
+        assert!(busy_len > 1000);
+        host.faults.change(|plan| plan.latency = SLOW..=SLOW);
+        let named = named_by(&report);
+        let writer = async {
+            for n in 0..100 {
+                write(&volume, busy + n * 10, &pattern(n, 10)).await.unwrap();
+                volume.flush_remote().await.unwrap();
+            }
+        };
+        let repair = volume.repair(&named, GivenUp::Error, |_| {});
+        let (done, ()) = futures_util::join!(repair, writer);
+        host.faults.change(|plan| plan.latency = Duration::ZERO..=Duration::ZERO);
+        let done = done.unwrap();
+        assert!((lost - 1050..lost - 50).contains(&done.lost_bytes), "{lost}: {done:?}");
+        assert_eq!(done.pending_deletions, 0);
+        for n in 0..100 {
+            expect_bytes(&volume, busy + n * 10, &pattern(n, 10)).await;
+        }
+
+        // What is known to be whole is not read again, but missed when it is not there.
+        let after = look(&host).await;
+        assert_eq!(after.damage.len(), 1, "what was given up, and no object: {after:?}");
+        assert_eq!((after.damage[0].lost_bytes, &after.orphans), (lost - 1050, &vec![]));
+        expect_bytes(&volume, first + 10, &[9; 50]).await;
+        let gone = read(&volume, first, 5).await.unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::Corrupt, "{gone}");
+        // It is in the log: another host sees it the same way.
+        volume.close().await.unwrap();
+        let (volume, _) = host.other(9).open().await;
+        let at = usize::try_from(first).unwrap();
+        assert!(read(&volume, first, 5).await.is_err());
+        write(&volume, first, &data[at..at + usize::try_from(len).unwrap()]).await.unwrap();
+        for (offset, len) in &ranges[1..] {
+            let at = usize::try_from(*offset).unwrap();
+            write(&volume, *offset, &data[at..at + usize::try_from(*len).unwrap()]).await.unwrap();
+        }
+        volume.flush_remote().await.unwrap();
+        expect_bytes(&volume, 0, &data).await;
+        assert_eq!(look(&host).await.damage, []);
+        volume.check_invariants();
+    });
+}
+
+#[test]
+fn what_the_journal_still_has_is_saved() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &pattern(1, 20_000)).await.unwrap();
+        write(&volume, 100_000, &pattern(2, 20_000)).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        // Written over, and not in the store yet when the repair begins.
+        write(&volume, 5000, &pattern(3, 1000)).await.unwrap();
+        volume.repair(&[], GivenUp::Error, |_| {}).await.unwrap();
+        for key in needed(&host, ObjectKind::Data).await {
+            host.store.delete(&key).await.unwrap();
+        }
+        let report = look(&host).await;
+        let lost: u64 = report.damage.iter().map(|d| d.lost_bytes).sum();
+        let done = volume.repair(&named_by(&report), GivenUp::Error, |_| {}).await.unwrap();
+        assert_eq!((done.saved_bytes, done.lost_bytes), (lost, 0), "{done:?}");
+        assert!(lost >= 39_000);
+        assert_eq!(look(&host).await.damage, []);
+        volume.close().await.unwrap();
+        let (volume, _) = host.other(9).open().await;
+        let mut first = pattern(1, 20_000);
+        first[5000..6000].copy_from_slice(&pattern(3, 1000));
+        expect_bytes(&volume, 0, &first).await;
+        expect_bytes(&volume, 100_000, &pattern(2, 20_000)).await;
+        volume.check_invariants();
+    });
+}
+
+#[test]
+fn a_repair_fills_with_zeroes_where_that_is_wanted_and_lets_whole_objects_be() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        worn_volume(&host).await;
+        let (volume, _) = host.other(7).open().await;
+        let key = needed(&host, ObjectKind::Gc).await.remove(0);
+        host.faults.hide(&key);
+        let report = look(&host).await;
+        let (offset, len) = report.damage[0].ranges[0];
+        host.faults.heal(&key);
+        let done = volume.repair(&named_by(&report), GivenUp::Zero, |_| {}).await.unwrap();
+        assert_eq!((done.whole_objects, done.lost_bytes), (1, 0), "it can be read after all");
+        host.faults.hide(&key);
+        volume.repair(&named_by(&report), GivenUp::Zero, |_| {}).await.unwrap();
+        expect_bytes(&volume, offset, &vec![0; usize::try_from(len).unwrap()]).await;
+        host.faults.heal(&key);
+        assert_eq!(look(&host).await.damage, []);
+    });
+}
+
+#[test]
+fn a_damaged_map_is_written_anew_by_the_node_that_has_it_in_memory() {
+    run(async {
+        let host = Host::new().await;
+        let data = worn_volume(&host).await;
+        let (volume, _) = host.other(7).open().await;
+        let checkpoints = needed(&host, ObjectKind::Checkpoint).await;
+        assert!(!checkpoints.is_empty());
+        for key in &checkpoints {
+            host.store.delete(key).await.unwrap();
+        }
+        let report = look(&host).await;
+        let mut named = named_by(&report);
+        // The root hides what else is missing.
+        named =
+            checkpoints.iter().filter_map(|key| ObjectId::parse_key(key)).chain(named).collect();
+        named.sort_unstable();
+        named.dedup();
+        let done = volume.repair(&named, GivenUp::Error, |_| {}).await.unwrap();
+        assert_eq!((done.rewritten_objects, done.lost_bytes), (checkpoints.len() as u64, 0));
+        assert_eq!(look(&host).await.damage, []);
+        volume.close().await.unwrap();
+        let (volume, _) = host.other(9).open().await;
+        expect_bytes(&volume, 0, &data).await;
+    });
+}
+
+#[test]
+fn orphans_go_and_what_snapshots_show_stays() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        let (volume, _) = host.open().await;
+        let cut = fill(&volume, 1).await;
+        let old = objects(&host).await[0].clone();
+        let late = host.store.get(&old).await.unwrap();
+        volume.snapshot(&name("held")).await.unwrap();
+        fill(&volume, 2).await;
+        volume.flush_remote().await.unwrap();
+        volume.compact(75, |_, _| {}).await.unwrap();
+        let all = objects(&host)
+            .await
+            .iter()
+            .filter_map(|key| ObjectId::parse_key(key))
+            .collect::<Vec<_>>();
+        let done = volume.repair(&all, GivenUp::Error, |_| {}).await.unwrap();
+        assert_eq!((done.removed_objects, done.lost_bytes), (0, 0), "{done:?}");
+        assert!(show(&host, "held").await == cut);
+        volume.delete_snapshot(&name("held")).await.unwrap();
+        volume.compact(75, |_, _| {}).await.unwrap();
+        // A PUT that the store brings back late.
+        host.store.put_create(&old, vec![late]).await.unwrap();
+        let report = look(&host).await;
+        assert_eq!(report.orphans, [ObjectId::parse_key(&old).unwrap()]);
+        let done = volume.repair(&named_by(&report), GivenUp::Error, |_| {}).await.unwrap();
+        assert_eq!(done.removed_objects, 1);
+        assert_eq!(look(&host).await.orphans, []);
+    });
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Damage in the store: found, located, given up while clients go on; checks that are limited and interrupted.
+. "$(dirname "$0")/_lib.sh"
+
+if [ -n "$test_store" ]; then
+    skip "it damages the embedded store's files"
+    exit 0
+fi
+start() {
+    "$weir" serve --volume demo:64M --batch-age 1 --batch 1M --compression none \
+        >"$work/weir.out" 2>>"$work/weir.log" </dev/null &
+    weir_pid=$!
+    for ((i = 0; i < 600; i++)); do
+        [ -S "$WEIR_DATA_DIR/nbd.sock" ] && nbdinfo --size "$uri" >/dev/null 2>&1 && return
+        sleep 0.05
+    done
+}
+uri="nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock"
+io() { qemu-io -f raw "$uri" -c "$1" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
+fails() { ! io "$1"; }
+says() { "$weir" "${@:2}" >"$work/out" 2>&1; grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
+
+start
+check "write" io "write -P 1 0 16M"
+check "to the store" "$weir" volume flush demo --remote --wait
+log=$(find "$WEIR_DATA_DIR" -type d -name log)
+whole=$(find "$log" -type f -size +512k | sort | sed -n 3p)
+check "there is nothing to repair, and the map is published" says 'demo: nothing to repair' volume repair demo
+cp "$whole" "$work/object"
+rm "$whole"
+check "a missing object is lost bytes" says 'bytes [0-9]+ to [0-9]+ of the volume are lost' volume check demo
+first=$(sed -n 's/.*bytes \([0-9]*\) to .*/\1/p' "$work/out" | head -1)
+refuse "giving up asks" "pass --yes" "$weir" volume repair demo
+check "nothing was given up" says 'is missing' volume check demo
+check "the journal still has it" says 'were saved from the journal' volume repair demo --yes
+check "so it is whole" "$weir" volume check demo
+restart() { kill "$weir_pid" && wait "$weir_pid"; start; }
+restart
+whole=$(find "$log" -type f -size +512k | sort | sed -n 3p)
+cp "$whole" "$work/object"
+rm "$whole"
+check "after a restart it is lost" says 'bytes [0-9]+ to [0-9]+ of the volume are lost' volume check demo
+first=$(sed -n 's/.*bytes \([0-9]*\) to .*/\1/p' "$work/out" | head -1)
+check "a client writes into it" io "write -P 7 $((first + 4096)) 4096"
+check "to the store" "$weir" volume flush demo --remote --wait
+check "give it up" says 'were given up' volume repair demo --yes
+check "what was lost fails" fails "read $first 512"
+check "what was written is there" io "read -P 7 $((first + 4096)) 4096"
+check "no object is damaged any more" says 'lost to damage' volume check demo
+check "write it anew" io "write -P 1 $first 1M"
+check "to the store" "$weir" volume flush demo --remote --wait
+check "it is whole" "$weir" volume check demo
+check "and reads" io "read -P 1 0 $first"
+check "publish" "$weir" volume compact demo
+cp "$work/object" "$whole"
+check "an object that nobody needs" says '1 orphaned' volume check demo
+check "is removed" says '1 objects that nobody needs removed' volume repair demo
+check "and gone" test ! -e "$whole"
+kill "$weir_pid" && wait "$weir_pid"
+weir_pid=
+damaged=$(find "$log" -type f -size +512k | sort | tail -1)
+printf 'X' | dd of="$damaged" bs=1 seek=300000 conv=notrunc status=none
+check "while nobody serves it, with zeroes" says 'are zeroes now' volume repair demo --zero --yes
+check "it is whole" "$weir" volume check demo
+"$weir" volume check demo --limit 2M --resume "$work/record" >/dev/null 2>&1 &
+sleep 3
+kill -KILL $! && wait $! 2>/dev/null
+check "an interrupted check left a record" test -s "$work/record"
+check "the next one goes on with it" \
+    says '[0-9]+ known to be whole.*; it is whole' volume check demo --resume "$work/record"
+check "and removes it" test ! -e "$work/record"
+echo "something else" >"$work/other"
+refuse "a file that is no record is left alone" "no record of a check" "$weir" volume check demo --resume "$work/other"
+start
+check "served again" io "read 0 16M"
