@@ -88,7 +88,7 @@ check "then nothing would be lost" status_says '^one .* nothing$'
 check "resize while it is served" "$weir" volume resize one 96M
 check "new clients see the new size" size_is "$(at one)" $((96 << 20))
 check "what is new can be written" qemu-io -f raw "$(at one)" -c "write -P 8 90M 1M"
-refuse "shrinking is refused" "only growing is supported" "$weir" volume resize one 1M
+refuse "shrinking by accident is refused" "takes --shrink" "$weir" volume resize one 1M
 listed_size() { "$weir" volume list | grep -qE "^$1 +$2"; }
 check "the listing has it" listed_size one 96.0
 crash
@@ -98,6 +98,17 @@ check "it has that size" size_is "$(at one)" $((128 << 20))
 holds() { qemu-io -f raw "$(at one)" -c "read -P $1 $2 $3" | { ! grep -E "failed|differ"; }; }
 check "and its bytes" holds 8 90M 1M
 check "what is new reads as zeroes" holds 0 120M 1M
+connected() { "$weir" volume show one | grep -qE '^ *clients +1'; }
+exec 9> >(qemu-io -f raw "$(at one)" >/dev/null 2>&1)
+for ((i = 0; i < 100; i++)); do connected && break || sleep 0.05; done
+refuse "a volume with clients does not shrink" "1 clients connected" "$weir" volume resize one 100M --shrink
+exec 9>&-
+for ((i = 0; i < 100; i++)); do connected && sleep 0.05 || break; done
+check "one without does" "$weir" volume resize one 100M --shrink
+check "it has that size" size_is "$(at one)" $((100 << 20))
+check "what is left is there" holds 8 90M 1M
+check "it grows again" "$weir" volume resize one 128M
+check "what was given up is zeroes" holds 0 100M 28M
 stop
 
 # All volumes of the store.

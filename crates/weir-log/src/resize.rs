@@ -1,13 +1,19 @@
-//! Growing a volume while it is open.
+//! Growing and shrinking a volume while it is open.
 //!
-//! The manifest says the new size before any client may use it, so that no opening ever finds a write beyond the end:
-//! an opening takes the larger of what the manifest says and what the newest object says.
+//! An opening takes the larger of what the manifest says and what the newest object says. So the manifest says a size
+//! that grew before any client may use it, and no opening ever finds a write beyond the end; and it says a size that
+//! shrank after an object did, so that a crash leaves either size, and bytes that come back with a later growth are
+//! zeroes: the object that says the smaller size discards them.
+
+use std::rc::Rc;
 
 use weir_device::{DeviceError, ErrorKind};
+use weir_journal::Payload;
 use weir_store::RetryPolicy;
 
 use crate::catalog::check_size;
-use crate::volume::{LogVolume, Shared};
+use crate::error::LogError;
+use crate::volume::{Frozen, LogVolume, Shared};
 
 impl LogVolume {
     /// Grows the volume to `size` bytes; what is new reads as zeroes. The size it has already is no error. Waits for
@@ -18,8 +24,20 @@ impl LogVolume {
     /// failure that stopped the volume.
     pub async fn resize(&self, size: u64) -> Result<(), DeviceError> {
         check_size(size)?;
-        let shared = std::rc::Rc::clone(&self.shared);
+        let shared = Rc::clone(&self.shared);
         self.shared.to_its_end(async move { grow(&shared, size).await }).await
+    }
+
+    /// Shrinks the volume to `size` bytes and gives up what lies beyond for ever but for what snapshots show. Waits for
+    /// the store, and goes on if the caller goes away. The caller sees to it that no client is connected: none would
+    /// learn of it. After a crash in the middle the volume may have its old size, with zeroes beyond the new one.
+    ///
+    /// # Errors
+    /// A size above the present one or none ([`ErrorKind::Invalid`]), or the failure that stopped the volume.
+    pub async fn shrink(&self, size: u64) -> Result<(), DeviceError> {
+        check_size(size)?;
+        let shared = Rc::clone(&self.shared);
+        self.shared.to_its_end(async move { shrink(&shared, size).await }).await
     }
 }
 
@@ -32,7 +50,7 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     let present = shared.state.borrow().size;
     if size < present {
         let message = format!(
-            "volume {} has {present} bytes and cannot shrink to {size}: only growing is supported",
+            "volume {} has {present} bytes: {size} would give up what lies beyond, which takes --shrink",
             shared.id
         );
         return Err(DeviceError::new(ErrorKind::Unsupported, message));
@@ -53,4 +71,41 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     drop(state);
     tracing::info!(volume = %shared.id, from = present, to = size, "volume resized");
     Ok(())
+}
+
+async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
+    shared.check_failure()?;
+    shared.check_owned()?;
+    shared.check_not_closing()?;
+    let _frozen = Frozen::new(shared);
+    shared.settle().await?;
+    // Writes whose client went away without an answer come before the discard.
+    shared.journal.drain().await.map_err(LogError::Journal)?;
+    let present = shared.state.borrow().size;
+    if size > present {
+        let message =
+            format!("volume {} has {present} bytes: {size} is no smaller size", shared.id);
+        return Err(DeviceError::new(ErrorKind::Invalid, message));
+    }
+    if size == present {
+        return Ok(());
+    }
+    let discard = shared.journal.append(size, Payload::Discard, present - size);
+    discard.await.map_err(LogError::Journal)?;
+    {
+        let mut state = shared.state.borrow_mut();
+        state.size = size;
+        if let Some(batch) = &mut state.batch {
+            batch.volume_size = size;
+        }
+    }
+    shared.upload_all().await?;
+    let mut manifest = shared.manifest.lock().await;
+    let published = manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.size = size).await;
+    if let Err(error) = published {
+        return Err(shared.fail_publishing(error));
+    }
+    tracing::info!(volume = %shared.id, from = present, to = size, "volume shrunk");
+    drop(manifest);
+    shared.wait_for_lease().await
 }

@@ -23,7 +23,7 @@ use crate::format::manifest::{CheckpointRef, HexId, SnapshotRecord};
 use crate::ids::ObjectId;
 use crate::load;
 use crate::overlay::Overlay;
-use crate::volume::{LogVolume, Shared, State};
+use crate::volume::{Frozen, LogVolume, Shared, State};
 
 /// Most snapshots of a volume: the manifest lists them all, in some 300 bytes each.
 pub const SNAPSHOTS_MAX: usize = 4096;
@@ -334,20 +334,4 @@ fn set_back(state: &mut State, mut loaded: load::Loaded, snapshot: &SnapshotReco
     state.objects = loaded.objects;
     state.overlay = Overlay::new();
     state.size = snapshot.size;
-}
-
-/// No writes are taken as long as this lives.
-struct Frozen<'a>(&'a Shared);
-
-impl<'a> Frozen<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        shared.frozen.set(true);
-        Self(shared)
-    }
-}
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        self.0.frozen.set(false);
-    }
 }

@@ -161,7 +161,7 @@ pub(crate) struct Shared {
     pub(crate) stopped: Cell<bool>,
     /// No write is taken any more: the volume is being handed over.
     pub(crate) closing: Cell<bool>,
-    /// No write is taken for now: the volume is being set back.
+    /// No write is taken for now: the volume is being set back, or shrunk.
     pub(crate) frozen: Cell<bool>,
     /// Writes that were taken and are not answered yet.
     pub(crate) appends: Cell<u64>,
@@ -204,7 +204,7 @@ impl Shared {
             return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is being closed"));
         }
         if self.frozen.get() {
-            let message = "the volume is being set back to a snapshot";
+            let message = "the volume is being set back to a snapshot, or shrunk";
             return Err(DeviceError::new(ErrorKind::Unavailable, message));
         }
         Ok(())
@@ -310,6 +310,22 @@ impl Drop for AppendCount<'_> {
         if self.0.closing.get() || self.0.frozen.get() {
             self.0.progress.notify_waiters();
         }
+    }
+}
+
+/// No writes are taken as long as this lives.
+pub(crate) struct Frozen<'a>(&'a Shared);
+
+impl<'a> Frozen<'a> {
+    pub(crate) fn new(shared: &'a Shared) -> Self {
+        shared.frozen.set(true);
+        Self(shared)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.frozen.set(false);
     }
 }
 

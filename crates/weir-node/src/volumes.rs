@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_device::VolumeId;
+use weir_device::{Device, VolumeId};
 use weir_disk::{Directory, DiskError, LockGuard};
 use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
 use weir_log::{
@@ -297,6 +297,30 @@ pub(crate) async fn check(
     Ok(weir_log::check(&store, &context.env, id, options, on_step).await?)
 }
 
+/// Resizes a served volume; its size from then on.
+pub(crate) async fn resize_hosted(hosted: &Hosted, asked: ResizeVolume) -> Result<u64, NodeError> {
+    let name = hosted.name.to_string();
+    let Some(volume) = hosted.log() else {
+        return Err(NodeError::InMemory { name, reason: "keeps its size" });
+    };
+    let clients = hosted.client_count();
+    let shrinks = asked.size_bytes < volume.size();
+    if shrinks && asked.shrink && clients > 0 {
+        return Err(NodeError::Connected { name, clients });
+    }
+    resize(volume, asked).await
+}
+
+async fn resize(volume: &LogVolume, asked: ResizeVolume) -> Result<u64, NodeError> {
+    let ResizeVolume { size_bytes, shrink } = asked;
+    if shrink && size_bytes < volume.size() {
+        volume.shrink(size_bytes).await?;
+    } else {
+        volume.resize(size_bytes).await?;
+    }
+    Ok(volume.size())
+}
+
 /// Flushes a volume on its own thread; `reporter` hears of the bytes still to go.
 pub(crate) async fn flush_reporting(
     hosted: &Hosted,
@@ -467,18 +491,17 @@ impl Node {
         &self,
         home: Home,
         name: VolumeName,
-        size: u64,
+        asked: ResizeVolume,
     ) -> Result<(), NodeError> {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
             if let Some(mut process) = home.holder(id).await? {
                 let path = format!("/v1/volumes/{name}/resize");
-                let body = ResizeVolume { size_bytes: size };
-                return process.client.work(&path, &body, |_, _| {}).await.map(drop);
+                return process.client.work(&path, &asked, |_, _| {}).await.map(drop);
             }
-            with_open(&context, &home, store, id, &name, move |volume| async move {
-                Ok(volume.resize(size).await?)
+            with_open(&context, &home, store, id, &name, async |volume| {
+                resize(&volume, asked).await.map(drop)
             })
             .await
         })

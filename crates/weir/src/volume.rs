@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::{Listed, Shown, VolumeState};
+use weir_node::api::types::{Listed, ResizeVolume, Shown, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
 use weir_node::{FlushScope, Home, Node};
@@ -46,8 +46,9 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Compact { name, to, output } => {
             return compact(node, home, name, to, output.output).await;
         }
-        VolumeCommand::Resize { name, size } => {
-            node.resize_volume(home, name.clone(), size.0).await?;
+        VolumeCommand::Resize { name, size, shrink } => {
+            let asked = ResizeVolume { size_bytes: size.0, shrink };
+            node.resize_volume(home, name.clone(), asked).await?;
             eprintln!("volume {name} has {size} now; clients that ask for its size see it");
             Ok(())
         }

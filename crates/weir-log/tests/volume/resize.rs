@@ -3,7 +3,7 @@
 use weir_device::{Device, ErrorKind};
 use weir_log::{CheckOptions, CheckReport, check};
 
-use crate::support::{Host, SIZE, expect_bytes, pattern, run, write};
+use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, run, show, write};
 
 async fn checked(host: &Host) -> CheckReport {
     check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
@@ -53,7 +53,37 @@ fn a_size_that_grew_lasts_although_nothing_was_written_since() {
 }
 
 #[test]
-fn a_volume_does_not_shrink() {
+fn a_volume_shrinks_where_that_is_said_and_what_lay_beyond_is_gone() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let data = fill(&volume, 1).await;
+        let half = SIZE / 2 + 100;
+        let keep = usize::try_from(half).unwrap();
+        volume.snapshot(&name("before")).await.unwrap();
+        let larger = volume.shrink(SIZE + 1).await.unwrap_err();
+        assert_eq!(larger.kind(), ErrorKind::Invalid);
+        volume.shrink(half).await.unwrap();
+        let beyond = write(&volume, half, &[1]).await.unwrap_err();
+        assert_eq!(beyond.kind(), ErrorKind::Invalid);
+        expect_bytes(&volume, 0, &data[..keep]).await;
+        assert!(show(&host, "before").await == data);
+        // It holds for another host, and what comes back with a growth is zeroes.
+        drop(volume);
+        host.disk.crash_process();
+        let (volume, _) = host.other(9).try_open(|args| args.take_over = true).await.unwrap();
+        assert_eq!(volume.size(), half);
+        volume.resize(SIZE).await.unwrap();
+        expect_bytes(&volume, 0, &data[..keep]).await;
+        expect_bytes(&volume, half, &vec![0; data.len() - keep]).await;
+        volume.rollback(&name("before")).await.unwrap();
+        expect_bytes(&volume, 0, &data).await;
+        volume.check_invariants();
+    });
+}
+
+#[test]
+fn a_volume_does_not_shrink_by_accident() {
     run(async {
         let host = Host::new().await;
         let (volume, _) = host.open().await;

@@ -348,7 +348,7 @@ pub(super) fn find(core: &Core, name: &str) -> Answer<Arc<Entry>> {
     })
 }
 
-/// Grows a served volume, without interrupting its clients. Waits for the store.
+/// Grows a served volume without interrupting its clients, or shrinks one that has none. Waits for the store.
 #[utoipa::path(post, path = "/v1/volumes/{name}/resize", tag = "volumes",
     params(("name" = String, Path)), request_body = ResizeVolume,
     responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
@@ -358,24 +358,20 @@ async fn resize_volume(
     Path(name): Path<String>,
     body: Body<ResizeVolume>,
 ) -> Answer<Response> {
-    let Json(ResizeVolume { size_bytes }) = body?;
+    let Json(asked) = body?;
     let entry = find(&core, &name)?;
     let (_reporter, done, response) = begin();
     tokio::spawn(async move {
-        let resize = move |hosted: Rc<Hosted>| async move {
-            match hosted.log() {
-                Some(volume) => Ok(volume.resize(size_bytes).await?),
-                None => Err(in_memory(&hosted, "keeps its size")),
-            }
-        };
+        let resize =
+            move |hosted: Rc<Hosted>| async move { volumes::resize_hosted(&hosted, asked).await };
         let resized = status::on_volume(&core, &entry, resize).await;
-        if resized.is_ok() {
+        if let Ok(size_bytes) = resized {
             entry.size.store(size_bytes, std::sync::atomic::Ordering::Relaxed);
             let message = format!("{size_bytes} bytes");
             core.events.note("volume_resized", Some(entry.name.as_str()), message);
         }
         // Whoever asked may be gone.
-        let _ = done.send(resized.map(|()| None));
+        let _ = done.send(resized.map(|_| None));
     });
     Ok(response)
 }

@@ -583,8 +583,11 @@ pub struct CreateVolume {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeVolume {
-    /// The new size; not smaller than it is.
+    /// The new size.
     pub size_bytes: u64,
+    /// Whether a smaller size gives up what lies beyond it; without this it is refused. Needs a volume without clients.
+    #[serde(default)]
+    pub shrink: bool,
 }
 
 /// A snapshot of a volume.

@@ -83,13 +83,16 @@ pub(crate) enum VolumeCommand {
         #[arg(long, env = "WEIR_YES", hide_env_values = true)]
         yes: bool,
     },
-    /// Grow a volume, without interrupting its clients
+    /// Grow a volume, without interrupting its clients; or shrink one that has none
     Resize {
         /// Name of the volume
         #[arg(value_parser = volume_name)]
         name: VolumeName,
         /// The new size: bytes, or 20G
         size: Size,
+        /// Give up what lies beyond a smaller size, for ever but for what snapshots show
+        #[arg(long)]
+        shrink: bool,
     },
     /// Read everything a volume has in the store, and report what is damaged or missing
     Check {
