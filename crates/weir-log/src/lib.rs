@@ -36,6 +36,7 @@ mod pieces;
 mod pipeline;
 mod read;
 mod replay;
+pub mod replica;
 mod resize;
 mod snapshots;
 mod table;

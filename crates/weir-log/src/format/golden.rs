@@ -13,6 +13,7 @@ use crate::format::manifest::Manifest;
 use crate::format::object::{
     self, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
 };
+use crate::format::replica::ReplicaNote;
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 
 fn hex(bytes: &[u8]) -> String {
@@ -160,4 +161,21 @@ fn lease_format_1_is_frozen() {
     let record: LeaseRecord = serde_json::from_str(text).unwrap();
     assert!(record.is_intact(), "a renewal of format 1 verifies for ever");
     assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
+}
+
+#[test]
+fn the_manifest_of_a_replica_is_frozen() {
+    let text = include_str!("../../testdata/v1/replica.json");
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact());
+    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    assert_eq!(manifest.root(), manifest.origin, "it has no checkpoint of its own");
+}
+
+#[test]
+fn replica_note_format_1_is_frozen() {
+    let text = include_str!("../../testdata/v1/replica_note.json");
+    let note = ReplicaNote::decode(text.as_bytes()).unwrap();
+    assert_eq!(note.copying_through, Some(77));
+    assert_eq!(note.encode(), text.as_bytes(), "and is written as it was");
 }

@@ -6,6 +6,7 @@ mod changes;
 mod collect;
 mod damage;
 mod leases;
+mod replicas;
 mod resize;
 mod snapshots;
 mod support;
