@@ -37,15 +37,15 @@ struct Plan {
 /// What came of one attempt.
 enum Attempt {
     Done(bool),
-    /// The source deleted what was to be copied.
-    Gone(ObjectId, Manifest),
+    /// The source, as of this version of its manifest, does not have what was to be copied.
+    Gone(ObjectId, u64),
     /// The source is to be looked at once more.
     Again,
 }
 
 /// What came of looking at a root.
 enum Planned {
-    Ready(Plan),
+    Ready(Box<Plan>),
     Gone(ObjectId),
     Again,
 }
@@ -58,14 +58,14 @@ impl Replicator {
     /// What source or replica say; the replica shows its last complete root then, and the next call goes on.
     /// [`LogError::Fenced`] and [`LogError::Promoted`] are for good.
     pub async fn move_root(&mut self) -> Result<bool, LogError> {
-        let mut failed: Option<Manifest> = None;
+        let mut failed: Option<u64> = None;
         loop {
             match self.attempt().await? {
                 Attempt::Done(moved) => return Ok(moved),
                 Attempt::Again => {}
-                Attempt::Gone(object, source) => {
+                Attempt::Gone(object, version) => {
                     // Missing in a root that nobody superseded: it is lost, not collected.
-                    if failed.is_some_and(|failed| failed.number == source.number) {
+                    if failed == Some(version) {
                         let what = format!(
                             "{object} is missing in {}; run weir volume check there",
                             self.args.source.url()
@@ -74,7 +74,7 @@ impl Replicator {
                     }
                     tracing::info!(%object, "deleted at the source meanwhile: beginning anew");
                     self.status.restarts += 1;
-                    failed = Some(source);
+                    failed = Some(version);
                 }
             }
         }
@@ -84,14 +84,14 @@ impl Replicator {
         let Some(source) = self.choose().await? else { return Ok(Attempt::Done(false)) };
         let plan = match self.plan(source.clone()).await? {
             Planned::Ready(plan) => plan,
-            Planned::Gone(gone) => return Ok(Attempt::Gone(gone, source)),
+            Planned::Gone(gone) => return Ok(Attempt::Gone(gone, source.number)),
             Planned::Again => return Ok(Attempt::Again),
         };
         if weir_device::mutant("replica_root_before_objects") {
             self.publish_root(&plan).await?;
         }
         if let Some(gone) = self.copy_missing(&plan).await? {
-            return Ok(Attempt::Gone(gone, source));
+            return Ok(Attempt::Gone(gone, source.number));
         }
         let unneeded = self.publish_root(&plan).await?;
         self.delete(unneeded).await;
@@ -224,7 +224,7 @@ impl Replicator {
                 }
             }
         }
-        Ok(Planned::Ready(Plan { source, reached, there, missing }))
+        Ok(Planned::Ready(Box::new(Plan { source, reached, there, missing })))
     }
 
     /// Objects of other streams at the replica's store must not be deleted by a replica of theirs: it looks for this
