@@ -23,6 +23,7 @@ mod node;
 mod observe;
 mod oracle;
 mod profile;
+mod replicas;
 mod report;
 mod run;
 mod snapshots;

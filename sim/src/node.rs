@@ -21,6 +21,7 @@ use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
 use crate::oracle::Point;
 use crate::profile::End;
+use crate::replicas;
 use crate::snapshots::{self, Known};
 use crate::world::World;
 
@@ -357,11 +358,15 @@ impl Node {
         }
         tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
         tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10)));
+        tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 12)));
         tasks.run_until(self.wait_for_target(life)).await?;
         if life.world.rotted.get().is_some() {
             tasks.run_until(self.prove(life)).await?;
         }
-        if dice.percent(15) && self.world.snapshots.borrow().iter().any(Known::is_seen) {
+        if dice.percent(15)
+            && !self.world.profile.replicas
+            && self.world.snapshots.borrow().iter().any(Known::is_seen)
+        {
             return tasks.run_until(Box::pin(self.roll_back(life, &mut dice))).await;
         }
         if end == End::Close {
@@ -602,7 +607,36 @@ impl Node {
         if let Some(wrong) = audited {
             return self.violate(wrong);
         }
+        if !self.world.profile.replicas {
+            self.end(opened, End::Kill);
+            return self.go_on();
+        }
+        let world = Rc::clone(&self.world);
+        let begun = replicas::Ending::begin(&world, &mut self.dice);
+        let begun = opened.tasks.run_until(Box::pin(begun)).await;
         self.end(opened, End::Kill);
-        self.go_on()
+        self.go_on()?;
+        match begun {
+            Ok(ending) => Box::pin(self.end_of_replica(ending)).await,
+            Err(wrong) => self.violate(wrong),
+        }
+    }
+
+    /// The source wakes and goes on, while its replica is promoted.
+    async fn end_of_replica(&mut self, ending: replicas::Ending) -> Result<(), Stop> {
+        let opened = self.open().await?;
+        let (life, mut dice) = (Rc::clone(&opened.life), Dice::new(self.dice.next(), 13));
+        let work = async {
+            for _ in 0..5 {
+                life.write_somewhere(&mut dice).await;
+            }
+            let name = weir_log::catalog::VolumeName::new("last").expect("a valid name");
+            let _ = life.volume.snapshot(&name).await;
+            replicas::take_over(&life.world, ending, &mut dice).await
+        };
+        let worked = opened.tasks.run_until(Box::pin(work)).await;
+        self.end(opened, End::Kill);
+        self.go_on()?;
+        worked.or_else(|wrong| self.violate(wrong))
     }
 }

@@ -122,6 +122,8 @@ pub(crate) struct Profile {
     pub(crate) lease: Duration,
     /// Whether snapshots are taken. Rot may cost them bytes, as it costs the volume.
     pub(crate) snapshots: bool,
+    /// Whether there is a replica. Then nothing is rolled back: the oracle knows one past only.
+    pub(crate) replicas: bool,
 }
 
 fn ms(ms: u64) -> Duration {
@@ -189,6 +191,7 @@ impl Profile {
             },
             lease: ms(dice.pick(&[4_000, 8_000, 15_000])),
             snapshots: dice.percent(50) && trouble != DiskTrouble::Rot,
+            replicas: dice.percent(30) && trouble != DiskTrouble::Rot,
         }
     }
 
@@ -197,6 +200,7 @@ impl Profile {
         self.trouble = DiskTrouble::None;
         self.store_damage = false;
         self.snapshots = false;
+        self.replicas = false;
         self.clients = dice.within(1..4);
         self.think_percent = 100;
         self.think_us = dice.pick(&[100_000, 400_000]);
@@ -260,6 +264,7 @@ impl Profile {
             read_deadline: ms(dice.within(60_000..120_000)),
             close_deadline: ms(dice.pick(&[200, 5_000, 30_000])),
             manifests: self.retention,
+            replica_patience: ms(dice.pick(&[0, 1_000, 60_000])),
         }
     }
 }

@@ -35,6 +35,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// What it shows, if that is known and it is there for good.
+    pub(crate) fn shown(&self) -> Option<Vec<u8>> {
+        self.seen.clone().filter(|_| !self.deleting)
+    }
+
     /// Whether it can be gone back to: what it shows is known.
     pub(crate) fn is_seen(&self) -> bool {
         self.seen.is_some() && !self.deleting
@@ -140,7 +145,7 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
                 break;
             }
         };
-        match tasks.run_until(read(world, &view)).await {
+        match tasks.run_until(read(world, &*view)).await {
             Ok(bytes) => wrong = wrong.or(snapshot.judge(bytes)),
             // What the disk lost, it lost to the snapshot too.
             Err(error)
@@ -173,7 +178,11 @@ impl Known {
     }
 }
 
-async fn read(world: &World, view: &SnapshotView) -> Result<Vec<u8>, weir_device::DeviceError> {
+/// All that clients use of a volume.
+pub(crate) async fn read(
+    world: &World,
+    view: &impl Device,
+) -> Result<Vec<u8>, weir_device::DeviceError> {
     let (size, islands) = (world.profile.volume_bytes, &world.profile.islands);
     let mut bytes = vec![0; usize::try_from(size).expect("small")];
     let mut at = 0;

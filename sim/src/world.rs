@@ -14,6 +14,7 @@ use crate::dice::Dice;
 use crate::events::Events;
 use crate::oracle::{Moment, Oracle, Point, Violation};
 use crate::profile::Profile;
+use crate::replicas::Replica;
 use crate::snapshots::Known;
 
 /// Key of an object that is damaged or hidden, and the ranges it holds as offset and length.
@@ -52,6 +53,7 @@ pub(crate) struct World {
     /// Writes of owners that were superseded.
     pub(crate) foreign_writes: Cell<u32>,
     pub(crate) snapshots: RefCell<Vec<Known>>,
+    pub(crate) replica: Replica,
     /// What the volume shows if a rollback that was cut off came about.
     pub(crate) set_back: RefCell<Option<Oracle>>,
 }
@@ -71,8 +73,13 @@ impl World {
             .with_attempt_timeout(profile.attempt_timeout);
         let mut disk = || SimDisk::new(dice.next(), profile.disk.clone());
         let disks = [disk(), disk()];
+        let mut oracle = Oracle::new(profile.volume_bytes);
+        if profile.replicas {
+            // A replica may show any past: for a reader that never ends nothing is forgotten.
+            oracle.begin_read();
+        }
         Rc::new(Self {
-            oracle: RefCell::new(Oracle::new(profile.volume_bytes)),
+            oracle: RefCell::new(oracle),
             events: RefCell::new(Events::new()),
             violation: RefCell::new(None),
             faults,
@@ -90,6 +97,7 @@ impl World {
             reads_fail: Cell::new(false),
             foreign_writes: Cell::new(0),
             snapshots: RefCell::default(),
+            replica: Replica::new(&mut dice, profile.attempt_timeout),
             set_back: RefCell::default(),
             profile,
         })
@@ -168,6 +176,7 @@ impl World {
     /// The chance faults of the profile, no outage.
     pub(crate) fn usual_faults(&self) {
         let plan = self.profile.plan.clone();
+        self.replica.faults.change(|now| now.clone_from(&plan));
         self.faults.change(|now| *now = plan);
     }
 

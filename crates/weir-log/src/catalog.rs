@@ -256,6 +256,8 @@ async fn create_in_state(
         takeover,
         holder: None,
         checkpoint: None,
+        origin: None,
+        replica: None,
         lineage: Vec::new(),
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
@@ -279,6 +281,37 @@ pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeI
     match (Verb { store, env }).newest_name(name).await? {
         Some((_, NameRecord { volume: Some(id), .. })) => Ok(VolumeId(id.0)),
         _ => Err(LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() }),
+    }
+}
+
+/// Points a name at `to`, which stood for `from` before, or for nothing.
+///
+/// # Errors
+/// [`LogError::Exists`] where it stands for something else, or what the store says.
+pub(crate) async fn point(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    from: Option<VolumeId>,
+    to: VolumeId,
+) -> Result<(), LogError> {
+    let verb = Verb { store, env };
+    loop {
+        let (number, stands_for) = match verb.newest_name(name).await? {
+            Some((number, record)) => (number, record.volume.map(|id| VolumeId(id.0))),
+            None => (0, None),
+        };
+        if stands_for == Some(to) {
+            return Ok(());
+        }
+        if stands_for.is_some() && stands_for != from {
+            let (name, store) = (name.to_string(), store.url().to_owned());
+            return Err(LogError::Exists { name, store });
+        }
+        // Whoever was first may have done the same.
+        if verb.publish_name(name, number + 1, Some(to.into())).await? {
+            return Ok(());
+        }
     }
 }
 

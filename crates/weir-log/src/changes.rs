@@ -90,8 +90,8 @@ pub async fn changes(
 ) -> Result<Changes, LogError> {
     let manifest = manifests::newest(store, env, volume).await?;
     let [from, to] = [find(&manifest, from)?, find(&manifest, to)?];
-    let mut before = PieceReader::open(store, env, volume, from.checkpoint).await?;
-    let mut after = PieceReader::open(store, env, volume, to.checkpoint).await?;
+    let mut before = PieceReader::open(store, env, from.root(volume)).await?;
+    let mut after = PieceReader::open(store, env, to.root(volume)).await?;
     let numbers: BTreeSet<u64> = before.numbers().chain(after.numbers()).collect();
     let differ = |number: &u64| before.place(*number) != after.place(*number);
     let numbers: Vec<u64> = numbers.into_iter().filter(differ).collect();

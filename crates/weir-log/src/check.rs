@@ -13,7 +13,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
 use crate::format::frame;
-use crate::format::manifest::{CheckpointRef, Manifest};
+use crate::format::manifest::{Manifest, Origin, VolumeState};
 use crate::format::object::ObjectHeader;
 use crate::garbage::Garbage;
 use crate::ids::{ObjectId, ObjectSeq};
@@ -149,8 +149,11 @@ pub async fn check(
         }
     };
     // After the look: what it needs was there by then, and what is collected from here on is forgotten below.
-    let listed = list(store, env, id).await?;
-    let mut wanted = sort_out(&listed, view.as_ref(), &mut report);
+    let mut listed = Vec::new();
+    for stream in streams(id, view.as_ref()) {
+        listed.extend(list(store, env, stream).await?);
+    }
+    let mut wanted = sort_out(id, &listed, view.as_ref(), &mut report);
     let all = wanted.len();
     wanted.retain(|object| !options.known_whole.contains(object));
     report.known_objects = (all - wanted.len()) as u64;
@@ -199,9 +202,22 @@ struct View {
 
 impl View {
     fn needs(&self, object: &ObjectId) -> bool {
-        let head = self.loaded.as_ref().is_none_or(|loaded| loaded.needs(object));
+        let own = object.stream.0 == self.manifest.volume.0;
+        let needs = |loaded: &Loaded| {
+            loaded.objects.table.find(object).is_some() || (own && loaded.needs(object))
+        };
+        let head = self.loaded.as_ref().is_none_or(needs);
         head || self.held.contains(object)
     }
+}
+
+/// The streams that hold anything of the volume: its own, and those that it descends from.
+fn streams(id: VolumeId, view: Option<&View>) -> BTreeSet<VolumeId> {
+    let named = view.and_then(|view| view.loaded.as_ref());
+    let named = named.into_iter().flat_map(|loaded| loaded.objects.table.objects());
+    let held = view.into_iter().flat_map(|view| view.held.iter().copied());
+    let others = named.chain(held).map(|object| object.stream);
+    others.chain([id]).collect()
 }
 
 /// Loads what an opening would see, and notes what is in the way of it; or says what is wrong with the manifest.
@@ -237,13 +253,25 @@ async fn load_held(
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<BTreeSet<ObjectId>, LogError> {
     let mut held = BTreeSet::new();
-    for snapshot in &manifest.snapshots {
-        match load::reach(store, env, id, snapshot.checkpoint).await {
+    let snapshots = manifest.snapshots.iter();
+    let snapshots = snapshots.map(|s| (s.root(id), format!("snapshot {} needs it", s.name)));
+    // What the head begins with is in no checkpoint of its own.
+    let origin = manifest.root().filter(|_| manifest.checkpoint.is_none());
+    let origin = origin.map(|root| (root, "the map needs it".to_owned()));
+    for (root, whose) in snapshots.chain(origin) {
+        // What its own holder keeps with a snapshot is more than what others copied.
+        let is_copy = manifest.state == VolumeState::Replica || root.stream.0 != id.0;
+        let reached = if is_copy {
+            load::live(store, env, root).await
+        } else {
+            load::reach(store, env, root).await
+        };
+        match reached {
             Ok(reached) => held.extend(reached),
             Err(error) => {
                 let (object, problem) = damage_of(error)?;
-                let object = object.unwrap_or_else(|| root_of(id, snapshot.checkpoint));
-                let problem = format!("snapshot {} needs it: {problem}", snapshot.name);
+                let object = object.unwrap_or_else(|| root_of(root));
+                let problem = format!("{whose}: {problem}");
                 wrong.insert(object, Wrong::whole(problem));
             }
         }
@@ -251,23 +279,36 @@ async fn load_held(
     Ok(held)
 }
 
-fn root_of(stream: VolumeId, checkpoint: CheckpointRef) -> ObjectId {
+fn root_of(Origin { stream, checkpoint }: Origin) -> ObjectId {
+    let stream = VolumeId(stream.0);
     let (seq, epoch) = (ObjectSeq(checkpoint.sequence), weir_journal::Epoch(checkpoint.epoch));
     ObjectId { stream, seq, epoch }
 }
 
 /// The listed objects that the volume needs; the others are counted in the report.
-fn sort_out(listed: &[ObjectId], view: Option<&View>, report: &mut CheckReport) -> Vec<ObjectId> {
+fn sort_out(
+    id: VolumeId,
+    listed: &[ObjectId],
+    view: Option<&View>,
+    report: &mut CheckReport,
+) -> Vec<ObjectId> {
     let Some(view) = view else { return listed.to_vec() };
     let View { manifest, loaded, .. } = view;
     let pending = Garbage::listed(manifest);
     let void: BTreeSet<ObjectId> = loaded.iter().flat_map(|l| l.void.iter().copied()).collect();
     let as_of = manifest.checkpoint.map_or(0, |c| c.as_of);
     let mut wanted = Vec::new();
+    let is_replica = manifest.state == VolumeState::Replica;
     for object in listed {
-        let needed = view.needs(object) || object.seq.0 > as_of;
-        if pending.contains(object) {
+        let needed = view.needs(object) || (object.seq.0 > as_of && !is_replica);
+        if object.stream != id {
+            // What the volume does not need of another stream is not its own.
+            wanted.extend(needed.then_some(*object).filter(|object| view.needs(object)));
+        } else if pending.contains(object) {
             report.pending_objects += 1;
+        } else if is_replica && !needed {
+            // Of a root that is on its way: the next run needs it or deletes it.
+            report.void_objects += 1;
         } else if void.contains(object) || manifest.owner_of(object.seq) != Some(object.epoch) {
             report.void_objects += 1;
         } else if needed {
@@ -330,16 +371,20 @@ async fn load_map(
 ) -> Result<Option<Loaded>, LogError> {
     let mut note = |error| -> Result<(), LogError> {
         let (object, problem) = damage_of(error)?;
-        let root = manifest.checkpoint.map(|c| root_of(id, c));
+        let root = manifest.root().map(root_of);
         if let Some(object) = object.or(root) {
             wrong.insert(object, Wrong::whole(format!("the map needs it: {problem}")));
         }
         Ok(())
     };
-    let mut loaded = match load::checkpoint(store, env, id, manifest.checkpoint).await {
+    let mut loaded = match load::base(store, env, manifest).await {
         Ok(loaded) => loaded,
         Err(error) => return note(error).map(|()| None),
     };
+    if manifest.state == VolumeState::Replica {
+        // It shows its root and nothing after it.
+        return Ok(Some(loaded));
+    }
     if let Err(error) = load::roll_forward(store, env, id, manifest, &mut loaded).await {
         note(error)?;
     }
@@ -371,6 +416,11 @@ pub(crate) async fn examine(
             found => return Ok((bytes.len() as u64, found)),
         }
     }
+}
+
+/// What is wrong with the bytes of an object, if anything is.
+pub(crate) fn problem_of(id: ObjectId, bytes: &Bytes) -> Option<String> {
+    verify(id, bytes).map(|wrong| wrong.problem)
 }
 
 fn verify(id: ObjectId, bytes: &Bytes) -> Option<Wrong> {

@@ -65,6 +65,37 @@ pub enum LogError {
         /// The volume.
         volume: VolumeId,
     },
+    /// The volume is a replica, which takes no writes.
+    #[error(
+        "{name} is a replica and takes no writes; weir volume promote {name} makes a volume of it"
+    )]
+    Replica {
+        /// Name of the volume.
+        name: String,
+    },
+    /// What should be a replica is none.
+    #[error("{name} in {store} is no replica: {reason}")]
+    NoReplica {
+        /// Name of the volume.
+        name: String,
+        /// URL of the store.
+        store: String,
+        /// What it is instead, and what to do.
+        reason: String,
+    },
+    /// The replica was promoted: it goes on as a volume of its own.
+    #[error(
+        "the replica of volume {volume} in {store} was promoted and goes on as volume {to}; nothing is moved there any \
+         more; replicate into another store, or the other way round"
+    )]
+    Promoted {
+        /// The source.
+        volume: VolumeId,
+        /// URL of the replica's store.
+        store: String,
+        /// What it was promoted to.
+        to: VolumeId,
+    },
     /// Another writer has taken the volume over.
     #[error(
         "volume {volume}: epoch {ours} was replaced by another writer ({evidence}); this one stopped"
@@ -225,6 +256,9 @@ impl LogError {
             | Self::InUse { .. }
             | Self::JournalSuperseded { .. }
             | Self::Incomplete { .. } => ErrorKind::Busy,
+            Self::Replica { .. } => ErrorKind::ReadOnly,
+            Self::NoReplica { .. } => ErrorKind::Invalid,
+            Self::Promoted { .. } => ErrorKind::Fenced,
             Self::ObjectsMissing { .. }
             | Self::Object { .. }
             | Self::Json { .. }

@@ -7,6 +7,7 @@
 //!  G1. What is deleted is listed in the newest manifest version that counts, which is ours.
 //!  G2. What is listed is reached neither by the checkpoint of the same version nor by any object after it.
 //!  G3. A read that has resolved its bytes finds them: what it may have resolved goes after it.
+//!  G4. What a replicator copies, by a note that is young, goes after its note.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -19,6 +20,7 @@ use weir_store::RetryPolicy;
 
 use crate::format::manifest::Manifest;
 use crate::ids::{ObjectId, ObjectSeq};
+use crate::replica::NoteWatch;
 use crate::upload::splitmix;
 use crate::volume::{Shared, State};
 
@@ -73,7 +75,7 @@ impl Drop for ReadPin {
 }
 
 /// How a manifest names an object of the volume's own stream.
-fn name_of(id: &ObjectId) -> String {
+pub(crate) fn name_of(id: &ObjectId) -> String {
     let key = id.key();
     key.rsplit('/').next().expect("a key has parts").to_owned()
 }
@@ -150,21 +152,52 @@ impl State {
 
 /// The deleter task of a volume.
 pub(crate) async fn run(shared: Rc<Shared>) {
+    let mut notes = NoteWatch::default();
     loop {
         let mut listed = pin!(shared.listed.notified());
         listed.as_mut().enable();
         if shared.stopped.get() || shared.state.borrow().failure.is_some() {
             return;
         }
-        let pending = shared.state.borrow_mut().garbage.free_of_reads();
+        let mut pending = shared.state.borrow_mut().garbage.free_of_reads();
+        let held_back = hold_back(&shared, &mut notes, &mut pending).await;
         let deletions = pending.into_iter().map(|id| delete(&shared, id));
         let mut deletions = stream::iter(deletions).buffer_unordered(DELETES_IN_FLIGHT_MAX);
         while deletions.next().await.is_some() {}
         drop(deletions);
         shared.progress.notify_waiters();
         // What could not be deleted is tried again with what is listed next.
-        listed.await;
+        let patience = shared.options.replica_patience;
+        tokio::select! {
+            biased;
+            () = listed => {}
+            () = tokio::time::sleep(patience / 4), if held_back => {}
+        }
     }
+}
+
+/// G4: leaves out what replicators copy; whether there is any.
+async fn hold_back(
+    shared: &Rc<Shared>,
+    notes: &mut NoteWatch,
+    pending: &mut Vec<ObjectId>,
+) -> bool {
+    if pending.is_empty() {
+        return false;
+    }
+    // After the version that lists them: a replicator that does not see this version has left its note before.
+    let patience = shared.options.replica_patience;
+    let held = notes.held_through(&shared.store, &shared.env, shared.id, patience).await;
+    let before = pending.len();
+    match held {
+        Ok(Some(through)) => pending.retain(|id| id.seq > through),
+        Ok(None) => {}
+        Err(error) => {
+            tracing::warn!(volume = %shared.id, %error, "looking for replicas: nothing is deleted for now");
+            pending.clear();
+        }
+    }
+    pending.len() < before
 }
 
 async fn delete(shared: &Rc<Shared>, id: ObjectId) {

@@ -37,6 +37,7 @@ mod pipeline;
 mod read;
 mod repair;
 mod replay;
+pub mod replica;
 mod resize;
 mod snapshots;
 mod table;

@@ -78,6 +78,19 @@ pub const THROTTLE_DELAY_MAX_MS: u64 = 20;
 const _: () = assert!((PAYLOAD_BYTES_MAX as u64) < 1 << PAYLOAD_BITS);
 const _: () = assert!(OBJECTS_MAX << PAYLOAD_BITS == 1 << 56);
 
+/// How long an object is put to a replica's store that fails, before the replicator says so and begins anew.
+pub const REPLICA_PUT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Objects copied to a replica at a time: hides the latency of two stores, and bounds the memory to a few full objects.
+pub const REPLICA_COPIES_MAX: usize = 4;
+
+/// How long what a replicator copies is not deleted at its source without a sign of life: far longer than a pause in a
+/// copy that gets on, short enough that a dead replicator costs little space.
+pub const REPLICA_PATIENCE: Duration = Duration::from_secs(600);
+
+/// A replicator that gets on renews its note this often.
+pub const REPLICA_NOTE_INTERVAL: Duration = Duration::from_secs(100);
+
 /// How long others wait for a node that does not renew its lease: longer than a store's hiccup, short enough to wait.
 pub const LEASE_LENGTH: Duration = Duration::from_secs(60);
 

@@ -16,7 +16,7 @@ use crate::fetch::get_header;
 use crate::format::DecodeError;
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, decode_page, decode_table};
 use crate::format::frame;
-use crate::format::manifest::{CheckpointRef, Manifest};
+use crate::format::manifest::{CheckpointRef, HexId, Manifest, Origin};
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::RECOVERY_GETS_MAX;
@@ -45,6 +45,21 @@ impl Loaded {
     /// Whether the map, or the checkpoint that it was loaded from, is in this object or points at it.
     pub(crate) fn needs(&self, object: &ObjectId) -> bool {
         self.objects.table.find(object).is_some() || self.checkpoint.needs(object.seq)
+    }
+}
+
+impl Loaded {
+    /// The same map as the beginning of another stream, whose first checkpoint writes all of it.
+    fn begin_stream(mut self) -> Self {
+        for piece in self.checkpoint.map_pieces() {
+            self.objects.map.mark_dirty(piece);
+        }
+        self.objects.table.mark_changed();
+        self.checkpoint = CheckpointState::default();
+        (self.committed_seq, self.committed) = (ObjectSeq(0), WriteMark::default());
+        // They belong to the other stream.
+        self.dead.clear();
+        self
     }
 }
 
@@ -233,9 +248,9 @@ pub(crate) async fn open_root<'a>(
 pub(crate) async fn reach(
     store: &Store,
     env: &Env,
-    volume: VolumeId,
-    named: CheckpointRef,
+    named: Origin,
 ) -> Result<Vec<ObjectId>, LogError> {
+    let (volume, named) = (VolumeId(named.stream.0), named.checkpoint);
     let (mut loader, root, id) = open_root(store, env, volume, named).await?;
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
     loader.follow(PieceKind::Map, &root.map_pages).await?;
@@ -253,7 +268,36 @@ pub(crate) async fn reach(
     Ok(reached)
 }
 
-/// Loads the checkpoint that a manifest names, or the empty map of a volume that has none.
+/// The objects that the map of a checkpoint points at and those that it is in. Its table may name more: what was dead
+/// by then goes once it is published.
+pub(crate) async fn live(
+    store: &Store,
+    env: &Env,
+    root: Origin,
+) -> Result<Vec<ObjectId>, LogError> {
+    let stream = VolumeId(root.stream.0);
+    let loaded = checkpoint(store, env, stream, Some(root.checkpoint)).await?;
+    let named = loaded.objects.table.objects();
+    Ok(named.chain(loaded.checkpoint.objects(stream)).collect())
+}
+
+/// Loads what a volume's map begins with: its own newest checkpoint, or the one that it descends from.
+pub(crate) async fn base(
+    store: &Store,
+    env: &Env,
+    manifest: &Manifest,
+) -> Result<Loaded, LogError> {
+    let stream = |id: HexId| VolumeId(id.0);
+    match (manifest.checkpoint, manifest.origin) {
+        (None, Some(from)) => {
+            let loaded = checkpoint(store, env, stream(from.stream), Some(from.checkpoint)).await?;
+            Ok(loaded.begin_stream())
+        }
+        (own, _) => checkpoint(store, env, stream(manifest.volume), own).await,
+    }
+}
+
+/// Loads a checkpoint of a stream, or the empty map of a volume that has none.
 pub(crate) async fn checkpoint(
     store: &Store,
     env: &Env,
@@ -288,7 +332,9 @@ pub(crate) async fn checkpoint(
         return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
     }
     let mut objects = load_map(&mut loader, objects, pieces).await?;
-    let dead = objects.table.free_dead();
+    let mut dead = objects.table.free_dead();
+    // Objects of other streams are not this volume's to delete.
+    dead.retain(|id| id.stream == volume);
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let references = std::mem::take(&mut loader.references);
     let mut epochs = references.objects();

@@ -109,7 +109,7 @@ impl LogVolume {
         // They mostly read, and each can take a second: side by side.
         let (local, loaded, run) = futures_util::join!(
             recover_journal(&args),
-            load::checkpoint(&args.store, &args.env, args.id, manifest.checkpoint),
+            load::base(&args.store, &args.env, &manifest),
             hold.acquire(&*args.env.clock, LEASE_PATIENCE),
         );
         let local = local?;
@@ -189,6 +189,7 @@ fn check_state(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogError> {
         VolumeState::Incomplete if !args.incomplete => {
             Err(LogError::Incomplete { volume: args.id })
         }
+        VolumeState::Replica => Err(LogError::Replica { name: manifest.name.clone() }),
         VolumeState::Incomplete | VolumeState::Active => Ok(()),
     }
 }
@@ -257,8 +258,7 @@ async fn claim_and_load(
     loop {
         check_state(args, &manifest)?;
         if manifest.checkpoint != checkpoint {
-            checkpoint = manifest.checkpoint;
-            loaded = load::checkpoint(&args.store, &args.env, args.id, checkpoint).await;
+            loaded = load::base(&args.store, &args.env, &manifest).await;
         }
         let error = match loaded {
             Ok(loaded) => return Ok((manifest, loaded)),

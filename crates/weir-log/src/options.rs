@@ -7,7 +7,7 @@ use weir_journal::JournalConfig;
 use crate::batch::BatchLimits;
 use crate::chain::Retention;
 use crate::format::frame::Compression;
-use crate::limits::PUTS_IN_FLIGHT_MAX;
+use crate::limits::{PUTS_IN_FLIGHT_MAX, REPLICA_PATIENCE};
 
 /// When a checkpoint is made.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,8 @@ pub struct VolumeOptions {
     pub read_deadline: Duration,
     /// Which old manifests are kept.
     pub manifests: Retention,
+    /// How long what a replicator copies is not deleted without a sign of life from it.
+    pub replica_patience: Duration,
     /// How long closing waits for the store before it leaves the rest to the journal.
     pub close_deadline: Duration,
 }
@@ -87,6 +89,7 @@ impl Default for VolumeOptions {
             puts_in_flight_max: PUTS_IN_FLIGHT_MAX,
             read_deadline: Duration::from_secs(120),
             manifests: Retention::default(),
+            replica_patience: REPLICA_PATIENCE,
             close_deadline: Duration::from_secs(30),
         }
     }

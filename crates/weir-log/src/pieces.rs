@@ -10,7 +10,7 @@ use crate::checkpoint::PieceKind;
 use crate::error::LogError;
 use crate::format::DecodeError;
 use crate::format::checkpoint::{PieceRef, decode_table};
-use crate::format::manifest::CheckpointRef;
+use crate::format::manifest::Origin;
 use crate::ids::ObjectId;
 use crate::load::{Loader, open_root};
 use crate::objects::{ObjectPlace, ObjectRun, run_of};
@@ -18,6 +18,7 @@ use crate::objects::{ObjectPlace, ObjectRun, run_of};
 /// A checkpoint that is open for reading.
 pub(crate) struct PieceReader<'a> {
     loader: Loader<'a>,
+    stream: VolumeId,
     /// By their index in the object table.
     objects: Vec<ObjectId>,
     pieces: BTreeMap<u64, PieceRef>,
@@ -28,10 +29,10 @@ impl<'a> PieceReader<'a> {
     pub(crate) async fn open(
         store: &'a Store,
         env: &'a Env,
-        volume: VolumeId,
-        named: CheckpointRef,
+        root: Origin,
     ) -> Result<Self, LogError> {
-        let (mut loader, root, _) = open_root(store, env, volume, named).await?;
+        let (stream, named) = (VolumeId(root.stream.0), root.checkpoint);
+        let (mut loader, root, _) = open_root(store, env, stream, named).await?;
         let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
         let pieces = loader.follow(PieceKind::Map, &root.map_pages).await?;
         loader.fetch(&tables).await?;
@@ -42,7 +43,7 @@ impl<'a> PieceReader<'a> {
             objects.extend(records.iter().map(|r| r.id));
         }
         let pieces = pieces.into_iter().map(|piece| (piece.number, piece)).collect();
-        Ok(Self { loader, objects, pieces })
+        Ok(Self { loader, stream, objects, pieces })
     }
 
     /// The pieces that anything is in.
@@ -51,8 +52,8 @@ impl<'a> PieceReader<'a> {
     }
 
     /// Where a piece is stored: the same place holds the same piece.
-    pub(crate) fn place(&self, number: u64) -> Option<&PieceRef> {
-        self.pieces.get(&number)
+    pub(crate) fn place(&self, number: u64) -> Option<(VolumeId, &PieceRef)> {
+        self.pieces.get(&number).map(|piece| (self.stream, piece))
     }
 
     /// Reads these pieces into memory, and lets go of all others.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use weir_device::{DeviceError, ErrorKind};
+use weir_device::{DeviceError, ErrorKind, VolumeId};
 use weir_store::RetryPolicy;
 
 use crate::catalog::VolumeName;
@@ -111,6 +111,7 @@ impl State {
                 last_write: self.committed.into(),
                 // Known once its root is stored.
                 checkpoint: CheckpointRef { sequence: 0, epoch: 0, as_of: 0 },
+                stream: None,
             });
         }
     }
@@ -156,7 +157,7 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
 /// What a snapshot reaches. Waits for a failing store, for ever.
 async fn reach(shared: &Shared, snapshot: &SnapshotRecord) -> Result<Vec<ObjectId>, LogError> {
     loop {
-        let read = load::reach(&shared.store, &shared.env, shared.id, snapshot.checkpoint).await;
+        let read = load::reach(&shared.store, &shared.env, snapshot.root(shared.id)).await;
         match read {
             Err(LogError::Store(error)) if error.kind() == ErrorKind::Unavailable => {
                 tracing::warn!(volume = %shared.id, %error, "reading a snapshot");
@@ -272,6 +273,8 @@ async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceErro
             reached.clear();
         }
         let mut garbage = state.objects.table.held_once(&reached);
+        // Objects of other streams are not ours to delete.
+        garbage.retain(|id| id.stream == shared.id);
         // Where head and snapshot share pieces of a checkpoint, the head has them still.
         if !weir_device::mutant("shared_checkpoint_deleted") {
             garbage.retain(|id| !state.checkpoint.knows(id.seq));
@@ -310,8 +313,10 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
         shared.journal.drain().await.map_err(LogError::Journal)?;
     }
     let snapshot = shared.find_snapshot(name)?;
+    let root = snapshot.root(shared.id);
+    let stream = VolumeId(root.stream.0);
     let loaded =
-        load::checkpoint(&shared.store, &shared.env, shared.id, Some(snapshot.checkpoint)).await?;
+        load::checkpoint(&shared.store, &shared.env, stream, Some(root.checkpoint)).await?;
     // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
     shared.settle().await?;
     set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);

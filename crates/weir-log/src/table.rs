@@ -285,7 +285,7 @@ impl ObjectTable {
         while self.len() < old.len() {
             self.add_loaded(TableRecord::FREE);
         }
-        self.changed.extend(0..self.len().div_ceil(TABLE_PIECE_ENTRIES));
+        self.mark_changed();
         self.reclaimed_bytes = old.reclaimed_bytes;
         let pins = old.by_id.iter().map(|(id, index)| (*id, old.entry(*index).pins));
         for (id, pins) in pins.chain(old.held.iter().map(|(id, pins)| (*id, *pins))) {
@@ -295,6 +295,11 @@ impl ObjectTable {
         }
         let gone = old.by_id.keys().filter(|id| self.find(id).is_none() && !self.is_pinned(id));
         gone.copied().collect()
+    }
+
+    /// The next checkpoint writes all of it.
+    pub(crate) fn mark_changed(&mut self) {
+        self.changed.extend(0..self.len().div_ceil(TABLE_PIECE_ENTRIES));
     }
 
     fn free(&mut self, index: TableIndex) {

@@ -50,10 +50,55 @@ impl SnapshotView {
             let (snapshot, volume) = (name.to_string(), manifest.name);
             return Err(LogError::NoSuchSnapshot { snapshot, volume });
         };
-        let loaded = load::checkpoint(store, env, volume, Some(record.checkpoint)).await?;
+        let root = record.root(volume);
+        let stream = VolumeId(root.stream.0);
+        let loaded = load::checkpoint(store, env, stream, Some(root.checkpoint)).await?;
         let (store, env) = (store.clone(), env.clone());
         let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
         Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))
+    }
+
+    /// Opens what a replica shows now, under the name `replica`. Once the replica goes on and what this view shows is
+    /// superseded, reads of what is not cached may fail: open it again.
+    ///
+    /// # Errors
+    /// [`LogError::NoReplica`] where it is none, or has no root yet; what the store says.
+    pub async fn open_replica(
+        store: &Store,
+        env: &Env,
+        volume: VolumeId,
+        cache: Arc<dyn FrameCache>,
+        read_deadline: Duration,
+    ) -> Result<Rc<Self>, LogError> {
+        let mut manifest = manifests::newest(store, env, volume).await?;
+        loop {
+            let root = crate::replica::root_of(store, &manifest)?;
+            let stream = VolumeId(root.stream.0);
+            let loaded = load::checkpoint(store, env, stream, Some(root.checkpoint)).await;
+            // The replica may have gone on meanwhile.
+            let newest = manifests::newest(store, env, volume).await?;
+            let loaded = match loaded {
+                Err(error)
+                    if error.kind() == ErrorKind::NotFound && newest.root() != Some(root) =>
+                {
+                    manifest = newest;
+                    continue;
+                }
+                other => other?,
+            };
+            let record = SnapshotRecord {
+                name: "replica".to_owned(),
+                id: manifest.nonce,
+                created_at: manifest.replica.as_ref().map_or(0, |replica| replica.written_at),
+                size: loaded.size.unwrap_or(manifest.size),
+                last_write: loaded.committed.into(),
+                checkpoint: root.checkpoint,
+                stream: Some(root.stream),
+            };
+            let (store, env) = (store.clone(), env.clone());
+            let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
+            return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }));
+        }
     }
 
     /// What the manifest says of it.

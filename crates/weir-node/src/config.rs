@@ -8,6 +8,7 @@ use weir_log::catalog::VolumeName;
 use weir_log::{CollectLimits, CollectPolicy, Compression, VolumeOptions};
 
 use crate::error::NodeError;
+use crate::replicas::ReplicateTo;
 use crate::size::Size;
 
 /// Memory of a node for buffers unless told otherwise, in bytes.
@@ -144,6 +145,9 @@ pub struct VolumeSettings {
     pub collect_order: Option<CollectOrder>,
 }
 
+/// Least time in seconds between two states of a replica.
+const REPLICA_AGE_S: f64 = 60.0;
+
 /// A volume to be served.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,6 +181,12 @@ pub struct VolumeConfig {
     /// As in [`VolumeSettings`].
     #[serde(default)]
     pub collect_order: Option<CollectOrder>,
+    /// URL of the store of a replica that is kept while the volume is served.
+    #[serde(default)]
+    pub replicate_to: Option<String>,
+    /// Least time in seconds between two states that are sent there; 60 where it is not given.
+    #[serde(default, deserialize_with = "seconds")]
+    pub replicate_age: Option<f64>,
 }
 
 impl VolumeConfig {
@@ -194,7 +204,16 @@ impl VolumeConfig {
             collect_below: None,
             collect_to: None,
             collect_order: None,
+            replicate_to: None,
+            replicate_age: None,
         }
+    }
+
+    /// The replica that is kept of it.
+    #[must_use]
+    pub fn replica(&self) -> Option<ReplicateTo> {
+        let age = Duration::from_secs_f64(self.replicate_age.unwrap_or(REPLICA_AGE_S));
+        self.replicate_to.clone().map(|store_url| ReplicateTo { store_url, age })
     }
 
     /// Its settings.

@@ -6,13 +6,15 @@ use weir_device::{
     ByteRange, Device, DeviceError, Extent, IoHeader, MemoryDevice, Segment, SharedBuf, WriteFlags,
     WriteZeroesFlags,
 };
-use weir_log::LogVolume;
+use weir_log::{LogVolume, SnapshotView};
 
 /// The bottom of a volume's stack.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
     /// A log volume.
     Log(Rc<LogVolume>),
+    /// What a replica shows, as of when it was opened.
+    View(Rc<SnapshotView>),
     /// Memory of this process: for measuring the front end. Nothing survives.
     Memory(Rc<MemoryDevice>),
 }
@@ -22,6 +24,7 @@ macro_rules! dispatch {
     ($self:ident, $device:ident => $call:expr) => {
         match $self {
             Self::Log($device) => $call,
+            Self::View($device) => $call,
             Self::Memory($device) => $call,
         }
     };

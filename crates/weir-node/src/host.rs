@@ -10,12 +10,13 @@ use weir_frontend::nbd::{
     ConnectionOptions, Door, Export, Exports, IN_FLIGHT_BYTES_MAX, ListenerOptions, open_door,
 };
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{Closed, LogError, LogVolume, OpenReport, VolumeOptions};
+use weir_log::{Closed, LogError, LogVolume, OpenReport, SnapshotView, VolumeOptions};
 use weir_store::Store;
 
 use crate::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::measure::Measured;
+use crate::replicas::ReplicateTo;
 use crate::shard::ShardContext;
 use crate::volumes::{Consent, Home};
 
@@ -45,6 +46,8 @@ pub struct VolumeSpec {
     pub options: VolumeOptions,
     /// What keeps the bytes.
     pub endpoint: EndpointKind,
+    /// The replica that is kept of it while it is served.
+    pub replica: Option<ReplicateTo>,
 }
 
 /// The part of a shard's memory for buffers that one connection may hold, so that one that takes no replies does not
@@ -87,7 +90,7 @@ impl Hosted {
     pub(crate) fn log(&self) -> Option<&Rc<LogVolume>> {
         match self.device.endpoint() {
             Endpoint::Log(volume) => Some(volume),
-            Endpoint::Memory(_) => None,
+            Endpoint::View(_) | Endpoint::Memory(_) => None,
         }
     }
 
@@ -184,7 +187,15 @@ async fn open_log(
     let name = &spec.name;
     let (id, created) = find_or_create(context, store, spec).await?;
     let settings = spec.options.clone();
+    let read_deadline = settings.read_deadline;
     let opening = home.open_volume(context, store.clone(), id, name, settings, spec.consent);
+    if spec.read_only {
+        // It has the identity of its source, which this very host may serve.
+        match open_replica(context, home, store, id, read_deadline).await {
+            Err(NodeError::Log(LogError::NoReplica { .. })) => {}
+            opened => return opened,
+        }
+    }
     let (volume, report) = opening.await?;
     let opened = Opened {
         endpoint: Endpoint::Log(Rc::clone(&volume)),
@@ -202,6 +213,25 @@ async fn open_log(
         }
         _ => Ok(opened),
     }
+}
+
+/// What a replica shows now: for copies of it.
+async fn open_replica(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    id: VolumeId,
+    read_deadline: Duration,
+) -> Result<Opened, NodeError> {
+    let cache = std::sync::Arc::clone(&context.cache);
+    let view = SnapshotView::open_replica(store, &context.env, id, cache, read_deadline).await?;
+    let place = format!("a replica in {}", home.store_url);
+    // Its sockets lie there.
+    context.disks.directory(home.data.volume(id))?;
+    // No copy goes on where one of another root stopped: these numbers never follow one another.
+    let epoch = view.record().checkpoint.sequence * 2;
+    let report = OpenReport { epoch, ..OpenReport::default() };
+    Ok(Opened { endpoint: Endpoint::View(view), id, created: false, place, report })
 }
 
 /// The volume of that name, and whether it was created just now.

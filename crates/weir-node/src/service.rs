@@ -26,6 +26,7 @@ use crate::error::{NodeError, ProcessId};
 use crate::events::Events;
 use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, describe};
 use crate::node::{Node, NodeHandle};
+use crate::replicas::{self, Following};
 use crate::sockets::{self, BoundSocket, Inherited};
 use crate::volumes::Home;
 use crate::watch;
@@ -132,6 +133,7 @@ pub(crate) struct Entry {
     pub(crate) created: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,
+    pub(crate) replica: Option<Following>,
     door: Door,
 }
 
@@ -257,6 +259,8 @@ struct Running {
     name: VolumeName,
     stop: oneshot::Sender<Closing>,
     ended: oneshot::Receiver<Result<Stopped, NodeError>>,
+    /// Its replica is followed until this says so.
+    following: Option<replicas::End>,
 }
 
 /// A listener on a shard, to be ended.
@@ -366,8 +370,10 @@ impl Node {
         };
         let summaries = self.run(0, list).await??;
         let spec = |name| VolumeSpec { name, ..(**template).clone() };
-        // What is being filled is nobody's yet.
-        let whole = summaries.into_iter().filter(|s| s.state != VolumeState::Incomplete);
+        // What is being filled is nobody's yet, and replicas are another's.
+        let whole = summaries
+            .into_iter()
+            .filter(|s| !matches!(s.state, VolumeState::Incomplete | VolumeState::Replica));
         Ok(whole.map(|summary| spec(summary.name)).collect())
     }
 }
@@ -440,7 +446,7 @@ async fn try_open(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> Result<Ru
     let (ready, started) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
     let (home, store, name) = (core.home.clone(), core.store.clone(), spec.name.clone());
-    let read_only = spec.read_only;
+    let (read_only, replica) = (spec.read_only, spec.replica.clone());
     let mut ended = core
         .node
         .submit(shard, move |context| host::host(context, home, store, spec, ready, stopped))?;
@@ -452,6 +458,10 @@ async fn try_open(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> Result<Ru
         };
     };
     let size = hosting.size;
+    let (replica, following) = match replica {
+        Some(to) => Some(replicas::keep(core, &name, shard, to)?).unzip(),
+        None => (None, None),
+    };
     let entry = Entry {
         name: name.clone(),
         id: hosting.id,
@@ -461,11 +471,12 @@ async fn try_open(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> Result<Ru
         created: hosting.created,
         place: hosting.place,
         report: hosting.report,
+        replica,
         door: hosting.door,
     };
     lock(&core.volumes).insert(name.to_string(), Arc::new(entry));
     core.events.note("volume_opened", Some(name.as_str()), format!("{size} bytes"));
-    Ok(Running { name, stop, ended })
+    Ok(Running { name, stop, ended, following })
 }
 
 impl Service {
@@ -636,8 +647,11 @@ impl Service {
             let _ = stop.send(());
             let _ = ended.await;
         }
+        for end in self.running.iter_mut().filter_map(|running| running.following.take()) {
+            end.wait().await;
+        }
         let mut ending = Vec::new();
-        for Running { name, stop, ended } in self.running.drain(..) {
+        for Running { name, stop, ended, .. } in self.running.drain(..) {
             let _ = stop.send(closing);
             ending.push((name, ended));
         }

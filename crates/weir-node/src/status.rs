@@ -14,6 +14,7 @@ use crate::api::types::{
 use crate::error::NodeError;
 use crate::host::Hosted;
 use crate::measure::{Counted, Kind};
+use crate::replicas::Following;
 use crate::service::{Core, Entry};
 use crate::shard::ShardContext;
 
@@ -111,7 +112,12 @@ pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
 /// One volume.
 pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume, NodeError> {
     let snapshot = snapshot(core, entry).await?;
-    let (health, reasons) = snapshot.log.as_ref().map_or((Health::Ok, Vec::new()), judge);
+    let (mut health, mut reasons) = snapshot.log.as_ref().map_or((Health::Ok, Vec::new()), judge);
+    let replica = entry.replica.as_ref().map(Following::status);
+    if let Some(trouble) = replica.as_ref().and_then(|replica| replica.trouble.as_ref()) {
+        reasons.push(format!("the replica waits: {trouble}"));
+        health = if health == Health::Ok { Health::Degraded } else { health };
+    }
     let operations = Kind::ALL.iter().zip(&snapshot.operations).map(|(kind, counted)| Operations {
         kind: kind.name().to_owned(),
         count: counted.count(),
@@ -130,6 +136,7 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
         reasons,
         at_risk: snapshot.log.as_ref().map(at_risk).unwrap_or_default(),
         operations: operations.collect(),
+        replica,
         log: snapshot.log.map(|log| LogStatus {
             epoch: log.epoch,
             committed_sequence: log.committed_sequence,

@@ -10,7 +10,7 @@ use weir_disk::{Directory, DiskError, LockGuard};
 use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
 use weir_log::{
     CheckOptions, CheckStep, JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport,
-    Takeover, VolumeOptions,
+    Takeover, VolumeOptions, VolumeState,
 };
 use weir_store::{Access, Store, StoreOptions};
 
@@ -130,6 +130,12 @@ impl Home {
         Ok(self.processes().await?.into_iter().find(|process| process.holds(id)))
     }
 
+    /// A replica has the identity of its source, which a process here may serve from another store.
+    fn is_meant(&self, summary: &VolumeSummary, process: &Process) -> bool {
+        let store = process.status.as_ref().map(|status| status.store.as_str());
+        summary.state != VolumeState::Replica || store.is_ok_and(|store| store == self.store_url)
+    }
+
     /// Fails if a process serves the volume, with its id and where it serves.
     async fn refuse_if_served(&self, name: &VolumeName, id: VolumeId) -> Result<(), NodeError> {
         let Some(process) = self.holder(id).await? else { return Ok(()) };
@@ -217,6 +223,7 @@ pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<List
     for summary in summaries {
         let id = volume_id(&summary)?;
         let process = processes.iter().find(|process| process.holds(id));
+        let process = process.filter(|process| home.is_meant(&summary, process));
         let uri = process.and_then(|process| process.volume(id)).map(|volume| volume.uri.clone());
         volumes.push(Listed::new(summary, process.and_then(Process::number), uri));
     }
@@ -233,6 +240,7 @@ pub(crate) async fn show(
     let details = catalog::show(&store, &context.env, name).await?;
     let id = volume_id(&details.summary)?;
     let holder = home.holder(id).await?;
+    let holder = holder.filter(|process| home.is_meant(&details.summary, process));
     let process = holder.as_ref().and_then(Process::number);
     let serving = holder.as_ref().and_then(|process| process.volume(id)).cloned();
     let mut shown = Shown::new(details, process.zip(serving));

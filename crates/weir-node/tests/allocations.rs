@@ -180,6 +180,7 @@ fn the_steady_state_of_a_volume_allocates_nothing() {
             consent: Consent::default(),
             options: VolumeOptions { collect: never, ..VolumeOptions::default() },
             endpoint: EndpointKind::Log,
+            replica: None,
         }]),
         nbd: vec![NbdAddress::Unix(socket.clone())],
         api: ApiPlace::Volume,

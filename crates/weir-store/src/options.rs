@@ -31,6 +31,17 @@ impl StoreOptions {
         Self::from_variables(&process_variable)
     }
 
+    /// What the environment says of a second store: variables as of [`StoreOptions::from_environment`] with `prefix`
+    /// before their names, and where there is none, those without it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_environment_for(prefix: &str) -> Result<Self, StoreError> {
+        let own = |name: &str| process_variable(&format!("{prefix}{name}"));
+        let (own, shared) = (Self::from_variables(&own)?, Self::from_environment()?);
+        Ok(Self { s3: own.s3.or(shared.s3), single_writer: own.single_writer, ..own })
+    }
+
     pub(crate) fn from_variables(variable: &Variables<'_>) -> Result<Self, StoreError> {
         let single_writer = flag(variable, "WEIR_SINGLE_WRITER")?.unwrap_or(false);
         Ok(Self { s3: S3Options::from_variables(variable)?, single_writer, ..Self::default() })

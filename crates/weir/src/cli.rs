@@ -1,5 +1,6 @@
 //! Every command and flag. Help, man pages and completions come from here.
 
+mod replicate;
 mod snapshot;
 mod trace;
 mod volume;
@@ -17,6 +18,7 @@ use weir_node::EngineChoice;
 use weir_node::config::{check_lease_seconds, check_seconds};
 use weir_node::size::Size;
 
+pub(crate) use self::replicate::Replicate;
 pub(crate) use self::snapshot::{SnapshotCommand, SnapshotPath};
 pub(crate) use self::trace::{TraceCommand, TraceShape};
 pub(crate) use self::volume::{CheckLimits, VolumeCommand, VolumePlace};
@@ -145,6 +147,8 @@ pub(crate) enum Command {
     /// Take, list, delete and go back to snapshots of a volume
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Replicate a volume to another store, once or for as long as it runs; `weir volume promote` makes a volume of it
+    Replicate(Box<Replicate>),
     /// Show and change the limits on uploads of what is served here
     #[command(subcommand)]
     Limits(LimitsCommand),

@@ -1,9 +1,8 @@
 //! What the user sees when something does not work: `error: ...`, and `help: ...` where there is a way out.
 
-use std::error::Error;
 use std::process::ExitCode;
 
-use weir_node::NodeError;
+use weir_node::{NodeError, with_causes};
 use weir_store::StoreError;
 
 /// Wrong usage that only shows once the command has begun, as clap's own code for it.
@@ -62,18 +61,4 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::new(with_causes(&error))
     }
-}
-
-/// An error and what caused it, in one line; a cause that repeats what was said is left out.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = cause.source();
-    }
-    text
 }

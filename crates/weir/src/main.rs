@@ -14,6 +14,7 @@ mod limits;
 mod logging;
 mod manual;
 mod output;
+mod replicate;
 mod serve;
 mod settings;
 mod signals;
@@ -44,6 +45,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Man { dir } => manual::pages(dir.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Up(up) => up::run(&cli.global, &file, *up),
         Command::Serve(serve) => serve::run(&cli.global, &file, &serve),
+        Command::Replicate(verb) => replicate::run(&cli.global, &file, *verb),
         Command::Snapshot(verb) => snapshot::run(&cli.global, &file, verb),
         Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),
         Command::Limits(verb) => limits::run(&cli.global, &file, verb),

@@ -159,6 +159,7 @@ pub(crate) fn up(
         (None, None) => Vec::new(),
     };
     let listed = file.volumes.iter().find(|volume| volume.name == up.name.as_str());
+    let replica = listed.and_then(VolumeConfig::replica);
     let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
     let settings = checked(up.tuning.settings().or(listed).or(file.defaults))?;
     let spec = VolumeSpec {
@@ -177,6 +178,7 @@ pub(crate) fn up(
             crate::cli::EndpointKind::Log => EndpointKind::Log,
             crate::cli::EndpointKind::Memory => EndpointKind::Memory,
         },
+        replica,
     };
     let limits = limits(&up.tuning, file);
     let cache_bytes = Some(memory.frames_bytes());
@@ -249,6 +251,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
             consent,
             options: settings.options(memory, count),
             endpoint: EndpointKind::Log,
+            replica: None,
         })
     };
     let named = |(name, size): &(VolumeName, Option<Size>)| {
@@ -278,6 +281,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         }
         let mut spec = spec(name, volume.size, volume.settings(), volumes.len())?;
         spec.read_only |= volume.read_only == Some(true);
+        spec.replica = volume.replica();
         specs.push(spec);
     }
     Ok(VolumeSet::Listed(specs))

@@ -78,6 +78,11 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Copy { from, to, overwrite, output } => {
             show(&transfer::copy(node, setup, (from, to), overwrite).await?, output.output)
         }
+        VolumeCommand::Promote { name } => {
+            let id = node.promote_volume(home, name.clone()).await?;
+            eprintln!("{name} is a volume of its own now, {id}");
+            Ok(())
+        }
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
     .map(|()| ExitCode::SUCCESS)
@@ -91,9 +96,11 @@ fn list(volumes: &[Listed], form: OutputForm) -> Result<(), Failure> {
         let state = match (&volume.process, &volume.holder, volume.state) {
             (Some(process), _, VolumeState::Incomplete) => format!("being filled by {process}"),
             (Some(process), _, _) => format!("served by {process}"),
-            (None, _, state @ (VolumeState::Incomplete | VolumeState::Deleted)) => {
-                state.to_string()
-            }
+            (
+                None,
+                _,
+                state @ (VolumeState::Incomplete | VolumeState::Replica | VolumeState::Deleted),
+            ) => state.to_string(),
             (None, Some(holder), _) => format!("not closed on {holder}"),
             (None, None, _) => "closed".to_owned(),
         };

@@ -13,6 +13,7 @@ use crate::format::manifest::Manifest;
 use crate::format::object::{
     self, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
 };
+use crate::format::replica::ReplicaNote;
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 
 fn hex(bytes: &[u8]) -> String {
@@ -73,17 +74,29 @@ fn gc_object_version_1_is_frozen() {
     assert_eq!(header.sources, [source]);
 }
 
+/// A gc object whose second extent names a source, too.
+fn gc_with(kind: ExtentKind) -> Vec<u8> {
+    let mut spec = spec(ObjectKind::Gc);
+    (spec.first_write, spec.last_write) = (WriteMark::default(), WriteMark::default());
+    spec.extents[1].kind = kind;
+    spec.streams = vec![spec.id.stream];
+    let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
+    spec.sources = vec![source; 2];
+    encoded(spec)
+}
+
 #[test]
-fn an_extent_of_a_gc_object_that_is_no_copy_is_refused() {
-    for kind in [ExtentKind::Zero, ExtentKind::Discard, ExtentKind::Poison] {
-        let mut spec = spec(ObjectKind::Gc);
-        spec.extents[1].kind = kind;
-        spec.streams = vec![spec.id.stream];
-        let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
-        spec.sources = vec![source; 2];
-        let refused = ObjectHeader::decode(&encoded(spec)).unwrap_err();
-        assert!(refused.to_string().contains("extent of a gc object"), "{kind:?}: {refused}");
+fn what_a_repair_gave_up_is_frozen() {
+    frozen("poison", &gc_with(ExtentKind::Poison), include_str!("../../testdata/v1/poison.hex"));
+    for kind in [ExtentKind::Poison, ExtentKind::Zero] {
+        assert_eq!(ObjectHeader::decode(&gc_with(kind)).unwrap().extents[1].kind, kind);
     }
+}
+
+#[test]
+fn an_extent_of_a_gc_object_that_discards_is_refused() {
+    let refused = ObjectHeader::decode(&gc_with(ExtentKind::Discard)).unwrap_err();
+    assert!(refused.to_string().contains("extent of a gc object"), "{refused}");
 }
 
 #[test]
@@ -160,4 +173,21 @@ fn lease_format_1_is_frozen() {
     let record: LeaseRecord = serde_json::from_str(text).unwrap();
     assert!(record.is_intact(), "a renewal of format 1 verifies for ever");
     assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
+}
+
+#[test]
+fn the_manifest_of_a_replica_is_frozen() {
+    let text = include_str!("../../testdata/v1/replica.json");
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact());
+    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    assert_eq!(manifest.root(), manifest.origin, "it has no checkpoint of its own");
+}
+
+#[test]
+fn replica_note_format_1_is_frozen() {
+    let text = include_str!("../../testdata/v1/replica_note.json");
+    let note = ReplicaNote::decode(text.as_bytes()).unwrap();
+    assert_eq!(note.copying_through, Some(77));
+    assert_eq!(note.encode(), text.as_bytes(), "and is written as it was");
 }

@@ -125,6 +125,33 @@ pub struct CheckpointRef {
     pub as_of: u64,
 }
 
+/// The checkpoint of another stream that a volume begins with, until it has one of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// The stream that the checkpoint is in.
+    pub stream: HexId,
+    /// The checkpoint.
+    pub checkpoint: CheckpointRef,
+}
+
+/// What a replica knows of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaRecord {
+    /// Its identity: names its notes at the source.
+    pub id: HexId,
+    /// URL of the source's store, for messages.
+    pub source: String,
+    /// Number of the source's manifest version that the root is from; 0 before the first.
+    pub manifest: u64,
+    /// When that version was written, in seconds since the Unix epoch by its writer's clock.
+    pub written_at: u64,
+    /// The volume that it was promoted to. Nothing is moved to this replica any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promoted_to: Option<HexId>,
+}
+
 /// A snapshot: a name for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -141,6 +168,9 @@ pub struct SnapshotRecord {
     pub last_write: MarkRecord,
     /// The checkpoint that it is.
     pub checkpoint: CheckpointRef,
+    /// The stream that the checkpoint is in, where it is not the volume's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<HexId>,
 }
 
 /// Whether the volume lives.
@@ -151,6 +181,8 @@ pub enum VolumeState {
     Active,
     /// Being filled by an import or a copy that has not come to its end: not to be used as if it were whole.
     Incomplete,
+    /// A replica: what replication brought. Takes no writes.
+    Replica,
     /// Being deleted; its objects go.
     Deleted,
 }
@@ -183,6 +215,12 @@ pub struct Manifest {
     pub holder: Option<Holder>,
     /// Newest published checkpoint.
     pub checkpoint: Option<CheckpointRef>,
+    /// What it begins with as long as it has no checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// Of a replica: where it is from and how far it has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaRecord>,
     /// Streams this volume descends from, nearest first.
     #[serde(default)]
     pub lineage: Vec<HexId>,
@@ -224,6 +262,13 @@ impl Manifest {
         owners.map(|e| Epoch(e.epoch)).next_back()
     }
 
+    /// The checkpoint that the volume's map is loaded from.
+    #[must_use]
+    pub fn root(&self) -> Option<Origin> {
+        let own = |checkpoint| Origin { stream: self.volume, checkpoint };
+        self.checkpoint.map(own).or(self.origin)
+    }
+
     /// The newest epoch handed out.
     #[must_use]
     pub fn newest_epoch(&self) -> Epoch {
@@ -234,6 +279,14 @@ impl Manifest {
     #[must_use]
     pub fn prefix(volume: VolumeId) -> String {
         format!("{volume}/manifest/")
+    }
+}
+
+impl SnapshotRecord {
+    /// The checkpoint, with the stream that it is in.
+    #[must_use]
+    pub fn root(&self, volume: VolumeId) -> Origin {
+        Origin { stream: self.stream.unwrap_or(volume.into()), checkpoint: self.checkpoint }
     }
 }
 
@@ -276,6 +329,8 @@ mod tests {
                 journal: HexId([9; 16]),
             }),
             checkpoint: Some(CheckpointRef { sequence: 8, epoch: 1, as_of: 6 }),
+            origin: None,
+            replica: None,
             lineage: Vec::new(),
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),

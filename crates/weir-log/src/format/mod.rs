@@ -6,6 +6,7 @@ pub(crate) mod json;
 pub mod lease;
 pub mod manifest;
 pub mod object;
+pub mod replica;
 
 #[cfg(test)]
 mod golden;

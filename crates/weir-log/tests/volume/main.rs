@@ -7,6 +7,7 @@ mod collect;
 mod damage;
 mod leases;
 mod repair;
+mod replicas;
 mod resize;
 mod snapshots;
 mod support;

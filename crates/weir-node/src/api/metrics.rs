@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use weir_log::{FrameCache, VolumeStatus};
 
-use crate::api::types::{Health, Lease, Limits, StoreRequests};
+use crate::api::types::{Health, Lease, Limits, ReplicaState, StoreRequests};
 use crate::measure::{BUCKETS_US, Counted, Kind};
 use crate::service::Core;
 use crate::status::{self, Snapshot};
@@ -19,6 +19,7 @@ use crate::status::{self, Snapshot};
 #[derive(Debug)]
 struct Scrape {
     volumes: Vec<(String, Health, Snapshot)>,
+    replicas: Vec<(String, ReplicaState)>,
     not_served: u64,
     store: StoreRequests,
     limits: Limits,
@@ -33,8 +34,9 @@ struct Scrape {
 
 /// The text of one scrape.
 pub(crate) async fn render(core: &Arc<Core>) -> String {
-    let mut volumes = Vec::new();
+    let (mut volumes, mut replicas) = (Vec::new(), Vec::new());
     for entry in core.entries() {
+        replicas.extend(entry.replica.as_ref().map(|r| (entry.name.to_string(), r.status())));
         // One that is just being closed is left out.
         if let Ok(snapshot) = status::snapshot(core, &entry).await {
             let health = snapshot.log.as_ref().map_or(Health::Ok, |log| status::judge(log).0);
@@ -43,6 +45,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
     }
     let scrape = Scrape {
         volumes,
+        replicas,
         not_served: core.not_served().len() as u64,
         store: status::store_requests(core),
         limits: core.limits(),
@@ -151,6 +154,7 @@ impl Collector for Scrape {
         self.encode_store(&mut encoder)?;
         self.encode_lease(&mut encoder)?;
         self.encode_volumes(&mut encoder)?;
+        self.encode_replicas(&mut encoder)?;
         self.encode_logs(&mut encoder)?;
         self.encode_operations(&mut encoder)
     }
@@ -242,6 +246,25 @@ impl Scrape {
         })?;
         let help = "Deadlines of the lease that were missed";
         single(encoder, "lease_missed", help, MetricType::Counter, |m| counter(m, lease.missed))
+    }
+
+    fn encode_replicas(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        type Of = fn(&ReplicaState) -> u64;
+        let gauges: [(&str, &str, Of); 3] = [
+            ("replica_lag_bytes", "Bytes written after what the replica shows", |r| r.lag_bytes),
+            ("replica_lag_seconds", "Age of what the replica shows", |r| r.lag_seconds),
+            ("replica_waits", "1 while the replica waits for a store", |replica| {
+                u64::from(replica.trouble.is_some())
+            }),
+        ];
+        for (name, help, value) in gauges {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (volume, replica) in &self.replicas {
+                let labels = [("volume", volume.as_str())];
+                gauge(&mut metric.encode_family(&labels)?, value(replica))?;
+            }
+        }
+        Ok(())
     }
 
     fn encode_volumes(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
@@ -368,6 +391,10 @@ mod tests {
         let snapshot = Snapshot { size: 1 << 40, clients: 2, operations, log: None };
         let scrape = Scrape {
             volumes: vec![("demo".to_owned(), Health::Degraded, snapshot)],
+            replicas: vec![(
+                "demo".to_owned(),
+                ReplicaState { lag_bytes: 77, ..Default::default() },
+            )],
             not_served: 1,
             store: StoreRequests { puts: 7, upload_wait_ms: 1500, ..StoreRequests::default() },
             limits: Limits::default(),
@@ -395,6 +422,7 @@ mod tests {
             "weir_store_requests_total{kind=\"put\"} 7",
             "weir_volume_size_bytes{volume=\"demo\"} 1099511627776.0",
             "weir_volume_health{volume=\"demo\"} 1.0",
+            "weir_replica_lag_bytes{volume=\"demo\"} 77.0",
             "weir_operation_seconds_sum{volume=\"demo\",operation=\"read\"} 0.00003",
             "weir_operation_seconds_bucket{le=\"0.00002\",volume=\"demo\",operation=\"read\"} 1",
             "weir_operation_seconds_bucket{le=\"+Inf\",volume=\"demo\",operation=\"read\"} 2",

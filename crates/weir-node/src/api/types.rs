@@ -65,6 +65,8 @@ pub enum VolumeState {
     Active,
     /// An import or a copy into it has not come to its end.
     Incomplete,
+    /// A replica of a volume of another store.
+    Replica,
     /// A deletion of it has not come to its end.
     Deleted,
 }
@@ -74,6 +76,7 @@ impl From<weir_log::VolumeState> for VolumeState {
         match state {
             weir_log::VolumeState::Active => Self::Active,
             weir_log::VolumeState::Incomplete => Self::Incomplete,
+            weir_log::VolumeState::Replica => Self::Replica,
             weir_log::VolumeState::Deleted => Self::Deleted,
         }
     }
@@ -84,6 +87,7 @@ impl fmt::Display for VolumeState {
         f.write_str(match self {
             Self::Active => "active",
             Self::Incomplete => "incomplete",
+            Self::Replica => "replica",
             Self::Deleted => "deleted",
         })
     }
@@ -240,8 +244,27 @@ pub struct ServedVolume {
     pub at_risk: AtRisk,
     /// What clients asked for since the process began.
     pub operations: Vec<Operations>,
+    /// The replica that is kept of it, if one is.
+    pub replica: Option<ReplicaState>,
     /// The log volume behind it; none for a volume in memory.
     pub log: Option<LogStatus>,
+}
+
+/// How far the replica of a volume has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaState {
+    /// URL of its store.
+    pub store: String,
+    /// Object that it is as of; none before its first state is complete.
+    pub as_of: Option<u64>,
+    /// Bytes of objects that were written after that.
+    pub lag_bytes: u64,
+    /// Age of what it shows in seconds; 0 where nothing was written since.
+    pub lag_seconds: u64,
+    /// Bytes sent since the process began to serve the volume.
+    pub sent_bytes: u64,
+    /// Why it waits, if it does.
+    pub trouble: Option<String>,
 }
 
 /// Operations of one kind.

@@ -193,6 +193,13 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Make a volume of a replica, in the store of the replica: nothing is replicated to it any more, and what it was
+    /// a replica of cannot change it
+    Promote {
+        /// Name of the replica
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+    },
     /// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
     Flush {
         /// Name of the volume

@@ -129,6 +129,9 @@ fn plan(found: Option<Found>, bytes: u64, wishes: Wishes) -> Result<Plan, (Strin
         (VolumeState::Deleted, _) => {
             return refuse("it is being deleted".to_owned(), "run the deletion again first");
         }
+        (VolumeState::Replica, _) => {
+            return refuse("it is a replica".to_owned(), "choose another name");
+        }
         (VolumeState::Active, _) if !wishes.overwrite => {
             let way_out = "choose another name, or pass --overwrite to lose everything in it";
             return refuse("it exists already".to_owned(), way_out);

@@ -138,6 +138,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         consent: Consent { incomplete: how == Use::Fill, ..Consent::default() },
         options: setup.volume_options(&at.name),
         endpoint: EndpointKind::Log,
+        replica: None,
     };
     ServiceOptions {
         home: at.home.clone(),

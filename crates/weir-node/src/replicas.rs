@@ -1,0 +1,310 @@
+//! Replication on a node's thread: one volume, followed until it is told to stop.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use weir_device::{ErrorKind, VolumeId};
+use weir_log::catalog::{self, VolumeName};
+use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
+use weir_store::{Access, Store, StoreOptions};
+
+use crate::api::types::{Limits, ReplicaState};
+use crate::error::{NodeError, with_causes};
+use crate::limits;
+use crate::node::Node;
+use crate::service::Core;
+use crate::shard::ShardContext;
+use crate::volumes::Home;
+
+/// How often a replicator that waits looks at its source, and keeps what is its own.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// First pause after a failure; it doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause after a failure.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How long the end waits for the replica's store to hear of it.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Before the names of the variables that say how the store of a replica is reached.
+pub const TARGET_VARIABLES: &str = "WEIR_TARGET_";
+
+/// What is to be replicated where.
+#[derive(Clone, Debug)]
+pub struct Replication {
+    /// The volume.
+    pub name: VolumeName,
+    /// URL of the replica's store.
+    pub target_url: String,
+    /// How that store is reached.
+    pub target_options: StoreOptions,
+    /// Limits on what is sent there.
+    pub limits: Limits,
+    /// Go on until told to stop; otherwise end with the newest root moved.
+    pub follow: bool,
+    /// Least time between two roots: what is overwritten meanwhile is never sent.
+    pub age: Duration,
+}
+
+/// What a replicator is at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicationProgress {
+    /// How far the replica has come.
+    pub status: ReplicaStatus,
+    /// Why it waits and tries again, if it does.
+    pub trouble: Option<String>,
+}
+
+impl Node {
+    /// Replicates a volume: once, or until `stop` says so. `progress` shows every step.
+    ///
+    /// # Errors
+    /// What ends it for good: another replicator, a promotion, a source that was deleted; once, also what the stores
+    /// say. While it follows, it waits for stores that fail.
+    pub async fn replicate(
+        &self,
+        home: Home,
+        replication: Replication,
+        progress: watch::Sender<ReplicationProgress>,
+        stop: watch::Receiver<bool>,
+    ) -> Result<ReplicaStatus, NodeError> {
+        self.run(0, move |context| async move {
+            run(&context, &home, &replication, Rc::new(progress), stop).await
+        })
+        .await?
+    }
+
+    /// Makes a volume of the replica `name` in the store of `home`; its identity.
+    ///
+    /// # Errors
+    /// When there is none of that name, it is no replica, or what the store says; ask again then.
+    pub async fn promote_volume(
+        &self,
+        home: Home,
+        name: VolumeName,
+    ) -> Result<VolumeId, NodeError> {
+        self.run(0, move |context| async move {
+            let store = home.open_store(&context, Access::Write).await?;
+            Ok(replica::promote(&store, &context.env, &name).await?)
+        })
+        .await?
+    }
+}
+
+/// Whether trying again cannot help.
+fn is_final(error: &NodeError) -> bool {
+    match error {
+        NodeError::Log(error) => {
+            matches!(
+                error.kind(),
+                ErrorKind::Fenced | ErrorKind::Invalid | ErrorKind::Exists | ErrorKind::Unsupported
+            ) || matches!(error, weir_log::LogError::Deleted { .. })
+        }
+        NodeError::Store(error) => error.is_hopeless(),
+        _ => true,
+    }
+}
+
+async fn run(
+    context: &ShardContext,
+    home: &Home,
+    replication: &Replication,
+    progress: Rc<watch::Sender<ReplicationProgress>>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<ReplicaStatus, NodeError> {
+    home.data.prepare()?;
+    let mut replicator = None;
+    let following = follow(context, home, replication, &progress, &mut replicator);
+    let ended = tokio::select! {
+        biased;
+        // A sender that went away wants no more of it either.
+        _ = stop.wait_for(|stop| *stop) => Ok(()),
+        ended = following => ended,
+    };
+    let Some(replicator) = replicator else { return ended.map(|()| ReplicaStatus::default()) };
+    let status = replicator.status().clone();
+    if !ended.as_ref().is_err_and(is_final) {
+        match tokio::time::timeout(END_PATIENCE, replicator.end()).await {
+            Ok(Ok(())) => {}
+            // Cut off in the middle of a step it may not know whether its last version counts.
+            Ok(Err(error)) => tracing::debug!(%error, "the replica stays held for a while"),
+            Err(_) => {
+                tracing::warn!("the replica's store does not answer; it stays held for a while")
+            }
+        }
+    }
+    ended.map(|()| status)
+}
+
+async fn begin(
+    context: &ShardContext,
+    home: &Home,
+    replication: &Replication,
+    progress: &Rc<watch::Sender<ReplicationProgress>>,
+) -> Result<Replicator, NodeError> {
+    let source = home.open_store(context, Access::Read).await?;
+    let there = Home {
+        store_url: replication.target_url.clone(),
+        store_options: replication.target_options.clone(),
+        data: home.data.clone(),
+    };
+    let target = there.open_store(context, Access::Write).await?;
+    limits::apply(&target, &replication.limits)?;
+    let args = args(context, home, (source, target), replication, progress).await?;
+    Ok(Replicator::begin(args).await?)
+}
+
+async fn args(
+    context: &ShardContext,
+    home: &Home,
+    (source, target): (Store, Store),
+    replication: &Replication,
+    progress: &Rc<watch::Sender<ReplicationProgress>>,
+) -> Result<ReplicateArgs, NodeError> {
+    let volume = catalog::find(&source, &context.env, &replication.name).await?;
+    let lease = context.leases.get(&context.env, &home.data, &target)?;
+    let progress = Rc::clone(progress);
+    Ok(ReplicateArgs {
+        source,
+        target,
+        volume,
+        name: replication.name.clone(),
+        env: context.env.clone(),
+        lease,
+        on_progress: Rc::new(move |status| {
+            progress.send_modify(|progress| {
+                progress.status = status.clone();
+                progress.trouble = None;
+            });
+        }),
+    })
+}
+
+/// Moves roots, and waits between them and for stores that fail.
+async fn follow(
+    context: &ShardContext,
+    home: &Home,
+    replication: &Replication,
+    progress: &Rc<watch::Sender<ReplicationProgress>>,
+    replicator: &mut Option<Replicator>,
+) -> Result<(), NodeError> {
+    let mut moved_at: Option<Instant> = None;
+    let mut pause = PAUSE_MIN;
+    loop {
+        let due = moved_at.is_none_or(|at| at.elapsed() >= replication.age);
+        let step = async {
+            let replicator = match replicator {
+                Some(replicator) => replicator,
+                None => replicator.insert(begin(context, home, replication, progress).await?),
+            };
+            if replicator.look().await? && due {
+                replicator.move_root().await?;
+                return Ok(true);
+            }
+            Ok::<_, NodeError>(false)
+        };
+        match step.await {
+            Ok(moved) => {
+                pause = PAUSE_MIN;
+                if moved {
+                    moved_at = Some(Instant::now());
+                }
+                if !replication.follow {
+                    return Ok(());
+                }
+                tokio::time::sleep(LOOK_INTERVAL.min(replication.age.max(PAUSE_MIN))).await;
+            }
+            Err(error) if !replication.follow || is_final(&error) => return Err(error),
+            Err(error) => {
+                let trouble = with_causes(&error);
+                tracing::warn!(volume = %replication.name, trouble, "replication waits");
+                progress.send_modify(|progress| progress.trouble = Some(trouble));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+/// Where the replica of a served volume is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicateTo {
+    /// URL of its store.
+    pub store_url: String,
+    /// Least time between two states that are sent.
+    pub age: Duration,
+}
+
+/// The replica of a served volume, as every thread may see it.
+#[derive(Debug)]
+pub(crate) struct Following {
+    store_url: String,
+    progress: watch::Receiver<ReplicationProgress>,
+}
+
+impl Following {
+    pub(crate) fn status(&self) -> ReplicaState {
+        let progress = self.progress.borrow();
+        ReplicaState {
+            store: self.store_url.clone(),
+            as_of: progress.status.as_of,
+            lag_bytes: progress.status.lag_bytes,
+            lag_seconds: progress.status.lag_seconds,
+            sent_bytes: progress.status.sent_bytes,
+            trouble: progress.trouble.clone(),
+        }
+    }
+}
+
+/// Ends the keeping of a replica.
+#[derive(Debug)]
+pub(crate) struct End {
+    stop: watch::Sender<bool>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl End {
+    /// Returns once nothing is sent any more.
+    pub(crate) async fn wait(self) {
+        self.stop.send_replace(true);
+        // It may have ended by itself.
+        let _ = self.ended.await;
+    }
+}
+
+/// Keeps a replica of a volume that is served on `shard`.
+pub(crate) fn keep(
+    core: &Arc<Core>,
+    name: &VolumeName,
+    shard: usize,
+    to: ReplicateTo,
+) -> Result<(Following, End), NodeError> {
+    let (sender, progress) = watch::channel(ReplicationProgress::default());
+    let (stop, stopped) = watch::channel(false);
+    let replication = Replication {
+        name: name.clone(),
+        target_url: to.store_url.clone(),
+        target_options: StoreOptions::from_environment_for(TARGET_VARIABLES)?,
+        limits: core.limits(),
+        follow: true,
+        age: to.age,
+    };
+    let (home, events) = (core.home.clone(), Arc::clone(core));
+    let ended = core.node.submit(shard, move |context| async move {
+        let (name, progress) = (replication.name.clone(), Rc::new(sender));
+        let ended = run(&context, &home, &replication, Rc::clone(&progress), stopped).await;
+        if let Err(error) = ended {
+            let trouble = with_causes(&error);
+            tracing::error!(volume = %name, trouble, "the replica is not kept any more");
+            events.events.note("replica_ended", Some(name.as_str()), trouble.clone());
+            progress
+                .send_modify(|progress| progress.trouble = Some(format!("for good: {trouble}")));
+        }
+    })?;
+    Ok((Following { store_url: to.store_url, progress }, End { stop, ended }))
+}

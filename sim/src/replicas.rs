@@ -1,0 +1,397 @@
+//! A replica in another store: moved while the source lives and dies, cut off anywhere, looked at again and again, and
+//! promoted in the end beside a source that goes on.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use tokio::time::timeout;
+use weir_device::{Device, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags};
+use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_log::catalog::VolumeName;
+use weir_log::replica::{ReplicateArgs, Replicator};
+use weir_log::{
+    CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, SnapshotView,
+};
+use weir_store::{Fault, Faults, Store};
+
+use crate::client::Life;
+use crate::dice::Dice;
+use crate::env::{Hidden, env};
+use crate::node::HANG;
+use crate::oracle::{Moment, Observation, Point};
+use crate::profile::DiskTrouble;
+use crate::snapshots::read;
+use crate::world::World;
+
+/// What is known of the replica.
+pub(crate) struct Replica {
+    pub(crate) faults: Faults,
+    /// Below the faults.
+    pub(crate) bare_store: Store,
+    pub(crate) store: Store,
+    /// It showed everything up to here.
+    floor: Cell<Moment>,
+    /// It has a root.
+    seen: Cell<bool>,
+    /// What it showed last.
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl Replica {
+    pub(crate) fn new(dice: &mut Dice, attempt_timeout: Duration) -> Self {
+        let faults = Faults::new(dice.next());
+        let bare_store = Store::open("memory://").expect("a store in memory");
+        let store =
+            bare_store.clone().with_faults(faults.clone()).with_attempt_timeout(attempt_timeout);
+        let (floor, seen, bytes) = Default::default();
+        Self { faults, bare_store, store, floor, seen, bytes }
+    }
+}
+
+/// A process with a replicator.
+struct Process {
+    tasks: Rc<LocalSet>,
+    env: Env,
+    args: ReplicateArgs,
+}
+
+fn name() -> VolumeName {
+    VolumeName::new("simulated").expect("a valid name")
+}
+
+/// A new process; two nodes take turns.
+fn process(world: &World, dice: &mut Dice) -> Process {
+    let tasks = Rc::new(LocalSet::new());
+    let scheduling = world.profile.scheduling;
+    let env = env(dice, [9; 16], scheduling, &tasks, Hidden::default());
+    let settings = world.profile.lease_settings(dice);
+    let node = if dice.percent(80) { [70; 16] } else { [71; 16] };
+    let target = world.replica.store.clone();
+    let lease = NodeLease::start(target.clone(), &env, node, "replicator", settings);
+    let args = ReplicateArgs {
+        source: world.store.clone(),
+        target,
+        volume: world.id.get(),
+        name: name(),
+        env: env.clone(),
+        lease,
+        on_progress: Rc::new(|_| {}),
+    };
+    Process { tasks, env, args }
+}
+
+/// Replicates until the life of the source ends, in processes that come and go.
+pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
+    let world = Rc::clone(&life.world);
+    if !world.profile.replicas {
+        return;
+    }
+    loop {
+        tokio::time::sleep(Duration::from_millis(dice.within(5..600))).await;
+        let over = life.stopping.get() || life.closing.get() || life.refused_since.get().is_some();
+        if over || world.is_violated() {
+            return;
+        }
+        some_rounds(&world, &mut dice).await;
+        if let Some(wrong) = look(&world, &mut dice).await {
+            world.violate(wrong);
+        }
+    }
+}
+
+/// One process: it moves roots until it is killed, or ends in order.
+async fn some_rounds(world: &World, dice: &mut Dice) {
+    let Process { tasks, args, .. } = process(world, dice);
+    let patience = Duration::from_millis(dice.pick(&[50, 300, 1000, 5000, 60_000]));
+    let patience = patience.mul_f64(dice.pick(&[0.1, 0.3, 0.5, 0.7, 1.0]));
+    let rounds = dice.within(1..4);
+    let work = async {
+        let mut replicator = Replicator::begin(args).await?;
+        for _ in 0..rounds {
+            replicator.look().await?;
+            if replicator.move_root().await? {
+                world.note("  root moved", [0; 3]);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        replicator.end().await
+    };
+    world.note("replicator", [0; 3]);
+    match tasks.run_until(timeout(patience, work)).await {
+        Ok(Ok(())) => world.note("  replicator ended", [0; 3]),
+        Ok(Err(error)) => {
+            tracing::info!(%error, "replicator failed");
+            world.note("  replicator failed", [0; 3]);
+            if let Some(wrong) = judge_failure(world, &error) {
+                world.violate(wrong);
+            }
+        }
+        Err(_) => world.note("crash: replicator", [0; 3]),
+    }
+    drop(tasks);
+}
+
+/// A replicator may fail for want of a store, and for another replicator.
+fn judge_failure(world: &World, error: &LogError) -> Option<String> {
+    let late = |faults: &Faults| faults.counts().of(Fault::LatePutQueued) > 0;
+    let flips: u64 = [&world.faults, &world.replica.faults]
+        .iter()
+        .map(|faults| faults.counts().of(Fault::FlippedBit))
+        .sum();
+    let excused = match error.kind() {
+        ErrorKind::Unavailable | ErrorKind::Busy => true,
+        ErrorKind::Fenced => late(&world.replica.faults),
+        // Damage at the source must not travel, a bit may flip again and again, and names have no checksum.
+        ErrorKind::Corrupt | ErrorKind::Exists => world.profile.store_damage || flips > 0,
+        _ => world.profile.store_damage,
+    };
+    (!excused).then(|| format!("a replicator failed without a reason: {error}"))
+}
+
+/// Looks at the replica as anybody may at any moment; what is wrong with it, if anything is.
+pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
+    let tasks = Rc::new(LocalSet::new());
+    let env = env(dice, [9; 16], world.profile.scheduling, &tasks, Hidden::default());
+    let replica = &world.replica;
+    let cache = || Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
+    let (store, id, patience) = (&replica.bare_store, world.id.get(), Duration::from_secs(9));
+    let opened = SnapshotView::open_replica(store, &env, id, cache(), patience);
+    let view = match tasks.run_until(opened).await {
+        Ok(view) => view,
+        Err(LogError::NoReplica { .. } | LogError::Inconsistent { .. }) if !replica.seen.get() => {
+            return None;
+        }
+        Err(error) => return Some(format!("the replica: {error}")),
+    };
+    replica.seen.set(true);
+    if view.size() != world.profile.device_bytes() {
+        return Some(format!("the replica has {} bytes", view.size()));
+    }
+    let bytes = match tasks.run_until(read(world, &*view)).await {
+        Ok(bytes) => bytes,
+        // What the disk lost, it lost to the replica too.
+        Err(error)
+            if error.kind() == ErrorKind::Corrupt && world.profile.trouble != DiskTrouble::None =>
+        {
+            replica.bytes.borrow_mut().clear();
+            return None;
+        }
+        Err(error) => return Some(format!("the replica: {error}")),
+    };
+    let seen = Observation { bytes, unreadable: Vec::new() };
+    let mut oracle = world.oracle.borrow().clone();
+    match oracle.recovered(Point::at(replica.floor.get()), true, &seen) {
+        Ok(recovery) => replica.floor.set(recovery.through.max(replica.floor.get())),
+        Err(violation) => return Some(format!("the replica: {}", violation.0)),
+    }
+    *replica.bytes.borrow_mut() = seen.bytes;
+    world.note("  replica looked at", [replica.floor.get(), 0, 0]);
+    if let Some(wrong) = look_at_snapshots(world, &env, &tasks).await {
+        return Some(wrong);
+    }
+    let options = CheckOptions::default();
+    let checked = weir_log::check(&replica.bare_store, &env, id, &options, |_| {});
+    match tasks.run_until(checked).await {
+        Ok(report) => {
+            let lost_in_journal = format!("{id}/log/");
+            let damage = report.damage.iter().find(|d| d.place != lost_in_journal);
+            damage.map(|d| format!("the replica: {}: {}", d.place, d.problem))
+        }
+        Err(error) => Some(format!("the replica cannot be checked: {error}")),
+    }
+}
+
+/// Snapshots show at the replica what they show at the source.
+async fn look_at_snapshots(world: &World, env: &Env, tasks: &LocalSet) -> Option<String> {
+    let known: Vec<_> = world
+        .snapshots
+        .borrow()
+        .iter()
+        .filter_map(|k| Some((k.name.clone(), k.shown()?)))
+        .collect();
+    for (name, shown) in known {
+        let cache = Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
+        let (store, id) = (&world.replica.bare_store, world.id.get());
+        let opened = SnapshotView::open(store, env, id, &name, cache, Duration::from_secs(9));
+        let view = match tasks.run_until(opened).await {
+            Ok(view) => view,
+            // It came after the root, or was deleted meanwhile.
+            Err(LogError::NoSuchSnapshot { .. }) => continue,
+            Err(error) => return Some(format!("snapshot {name} of the replica: {error}")),
+        };
+        match tasks.run_until(read(world, &*view)).await {
+            Ok(bytes) if bytes == shown => {}
+            Ok(_) => return Some(format!("snapshot {name} of the replica shows other bytes")),
+            Err(error) => return Some(format!("snapshot {name} of the replica: {error}")),
+        }
+    }
+    None
+}
+
+/// The end of a replica: with stores that work the newest root gets there; then it is promoted, while its source goes
+/// on and a replicator still works.
+pub(crate) struct Ending {
+    tasks: Rc<LocalSet>,
+    env: Env,
+    replicator: Replicator,
+}
+
+impl Ending {
+    /// Brings the replica up to its source.
+    pub(crate) async fn begin(world: &World, dice: &mut Dice) -> Result<Self, String> {
+        world.replica.faults.calm();
+        let Process { tasks, env, args } = process(world, dice);
+        let work = async {
+            let mut replicator = Replicator::begin(args).await?;
+            while replicator.look().await? {
+                replicator.move_root().await?;
+            }
+            Ok::<_, LogError>(replicator)
+        };
+        let replicator = match tasks.run_until(timeout(HANG, work)).await {
+            Ok(Ok(replicator)) => replicator,
+            Ok(Err(error)) => {
+                return Err(format!("replication fails with stores that work: {error}"));
+            }
+            Err(_) => return Err("replication hangs with stores that work".to_owned()),
+        };
+        match look(world, dice).await {
+            Some(wrong) => Err(wrong),
+            None => Ok(Self { tasks, env, replicator }),
+        }
+    }
+
+    /// The replicator wakes: it must be told.
+    pub(crate) async fn wake(&mut self) -> Option<String> {
+        match self.tasks.run_until(timeout(HANG, self.replicator.move_root())).await {
+            Ok(Ok(true)) => Some("a root was moved to a promoted replica".to_owned()),
+            Ok(_) => None,
+            Err(_) => Some("a replicator of a promoted replica hangs".to_owned()),
+        }
+    }
+
+    /// Promotes the replica, cut off on the way as the dice say.
+    pub(crate) async fn promote(&self, world: &World, dice: &mut Dice) -> Result<VolumeId, String> {
+        let (store, env, name) = (&world.replica.store, &self.env, name());
+        for _ in 0..dice.below(3) {
+            let patience = Duration::from_micros(dice.below(60_000));
+            let cut = weir_log::replica::promote(store, env, &name);
+            let _ = self.tasks.run_until(timeout(patience, cut)).await;
+        }
+        let promotion = weir_log::replica::promote(store, env, &name);
+        match self.tasks.run_until(timeout(HANG, promotion)).await {
+            Ok(Ok(id)) => Ok(id),
+            Ok(Err(error)) => Err(format!("promotion fails: {error}")),
+            Err(_) => Err("promotion hangs".to_owned()),
+        }
+    }
+}
+
+/// The promoted volume, in a process and on a disk of its own, without faults.
+struct Promoted {
+    tasks: Rc<LocalSet>,
+    volume: Rc<LogVolume>,
+    env: Env,
+}
+
+impl Promoted {
+    async fn open(world: &World, id: VolumeId, dice: &mut Dice) -> Result<Self, String> {
+        let tasks = Rc::new(LocalSet::new());
+        let env = env(dice, [8; 16], world.profile.scheduling, &tasks, Hidden::default());
+        let settings = world.profile.lease_settings(dice);
+        let store = world.replica.bare_store.clone();
+        let disk = SimDisk::new(dice.next(), SimDiskOptions::default());
+        let args = OpenArgs {
+            lease: NodeLease::start(store.clone(), &env, [80; 16], "promoted", settings),
+            store,
+            id,
+            directory: disk.directory(),
+            env: env.clone(),
+            options: world.profile.draw_options(dice),
+            cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
+            accept_loss: false,
+            take_over: true,
+            discard_journal: false,
+            incomplete: false,
+        };
+        match tasks.run_until(timeout(HANG, Box::pin(LogVolume::open(args)))).await {
+            Ok(Ok((volume, _))) => Ok(Self { tasks, volume, env }),
+            Ok(Err(error)) => Err(format!("the promoted volume does not open: {error}")),
+            Err(_) => Err("opening the promoted volume hangs".to_owned()),
+        }
+    }
+
+    /// Writes here and there, and into `model` as well, until the store has it.
+    async fn write(&self, world: &World, model: &mut [u8], dice: &mut Dice) -> Result<(), String> {
+        let islands = &world.profile.islands;
+        let work = async {
+            for _ in 0..dice.within(5..40) {
+                let at = dice.below(world.profile.volume_bytes);
+                let end = islands.end(at).min(world.profile.volume_bytes);
+                let len = (end - at).min(dice.within(1..20_000));
+                let byte = u8::try_from(dice.within(1..256)).expect("a byte");
+                let data = vec![byte; usize::try_from(len).expect("small")];
+                let io = IoHeader::internal(Operation::Write, islands.place(at), len);
+                let buf = SharedBuf::copy_of(&data);
+                self.volume.write(io, buf, WriteFlags::default()).await?;
+                let at = usize::try_from(at).expect("small");
+                model[at..at + data.len()].copy_from_slice(&data);
+            }
+            self.volume.flush_remote().await
+        };
+        let written = self.tasks.run_until(timeout(HANG, work)).await;
+        let written = written.map_err(|_| "writes to the promoted volume hang".to_owned())?;
+        written.map_err(|error| format!("writing to the promoted volume: {error}"))
+    }
+
+    async fn expect(&self, world: &World, model: &[u8], when: &str) -> Result<(), String> {
+        self.volume.check_invariants();
+        match self.tasks.run_until(read(world, &*self.volume)).await {
+            Ok(bytes) if bytes == model => Ok(()),
+            Ok(bytes) => {
+                let at = bytes.iter().zip(model).position(|(a, b)| a != b);
+                Err(format!("the promoted volume, {when}, shows a wrong byte at {at:?}"))
+            }
+            Err(error) => Err(format!("the promoted volume, {when}: {error}")),
+        }
+    }
+}
+
+/// Promotes the replica and works on it while its old replicator wakes; the source has gone on meanwhile.
+pub(crate) async fn take_over(
+    world: &World,
+    mut ending: Ending,
+    dice: &mut Dice,
+) -> Result<(), String> {
+    let mut model = world.replica.bytes.borrow().clone();
+    if model.is_empty() {
+        // The source never published a root, or lost bytes to its disk.
+        return Ok(());
+    }
+    let id = ending.promote(world, dice).await?;
+    world.note("promoted", [0; 3]);
+    let promoted = Promoted::open(world, id, dice).await?;
+    promoted.expect(world, &model, "at first").await?;
+    promoted.write(world, &mut model, dice).await?;
+    if let Some(wrong) = ending.wake().await {
+        return Err(wrong);
+    }
+    promoted.write(world, &mut model, dice).await?;
+    promoted.expect(world, &model, "after writes").await?;
+    drop(promoted);
+    // From the store alone.
+    let again = Promoted::open(world, id, dice).await?;
+    again.expect(world, &model, "from its store").await?;
+    let options = CheckOptions::default();
+    let store = &world.replica.bare_store;
+    let checked = weir_log::check(store, &again.env, id, &options, |_| {});
+    let report = again.tasks.run_until(checked).await;
+    let report = report.map_err(|error| format!("the promoted volume: {error}"))?;
+    match report.damage.first() {
+        Some(damage) => Err(format!("the promoted volume: {}: {}", damage.place, damage.problem)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Replicas: moved while the volume is served and written, cut off with kill -9, checked, exported, promoted; the old
+# primary comes back and changes nothing.
+. "$(dirname "$0")/_lib.sh"
+
+primary=file://$work/primary
+there=file://$work/there
+export WEIR_STORE=$primary
+refuses() { ! "$weir" "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
+prints() { "$weir" "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
+io() { qemu-io -f raw "$uri" -c "$1" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
+# shows STORE COMMAND: of a volume that nobody serves.
+shows() {
+    "$weir" up demo --store "$1" -- sh -c "qemu-io -f raw \"\$WEIR_URI\" -c '$2'" >"$work/io" 2>&1 &&
+        ! grep -E "rror|failed" "$work/io" || { cat "$work/io"; return 1; }
+}
+# The replica has the identity of its source, which this data directory serves: a reader has another one.
+elsewhere() { WEIR_DATA_DIR=$work/elsewhere "$@"; }
+# exports STORE: what the volume shows, in $work/out.img.
+exports() { rm -f "$work/out.img" && "$weir" volume export demo "$work/out.img" --store "$1"; }
+holds() { qemu-io -f raw "$work/out.img" -c "$1" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
+
+start demo --size 64M --batch 256K --batch-age 1
+check "write what the first state shows" io "write -P 1 0 16M"
+check "a snapshot publishes it" "$weir" snapshot create demo@first
+check "replicate it" prints "demo: $there shows it as of object" replicate demo "$there"
+check "again: nothing is new" prints ' 0 objects, 0 B sent' replicate demo "$there"
+check "the replica is listed" prints '^demo .*replica' volume list --store "$there"
+check "it is whole" prints 'it is whole' volume check demo --store "$there"
+check "it is exported" elsewhere exports "$there"
+check "with the bytes" holds "read -P 1 0 16M"
+check "the snapshot is there" prints '^first ' snapshot list demo --store "$there"
+check "it takes no writes" elsewhere refuses 'weir volume promote demo' up demo --store "$there" -- true
+reads() {
+    "$weir" up demo --read-only --store "$there" -- \
+        sh -c 'qemu-io -r -f raw "$WEIR_URI" -c "read -P 1 0 16M"' >"$work/io" 2>&1 &&
+        ! grep -E "rror|failed" "$work/io"
+}
+check "served read-only, it shows the bytes" elsewhere reads
+check "a volume is no replica" refuses 'is no replica' volume promote demo
+check "onto itself" refuses 'it is the volume itself' replicate demo "$primary"
+
+# Written over and over, and replicated in the middle of it by processes that are killed.
+for round in 2 3 4 5 6; do
+    check "write state $round" io "write -P $round 0 16M"
+    check "a snapshot of state $round" "$weir" snapshot create "demo@s$round"
+    "$weir" replicate demo "$there" --upload-bandwidth 8M >"$work/replicate.out" 2>&1 &
+    killed=$!
+    sleep 0."$((round * 2 - 3))"
+    kill -KILL "$killed" 2>/dev/null
+    wait "$killed" 2>/dev/null
+    check "killed in state $round, the replica is whole" prints 'it is whole' volume check demo --store "$there"
+done
+check "replicate to the end" prints 'shows it as of object' replicate demo "$there" --output table
+check "export it" elsewhere exports "$there"
+check "the last state" holds "read -P 6 0 16M"
+"$weir" replicate demo "$there" --follow --age 1 --output json >"$work/follow.out" 2>"$work/follow.log" &
+follower=$!
+processes+=("$follower")
+sleep 2
+check "a second replicator is refused" refuses 'is open on' replicate demo "$there"
+check "write state 7" io "write -P 7 0 16M"
+check "and publish it" "$weir" snapshot create demo@s7
+followed() {
+    for ((i = 0; i < 300; i++)); do
+        grep -q '"roots_moved":1' "$work/follow.out" && return
+        sleep 0.1
+    done
+    cat "$work/follow.out" "$work/follow.log"
+    return 1
+}
+check "it follows" followed
+check "write what only the primary has" io "write -P 8 0 1M"
+
+# The primary is lost; its replicator still runs.
+crash
+check "promote the replica" prints 'is a volume of its own now' volume promote demo --store "$there"
+check "asked for again" prints 'is a volume of its own now' volume promote demo --store "$there"
+check "the last state that was moved" shows "$there" "read -P 7 0 16M"
+check "it takes writes" shows "$there" "write -P 9 1M 1M"
+told() {
+    for ((i = 0; i < 200; i++)); do
+        grep -q 'was promoted' "$work/follow.log" && return
+        sleep 0.1
+    done
+    cat "$work/follow.log"
+    return 1
+}
+# The old primary wakes.
+check "the old primary has what it acknowledged" shows "$primary" "read -P 8 0 1M"
+check "and goes on" shows "$primary" "write -P 66 0 16M"
+check "its replicator is told" told
+check "it moves nothing any more" refuses 'was promoted' replicate demo "$there"
+check "nothing changed here" shows "$there" "read -P 7 0 1M"
+check "what was written here" shows "$there" "read -P 9 1M 1M"
+check "a snapshot from before" "$weir" snapshot rollback demo@s3 --yes --store "$there"
+check "is gone back to" shows "$there" "read -P 3 0 16M"
+check "the promoted volume is whole" prints 'it is whole' volume check demo --store "$there"
+back=file://$work/back
+check "replicate it to a third store" prints 'shows it as of object' replicate demo "$back" --store "$there"
+check "which is whole" prints 'it is whole' volume check demo --store "$back"
+
+# Kept by the process that serves the volume.
+cat >"$work/weir.toml" <<END
+store = "$back-source"
+[[volumes]]
+name = "kept"
+size = "32M"
+batch_age = 1.0
+replicate_to = "$back-kept"
+replicate_age = 1.0
+END
+"$weir" serve --store "$back-source" --config "$work/weir.toml" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+uri="nbd+unix:///kept?socket=$WEIR_DATA_DIR/nbd.sock"
+for ((i = 0; i < 600; i++)); do
+    [ -S "$WEIR_DATA_DIR/nbd.sock" ] && nbdinfo --size "$uri" >/dev/null 2>&1 && break
+    sleep 0.05
+done
+check "write to a volume whose replica is kept" io "write -P 5 0 8M"
+check "publish it" "$weir" snapshot create kept@now --store "$back-source"
+kept() {
+    for ((i = 0; i < 300; i++)); do
+        "$weir" snapshot list kept --store "$back-kept" 2>/dev/null | grep -q '^now ' && return
+        sleep 0.1
+    done
+    tail -n 5 "$work/weir.log"
+    return 1
+}
+check "the replica is kept" kept
+check "status says how far it is" sh -c "'$weir' status --output json | grep -q '\"lag_bytes\"'"
+kill "$weir_pid" && wait "$weir_pid"
+check "served to the end" test $? = 0
+weir_pid=
+check "the kept replica is whole" prints 'it is whole' volume check kept --store "$back-kept"
