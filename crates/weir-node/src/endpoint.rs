@@ -6,7 +6,7 @@ use weir_device::{
     ByteRange, Device, DeviceError, Extent, IoHeader, MemoryDevice, Segment, SharedBuf, WriteFlags,
     WriteZeroesFlags,
 };
-use weir_log::LogVolume;
+use weir_log::{LogVolume, SnapshotView};
 
 /// The bottom of a volume's stack.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub enum Endpoint {
     Log(Rc<LogVolume>),
     /// Memory of this process: for measuring the front end. Nothing survives.
     Memory(Rc<MemoryDevice>),
+    /// A snapshot of a log volume.
+    Snapshot(Rc<SnapshotView>),
 }
 
 /// Calls the same method of whatever it is.
@@ -23,6 +25,7 @@ macro_rules! dispatch {
         match $self {
             Self::Log($device) => $call,
             Self::Memory($device) => $call,
+            Self::Snapshot($device) => $call,
         }
     };
 }

@@ -27,6 +27,7 @@ pub mod size;
 mod snapshots;
 mod sockets;
 mod status;
+mod views;
 mod volumes;
 mod watch;
 

@@ -278,6 +278,9 @@ async fn delete_volume(
     if let Some(entry) = core.entry(name.as_str()) {
         return Err(served_here(&core, &entry).into());
     }
+    if let Some(export) = core.views.open_of(name.as_str()).pop() {
+        return Err(NodeError::SnapshotOpen { export }.into());
+    }
     let (reporter, done, response) = begin();
     let home = core.home.clone();
     let events = Arc::clone(&core);
