@@ -291,7 +291,7 @@ async fn load_map(
         }
         Ok(())
     };
-    let mut loaded = match load::checkpoint(store, env, id, manifest.checkpoint).await {
+    let mut loaded = match load::head(store, env, manifest).await {
         Ok(loaded) => loaded,
         Err(error) => return note(error).map(|()| None),
     };

@@ -92,7 +92,7 @@ impl LogVolume {
     }
 }
 
-fn check(shared: &Shared) -> Result<(), DeviceError> {
+pub(crate) fn check(shared: &Shared) -> Result<(), DeviceError> {
     shared.check_failure()?;
     shared.check_owned()?;
     shared.check_not_closing()
@@ -143,7 +143,7 @@ async fn collect(
 }
 
 /// Has a checkpoint made and published of all that is committed now: it lists what died.
-async fn checkpoint(shared: &Shared) -> Result<(), DeviceError> {
+pub(crate) async fn checkpoint(shared: &Shared) -> Result<(), DeviceError> {
     let committed = {
         let mut state = shared.state.borrow_mut();
         state.checkpoint.wanted = true;

@@ -16,7 +16,7 @@ use crate::fetch::get_header;
 use crate::format::DecodeError;
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, decode_page, decode_table};
 use crate::format::frame;
-use crate::format::manifest::{CheckpointRef, Manifest};
+use crate::format::manifest::{CheckpointRef, Manifest, OriginRecord};
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::RECOVERY_GETS_MAX;
@@ -27,6 +27,8 @@ use crate::upload::splitmix;
 /// The map as of one sequence, and what is known around it.
 #[derive(Debug)]
 pub(crate) struct Loaded {
+    /// Of the volume.
+    stream: VolumeId,
     pub(crate) objects: ObjectMap,
     pub(crate) checkpoint: CheckpointState,
     /// The map is as of this object.
@@ -37,14 +39,15 @@ pub(crate) struct Loaded {
     pub(crate) size: Option<u64>,
     /// Objects beyond the prefix or of superseded epochs, and those of checkpoints that were never published.
     pub(crate) void: Vec<ObjectId>,
-    /// Objects that were dead in the checkpoint: most are gone already, or snapshots hold them.
+    /// Own objects that were dead in the checkpoint: most are gone already, or snapshots hold them.
     pub(crate) dead: Vec<ObjectId>,
 }
 
 impl Loaded {
     /// Whether the map, or the checkpoint that it was loaded from, is in this object or points at it.
     pub(crate) fn needs(&self, object: &ObjectId) -> bool {
-        self.objects.table.find(object).is_some() || self.checkpoint.needs(object.seq)
+        let named = self.objects.table.find(object).is_some();
+        named || (object.stream == self.stream && self.checkpoint.needs(object.seq))
     }
 }
 
@@ -248,25 +251,76 @@ pub(crate) async fn reach(
     Ok(reached)
 }
 
-/// Loads the checkpoint that a manifest names, or the empty map of a volume that has none.
-pub(crate) async fn checkpoint(
+/// Loads what a volume began as and its objects are to be applied to: the newest checkpoint that its manifest names, that
+/// of the snapshot it is a clone of, or the empty map.
+pub(crate) async fn head(
     store: &Store,
     env: &Env,
-    volume: VolumeId,
-    named: Option<CheckpointRef>,
+    manifest: &Manifest,
 ) -> Result<Loaded, LogError> {
-    let mut objects = ObjectMap::new();
-    let Some(named) = named else {
-        return Ok(Loaded {
-            objects,
+    let volume = VolumeId(manifest.volume.0);
+    match (manifest.checkpoint, manifest.origins.first()) {
+        (Some(named), _) => checkpoint(store, env, volume, named).await,
+        (None, Some(origin)) => from_origin(store, env, volume, origin).await,
+        (None, None) => Ok(Loaded {
+            stream: volume,
+            objects: ObjectMap::of(volume),
             checkpoint: CheckpointState::default(),
             committed_seq: ObjectSeq(0),
             committed: WriteMark::default(),
             size: None,
             void: Vec::new(),
             dead: Vec::new(),
-        });
-    };
+        }),
+    }
+}
+
+/// The map that a clone begins with: all of it is new to the clone, whose first checkpoint is whole.
+async fn from_origin(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    origin: &OriginRecord,
+) -> Result<Loaded, LogError> {
+    let (stream, named) = (VolumeId(origin.stream.0), origin.checkpoint);
+    let loaded = checkpoint_of(store, env, stream, named, ObjectMap::of(volume)).await;
+    let mut loaded = loaded.map_err(|source| LogError::Origin {
+        clone: volume,
+        origin: format!("{}@{}", origin.volume, origin.snapshot),
+        source: Box::new(source),
+    })?;
+    for piece in loaded.checkpoint.map_pieces() {
+        loaded.objects.map.mark_dirty(piece);
+    }
+    loaded.objects.table.mark_all_changed();
+    Ok(Loaded {
+        stream: volume,
+        checkpoint: CheckpointState::default(),
+        committed_seq: ObjectSeq(0),
+        committed: WriteMark::default(),
+        dead: Vec::new(),
+        ..loaded
+    })
+}
+
+/// Loads a checkpoint of a volume.
+pub(crate) async fn checkpoint(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    named: CheckpointRef,
+) -> Result<Loaded, LogError> {
+    checkpoint_of(store, env, volume, named, ObjectMap::of(volume)).await
+}
+
+/// Loads a checkpoint that is in the stream `volume` into an empty map.
+async fn checkpoint_of(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    named: CheckpointRef,
+    mut objects: ObjectMap,
+) -> Result<Loaded, LogError> {
     let (mut loader, root, id) = open_root(store, env, volume, named).await?;
     let fail = |source| LogError::Object { object: id, source };
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
@@ -283,7 +337,9 @@ pub(crate) async fn checkpoint(
         return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
     }
     let mut objects = load_map(&mut loader, objects, pieces).await?;
-    let dead = objects.table.free_dead();
+    let mut dead = objects.table.free_dead();
+    // What died in another volume's stream is not this one's to delete.
+    dead.retain(|id| id.stream == volume || weir_device::mutant("shared_dead_listed"));
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let references = std::mem::take(&mut loader.references);
     let mut epochs = references.objects();
@@ -293,6 +349,7 @@ pub(crate) async fn checkpoint(
     };
     let checkpoint_objects = epochs.iter().map(with_bytes).collect();
     Ok(Loaded {
+        stream: volume,
         objects,
         checkpoint: CheckpointState::loaded(references, checkpoint_objects),
         committed_seq: root.as_of,

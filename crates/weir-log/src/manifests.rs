@@ -65,19 +65,31 @@ pub(crate) async fn newest(
     env: &Env,
     volume: VolumeId,
 ) -> Result<Manifest, LogError> {
+    find_newest(store, env, volume).await?.ok_or_else(|| {
+        let what = format!("no manifest in {}", store.url());
+        LogError::Inconsistent { volume, what }
+    })
+}
+
+/// [`newest`], or nothing where there is none.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn find_newest(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+) -> Result<Option<Manifest>, LogError> {
     let mut random = || env.random.next_u64();
     let policy = RetryPolicy::reads();
     let prefix = Manifest::prefix(volume);
     for _ in 0..crate::limits::RESOLVE_ATTEMPTS_MAX {
         let list = || chain::numbers(store, &prefix);
         let listed = store.retry(&policy, &mut random, None, list).await?;
-        let Some(number) = listed.last().copied() else {
-            let what = format!("no manifest in {}", store.url());
-            return Err(LogError::Inconsistent { volume, what });
-        };
+        let Some(number) = listed.last().copied() else { return Ok(None) };
         match retry_log(store, &policy, &mut random, || read_version(store, volume, number)).await {
             Err(LogError::Store(StoreError::NotFound { .. })) => {}
-            other => return other,
+            other => return other.map(Some),
         }
     }
     let what = "its manifest keeps disappearing".to_owned();

@@ -19,11 +19,13 @@ use weir_store::RetryPolicy;
 use crate::catalog::VolumeName;
 use crate::commit;
 use crate::error::LogError;
-use crate::format::manifest::{CheckpointRef, HexId, SnapshotRecord};
+use crate::format::manifest::{CheckpointRef, HexId, Manifest, SnapshotRecord};
 use crate::garbage;
 use crate::ids::ObjectId;
 use crate::load;
+use crate::manifests::ManifestWriter;
 use crate::overlay::Overlay;
+use crate::ties;
 use crate::volume::{LogVolume, Shared, State};
 
 /// Most snapshots of a volume: the manifest lists them all, in some 300 bytes each.
@@ -80,7 +82,7 @@ impl Snapshots {
     }
 
     fn find(&self, name: &str) -> Option<&SnapshotRecord> {
-        self.listed.iter().find(|s| s.name == name)
+        self.listed.iter().find(|s| s.name == name && !s.deleting)
     }
 
     fn is_taken(&self, name: &str) -> bool {
@@ -112,6 +114,7 @@ impl State {
                 last_write: self.committed.into(),
                 // Known once its root is stored.
                 checkpoint: CheckpointRef { sequence: 0, epoch: 0, as_of: 0 },
+                deleting: false,
             });
         }
     }
@@ -151,6 +154,7 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
     }
     drop(reads);
     shared.state.borrow_mut().snapshots.pins = Pins::Known;
+    shared.ties.notify_one();
     shared.progress.notify_waiters();
 }
 
@@ -266,13 +270,49 @@ async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, 
 async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
     shared.check_failure()?;
     shared.check_not_closing()?;
-    let snapshot = shared.find_snapshot(name)?;
+    let id = {
+        let mut manifest = shared.manifest.lock().await;
+        let id = shared.find_snapshot(name)?.id;
+        let deleting = |m: &mut Manifest| {
+            m.snapshots.iter_mut().filter(|s| s.id == id).for_each(|s| s.deleting = true);
+        };
+        publish(shared, &mut manifest, deleting).await?;
+        id
+    };
+    // As of that version no clone is made of it any more; those that there are have left their notes.
+    if ties::is_depended_on(shared, id).await? {
+        tracing::info!(volume = %shared.id, snapshot = %name, "a deleted snapshot stays for its clones");
+        return Ok(());
+    }
+    release(shared, id).await
+}
+
+/// Publishes a change to the snapshots of a volume, which fails if that does.
+async fn publish(
+    shared: &Shared,
+    manifest: &mut ManifestWriter,
+    change: impl FnOnce(&mut Manifest),
+) -> Result<(), DeviceError> {
+    if let Err(error) = manifest.publish(&shared.env, &RetryPolicy::forever(), change).await {
+        let error = DeviceError::from(error);
+        shared.fail(error.clone());
+        return Err(error);
+    }
+    let listed = &mut shared.state.borrow_mut().snapshots.listed;
+    listed.clone_from(&manifest.current().snapshots);
+    Ok(())
+}
+
+/// Gives up what a snapshot reaches that is being deleted and that no clone needs.
+pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), DeviceError> {
+    let find = || shared.state.borrow().snapshots.listed.iter().find(|s| s.id == id).cloned();
+    let Some(snapshot) = find() else { return Ok(()) };
     let mut reached = match reach(shared, &snapshot).await {
         Ok(reached) => reached,
         Err(LogError::ShuttingDown) => return Err(LogError::ShuttingDown.into()),
         // A damaged snapshot must not be there for ever.
         Err(error) => {
-            tracing::error!(volume = %shared.id, snapshot = %name, %error, "the space of a damaged snapshot stays");
+            tracing::error!(volume = %shared.id, snapshot = snapshot.name, %error, "the space of a damaged snapshot stays");
             Vec::new()
         }
     };
@@ -284,7 +324,10 @@ async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceErro
         })
         .await?;
     let mut manifest = shared.manifest.lock().await;
-    shared.find_snapshot(name)?;
+    // Somebody else may have done it meanwhile.
+    if find().is_none() {
+        return Ok(());
+    }
     let (garbage, names) = {
         let state = shared.state.borrow();
         if !state.snapshots.pins_known() {
@@ -292,6 +335,8 @@ async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceErro
             reached.clear();
         }
         let mut garbage = state.objects.table.held_once(&reached);
+        // What is in other streams is not ours to delete.
+        garbage.retain(|id| id.stream == state.stream);
         // Where head and snapshot share pieces of a checkpoint, the head has them still.
         if !weir_device::mutant("shared_checkpoint_deleted") {
             garbage.retain(|id| !state.checkpoint.knows(id.seq));
@@ -300,24 +345,19 @@ async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceErro
         names.extend(garbage.iter().map(garbage::name_of));
         (garbage, names)
     };
-    let forever = RetryPolicy::forever();
-    let published = manifest.publish(&shared.env, &forever, |m| {
-        m.snapshots.retain(|s| s.id != snapshot.id);
+    let gone = |m: &mut Manifest| {
+        m.snapshots.retain(|s| s.id != id);
         m.pending_deletions = names;
-    });
-    if let Err(error) = published.await {
-        let error = DeviceError::from(error);
-        shared.fail(error.clone());
-        return Err(error);
-    }
+    };
+    publish(shared, &mut manifest, gone).await?;
     {
         let mut state = shared.state.borrow_mut();
         state.objects.table.unpin(&reached);
         state.on_garbage_listed(garbage);
-        state.snapshots.listed.clone_from(&manifest.current().snapshots);
     }
     drop(manifest);
     shared.listed.notify_one();
+    shared.ties.notify_one();
     shared.wake_collector();
     Ok(())
 }
@@ -334,9 +374,17 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
     }
     let snapshot = shared.find_snapshot(name)?;
     let loaded =
-        load::checkpoint(&shared.store, &shared.env, shared.id, Some(snapshot.checkpoint)).await?;
+        load::checkpoint(&shared.store, &shared.env, shared.id, snapshot.checkpoint).await?;
     // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
     shared.settle().await?;
+    // It may have been deleted; with the lock it is not being deleted now.
+    let manifest = shared.manifest.lock().await;
+    let found = shared.find_snapshot(name)?;
+    drop(manifest);
+    if found.id != snapshot.id {
+        let message = format!("snapshot {name} of volume {} was replaced meanwhile", shared.id);
+        return Err(DeviceError::new(ErrorKind::NotFound, message));
+    }
     set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
     commit::begin_checkpoint(shared);
     shared.settle().await?;

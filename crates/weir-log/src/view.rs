@@ -45,12 +45,11 @@ impl SnapshotView {
         read_deadline: Duration,
     ) -> Result<Rc<Self>, LogError> {
         let manifest = manifests::newest(store, env, volume).await?;
-        let found = manifest.snapshots.iter().find(|s| s.name == name.as_str());
-        let Some(record) = found.cloned() else {
+        let Some(record) = manifest.snapshot(name.as_str()).cloned() else {
             let (snapshot, volume) = (name.to_string(), manifest.name);
             return Err(LogError::NoSuchSnapshot { snapshot, volume });
         };
-        let loaded = load::checkpoint(store, env, volume, Some(record.checkpoint)).await?;
+        let loaded = load::checkpoint(store, env, volume, record.checkpoint).await?;
         let (store, env) = (store.clone(), env.clone());
         let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
         Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))

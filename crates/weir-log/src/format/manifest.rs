@@ -141,6 +141,25 @@ pub struct SnapshotRecord {
     pub last_write: MarkRecord,
     /// The checkpoint that it is.
     pub checkpoint: CheckpointRef,
+    /// It was deleted, and goes with the last clone that needs it. Nobody finds it by its name any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
+}
+
+/// A snapshot that a clone began as, or that such a snapshot's volume began as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OriginRecord {
+    /// The volume that it is a snapshot of.
+    pub stream: HexId,
+    /// Name of that volume when the clone was made, for messages.
+    pub volume: String,
+    /// Name of the snapshot then.
+    pub snapshot: String,
+    /// The snapshot.
+    pub id: HexId,
+    /// The checkpoint that it is.
+    pub checkpoint: CheckpointRef,
 }
 
 /// Whether the volume lives.
@@ -186,6 +205,10 @@ pub struct Manifest {
     /// Streams this volume descends from, nearest first.
     #[serde(default)]
     pub lineage: Vec<HexId>,
+    /// Of a clone: the snapshots whose objects its map may name, nearest first. Each has a note of this volume among its
+    /// dependants as long as it stands here. Without a checkpoint of its own the volume shows the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<OriginRecord>,
     /// Snapshots, oldest first.
     #[serde(default)]
     pub snapshots: Vec<SnapshotRecord>,
@@ -222,6 +245,12 @@ impl Manifest {
         };
         let owners = self.epochs.iter().filter(|e| owns(e.first_sequence));
         owners.map(|e| Epoch(e.epoch)).next_back()
+    }
+
+    /// The snapshot of that name.
+    #[must_use]
+    pub fn snapshot(&self, name: &str) -> Option<&SnapshotRecord> {
+        self.snapshots.iter().find(|s| s.name == name && !s.deleting)
     }
 
     /// The newest epoch handed out.
@@ -277,6 +306,7 @@ mod tests {
             }),
             checkpoint: Some(CheckpointRef { sequence: 8, epoch: 1, as_of: 6 }),
             lineage: Vec::new(),
+            origins: Vec::new(),
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),
             checksum: String::new(),
