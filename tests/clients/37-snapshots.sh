@@ -68,6 +68,13 @@ kill "$weir_pid" && wait "$weir_pid"
 weir_pid=
 check "while nobody serves it: list" prints '^first +20' snapshot list demo
 check "take one" "$weir" snapshot create demo@third
+check "what differs is one run" prints '^ *1048576 +1048576 data$' snapshot diff demo@first third
+differs() { [ "$("$weir" snapshot diff "$1" "$2" --output json | tr -d ' \n')" = "$3" ]; }
+check "as JSON, and nothing else" differs demo@first demo@third '[{"length":1048576,"offset":1048576,"type":"data"}]'
+check "the other way round" differs demo@third demo@first '[{"length":1048576,"offset":1048576,"type":"data"}]'
+check "from itself nothing differs" differs demo@first first '[]'
+check "of another volume" refuses 'only snapshots of one volume' snapshot diff demo@first other@third
+check "with one that is none" refuses 'has no snapshot "never"' snapshot diff demo@first never
 check "go to the second" "$weir" snapshot rollback demo@second --yes
 check "its bytes" shows "read -P 2 0 8M"
 check "back to the third" "$weir" snapshot rollback demo@third --yes

@@ -113,8 +113,15 @@ pub async fn check(
         }
     };
     // After the look: what it needs was there by then, and what is collected from here on is forgotten below.
-    let listed = list(store, env, id).await?;
-    let wanted = sort_out(&listed, view.as_ref(), &mut report);
+    let mut listed = list(store, env, id).await?;
+    let mut wanted = sort_out(&listed, view.as_ref(), &mut report);
+    // Of other volumes' streams, what a clone needs of them.
+    for stream in view.iter().flat_map(View::shared_streams).collect::<BTreeSet<_>>() {
+        let mut shared = list(store, env, stream).await?;
+        shared.retain(|object| view.as_ref().is_some_and(|view| view.needs(object)));
+        wanted.extend(&shared);
+        listed.extend(shared);
+    }
     let total = wanted.len() as u64;
     let reads = wanted.iter().map(|object| {
         let seed = env.random.next_u64();
@@ -153,6 +160,13 @@ struct View {
 }
 
 impl View {
+    fn shared_streams(&self) -> BTreeSet<VolumeId> {
+        let own = VolumeId(self.manifest.volume.0);
+        let held = self.held.iter().map(|object| object.stream);
+        let head = self.loaded.iter().flat_map(|l| l.objects.table.shared_streams());
+        held.chain(head).filter(|stream| *stream != own).collect()
+    }
+
     fn needs(&self, object: &ObjectId) -> bool {
         let head = self.loaded.as_ref().is_none_or(|loaded| loaded.needs(object));
         head || self.held.contains(object)

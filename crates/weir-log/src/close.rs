@@ -200,16 +200,8 @@ impl Shared {
     /// under way. For whoever has seen to it that no further write is taken.
     pub(crate) async fn settle(&self) -> Result<(), DeviceError> {
         // A write that was taken before may be answered yet; it must not miss the last object.
-        self.wait_for(|state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None => (self.appends.get() == 0).then_some(Ok(())),
-        })
-        .await?;
+        self.wait_while_open(|_| (self.appends.get() == 0).then_some(Ok(()))).await?;
         self.upload_all().await?;
-        self.wait_for(|state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None => state.is_settled().then_some(Ok(())),
-        })
-        .await
+        self.wait_while_open(|state| state.is_settled().then_some(Ok(()))).await
     }
 }

@@ -10,7 +10,6 @@ use weir_store::RetryPolicy;
 use crate::checkpoint::CheckpointState;
 use crate::format::manifest::CheckpointRef;
 use crate::format::object::{ObjectHeader, ObjectKind};
-use crate::garbage;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::limits::APPLY_STEP_EXTENTS;
 use crate::objects::ApplyCursor;
@@ -38,7 +37,6 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 
 async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     if header.kind != ObjectKind::Checkpoint {
-        shared.state.borrow_mut().applying = true;
         shared.fetcher.keep_frame_table(header);
         let mut cursor = ApplyCursor::default();
         while !apply_step(&mut shared.state.borrow_mut(), header, &mut cursor) {
@@ -49,7 +47,6 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     let begin = {
         let mut guard = shared.state.borrow_mut();
         let state = &mut *guard;
-        state.applying = false;
         state.pipeline.on_applied(header.id.seq);
         if header.kind == ObjectKind::Data {
             state.objects_written += 1;
@@ -148,11 +145,8 @@ pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
 /// A checkpoint counts once its root is in the committed prefix and a manifest version names it.
 pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     let as_of = ObjectSeq(checkpoint.as_of);
-    let may_go = |state: &mut State| {
-        (state.failure.is_some() || state.snapshots.pins_are_settled()).then_some(())
-    };
-    shared.wait_for(may_go).await;
-    if shared.check_failure().is_err() {
+    let may_go = |state: &mut State| state.snapshots.pins_are_settled().then_some(Ok(()));
+    if shared.wait_while_open(may_go).await.is_err() {
         return;
     }
     let (published, old, garbage) = {
@@ -162,8 +156,7 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
             let snapshots = state.snapshots_of(checkpoint);
             (snapshots, state.garbage_as_of(as_of), state.size)
         };
-        let mut names = shared.state.borrow().garbage.names();
-        names.extend(garbage.iter().map(garbage::name_of));
+        let names = shared.state.borrow().garbage.names_with(&garbage);
         if weir_device::mutant("delete_before_listed") {
             shared.delete_keys(garbage.iter().map(ObjectId::key).collect());
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_device::{DeviceError, ErrorKind};
 
-use crate::volume::{LogVolume, Shared};
+use crate::volume::{LogVolume, Shared, State};
 
 /// How long a compaction waits for its last deletions; what is left goes later.
 const DELETION_PATIENCE: Duration = Duration::from_secs(60);
@@ -111,11 +111,8 @@ async fn collect(
     let copies_max = copied.saturating_add(used.saturating_mul(COPIES_MAX));
     let mut total = 0;
     shared
-        .wait_for(|state| {
-            if let Some(failure) = &state.failure {
-                return Some(Err(failure.clone()));
-            }
-            if let Err(error) = shared.check_stopped().and_then(|()| shared.check_not_closing()) {
+        .wait_while_open(|state| {
+            if let Err(error) = shared.check_not_closing() {
                 return Some(Err(error));
             }
             let usage = state.objects.table.usage();
@@ -150,12 +147,6 @@ pub(crate) async fn checkpoint(shared: &Shared) -> Result<(), DeviceError> {
         state.pipeline.committed().0
     };
     shared.stored.notify_one();
-    shared
-        .wait_for(|state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None if state.published.is_some_and(|c| c.as_of >= committed) => Some(Ok(())),
-            None if committed == 0 => Some(Ok(())),
-            None => shared.check_stopped().err().map(Err),
-        })
-        .await
+    let is_published = move |state: &mut State| state.published.map_or(0, |c| c.as_of) >= committed;
+    shared.wait_while_open(|state| is_published(state).then_some(Ok(()))).await
 }

@@ -61,12 +61,9 @@ impl LogVolume {
         // The look that the checkpoint brings about is what lets go; it is over when nothing is left to let go of.
         shared.ties.notify_one();
         shared
-            .wait_for(|state| match &state.failure {
-                Some(failure) => Some(Err(failure.clone())),
-                None if state.published.is_some() && state.loose_origins().is_empty() => {
-                    Some(Ok(()))
-                }
-                None => shared.check_stopped().err().map(Err),
+            .wait_while_open(|state| {
+                let done = state.published.is_some() && state.loose_origins().is_empty();
+                done.then_some(Ok(()))
             })
             .await?;
         let state = shared.state.borrow();
@@ -75,7 +72,7 @@ impl LogVolume {
         let obstacle = match (stuck, origins.is_empty()) {
             (0, true) => None,
             (0, false) => {
-                Some("snapshots of the volume that were taken before need them".to_owned())
+                Some("snapshots of the volume need them still: delete those taken before".to_owned())
             }
             (count, _) => Some(format!("{count} objects cannot be read and stay as they are")),
         };
@@ -91,11 +88,8 @@ async fn copy(
 ) -> Result<usize, DeviceError> {
     let mut total = 0;
     shared
-        .wait_for(|state| {
-            if let Some(failure) = &state.failure {
-                return Some(Err(failure.clone()));
-            }
-            if let Err(error) = shared.check_stopped().and_then(|()| shared.check_not_closing()) {
+        .wait_while_open(|state| {
+            if let Err(error) = shared.check_not_closing() {
                 return Some(Err(error));
             }
             let to_go = state.objects.table.usage().shared_live_bytes;

@@ -73,7 +73,7 @@ impl Drop for ReadPin {
 }
 
 /// How a manifest names an object of the volume's own stream.
-pub(crate) fn name_of(id: &ObjectId) -> String {
+fn name_of(id: &ObjectId) -> String {
     let key = id.key();
     key.rsplit('/').next().expect("a key has parts").to_owned()
 }
@@ -115,9 +115,9 @@ impl Garbage {
         free
     }
 
-    /// All that the next manifest version lists.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.pending.keys().map(name_of).collect()
+    /// All that a manifest version lists which adds `more`.
+    pub(crate) fn names_with(&self, more: &[ObjectId]) -> Vec<String> {
+        self.pending.keys().chain(more).map(name_of).collect()
     }
 }
 

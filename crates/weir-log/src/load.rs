@@ -124,7 +124,7 @@ async fn read_object_retrying(
 }
 
 /// A checkpoint being loaded.
-struct Loader<'a> {
+pub(crate) struct Loader<'a> {
     store: &'a Store,
     env: &'a Env,
     volume: VolumeId,
@@ -134,7 +134,7 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     /// Fetches the objects that `refs` name and that are not here yet, several at a time, on the workers.
-    async fn fetch(&mut self, refs: &[PieceRef]) -> Result<(), LogError> {
+    pub(crate) async fn fetch(&mut self, refs: &[PieceRef]) -> Result<(), LogError> {
         let wanted: BTreeSet<(ObjectSeq, Epoch)> = refs
             .iter()
             .filter(|r| !self.payloads.contains_key(&r.seq))
@@ -157,16 +157,21 @@ impl Loader<'_> {
         Ok(())
     }
 
-    fn bytes_of(&self, piece: &PieceRef) -> Result<Vec<u8>, LogError> {
+    /// Lets go of what was fetched and is not kept.
+    pub(crate) fn retain(&mut self, keep: impl Fn(ObjectSeq) -> bool) {
+        self.payloads.retain(|seq, _| keep(*seq));
+    }
+
+    pub(crate) fn bytes_of(&self, piece: &PieceRef) -> Result<Vec<u8>, LogError> {
         bytes_of(self.volume, &self.payloads, piece)
     }
 
-    fn object_error(&self, piece: &PieceRef, source: DecodeError) -> LogError {
+    pub(crate) fn object_error(&self, piece: &PieceRef, source: DecodeError) -> LogError {
         object_error(self.volume, piece, source)
     }
 
     /// Follows index pages to the pieces they name.
-    async fn follow(
+    pub(crate) async fn follow(
         &mut self,
         kind: PieceKind,
         pages: &[PieceRef],
@@ -203,7 +208,7 @@ fn object_error(volume: VolumeId, piece: &PieceRef, source: DecodeError) -> LogE
 }
 
 /// Reads the root of a checkpoint.
-async fn open_root<'a>(
+pub(crate) async fn open_root<'a>(
     store: &'a Store,
     env: &'a Env,
     volume: VolumeId,

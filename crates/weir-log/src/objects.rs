@@ -46,6 +46,12 @@ fn split(address: u64) -> (TableIndex, u32) {
     (TableIndex(index), offset)
 }
 
+/// What a mapping of an object map says.
+pub(crate) fn run_of(mapping: Mapping) -> ObjectRun {
+    let Mapping { offset, len, target } = mapping;
+    ObjectRun { offset, len, place: place_of(target) }
+}
+
 fn place_of(target: Target) -> ObjectPlace {
     match target {
         Target::Linear(address) => {
@@ -218,11 +224,7 @@ impl ObjectMap {
 
     /// The runs known within a range, in order; gaps are holes.
     pub(crate) fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = ObjectRun> + '_ {
-        self.map.iter_range(offset, len).map(|mapping| ObjectRun {
-            offset: mapping.offset,
-            len: mapping.len,
-            place: place_of(mapping.target),
-        })
+        self.map.iter_range(offset, len).map(run_of)
     }
 
     /// O2, checked against a full walk; for tests and the simulation.

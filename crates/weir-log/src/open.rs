@@ -430,7 +430,6 @@ fn state_of(
         garbage,
         snapshots,
         origins: Vec::new(),
-        applying: false,
         collector: Collector::default(),
         failure: None,
         last_object_small: false,

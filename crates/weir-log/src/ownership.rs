@@ -116,10 +116,7 @@ async fn change_takeover(shared: &Shared, takeover: Takeover) -> Result<(), Devi
     shared.takeover.set(Takeover::Auto);
     let change = |m: &mut Manifest| m.takeover = takeover;
     if let Err(error) = manifest.publish(&shared.env, &RetryPolicy::forever(), change).await {
-        // Nobody knows whether the version is there.
-        let error = DeviceError::from(error);
-        shared.fail(error.clone());
-        return Err(error);
+        return Err(shared.fail_publishing(error));
     }
     // Under the old version nobody took the volume up to this moment.
     shared.check_owned()?;
@@ -186,6 +183,8 @@ async fn confirm(shared: &Rc<Shared>, run: crate::lease::Run) {
             tracing::info!(volume = %shared.id, "still ours after a missed lease deadline");
             shared.lease_generation.set(run.generation);
             shared.progress.notify_waiters();
+            // Nothing was deleted without the lease.
+            shared.listed.notify_one();
         }
         Err(error) => shared.fail(error),
     }

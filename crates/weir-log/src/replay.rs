@@ -212,7 +212,7 @@ impl Replay {
             for run in runs::cut(&found, self.limits.bytes) {
                 self.apply(ObjectKind::Gc, runs::describe(run));
             }
-            self.collector.release(&sources);
+            self.collector.release(sources.iter().map(|o| o.id));
         }
     }
 

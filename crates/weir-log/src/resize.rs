@@ -7,7 +7,6 @@ use weir_device::{DeviceError, ErrorKind};
 use weir_store::RetryPolicy;
 
 use crate::catalog::check_size;
-use crate::error::LogError;
 use crate::volume::{LogVolume, Shared};
 
 impl LogVolume {
@@ -43,7 +42,7 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     }
     let published = manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.size = size).await;
     if let Err(error) = published {
-        return Err(fail(shared, error));
+        return Err(shared.fail_publishing(error));
     }
     let mut state = shared.state.borrow_mut();
     state.size = size;
@@ -54,11 +53,4 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     drop(state);
     tracing::info!(volume = %shared.id, from = present, to = size, "volume resized");
     Ok(())
-}
-
-/// An error of publishing is for good: nobody knows whether the version is there.
-fn fail(shared: &Shared, error: LogError) -> DeviceError {
-    let error = DeviceError::from(error);
-    shared.fail(error.clone());
-    error
 }

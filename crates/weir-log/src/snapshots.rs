@@ -20,7 +20,6 @@ use crate::catalog::VolumeName;
 use crate::commit;
 use crate::error::LogError;
 use crate::format::manifest::{CheckpointRef, HexId, Manifest, SnapshotRecord};
-use crate::garbage;
 use crate::ids::ObjectId;
 use crate::load;
 use crate::manifests::ManifestWriter;
@@ -192,11 +191,11 @@ impl LogVolume {
         self.shared.to_its_end(async move { take(&shared, &name).await }).await
     }
 
-    /// Deletes a snapshot; the space of what nothing else reaches comes back.
+    /// Deletes a snapshot; the space of what nothing else reaches comes back. Where its checkpoint is damaged the
+    /// snapshot goes all the same, and the space of what it reached stays.
     ///
     /// # Errors
-    /// No such snapshot ([`ErrorKind::NotFound`]), what the store says where its checkpoint cannot be read, or the
-    /// failure that stopped the volume.
+    /// No such snapshot ([`ErrorKind::NotFound`]), or the failure that stopped the volume.
     pub async fn delete_snapshot(&self, name: &VolumeName) -> Result<(), DeviceError> {
         let (shared, name) = (Rc::clone(&self.shared), name.clone());
         self.shared.to_its_end(async move { delete(&shared, &name).await }).await
@@ -232,7 +231,8 @@ async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, 
     // It may be on its way to another state.
     shared.check_not_closing()?;
     {
-        let snapshots = &mut shared.state.borrow_mut().snapshots;
+        let state = &mut *shared.state.borrow_mut();
+        let snapshots = &mut state.snapshots;
         if snapshots.is_taken(name.as_str()) {
             let message = format!("volume {} has a snapshot {name} already", shared.id);
             return Err(DeviceError::new(ErrorKind::Exists, message));
@@ -243,26 +243,11 @@ async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, 
             return Err(DeviceError::new(ErrorKind::NoSpace, message));
         }
         snapshots.wanted.push(name.clone());
+        state.checkpoint.wanted = true;
     }
-    let begin = shared
-        .wait_for(|state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            // Another checkpoint may have begun with it meanwhile.
-            None if !state.snapshots.wanted.contains(name) => Some(Ok(false)),
-            None if !state.checkpoint.under_way && !state.applying => Some(Ok(true)),
-            None => shared.check_stopped().err().map(Err),
-        })
-        .await?;
-    if begin {
-        commit::begin_checkpoint(shared);
-    }
-    let record = shared
-        .wait_for(|state| match (&state.failure, state.snapshots.find(name.as_str())) {
-            (Some(failure), _) => Some(Err(failure.clone())),
-            (None, Some(record)) => Some(Ok(record.clone())),
-            (None, None) => shared.check_stopped().err().map(Err),
-        })
-        .await?;
+    shared.stored.notify_one();
+    let find = |state: &mut State| state.snapshots.find(name.as_str()).cloned().map(Ok);
+    let record = shared.wait_while_open(find).await?;
     shared.wait_for_lease().await?;
     Ok(record)
 }
@@ -294,9 +279,7 @@ async fn publish(
     change: impl FnOnce(&mut Manifest),
 ) -> Result<(), DeviceError> {
     if let Err(error) = manifest.publish(&shared.env, &RetryPolicy::forever(), change).await {
-        let error = DeviceError::from(error);
-        shared.fail(error.clone());
-        return Err(error);
+        return Err(shared.fail_publishing(error));
     }
     let listed = &mut shared.state.borrow_mut().snapshots.listed;
     listed.clone_from(&manifest.current().snapshots);
@@ -316,13 +299,8 @@ pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), Device
             Vec::new()
         }
     };
-    shared
-        .wait_for(|state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None if state.snapshots.pins_are_settled() => Some(Ok(())),
-            None => shared.check_stopped().err().map(Err),
-        })
-        .await?;
+    let known = |state: &mut State| state.snapshots.pins_are_settled().then_some(Ok(()));
+    shared.wait_while_open(known).await?;
     let mut manifest = shared.manifest.lock().await;
     // Somebody else may have done it meanwhile.
     if find().is_none() {
@@ -341,8 +319,7 @@ pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), Device
         if !weir_device::mutant("shared_checkpoint_deleted") {
             garbage.retain(|id| !state.checkpoint.knows(id.seq));
         }
-        let mut names = state.garbage.names();
-        names.extend(garbage.iter().map(garbage::name_of));
+        let names = state.garbage.names_with(&garbage);
         (garbage, names)
     };
     let gone = |m: &mut Manifest| {

@@ -137,9 +137,7 @@ async fn loosen(shared: &Rc<Shared>) -> Result<(), DeviceError> {
             m.origins.retain(|origin| !is_gone(origin));
         });
         if let Err(error) = published.await {
-            let error = DeviceError::from(error);
-            shared.fail(error.clone());
-            return Err(error);
+            return Err(shared.fail_publishing(error));
         }
         shared.state.borrow_mut().origins.clone_from(&manifest.current().origins);
         gone

@@ -80,8 +80,6 @@ pub(crate) struct State {
     pub(crate) snapshots: Snapshots,
     /// Those of the newest manifest version that counts.
     pub(crate) origins: Vec<OriginRecord>,
-    /// An object is being applied: the map is between two sequences.
-    pub(crate) applying: bool,
     pub(crate) failure: Option<DeviceError>,
     pub(crate) last_object_small: bool,
     pub(crate) read_ahead: ReadAhead,
@@ -249,6 +247,26 @@ impl Shared {
         }
     }
 
+    /// [`Shared::wait_for`] what only an open volume can bring about: ends with the failure that stopped it, or with
+    /// its close.
+    pub(crate) async fn wait_while_open<T>(
+        &self,
+        mut ready: impl FnMut(&mut State) -> Option<Result<T, DeviceError>>,
+    ) -> Result<T, DeviceError> {
+        self.wait_for(|state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None => ready(state).or_else(|| self.check_stopped().err().map(Err)),
+        })
+        .await
+    }
+
+    /// A manifest version was not published. Whether it is there all the same nobody knows, so the volume fails.
+    pub(crate) fn fail_publishing(&self, error: LogError) -> DeviceError {
+        let error = DeviceError::from(error);
+        self.fail(error.clone());
+        error
+    }
+
     /// Waits until every write acknowledged before the call is in the committed prefix.
     pub(crate) async fn upload_all(&self) -> Result<(), DeviceError> {
         self.check_failure()?;
@@ -258,13 +276,7 @@ impl Shared {
             state.acked
         };
         self.work.notify_one();
-        self.wait_for(|state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None if state.committed >= target => Some(Ok(())),
-            // Nothing is uploaded any more: it was closed with the rest in the journal.
-            None => self.check_stopped().err().map(Err),
-        })
-        .await
+        self.wait_while_open(|state| (state.committed >= target).then_some(Ok(()))).await
     }
 
     pub(crate) fn journal_percent_full(&self) -> u64 {

@@ -8,6 +8,7 @@
 )]
 
 pub mod api;
+mod clones;
 pub mod config;
 mod copy_record;
 mod data_directory;

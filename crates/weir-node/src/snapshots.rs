@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{LogVolume, SnapshotRecord};
+use weir_log::{Change, Changes, LogVolume, SnapshotRecord};
 use weir_store::Access;
 
 use crate::api::types::{ChangeSnapshots, Snapshot, SnapshotAction};
@@ -21,6 +21,7 @@ impl From<SnapshotRecord> for Snapshot {
             size_bytes: record.size,
             last_write: record.last_write.write,
             as_of: record.checkpoint.as_of,
+            deleting: record.deleting,
         }
     }
 }
@@ -36,6 +37,25 @@ impl Node {
         name: VolumeName,
     ) -> Result<Vec<Snapshot>, NodeError> {
         self.run(0, move |context| async move { list(&context, &home, &name).await }).await?
+    }
+
+    /// Gives `on_change` every run that differs between the snapshots `from` and `to`, in order, from the store.
+    ///
+    /// # Errors
+    /// When there is no such volume or snapshot, or what the store says; what was reported until then is not all.
+    pub async fn diff_snapshots(
+        &self,
+        home: Home,
+        volume: VolumeName,
+        (from, to): (VolumeName, VolumeName),
+        on_change: impl AsyncFnMut(Change) + Send + 'static,
+    ) -> Result<Changes, NodeError> {
+        self.run(0, move |context| async move {
+            let store = home.open_store(&context, Access::Read).await?;
+            let id = catalog::find(&store, &context.env, &volume).await?;
+            Ok(weir_log::changes(&store, &context.env, id, (&from, &to), on_change).await?)
+        })
+        .await?
     }
 
     /// Takes, deletes or goes back to a snapshot: through the process that serves the volume, otherwise by opening it

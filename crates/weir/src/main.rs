@@ -7,6 +7,7 @@
 )]
 
 mod cli;
+mod confirm;
 mod failure;
 mod limits;
 mod logging;

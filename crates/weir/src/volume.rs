@@ -1,6 +1,5 @@
 //! `weir volume`: verbs on volumes, through the process that serves one, or on the store itself.
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use weir_node::size::{Size, human};
 use weir_node::{FlushScope, Home, Node};
 
 use crate::cli::{Global, OutputForm, VolumeCommand};
+use crate::confirm::{self, Question};
 use crate::failure::Failure;
 use crate::output;
 use crate::settings::{self, Transfer};
@@ -43,6 +43,13 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         }
         VolumeCommand::Compact { name, to, output } => {
             return compact(node, home, name, to, output.output).await;
+        }
+        VolumeCommand::Clone { from, name, takeover, output } => {
+            let from = (from.volume, from.snapshot);
+            show(&node.clone_volume(home, from, name, takeover.into()).await?, output.output)
+        }
+        VolumeCommand::Flatten { name, output } => {
+            return flatten(node, home, name, output.output).await;
         }
         VolumeCommand::Resize { name, size } => {
             node.resize_volume(home, name.clone(), size.0).await?;
@@ -168,19 +175,16 @@ async fn delete(
 /// Deleting cannot be undone, so a person types the name.
 fn ask(shown: &Shown) -> Result<(), Failure> {
     let name = &shown.name;
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("deleting {name} would ask, but nobody is there"))
-            .with_help("pass --yes to delete without being asked"));
-    }
-    eprint!("Delete {name} ({}) and everything in it? Type its name: ", human(shown.size_bytes));
-    let failed = |error| Failure::new(format!("asking: {error}"));
-    std::io::stderr().flush().map_err(failed)?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).map_err(failed)?;
-    if answer.trim() == name {
-        return Ok(());
-    }
-    Err(Failure::new(format!("{name} was not deleted")))
+    confirm::by_name(&Question {
+        name,
+        asked: &format!(
+            "Delete {name} ({}) and everything in it? Type its name",
+            human(shown.size_bytes)
+        ),
+        doing: &format!("deleting {name}"),
+        without_asking: "pass --yes to delete without being asked",
+        otherwise: &format!("{name} was not deleted"),
+    })
 }
 
 async fn flush(
@@ -254,6 +258,39 @@ async fn compact(
             let objects = report.copied_objects;
             let done = format!("{copied} copied into {objects} objects, {gone} given up");
             output::print(&format!("{name}: {before} % lived, {after} % live now; {done}\n"))?;
+        }
+    }
+    let Some(obstacle) = &report.obstacle else { return Ok(ExitCode::SUCCESS) };
+    eprintln!("warning: {obstacle}");
+    Ok(ExitCode::from(DAMAGED))
+}
+
+async fn flatten(
+    node: &Node,
+    home: Home,
+    name: VolumeName,
+    form: OutputForm,
+) -> Result<ExitCode, Failure> {
+    let bar = ProgressBar::no_length().with_message(format!("flattening {name}"));
+    bar.set_style(output::style("{spinner} {msg}: {bytes} of {total_bytes} copied"));
+    bar.enable_steady_tick(TICK);
+    let progress = bar.clone();
+    let flattened = node.flatten_volume(home, name.clone(), move |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
+    });
+    let report = flattened.await;
+    bar.finish_and_clear();
+    let report = report?;
+    match form {
+        OutputForm::Json => output::print_json(&report)?,
+        OutputForm::Table => {
+            let copied = human(report.flattened_bytes);
+            let origins = match report.origins.as_slice() {
+                [] => "it needs no other volume".to_owned(),
+                names => format!("it needs {} still", names.join(", ")),
+            };
+            output::print(&format!("{name}: {copied} copied, {origins}\n"))?;
         }
     }
     let Some(obstacle) = &report.obstacle else { return Ok(ExitCode::SUCCESS) };

@@ -56,16 +56,13 @@ pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) 
         send(shared, runs, payload, sources);
     }
     // What did not get on its way may be chosen again.
-    let mut state = shared.state.borrow_mut();
-    for id in readable {
-        state.collector.claimed.remove(&id);
-    }
+    shared.state.borrow_mut().collector.release(readable);
 }
 
 fn give_up(shared: &Shared, id: ObjectId, error: &DeviceError) {
     tracing::error!(volume = %shared.id, object = %id, %error, "the collector cannot read an object and leaves it");
     let mut state = shared.state.borrow_mut();
-    state.collector.claimed.remove(&id);
+    state.collector.release([id]);
     state.collector.stuck.insert(id);
 }
 

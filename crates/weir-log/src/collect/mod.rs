@@ -66,9 +66,8 @@ impl Collector {
         }
         self.objects_written += 1;
         self.bytes_written += header.payload_len();
-        for id in self.on_the_way.remove(&header.id.seq).unwrap_or_default() {
-            self.claimed.remove(&id);
-        }
+        let moved = self.on_the_way.remove(&header.id.seq);
+        self.release(moved.unwrap_or_default());
     }
 
     /// A compaction begins.
@@ -125,9 +124,7 @@ impl Collector {
         self.active = percent < if self.active { stop } else { start };
         self.active || self.flattens || self.objects_since_look >= SMALL_LOOK_OBJECTS
     }
-}
 
-impl Collector {
     /// Chooses and claims the objects of `stream` whose live bytes make the next object of about `batch_bytes`.
     pub(crate) fn next_sources(
         &mut self,
@@ -173,9 +170,9 @@ impl Collector {
     }
 
     /// What was claimed may be chosen again, if anything of it is left.
-    pub(crate) fn release(&mut self, sources: &[LiveObject]) {
-        for source in sources {
-            self.claimed.remove(&source.id);
+    pub(crate) fn release(&mut self, sources: impl IntoIterator<Item = ObjectId>) {
+        for id in sources {
+            self.claimed.remove(&id);
         }
     }
 }

@@ -2,6 +2,8 @@
 //! the business of the simulation.
 
 mod behaviour;
+mod changes;
+mod clones;
 mod collect;
 mod damage;
 mod leases;

@@ -1,33 +1,11 @@
 //! Snapshots: they show their cut for ever, cost what they alone hold, and take the volume back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use weir_device::{Device, ErrorKind, IoHeader, Operation, SharedBuf, WriteFlags};
-use weir_log::catalog::VolumeName;
-use weir_log::{Closed, LogVolume, MemoryFrameCache, SnapshotView, check};
+use weir_device::{Device, ErrorKind};
+use weir_log::{Closed, LogVolume, check};
 
-use crate::support::{Host, SIZE, expect_bytes, fill, pattern, run, write};
-
-fn name(text: &str) -> VolumeName {
-    VolumeName::new(text).expect("valid")
-}
-
-/// What a snapshot shows, read from the store alone.
-async fn show(host: &Host, snapshot: &str) -> Vec<u8> {
-    let cache = Arc::new(MemoryFrameCache::new(256 << 10));
-    let deadline = Duration::from_secs(30);
-    let view =
-        SnapshotView::open(&host.store, &host.env, host.id, &name(snapshot), cache, deadline).await;
-    let view = view.expect("opens");
-    let mut bytes = vec![0xee; usize::try_from(view.size()).expect("small")];
-    let io = IoHeader::internal(Operation::Read, 0, bytes.len() as u64);
-    view.read(io, &mut bytes).await.expect("read");
-    let io = IoHeader::internal(Operation::Write, 0, 1);
-    let refused = view.write(io, SharedBuf::copy_of(&[1]), WriteFlags::default()).await;
-    assert_eq!(refused.expect_err("takes no writes").kind(), ErrorKind::ReadOnly);
-    bytes
-}
+use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, run, show, write};
 
 async fn stored_objects(host: &Host) -> usize {
     host.store.list(&format!("{}/log/", host.id), None).await.expect("listed").len()

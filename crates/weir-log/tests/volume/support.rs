@@ -10,14 +10,15 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use weir_device::{
-    BufferPool, Clock, Device, DeviceError, Env, IoHeader, Operation, Random, SharedBuf, Spawn,
-    VolumeId, WriteFlags,
+    BufferPool, Clock, Device, DeviceError, Env, ErrorKind, IoHeader, Operation, Random, SharedBuf,
+    Spawn, VolumeId, WriteFlags,
 };
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::JournalConfig;
+use weir_log::catalog::VolumeName;
 use weir_log::{
     BatchLimits, CheckpointLimits, LeaseSettings, LogError, LogVolume, MemoryFrameCache, NodeLease,
-    OpenArgs, OpenReport, VolumeOptions, catalog,
+    OpenArgs, OpenReport, SnapshotView, VolumeOptions, catalog,
 };
 use weir_store::{Faults, Store};
 
@@ -265,4 +266,24 @@ pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8
 pub(crate) async fn objects(host: &Host) -> Vec<String> {
     let prefix = format!("{}/log/", host.id);
     host.store.list(&prefix, None).await.expect("listed").into_iter().map(|l| l.key).collect()
+}
+
+pub(crate) fn name(text: &str) -> VolumeName {
+    VolumeName::new(text).expect("valid")
+}
+
+/// What a snapshot shows, read from the store alone.
+pub(crate) async fn show(host: &Host, snapshot: &str) -> Vec<u8> {
+    let cache = Arc::new(MemoryFrameCache::new(256 << 10));
+    let deadline = Duration::from_secs(30);
+    let view =
+        SnapshotView::open(&host.store, &host.env, host.id, &name(snapshot), cache, deadline).await;
+    let view = view.expect("opens");
+    let mut bytes = vec![0xee; usize::try_from(view.size()).expect("small")];
+    let io = IoHeader::internal(Operation::Read, 0, bytes.len() as u64);
+    view.read(io, &mut bytes).await.expect("read");
+    let io = IoHeader::internal(Operation::Write, 0, 1);
+    let refused = view.write(io, SharedBuf::copy_of(&[1]), WriteFlags::default()).await;
+    assert_eq!(refused.expect_err("takes no writes").kind(), ErrorKind::ReadOnly);
+    bytes
 }

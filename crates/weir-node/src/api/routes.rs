@@ -16,6 +16,9 @@ use utoipa_axum::routes;
 use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 
+use crate::api::clones::{
+    __path_clone_volume, __path_flatten_volume, clone_volume, flatten_volume,
+};
 use crate::api::progress::{self, Outcome, Reporter};
 use crate::api::snapshots::{
     __path_change_snapshots, __path_list_snapshots, change_snapshots, list_snapshots,
@@ -57,6 +60,8 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(flush_volume))
         .routes(routes!(resize_volume))
         .routes(routes!(compact_volume))
+        .routes(routes!(clone_volume))
+        .routes(routes!(flatten_volume))
         .routes(routes!(set_takeover))
         .routes(routes!(check_volume))
         .routes(routes!(list_snapshots, change_snapshots))
@@ -410,7 +415,7 @@ async fn compact_volume(
     Ok(response)
 }
 
-fn in_memory(hosted: &Hosted, reason: &'static str) -> NodeError {
+pub(super) fn in_memory(hosted: &Hosted, reason: &'static str) -> NodeError {
     NodeError::InMemory { name: hosted.name.to_string(), reason }
 }
 

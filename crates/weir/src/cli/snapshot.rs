@@ -14,7 +14,7 @@ pub(crate) struct SnapshotPath {
     pub(crate) snapshot: VolumeName,
 }
 
-fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
+pub(super) fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
     let Some((volume, snapshot)) = text.split_once('@') else {
         return Err("a snapshot is named VOLUME@SNAPSHOT, as demo@monday".to_owned());
     };
@@ -36,6 +36,18 @@ pub(crate) enum SnapshotCommand {
         #[arg(value_parser = volume_name)]
         volume: VolumeName,
         /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Print which bytes differ between two snapshots, for backups of what changed. Reads only what describes them
+    Diff {
+        /// The volume and the earlier snapshot, as demo@monday
+        #[arg(value_name = "VOLUME@FROM", value_parser = snapshot_path)]
+        from: SnapshotPath,
+        /// The later snapshot of the same volume, as demo@tuesday or tuesday
+        #[arg(value_name = "TO")]
+        to: String,
+        /// Form of the output; JSON comes as one array, an element for each run of bytes, as they are found
         #[command(flatten)]
         output: Output,
     },
