@@ -35,6 +35,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// What it shows, if that is known and it is to stay.
+    pub(crate) fn shown(&self) -> Option<Vec<u8>> {
+        self.seen.clone().filter(|_| !self.deleting)
+    }
+
     /// Whether it can be gone back to: what it shows is known.
     pub(crate) fn is_seen(&self) -> bool {
         self.seen.is_some() && !self.deleting
@@ -105,6 +110,18 @@ async fn delete(life: &Rc<Life>, dice: &mut Dice) {
     }
 }
 
+/// A snapshot is being deleted.
+pub(crate) fn mark_deleting(world: &World, name: &VolumeName) {
+    for known in world.snapshots.borrow_mut().iter_mut().filter(|known| known.name == *name) {
+        known.deleting = true;
+    }
+}
+
+/// A snapshot was deleted.
+pub(crate) fn forget(world: &World, name: &VolumeName) {
+    world.snapshots.borrow_mut().retain(|known| known.name != *name);
+}
+
 /// The process dies: what was being asked for may have come about.
 pub(crate) fn on_crash(world: &World) {
     for known in world.snapshots.borrow_mut().iter_mut() {
@@ -140,7 +157,7 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
                 break;
             }
         };
-        match tasks.run_until(read(world, &view)).await {
+        match tasks.run_until(read(world, &*view)).await {
             Ok(bytes) => wrong = wrong.or(snapshot.judge(bytes)),
             // What the disk lost, it lost to the snapshot too.
             Err(error)
@@ -173,7 +190,11 @@ impl Known {
     }
 }
 
-async fn read(world: &World, view: &SnapshotView) -> Result<Vec<u8>, weir_device::DeviceError> {
+/// All bytes that the oracle knows of.
+pub(crate) async fn read(
+    world: &World,
+    view: &impl Device,
+) -> Result<Vec<u8>, weir_device::DeviceError> {
     let (size, islands) = (world.profile.volume_bytes, &world.profile.islands);
     let mut bytes = vec![0; usize::try_from(size).expect("small")];
     let mut at = 0;

@@ -10,6 +10,7 @@ use weir_device::{DeviceError, ErrorKind, VolumeId};
 use weir_disk::sim::SimDisk;
 use weir_store::{Fault, FaultCounts, Faults, Store};
 
+use crate::clones::KnownClone;
 use crate::dice::Dice;
 use crate::events::Events;
 use crate::oracle::{Moment, Oracle, Point, Violation};
@@ -52,6 +53,7 @@ pub(crate) struct World {
     /// Writes of owners that were superseded.
     pub(crate) foreign_writes: Cell<u32>,
     pub(crate) snapshots: RefCell<Vec<Known>>,
+    pub(crate) clones: RefCell<Vec<Rc<RefCell<KnownClone>>>>,
     /// What the volume shows if a rollback that was cut off came about.
     pub(crate) set_back: RefCell<Option<Oracle>>,
 }
@@ -90,6 +92,7 @@ impl World {
             reads_fail: Cell::new(false),
             foreign_writes: Cell::new(0),
             snapshots: RefCell::default(),
+            clones: RefCell::default(),
             set_back: RefCell::default(),
             profile,
         })

@@ -1,7 +1,7 @@
 //! Making a clone independent: what it shares with others is copied into objects of its own.
 //!
-//! The collector does it: it takes the objects of other streams for its sources. What was copied stays so, and a flatten
-//! that was interrupted goes on where it stopped.
+//! The collector does it: it takes the objects of other streams for its sources. What was copied stays so, and a
+//! flatten that was interrupted goes on where it stopped.
 
 use std::rc::Rc;
 
@@ -37,8 +37,8 @@ impl LogVolume {
     /// need them. `on_progress` hears of bytes copied and bytes to copy. Clients do not wait for it.
     ///
     /// # Errors
-    /// Another flatten of this volume, or the failure that stopped it. What cannot be copied, or is needed by a snapshot
-    /// of the volume, is no error: the report says so.
+    /// Another flatten of this volume, or the failure that stopped it. What cannot be copied, or is needed by a
+    /// snapshot of the volume, is no error: the report says so.
     pub async fn flatten(
         &self,
         on_progress: impl FnMut(u64, u64),
@@ -71,9 +71,9 @@ impl LogVolume {
         let origins: Vec<String> = state.origins.iter().map(|o| o.volume.clone()).collect();
         let obstacle = match (stuck, origins.is_empty()) {
             (0, true) => None,
-            (0, false) => {
-                Some("snapshots of the volume need them still: delete those taken before".to_owned())
-            }
+            (0, false) => Some(
+                "snapshots of the volume need them still: delete those taken before".to_owned(),
+            ),
             (count, _) => Some(format!("{count} objects cannot be read and stay as they are")),
         };
         let copied_bytes = state.collector.bytes_written - before;

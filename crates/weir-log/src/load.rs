@@ -256,8 +256,8 @@ pub(crate) async fn reach(
     Ok(reached)
 }
 
-/// Loads what a volume began as and its objects are to be applied to: the newest checkpoint that its manifest names, that
-/// of the snapshot it is a clone of, or the empty map.
+/// Loads what the objects of a volume are to be applied to: the newest checkpoint that its manifest names, that of the
+/// snapshot it is a clone of, or the empty map.
 pub(crate) async fn head(
     store: &Store,
     env: &Env,

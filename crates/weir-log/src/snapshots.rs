@@ -295,7 +295,8 @@ pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), Device
         Err(LogError::ShuttingDown) => return Err(LogError::ShuttingDown.into()),
         // A damaged snapshot must not be there for ever.
         Err(error) => {
-            tracing::error!(volume = %shared.id, snapshot = snapshot.name, %error, "the space of a damaged snapshot stays");
+            let (volume, name) = (shared.id, &snapshot.name);
+            tracing::error!(%volume, snapshot = name, %error, "the space of a damaged snapshot stays");
             Vec::new()
         }
     };

@@ -1,5 +1,5 @@
-//! What ties an open volume to others: its deleted snapshots that clones still need, and the volumes that it is itself a
-//! clone of. Looked at after an opening and with every published checkpoint.
+//! What ties an open volume to others: its deleted snapshots that clones still need, and the volumes that it is itself
+//! a clone of. Looked at after an opening and with every published checkpoint.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -94,7 +94,7 @@ async fn is_needed(shared: &Shared, note: &Dependant) -> Result<bool, DeviceErro
         Standing::Void => {
             let removed = dependants::remove(&shared.store, &shared.env, note).await;
             removed.map_err(LogError::Store)?;
-            tracing::info!(volume = %shared.id, clone = %note.clone, "the note of a clone that does not need it is gone");
+            tracing::info!(volume = %shared.id, clone = %note.clone, "the note of a clone that needs nothing goes");
             Ok(false)
         }
     }

@@ -205,8 +205,8 @@ pub struct Manifest {
     /// Streams this volume descends from, nearest first.
     #[serde(default)]
     pub lineage: Vec<HexId>,
-    /// Of a clone: the snapshots whose objects its map may name, nearest first. Each has a note of this volume among its
-    /// dependants as long as it stands here. Without a checkpoint of its own the volume shows the first.
+    /// Of a clone: the snapshots whose objects its map may name, nearest first. Each has a note of this volume among
+    /// its dependants as long as it stands here. Without a checkpoint of its own the volume shows the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<OriginRecord>,
     /// Snapshots, oldest first.
