@@ -12,6 +12,7 @@
 
 mod audit;
 mod client;
+mod clones;
 mod content;
 mod dice;
 mod duo;

@@ -15,6 +15,7 @@ use weir_store::Fault;
 
 use crate::audit::audit;
 use crate::client::{self, Life};
+use crate::clones;
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
 use crate::nemesis::{self, DIRECTORY};
@@ -359,6 +360,10 @@ impl Node {
         tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
         tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10)));
         tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 12)));
+        let mut clones_dice = Dice::new(dice.next(), 14);
+        let (boot_id, scheduling) = (life.world.disk().boot_id(), life.world.profile.scheduling);
+        let clones_env = env(&mut clones_dice, boot_id, scheduling, tasks, Hidden::default());
+        tasks.spawn_local(clones::run(Rc::clone(life), clones_env, clones_dice));
         tasks.run_until(self.wait_for_target(life)).await?;
         if life.world.rotted.get().is_some() {
             tasks.run_until(self.prove(life)).await?;
@@ -537,6 +542,7 @@ impl Node {
     fn crash(&mut self, end: End) {
         let world = &self.world;
         snapshots::on_crash(world);
+        clones::on_crash(world);
         let oracle = world.oracle.borrow();
         let (what, point) = match end {
             End::Kill => ("crash: kill -9", oracle.after_kill()),
@@ -607,11 +613,15 @@ impl Node {
         if let Some(wrong) = audited {
             return self.violate(wrong);
         }
+        let world = Rc::clone(&self.world);
+        if let Some(wrong) = Box::pin(clones::audit(&world, &mut self.dice)).await {
+            return self.violate(wrong);
+        }
+        self.go_on()?;
         if !self.world.profile.replicas {
             self.end(opened, End::Kill);
             return self.go_on();
         }
-        let world = Rc::clone(&self.world);
         let begun = replicas::Ending::begin(&world, &mut self.dice);
         let begun = opened.tasks.run_until(Box::pin(begun)).await;
         self.end(opened, End::Kill);

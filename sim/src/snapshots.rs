@@ -35,7 +35,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// What it shows, if that is known and it is there for good.
+    /// What it shows, if that is known and it is to stay.
     pub(crate) fn shown(&self) -> Option<Vec<u8>> {
         self.seen.clone().filter(|_| !self.deleting)
     }
@@ -110,6 +110,18 @@ async fn delete(life: &Rc<Life>, dice: &mut Dice) {
     }
 }
 
+/// A snapshot is being deleted.
+pub(crate) fn mark_deleting(world: &World, name: &VolumeName) {
+    for known in world.snapshots.borrow_mut().iter_mut().filter(|known| known.name == *name) {
+        known.deleting = true;
+    }
+}
+
+/// A snapshot was deleted.
+pub(crate) fn forget(world: &World, name: &VolumeName) {
+    world.snapshots.borrow_mut().retain(|known| known.name != *name);
+}
+
 /// The process dies: what was being asked for may have come about.
 pub(crate) fn on_crash(world: &World) {
     for known in world.snapshots.borrow_mut().iter_mut() {
@@ -178,7 +190,7 @@ impl Known {
     }
 }
 
-/// All that clients use of a volume.
+/// All bytes that the oracle knows of.
 pub(crate) async fn read(
     world: &World,
     view: &impl Device,

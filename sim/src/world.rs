@@ -10,6 +10,7 @@ use weir_device::{DeviceError, ErrorKind, VolumeId};
 use weir_disk::sim::SimDisk;
 use weir_store::{Fault, FaultCounts, Faults, Store};
 
+use crate::clones::KnownClone;
 use crate::dice::Dice;
 use crate::events::Events;
 use crate::oracle::{Moment, Oracle, Point, Violation};
@@ -54,6 +55,7 @@ pub(crate) struct World {
     pub(crate) foreign_writes: Cell<u32>,
     pub(crate) snapshots: RefCell<Vec<Known>>,
     pub(crate) replica: Replica,
+    pub(crate) clones: RefCell<Vec<Rc<RefCell<KnownClone>>>>,
     /// What the volume shows if a rollback that was cut off came about.
     pub(crate) set_back: RefCell<Option<Oracle>>,
 }
@@ -98,6 +100,7 @@ impl World {
             foreign_writes: Cell::new(0),
             snapshots: RefCell::default(),
             replica: Replica::new(&mut dice, profile.attempt_timeout),
+            clones: RefCell::default(),
             set_back: RefCell::default(),
             profile,
         })

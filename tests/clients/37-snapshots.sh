@@ -26,6 +26,26 @@ check "write over that" io "write -P 3 0 16M"
 check "both are listed" prints '^second +20' snapshot list demo
 check "as JSON" prints '"name": "first"' snapshot list demo --output json
 check "a volume that is none" refuses 'no volume "none"' snapshot list none
+first="nbd+unix:///demo@first?socket=$WEIR_DATA_DIR/nbd.sock"
+lists() { nbdinfo --list --json "nbd+unix://?socket=$WEIR_DATA_DIR/nbd.sock" | grep -q "\"export-name\": \"$1\""; }
+reads() { qemu-io -r -f raw "$1" -c "read $2" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
+happened() { curl -s --unix-socket "$WEIR_DATA_DIR/api.sock" http://weir/v1/events | tail -c 200 | grep -q "$1"; }
+check "each is an export of its own" lists demo@first
+check "beside the volume" lists demo
+check "it is read-only" nbdinfo --is read-only "$first"
+check "it shows its bytes" reads "$first" "-P 1 0 8M"
+check "and nothing that came later" reads "$first" "-P 0 8M 8M"
+check "so does the other" reads "${first/first/second}" "-P 2 0 8M"
+check "qemu-img copies it" qemu-img convert -f raw -O raw "$first" "$work/image"
+check "into an image with its bytes" reads "$work/image" "-P 1 0 8M"
+check "it takes no writes" bash -c "! qemu-io -f raw '$first' -c 'write 0 4k'"
+check "a snapshot that is none is no export" bash -c "! nbdinfo --size '${first/first/never}'"
+exec 8> >(qemu-io -r -f raw "$first" >/dev/null 2>&1)
+for ((i = 0; i < 200; i++)); do happened snapshot_opened && break; sleep 0.05; done
+check "while it is read it stays" refuses 'snapshot "demo@first" is open' snapshot delete demo@first
+exec 8>&-
+for ((i = 0; i < 200; i++)); do happened snapshot_closed && break; sleep 0.05; done
+check "the last client closes it" happened snapshot_closed
 check "going back asks" refuses 'pass --yes' snapshot rollback demo@first
 check "to a snapshot that is none" refuses 'has no snapshot never' snapshot rollback demo@never --yes
 exec 9> >(qemu-io -f raw "$uri" >/dev/null 2>&1)

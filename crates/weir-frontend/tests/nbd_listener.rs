@@ -127,7 +127,7 @@ fn a_file_that_is_no_socket_is_never_replaced() {
 struct OneDoor(Door);
 
 impl Routes for OneDoor {
-    fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
+    async fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
         let info = ExportInfo {
             name: "disk".to_owned(),
             description: String::new(),
@@ -137,7 +137,7 @@ impl Routes for OneDoor {
         (name == "disk").then(|| (info, self.0.clone()))
     }
 
-    fn list(&self) -> Vec<String> {
+    async fn list(&self) -> Vec<String> {
         vec!["disk".to_owned()]
     }
 }
@@ -186,4 +186,29 @@ fn a_client_is_served_on_the_thread_behind_the_door_that_it_chose() {
         assert_eq!(first.try_receive().await, None, "the server hung up");
     });
     thread.join().unwrap();
+}
+
+#[test]
+fn a_door_that_nobody_has_any_more_closes_when_the_last_client_left() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("nbd");
+        let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let (door, mut server) = open_door(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
+        let weak = door.downgrade();
+        let unix = receive(Listening::Unix(socket), Rc::new(OneDoor(door)), listener()).unwrap();
+        let connect = async || {
+            let stream = UnixStream::connect(&path).await.unwrap();
+            Client::connect(stream, wish("disk", ReplyStyle::Simple)).await
+        };
+        let (mut first, second) = (connect().await, connect().await);
+        unix.stop().await;
+        drop(second);
+        let data = pattern(3, 1000);
+        first.write(NONE, 1, &data).await.ok();
+        assert!(weak.upgrade().is_some(), "a client is there");
+        drop(first);
+        server.deserted().await;
+        assert!(weak.upgrade().is_none());
+    });
 }

@@ -1,12 +1,19 @@
 //! The RAM cache of decoded frames, shared by all volumes of a node: the one thing that shards share.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
+use weir_device::DeviceError;
 
+pub use crate::fetch::FrameTable;
 use crate::ids::ObjectId;
+
+/// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
+const FRAME_TABLES_MAX: usize = 4096;
 
 /// A frame of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,12 +24,34 @@ pub struct FrameKey {
     pub index: u32,
 }
 
-/// Keeps decoded frames. Objects never change, so an entry is right for ever and may go at any time.
+/// What a fetch came to.
+pub type FrameResult = Result<Bytes, DeviceError>;
+
+/// What a look for a frame found.
+#[derive(Debug)]
+pub enum Look {
+    /// It is here.
+    Found(Bytes),
+    /// Somebody fetches it, and says here what became of it. Where nothing is said, the fetch was given up.
+    Coming(oneshot::Receiver<FrameResult>),
+    /// Nobody has it: the caller is the one to fetch it, and to settle that. It is answered here as well.
+    Missing(oneshot::Receiver<FrameResult>),
+}
+
+/// Keeps decoded frames, and where the frames of an object are. Objects never change, so an entry is right for ever and
+/// may go at any time. All volumes of a node ask here, so that each frame is fetched once whoever shares it.
 pub trait FrameCache: Send + Sync {
     /// The frame, if it is there.
     fn get(&self, key: &FrameKey) -> Option<Bytes>;
-    /// Keeps a frame.
-    fn insert(&self, key: FrameKey, frame: Bytes);
+    /// The frame; or waits for whoever fetches it; or makes the caller the one who does.
+    fn look(&self, key: &FrameKey) -> Look;
+    /// Ends the fetch of a frame: keeps it, and answers everybody who waits. Without a result it is given up, and those
+    /// who wait look again.
+    fn settle(&self, key: FrameKey, result: Option<FrameResult>);
+    /// Where the frames of an object are, if it is known.
+    fn table(&self, object: &ObjectId) -> Option<Arc<FrameTable>>;
+    /// Keeps where the frames of an object are.
+    fn keep_table(&self, object: ObjectId, table: Arc<FrameTable>);
     /// Bytes held now.
     fn bytes(&self) -> u64;
 }
@@ -38,6 +67,41 @@ struct Frames {
     /// Second-chance order: the front goes next, unless it was referenced since it was queued.
     queue: VecDeque<FrameKey>,
     bytes: u64,
+    /// Frames that are being fetched, and who waits for them.
+    coming: BTreeMap<FrameKey, Vec<oneshot::Sender<FrameResult>>>,
+    tables: BTreeMap<ObjectId, Arc<FrameTable>>,
+    /// In the order in which they came.
+    table_queue: VecDeque<ObjectId>,
+}
+
+impl Frames {
+    fn get(&mut self, key: &FrameKey) -> Option<Bytes> {
+        let slot = self.slots.get_mut(key)?;
+        slot.referenced = true;
+        Some(slot.frame.clone())
+    }
+
+    fn insert(&mut self, key: FrameKey, frame: Bytes, bytes_max: u64) {
+        let len = frame.len() as u64;
+        if len > bytes_max {
+            return;
+        }
+        match self.slots.insert(key, Slot { frame, referenced: false }) {
+            Some(old) => self.bytes -= old.frame.len() as u64,
+            None => self.queue.push_back(key),
+        }
+        self.bytes += len;
+        while self.bytes > bytes_max {
+            let victim = self.queue.pop_front().expect("every slot is queued");
+            let slot = self.slots.get_mut(&victim).expect("every queued key has a slot");
+            if std::mem::take(&mut slot.referenced) {
+                self.queue.push_back(victim);
+            } else {
+                let gone = self.slots.remove(&victim).expect("looked up just now");
+                self.bytes -= gone.frame.len() as u64;
+            }
+        }
+    }
 }
 
 /// A cache in memory with second-chance (CLOCK) eviction.
@@ -52,42 +116,68 @@ impl MemoryFrameCache {
     pub fn new(bytes_max: u64) -> Self {
         Self { bytes_max, frames: Mutex::default() }
     }
+
+    fn lock(&self) -> MutexGuard<'_, Frames> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl FrameCache for MemoryFrameCache {
     fn get(&self, key: &FrameKey) -> Option<Bytes> {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = frames.slots.get_mut(key)?;
-        slot.referenced = true;
-        Some(slot.frame.clone())
+        self.lock().get(key)
     }
 
-    fn insert(&self, key: FrameKey, frame: Bytes) {
-        let len = frame.len() as u64;
-        if len > self.bytes_max {
-            return;
+    fn look(&self, key: &FrameKey) -> Look {
+        let mut frames = self.lock();
+        if let Some(frame) = frames.get(key) {
+            return Look::Found(frame);
         }
-        let mut guard = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let frames = &mut *guard;
-        match frames.slots.insert(key, Slot { frame, referenced: false }) {
-            Some(old) => frames.bytes -= old.frame.len() as u64,
-            None => frames.queue.push_back(key),
-        }
-        frames.bytes += len;
-        while frames.bytes > self.bytes_max {
-            let victim = frames.queue.pop_front().expect("every slot is queued");
-            let slot = frames.slots.get_mut(&victim).expect("every queued key has a slot");
-            if std::mem::take(&mut slot.referenced) {
-                frames.queue.push_back(victim);
-            } else {
-                let gone = frames.slots.remove(&victim).expect("looked up just now");
-                frames.bytes -= gone.frame.len() as u64;
+        let (sender, receiver) = oneshot::channel();
+        match frames.coming.entry(*key) {
+            Entry::Occupied(mut waiting) => {
+                waiting.get_mut().push(sender);
+                Look::Coming(receiver)
+            }
+            Entry::Vacant(nobody) => {
+                nobody.insert(vec![sender]);
+                Look::Missing(receiver)
             }
         }
     }
 
+    fn settle(&self, key: FrameKey, result: Option<FrameResult>) {
+        let waiting = {
+            let mut frames = self.lock();
+            if let Some(Ok(frame)) = &result {
+                frames.insert(key, frame.clone(), self.bytes_max);
+            }
+            frames.coming.remove(&key).unwrap_or_default()
+        };
+        let Some(result) = result else { return };
+        for waiter in waiting {
+            // Whoever asked may have gone away.
+            let _ = waiter.send(result.clone());
+        }
+    }
+
+    fn table(&self, object: &ObjectId) -> Option<Arc<FrameTable>> {
+        self.lock().tables.get(object).cloned()
+    }
+
+    fn keep_table(&self, object: ObjectId, table: Arc<FrameTable>) {
+        let mut frames = self.lock();
+        if frames.tables.insert(object, table).is_none() {
+            frames.table_queue.push_back(object);
+        }
+        if frames.tables.len() > FRAME_TABLES_MAX
+            && let Some(oldest) = frames.table_queue.pop_front()
+        {
+            frames.tables.remove(&oldest);
+        }
+    }
+
     fn bytes(&self) -> u64 {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner).bytes
+        self.lock().bytes
     }
 }
 
@@ -112,13 +202,29 @@ mod tests {
     #[test]
     fn keeps_its_limit_and_spares_what_was_used() {
         let cache = MemoryFrameCache::new(300);
-        for seq in 0..3 {
-            cache.insert(key(seq), Bytes::from(vec![0; 100]));
-        }
+        let keep = |seq| cache.settle(key(seq), Some(Ok(Bytes::from(vec![0; 100]))));
+        (0..3).for_each(keep);
         assert!(cache.get(&key(0)).is_some());
-        cache.insert(key(3), Bytes::from(vec![0; 100]));
+        keep(3);
         assert_eq!(cache.bytes(), 300);
         assert!(cache.get(&key(0)).is_some(), "used since it came, so spared");
         assert!(cache.get(&key(1)).is_none(), "the oldest that was not used went");
+    }
+
+    #[test]
+    fn one_fetches_and_all_who_look_meanwhile_are_answered() {
+        let cache = MemoryFrameCache::new(300);
+        let Look::Missing(mut first) = cache.look(&key(1)) else { panic!("nobody has it") };
+        let Look::Coming(mut second) = cache.look(&key(1)) else { panic!("it is coming") };
+        cache.settle(key(1), Some(Ok(Bytes::from_static(b"water"))));
+        for receiver in [&mut first, &mut second] {
+            assert_eq!(receiver.try_recv().unwrap().unwrap(), "water");
+        }
+        assert!(matches!(cache.look(&key(1)), Look::Found(_)));
+        let Look::Missing(_) = cache.look(&key(2)) else { panic!("nobody has it") };
+        let Look::Coming(mut waiting) = cache.look(&key(2)) else { panic!("it is coming") };
+        cache.settle(key(2), None);
+        waiting.try_recv().unwrap_err();
+        assert!(matches!(cache.look(&key(2)), Look::Missing(_)), "given up: the next one fetches");
     }
 }

@@ -9,6 +9,8 @@ use weir_device::{Env, VolumeId};
 use weir_store::{Put, RetryPolicy, Store, StoreError};
 
 use crate::chain::Retention;
+use crate::clones::note_of;
+use crate::dependants;
 use crate::error::LogError;
 use crate::format::manifest::{
     HexId, MANIFEST_FORMAT, Manifest, NameRecord, SnapshotRecord, Takeover, VolumeState,
@@ -126,9 +128,13 @@ pub fn check_size(size: u64) -> Result<(), LogError> {
     }
 }
 
-struct Verb<'a> {
-    store: &'a Store,
-    env: &'a Env,
+pub use crate::clones::create_clone;
+
+/// A store, for verbs.
+#[derive(Clone, Copy)]
+pub(crate) struct Verb<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) env: &'a Env,
 }
 
 impl Verb<'_> {
@@ -141,7 +147,7 @@ impl Verb<'_> {
         self.store.retry(&policy, &mut random, Some(VERB_DEADLINE), attempt).await
     }
 
-    fn nonce(&self) -> HexId {
+    pub(crate) fn nonce(&self) -> HexId {
         let mut bytes = [0; 16];
         self.env.random.fill(&mut bytes);
         HexId(bytes)
@@ -168,8 +174,20 @@ impl Verb<'_> {
         }
     }
 
+    /// The number of the next record of a name that no volume has.
+    pub(crate) async fn next_free(&self, name: &VolumeName) -> Result<u64, LogError> {
+        match self.newest_name(name).await? {
+            Some((_, NameRecord { volume: Some(_), .. })) => {
+                let (name, store) = (name.to_string(), self.store.url().to_owned());
+                Err(LogError::Exists { name, store })
+            }
+            Some((number, _)) => Ok(number + 1),
+            None => Ok(1),
+        }
+    }
+
     /// Publishes the next record of a name; `false` when somebody else was first.
-    async fn publish_name(
+    pub(crate) async fn publish_name(
         &self,
         name: &VolumeName,
         number: u64,
@@ -236,41 +254,42 @@ async fn create_in_state(
 ) -> Result<VolumeId, LogError> {
     check_size(size)?;
     let verb = Verb { store, env };
-    let exists = || LogError::Exists { name: name.to_string(), store: store.url().to_owned() };
-    let next = match verb.newest_name(name).await? {
-        Some((_, NameRecord { volume: Some(_), .. })) => return Err(exists()),
-        Some((number, _)) => number + 1,
-        None => 1,
-    };
+    let next = verb.next_free(name).await?;
     let id = VolumeId(verb.nonce().0);
-    let manifest = Manifest {
-        format: MANIFEST_FORMAT,
-        number: 0,
-        nonce: HexId([0; 16]),
-        volume: id.into(),
-        name: name.to_string(),
-        size,
-        state,
-        written_at: 0,
-        epochs: Vec::new(),
-        takeover,
-        holder: None,
-        checkpoint: None,
-        origin: None,
-        replica: None,
-        lineage: Vec::new(),
-        snapshots: Vec::new(),
-        pending_deletions: Vec::new(),
-        checksum: String::new(),
-    };
+    let manifest = Manifest { size, state, takeover, ..blank(id, name.as_str()) };
     // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
     ManifestWriter::new(store.clone(), id, manifest, Retention::default())
         .publish(env, &RetryPolicy::reads(), |_| {})
         .await?;
     if !verb.publish_name(name, next, Some(id.into())).await? {
-        return Err(exists());
+        return Err(LogError::Exists { name: name.to_string(), store: store.url().to_owned() });
     }
     Ok(id)
+}
+
+/// The manifest of a volume before its first version.
+pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
+    Manifest {
+        format: MANIFEST_FORMAT,
+        number: 0,
+        nonce: HexId([0; 16]),
+        volume: id.into(),
+        name: name.to_owned(),
+        size: 0,
+        state: VolumeState::Active,
+        written_at: 0,
+        epochs: Vec::new(),
+        takeover: Takeover::Manual,
+        holder: None,
+        checkpoint: None,
+        lineage: Vec::new(),
+        origin: None,
+        replica: None,
+        origins: Vec::new(),
+        snapshots: Vec::new(),
+        pending_deletions: Vec::new(),
+        checksum: String::new(),
+    }
 }
 
 /// The volume of a name.
@@ -451,12 +470,42 @@ pub enum DeleteConsent {
     Ours,
 }
 
+/// Publishes that a volume is deleted, unless clones need it.
+async fn mark_deleted(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    manifest: &Manifest,
+) -> Result<(), LogError> {
+    let (id, policy) = (VolumeId(manifest.volume.0), RetryPolicy::reads());
+    let refusal = |clones: Vec<String>| {
+        let (name, clones) = (name.to_string(), clones.join(", "));
+        if clones.is_empty() { Ok(()) } else { Err(LogError::Dependants { name, clones }) }
+    };
+    let before = manifest.state;
+    if before != VolumeState::Deleted {
+        refusal(dependants::names(store, env, id).await?)?;
+    }
+    let retention = Retention::default();
+    let mut writer = ManifestWriter::new(store.clone(), id, manifest.clone(), retention);
+    if before != VolumeState::Deleted {
+        writer.publish(env, &policy, |m| m.state = VolumeState::Deleted).await?;
+    }
+    // As of that version nobody makes another clone; one may have been made just before.
+    let refused = refusal(dependants::names(store, env, id).await?);
+    if refused.is_err() {
+        let active = if before == VolumeState::Deleted { VolumeState::Active } else { before };
+        writer.publish(env, &policy, |m| m.state = active).await?;
+    }
+    refused
+}
+
 /// Deletes a volume that nobody has open: the manifest says so first, then the name goes, then the objects. A deletion
 /// that was interrupted goes on when it is asked for again. `progress` hears of objects gone and objects in all.
 ///
 /// # Errors
 /// [`LogError::InUse`] while a node has it open; [`LogError::Held`] where one did not close it, unless `consent` says
-/// to go on; [`LogError::NoSuchVolume`].
+/// to go on; [`LogError::Dependants`] while clones need it; [`LogError::NoSuchVolume`].
 pub async fn delete(
     store: &Store,
     env: &Env,
@@ -480,10 +529,9 @@ pub async fn delete(
             claim.admit(manifest).await?
         }
     };
-    if manifest.state != VolumeState::Deleted {
-        let retention = Retention::default();
-        let mut writer = ManifestWriter::new(store.clone(), id, manifest, retention);
-        writer.publish(env, &RetryPolicy::reads(), |m| m.state = VolumeState::Deleted).await?;
+    mark_deleted(store, env, name, &manifest).await?;
+    for origin in &manifest.origins {
+        dependants::remove(store, env, &note_of(origin, id)).await?;
     }
     let prefix = ObjectId::prefix(id);
     let objects = verb.retry(|| store.list(&prefix, None)).await?;

@@ -128,8 +128,7 @@ impl Changes {
 }
 
 fn find(manifest: &Manifest, name: &VolumeName) -> Result<SnapshotRecord, LogError> {
-    let found = manifest.snapshots.iter().find(|s| s.name == name.as_str());
-    found.cloned().ok_or_else(|| LogError::NoSuchSnapshot {
+    manifest.snapshot(name.as_str()).cloned().ok_or_else(|| LogError::NoSuchSnapshot {
         snapshot: name.to_string(),
         volume: manifest.name.clone(),
     })

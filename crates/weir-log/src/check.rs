@@ -377,7 +377,7 @@ async fn load_map(
         }
         Ok(())
     };
-    let mut loaded = match load::base(store, env, manifest).await {
+    let mut loaded = match load::head(store, env, manifest).await {
         Ok(loaded) => loaded,
         Err(error) => return note(error).map(|()| None),
     };

@@ -187,6 +187,7 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     }
     shared.delete_keys(old);
     shared.listed.notify_one();
+    shared.ties.notify_one();
     shared.progress.notify_waiters();
     // A checkpoint may have become due while this one was under way.
     shared.stored.notify_one();

@@ -226,6 +226,27 @@ pub enum LogError {
         /// The contradiction.
         what: String,
     },
+    /// The snapshot that a clone began as cannot be read.
+    #[error("volume {volume} begins as {origin}, which cannot be read: {source}")]
+    Origin {
+        /// The volume.
+        volume: VolumeId,
+        /// The snapshot, as it was called then.
+        origin: String,
+        /// Why not.
+        #[source]
+        source: Box<LogError>,
+    },
+    /// Clones need the volume.
+    #[error(
+        "volume {name:?} is needed by its clones {clones}; `weir volume flatten` makes a clone independent of it"
+    )]
+    Dependants {
+        /// The volume.
+        name: String,
+        /// Their names.
+        clones: String,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -264,6 +285,8 @@ impl LogError {
             | Self::Json { .. }
             | Self::Inconsistent { .. } => ErrorKind::Corrupt,
             Self::FormatTooNew { .. } => ErrorKind::Unsupported,
+            Self::Dependants { .. } => ErrorKind::Busy,
+            Self::Origin { source, .. } => source.kind(),
             Self::Store(source) => source.kind(),
             Self::Journal(source) => source.kind(),
             Self::Disk(source) => source.kind(),

@@ -1,17 +1,15 @@
 //! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
 use weir_store::{RetryPolicy, Store, StoreError};
 
-use crate::cache::{FrameCache, FrameKey};
+use crate::cache::{FrameCache, FrameKey, FrameResult, Look};
 use crate::error::LogError;
 use crate::format::DecodeError;
 use crate::format::frame::{self, Codec, Frame};
@@ -20,12 +18,9 @@ use crate::ids::ObjectId;
 use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
 use crate::upload::splitmix;
 
-/// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
-const FRAME_TABLES_MAX: usize = 4096;
-
 /// Where the frames of one object are.
 #[derive(Debug)]
-pub(crate) struct FrameTable {
+pub struct FrameTable {
     frames: Vec<(u64, Frame)>,
 }
 
@@ -41,10 +36,7 @@ impl FrameTable {
     }
 }
 
-type FrameResult = Result<Bytes, DeviceError>;
-type Waiters = Vec<oneshot::Sender<FrameResult>>;
-
-/// Reads objects of a volume: what is being fetched, and where frames are.
+/// Reads objects for a volume.
 pub(crate) struct Fetcher {
     pub(crate) volume: VolumeId,
     store: Store,
@@ -52,8 +44,36 @@ pub(crate) struct Fetcher {
     cache: Arc<dyn FrameCache>,
     /// How long a read waits for a failing store.
     deadline: Duration,
-    in_flight: RefCell<BTreeMap<FrameKey, Waiters>>,
-    tables: RefCell<BTreeMap<ObjectId, Arc<FrameTable>>>,
+}
+
+/// Frames that the caller is the one to fetch. What is not settled in the end is given up.
+struct Flight {
+    cache: Arc<dyn FrameCache>,
+    object: ObjectId,
+    first: u32,
+    last: u32,
+    settled: bool,
+}
+
+impl Flight {
+    fn settle(&mut self, result: Result<&[Bytes], &DeviceError>) {
+        self.settled = true;
+        for (at, index) in (self.first..=self.last).enumerate() {
+            let frame = result.map(|frames| frames[at].clone()).map_err(Clone::clone);
+            self.cache.settle(FrameKey { object: self.object, index }, Some(frame));
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        // What was settled may be on its way anew, for somebody else.
+        if !self.settled {
+            for index in self.first..=self.last {
+                self.cache.settle(FrameKey { object: self.object, index }, None);
+            }
+        }
+    }
 }
 
 impl Fetcher {
@@ -64,21 +84,20 @@ impl Fetcher {
         cache: Arc<dyn FrameCache>,
         deadline: Duration,
     ) -> Rc<Self> {
-        let (in_flight, tables) = Default::default();
-        Rc::new(Self { volume, store, env, cache, deadline, in_flight, tables })
+        Rc::new(Self { volume, store, env, cache, deadline })
     }
 
     /// Keeps the frame table of an object that was just written.
     pub(crate) fn keep_frame_table(&self, header: &ObjectHeader) {
-        self.insert_table(header.id, Arc::new(FrameTable::of(header)));
+        self.cache.keep_table(header.id, Arc::new(FrameTable::of(header)));
     }
 
-    fn insert_table(&self, id: ObjectId, table: Arc<FrameTable>) {
-        let mut tables = self.tables.borrow_mut();
-        tables.insert(id, table);
-        if tables.len() > FRAME_TABLES_MAX {
-            // The lowest sequence: with a log, the least likely to be read next.
-            tables.pop_first();
+    /// Fetches frames that [`FrameCache::look`] left to the caller.
+    fn fetch(self: &Rc<Self>, object: ObjectId, indices: &[u32]) {
+        for (first, last) in runs_of(indices) {
+            let flight =
+                Flight { cache: Arc::clone(&self.cache), object, first, last, settled: false };
+            self.env.spawn_local(fetch_run(Rc::clone(self), flight));
         }
     }
 }
@@ -93,55 +112,61 @@ pub(crate) async fn frames(
     first: u32,
     last: u32,
 ) -> Result<Vec<Bytes>, DeviceError> {
-    let mut found: Vec<Option<Bytes>> = Vec::new();
+    let mut found: Vec<Bytes> = Vec::new();
     let mut waiting = Vec::new();
     let mut to_fetch: Vec<u32> = Vec::new();
-    {
-        let mut in_flight = fetcher.in_flight.borrow_mut();
-        for index in first..=last {
-            let key = FrameKey { object, index };
-            let frame = fetcher.cache.get(&key);
-            if frame.is_none() {
-                let (sender, receiver) = oneshot::channel();
-                waiting.push((found.len(), receiver));
-                in_flight
-                    .entry(key)
-                    .or_insert_with(|| {
-                        to_fetch.push(index);
-                        Vec::new()
-                    })
-                    .push(sender);
+    for index in first..=last {
+        let at = found.len();
+        match fetcher.cache.look(&FrameKey { object, index }) {
+            Look::Found(frame) => {
+                found.push(frame);
+                continue;
             }
-            found.push(frame);
+            Look::Coming(receiver) => waiting.push((at, index, receiver)),
+            Look::Missing(receiver) => {
+                to_fetch.push(index);
+                waiting.push((at, index, receiver));
+            }
+        }
+        found.push(Bytes::new());
+    }
+    fetcher.fetch(object, &to_fetch);
+    for (at, index, receiver) in waiting {
+        found[at] = match receiver.await {
+            Ok(frame) => frame?,
+            Err(_) if to_fetch.contains(&index) => return Err(LogError::ShuttingDown.into()),
+            // Whoever fetched it is gone.
+            Err(_) => frame_again(fetcher, object, index).await?,
+        };
+    }
+    Ok(found)
+}
+
+/// A frame whose fetch was given up by another volume.
+async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> FrameResult {
+    loop {
+        match fetcher.cache.look(&FrameKey { object, index }) {
+            Look::Found(frame) => return Ok(frame),
+            Look::Coming(receiver) => {
+                if let Ok(frame) = receiver.await {
+                    return frame;
+                }
+            }
+            Look::Missing(receiver) => {
+                fetcher.fetch(object, &[index]);
+                return receiver.await.unwrap_or_else(|_| Err(LogError::ShuttingDown.into()));
+            }
         }
     }
-    for run in runs_of(&to_fetch) {
-        let task = fetch_run(Rc::clone(fetcher), object, run);
-        fetcher.env.spawn_local(task);
-    }
-    for (at, receiver) in waiting {
-        let gone = || DeviceError::from(LogError::ShuttingDown);
-        found[at] = Some(receiver.await.map_err(|_| gone())??);
-    }
-    Ok(found.into_iter().map(|f| f.expect("cached, or waited for")).collect())
 }
 
 /// Starts fetching frames that are neither cached nor on their way, without waiting for them.
 pub(crate) fn prefetch(fetcher: &Rc<Fetcher>, object: ObjectId, first: u32, last: u32) {
-    let mut to_fetch = Vec::new();
-    {
-        let mut in_flight = fetcher.in_flight.borrow_mut();
-        for index in first..=last {
-            let key = FrameKey { object, index };
-            if !in_flight.contains_key(&key) && fetcher.cache.get(&key).is_none() {
-                in_flight.insert(key, Vec::new());
-                to_fetch.push(index);
-            }
-        }
-    }
-    for run in runs_of(&to_fetch) {
-        fetcher.env.spawn_local(fetch_run(Rc::clone(fetcher), object, run));
-    }
+    let is_missing = |index: &u32| {
+        matches!(fetcher.cache.look(&FrameKey { object, index: *index }), Look::Missing(_))
+    };
+    let to_fetch: Vec<u32> = (first..=last).filter(is_missing).collect();
+    fetcher.fetch(object, &to_fetch);
 }
 
 /// Cuts ascending frame indices into consecutive runs of at most [`FRAMES_PER_GET_MAX`].
@@ -159,8 +184,11 @@ fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
 }
 
 /// Fetches one run of frames and answers everybody who waits for one of them. Runs to its end whoever goes away.
-async fn fetch_run(fetcher: Rc<Fetcher>, object: ObjectId, (first, last): (u32, u32)) {
+async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
+    let Flight { object, first, last, .. } = flight;
     let result = get_run(&fetcher, object, first, last).await;
+    // Other volumes may go on without this one.
+    let Some(result) = result.transpose() else { return };
     if let Err(error) = &result {
         if error.kind() == ErrorKind::NotFound {
             // Collected meanwhile, unless the next look finds the same: then the reader says so.
@@ -169,38 +197,25 @@ async fn fetch_run(fetcher: Rc<Fetcher>, object: ObjectId, (first, last): (u32, 
             tracing::error!(volume = %fetcher.volume, %object, first, last, %error, "object frames cannot be read");
         }
     }
-    for index in first..=last {
-        let key = FrameKey { object, index };
-        let frame = match &result {
-            Ok(frames) => {
-                let frame = frames[(index - first) as usize].clone();
-                fetcher.cache.insert(key, frame.clone());
-                Ok(frame)
-            }
-            Err(error) => Err(error.clone()),
-        };
-        let waiters = fetcher.in_flight.borrow_mut().remove(&key);
-        for waiter in waiters.unwrap_or_default() {
-            // Whoever asked may have gone away.
-            let _ = waiter.send(frame.clone());
-        }
-    }
+    flight.settle(result.as_deref());
 }
 
+/// Nothing where the worker threads are gone.
 async fn get_run(
     fetcher: &Fetcher,
     object: ObjectId,
     first: u32,
     last: u32,
-) -> Result<Vec<Bytes>, DeviceError> {
+) -> Result<Option<Vec<Bytes>>, DeviceError> {
     let (reader, known) = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
         let read = || get_frames(&reader.store, object, known.clone(), first, last);
         reader.retry(read).await
     });
-    let (table, frames) = got.await.ok_or(LogError::ShuttingDown)??;
-    fetcher.insert_table(object, table);
-    Ok(frames)
+    let Some(got) = got.await else { return Ok(None) };
+    let (table, frames) = got?;
+    fetcher.cache.keep_table(object, table);
+    Ok(Some(frames))
 }
 
 /// Reads an object on a worker, again and again: of the store by its policy, of damaged bytes a few times.
@@ -213,7 +228,7 @@ struct Reader {
 
 impl Reader {
     fn new(fetcher: &Fetcher, object: ObjectId) -> (Self, Option<Arc<FrameTable>>) {
-        let known = fetcher.tables.borrow().get(&object).cloned();
+        let known = fetcher.cache.table(&object);
         let (store, deadline) = (fetcher.store.clone(), fetcher.deadline);
         (Self { store, object, deadline, seed: fetcher.env.random.next_u64() }, known)
     }

@@ -16,7 +16,7 @@ use crate::fetch::get_header;
 use crate::format::DecodeError;
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, decode_page, decode_table};
 use crate::format::frame;
-use crate::format::manifest::{CheckpointRef, HexId, Manifest, Origin};
+use crate::format::manifest::{CheckpointRef, Manifest, Origin};
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::RECOVERY_GETS_MAX;
@@ -27,6 +27,8 @@ use crate::upload::splitmix;
 /// The map as of one sequence, and what is known around it.
 #[derive(Debug)]
 pub(crate) struct Loaded {
+    /// That the checkpoint is in.
+    stream: VolumeId,
     pub(crate) objects: ObjectMap,
     pub(crate) checkpoint: CheckpointState,
     /// The map is as of this object.
@@ -37,29 +39,15 @@ pub(crate) struct Loaded {
     pub(crate) size: Option<u64>,
     /// Objects beyond the prefix or of superseded epochs, and those of checkpoints that were never published.
     pub(crate) void: Vec<ObjectId>,
-    /// Objects that were dead in the checkpoint: most are gone already, or snapshots hold them.
+    /// Own objects that were dead in the checkpoint: most are gone already, or snapshots hold them.
     pub(crate) dead: Vec<ObjectId>,
 }
 
 impl Loaded {
     /// Whether the map, or the checkpoint that it was loaded from, is in this object or points at it.
     pub(crate) fn needs(&self, object: &ObjectId) -> bool {
-        self.objects.table.find(object).is_some() || self.checkpoint.needs(object.seq)
-    }
-}
-
-impl Loaded {
-    /// The same map as the beginning of another stream, whose first checkpoint writes all of it.
-    fn begin_stream(mut self) -> Self {
-        for piece in self.checkpoint.map_pieces() {
-            self.objects.map.mark_dirty(piece);
-        }
-        self.objects.table.mark_changed();
-        self.checkpoint = CheckpointState::default();
-        (self.committed_seq, self.committed) = (ObjectSeq(0), WriteMark::default());
-        // They belong to the other stream.
-        self.dead.clear();
-        self
+        let named = self.objects.table.find(object).is_some();
+        named || (object.stream == self.stream && self.checkpoint.needs(object.seq))
     }
 }
 
@@ -276,47 +264,77 @@ pub(crate) async fn live(
     root: Origin,
 ) -> Result<Vec<ObjectId>, LogError> {
     let stream = VolumeId(root.stream.0);
-    let loaded = checkpoint(store, env, stream, Some(root.checkpoint)).await?;
+    let loaded = checkpoint(store, env, stream, root).await?;
     let named = loaded.objects.table.objects();
     Ok(named.chain(loaded.checkpoint.objects(stream)).collect())
 }
 
-/// Loads what a volume's map begins with: its own newest checkpoint, or the one that it descends from.
-pub(crate) async fn base(
+/// Loads what the objects of a volume are to be applied to: the newest checkpoint that its manifest names, the one of
+/// another stream that it begins with, or the empty map.
+pub(crate) async fn head(
     store: &Store,
     env: &Env,
     manifest: &Manifest,
 ) -> Result<Loaded, LogError> {
-    let stream = |id: HexId| VolumeId(id.0);
-    match (manifest.checkpoint, manifest.origin) {
-        (None, Some(from)) => {
-            let loaded = checkpoint(store, env, stream(from.stream), Some(from.checkpoint)).await?;
-            Ok(loaded.begin_stream())
-        }
-        (own, _) => checkpoint(store, env, stream(manifest.volume), own).await,
-    }
-}
-
-/// Loads a checkpoint of a stream, or the empty map of a volume that has none.
-pub(crate) async fn checkpoint(
-    store: &Store,
-    env: &Env,
-    volume: VolumeId,
-    named: Option<CheckpointRef>,
-) -> Result<Loaded, LogError> {
-    let mut objects = ObjectMap::new();
-    let Some(named) = named else {
-        return Ok(Loaded {
-            objects,
+    let volume = VolumeId(manifest.volume.0);
+    match manifest.root() {
+        Some(root) if root.stream == manifest.volume => checkpoint(store, env, volume, root).await,
+        Some(root) => from_origin(store, env, manifest, root).await,
+        None => Ok(Loaded {
+            stream: volume,
+            objects: ObjectMap::of(volume),
             checkpoint: CheckpointState::default(),
             committed_seq: ObjectSeq(0),
             committed: WriteMark::default(),
             size: None,
             void: Vec::new(),
             dead: Vec::new(),
-        });
-    };
-    let (mut loader, root, id) = open_root(store, env, volume, named).await?;
+        }),
+    }
+}
+
+/// The map that a clone or a promoted replica begins with: all of it is new to the volume, whose first checkpoint is
+/// whole.
+async fn from_origin(
+    store: &Store,
+    env: &Env,
+    manifest: &Manifest,
+    root: Origin,
+) -> Result<Loaded, LogError> {
+    let volume = VolumeId(manifest.volume.0);
+    let loaded = checkpoint(store, env, volume, root).await;
+    let mut loaded = loaded.map_err(|source| LogError::Origin {
+        volume,
+        origin: match manifest.origins.first() {
+            Some(origin) => format!("{}@{}", origin.volume, origin.snapshot),
+            None => format!("volume {}", VolumeId(root.stream.0)),
+        },
+        source: Box::new(source),
+    })?;
+    for piece in loaded.checkpoint.map_pieces() {
+        loaded.objects.map.mark_dirty(piece);
+    }
+    loaded.objects.table.mark_all_changed();
+    Ok(Loaded {
+        stream: volume,
+        checkpoint: CheckpointState::default(),
+        committed_seq: ObjectSeq(0),
+        committed: WriteMark::default(),
+        dead: Vec::new(),
+        ..loaded
+    })
+}
+
+/// Loads a checkpoint, in whatever stream it is, as the map of a volume.
+pub(crate) async fn checkpoint(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    root: Origin,
+) -> Result<Loaded, LogError> {
+    let (stream, named) = (VolumeId(root.stream.0), root.checkpoint);
+    let mut objects = ObjectMap::of(volume);
+    let (mut loader, root, id) = open_root(store, env, stream, named).await?;
     let fail = |source| LogError::Object { object: id, source };
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
     let pieces = loader.follow(PieceKind::Map, &root.map_pages).await?;
@@ -333,8 +351,8 @@ pub(crate) async fn checkpoint(
     }
     let mut objects = load_map(&mut loader, objects, pieces).await?;
     let mut dead = objects.table.free_dead();
-    // Objects of other streams are not this volume's to delete.
-    dead.retain(|id| id.stream == volume);
+    // What died in another volume's stream is not this one's to delete.
+    dead.retain(|id| id.stream == volume || weir_device::mutant("shared_dead_listed"));
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let references = std::mem::take(&mut loader.references);
     let mut epochs = references.objects();
@@ -344,6 +362,7 @@ pub(crate) async fn checkpoint(
     };
     let checkpoint_objects = epochs.iter().map(with_bytes).collect();
     Ok(Loaded {
+        stream,
         objects,
         checkpoint: CheckpointState::loaded(references, checkpoint_objects),
         committed_seq: root.as_of,

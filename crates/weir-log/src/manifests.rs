@@ -65,18 +65,17 @@ pub(crate) async fn newest(
     env: &Env,
     volume: VolumeId,
 ) -> Result<Manifest, LogError> {
-    let none = || {
+    find_newest(store, env, volume).await?.ok_or_else(|| {
         let what = format!("no manifest in {}", store.url());
         LogError::Inconsistent { volume, what }
-    };
-    find(store, env, volume).await?.ok_or_else(none)
+    })
 }
 
-/// [`newest`], or `None` where the volume has no manifest.
+/// [`newest`], or nothing where there is none.
 ///
 /// # Errors
 /// As there.
-pub(crate) async fn find(
+pub(crate) async fn find_newest(
     store: &Store,
     env: &Env,
     volume: VolumeId,

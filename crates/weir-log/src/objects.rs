@@ -5,6 +5,7 @@
 //!  O2. The live bytes of an object are the bytes of the map that point at it.
 
 use smallvec::SmallVec;
+use weir_device::VolumeId;
 use weir_extent::{ExtentMap, Mapping, Target};
 
 use crate::format::checkpoint::TableRecord;
@@ -98,6 +99,11 @@ pub(crate) struct ObjectMap {
 impl ObjectMap {
     pub(crate) fn new() -> Self {
         Self { map: ExtentMap::new(), table: ObjectTable::default() }
+    }
+
+    /// The map of the volume whose stream this is.
+    pub(crate) fn of(stream: VolumeId) -> Self {
+        Self { map: ExtentMap::new(), table: ObjectTable::of(stream) }
     }
 
     pub(crate) fn object(&self, index: TableIndex) -> ObjectId {

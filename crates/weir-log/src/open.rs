@@ -109,7 +109,7 @@ impl LogVolume {
         // They mostly read, and each can take a second: side by side.
         let (local, loaded, run) = futures_util::join!(
             recover_journal(&args),
-            load::base(&args.store, &args.env, &manifest),
+            load::head(&args.store, &args.env, &manifest),
             hold.acquire(&*args.env.clock, LEASE_PATIENCE),
         );
         let local = local?;
@@ -151,6 +151,7 @@ impl LogVolume {
         let snapshots = Snapshots::new(current.snapshots.clone());
         let mut state = state_of(args.id, loaded, size, garbage, snapshots);
         state.published = published;
+        state.origins = current.origins;
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);
         if let Some(write) = released {
             journal.recovered.journal.release(write);
@@ -253,12 +254,13 @@ async fn claim_and_load(
     manifest: Manifest,
     first: (Option<CheckpointRef>, Result<Loaded, LogError>),
 ) -> Result<(Manifest, Loaded), LogError> {
-    let (mut checkpoint, mut loaded) = first;
+    let (checkpoint, mut loaded) = first;
     let mut manifest = claim(args, local, manifest).await?;
+    let mut is_newest = manifest.checkpoint == checkpoint;
     loop {
         check_state(args, &manifest)?;
-        if manifest.checkpoint != checkpoint {
-            loaded = load::base(&args.store, &args.env, &manifest).await;
+        if !is_newest {
+            loaded = load::head(&args.store, &args.env, &manifest).await;
         }
         let error = match loaded {
             Ok(loaded) => return Ok((manifest, loaded)),
@@ -270,7 +272,7 @@ async fn claim_and_load(
             return Err(error);
         }
         manifest = claim(args, local, newest).await?;
-        (checkpoint, loaded) = (None, Err(error));
+        (is_newest, loaded) = (false, Err(error));
     }
 }
 
@@ -428,6 +430,7 @@ fn state_of(
         published: None,
         garbage,
         snapshots,
+        origins: Vec::new(),
         collector: Collector::default(),
         failure: None,
         last_object_small: false,
@@ -495,6 +498,7 @@ fn shared_of(
         stored: Notify::new(),
         listed: Notify::new(),
         collect: Notify::new(),
+        ties: Notify::new(),
         progress: Notify::new(),
         stopped: Cell::new(false),
         closing: Cell::new(false),

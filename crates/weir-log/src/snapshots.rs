@@ -13,16 +13,18 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use weir_device::{DeviceError, ErrorKind, VolumeId};
+use weir_device::{DeviceError, ErrorKind};
 use weir_store::RetryPolicy;
 
 use crate::catalog::VolumeName;
 use crate::commit;
 use crate::error::LogError;
-use crate::format::manifest::{CheckpointRef, HexId, SnapshotRecord};
+use crate::format::manifest::{CheckpointRef, HexId, Manifest, SnapshotRecord};
 use crate::ids::ObjectId;
 use crate::load;
+use crate::manifests::ManifestWriter;
 use crate::overlay::Overlay;
+use crate::ties;
 use crate::volume::{Frozen, LogVolume, Shared, State};
 
 /// Most snapshots of a volume: the manifest lists them all, in some 300 bytes each.
@@ -79,7 +81,7 @@ impl Snapshots {
     }
 
     fn find(&self, name: &str) -> Option<&SnapshotRecord> {
-        self.listed.iter().find(|s| s.name == name)
+        self.listed.iter().find(|s| s.name == name && !s.deleting)
     }
 
     fn is_taken(&self, name: &str) -> bool {
@@ -112,6 +114,7 @@ impl State {
                 // Known once its root is stored.
                 checkpoint: CheckpointRef { sequence: 0, epoch: 0, as_of: 0 },
                 stream: None,
+                deleting: false,
             });
         }
     }
@@ -151,6 +154,7 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
     }
     drop(reads);
     shared.state.borrow_mut().snapshots.pins = Pins::Known;
+    shared.ties.notify_one();
     shared.progress.notify_waiters();
 }
 
@@ -252,20 +256,58 @@ async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, 
 async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
     shared.check_failure()?;
     shared.check_not_closing()?;
-    let snapshot = shared.find_snapshot(name)?;
+    let id = {
+        let mut manifest = shared.manifest.lock().await;
+        let id = shared.find_snapshot(name)?.id;
+        let deleting = |m: &mut Manifest| {
+            m.snapshots.iter_mut().filter(|s| s.id == id).for_each(|s| s.deleting = true);
+        };
+        publish(shared, &mut manifest, deleting).await?;
+        id
+    };
+    // As of that version no clone is made of it any more; those that there are have left their notes.
+    if ties::is_depended_on(shared, id).await? {
+        tracing::info!(volume = %shared.id, snapshot = %name, "a deleted snapshot stays for its clones");
+        return Ok(());
+    }
+    release(shared, id).await
+}
+
+/// Publishes a change to the snapshots of a volume, which fails if that does.
+async fn publish(
+    shared: &Shared,
+    manifest: &mut ManifestWriter,
+    change: impl FnOnce(&mut Manifest),
+) -> Result<(), DeviceError> {
+    if let Err(error) = manifest.publish(&shared.env, &RetryPolicy::forever(), change).await {
+        return Err(shared.fail_publishing(error));
+    }
+    let listed = &mut shared.state.borrow_mut().snapshots.listed;
+    listed.clone_from(&manifest.current().snapshots);
+    Ok(())
+}
+
+/// Gives up what a snapshot reaches that is being deleted and that no clone needs.
+pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), DeviceError> {
+    let find = || shared.state.borrow().snapshots.listed.iter().find(|s| s.id == id).cloned();
+    let Some(snapshot) = find() else { return Ok(()) };
     let mut reached = match reach(shared, &snapshot).await {
         Ok(reached) => reached,
         Err(LogError::ShuttingDown) => return Err(LogError::ShuttingDown.into()),
         // A damaged snapshot must not be there for ever.
         Err(error) => {
-            tracing::error!(volume = %shared.id, snapshot = %name, %error, "the space of a damaged snapshot stays");
+            let (volume, name) = (shared.id, &snapshot.name);
+            tracing::error!(%volume, snapshot = name, %error, "the space of a damaged snapshot stays");
             Vec::new()
         }
     };
     let known = |state: &mut State| state.snapshots.pins_are_settled().then_some(Ok(()));
     shared.wait_while_open(known).await?;
     let mut manifest = shared.manifest.lock().await;
-    shared.find_snapshot(name)?;
+    // Somebody else may have done it meanwhile.
+    if find().is_none() {
+        return Ok(());
+    }
     let (garbage, names) = {
         let state = shared.state.borrow();
         if !state.snapshots.pins_known() {
@@ -273,8 +315,8 @@ async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceErro
             reached.clear();
         }
         let mut garbage = state.objects.table.held_once(&reached);
-        // Objects of other streams are not ours to delete.
-        garbage.retain(|id| id.stream == shared.id);
+        // What is in other streams is not ours to delete.
+        garbage.retain(|id| id.stream == state.stream);
         // Where head and snapshot share pieces of a checkpoint, the head has them still.
         if !weir_device::mutant("shared_checkpoint_deleted") {
             garbage.retain(|id| !state.checkpoint.knows(id.seq));
@@ -282,22 +324,19 @@ async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceErro
         let names = state.garbage.names_with(&garbage);
         (garbage, names)
     };
-    let forever = RetryPolicy::forever();
-    let published = manifest.publish(&shared.env, &forever, |m| {
-        m.snapshots.retain(|s| s.id != snapshot.id);
+    let gone = |m: &mut Manifest| {
+        m.snapshots.retain(|s| s.id != id);
         m.pending_deletions = names;
-    });
-    if let Err(error) = published.await {
-        return Err(shared.fail_publishing(error));
-    }
+    };
+    publish(shared, &mut manifest, gone).await?;
     {
         let mut state = shared.state.borrow_mut();
         state.objects.table.unpin(&reached);
         state.on_garbage_listed(garbage);
-        state.snapshots.listed.clone_from(&manifest.current().snapshots);
     }
     drop(manifest);
     shared.listed.notify_one();
+    shared.ties.notify_one();
     shared.wake_collector();
     Ok(())
 }
@@ -314,11 +353,17 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
     }
     let snapshot = shared.find_snapshot(name)?;
     let root = snapshot.root(shared.id);
-    let stream = VolumeId(root.stream.0);
-    let loaded =
-        load::checkpoint(&shared.store, &shared.env, stream, Some(root.checkpoint)).await?;
+    let loaded = load::checkpoint(&shared.store, &shared.env, shared.id, root).await?;
     // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
     shared.settle().await?;
+    // It may have been deleted; with the lock it is not being deleted now.
+    let manifest = shared.manifest.lock().await;
+    let found = shared.find_snapshot(name)?;
+    drop(manifest);
+    if found.id != snapshot.id {
+        let message = format!("snapshot {name} of volume {} was replaced meanwhile", shared.id);
+        return Err(DeviceError::new(ErrorKind::NotFound, message));
+    }
     set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
     commit::begin_checkpoint(shared);
     shared.settle().await?;

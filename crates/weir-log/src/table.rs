@@ -5,8 +5,13 @@
 //!  T2. An object that lost its last live byte never lives again: it is reported dead once, with the sequence of the
 //!      object that took that byte. Its entry stays until then.
 //!  T3. An object that a snapshot reaches is never reported dead; it is when the last such snapshot goes.
+//!  T4. An object of another volume's stream is nobody's to collect: it is not loose.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+
+use weir_device::VolumeId;
+use weir_journal::Epoch;
 
 use crate::format::checkpoint::TableRecord;
 use crate::ids::{ObjectId, ObjectSeq};
@@ -22,6 +27,8 @@ struct Entry {
     live_bytes: u64,
     /// Snapshots that reach the object.
     pins: u32,
+    /// It is in the stream of another volume, which this one is a clone of.
+    shared: bool,
 }
 
 /// An object with live bytes.
@@ -45,10 +52,14 @@ pub(crate) struct Usage {
     pub(crate) loose_bytes: u64,
     /// Payload of all objects of the table, the dead ones that wait for their deletion included.
     pub(crate) payload_bytes: u64,
+    /// Of the live bytes, those in objects of other volumes.
+    pub(crate) shared_live_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct ObjectTable {
+    /// The stream whose objects are the volume's own; all are where none is named.
+    own: Option<VolumeId>,
     entries: Vec<Entry>,
     by_id: BTreeMap<ObjectId, TableIndex>,
     free: BTreeSet<TableIndex>,
@@ -64,6 +75,29 @@ pub(crate) struct ObjectTable {
 }
 
 impl ObjectTable {
+    /// The table of the volume whose stream this is.
+    pub(crate) fn of(stream: VolumeId) -> Self {
+        Self { own: Some(stream), ..Self::default() }
+    }
+
+    fn is_shared(&self, id: &ObjectId) -> bool {
+        self.own.is_some_and(|own| own != id.stream)
+    }
+
+    /// The streams of other volumes that anything of the table, or of a snapshot, is in.
+    pub(crate) fn shared_streams(&self) -> BTreeSet<VolumeId> {
+        let mut streams = streams_of(&self.by_id);
+        streams.extend(streams_of(&self.held));
+        streams.retain(|stream| self.own.is_some_and(|own| own != *stream));
+        streams
+    }
+
+    /// Objects of other volumes that the map points at.
+    pub(crate) fn shared_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
+        let shared = self.entries.iter().filter(|e| e.shared && e.live_bytes > 0);
+        shared.map(Entry::live_object)
+    }
+
     /// Entries, those of freed objects included.
     pub(crate) fn len(&self) -> u64 {
         self.entries.len() as u64
@@ -99,7 +133,7 @@ impl ObjectTable {
 
     /// Objects that the map points at and no snapshot reaches.
     pub(crate) fn loose_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
-        let loose = self.entries.iter().filter(|e| e.live_bytes > 0 && e.pins == 0);
+        let loose = self.entries.iter().filter(|e| e.live_bytes > 0 && e.is_loose());
         loose.map(Entry::live_object)
     }
 
@@ -120,7 +154,9 @@ impl ObjectTable {
     pub(crate) fn add(&mut self, record: TableRecord) -> TableIndex {
         let index = match self.free.pop_first() {
             Some(index) => {
-                self.entry_mut(index).record = record;
+                let shared = self.is_shared(&record.id);
+                let entry = self.entry_mut(index);
+                (entry.record, entry.shared) = (record, shared);
                 index
             }
             None => self.push(record),
@@ -133,7 +169,8 @@ impl ObjectTable {
 
     fn push(&mut self, record: TableRecord) -> TableIndex {
         assert!(self.len() < OBJECTS_MAX, "30 bits name every object of a volume");
-        self.entries.push(Entry { record, live_bytes: 0, pins: 0 });
+        let shared = !record.is_free() && self.is_shared(&record.id);
+        self.entries.push(Entry { record, live_bytes: 0, pins: 0, shared });
         TableIndex(u32::try_from(self.entries.len() - 1).expect("30 bits"))
     }
 
@@ -170,7 +207,10 @@ impl ObjectTable {
         if entry.live_bytes == 0 && len > 0 {
             self.usage.used_bytes += payload_bytes;
         }
-        if entry.pins == 0 && len > 0 {
+        if entry.shared {
+            self.usage.shared_live_bytes += len;
+        }
+        if entry.is_loose() && len > 0 {
             self.usage.loose_live_bytes += len;
             self.usage.loose_bytes += if entry.live_bytes == 0 { payload_bytes } else { 0 };
         }
@@ -189,7 +229,10 @@ impl ObjectTable {
         if dies {
             self.usage.used_bytes -= u64::from(entry.record.payload_len);
         }
-        if entry.pins == 0 {
+        if entry.shared {
+            self.usage.shared_live_bytes -= len;
+        }
+        if entry.is_loose() {
             self.usage.loose_live_bytes -= len;
             self.usage.loose_bytes -= if dies { entry.record.payload_len.into() } else { 0 };
         }
@@ -265,9 +308,9 @@ impl ObjectTable {
 
     fn change_pins(&mut self, index: TableIndex, by: i32) {
         let entry = &mut self.entries[index.0 as usize];
-        let was_loose = entry.pins == 0;
+        let was_loose = entry.is_loose();
         entry.pins = entry.pins.checked_add_signed(by).expect("T3: unpinned as often as pinned");
-        let is_loose = entry.pins == 0;
+        let is_loose = entry.is_loose();
         let bytes = if entry.live_bytes > 0 { entry.record.payload_len.into() } else { 0 };
         let (usage, live) = (&mut self.usage, entry.live_bytes);
         if was_loose && !is_loose {
@@ -285,7 +328,7 @@ impl ObjectTable {
         while self.len() < old.len() {
             self.add_loaded(TableRecord::FREE);
         }
-        self.mark_changed();
+        self.mark_all_changed();
         self.reclaimed_bytes = old.reclaimed_bytes;
         let pins = old.by_id.iter().map(|(id, index)| (*id, old.entry(*index).pins));
         for (id, pins) in pins.chain(old.held.iter().map(|(id, pins)| (*id, *pins))) {
@@ -297,11 +340,6 @@ impl ObjectTable {
         gone.copied().collect()
     }
 
-    /// The next checkpoint writes all of it.
-    pub(crate) fn mark_changed(&mut self) {
-        self.changed.extend(0..self.len().div_ceil(TABLE_PIECE_ENTRIES));
-    }
-
     fn free(&mut self, index: TableIndex) {
         let record = std::mem::replace(&mut self.entry_mut(index).record, TableRecord::FREE);
         self.by_id.remove(&record.id);
@@ -309,7 +347,13 @@ impl ObjectTable {
         self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
         self.usage.payload_bytes -= u64::from(record.payload_len);
         self.reclaimed_bytes += u64::from(record.payload_len);
-        self.entry_mut(index).pins = 0;
+        let entry = self.entry_mut(index);
+        (entry.pins, entry.shared) = (0, false);
+    }
+
+    /// Every piece is written with the next checkpoint.
+    pub(crate) fn mark_all_changed(&mut self) {
+        self.changed.extend(0..self.len().div_ceil(TABLE_PIECE_ENTRIES));
     }
 
     /// The pieces that changed since the last call, and those of `more`, as they are now.
@@ -335,7 +379,8 @@ impl ObjectTable {
             usage.live_bytes += counted;
             usage.payload_bytes += payload_bytes;
             usage.used_bytes += if *counted > 0 { payload_bytes } else { 0 };
-            if *counted > 0 && entry.pins == 0 {
+            usage.shared_live_bytes += if entry.shared { *counted } else { 0 };
+            if *counted > 0 && entry.is_loose() {
                 usage.loose_live_bytes += counted;
                 usage.loose_bytes += payload_bytes;
             }
@@ -345,7 +390,24 @@ impl ObjectTable {
     }
 }
 
+/// The streams of some objects. Few: looked for one by one.
+fn streams_of<T>(objects: &BTreeMap<ObjectId, T>) -> BTreeSet<VolumeId> {
+    let mut streams = BTreeSet::new();
+    let mut next = objects.keys().next().copied();
+    while let Some(ObjectId { stream, .. }) = next {
+        streams.insert(stream);
+        let last = ObjectId { stream, seq: ObjectSeq(u64::MAX), epoch: Epoch(u64::MAX) };
+        next = objects.range((Bound::Excluded(last), Bound::Unbounded)).next().map(|(id, _)| *id);
+    }
+    streams
+}
+
 impl Entry {
+    /// T4.
+    fn is_loose(&self) -> bool {
+        self.pins == 0 && !self.shared
+    }
+
     fn live_object(&self) -> LiveObject {
         LiveObject {
             id: self.record.id,
@@ -357,9 +419,6 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use weir_device::VolumeId;
-    use weir_journal::Epoch;
-
     use super::*;
 
     fn record(seq: u64) -> TableRecord {

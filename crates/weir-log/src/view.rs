@@ -45,14 +45,12 @@ impl SnapshotView {
         read_deadline: Duration,
     ) -> Result<Rc<Self>, LogError> {
         let manifest = manifests::newest(store, env, volume).await?;
-        let found = manifest.snapshots.iter().find(|s| s.name == name.as_str());
-        let Some(record) = found.cloned() else {
+        let Some(record) = manifest.snapshot(name.as_str()).cloned() else {
             let (snapshot, volume) = (name.to_string(), manifest.name);
             return Err(LogError::NoSuchSnapshot { snapshot, volume });
         };
         let root = record.root(volume);
-        let stream = VolumeId(root.stream.0);
-        let loaded = load::checkpoint(store, env, stream, Some(root.checkpoint)).await?;
+        let loaded = load::checkpoint(store, env, volume, root).await?;
         let (store, env) = (store.clone(), env.clone());
         let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
         Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))
@@ -73,8 +71,7 @@ impl SnapshotView {
         let mut manifest = manifests::newest(store, env, volume).await?;
         loop {
             let root = crate::replica::root_of(store, &manifest)?;
-            let stream = VolumeId(root.stream.0);
-            let loaded = load::checkpoint(store, env, stream, Some(root.checkpoint)).await;
+            let loaded = load::checkpoint(store, env, volume, root).await;
             // The replica may have gone on meanwhile.
             let newest = manifests::newest(store, env, volume).await?;
             let loaded = match loaded {
@@ -94,6 +91,7 @@ impl SnapshotView {
                 last_write: loaded.committed.into(),
                 checkpoint: root.checkpoint,
                 stream: Some(root.stream),
+                deleting: false,
             };
             let (store, env) = (store.clone(), env.clone());
             let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);

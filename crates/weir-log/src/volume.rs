@@ -32,7 +32,7 @@ use crate::checkpoint::{CheckpointChunk, CheckpointState};
 use crate::collect::Collector;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
-use crate::format::manifest::{CheckpointRef, Takeover};
+use crate::format::manifest::{CheckpointRef, OriginRecord, Takeover};
 use crate::garbage::Garbage;
 use crate::ids::WriteMark;
 use crate::lease::LeaseHold;
@@ -78,6 +78,8 @@ pub(crate) struct State {
     pub(crate) garbage: Garbage,
     pub(crate) collector: Collector,
     pub(crate) snapshots: Snapshots,
+    /// Those of the newest manifest version that counts.
+    pub(crate) origins: Vec<OriginRecord>,
     pub(crate) failure: Option<DeviceError>,
     pub(crate) last_object_small: bool,
     pub(crate) read_ahead: ReadAhead,
@@ -156,6 +158,8 @@ pub(crate) struct Shared {
     pub(crate) listed: Notify,
     /// Work for the collector: too little of the objects lives, or the volume stops.
     pub(crate) collect: Notify,
+    /// A look is due at clones and origins, or the volume stops.
+    pub(crate) ties: Notify,
     /// Somebody who waits should look again: the prefix grew, a checkpoint was published, the volume failed.
     pub(crate) progress: Notify,
     pub(crate) stopped: Cell<bool>,
@@ -189,6 +193,7 @@ impl Shared {
         self.stored.notify_one();
         self.listed.notify_one();
         self.collect.notify_one();
+        self.ties.notify_one();
         self.progress.notify_waiters();
     }
 
@@ -413,6 +418,7 @@ impl LogVolume {
         env.spawn_local(crate::ownership::run(Rc::clone(&shared)));
         env.spawn_local(crate::garbage::run(Rc::clone(&shared)));
         env.spawn_local(crate::collect::run(Rc::clone(&shared)));
+        env.spawn_local(crate::ties::run(Rc::clone(&shared)));
         if !shared.state.borrow().snapshots.listed.is_empty() {
             env.spawn_local(crate::snapshots::learn_pins(Rc::clone(&shared)));
         }

@@ -22,7 +22,8 @@ pub use error::ProtocolError;
 pub use handshake::{
     Agreement, BlockSizes, Catalog, ClientHandshake, ClientProgress, ClientStep, ClientWish,
     ExportInfo, Fact, HandshakeProgress, HandshakeStep, OptionFault, OptionReply, OptionRequest,
-    ServerHandshake, decode_option, decode_option_reply, encode_option, encode_option_reply,
+    ServerHandshake, Wanted, decode_option, decode_option_reply, encode_option,
+    encode_option_reply,
 };
 pub use numbers::{
     AllocationFlags, ChunkCode, ChunkFlags, ClientFlags, CommandCode, CommandFlags, ErrorCode,

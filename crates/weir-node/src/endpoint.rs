@@ -17,6 +17,8 @@ pub enum Endpoint {
     View(Rc<SnapshotView>),
     /// Memory of this process: for measuring the front end. Nothing survives.
     Memory(Rc<MemoryDevice>),
+    /// A snapshot of a log volume.
+    Snapshot(Rc<SnapshotView>),
 }
 
 /// Calls the same method of whatever it is.
@@ -26,6 +28,7 @@ macro_rules! dispatch {
             Self::Log($device) => $call,
             Self::View($device) => $call,
             Self::Memory($device) => $call,
+            Self::Snapshot($device) => $call,
         }
     };
 }

@@ -131,6 +131,12 @@ pub enum NodeError {
         /// How many.
         clients: usize,
     },
+    /// A snapshot that clients read cannot be deleted.
+    #[error("snapshot {export:?} is open: clients are connected to the export of that name")]
+    SnapshotOpen {
+        /// Name of the export, as `demo@monday`.
+        export: String,
+    },
     /// What only a process that serves can do.
     #[error("nothing is served from {data_dir}")]
     NothingServed {
@@ -219,7 +225,7 @@ impl NodeError {
             | Self::ZeroLimit
             | Self::Config { .. } => ErrorKind::Invalid,
             Self::InMemory { .. } => ErrorKind::Unsupported,
-            Self::Connected { .. } => ErrorKind::Busy,
+            Self::Connected { .. } | Self::SnapshotOpen { .. } => ErrorKind::Busy,
             Self::SizeNeeded { .. } | Self::NothingServed { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
@@ -276,6 +282,9 @@ impl NodeError {
             Self::Io { source, subject, .. } => io_help(source, subject),
             Self::Connected { .. } => {
                 Some("unmount it and end what uses it, then try again".into())
+            }
+            Self::SnapshotOpen { .. } => {
+                Some("disconnect them first; it is closed when the last one has left".into())
             }
             Self::Log(LogError::Incomplete { .. }) => Some(
                 "run the import or copy again, which goes on where it stopped; or delete the volume"

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weir_device::{Device, IoHeader, MemoryDevice, Operation, SourceId, VolumeId};
 use weir_frontend::nbd::{
-    ConnectionOptions, Door, Export, Exports, IN_FLIGHT_BYTES_MAX, ListenerOptions, open_door,
+    ConnectionOptions, Door, Export, ExportInfo, Exports, IN_FLIGHT_BYTES_MAX, ListenerOptions,
+    open_door,
 };
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{Closed, LogError, LogVolume, OpenReport, SnapshotView, VolumeOptions};
@@ -90,7 +91,7 @@ impl Hosted {
     pub(crate) fn log(&self) -> Option<&Rc<LogVolume>> {
         match self.device.endpoint() {
             Endpoint::Log(volume) => Some(volume),
-            Endpoint::View(_) | Endpoint::Memory(_) => None,
+            Endpoint::View(_) | Endpoint::Memory(_) | Endpoint::Snapshot(_) => None,
         }
     }
 
@@ -148,15 +149,18 @@ pub(crate) async fn host(
         read_only: spec.read_only,
         clients: OnceCell::new(),
     });
-    let pool = context.env.buffers.clone();
-    let share = pool.bytes_max() / IN_FLIGHT_SHARE;
-    let connection = ConnectionOptions {
-        in_flight_bytes_max: share.clamp(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
-        pool,
-        ..ConnectionOptions::new(SourceId(1), "nbd")
+    let options = ListenerOptions::new(connection_options(&context));
+    let exports = OneExport {
+        info: ExportInfo {
+            name: hosted.name.to_string(),
+            description: describe(hosted.id),
+            size: opened.endpoint.size(),
+            read_only: hosted.read_only,
+        },
+        device: Rc::clone(&hosted.device),
+        volume: hosted.id,
     };
-    let options = ListenerOptions::new(connection);
-    let (door, server) = open_door(Rc::new(OneExport(Rc::clone(&hosted))), options);
+    let (door, server) = open_door(Rc::new(exports), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
     let hosting = Hosting {
@@ -176,6 +180,17 @@ pub(crate) async fn host(
     server.stop().await;
     context.hosted.borrow_mut().remove(&hosted.id);
     close(&opened.endpoint, closing).await
+}
+
+/// How a client of an export on this thread is served.
+pub(crate) fn connection_options(context: &ShardContext) -> ConnectionOptions {
+    let pool = context.env.buffers.clone();
+    let share = pool.bytes_max() / IN_FLIGHT_SHARE;
+    ConnectionOptions {
+        in_flight_bytes_max: share.clamp(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
+        pool,
+        ..ConnectionOptions::new(SourceId(1), "nbd")
+    }
 }
 
 async fn open_log(
@@ -280,26 +295,30 @@ async fn close(endpoint: &Endpoint, closing: Closing) -> Result<Stopped, NodeErr
     }
 }
 
-/// The one export behind the door of a volume.
+/// The one export behind a door.
 #[derive(Debug)]
-struct OneExport(Rc<Hosted>);
+pub(crate) struct OneExport {
+    /// What it is; the size is asked of the device.
+    pub(crate) info: ExportInfo,
+    pub(crate) device: Rc<Measured>,
+    pub(crate) volume: VolumeId,
+}
 
 impl Exports for OneExport {
     type Device = Measured;
 
     fn find(&self, name: &str) -> Option<Export<Measured>> {
-        let hosted = &self.0;
-        (name == hosted.name.as_str()).then(|| Export {
-            name: hosted.name.to_string(),
-            description: describe(hosted.id),
-            device: Rc::clone(&hosted.device),
-            volume: hosted.id,
-            read_only: hosted.read_only,
+        (name == self.info.name).then(|| Export {
+            name: self.info.name.clone(),
+            description: self.info.description.clone(),
+            device: Rc::clone(&self.device),
+            volume: self.volume,
+            read_only: self.info.read_only,
         })
     }
 
     fn list(&self) -> Vec<String> {
-        vec![self.0.name.to_string()]
+        vec![self.info.name.clone()]
     }
 }
 

@@ -8,6 +8,7 @@
 )]
 
 pub mod api;
+mod clones;
 pub mod config;
 mod copy_record;
 mod data_directory;
@@ -29,6 +30,7 @@ pub mod size;
 mod snapshots;
 mod sockets;
 mod status;
+mod views;
 mod volumes;
 mod watch;
 

@@ -28,6 +28,7 @@ use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, describe};
 use crate::node::{Node, NodeHandle};
 use crate::replicas::{self, Following};
 use crate::sockets::{self, BoundSocket, Inherited};
+use crate::views::{self, Views};
 use crate::volumes::Home;
 use crate::watch;
 
@@ -149,6 +150,7 @@ pub(crate) struct Core {
     pub(crate) is_stopping: AtomicBool,
     volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
     not_served: Mutex<BTreeMap<String, String>>,
+    pub(crate) views: Views,
     nbd_places: Mutex<Vec<NbdPlace>>,
     limits: Mutex<Limits>,
 }
@@ -172,6 +174,11 @@ impl Core {
     /// Volumes that should be served and are not, and why.
     pub(crate) fn not_served(&self) -> BTreeMap<String, String> {
         lock(&self.not_served).clone()
+    }
+
+    /// Whether this process was told to serve the volume, though another node may have it.
+    pub(crate) fn offers(&self, name: &str) -> bool {
+        lock(&self.volumes).contains_key(name) || lock(&self.not_served).contains_key(name)
     }
 
     /// Where clients find a volume.
@@ -231,8 +238,8 @@ fn uri_path(path: &std::path::Path) -> String {
 /// The volumes of the process as a client that shakes hands sees them.
 struct Volumes(Arc<Core>);
 
-impl Routes for Volumes {
-    fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
+impl Volumes {
+    fn volume(&self, name: &str) -> Option<(ExportInfo, Door)> {
         let volumes = lock(&self.0.volumes);
         // One volume is the default as well.
         let entry = match name {
@@ -247,9 +254,21 @@ impl Routes for Volumes {
         };
         Some((info, entry.door.clone()))
     }
+}
 
-    fn list(&self) -> Vec<String> {
-        lock(&self.0.volumes).keys().cloned().collect()
+impl Routes for Volumes {
+    async fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
+        match name.contains('@') {
+            true => views::find(&self.0, name).await,
+            false => self.volume(name),
+        }
+    }
+
+    async fn list(&self) -> Vec<String> {
+        let mut names: Vec<String> = lock(&self.0.volumes).keys().cloned().collect();
+        names.extend(views::list(&self.0).await);
+        names.sort_unstable();
+        names
     }
 }
 
@@ -350,6 +369,7 @@ impl Node {
             is_stopping: AtomicBool::new(false),
             volumes: Mutex::default(),
             not_served: Mutex::default(),
+            views: Views::default(),
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
         })
@@ -650,6 +670,7 @@ impl Service {
         for end in self.running.iter_mut().filter_map(|running| running.following.take()) {
             end.wait().await;
         }
+        self.core.views.close().await;
         let mut ending = Vec::new();
         for Running { name, stop, ended, .. } in self.running.drain(..) {
             let _ = stop.send(closing);

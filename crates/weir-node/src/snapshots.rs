@@ -21,6 +21,7 @@ impl From<SnapshotRecord> for Snapshot {
             size_bytes: record.size,
             last_write: record.last_write.write,
             as_of: record.checkpoint.as_of,
+            deleting: record.deleting,
         }
     }
 }

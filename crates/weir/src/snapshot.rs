@@ -65,7 +65,11 @@ fn list(snapshots: &[Snapshot], form: OutputForm) -> Result<(), Failure> {
     }
     let row = |snapshot: &Snapshot| {
         vec![
-            snapshot.name.clone(),
+            if snapshot.deleting {
+                format!("{} (deleted, needed by clones)", snapshot.name)
+            } else {
+                snapshot.name.clone()
+            },
             date(snapshot.created_at),
             human(snapshot.size_bytes),
             snapshot.last_write.to_string(),

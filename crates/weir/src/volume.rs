@@ -46,6 +46,13 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Compact { name, to, output } => {
             return compact(node, home, name, to, output.output).await;
         }
+        VolumeCommand::Clone { from, name, takeover, output } => {
+            let from = (from.volume, from.snapshot);
+            show(&node.clone_volume(home, from, name, takeover.into()).await?, output.output)
+        }
+        VolumeCommand::Flatten { name, output } => {
+            return flatten(node, home, name, output.output).await;
+        }
         VolumeCommand::Resize { name, size, shrink } => {
             let asked = ResizeVolume { size_bytes: size.0, shrink };
             node.resize_volume(home, name.clone(), asked).await?;
@@ -238,6 +245,39 @@ async fn compact(
             let objects = report.copied_objects;
             let done = format!("{copied} copied into {objects} objects, {gone} given up");
             output::print(&format!("{name}: {before} % lived, {after} % live now; {done}\n"))?;
+        }
+    }
+    let Some(obstacle) = &report.obstacle else { return Ok(ExitCode::SUCCESS) };
+    eprintln!("warning: {obstacle}");
+    Ok(ExitCode::from(DAMAGED))
+}
+
+async fn flatten(
+    node: &Node,
+    home: Home,
+    name: VolumeName,
+    form: OutputForm,
+) -> Result<ExitCode, Failure> {
+    let bar = ProgressBar::no_length().with_message(format!("flattening {name}"));
+    bar.set_style(output::style("{spinner} {msg}: {bytes} of {total_bytes} copied"));
+    bar.enable_steady_tick(TICK);
+    let progress = bar.clone();
+    let flattened = node.flatten_volume(home, name.clone(), move |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
+    });
+    let report = flattened.await;
+    bar.finish_and_clear();
+    let report = report?;
+    match form {
+        OutputForm::Json => output::print_json(&report)?,
+        OutputForm::Table => {
+            let copied = human(report.flattened_bytes);
+            let origins = match report.origins.as_slice() {
+                [] => "it needs no other volume".to_owned(),
+                names => format!("it needs {} still", names.join(", ")),
+            };
+            output::print(&format!("{name}: {copied} copied, {origins}\n"))?;
         }
     }
     let Some(obstacle) = &report.obstacle else { return Ok(ExitCode::SUCCESS) };

@@ -1,5 +1,6 @@
 //! A client between two threads: the one that listens shakes hands with it, the one that owns the volume serves it.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
@@ -7,9 +8,9 @@ use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
-use weir_nbd::{Catalog, ExportInfo, Session};
+use weir_nbd::{Catalog, ExportInfo, Session, Wanted};
 
-use super::handshake::{self, Chosen};
+use super::handshake::{self, Chosen, Prepared};
 use super::window::Window;
 use super::{ConnectionOptions, Exports, NbdError, transmit};
 
@@ -21,6 +22,8 @@ pub struct Guest {
     session: Session,
     info: ExportInfo,
     client: String,
+    /// The door that it came through stays open as long as it is there.
+    door: Door,
 }
 
 #[derive(Debug)]
@@ -29,9 +32,30 @@ enum Stream {
     Tcp(std::net::TcpStream),
 }
 
-/// The way to the thread that serves an export. It may be used from any thread.
+/// The way to the thread that serves an export. It may be used from any thread. The door closes when nobody has it any
+/// more, neither at hand nor as a client that came through it.
 #[derive(Clone, Debug)]
 pub struct Door(mpsc::Sender<Guest>);
+
+/// Leads to a door that is open, and does not keep it open.
+#[derive(Clone, Debug)]
+pub struct WeakDoor(mpsc::WeakSender<Guest>);
+
+impl Door {
+    /// The way to this door for as long as somebody else has it.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakDoor {
+        WeakDoor(self.0.downgrade())
+    }
+}
+
+impl WeakDoor {
+    /// The door, if it is open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Door> {
+        self.0.upgrade().map(Door)
+    }
+}
 
 /// A door through which `guests_max` may wait to be let in.
 pub(super) fn door(guests_max: usize) -> (Door, mpsc::Receiver<Guest>) {
@@ -41,24 +65,46 @@ pub(super) fn door(guests_max: usize) -> (Door, mpsc::Receiver<Guest>) {
 
 /// The exports of a process, wherever they are served.
 pub trait Routes {
-    /// The export of that name and the way to it. The empty name is the default export, if there is one.
-    fn find(&self, name: &str) -> Option<(ExportInfo, Door)>;
+    /// The export of that name and the way to it. The empty name is the default export, if there is one. It may take
+    /// its time, within that of the handshake.
+    fn find(&self, name: &str) -> impl Future<Output = Option<(ExportInfo, Door)>>;
 
     /// Names of all exports that clients may see.
-    fn list(&self) -> Vec<String>;
+    fn list(&self) -> impl Future<Output = Vec<String>>;
 }
 
-struct RoutesCatalog<'a, R>(&'a R);
+/// What one client asked for last.
+struct RoutesCatalog<'a, R> {
+    routes: &'a R,
+    found: RefCell<Option<(ExportInfo, Door)>>,
+    listed: RefCell<Vec<String>>,
+}
 
 impl<R: Routes> Catalog for RoutesCatalog<'_, R> {
     type Handle = Door;
 
-    fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
-        self.0.find(name)
+    fn find(&self, _: &str) -> Option<(ExportInfo, Door)> {
+        self.found.borrow().clone()
     }
 
     fn list(&self) -> Vec<String> {
-        self.0.list()
+        self.listed.take()
+    }
+}
+
+impl<R: Routes> Prepared for RoutesCatalog<'_, R> {
+    async fn prepare(&self, wanted: Wanted<'_>) {
+        match wanted {
+            Wanted::Export(name) => {
+                let found = self.routes.find(name).await;
+                // Only now: clients ask for the same name again and again, and its door stays open meanwhile.
+                self.found.replace(found);
+            }
+            Wanted::List => {
+                let listed = self.routes.list().await;
+                self.listed.replace(listed);
+            }
+        }
     }
 }
 
@@ -90,7 +136,7 @@ pub(super) async fn hand_over<S: Movable, R: Routes>(
     shutdown: impl Future<Output = ()>,
 ) {
     let mut window = Window::new();
-    let catalog = RoutesCatalog(routes);
+    let catalog = RoutesCatalog { routes, found: RefCell::default(), listed: RefCell::default() };
     let shaken = tokio::select! {
         biased;
         () = shutdown => return,
@@ -104,7 +150,7 @@ pub(super) async fn hand_over<S: Movable, R: Routes>(
             return;
         }
     };
-    let Chosen { session, info, handle: Door(door) } = chosen;
+    let Chosen { session, info, handle: door } = chosen;
     let stream = match stream.leave() {
         Ok(MovableStream(stream)) => stream,
         Err(error) => {
@@ -113,8 +159,9 @@ pub(super) async fn hand_over<S: Movable, R: Routes>(
         }
     };
     let unread = window.unread().to_vec();
-    let guest = Guest { stream, unread, session, info, client: options.client };
-    if let Err(error) = door.try_send(guest) {
+    let through = door.clone();
+    let guest = Guest { stream, unread, session, info, client: options.client, door };
+    if let Err(error) = through.0.try_send(guest) {
         let (reason, guest) = match error {
             mpsc::error::TrySendError::Full(guest) => ("too many clients wait for it", guest),
             mpsc::error::TrySendError::Closed(guest) => ("it is being closed", guest),
@@ -131,7 +178,7 @@ pub(super) async fn serve<E: Exports>(
     mut options: ConnectionOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let Guest { stream, unread, session, info, client } = guest;
+    let Guest { stream, unread, session, info, client, door: _door } = guest;
     options.client = client;
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else { return };

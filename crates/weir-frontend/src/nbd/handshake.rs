@@ -2,7 +2,9 @@
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use weir_device::Device;
-use weir_nbd::{Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session};
+use weir_nbd::{
+    Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session, Wanted,
+};
 
 use super::window::Window;
 use super::{ConnectionOptions, Export, Exports, NbdError};
@@ -13,6 +15,12 @@ pub(super) struct Chosen<H> {
     pub(super) info: ExportInfo,
     /// What stands for the export: the export itself, or the way to the thread that has it.
     pub(super) handle: H,
+}
+
+/// A catalog that may have to look things up before the handshake asks for them.
+pub(super) trait Prepared: Catalog {
+    /// Looks up what the next message asks for.
+    async fn prepare(&self, wanted: Wanted<'_>);
 }
 
 /// The exports of this thread, as the handshake looks at them.
@@ -37,6 +45,10 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
     }
 }
 
+impl<E: Exports> Prepared for ExportsCatalog<'_, E> {
+    async fn prepare(&self, _: Wanted<'_>) {}
+}
+
 fn connection(source: std::io::Error) -> NbdError {
     NbdError::Connection { source }
 }
@@ -50,7 +62,7 @@ pub(super) async fn run<S, C>(
 ) -> Result<Option<Chosen<C::Handle>>, NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    C: Catalog,
+    C: Prepared,
 {
     let handshake = shake_hands(stream, window, catalog);
     match tokio::time::timeout(options.handshake_timeout, handshake).await {
@@ -66,12 +78,15 @@ async fn shake_hands<S, C>(
 ) -> Result<Option<Chosen<C::Handle>>, NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    C: Catalog,
+    C: Prepared,
 {
     let mut handshake = ServerHandshake::default();
     let mut out = Vec::new();
     handshake.greet(&mut out);
     loop {
+        if let Some(wanted) = handshake.wanted(window.unread()) {
+            catalog.prepare(wanted).await;
+        }
         let advanced = handshake.advance(window.unread(), catalog, &mut out);
         let sent = send(stream, &mut out).await;
         let HandshakeProgress { consumed, step } = advanced?;

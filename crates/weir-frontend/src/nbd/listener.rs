@@ -67,6 +67,8 @@ enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream, SocketAddr),
     Guest(Box<Guest>),
+    /// The door is closed: nobody is there, and nobody can come any more.
+    Nobody,
 }
 
 impl Socket {
@@ -76,8 +78,7 @@ impl Socket {
             Self::Tcp(listener) => listener.accept().await.map(|(s, a)| Accepted::Tcp(s, a)),
             Self::Door(guests) => match guests.recv().await {
                 Some(guest) => Ok(Accepted::Guest(Box::new(guest))),
-                // Nobody can come any more; the server still serves who is there.
-                None => std::future::pending().await,
+                None => Ok(Accepted::Nobody),
             },
         }
     }
@@ -120,6 +121,13 @@ impl Server {
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Completes once the door that [`open_door`] made is closed, and everybody who came through it has left.
+    pub async fn deserted(&mut self) {
+        if let Err(error) = (&mut self.task).await {
+            tracing::error!(%error, "an NBD listener ended abnormally");
+        }
     }
 
     /// Accepts nobody any more, finishes what is in flight on every connection, and closes them.
@@ -229,7 +237,7 @@ pub fn receive<R: Routes + 'static>(
                     guest::hand_over(stream, &*routes, options, until_stopped(stopped)).await;
                 }))
             }
-            Accepted::Guest(_) => None,
+            Accepted::Guest(_) | Accepted::Nobody => None,
         }
     };
     let server = start(socket, options.connections_max, receiving);
@@ -284,6 +292,7 @@ async fn accept_loop(
             () = stop.as_mut() => break,
             Some(ended) = connections.join_next() => note_end(ended),
             accepted = socket.accept(), if has_room => match accepted {
+                Ok(Accepted::Nobody) => break,
                 Ok(accepted) => if let Some(connection) = serving(accepted, stopped.clone()) {
                     connections.spawn_local(connection);
                 },
@@ -327,6 +336,7 @@ fn serving<E: Exports + 'static>(
                 }))
             }
             Accepted::Guest(guest) => Some(Box::pin(guest::serve(*guest, exports, options, stop))),
+            Accepted::Nobody => None,
         }
     }
 }

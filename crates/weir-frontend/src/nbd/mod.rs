@@ -24,7 +24,7 @@ use weir_device::{BufferPool, Device, SourceId, VolumeId};
 
 pub use answer::error_code;
 pub use error::NbdError;
-pub use guest::{Door, Guest, Routes};
+pub use guest::{Door, Guest, Routes, WeakDoor};
 pub use listener::{
     CONNECTIONS_MAX, ListenerOptions, Listening, Server, open_door, receive, serve_tcp, serve_unix,
 };

@@ -73,17 +73,25 @@ impl Order {
     }
 
     fn up_to_a_batch(&self, objects: impl Iterator<Item = LiveObject>) -> Vec<LiveObject> {
-        let mut live_bytes = 0;
-        let mut chosen = Vec::new();
-        for object in objects.take(SOURCES_MAX) {
-            if !chosen.is_empty() && live_bytes + object.live_bytes > self.live_bytes_max {
-                break;
-            }
-            live_bytes += object.live_bytes;
-            chosen.push(object);
-        }
-        chosen
+        up_to_a_batch(objects, self.live_bytes_max)
     }
+}
+
+/// The first of these, as many as make an object of about so many bytes.
+pub(super) fn up_to_a_batch(
+    objects: impl Iterator<Item = LiveObject>,
+    live_bytes_max: u64,
+) -> Vec<LiveObject> {
+    let mut live_bytes = 0;
+    let mut chosen = Vec::new();
+    for object in objects.take(SOURCES_MAX) {
+        if !chosen.is_empty() && live_bytes + object.live_bytes > live_bytes_max {
+            break;
+        }
+        live_bytes += object.live_bytes;
+        chosen.push(object);
+    }
+    chosen
 }
 
 fn scaled(part: u64, whole: u64) -> u64 {

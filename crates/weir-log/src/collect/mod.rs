@@ -41,6 +41,8 @@ pub(crate) struct Collector {
     /// Objects that cannot be read; left alone by this opening.
     stuck: BTreeSet<ObjectId>,
     objects_since_look: u64,
+    /// Objects of other volumes are copied, whatever lives of them.
+    pub(crate) flattens: bool,
     /// Live share, in percent, that a compaction wants.
     pub(crate) wanted_percent: Option<u64>,
     /// Nothing was left to choose, and nothing was committed since.
@@ -74,6 +76,17 @@ impl Collector {
         self.found_nothing = false;
     }
 
+    /// A flatten begins.
+    pub(crate) fn flatten(&mut self) {
+        self.flattens = true;
+        self.found_nothing = false;
+    }
+
+    /// Whether nothing is on its way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.claimed.is_empty()
+    }
+
     /// Live share in percent, while nothing is on its way.
     pub(crate) fn settled_percent(&self, objects: &ObjectMap) -> Option<u64> {
         self.claimed.is_empty().then(|| self.live_percent(objects))
@@ -102,14 +115,14 @@ impl Collector {
     /// Whether there may be something to do; cheap enough for every object that is committed.
     fn is_due(&mut self, objects: &ObjectMap, limits: &CollectLimits) -> bool {
         let (start, stop) = match (limits.start_percent, self.wanted_percent) {
-            (0, None) => return false,
+            (0, None) => return self.flattens,
             (0, Some(wanted)) => (wanted, wanted),
             (start, None) => (start, limits.stop_percent),
             (start, Some(wanted)) => (start.max(wanted), limits.stop_percent.max(wanted)),
         };
         let percent = self.live_percent(objects);
         self.active = percent < if self.active { stop } else { start };
-        self.active || self.objects_since_look >= SMALL_LOOK_OBJECTS
+        self.active || self.flattens || self.objects_since_look >= SMALL_LOOK_OBJECTS
     }
 
     /// Chooses and claims the objects of `stream` whose live bytes make the next object of about `batch_bytes`.
@@ -123,6 +136,17 @@ impl Collector {
     ) -> Vec<LiveObject> {
         if !self.is_due(objects, limits) {
             return Vec::new();
+        }
+        if self.flattens {
+            let free =
+                |o: &LiveObject| !self.claimed.contains(&o.id) && !self.stuck.contains(&o.id);
+            let sources =
+                choose::up_to_a_batch(objects.table.shared_objects().filter(free), batch_bytes);
+            self.found_nothing = sources.is_empty();
+            self.claimed.extend(sources.iter().map(|o| o.id));
+            if !sources.is_empty() {
+                return sources;
+            }
         }
         let looks_for_small = self.objects_since_look >= SMALL_LOOK_OBJECTS;
         if looks_for_small {

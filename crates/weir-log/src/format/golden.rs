@@ -7,6 +7,7 @@ use weir_journal::{Epoch, WriteNumber};
 use crate::format::checkpoint::{
     CheckpointRoot, PieceRef, TableRecord, decode_table, encode_page, encode_table,
 };
+use crate::format::dependant::DependantRecord;
 use crate::format::frame::Compression;
 use crate::format::lease::LeaseRecord;
 use crate::format::manifest::Manifest;
@@ -190,4 +191,22 @@ fn replica_note_format_1_is_frozen() {
     let note = ReplicaNote::decode(text.as_bytes()).unwrap();
     assert_eq!(note.copying_through, Some(77));
     assert_eq!(note.encode(), text.as_bytes(), "and is written as it was");
+}
+
+#[test]
+fn the_manifest_of_a_clone_is_frozen() {
+    let text = include_str!("../../testdata/v1/clone.json");
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact(), "a manifest of format 1 verifies for ever");
+    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    assert_eq!(manifest.origins[0].snapshot, "monday");
+    assert!(manifest.snapshots[0].deleting && manifest.snapshot("old").is_none());
+}
+
+#[test]
+fn dependant_format_1_is_frozen() {
+    let text = include_str!("../../testdata/v1/dependant.json");
+    let record: DependantRecord = serde_json::from_str(text).unwrap();
+    assert!(record.is_intact(), "a note of format 1 verifies for ever");
+    assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
 }

@@ -171,6 +171,23 @@ pub struct SnapshotRecord {
     /// The stream that the checkpoint is in, where it is not the volume's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<HexId>,
+    /// It was deleted, and goes with the last clone that needs it. Nobody finds it by its name any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
+}
+
+/// A snapshot that a clone began as, or that such a snapshot's volume began as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OriginRecord {
+    /// The volume that it is a snapshot of.
+    pub stream: HexId,
+    /// Name of that volume when the clone was made, for messages.
+    pub volume: String,
+    /// Name of the snapshot then.
+    pub snapshot: String,
+    /// The snapshot.
+    pub id: HexId,
 }
 
 /// Whether the volume lives.
@@ -224,6 +241,10 @@ pub struct Manifest {
     /// Streams this volume descends from, nearest first.
     #[serde(default)]
     pub lineage: Vec<HexId>,
+    /// Of a clone: the snapshots whose objects its map may name, nearest first. Each has a note of this volume among
+    /// its dependants as long as it stands here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<OriginRecord>,
     /// Snapshots, oldest first.
     #[serde(default)]
     pub snapshots: Vec<SnapshotRecord>,
@@ -267,6 +288,12 @@ impl Manifest {
     pub fn root(&self) -> Option<Origin> {
         let own = |checkpoint| Origin { stream: self.volume, checkpoint };
         self.checkpoint.map(own).or(self.origin)
+    }
+
+    /// The snapshot of that name.
+    #[must_use]
+    pub fn snapshot(&self, name: &str) -> Option<&SnapshotRecord> {
+        self.snapshots.iter().find(|s| s.name == name && !s.deleting)
     }
 
     /// The newest epoch handed out.
@@ -332,6 +359,7 @@ mod tests {
             origin: None,
             replica: None,
             lineage: Vec::new(),
+            origins: Vec::new(),
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),
             checksum: String::new(),

@@ -1,6 +1,7 @@
 //! The formats that leave the process: objects, checkpoint roots and manifests. Their pages are in `docs/formats/`.
 
 pub mod checkpoint;
+pub mod dependant;
 pub mod frame;
 pub(crate) mod json;
 pub mod lease;

@@ -321,7 +321,7 @@ async fn claim(
     loop {
         attempt += 1;
         let run = hold.acquire(&*env.clock, LEASE_PATIENCE).await?;
-        let current = match manifests::find(store, env, volume).await? {
+        let current = match manifests::find_newest(store, env, volume).await? {
             Some(there) => {
                 check_target(args, &there)?;
                 // A node is one process at a time: what it held before died with the process.
@@ -388,6 +388,8 @@ fn blank(args: &ReplicateArgs, from: &Manifest) -> Manifest {
         origin: None,
         replica: Some(replica),
         lineage: from.lineage.clone(),
+        // What it needs of other streams it has itself.
+        origins: Vec::new(),
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
         checksum: String::new(),

@@ -59,7 +59,7 @@ async fn is_promoted(store: &Store, env: &Env, manifest: &Manifest) -> Result<bo
         return Ok(manifest.replica.as_ref().is_some_and(|r| r.promoted_to.is_some()));
     }
     let Some(parent) = manifest.lineage.first() else { return Ok(false) };
-    let parent = manifests::find(store, env, VolumeId(parent.0)).await?;
+    let parent = manifests::find_newest(store, env, VolumeId(parent.0)).await?;
     let promoted_to = parent.and_then(|parent| parent.replica).and_then(|r| r.promoted_to);
     Ok(promoted_to == Some(manifest.volume))
 }

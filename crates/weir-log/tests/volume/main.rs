@@ -3,6 +3,7 @@
 
 mod behaviour;
 mod changes;
+mod clones;
 mod collect;
 mod damage;
 mod leases;

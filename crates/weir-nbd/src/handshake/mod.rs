@@ -10,7 +10,7 @@ mod tests;
 pub use client::{Agreement, ClientHandshake, ClientProgress, ClientStep, ClientWish};
 pub use option::{OptionFault, OptionRequest, decode_option, encode_option};
 pub use reply::{BlockSizes, Fact, OptionReply, decode_option_reply, encode_option_reply};
-pub use server::{Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake};
+pub use server::{Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Wanted};
 
 /// The one metadata context that is offered.
 pub(crate) const ALLOCATION_CONTEXT: &str = "base:allocation";

@@ -47,6 +47,15 @@ pub trait Catalog {
     fn list(&self) -> Vec<String>;
 }
 
+/// What the next message asks of the catalog: for one that has to look it up first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// The export of this name.
+    Export(&'a str),
+    /// The names of all.
+    List,
+}
+
 /// What the caller does next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HandshakeStep<H> {
@@ -121,6 +130,32 @@ impl ServerHandshake {
         put_u64(out, GREETING_MAGIC);
         put_u64(out, OPTION_MAGIC);
         put_u16(out, HandshakeFlags::FIXED_NEWSTYLE.with(HandshakeFlags::NO_ZEROES).0);
+    }
+
+    /// What the next call of [`Self::advance`] with this input asks of the catalog. Nothing where the message is not
+    /// all there yet, or does not need it.
+    #[must_use]
+    pub fn wanted<'a>(&self, input: &'a [u8]) -> Option<Wanted<'a>> {
+        if self.state != State::Options {
+            return None;
+        }
+        let Ok(Decoded::Message { message: header, .. }) = decode_option_header(input) else {
+            return None;
+        };
+        let length = usize::try_from(header.length).ok().filter(|l| *l <= OPTION_BYTES_MAX)?;
+        let data = input.get(OPTION_HEADER_BYTES..OPTION_HEADER_BYTES + length)?;
+        match decode_option(header.code, data).ok()? {
+            OptionRequest::ExportName(name)
+            | OptionRequest::Info { name, .. }
+            | OptionRequest::Go { name, .. }
+            | OptionRequest::ListMetaContext { name, .. }
+            | OptionRequest::SetMetaContext { name, .. } => Some(Wanted::Export(name)),
+            OptionRequest::List => Some(Wanted::List),
+            OptionRequest::Abort
+            | OptionRequest::StartTls
+            | OptionRequest::StructuredReply
+            | OptionRequest::ExtendedHeaders => None,
+        }
     }
 
     /// Takes the next message from `input` and appends the answer to `out`.

@@ -97,6 +97,17 @@ const FIXED: u32 = 1;
 const BOTH: u32 = 3;
 
 #[test]
+fn what_a_message_asks_of_the_catalog_is_known_before_it_is_answered() {
+    let server = greeted(FIXED);
+    let go = option(&OptionRequest::Go { name: "frozen", facts: Vec::new() });
+    assert_eq!(server.wanted(&go), Some(Wanted::Export("frozen")));
+    assert_eq!(server.wanted(&go[..go.len() - 1]), None, "not all there yet");
+    assert_eq!(server.wanted(&option(&OptionRequest::List)), Some(Wanted::List));
+    assert_eq!(server.wanted(&option(&OptionRequest::StructuredReply)), None);
+    assert_eq!(ServerHandshake::default().wanted(&go), None, "the client's flags come first");
+}
+
+#[test]
 fn greeting_golden() {
     let mut out = Vec::new();
     ServerHandshake::default().greet(&mut out);

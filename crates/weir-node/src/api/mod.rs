@@ -1,6 +1,7 @@
 //! The HTTP/JSON API of a serving process: how verbs, scrapers and other programs reach it.
 
 pub mod client;
+mod clones;
 mod metrics;
 pub(crate) mod progress;
 mod repair;

@@ -17,6 +17,9 @@ use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 use weir_log::{CheckOptions, CheckStep};
 
+use crate::api::clones::{
+    __path_clone_volume, __path_flatten_volume, clone_volume, flatten_volume,
+};
 use crate::api::progress::{self, Outcome, Reporter};
 use crate::api::repair::{__path_repair_volume, repair_volume};
 use crate::api::snapshots::{
@@ -59,6 +62,8 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(flush_volume))
         .routes(routes!(resize_volume))
         .routes(routes!(compact_volume))
+        .routes(routes!(clone_volume))
+        .routes(routes!(flatten_volume))
         .routes(routes!(set_takeover))
         .routes(routes!(check_volume))
         .routes(routes!(repair_volume))
@@ -280,6 +285,9 @@ async fn delete_volume(
     let (name, take_over) = (volume_name(&name)?, query?.take_over);
     if let Some(entry) = core.entry(name.as_str()) {
         return Err(served_here(&core, &entry).into());
+    }
+    if let Some(export) = core.views.open_of(name.as_str()).pop() {
+        return Err(NodeError::SnapshotOpen { export }.into());
     }
     let (reporter, done, response) = begin();
     let home = core.home.clone();

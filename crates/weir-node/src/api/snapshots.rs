@@ -6,11 +6,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use weir_log::catalog::VolumeName;
 
 use crate::api::routes::{Answer, Body, Here, begin, find, volume_name};
 use crate::api::types::{ChangeSnapshots, ErrorBody, Progress, Snapshot, SnapshotAction};
+use crate::error::NodeError;
 use crate::host::Hosted;
-use crate::service::Core;
+use crate::service::{Core, Entry};
 use crate::{snapshots, status};
 
 /// The snapshots of a volume, served or not, oldest first.
@@ -43,10 +45,7 @@ pub(super) async fn change_snapshots(
     let entry = find(&core, &name)?;
     let (_reporter, done, response) = begin();
     tokio::spawn(async move {
-        let name = snapshot.clone();
-        let change =
-            move |hosted: Rc<Hosted>| async move { snapshots::change(hosted, name, action).await };
-        let changed = status::on_volume(&core, &entry, change).await;
+        let changed = change(&core, &entry, &snapshot, action).await;
         if let Ok(size) = &changed {
             entry.size.store(*size, std::sync::atomic::Ordering::Relaxed);
             let kind = match action {
@@ -60,4 +59,21 @@ pub(super) async fn change_snapshots(
         let _ = done.send(changed.map(|_| None));
     });
     Ok(response)
+}
+
+async fn change(
+    core: &Core,
+    entry: &Entry,
+    snapshot: &VolumeName,
+    action: SnapshotAction,
+) -> Result<u64, NodeError> {
+    let export = format!("{}@{snapshot}", entry.name);
+    let _unopened = match action {
+        SnapshotAction::Delete => Some(core.views.keep_closed(&export).await?),
+        SnapshotAction::Take | SnapshotAction::RollBack => None,
+    };
+    let name = snapshot.clone();
+    let change =
+        move |hosted: Rc<Hosted>| async move { snapshots::change(hosted, name, action).await };
+    status::on_volume(core, entry, change).await
 }

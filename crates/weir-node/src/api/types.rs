@@ -553,6 +553,30 @@ impl From<weir_log::RepairReport> for RepairReport {
     }
 }
 
+/// What a flatten did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FlattenReport {
+    /// Payload bytes that were copied.
+    pub flattened_bytes: u64,
+    /// Live bytes of the volume that are still in objects of other volumes.
+    pub shared_bytes: u64,
+    /// Volumes that it still depends on, by the names they had.
+    pub origins: Vec<String>,
+    /// Why it still does; none when it does not.
+    pub obstacle: Option<String>,
+}
+
+impl From<weir_log::FlattenReport> for FlattenReport {
+    fn from(report: weir_log::FlattenReport) -> Self {
+        Self {
+            flattened_bytes: report.copied_bytes,
+            shared_bytes: report.shared_bytes,
+            origins: report.origins,
+            obstacle: report.obstacle,
+        }
+    }
+}
+
 /// What work that takes its time comes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
@@ -563,6 +587,8 @@ pub enum Report {
     Compact(CompactReport),
     /// Of a repair.
     Repair(RepairReport),
+    /// Of a flatten.
+    Flatten(FlattenReport),
 }
 
 /// One thing that is damaged or missing.
@@ -626,6 +652,9 @@ pub struct Snapshot {
     pub last_write: u64,
     /// Sequence of the last object in it.
     pub as_of: u64,
+    /// It was deleted, and goes with the last clone that needs it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
 }
 
 /// What is asked for by `POST /v1/volumes/{name}/snapshots`.
@@ -669,6 +698,19 @@ pub struct RepairVolume {
     pub zero: bool,
 }
 
+/// What is asked for by `POST /v1/volumes/{name}/clones`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CloneVolume {
+    /// The snapshot that the clone begins as.
+    pub snapshot: String,
+    /// Name of the clone.
+    pub name: String,
+    /// What happens when the lease of the node that holds the clone runs out.
+    #[serde(default)]
+    pub takeover: Takeover,
+}
+
 /// What is asked for by `POST /v1/volumes/{name}/takeover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -693,14 +735,15 @@ pub struct FlushVolume {
 pub enum Progress {
     /// Still at work.
     Running {
-        /// What is done so far: objects of a check or a deletion, bytes of a compaction; nothing of a flush.
+        /// What is done so far: objects of a check or a deletion, bytes of a compaction or a
+        /// flatten; nothing of a flush.
         done: u64,
         /// What there is to do: objects, or bytes; for a flush, bytes still to go.
         total: u64,
     },
     /// Done.
     Done {
-        /// The report of a check or a compaction.
+        /// The report of a check, a compaction or a flatten.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         report: Option<Report>,
     },

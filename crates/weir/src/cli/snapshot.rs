@@ -14,7 +14,7 @@ pub(crate) struct SnapshotPath {
     pub(crate) snapshot: VolumeName,
 }
 
-fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
+pub(super) fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
     let Some((volume, snapshot)) = text.split_once('@') else {
         return Err("a snapshot is named VOLUME@SNAPSHOT, as demo@monday".to_owned());
     };

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
+use super::snapshot::{SnapshotPath, snapshot_path};
 use super::{Output, TakeoverKind, volume_name};
 
 /// How a check goes about it.
@@ -176,6 +177,31 @@ pub(crate) enum VolumeCommand {
         /// Write over a volume of that name
         #[arg(long, env = "WEIR_OVERWRITE", hide_env_values = true)]
         overwrite: bool,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Create a volume that begins as a snapshot and shares its bytes. Copies nothing
+    Clone {
+        /// The volume and the snapshot, as demo@monday
+        #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_path)]
+        from: SnapshotPath,
+        /// Name of the clone
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// What happens when the lease of the node that holds the clone runs out
+        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
+        #[arg(hide_env_values = true)]
+        takeover: TakeoverKind,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Copy what a clone shares with the volume it was made of, so that it does not need it any more
+    Flatten {
+        /// Name of the clone
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
         /// Form of the output
         #[command(flatten)]
         output: Output,

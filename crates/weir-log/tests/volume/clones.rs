@@ -1,0 +1,274 @@
+//! Clones: they begin as their snapshot, share its bytes, and keep what they need of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_device::{ErrorKind, VolumeId};
+use weir_log::catalog::{self, DeleteConsent};
+use weir_log::{CheckOptions, Closed, LogError, LogVolume, MemoryFrameCache, Takeover, check};
+
+use crate::support::{
+    Host, SIZE, expect_bytes, fill, name, objects, pattern, read, run, show, write,
+};
+
+/// A host of its own for a clone of `parent@snapshot`.
+async fn clone_of(host: &Host, seed: u64, from: (&str, &str), clone: &str) -> Host {
+    let id = create(host, from, clone).await.expect("cloned");
+    Host { id, ..host.other(seed) }
+}
+
+async fn create(host: &Host, from: (&str, &str), clone: &str) -> Result<VolumeId, LogError> {
+    let (store, env) = (&host.store, &host.env);
+    let (volume, snapshot) = (name(from.0), name(from.1));
+    catalog::create_clone(store, env, (&volume, &snapshot), &name(clone), Takeover::Manual).await
+}
+
+async fn notes(host: &Host) -> usize {
+    host.store.list(&format!("{}/dependants/", host.id), None).await.expect("listed").len()
+}
+
+async fn delete(host: &Host, volume: &str) -> Result<(), LogError> {
+    let (store, env) = (&host.store, &host.env);
+    catalog::delete(store, env, &name(volume), DeleteConsent::None, |_, _| {}).await
+}
+
+async fn expect_whole(host: &Host) {
+    let report = check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
+        .await
+        .expect("answers");
+    assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
+}
+
+async fn let_it_settle(volume: &LogVolume) {
+    volume.flush_remote().await.expect("flushed");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+}
+
+/// A closed volume `demo` that shows other bytes than its snapshot `cut`; the snapshot's bytes.
+async fn parent(host: &Host) -> Vec<u8> {
+    let (volume, _) = host.open().await;
+    let cut = fill(&volume, 1).await;
+    volume.snapshot(&name("cut")).await.expect("taken");
+    fill(&volume, 2).await;
+    assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+    cut
+}
+
+#[test]
+fn a_clone_begins_as_its_snapshot_and_goes_its_own_way() {
+    run(async {
+        let host = Host::new().await;
+        let cut = parent(&host).await;
+        let clone = clone_of(&host, 7, ("demo", "cut"), "other").await;
+        let mut bytes = clone
+            .in_killed_process(|volume| async move {
+                assert_eq!(read(&volume, 0, 1 << 20).await.expect("read"), cut);
+                let mut bytes = cut;
+                for n in 0..20_u64 {
+                    let data = pattern(100 + n, 3000);
+                    write(&volume, n * 40_000, &data).await.expect("written");
+                    let at = usize::try_from(n * 40_000).expect("small");
+                    bytes[at..at + 3000].copy_from_slice(&data);
+                }
+                bytes
+            })
+            .await;
+        // Its journal, its objects and no checkpoint yet; then a checkpoint of its own; then another host.
+        let (volume, _) = clone.open().await;
+        expect_bytes(&volume, 0, &bytes).await;
+        volume.snapshot(&name("mine")).await.expect("taken");
+        write(&volume, 5, &[9; 70_000]).await.expect("written");
+        let_it_settle(&volume).await;
+        volume.check_invariants();
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        assert_eq!(show(&clone, "mine").await, bytes);
+        expect_whole(&clone).await;
+        let elsewhere = Host { id: clone.id, ..host.other(8) };
+        let (volume, _) = elsewhere.open().await;
+        bytes[5..70_005].fill(9);
+        expect_bytes(&volume, 0, &bytes).await;
+        volume.check_invariants();
+        // The parent shows what it showed, and so does its snapshot.
+        let (parent, _) = host.open().await;
+        expect_bytes(&parent, 0, &pattern(2, 1 << 20)).await;
+        assert_eq!(show(&host, "cut").await, pattern(1, 1 << 20));
+        expect_whole(&host).await;
+    });
+}
+
+#[test]
+fn a_deleted_snapshot_stays_for_its_clones_and_goes_with_the_last_of_them() {
+    run(async {
+        let host = Host::new().await;
+        let cut = parent(&host).await;
+        let clone = clone_of(&host, 7, ("demo", "cut"), "one").await;
+        let (volume, _) = clone.open().await;
+        write(&volume, 0, &[1; 5000]).await.expect("written");
+        volume.snapshot(&name("deep")).await.expect("taken");
+        volume.close().await.expect("closed");
+        drop(volume);
+        let grandchild = clone_of(&host, 9, ("one", "deep"), "two").await;
+        assert_eq!((notes(&host).await, notes(&clone).await), (2, 1));
+        let (parent, _) = host.open().await;
+        parent.delete_snapshot(&name("cut")).await.expect("deleted");
+        let again = parent.delete_snapshot(&name("cut")).await.expect_err("gone");
+        assert_eq!(again.kind(), ErrorKind::NotFound);
+        let_it_settle(&parent).await;
+        let held = objects(&host).await.len();
+        // The name is free, and nobody makes another clone of it.
+        let refused = create(&host, ("demo", "cut"), "three").await.expect_err("gone");
+        assert!(matches!(refused, LogError::NoSuchSnapshot { .. }), "{refused}");
+        parent.snapshot(&name("cut")).await.expect("taken");
+        parent.delete_snapshot(&name("cut")).await.expect("deleted");
+        let (volume, _) = grandchild.open().await;
+        let mut bytes = cut;
+        bytes[..5000].fill(1);
+        expect_bytes(&volume, 0, &bytes).await;
+        volume.close().await.expect("closed");
+        drop(volume);
+        for (volume, clones) in [("one", "two"), ("demo", "one, two")] {
+            if volume == "demo" {
+                parent.close().await.expect("closed");
+            }
+            let error = delete(&host, volume).await.expect_err("needed").to_string();
+            assert!(error.contains(&format!("needed by its clones {clones};")), "{error}");
+        }
+        drop(parent);
+        expect_whole(&host).await;
+        expect_whole(&grandchild).await;
+        delete(&host, "two").await.expect("deleted");
+        delete(&host, "one").await.expect("deleted");
+        assert_eq!(notes(&host).await, 0);
+        let (parent, _) = host.open().await;
+        let_it_settle(&parent).await;
+        assert_eq!(parent.snapshots(), []);
+        let left = objects(&host).await.len();
+        assert!(left < held * 7 / 10, "{left} of {held} objects are left");
+        expect_bytes(&parent, 0, &pattern(2, 1 << 20)).await;
+        parent.close().await.expect("closed");
+        drop(parent);
+        expect_whole(&host).await;
+        delete(&host, "demo").await.expect("deleted");
+    });
+}
+
+#[test]
+fn a_flattened_clone_needs_nobody() {
+    run(async {
+        let host = Host::new().await;
+        let cut = parent(&host).await;
+        let clone = clone_of(&host, 7, ("demo", "cut"), "one").await;
+        let (volume, _) = clone.open().await;
+        volume.snapshot(&name("before")).await.expect("taken");
+        write(&volume, 100, &[1; 5000]).await.expect("written");
+        let (mut steps, mut last) = (0, (0, 0));
+        let report = volume.flatten(|done, total| (steps, last) = (steps + 1, (done, total)));
+        let report = report.await.expect("flattened");
+        assert!(steps > 3 && last.0 == last.1 && last.1 > SIZE / 2, "{steps} {last:?}");
+        assert_eq!((report.shared_bytes, report.origins.as_slice()), (0, &["demo".to_owned()][..]));
+        assert!(report.obstacle.expect("a snapshot needs it").contains("snapshots"), "said");
+        assert_eq!(notes(&host).await, 1);
+        volume.delete_snapshot(&name("before")).await.expect("deleted");
+        let report = volume.flatten(|_, _| {}).await.expect("flattened");
+        assert_eq!((report.copied_bytes, report.obstacle), (0, None));
+        let_it_settle(&volume).await;
+        assert_eq!(notes(&host).await, 0);
+        volume.close().await.expect("closed");
+        drop(volume);
+        delete(&host, "demo").await.expect("nobody needs it");
+        let (volume, _) = Host { id: clone.id, ..host.other(8) }.open().await;
+        let mut bytes = cut;
+        bytes[100..5100].fill(1);
+        expect_bytes(&volume, 0, &bytes).await;
+        volume.check_invariants();
+        expect_whole(&clone).await;
+    });
+}
+
+#[test]
+fn a_clone_that_was_never_finished_holds_nothing_for_ever() {
+    run(async {
+        let host = Host::new().await;
+        parent(&host).await;
+        // The store takes the note, and then nothing more.
+        let (gated, gate) = host.other(5).with_gate();
+        let making = create(&gated, ("demo", "cut"), "never");
+        let cut_off = async {
+            while notes(&host).await == 0 {
+                tokio::time::sleep(Duration::from_micros(100)).await;
+            }
+            gate.change(|plan| plan.outage = true);
+        };
+        let (made, ()) = futures_util::join!(making, cut_off);
+        let unfinished = made.is_err();
+        gate.change(|plan| plan.outage = false);
+        if !unfinished {
+            delete(&host, "never").await.expect("deleted");
+            return;
+        }
+        let (volume, _) = host.open().await;
+        volume.delete_snapshot(&name("cut")).await.expect("deleted");
+        let_it_settle(&volume).await;
+        assert_eq!(volume.snapshots().len(), 1, "it may be finished yet");
+        volume.close().await.expect("closed");
+        drop(volume);
+        let refused = delete(&host, "demo").await.expect_err("it may be finished yet");
+        assert!(refused.to_string().contains("(being made)"), "{refused}");
+        tokio::time::sleep(Duration::from_secs(3700)).await;
+        let (volume, _) = host.open().await;
+        let_it_settle(&volume).await;
+        assert_eq!((volume.snapshots().len(), notes(&host).await), (0, 0));
+        expect_whole(&host).await;
+    });
+}
+
+async fn id_of(host: &Host, n: u64) -> VolumeId {
+    catalog::find(&host.store, &host.env, &name(&format!("c{n}"))).await.expect("found")
+}
+
+#[test]
+fn a_thousand_clones_of_one_image_cost_what_each_writes() {
+    run(async {
+        let host = Host::new().await;
+        let cut = parent(&host).await;
+        let counters = || host.store.counters();
+        let before = counters();
+        for n in 0..1000 {
+            create(&host, ("demo", "cut"), &format!("c{n}")).await.expect("cloned");
+        }
+        let made = counters();
+        let bytes_each = (made.bytes_up - before.bytes_up) / 1000;
+        assert!(bytes_each < 3000, "{bytes_each} bytes are written for each");
+        assert_eq!(made.puts - before.puts, 3000, "note, manifest and name");
+        let alone = Host { id: id_of(&host, 999).await, ..host.other(9) };
+        let (volume, _) = alone.open().await;
+        let before = counters();
+        expect_bytes(&volume, 0, &cut).await;
+        let fetched_alone = counters().bytes_down - before.bytes_down;
+        // Twenty of them are used at once, with one cache: each shared byte comes once.
+        let cache = Arc::new(MemoryFrameCache::new(64 << 20));
+        let mut clones = Vec::new();
+        for n in 0..20_u64 {
+            let host = Host { id: id_of(&host, n).await, ..host.other(10 + n) };
+            let opened = host.try_open(|args| args.cache = Arc::clone(&cache) as _).await;
+            clones.push((host, opened.expect("opened").0));
+        }
+        let opened = counters();
+        let readers = clones.iter().map(|(_, volume)| expect_bytes(volume, 0, &cut));
+        futures_util::future::join_all(readers).await;
+        let fetched = counters().bytes_down - opened.bytes_down;
+        assert_eq!(fetched, fetched_alone);
+        let before = counters();
+        for (n, (_, volume)) in (1..).zip(&clones) {
+            write(volume, n * 1000, &pattern(n, 30_000)).await.expect("written");
+            volume.flush_remote().await.expect("flushed");
+        }
+        let written = counters().bytes_up - before.bytes_up;
+        assert!(written < 20 * 50_000, "{written} bytes for 20 times 30,000");
+        for (n, (_, volume)) in (1..).zip(&clones) {
+            expect_bytes(volume, n * 1000, &pattern(n, 30_000)).await;
+            volume.check_invariants();
+        }
+    });
+}

@@ -1,0 +1,348 @@
+//! Clones in a simulated life: made of snapshots while these are being deleted, written to, snapshotted, cloned again,
+//! flattened and deleted, with a crash of the node between any two steps; all looked at in the end.
+//!
+//! Each has a disk of its own that loses nothing but what was on its way, so that its bytes are known exactly.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use tokio::time::timeout;
+use weir_device::{Device, DeviceError, Env, IoHeader, Operation, SharedBuf, WriteFlags};
+use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_log::catalog::{self, DeleteConsent, VolumeName};
+use weir_log::{
+    CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, Takeover,
+    VolumeOptions,
+};
+
+use crate::client::Life;
+use crate::dice::Dice;
+use crate::env::{Hidden, env};
+use crate::node::HANG;
+use crate::snapshots::read;
+use crate::world::World;
+
+/// Clones that are kept at a time.
+const KEPT_MAX: usize = 3;
+
+/// Attempts to look at a clone in the end: a manifest that lands late fences one.
+const LOOKS_MAX: u64 = 6;
+
+/// A clone that was asked for.
+pub(crate) struct KnownClone {
+    name: VolumeName,
+    disk: SimDisk,
+    /// It was answered: it must be there.
+    made: bool,
+    /// It may be gone.
+    deleting: bool,
+    content: Vec<u8>,
+    /// A write that was not answered: its bytes may be there or not.
+    unanswered: Option<(usize, Vec<u8>)>,
+    /// Its snapshots, and what they show.
+    snapshots: Vec<(VolumeName, Vec<u8>)>,
+}
+
+type Shared = Rc<RefCell<KnownClone>>;
+
+/// Makes and uses clones until the life ends.
+pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
+    let world = Rc::clone(&life.world);
+    if !world.profile.snapshots || !dice.percent(60) {
+        return;
+    }
+    loop {
+        tokio::time::sleep(Duration::from_millis(dice.within(5..300))).await;
+        if life.stopping.get() || life.closing.get() || world.is_violated() {
+            return;
+        }
+        let clones = world.clones.borrow().clone();
+        if clones.len() < KEPT_MAX && (clones.is_empty() || dice.percent(50)) {
+            make(&life, &env, &mut dice).await;
+            continue;
+        }
+        let clone = &clones[index(dice.below(clones.len() as u64))];
+        if dice.percent(15) {
+            delete(&world, &env, clone).await;
+            continue;
+        }
+        match open(&world, &env, &mut dice, clone).await {
+            Ok(volume) => {
+                if let Err(error) = work(&world, &volume, &mut dice, clone).await {
+                    tracing::info!(%error, "the work with a clone ends");
+                }
+                // What the store does not take in time stays in its journal.
+                let _ = volume.close_within(Duration::from_secs(5)).await;
+            }
+            Err(error) => {
+                tracing::info!(%error, "a clone cannot be opened");
+                if !clone.borrow().made && matches!(error, LogError::NoSuchVolume { .. }) {
+                    forget(&world, clone);
+                }
+            }
+        }
+    }
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("small")
+}
+
+fn name(text: &str) -> VolumeName {
+    VolumeName::new(text).expect("a valid name")
+}
+
+fn forget(world: &World, clone: &Shared) {
+    world.clones.borrow_mut().retain(|known| !Rc::ptr_eq(known, clone));
+}
+
+/// A clone of a snapshot of the volume, which may be deleted meanwhile, or of one of a clone.
+async fn make(life: &Rc<Life>, env: &Env, dice: &mut Dice) {
+    let world = &life.world;
+    let mut origins: Vec<(VolumeName, VolumeName, Vec<u8>)> = Vec::new();
+    for known in world.snapshots.borrow().iter() {
+        origins.extend(known.shown().map(|s| (name("simulated"), known.name.clone(), s)));
+    }
+    let of_volume = origins.len();
+    for clone in world.clones.borrow().iter() {
+        let clone = clone.borrow();
+        let snapshots = clone.snapshots.iter().filter(|_| !clone.deleting);
+        origins.extend(snapshots.map(|(s, shown)| (clone.name.clone(), s.clone(), shown.clone())));
+    }
+    if origins.is_empty() {
+        return;
+    }
+    let at = index(dice.below(origins.len() as u64));
+    let (parent, snapshot, content) = origins.swap_remove(at);
+    let clone_name = name(&format!("c{}", dice.next()));
+    let known = KnownClone {
+        name: clone_name.clone(),
+        disk: SimDisk::new(dice.next(), SimDiskOptions::default()),
+        made: false,
+        deleting: false,
+        content,
+        unanswered: None,
+        snapshots: Vec::new(),
+    };
+    let known = Rc::new(RefCell::new(known));
+    world.clones.borrow_mut().push(Rc::clone(&known));
+    world.note("clone", [at as u64, 0, 0]);
+    let from = (&parent, &snapshot);
+    let made = catalog::create_clone(&world.store, env, from, &clone_name, Takeover::Manual);
+    let made = if at < of_volume && dice.percent(40) {
+        crate::snapshots::mark_deleting(world, &snapshot);
+        let pause = Duration::from_micros(dice.below(150_000));
+        let deleted = async {
+            tokio::time::sleep(pause).await;
+            let deleted = life.volume.delete_snapshot(&snapshot).await;
+            if deleted.is_ok() {
+                crate::snapshots::forget(world, &snapshot);
+            }
+        };
+        futures_util::join!(made, deleted).0
+    } else {
+        made.await
+    };
+    match made {
+        Ok(_) => {
+            known.borrow_mut().made = true;
+            world.note("  clone made", [0; 3]);
+        }
+        Err(error) => {
+            tracing::info!(%error, "no clone");
+            world.note("  clone refused", [0; 3]);
+        }
+    }
+}
+
+async fn delete(world: &World, env: &Env, clone: &Shared) {
+    let name = clone.borrow().name.clone();
+    clone.borrow_mut().deleting = true;
+    let deleted = catalog::delete(&world.store, env, &name, DeleteConsent::Ours, |_, _| {}).await;
+    match deleted {
+        Ok(()) | Err(LogError::NoSuchVolume { .. }) => {
+            world.note("clone deleted", [0; 3]);
+            forget(world, clone);
+        }
+        Err(LogError::Dependants { .. }) => {
+            world.note("clone needed by clones", [0; 3]);
+            clone.borrow_mut().deleting = false;
+        }
+        Err(error) => tracing::info!(%error, "deleting a clone"),
+    }
+}
+
+async fn open(
+    world: &World,
+    env: &Env,
+    dice: &mut Dice,
+    clone: &Shared,
+) -> Result<Rc<LogVolume>, LogError> {
+    let (name, disk) = (clone.borrow().name.clone(), clone.borrow().disk.clone());
+    let id = catalog::find(&world.store, env, &name).await?;
+    let options = VolumeOptions {
+        close_deadline: Duration::from_secs(60),
+        ..world.profile.draw_options(dice)
+    };
+    let settings = world.profile.lease_settings(dice);
+    let lease = NodeLease::start(world.store.clone(), env, id.0, "clone", settings);
+    let args = OpenArgs {
+        store: world.store.clone(),
+        id,
+        directory: disk.directory(),
+        env: env.clone(),
+        options,
+        cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
+        lease,
+        accept_loss: false,
+        take_over: false,
+        discard_journal: false,
+        incomplete: false,
+    };
+    let (volume, _) = Box::pin(LogVolume::open(args)).await?;
+    clone.borrow_mut().made = true;
+    Ok(volume)
+}
+
+/// Looks at the clone, and does a few things to it.
+async fn work(
+    world: &World,
+    volume: &Rc<LogVolume>,
+    dice: &mut Dice,
+    clone: &Shared,
+) -> Result<(), DeviceError> {
+    look(world, volume, clone).await?;
+    world.note("clone used", [0; 3]);
+    for _ in 0..dice.within(1..12) {
+        write(world, volume, dice, clone).await?;
+    }
+    if dice.percent(40) && clone.borrow().snapshots.len() < 2 {
+        let snapshot = name(&format!("m{}", dice.next()));
+        let shown = clone.borrow().content.clone();
+        volume.snapshot(&snapshot).await?;
+        clone.borrow_mut().snapshots.push((snapshot, shown));
+        world.note("clone snapshotted", [0; 3]);
+    } else if dice.percent(30) {
+        let gone = clone.borrow_mut().snapshots.pop();
+        if let Some((snapshot, _)) = gone {
+            volume.delete_snapshot(&snapshot).await?;
+        }
+    }
+    if dice.percent(40) {
+        let report = volume.flatten(|_, _| {}).await?;
+        world.note("clone flattened", [report.copied_bytes, report.origins.len() as u64, 0]);
+        if dice.percent(50) {
+            write(world, volume, dice, clone).await?;
+        }
+    }
+    if dice.percent(50) {
+        volume.flush_remote().await?;
+        volume.check_invariants();
+    }
+    look(world, volume, clone).await
+}
+
+async fn write(
+    world: &World,
+    volume: &LogVolume,
+    dice: &mut Dice,
+    clone: &Shared,
+) -> Result<(), DeviceError> {
+    let islands = &world.profile.islands;
+    let at = dice.below(world.profile.volume_bytes);
+    let end = islands.end(at).min(world.profile.volume_bytes).min(at + dice.within(1..30_000));
+    let (from, byte) = (index(at), u8::try_from(dice.within(1..256)).expect("a byte"));
+    let data: Vec<u8> = (from..index(end)).map(|n| byte ^ n.to_le_bytes()[0]).collect();
+    clone.borrow_mut().unanswered = Some((from, data.clone()));
+    let io = IoHeader::internal(Operation::Write, islands.place(at), end - at);
+    volume.write(io, SharedBuf::copy_of(&data), WriteFlags::default()).await?;
+    let mut clone = clone.borrow_mut();
+    clone.unanswered = None;
+    clone.content[from..from + data.len()].copy_from_slice(&data);
+    Ok(())
+}
+
+/// Compares what the clone shows with what it must.
+async fn look(world: &World, volume: &LogVolume, clone: &Shared) -> Result<(), DeviceError> {
+    let seen = read(world, volume).await?;
+    let mut clone = clone.borrow_mut();
+    let unanswered = clone.unanswered.take();
+    let may_be = |at: usize| {
+        let (from, data) = unanswered.as_ref()?;
+        at.checked_sub(*from).and_then(|n| data.get(n)).copied()
+    };
+    let wrong = |at: &usize| seen[*at] != clone.content[*at] && may_be(*at) != Some(seen[*at]);
+    if let Some(at) = (0..seen.len()).find(wrong) {
+        world.violate(format!(
+            "clone {}: byte {at} is {:#x}, not {:#x}",
+            clone.name, seen[at], clone.content[at]
+        ));
+    }
+    clone.content = seen;
+    Ok(())
+}
+
+/// The process dies.
+pub(crate) fn on_crash(world: &World) {
+    for clone in world.clones.borrow().iter() {
+        clone.borrow().disk.crash_process();
+    }
+}
+
+/// Looks at every clone in the end, with a store that works; what is wrong, if anything is.
+pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
+    let clones = world.clones.borrow().clone();
+    for clone in clones {
+        let mut last = String::new();
+        for attempt in 0..LOOKS_MAX {
+            let tasks = Rc::new(LocalSet::new());
+            let (boot_id, scheduling) = (clone.borrow().disk.boot_id(), world.profile.scheduling);
+            let env = env(dice, boot_id, scheduling, &tasks, Hidden::default());
+            let looked = tasks.run_until(timeout(HANG, look_at(world, &env, dice, &clone))).await;
+            clone.borrow().disk.crash_process();
+            drop(tasks);
+            match looked {
+                Ok(Ok(wrong)) if wrong.is_some() => return wrong,
+                Ok(Ok(_)) => {
+                    last.clear();
+                    break;
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = "looking at it hangs".to_owned(),
+            }
+            tokio::time::sleep(Duration::from_secs(10 * attempt)).await;
+        }
+        if !last.is_empty() {
+            return Some(format!("clone {}: {last}", clone.borrow().name));
+        }
+    }
+    None
+}
+
+async fn look_at(
+    world: &World,
+    env: &Env,
+    dice: &mut Dice,
+    clone: &Shared,
+) -> Result<Option<String>, String> {
+    let volume = match open(world, env, dice, clone).await {
+        Ok(volume) => volume,
+        Err(LogError::NoSuchVolume { .. }) if !clone.borrow().made || clone.borrow().deleting => {
+            return Ok(None);
+        }
+        Err(LogError::Deleted { .. }) if clone.borrow().deleting => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    look(world, &volume, clone).await.map_err(|error| error.to_string())?;
+    volume.check_invariants();
+    volume.close().await.map_err(|error| error.to_string())?;
+    let options = CheckOptions::default();
+    let checked = weir_log::check(&world.bare_store, env, volume.id(), &options, |_| {}).await;
+    let report = checked.map_err(|error| error.to_string())?;
+    world.note("clone judged", [report.objects, 0, 0]);
+    let damage = report.damage.first();
+    Ok(damage.map(|d| format!("clone {}: {}: {}", clone.borrow().name, d.place, d.problem)))
+}
