@@ -85,7 +85,7 @@ impl Node {
             self.end(opened, end);
             self.go_on()?;
         }
-        self.last_life().await
+        Box::pin(self.last_life()).await
     }
 
     fn go_on(&self) -> Result<(), Stop> {
@@ -603,7 +603,8 @@ impl Node {
             self.end(opened, End::DiskLoss);
         }
         let opened = self.open().await?;
-        let audited = opened.tasks.run_until(audit(&self.world, &mut self.dice)).await;
+        let audited = Box::pin(audit(&self.world, &mut self.dice));
+        let audited = opened.tasks.run_until(audited).await;
         if let Some(wrong) = audited {
             return self.violate(wrong);
         }
