@@ -86,7 +86,7 @@ impl Node {
             self.end(opened, end);
             self.go_on()?;
         }
-        self.last_life().await
+        Box::pin(self.last_life()).await
     }
 
     fn go_on(&self) -> Result<(), Stop> {

@@ -143,6 +143,11 @@ impl World {
             plan.outage = outage;
             plan.silence = silence;
         });
+        self.see_outage();
+    }
+
+    /// From now on, for a while, reads may fail for want of the store.
+    pub(crate) fn see_outage(&self) {
         self.outage_seen.set(Some(Instant::now()));
     }
 
@@ -186,7 +191,7 @@ impl World {
     /// The store works.
     pub(crate) fn calm_store(&self) {
         if self.faults.plan().outage || self.faults.plan().silence {
-            self.outage_seen.set(Some(Instant::now()));
+            self.see_outage();
         }
         let latency = self.profile.plan.latency.clone();
         self.faults.change(|plan| *plan = weir_store::FaultPlan { latency, ..Default::default() });

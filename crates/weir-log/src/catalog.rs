@@ -101,6 +101,8 @@ pub struct VolumeDetails {
     pub object_bytes: u64,
     /// Number of the newest manifest.
     pub manifest: u64,
+    /// Of a clone: the snapshots whose objects it may need, as they were called, nearest first.
+    pub origins: Vec<String>,
 }
 
 fn name_key(name: &VolumeName, number: u64) -> String {
@@ -384,6 +386,7 @@ pub async fn show(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeD
         objects: objects.len() as u64,
         object_bytes: objects.iter().map(|o| o.size).sum(),
         manifest: manifest.number,
+        origins: manifest.origins.iter().map(|o| format!("{}@{}", o.volume, o.snapshot)).collect(),
         summary: summary_of(name.clone(), &manifest),
     })
 }

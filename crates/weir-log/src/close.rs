@@ -62,6 +62,8 @@ pub struct VolumeStatus {
     pub overlay_extents: u64,
     /// Bytes of objects that are live.
     pub live_bytes: u64,
+    /// Of them, those in objects of volumes that this one is a clone of.
+    pub shared_bytes: u64,
     /// Payload bytes of the objects that have live bytes.
     pub used_bytes: u64,
     /// Payload bytes of all objects that are not deleted yet.
@@ -119,6 +121,7 @@ impl LogVolume {
             map_bytes: map_bytes as u64,
             overlay_extents: state.overlay.extents(),
             live_bytes: usage.live_bytes,
+            shared_bytes: usage.shared_live_bytes,
             used_bytes: usage.used_bytes,
             object_bytes: usage.payload_bytes,
             data_bytes: state.collector.data_bytes,

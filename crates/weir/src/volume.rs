@@ -133,6 +133,7 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
         ("checkpoint", checkpoint),
     ];
+    rows.extend(shown.origins.iter().map(|origin| ("clone of", origin.clone())));
     if let Some(process) = &shown.process {
         rows.push(("served by", process.to_string()));
     }
@@ -143,6 +144,9 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         if let Some(log) = &serving.log {
             let [live, used] = [log.live_bytes, log.used_bytes].map(human);
             rows.push(("live share", format!("{}: {live} of {used}", status::live_share(log))));
+            if !shown.origins.is_empty() {
+                rows.push(("shared with those", human(log.shared_bytes)));
+            }
             rows.push(("written per byte", status::amplification(log)));
         }
         rows.extend(serving.reasons.iter().map(|reason| ("degraded", reason.clone())));

@@ -137,6 +137,7 @@ impl Duo {
         let silent = self.percent(50);
         self.world.note("node cut off", [side.index as u64, as_ms(time), u64::from(silent)]);
         side.gate.change(|plan| (plan.outage, plan.silence) = (!silent, silent));
+        self.world.see_outage();
         side.cut_off_until.set(Some(Instant::now() + time));
     }
 

@@ -100,7 +100,7 @@ fn counter(metric: &mut MetricEncoder<'_>, value: u64) -> Written {
 /// A gauge of a log volume: its name, its help and where it is found.
 type LogGauge = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
-const LOG_GAUGES: [LogGauge; 17] = [
+const LOG_GAUGES: [LogGauge; 18] = [
     ("journal_used_bytes", "Bytes of the journal that cannot be written over yet", |log| {
         log.journal_used_bytes
     }),
@@ -121,6 +121,9 @@ const LOG_GAUGES: [LogGauge; 17] = [
     ("overlay_entries", "Entries of the map of the journal", |log| log.overlay_extents),
     ("map_bytes", "Memory of both maps", |log| log.map_bytes),
     ("live_bytes", "Bytes of objects that can still be read", |log| log.live_bytes),
+    ("shared_bytes", "Of them, those in objects of volumes that this one is a clone of", |log| {
+        log.shared_bytes
+    }),
     ("used_bytes", "Payload bytes of objects that can still be read in part", |log| log.used_bytes),
     ("object_bytes", "Payload bytes of all objects that are not deleted yet", |log| {
         log.object_bytes

@@ -309,6 +309,9 @@ pub struct LogStatus {
     pub map_bytes: u64,
     /// Bytes of objects that are live.
     pub live_bytes: u64,
+    /// Of the live bytes, those in objects of volumes that this one is a clone of.
+    #[serde(default)]
+    pub shared_bytes: u64,
     /// Payload bytes of the objects that have live bytes: the live share is `live_bytes / used_bytes`.
     pub used_bytes: u64,
     /// Payload bytes of all objects that are not deleted yet.
@@ -388,6 +391,9 @@ pub struct Shown {
     pub object_bytes: u64,
     /// Number of the newest manifest.
     pub manifest: u64,
+    /// Of a clone: the snapshots whose objects it may need, as they were called, nearest first.
+    #[serde(default)]
+    pub origins: Vec<String>,
     /// The process on this machine that serves it, from this data directory.
     pub process: Option<u32>,
     /// What that process says.
@@ -412,6 +418,7 @@ impl Shown {
             objects: details.objects,
             object_bytes: details.object_bytes,
             manifest: details.manifest,
+            origins: details.origins,
             process,
             serving,
         }

@@ -21,6 +21,7 @@ check "an image" io image "write -P 1 0 8M"
 check "a snapshot of it" "$weir" snapshot create image@v1
 check "which the image is written over" io image "write -P 2 0 8M"
 check "a clone, while the image is served" prints '^ *size +64.0 MiB' volume clone image@v1 web
+check "it is shown as one" prints '^ *clone of +image@v1' volume show web
 check "the same name again" refuses 'volume "web" exists already' volume clone image@v1 web
 check "of a snapshot that is none" refuses 'has no snapshot "never"' volume clone image@never other
 check "of a volume that is none" refuses 'no volume "none"' volume clone none@v1 other
