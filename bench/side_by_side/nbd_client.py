@@ -19,9 +19,9 @@ class NbdError(Exception):
 
 
 class Client:
-    """Connects to the default export. Raises OSError while nobody listens."""
+    """Connects to an export, the default one where none is named. Raises OSError while nobody listens."""
 
-    def __init__(self, path, seconds=120):
+    def __init__(self, path, seconds=120, export=""):
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(seconds)
         self.socket.connect(path)
@@ -29,7 +29,8 @@ class Client:
         if (magic, option_magic) != (_MAGIC, _OPTION_MAGIC):
             raise NbdError("not a newstyle server")
         self.socket.sendall(struct.pack(">I", 1))
-        data = struct.pack(">IH", 0, 0)
+        name = export.encode()
+        data = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
         self.socket.sendall(struct.pack(">QII", _OPTION_MAGIC, _OPTION_GO, len(data)) + data)
         while True:
             head = struct.unpack(">QIII", self._take(20))
