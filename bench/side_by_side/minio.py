@@ -1,7 +1,9 @@
 """A MinIO of one drive on loopback, and what it counts: requests by kind and bytes of bodies."""
 
+import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -124,3 +126,20 @@ class Minio:
         if self.process:
             self.process.stop()
             self.process = None
+
+
+# What Weir sends: the default batch, and as many PUTs in flight as it has at most.
+PUT_BYTES = 8 << 20
+PUTS_IN_FLIGHT = 4
+PUT_SECONDS = 10
+
+
+def put_rate(server):
+    """What a MinIO takes from a client that does nothing else."""
+    script = os.path.join(os.path.dirname(__file__), "put_rate.py")
+    command = ["python3", script, BUCKET, "rate", str(PUT_BYTES), str(PUTS_IN_FLIGHT), str(PUT_SECONDS)]
+    cpu = sum(map(process.cpu_seconds, server.pids()))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | server.access())
+    spent = sum(map(process.cpu_seconds, server.pids())) - cpu
+    shutil.rmtree(os.path.join(server.data, BUCKET, "rate"))
+    return json.loads(done.stdout) | {"cpu_percent": spent * 100 / PUT_SECONDS}
