@@ -43,6 +43,8 @@ const MUTANTS: &[(&str, u64, &str)] = &[
         "delete with a snapshot the checkpoint pieces that the head shares",
     ),
     ("rollback_without_drain", 1, "let an unanswered write land on what was rolled back"),
+    ("journal_key_used_again", 1, "seal every opening of a journal under one key"),
+    ("frame_nonce_used_again", 1, "seal all frames of an object under one nonce"),
     ("takeover_without_wait", 2, "take a volume over without waiting for the holder's lease"),
     ("wait_half_a_lease", 2, "wait for a part of the holder's lease only"),
     ("wait_on_own_renewals", 2, "take every renewal of the holder's node for one of the holder"),

@@ -3,11 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{DeviceError, ErrorKind, VolumeId};
+use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
 use weir_disk::sim::SimDisk;
+use weir_log::catalog::{self, VolumeName};
+use weir_log::{FixedKeys, Keys, LogError, Takeover};
+use weir_seal::WrappingKey;
 use weir_store::{Fault, FaultCounts, Faults, Store};
 
 use crate::dice::Dice;
@@ -21,6 +25,9 @@ pub(crate) type Damaged = (String, Vec<(u64, u64)>);
 
 /// How long a fetch that a read joins may have been under way: three attempts of two slow GETs.
 const JOINED_FETCH_AGE_MAX: Duration = Duration::from_secs(5);
+
+/// One seed in so many is about an encrypted volume.
+const ENCRYPTED_ONE_IN: u64 = 3;
 
 /// The world of one seed.
 pub(crate) struct World {
@@ -36,6 +43,10 @@ pub(crate) struct World {
     pub(crate) disks: [SimDisk; 2],
     pub(crate) host: Cell<usize>,
     pub(crate) id: Cell<VolumeId>,
+    /// Whether this seed is about an encrypted volume.
+    encrypted: bool,
+    /// The operator's.
+    pub(crate) keys: Keys,
     pub(crate) operations: Cell<u64>,
     /// When the store last failed or swallowed everything.
     outage_seen: Cell<Option<Instant>>,
@@ -71,7 +82,10 @@ impl World {
             .with_attempt_timeout(profile.attempt_timeout);
         let mut disk = || SimDisk::new(dice.next(), profile.disk.clone());
         let disks = [disk(), disk()];
+        let keys = FixedKeys(vec![WrappingKey::of([0x0f; 32])]);
         Rc::new(Self {
+            encrypted: seed % ENCRYPTED_ONE_IN == 0,
+            keys: Keys::from(Arc::new(keys)),
             oracle: RefCell::new(Oracle::new(profile.volume_bytes)),
             events: RefCell::new(Events::new()),
             violation: RefCell::new(None),
@@ -93,6 +107,19 @@ impl World {
             set_back: RefCell::default(),
             profile,
         })
+    }
+
+    /// Creates the volume.
+    pub(crate) async fn create(&self, env: &Env, takeover: Takeover) -> Result<(), LogError> {
+        let name = VolumeName::new("simulated")?;
+        let encryption = match self.encrypted {
+            true => Some(self.keys.encryption(env).await?),
+            false => None,
+        };
+        let (store, size) = (&self.store, self.profile.device_bytes());
+        let id = catalog::create_as(store, env, &name, size, takeover, encryption).await?;
+        self.id.set(id);
+        Ok(())
     }
 
     pub(crate) fn disk(&self) -> &SimDisk {

@@ -11,9 +11,10 @@ use weir_store::{Put, RetryPolicy, Store, StoreError};
 use crate::chain::Retention;
 use crate::error::LogError;
 use crate::format::manifest::{
-    HexId, MANIFEST_FORMAT, Manifest, NameRecord, SnapshotRecord, Takeover, VolumeState,
+    Encryption, HexId, Manifest, NameRecord, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
 };
 use crate::ids::ObjectId;
+use crate::keys::{KeyError, Keys};
 use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
 use crate::manifests::{self, ManifestWriter};
 use crate::takeover::Claim;
@@ -99,6 +100,8 @@ pub struct VolumeDetails {
     pub object_bytes: u64,
     /// Number of the newest manifest.
     pub manifest: u64,
+    /// How it is encrypted, if it is.
+    pub encryption: Option<Encryption>,
 }
 
 fn name_key(name: &VolumeName, number: u64) -> String {
@@ -175,7 +178,7 @@ impl Verb<'_> {
         number: u64,
         volume: Option<HexId>,
     ) -> Result<bool, LogError> {
-        let record = NameRecord { format: MANIFEST_FORMAT, nonce: self.nonce(), volume };
+        let record = NameRecord { format: PLAIN_FORMAT, nonce: self.nonce(), volume };
         let body = serde_json::to_vec_pretty(&record).expect("a name record has only string keys");
         let body = Bytes::from(body);
         let key = name_key(name, number);
@@ -196,10 +199,11 @@ pub async fn create(
     name: &VolumeName,
     size: u64,
 ) -> Result<VolumeId, LogError> {
-    create_as(store, env, name, size, Takeover::Manual).await
+    create_as(store, env, name, size, Takeover::Manual, None).await
 }
 
-/// Creates a volume of `size` bytes. It costs two small objects until something is written.
+/// Creates a volume of `size` bytes, encrypted if a key for it was drawn. It costs two small objects until something is
+/// written.
 ///
 /// # Errors
 /// [`LogError::Exists`] when the name is taken, [`LogError::Size`], or what the store says.
@@ -209,8 +213,9 @@ pub async fn create_as(
     name: &VolumeName,
     size: u64,
     takeover: Takeover,
+    encryption: Option<Encryption>,
 ) -> Result<VolumeId, LogError> {
-    create_in_state(store, env, name, (size, takeover, VolumeState::Active)).await
+    create_in_state(store, env, name, (size, takeover, VolumeState::Active, encryption)).await
 }
 
 /// [`create_as`] of a volume that is to be filled first: until [`set_incomplete`] says that it is whole, it opens only
@@ -224,15 +229,16 @@ pub async fn create_incomplete(
     name: &VolumeName,
     size: u64,
     takeover: Takeover,
+    encryption: Option<Encryption>,
 ) -> Result<VolumeId, LogError> {
-    create_in_state(store, env, name, (size, takeover, VolumeState::Incomplete)).await
+    create_in_state(store, env, name, (size, takeover, VolumeState::Incomplete, encryption)).await
 }
 
 async fn create_in_state(
     store: &Store,
     env: &Env,
     name: &VolumeName,
-    (size, takeover, state): (u64, Takeover, VolumeState),
+    (size, takeover, state, encryption): (u64, Takeover, VolumeState, Option<Encryption>),
 ) -> Result<VolumeId, LogError> {
     check_size(size)?;
     let verb = Verb { store, env };
@@ -244,7 +250,7 @@ async fn create_in_state(
     };
     let id = VolumeId(verb.nonce().0);
     let manifest = Manifest {
-        format: MANIFEST_FORMAT,
+        format: PLAIN_FORMAT,
         number: 0,
         nonce: HexId([0; 16]),
         volume: id.into(),
@@ -259,6 +265,7 @@ async fn create_in_state(
         lineage: Vec::new(),
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
+        encryption,
         checksum: String::new(),
     };
     // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
@@ -332,6 +339,7 @@ pub async fn show(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeD
         objects: objects.len() as u64,
         object_bytes: objects.iter().map(|o| o.size).sum(),
         manifest: manifest.number,
+        encryption: manifest.encryption.clone(),
         summary: summary_of(name.clone(), &manifest),
     })
 }
@@ -375,6 +383,31 @@ pub async fn set_incomplete(
 ) -> Result<(), LogError> {
     let state = if incomplete { VolumeState::Incomplete } else { VolumeState::Active };
     change_closed(store, env, name, |manifest| manifest.state = state).await
+}
+
+/// Wraps the key of a volume that is closed with the first of the `new` keys, out of what the `old` ones open. Nothing
+/// else changes, and nothing is written where that is the key it is wrapped with already. Answers how it is now.
+///
+/// # Errors
+/// As [`set_takeover`]; [`LogError::Key`].
+pub async fn rekey(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    (old, new): (&Keys, &Keys),
+) -> Result<Encryption, LogError> {
+    let volume = find(store, env, name).await?;
+    let manifest = manifests::newest(store, env, volume).await?;
+    let Some(key) = old.open(volume, manifest.encryption.as_ref()).await? else {
+        return Err(KeyError::NotEncrypted { volume }.into());
+    };
+    let wrapped = new.wrap(env, &key).await?;
+    change_closed(store, env, name, |manifest| match &mut manifest.encryption {
+        Some(now) if now.wrapped_with == wrapped.wrapped_with => {}
+        now => *now = Some(wrapped.clone()),
+    })
+    .await?;
+    Ok(wrapped)
 }
 
 /// Publishes a change to the manifest of a volume that nobody has open, unless it is so already.

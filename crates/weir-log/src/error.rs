@@ -7,6 +7,7 @@ use weir_store::StoreError;
 
 use crate::format::DecodeError;
 use crate::ids::ObjectId;
+use crate::keys::KeyError;
 
 /// An error of the log volume or of the catalog of a store.
 #[derive(Debug, thiserror::Error)]
@@ -195,6 +196,9 @@ pub enum LogError {
         /// The contradiction.
         what: String,
     },
+    /// The key of an encrypted volume.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -230,6 +234,7 @@ impl LogError {
             | Self::Json { .. }
             | Self::Inconsistent { .. } => ErrorKind::Corrupt,
             Self::FormatTooNew { .. } => ErrorKind::Unsupported,
+            Self::Key(source) => source.kind(),
             Self::Store(source) => source.kind(),
             Self::Journal(source) => source.kind(),
             Self::Disk(source) => source.kind(),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_device::{Env, VolumeId};
 use weir_extent::{ExtentMap, PIECE_BYTES};
+use weir_seal::DataKey;
 use weir_store::Store;
 
 use crate::checkpoint::PieceKind;
@@ -29,9 +30,10 @@ impl<'a> PieceReader<'a> {
         store: &'a Store,
         env: &'a Env,
         volume: VolumeId,
+        key: Option<&DataKey>,
         named: CheckpointRef,
     ) -> Result<Self, LogError> {
-        let (mut loader, root, _) = open_root(store, env, volume, named).await?;
+        let (mut loader, root, _) = open_root(store, env, volume, key, named).await?;
         let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
         let pieces = loader.follow(PieceKind::Map, &root.map_pages).await?;
         loader.fetch(&tables).await?;

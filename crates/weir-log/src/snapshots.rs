@@ -156,7 +156,8 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
 /// What a snapshot reaches. Waits for a failing store, for ever.
 async fn reach(shared: &Shared, snapshot: &SnapshotRecord) -> Result<Vec<ObjectId>, LogError> {
     loop {
-        let read = load::reach(&shared.store, &shared.env, shared.id, snapshot.checkpoint).await;
+        let (store, env, key) = (&shared.store, &shared.env, shared.key.as_ref());
+        let read = load::reach(store, env, shared.id, key, snapshot.checkpoint).await;
         match read {
             Err(LogError::Store(error)) if error.kind() == ErrorKind::Unavailable => {
                 tracing::warn!(volume = %shared.id, %error, "reading a snapshot");
@@ -310,8 +311,8 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
         shared.journal.drain().await.map_err(LogError::Journal)?;
     }
     let snapshot = shared.find_snapshot(name)?;
-    let loaded =
-        load::checkpoint(&shared.store, &shared.env, shared.id, Some(snapshot.checkpoint)).await?;
+    let (store, env, key) = (&shared.store, &shared.env, shared.key.as_ref());
+    let loaded = load::checkpoint(store, env, shared.id, key, Some(snapshot.checkpoint)).await?;
     // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
     shared.settle().await?;
     set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);

@@ -18,6 +18,7 @@ use crate::catalog::VolumeName;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::SnapshotRecord;
+use crate::keys::Keys;
 use crate::load;
 use crate::manifests;
 use crate::objects::ObjectMap;
@@ -39,7 +40,7 @@ impl SnapshotView {
     pub async fn open(
         store: &Store,
         env: &Env,
-        volume: VolumeId,
+        (volume, keys): (VolumeId, &Keys),
         name: &VolumeName,
         cache: Arc<dyn FrameCache>,
         read_deadline: Duration,
@@ -50,9 +51,11 @@ impl SnapshotView {
             let (snapshot, volume) = (name.to_string(), manifest.name);
             return Err(LogError::NoSuchSnapshot { snapshot, volume });
         };
-        let loaded = load::checkpoint(store, env, volume, Some(record.checkpoint)).await?;
+        let key = keys.open(volume, manifest.encryption.as_ref()).await?;
+        let named = Some(record.checkpoint);
+        let loaded = load::checkpoint(store, env, volume, key.as_ref(), named).await?;
         let (store, env) = (store.clone(), env.clone());
-        let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
+        let fetcher = Fetcher::new((volume, key), store, env, cache, read_deadline);
         Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))
     }
 

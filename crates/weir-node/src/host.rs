@@ -10,7 +10,7 @@ use weir_frontend::nbd::{
     ConnectionOptions, Door, Export, Exports, IN_FLIGHT_BYTES_MAX, ListenerOptions, open_door,
 };
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{Closed, LogError, LogVolume, OpenReport, VolumeOptions};
+use weir_log::{Closed, LogError, LogVolume, OpenReport, Takeover, VolumeOptions};
 use weir_store::Store;
 
 use crate::endpoint::Endpoint;
@@ -182,7 +182,7 @@ async fn open_log(
     spec: &VolumeSpec,
 ) -> Result<Opened, NodeError> {
     let name = &spec.name;
-    let (id, created) = find_or_create(context, store, spec).await?;
+    let (id, created) = find_or_create(context, home, store, spec).await?;
     let settings = spec.options.clone();
     let opening = home.open_volume(context, store.clone(), id, name, settings, spec.consent);
     let (volume, report) = opening.await?;
@@ -207,13 +207,17 @@ async fn open_log(
 /// The volume of that name, and whether it was created just now.
 async fn find_or_create(
     context: &ShardContext,
+    home: &Home,
     store: &Store,
     spec: &VolumeSpec,
 ) -> Result<(VolumeId, bool), NodeError> {
     match (catalog::find(store, &context.env, &spec.name).await, spec.size) {
         (Ok(id), _) => Ok((id, false)),
         (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
-            Ok((catalog::create(store, &context.env, &spec.name, size).await?, true))
+            let (env, name, takeover) = (&context.env, &spec.name, Takeover::Manual);
+            let encryption = home.encryption(context).await?;
+            let id = catalog::create_as(store, env, name, size, takeover, encryption).await?;
+            Ok((id, true))
         }
         (Err(LogError::NoSuchVolume { name, store }), None) => {
             Err(NodeError::SizeNeeded { name, store })

@@ -8,7 +8,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::api::types::{CheckReport, Listed, Shown, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
-use weir_node::{FlushScope, Home, Node};
+use weir_node::{FlushScope, Home, KeyPlace, Node};
 
 use crate::cli::{Global, OutputForm, VolumeCommand};
 use crate::confirm::{self, Question};
@@ -63,6 +63,12 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Set { name, takeover } => {
             Ok(node.set_takeover(home, name, takeover.into()).await?)
         }
+        VolumeCommand::Rekey { name, new_key_file, new_key_command, output } => {
+            let command = new_key_command.map(KeyPlace::Command);
+            let new = new_key_file.map(KeyPlace::File).or(command);
+            let new = new.map(|place| KeyPlace::keys_of(Some(place)));
+            show(&node.rekey_volume(home, name, new).await?, output.output)
+        }
         VolumeCommand::Import { source, name, size, format, overwrite, output } => {
             let target = (name, size.map(|Size(bytes)| bytes), overwrite);
             let imported = transfer::import(node, setup, (&source, format.as_deref()), target);
@@ -115,7 +121,11 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("openings", shown.epoch.to_string()),
         ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
         ("checkpoint", checkpoint),
+        ("encryption", shown.encryption.clone().unwrap_or_else(|| "none".to_owned())),
     ];
+    if let Some(key) = &shown.key {
+        rows.push(("key", key.clone()));
+    }
     if let Some(process) = &shown.process {
         rows.push(("served by", process.to_string()));
     }
@@ -273,7 +283,11 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
             text.push_str(&format!("  and {more} ranges more; {lost} in all\n"));
         }
     }
+    if let Some(reason) = &report.without_key {
+        text.push_str(&format!("only checksums were checked, without the key: {reason}\n"));
+    }
     let verdict = match report.damage.len() {
+        0 if report.without_key.is_some() => "every checksum is right".to_owned(),
         0 => "it is whole".to_owned(),
         1 => "one thing is damaged".to_owned(),
         count => format!("{count} things are damaged"),

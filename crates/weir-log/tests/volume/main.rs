@@ -5,6 +5,7 @@ mod behaviour;
 mod changes;
 mod collect;
 mod damage;
+mod encryption;
 mod leases;
 mod resize;
 mod snapshots;

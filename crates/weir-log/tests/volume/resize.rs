@@ -6,7 +6,9 @@ use weir_log::{CheckReport, check};
 use crate::support::{Host, SIZE, expect_bytes, pattern, run, write};
 
 async fn checked(host: &Host) -> CheckReport {
-    check(&host.store, &host.env, host.id, |_, _| {}).await.expect("the store answers")
+    check(&host.store, &host.env, (host.id, &host.keys), |_, _| {})
+        .await
+        .expect("the store answers")
 }
 
 #[test]

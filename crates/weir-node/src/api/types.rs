@@ -364,6 +364,10 @@ pub struct Shown {
     pub object_bytes: u64,
     /// Number of the newest manifest.
     pub manifest: u64,
+    /// Cipher that everything is encrypted with, if it is.
+    pub encryption: Option<String>,
+    /// Name of the operator's key that the volume's own key is wrapped with.
+    pub key: Option<String>,
     /// The process on this machine that serves it, from this data directory.
     pub process: Option<u32>,
     /// What that process says.
@@ -375,6 +379,7 @@ impl Shown {
     #[must_use]
     pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {
         let (process, serving) = serving.unzip();
+        let encryption = details.encryption;
         let VolumeSummary { name, id, size_bytes, holder, takeover, state } = details.summary;
         Self {
             name: name.to_string(),
@@ -388,6 +393,8 @@ impl Shown {
             objects: details.objects,
             object_bytes: details.object_bytes,
             manifest: details.manifest,
+            encryption: encryption.clone().map(|e| e.cipher),
+            key: encryption.map(|e| e.wrapped_with.into()),
             process,
             serving,
         }
@@ -408,6 +415,8 @@ pub struct CheckReport {
     pub pending_objects: u64,
     /// Objects that nothing needs and nobody will delete.
     pub orphans: u64,
+    /// Why only the checksums of an encrypted volume were checked: its key was not at hand.
+    pub without_key: Option<String>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -428,6 +437,7 @@ impl From<weir_log::CheckReport> for CheckReport {
             void_objects: report.void_objects,
             pending_objects: report.pending_objects,
             orphans: report.orphans,
+            without_key: report.without_key,
             damage: damage.collect(),
         }
     }
