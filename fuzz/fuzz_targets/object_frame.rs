@@ -15,7 +15,7 @@ fuzz_target!(|input: &[u8]| {
     let codec = Codec::from_code(codec % 3).expect("three codecs");
     let stored_len = u32::try_from(stored.len()).expect("a short input");
     let entry = Frame { stored_len, raw_len, crc: 0, codec };
-    if let Ok(raw) = frame::decode(&id, 0, &entry, Bytes::copy_from_slice(stored)) {
+    if let Ok(raw) = frame::decode(&id, 0, &entry, None, Bytes::copy_from_slice(stored)) {
         assert_eq!(raw.len(), raw_len as usize);
     }
 });

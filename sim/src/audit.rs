@@ -17,11 +17,14 @@ pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
     let env = env(dice, boot_id, scheduling, &tasks, Hidden::default());
     let id = world.id.get();
     let options = CheckOptions::default();
-    let checked = weir_log::check(&world.bare_store, &env, id, &options, |_| {});
+    let checked = weir_log::check(&world.bare_store, &env, (id, &world.keys), &options, |_| {});
     let report = match tasks.run_until(checked).await {
         Ok(report) => report,
         Err(error) => return Some(format!("the store cannot be checked: {error}")),
     };
+    if let Some(reason) = report.without_key {
+        return Some(reason);
+    }
     // Rot in the journal may have cost bytes; then the log says so.
     let lost_in_journal = ObjectId::prefix(id);
     if let Some(damage) = report.damage.iter().find(|d| d.place != lost_in_journal) {

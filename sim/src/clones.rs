@@ -194,6 +194,7 @@ async fn open(
         id,
         directory: disk.directory(),
         env: env.clone(),
+        keys: world.keys.clone(),
         options,
         cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
         lease,
@@ -340,7 +341,8 @@ async fn look_at(
     volume.check_invariants();
     volume.close().await.map_err(|error| error.to_string())?;
     let options = CheckOptions::default();
-    let checked = weir_log::check(&world.bare_store, env, volume.id(), &options, |_| {}).await;
+    let of = (volume.id(), &world.keys);
+    let checked = weir_log::check(&world.bare_store, env, of, &options, |_| {}).await;
     let report = checked.map_err(|error| error.to_string())?;
     world.note("clone judged", [report.objects, 0, 0]);
     let damage = report.damage.first();

@@ -200,13 +200,9 @@ impl Duo {
         let side = &self.sides[0];
         self.start_process(side);
         let env = side.process.borrow().as_ref().expect("started").env.clone();
-        let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
-        let size = self.world.profile.device_bytes();
         let takeover = if self.auto { Takeover::Auto } else { Takeover::Manual };
-        let store = &self.world.store;
-        match weir_log::catalog::create_as(store, &env, &name, size, takeover).await {
-            Ok(id) => self.world.id.set(id),
-            Err(error) => return self.violate(format!("creating the volume: {error}")),
+        if let Err(error) = self.world.create(&env, takeover).await {
+            return self.violate(format!("creating the volume: {error}"));
         }
         self.end_process(side, Fate::Killed);
         side.pending.set(Point::ALL);

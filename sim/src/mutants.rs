@@ -50,6 +50,8 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("replica_root_before_objects", 1, "name a root at a replica before its objects are there"),
     ("replica_deletes_by_sequence", 1, "delete at a replica by sequence, not by reachability"),
     ("promote_without_new_stream", 1, "promote a replica without a new stream"),
+    ("journal_key_used_again", 1, "seal every opening of a journal under one key"),
+    ("frame_nonce_used_again", 1, "seal all frames of an object under one nonce"),
     ("takeover_without_wait", 2, "take a volume over without waiting for the holder's lease"),
     ("wait_half_a_lease", 2, "wait for a part of the holder's lease only"),
     ("wait_on_own_renewals", 2, "take every renewal of the holder's node for one of the holder"),

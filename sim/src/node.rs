@@ -9,7 +9,8 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 use weir_device::ErrorKind;
 use weir_log::{
-    Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, VolumeOptions,
+    Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, Takeover,
+    VolumeOptions,
 };
 use weir_store::Fault;
 
@@ -107,14 +108,8 @@ impl Node {
         let world = &self.world;
         let (boot_id, scheduling) = (world.disk().boot_id(), world.profile.scheduling);
         let env = env(&mut self.dice, boot_id, scheduling, &tasks, Hidden::default());
-        let name = weir_log::catalog::VolumeName::new("simulated").expect("a valid name");
-        let size = world.profile.device_bytes();
-        let created = weir_log::catalog::create(&world.store, &env, &name, size);
-        match tasks.run_until(created).await {
-            Ok(id) => {
-                world.id.set(id);
-                Ok(())
-            }
+        match tasks.run_until(world.create(&env, Takeover::Manual)).await {
+            Ok(()) => Ok(()),
             Err(error) => self.violate(format!("creating the volume: {error}")),
         }
     }
@@ -217,6 +212,7 @@ impl Node {
                 env,
                 options,
                 cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
+                keys: world.keys.clone(),
                 lease,
                 accept_loss,
                 take_over,

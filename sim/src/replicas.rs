@@ -77,6 +77,7 @@ fn process(world: &World, dice: &mut Dice) -> Process {
         volume: world.id.get(),
         name: name(),
         env: env.clone(),
+        keys: world.keys.clone(),
         lease,
         on_progress: Rc::new(|_| {}),
     };
@@ -120,7 +121,7 @@ async fn some_rounds(world: &World, dice: &mut Dice) {
         replicator.end().await
     };
     world.note("replicator", [0; 3]);
-    match tasks.run_until(timeout(patience, work)).await {
+    match tasks.run_until(timeout(patience, Box::pin(work))).await {
         Ok(Ok(())) => world.note("  replicator ended", [0; 3]),
         Ok(Err(error)) => {
             tracing::info!(%error, "replicator failed");
@@ -157,8 +158,9 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
     let env = env(dice, [9; 16], world.profile.scheduling, &tasks, Hidden::default());
     let replica = &world.replica;
     let cache = || Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
-    let (store, id, patience) = (&replica.bare_store, world.id.get(), Duration::from_secs(9));
-    let opened = SnapshotView::open_replica(store, &env, id, cache(), patience);
+    let (store, patience) = (&replica.bare_store, Duration::from_secs(9));
+    let volume = (world.id.get(), &world.keys);
+    let opened = SnapshotView::open_replica(store, &env, volume, cache(), patience);
     let view = match tasks.run_until(opened).await {
         Ok(view) => view,
         Err(LogError::NoReplica { .. } | LogError::Inconsistent { .. }) if !replica.seen.get() => {
@@ -193,10 +195,10 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
         return Some(wrong);
     }
     let options = CheckOptions::default();
-    let checked = weir_log::check(&replica.bare_store, &env, id, &options, |_| {});
+    let checked = weir_log::check(&replica.bare_store, &env, volume, &options, |_| {});
     match tasks.run_until(checked).await {
         Ok(report) => {
-            let lost_in_journal = format!("{id}/log/");
+            let lost_in_journal = format!("{}/log/", volume.0);
             let damage = report.damage.iter().find(|d| d.place != lost_in_journal);
             damage.map(|d| format!("the replica: {}: {}", d.place, d.problem))
         }
@@ -214,8 +216,8 @@ async fn look_at_snapshots(world: &World, env: &Env, tasks: &LocalSet) -> Option
         .collect();
     for (name, shown) in known {
         let cache = Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
-        let (store, id) = (&world.replica.bare_store, world.id.get());
-        let opened = SnapshotView::open(store, env, id, &name, cache, Duration::from_secs(9));
+        let (store, volume) = (&world.replica.bare_store, (world.id.get(), &world.keys));
+        let opened = SnapshotView::open(store, env, volume, &name, cache, Duration::from_secs(9));
         let view = match tasks.run_until(opened).await {
             Ok(view) => view,
             // It came after the root, or was deleted meanwhile.
@@ -251,7 +253,7 @@ impl Ending {
             }
             Ok::<_, LogError>(replicator)
         };
-        let replicator = match tasks.run_until(timeout(HANG, work)).await {
+        let replicator = match tasks.run_until(timeout(HANG, Box::pin(work))).await {
             Ok(Ok(replicator)) => replicator,
             Ok(Err(error)) => {
                 return Err(format!("replication fails with stores that work: {error}"));
@@ -310,6 +312,7 @@ impl Promoted {
             id,
             directory: disk.directory(),
             env: env.clone(),
+            keys: world.keys.clone(),
             options: world.profile.draw_options(dice),
             cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
             accept_loss: false,
@@ -342,7 +345,7 @@ impl Promoted {
             }
             self.volume.flush_remote().await
         };
-        let written = self.tasks.run_until(timeout(HANG, work)).await;
+        let written = self.tasks.run_until(timeout(HANG, Box::pin(work))).await;
         let written = written.map_err(|_| "writes to the promoted volume hang".to_owned())?;
         written.map_err(|error| format!("writing to the promoted volume: {error}"))
     }
@@ -387,7 +390,7 @@ pub(crate) async fn take_over(
     again.expect(world, &model, "from its store").await?;
     let options = CheckOptions::default();
     let store = &world.replica.bare_store;
-    let checked = weir_log::check(store, &again.env, id, &options, |_| {});
+    let checked = weir_log::check(store, &again.env, (id, &world.keys), &options, |_| {});
     let report = again.tasks.run_until(checked).await;
     let report = report.map_err(|error| format!("the promoted volume: {error}"))?;
     match report.damage.first() {

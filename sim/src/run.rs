@@ -31,6 +31,7 @@ pub(crate) fn run(seed: u64, nodes: u64) -> Verdict {
         .build()
         .expect("a runtime without I/O needs nothing of the system");
     runtime.block_on(async move {
+        weir_seal::audit::begin();
         let world = World::new(seed, nodes);
         let stopped = match nodes {
             2 => Duo::new(world.clone(), seed).run().await.is_err(),
@@ -63,7 +64,10 @@ fn verdict(seed: u64, nodes: u64, world: &World) -> Verdict {
     }
     let crashes = events.counts.iter().filter(|(what, _)| what.starts_with("crash: "));
     let crashes = crashes.map(|(_, count)| count).sum();
-    let violation = world.violation().map(|violation| violation.0);
+    let (sealed, again) = weir_seal::audit::seen();
+    events.count("seal: texts", sealed as u64);
+    let twice = (again > 0).then(|| format!("{again} nonces sealed two texts"));
+    let violation = world.violation().map(|violation| violation.0).or(twice);
     Verdict {
         seed,
         nodes,

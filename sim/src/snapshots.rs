@@ -143,8 +143,9 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
     let mut kept = Vec::new();
     for mut snapshot in known.drain(..) {
         let cache = Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
-        let (store, id, deadline) = (&world.bare_store, world.id.get(), Duration::from_secs(9));
-        let opened = SnapshotView::open(store, &env, id, &snapshot.name, cache, deadline);
+        let (store, deadline) = (&world.bare_store, Duration::from_secs(9));
+        let volume = (world.id.get(), &world.keys);
+        let opened = SnapshotView::open(store, &env, volume, &snapshot.name, cache, deadline);
         let view = match tasks.run_until(opened).await {
             Ok(view) => view,
             Err(weir_log::LogError::NoSuchSnapshot { .. })

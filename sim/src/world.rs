@@ -3,11 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{DeviceError, ErrorKind, VolumeId};
+use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
 use weir_disk::sim::SimDisk;
+use weir_log::catalog::{self, VolumeName};
+use weir_log::{FixedKeys, Keys, LogError, Takeover};
+use weir_seal::WrappingKey;
 use weir_store::{Fault, FaultCounts, Faults, Store};
 
 use crate::clones::KnownClone;
@@ -24,6 +28,9 @@ pub(crate) type Damaged = (String, Vec<(u64, u64)>);
 /// How long a fetch that a read joins may have been under way: three attempts of two slow GETs.
 const JOINED_FETCH_AGE_MAX: Duration = Duration::from_secs(5);
 
+/// One seed in so many is about an encrypted volume.
+const ENCRYPTED_ONE_IN: u64 = 3;
+
 /// The world of one seed.
 pub(crate) struct World {
     pub(crate) profile: Profile,
@@ -38,6 +45,10 @@ pub(crate) struct World {
     pub(crate) disks: [SimDisk; 2],
     pub(crate) host: Cell<usize>,
     pub(crate) id: Cell<VolumeId>,
+    /// Whether this seed is about an encrypted volume.
+    encrypted: bool,
+    /// The operator's.
+    pub(crate) keys: Keys,
     pub(crate) operations: Cell<u64>,
     /// When the store last failed or swallowed everything.
     outage_seen: Cell<Option<Instant>>,
@@ -80,7 +91,10 @@ impl World {
             // A replica may show any past: for a reader that never ends nothing is forgotten.
             oracle.begin_read();
         }
+        let keys = FixedKeys(vec![WrappingKey::of([0x0f; 32])]);
         Rc::new(Self {
+            encrypted: seed.is_multiple_of(ENCRYPTED_ONE_IN),
+            keys: Keys::from(Arc::new(keys)),
             oracle: RefCell::new(oracle),
             events: RefCell::new(Events::new()),
             violation: RefCell::new(None),
@@ -104,6 +118,19 @@ impl World {
             set_back: RefCell::default(),
             profile,
         })
+    }
+
+    /// Creates the volume.
+    pub(crate) async fn create(&self, env: &Env, takeover: Takeover) -> Result<(), LogError> {
+        let name = VolumeName::new("simulated")?;
+        let encryption = match self.encrypted {
+            true => Some(self.keys.encryption(env).await?),
+            false => None,
+        };
+        let (store, size) = (&self.store, self.profile.device_bytes());
+        let id = catalog::create_as(store, env, &name, size, takeover, encryption).await?;
+        self.id.set(id);
+        Ok(())
     }
 
     pub(crate) fn disk(&self) -> &SimDisk {

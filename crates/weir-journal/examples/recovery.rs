@@ -61,7 +61,7 @@ async fn measure(directory: &str, mebibytes: u64) {
     let _ = directory.remove(name).await;
     let identity = Identity { volume: VolumeId([1; 16]), journal: JournalId([2; 16]) };
     let config = JournalConfig::default();
-    let created = Journal::create(&directory, name, identity, config, &env).await;
+    let created = Journal::create(&directory, name, identity, None, config, &env).await;
     let journal = created.expect("created").journal;
     journal.begin_epoch(Epoch(1)).await.expect("epoch");
     for depth in [1, WRITERS] {
@@ -104,7 +104,7 @@ async fn measure(directory: &str, mebibytes: u64) {
         let begin = Instant::now();
         let volume = identity.volume;
         let recovered =
-            Journal::recover(&directory, name, volume, config, AcceptLoss::No, &env).await;
+            Journal::recover(&directory, name, volume, None, config, AcceptLoss::No, &env).await;
         let recovered = recovered.expect("recovered");
         println!(
             "recovery: {} pieces, {} records, {} MiB read in {:.3} s",

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use weir_device::{BufferPool, SharedBuf};
+use weir_device::{AlignedBuf, BufferPool, SharedBuf};
 
 use crate::format::record::{Piece, PieceChecksum, PieceKind, RecordHeader, header_bytes};
 use crate::format::{to_u64, to_usize};
@@ -16,6 +16,7 @@ use crate::limits::{
     BLOCK_BYTES, BLOCK_LEN, MEMORY_FACTOR_MAX, PIECES_PER_RECORD_MAX, RECORDS_IN_FLIGHT_MAX,
 };
 use crate::pieces::{PieceEntry, Resident};
+use crate::seal::{PiecePlace, PieceSeal, Sealer};
 
 /// What an append does to its range of the volume.
 #[derive(Clone, Debug)]
@@ -84,6 +85,8 @@ pub(crate) struct Shape {
     pub(crate) alignment: usize,
     pub(crate) piece_bytes_max: u64,
     pub(crate) record_bytes_max: u64,
+    /// Whether tables have room for tags.
+    pub(crate) sealed: bool,
 }
 
 /// A piece on its way into a record.
@@ -102,6 +105,7 @@ struct Cut {
 /// Sum of what goes into a record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
+    sealed: bool,
     pieces: usize,
     copied_bytes: usize,
     direct_bytes: usize,
@@ -109,7 +113,7 @@ struct Totals {
 
 impl Totals {
     fn head_len(&self) -> usize {
-        (header_bytes(self.pieces) + self.copied_bytes).next_multiple_of(BLOCK_LEN)
+        (header_bytes(self.pieces, self.sealed) + self.copied_bytes).next_multiple_of(BLOCK_LEN)
     }
 
     fn record_len(&self) -> usize {
@@ -180,8 +184,9 @@ impl Queue {
         spare: &mut Spare,
     ) -> Option<Gathered> {
         let limit = to_usize(room.min(shape.record_bytes_max));
-        let mut gathered =
-            Gathered { cuts: std::mem::take(&mut spare.cuts), ..Gathered::default() };
+        let totals = Totals { sealed: shape.sealed, ..Totals::default() };
+        let cuts = std::mem::take(&mut spare.cuts);
+        let mut gathered = Gathered { cuts, totals, ..Gathered::default() };
         while let Some(waiting) = self.waiting.front_mut() {
             let before = (gathered.cuts.len(), gathered.totals);
             let done_before = waiting.done;
@@ -263,7 +268,7 @@ pub(crate) struct Spare {
     pieces: Vec<Piece>,
     buffers: Vec<Vec<SharedBuf>>,
     placed: Vec<Vec<PlacedPiece>>,
-    payloads: Vec<Vec<(PieceEntry, Resident)>>,
+    payloads: Vec<Vec<(PieceEntry, Option<PieceSeal>, Resident)>>,
 }
 
 impl Spare {
@@ -276,7 +281,7 @@ impl Spare {
     pub(crate) fn keep_lists(
         &mut self,
         placed: Vec<PlacedPiece>,
-        payloads: Vec<(PieceEntry, Resident)>,
+        payloads: Vec<(PieceEntry, Option<PieceSeal>, Resident)>,
     ) {
         keep(&mut self.placed, placed);
         keep(&mut self.payloads, payloads);
@@ -293,47 +298,97 @@ fn keep<T>(lists: &mut Vec<Vec<T>>, mut list: Vec<T>) {
 /// A record ready to be written.
 #[derive(Debug)]
 pub(crate) struct Built {
-    /// Its bytes, in order: the header's buffer, then the payloads that are written from where they are.
+    /// Its bytes, in order: the header's buffer, then the payloads that are written from where they are, or sealed
+    /// copies of them.
     pub(crate) buffers: Vec<SharedBuf>,
     /// Its pieces, in the order of their numbers.
     pub(crate) placed: Vec<PlacedPiece>,
     /// Its payloads, in the order of their positions.
-    pub(crate) payloads: Vec<(PieceEntry, Resident)>,
+    pub(crate) payloads: Vec<(PieceEntry, Option<PieceSeal>, Resident)>,
+}
+
+/// What the records of an opening have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Builder<'a> {
+    pub(crate) identity: &'a Identity,
+    pub(crate) checksum: &'a PieceChecksum,
+    /// None where the volume is not encrypted.
+    pub(crate) sealer: Option<&'a Sealer>,
+}
+
+/// Who seals a piece, its index, and its place.
+type Seal<'a> = (&'a Sealer, u32, PiecePlace);
+
+/// Memory that a record is put together in.
+struct Memory {
+    /// Header, table, copied payloads.
+    head: AlignedBuf,
+    /// Where it is sealed: copies of the payloads that would be written from where they are.
+    body: Option<AlignedBuf>,
+    /// Where it is sealed: copied payloads as they were, for reads.
+    kept: Option<AlignedBuf>,
+}
+
+impl Memory {
+    fn new(totals: &Totals, pool: &BufferPool) -> Self {
+        let sealed = |bytes| (totals.sealed && bytes > 0).then(|| pool.alloc(bytes));
+        Self {
+            head: pool.alloc(totals.head_len()),
+            body: sealed(totals.direct_bytes),
+            kept: sealed(totals.copied_bytes),
+        }
+    }
+
+    /// Puts a payload behind the table, which ends at `table_end`; what is stored of it.
+    fn copy(
+        &mut self,
+        begin: usize,
+        table_end: usize,
+        bytes: &[u8],
+        seal: Option<Seal<'_>>,
+    ) -> (&[u8], Option<PieceSeal>) {
+        let stored = &mut self.head[begin..begin + bytes.len()];
+        stored.copy_from_slice(bytes);
+        if let Some(kept) = &mut self.kept {
+            kept[begin - table_end..][..bytes.len()].copy_from_slice(bytes);
+        }
+        let seal = seal.map(|(sealer, index, place)| sealer.seal(index, &place, stored));
+        (stored, seal)
+    }
+
+    /// What is stored of a payload behind the head: itself, or a sealed copy at `begin` there.
+    fn direct<'a>(
+        &'a mut self,
+        begin: usize,
+        bytes: &'a [u8],
+        seal: Option<Seal<'_>>,
+    ) -> (&'a [u8], Option<PieceSeal>) {
+        let (Some(body), Some((sealer, index, place))) = (&mut self.body, seal) else {
+            return (bytes, None);
+        };
+        let stored = &mut body[begin..begin + bytes.len()];
+        stored.copy_from_slice(bytes);
+        let seal = sealer.seal(index, &place, stored);
+        (stored, Some(seal))
+    }
 }
 
 /// Lays a record out.
 pub(crate) fn build(
     gathered: Gathered,
-    identity: &Identity,
-    checksum: &PieceChecksum,
+    builder: &Builder<'_>,
     place: &Place,
     pool: &BufferPool,
     spare: &mut Spare,
 ) -> Built {
     let totals = gathered.totals;
-    let head_len = totals.head_len();
-    let mut head = pool.alloc(head_len);
-    let memory_of_head = head.capacity();
-    let mut copied_at = header_bytes(totals.pieces);
-    let mut direct_at = head_len;
+    assert!(totals.sealed == builder.sealer.is_some(), "a journal is sealed, or it is not");
+    let mut memory = Memory::new(&totals, pool);
     let mut pieces = std::mem::take(&mut spare.pieces);
     let mut placed = spare.placed.pop().unwrap_or_default();
-    for (write, cut) in (place.first_write.0..).zip(&gathered.cuts) {
-        let mut piece =
-            Piece { kind: cut.kind, offset: cut.offset, len: cut.len, payload: 0, payload_crc: 0 };
-        let mut position = place.position;
-        if cut.kind == PieceKind::Data {
-            let at = if cut.copied { &mut copied_at } else { &mut direct_at };
-            let begin = *at;
-            *at += cut.bytes.len();
-            if cut.copied {
-                head[begin..*at].copy_from_slice(&cut.bytes);
-            }
-            piece.payload = to_u32(to_u64(begin));
-            piece.payload_crc = checksum.of(place.record, cut.offset, [&cut.bytes, &[]]);
-            position = place.position.plus(to_u64(begin));
-        }
-        pieces.push(piece);
+    let mut seals = Vec::new();
+    let copied_end = lay_out(&gathered, builder, place, &mut memory, (&mut pieces, &mut seals));
+    for (write, (cut, piece)) in (place.first_write.0..).zip(gathered.cuts.iter().zip(&pieces)) {
         placed.push(PlacedPiece {
             epoch: place.epoch,
             record: place.record,
@@ -341,11 +396,11 @@ pub(crate) fn build(
             offset: cut.offset,
             len: cut.len,
             kind: cut.kind,
-            position,
+            position: place.position.plus(u64::from(piece.payload)),
         });
     }
     // The memory may hold bytes of an earlier record.
-    head[copied_at..].fill(0);
+    memory.head[copied_end..].fill(0);
     let header = RecordHeader {
         epoch: place.epoch,
         record: place.record,
@@ -354,14 +409,24 @@ pub(crate) fn build(
         acked_through: place.acked_through,
         flushed_through: place.flushed_through,
         record_bytes: to_u32(to_u64(totals.record_len())),
+        salt: builder.sealer.map(|sealer| sealer.salt),
         pieces,
     };
-    header.encode(identity, &mut head);
+    header.encode(builder.identity, &mut memory.head);
+    let Memory { head, body, kept } = memory;
     let head = head.freeze();
+    let copies = match kept {
+        Some(kept) => Copies { from: header_bytes(totals.pieces, true), bytes: kept.freeze() },
+        None => Copies { from: 0, bytes: head.clone() },
+    };
     let mut payloads = spare.payloads.pop().unwrap_or_default();
-    list_payloads(&mut payloads, &gathered, &header, place, &head, memory_of_head);
+    list_payloads(&mut payloads, &gathered, &header, (place, &seals), &copies);
     let mut buffers = spare.buffers.pop().unwrap_or_default();
-    list_buffers(&mut buffers, head, &gathered);
+    buffers.push(head);
+    match body {
+        Some(body) => buffers.push(body.freeze()),
+        None => list_direct(&mut buffers, &gathered),
+    }
     spare.pieces = header.pieces;
     spare.pieces.clear();
     spare.cuts = gathered.cuts;
@@ -369,9 +434,46 @@ pub(crate) fn build(
     Built { buffers, placed, payloads }
 }
 
-/// The header's buffer, then the payloads that are written from where they are.
-fn list_buffers(buffers: &mut Vec<SharedBuf>, head: SharedBuf, gathered: &Gathered) {
-    buffers.push(head);
+/// Copies, seals and checksums payloads into their places; the table entries, with what opens each if it is sealed. The
+/// end of what was copied behind the table.
+fn lay_out(
+    gathered: &Gathered,
+    builder: &Builder<'_>,
+    place: &Place,
+    memory: &mut Memory,
+    (pieces, seals): (&mut Vec<Piece>, &mut Vec<Option<PieceSeal>>),
+) -> usize {
+    let totals = gathered.totals;
+    let (table_end, head_len) = (header_bytes(totals.pieces, totals.sealed), totals.head_len());
+    let (mut copied_at, mut direct_at) = (table_end, head_len);
+    for (index, cut) in gathered.cuts.iter().enumerate() {
+        let (kind, offset, len) = (cut.kind, cut.offset, cut.len);
+        let mut piece = Piece { kind, offset, len, payload: 0, payload_crc: 0, tag: [0; 16] };
+        if cut.kind == PieceKind::Data {
+            let at = if cut.copied { &mut copied_at } else { &mut direct_at };
+            let begin = *at;
+            *at += cut.bytes.len();
+            let place = PiecePlace { record: place.record, offset, len };
+            let seal = builder.sealer.map(|sealer| (sealer, to_u32(to_u64(index)), place));
+            let (stored, seal) = match cut.copied {
+                true => memory.copy(begin, table_end, &cut.bytes, seal),
+                false => memory.direct(begin - head_len, &cut.bytes, seal),
+            };
+            if let Some(seal) = seal {
+                piece.tag = seal.tag;
+                seals.resize(index, None);
+                seals.push(Some(seal));
+            }
+            piece.payload = to_u32(to_u64(begin));
+            piece.payload_crc = builder.checksum.of(place.record, offset, [stored, &[]]);
+        }
+        pieces.push(piece);
+    }
+    copied_at
+}
+
+/// The payloads that are written from where they are.
+fn list_direct(buffers: &mut Vec<SharedBuf>, gathered: &Gathered) {
     for cut in gathered.cuts.iter().filter(|cut| !cut.copied) {
         // The pieces of one append lie in the buffer that it came in: one entry of the kernel's list for all of them.
         if !buffers.last_mut().is_some_and(|last| last.join(&cut.bytes)) {
@@ -380,18 +482,24 @@ fn list_buffers(buffers: &mut Vec<SharedBuf>, head: SharedBuf, gathered: &Gather
     }
 }
 
+/// Copied payloads, as reads may have them.
+struct Copies {
+    /// Where in the record the memory begins.
+    from: usize,
+    bytes: SharedBuf,
+}
+
 /// The table entries of a record's payloads, with the bytes that stay in memory.
 fn list_payloads(
-    payloads: &mut Vec<(PieceEntry, Resident)>,
+    payloads: &mut Vec<(PieceEntry, Option<PieceSeal>, Resident)>,
     gathered: &Gathered,
     header: &RecordHeader,
-    place: &Place,
-    head: &SharedBuf,
-    memory_of_head: usize,
+    (place, seals): (&Place, &[Option<PieceSeal>]),
+    copies: &Copies,
 ) {
     let base = place.position.0 - place.segment_start.0;
     for copied in [true, false] {
-        for (cut, piece) in gathered.cuts.iter().zip(&header.pieces) {
+        for (index, (cut, piece)) in gathered.cuts.iter().zip(&header.pieces).enumerate() {
             if cut.kind != PieceKind::Data || cut.copied != copied {
                 continue;
             }
@@ -404,14 +512,15 @@ fn list_payloads(
             };
             let len = cut.bytes.len();
             let resident = if copied {
-                let at = to_usize(u64::from(piece.payload));
+                let at = to_usize(u64::from(piece.payload)) - copies.from;
                 // Every copied piece carries its share of the memory it keeps alive.
-                let charge_bytes = share(memory_of_head, len, gathered.totals.copied_bytes);
-                Resident { bytes: head.slice(at, len), charge_bytes }
+                let memory = copies.bytes.memory_bytes();
+                let charge_bytes = share(memory, len, gathered.totals.copied_bytes);
+                Resident { bytes: copies.bytes.slice(at, len), charge_bytes }
             } else {
                 Resident { bytes: cut.bytes.clone(), charge_bytes: cut.memory_bytes }
             };
-            payloads.push((entry, resident));
+            payloads.push((entry, seals.get(index).copied().flatten(), resident));
         }
     }
 }

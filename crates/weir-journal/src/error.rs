@@ -57,6 +57,19 @@ pub enum JournalError {
         /// Whose it is.
         found: VolumeId,
     },
+    /// The journal was begun under another key than the volume's, or under none.
+    #[error(
+        "journal {file} is sealed under {found}, and its volume has {expected}: the manifest or the journal is another \
+         volume's"
+    )]
+    OtherKey {
+        /// The file.
+        file: Arc<str>,
+        /// What it is sealed under.
+        found: String,
+        /// What it should be sealed under.
+        expected: String,
+    },
     /// Neither copy of the superblock can be read.
     #[error(
         "{file} is not a journal, or both copies of its superblock are damaged \
@@ -161,7 +174,9 @@ impl JournalError {
             Self::Closed { .. } => ErrorKind::Unavailable,
             Self::NotBegun { .. } | Self::NoSuchPosition { .. } => ErrorKind::Bug,
             Self::EpochNotHigher { .. } => ErrorKind::Fenced,
-            Self::WrongVolume { .. } | Self::Config(_) => ErrorKind::Invalid,
+            Self::WrongVolume { .. } | Self::OtherKey { .. } | Self::Config(_) => {
+                ErrorKind::Invalid
+            }
             Self::NeverFinished { .. } => ErrorKind::NotFound,
             Self::NewerVersion { .. } => ErrorKind::Unsupported,
             Self::NotAJournal { .. }

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId, mutant};
 use weir_disk::{Directory, File};
+use weir_seal::DataKey;
 
 use crate::commit::{Payload, PlacedPiece, Shape};
 use crate::error::JournalError;
@@ -71,12 +72,12 @@ impl JournalConfig {
         Ok(())
     }
 
-    pub(crate) fn shape(&self, alignment: usize, segment_bytes: u64) -> Shape {
+    pub(crate) fn shape(&self, alignment: usize, segment_bytes: u64, sealed: bool) -> Shape {
         // A piece must fit a record, and small segments must not waste most of themselves at their end.
         let record_bytes_max = crate::format::to_u64(self.record_bytes_max).min(segment_bytes);
         let piece_bytes_max = PIECE_BYTES.min(record_bytes_max / 4);
         let piece_bytes_max = (piece_bytes_max / BLOCK_BYTES).max(1) * BLOCK_BYTES;
-        Shape { alignment, piece_bytes_max, record_bytes_max }
+        Shape { alignment, piece_bytes_max, record_bytes_max, sealed }
     }
 }
 
@@ -250,7 +251,8 @@ impl Journal {
         &self.handle.inner
     }
 
-    /// Makes a journal with one empty segment. Takes no appends before [`Journal::begin_epoch`].
+    /// Makes a journal with one empty segment; with the key of its volume, if that is encrypted. Takes no appends
+    /// before [`Journal::begin_epoch`].
     ///
     /// # Errors
     /// If a file of this name exists, or the disk refuses. What was made of the file is removed again.
@@ -258,27 +260,30 @@ impl Journal {
         directory: &Directory,
         name: &str,
         identity: Identity,
+        key: Option<&DataKey>,
         config: JournalConfig,
         env: &Env,
     ) -> Result<Recovered, JournalError> {
-        recover::create(directory, name, identity, config, env).await
+        recover::create(directory, name, identity, key, config, env).await
     }
 
     /// Opens an existing journal and reads what it holds. Changes nothing on disk (but the length of a truncated file
     /// whose loss was accepted). Takes no appends before [`Journal::begin_epoch`].
     ///
     /// # Errors
-    /// If it is not the journal of `expected_volume`, or damage lost acknowledged writes and `accept_loss` does not
-    /// say that this is known.
+    /// If it is not the journal of `expected_volume` and of its key, or damage lost acknowledged writes and
+    /// `accept_loss` does not say that this is known.
     pub async fn recover(
         directory: &Directory,
         name: &str,
         expected_volume: VolumeId,
+        key: Option<&DataKey>,
         config: JournalConfig,
         accept_loss: AcceptLoss,
         env: &Env,
     ) -> Result<Recovered, JournalError> {
-        recover::recover(directory, name, expected_volume, config, accept_loss, env).await
+        let expected = (expected_volume, key);
+        recover::recover(directory, name, expected, config, accept_loss, env).await
     }
 
     /// Says who hears of durable records and of positions to forget.
@@ -319,7 +324,11 @@ impl Journal {
         flush::sync_now(inner).await?;
         let boot_id = inner.env.clock.boot_id();
         let drop_released = inner.state.borrow().ring.closing_plan();
-        let superblock = inner.state.borrow_mut().begin_epoch(epoch, boot_id, &drop_released);
+        let mut salt = [0; 16];
+        if inner.state.borrow().seals.is_some() {
+            inner.env.random.fill(&mut salt);
+        }
+        let superblock = inner.state.borrow_mut().begin_epoch(epoch, boot_id, salt, &drop_released);
         if !mutant("epoch_not_durable") {
             prepare::write_superblock(inner, &superblock).await?;
         }

@@ -11,6 +11,7 @@
 //! | module | job |
 //! | --- | --- |
 //! | `format` | bytes of superblock and record, pure |
+//! | `seal` | sealed payload of encrypted volumes, and why no nonce comes twice |
 //! | `ring` | which segment holds what, pure |
 //! | `commit` | group commit: gather and lay out a record, pure |
 //! | `pieces` | where every payload is, and what is in memory |
@@ -32,6 +33,7 @@ mod prepare;
 mod read;
 mod recover;
 mod ring;
+mod seal;
 mod state;
 mod write;
 

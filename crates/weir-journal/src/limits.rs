@@ -18,7 +18,7 @@ pub const PIECE_BYTES_MAX: u64 = 64 << 10;
 pub const PIECE_BYTES: u64 = 4 << 10;
 
 /// Most pieces in one record: with the header's own buffer they stay below the kernel's 1024 iovecs, and the header
-/// and its table below 32 KiB.
+/// and its table below 48 KiB.
 pub const PIECES_PER_RECORD_MAX: usize = 960;
 
 /// Largest record a decoder accepts; larger than any configuration writes.

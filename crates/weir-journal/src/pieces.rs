@@ -9,6 +9,7 @@ use weir_device::SharedBuf;
 
 use crate::format::to_u64;
 use crate::ids::RecordSeq;
+use crate::seal::PieceSeal;
 
 /// A payload piece in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub(crate) struct Resident {
 #[derive(Debug, Default)]
 struct SegmentPieces {
     entries: Vec<PieceEntry>,
+    /// One per entry where the payload is sealed.
+    seals: Vec<PieceSeal>,
     /// Copies of the last `resident.len()` entries.
     resident: VecDeque<Resident>,
 }
@@ -62,6 +65,7 @@ pub(crate) struct PieceTable {
 #[derive(Clone, Debug)]
 pub(crate) struct FoundPiece {
     pub(crate) entry: PieceEntry,
+    pub(crate) seal: Option<PieceSeal>,
     pub(crate) resident: Option<SharedBuf>,
 }
 
@@ -71,12 +75,19 @@ impl PieceTable {
     }
 
     /// Adds a piece behind all others of its segment.
-    pub(crate) fn push(&mut self, logical: u64, entry: PieceEntry, resident: Option<Resident>) {
+    pub(crate) fn push(
+        &mut self,
+        logical: u64,
+        entry: PieceEntry,
+        seal: Option<PieceSeal>,
+        resident: Option<Resident>,
+    ) {
         let segment = self.segments.entry(logical).or_default();
         if let Some(last) = segment.entries.last() {
             assert!(u64::from(entry.at) >= last.end(), "pieces are added in the order of position");
         }
         segment.entries.push(entry);
+        segment.seals.extend(seal);
         match resident {
             Some(resident) => {
                 self.resident_bytes += resident.charge_bytes;
@@ -115,7 +126,8 @@ impl PieceTable {
         let resident = index
             .checked_sub(segment.resident_from())
             .map(|resident| segment.resident[resident].bytes.clone());
-        Some(FoundPiece { entry, resident })
+        let seal = segment.seals.get(index).copied();
+        Some(FoundPiece { entry, seal, resident })
     }
 
     /// Forgets a segment: its place is about to be written over.
@@ -143,6 +155,8 @@ impl PieceTable {
         assert!(total == self.resident_bytes, "charges add up");
         for segment in self.segments.values() {
             assert!(segment.resident.len() <= segment.entries.len(), "a copy has an entry");
+            let seals = segment.seals.len();
+            assert!(seals == 0 || seals == segment.entries.len(), "all are sealed, or none");
             for pair in segment.entries.windows(2) {
                 assert!(pair[0].end() <= u64::from(pair[1].at), "sorted by position");
             }

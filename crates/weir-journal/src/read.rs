@@ -12,19 +12,17 @@ use crate::ids::JournalPos;
 use crate::journal::Inner;
 use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX};
 use crate::pieces::{FoundPiece, PieceEntry};
+use crate::seal::{PiecePlace, PieceSeal};
 use crate::state::State;
+
+type Entries = SmallVec<[(PieceEntry, Option<PieceSeal>); 2]>;
 
 /// What to do for the next bytes of a read.
 enum Next {
     /// Copy them out of memory.
     Copy(SharedBuf),
     /// Read these pieces, which lie one behind the other.
-    Fetch {
-        entries: SmallVec<[PieceEntry; 2]>,
-        file_start: u64,
-        within: u64,
-        segment_start: JournalPos,
-    },
+    Fetch { entries: Entries, file_start: u64, within: u64, segment_start: JournalPos },
 }
 
 /// Fills `buf` from `position`.
@@ -45,7 +43,7 @@ pub(crate) async fn read(
             }
             Next::Fetch { entries, file_start, within, segment_start } => {
                 let bytes = fetch(inner, &entries, file_start, segment_start).await?;
-                let skip = to_usize(within - u64::from(entries[0].at));
+                let skip = to_usize(within - u64::from(entries[0].0.at));
                 let len = (bytes.len() - skip).min(rest);
                 buf[done..done + len].copy_from_slice(&bytes[skip..skip + len]);
                 done += len;
@@ -69,7 +67,7 @@ pub(crate) async fn read_parts(
             Next::Copy(bytes) => (bytes, 0),
             Next::Fetch { entries, file_start, within, segment_start } => {
                 let bytes = fetch(inner, &entries, file_start, segment_start).await?;
-                (bytes, to_usize(within - u64::from(entries[0].at)))
+                (bytes, to_usize(within - u64::from(entries[0].0.at)))
             }
         };
         let part = bytes.slice(skip, rest.min(bytes.len() - skip));
@@ -119,15 +117,15 @@ fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, Journa
     if let Some(bytes) = located.resident() {
         return Ok(Next::Copy(bytes));
     }
-    let Located { piece: FoundPiece { entry, .. }, logical, segment_start, within } = located;
+    let Located { piece: FoundPiece { entry, seal, .. }, logical, segment_start, within } = located;
     let file_start = state.ring.file_offset(segment_start).ok_or_else(missing)?;
-    let mut entries = SmallVec::from_iter([entry]);
+    let mut entries = Entries::from_iter([(entry, seal)]);
     let mut end = entry.end();
     while end < within + wanted && end - u64::from(entry.at) < READ_BYTES_MAX {
         match state.pieces.find(logical, end) {
-            Some(FoundPiece { entry, resident: None }) if u64::from(entry.at) == end => {
+            Some(FoundPiece { entry, seal, resident: None }) if u64::from(entry.at) == end => {
                 end = entry.end();
-                entries.push(entry);
+                entries.push((entry, seal));
             }
             _ => break,
         }
@@ -135,27 +133,34 @@ fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, Journa
     Ok(Next::Fetch { entries, file_start, within, segment_start })
 }
 
-/// The bytes of pieces that lie one behind the other, read and verified.
+/// The bytes of pieces that lie one behind the other, read, verified and opened.
 async fn fetch(
     inner: &Inner,
-    entries: &[PieceEntry],
+    entries: &[(PieceEntry, Option<PieceSeal>)],
     file_start: u64,
     segment_start: JournalPos,
 ) -> Result<SharedBuf, JournalError> {
-    let begin = u64::from(entries[0].at);
-    let end = entries[entries.len() - 1].end();
+    let begin = u64::from(entries[0].0.at);
+    let end = entries[entries.len() - 1].0.end();
     let block_begin = begin / BLOCK_BYTES * BLOCK_BYTES;
     let block_end = end.next_multiple_of(BLOCK_BYTES);
     let buf = inner.state.borrow().pool.alloc(to_usize(block_end - block_begin));
-    let (buf, result) = inner.file.read_at(buf, file_start + block_begin).await;
+    let (mut buf, result) = inner.file.read_at(buf, file_start + block_begin).await;
     result?;
-    let bytes = buf.freeze().slice(to_usize(begin - block_begin), to_usize(end - begin));
-    let checksum = *inner.state.borrow().checksum();
-    for entry in entries {
-        let at = to_usize(u64::from(entry.at) - begin);
-        let piece = &bytes[at..at + to_usize(u64::from(entry.len))];
+    let state = inner.state.borrow();
+    let checksum = *state.checksum();
+    for (entry, seal) in entries {
+        let at = to_usize(u64::from(entry.at) - block_begin);
+        let piece = &mut buf[at..at + to_usize(u64::from(entry.len))];
         let computed = checksum.of(entry.record, entry.offset, [piece, &[]]);
-        if computed != entry.crc && !mutant("no_piece_crc") {
+        let whole = computed == entry.crc || mutant("no_piece_crc");
+        let place =
+            PiecePlace { record: entry.record, offset: entry.offset, len: u64::from(entry.len) };
+        let opened = match (seal, &state.seals) {
+            (Some(seal), Some(seals)) if whole => seals.open(seal, &place, piece).is_ok(),
+            _ => true,
+        };
+        if !whole || !opened {
             return Err(JournalError::Corrupt {
                 file: Arc::clone(&inner.file_name),
                 offset: entry.offset,
@@ -165,5 +170,6 @@ async fn fetch(
             });
         }
     }
-    Ok(bytes)
+    drop(state);
+    Ok(buf.freeze().slice(to_usize(begin - block_begin), to_usize(end - begin)))
 }

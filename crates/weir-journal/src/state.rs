@@ -13,9 +13,9 @@ use std::task::Waker;
 use weir_device::{BufferPool, mutant};
 use weir_disk::DiskError;
 
-use crate::commit::{Built, Place, PlacedPiece, Queue, Shape, Spare, build};
+use crate::commit::{Builder, Built, Place, PlacedPiece, Queue, Shape, Spare, build};
 use crate::error::JournalError;
-use crate::format::record::PieceChecksum;
+use crate::format::record::{PieceChecksum, Salt};
 use crate::format::superblock::Superblock;
 use crate::format::to_u64;
 use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
@@ -23,6 +23,7 @@ use crate::journal::JournalConfig;
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES_MIN};
 use crate::pieces::{PieceEntry, PieceTable, Resident};
 use crate::ring::{Plan, Ring, Step};
+use crate::seal::{PieceSeal, Sealer, Seals};
 
 /// Number of an append, in the order of calls; the first is 0.
 pub(crate) type Ticket = u64;
@@ -47,7 +48,7 @@ struct InFlight {
     segment: u64,
     written: bool,
     placed: Vec<PlacedPiece>,
-    payloads: Vec<(PieceEntry, Resident)>,
+    payloads: Vec<(PieceEntry, Option<PieceSeal>, Resident)>,
     tickets_end: Ticket,
 }
 
@@ -86,6 +87,10 @@ pub(crate) struct State {
     pub(crate) next_record: RecordSeq,
     pub(crate) next_write: WriteNumber,
     pub(crate) tasks: usize,
+    /// Opens what is sealed; none where the volume is not encrypted.
+    pub(crate) seals: Option<Seals>,
+    /// Seals what is written, from the begin of the epoch on.
+    sealer: Option<Sealer>,
     superblock: Superblock,
     checksum: PieceChecksum,
     /// For heads of records and for reads.
@@ -109,6 +114,7 @@ pub(crate) struct Start {
     pub(crate) last_record: RecordSeq,
     pub(crate) last_write: WriteNumber,
     pub(crate) loss_accepted_through: RecordSeq,
+    pub(crate) seals: Option<Seals>,
 }
 
 impl State {
@@ -130,7 +136,7 @@ impl State {
             ring: start.ring,
             pieces: start.pieces,
             queue: Queue::default(),
-            shape: config.shape(alignment, segment_bytes),
+            shape: config.shape(alignment, segment_bytes, start.seals.is_some()),
             queue_bytes_max: config.queue_bytes_max,
             counters: Counters::default(),
             poisoned: None,
@@ -143,6 +149,8 @@ impl State {
             next_write: start.last_write.next(),
             tasks: 0,
             checksum: PieceChecksum::new(&superblock.identity),
+            seals: start.seals,
+            sealer: None,
             superblock,
             pool,
             spare: Spare::default(),
@@ -183,6 +191,7 @@ impl State {
         &mut self,
         epoch: Epoch,
         boot_id: [u8; 16],
+        salt: Salt,
         plan: &Plan,
     ) -> Superblock {
         assert!(epoch > self.superblock.epoch, "every opening has a higher epoch");
@@ -191,6 +200,7 @@ impl State {
         self.superblock.first_record = self.next_record;
         self.superblock.first_position = self.ring.head();
         self.superblock.first_write = self.next_write;
+        self.sealer = self.seals.as_mut().map(|seals| seals.begin(epoch, salt));
         self.superblock_for(plan)
     }
 
@@ -272,8 +282,10 @@ impl State {
             acked_through: self.acked_through,
             flushed_through: self.flushed_through,
         };
+        let (checksum, sealer) = (&self.checksum, self.sealer.as_ref());
+        let builder = Builder { identity: &self.identity, checksum, sealer };
         let Built { buffers, placed, payloads } =
-            build(gathered, &self.identity, &self.checksum, &place, &self.pool, &mut self.spare);
+            build(gathered, &builder, &place, &self.pool, &mut self.spare);
         self.next_record = record.next();
         self.next_write = last_write.next();
         self.counters.records += 1;
@@ -329,8 +341,8 @@ impl State {
         if !record.written {
             return None;
         }
-        for (entry, resident) in record.payloads.drain(..) {
-            self.pieces.push(record.segment, entry, Some(resident));
+        for (entry, seal, resident) in record.payloads.drain(..) {
+            self.pieces.push(record.segment, entry, seal, Some(resident));
         }
         Some((record.record, std::mem::take(&mut record.placed)))
     }

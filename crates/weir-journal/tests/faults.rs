@@ -291,7 +291,7 @@ fn foreign_files_are_refused_by_name() {
         let env = env_of(&disk);
         let directory = disk.directory();
         let refused =
-            Journal::recover(&directory, NAME, other, config(), AcceptLoss::No, &env).await;
+            Journal::recover(&directory, NAME, other, None, config(), AcceptLoss::No, &env).await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
         let message = refused.to_string();
@@ -302,7 +302,8 @@ fn foreign_files_are_refused_by_name() {
             let len = if name == "short" { 512 } else { 1 << 20 };
             file.write_at(vec![SharedBuf::copy_of(&vec![content; len])], 0).await.1.unwrap();
             let refused =
-                Journal::recover(&directory, name, VOLUME, config(), AcceptLoss::Yes, &env).await;
+                Journal::recover(&directory, name, VOLUME, None, config(), AcceptLoss::Yes, &env)
+                    .await;
             let refused = refused.unwrap_err();
             match name {
                 "zeroes" => assert!(matches!(refused, JournalError::NeverFinished { .. })),
@@ -311,7 +312,8 @@ fn foreign_files_are_refused_by_name() {
             assert!(refused.to_string().contains(name), "{refused}");
         }
         let missing =
-            Journal::recover(&directory, "none", VOLUME, config(), AcceptLoss::No, &env).await;
+            Journal::recover(&directory, "none", VOLUME, None, config(), AcceptLoss::No, &env)
+                .await;
         assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
     });
 }
@@ -371,7 +373,8 @@ fn configurations_that_cannot_work_are_refused() {
             let config =
                 JournalConfig { segment_bytes, segments_max, record_bytes_max, ..config() };
             let env = env_of(&disk);
-            let refused = Journal::create(&disk.directory(), NAME, IDENTITY, config, &env).await;
+            let refused =
+                Journal::create(&disk.directory(), NAME, IDENTITY, None, config, &env).await;
             assert!(matches!(refused.unwrap_err(), JournalError::Config(_)));
         }
     });
@@ -385,7 +388,7 @@ fn an_interrupted_creation_is_told_apart_from_damage() {
             let env = env_of(&disk);
             let patience = std::time::Duration::from_millis(1 + seed);
             let directory = disk.directory();
-            let create = Journal::create(&directory, NAME, IDENTITY, config(), &env);
+            let create = Journal::create(&directory, NAME, IDENTITY, None, config(), &env);
             let finished = tokio::time::timeout(patience, create).await.is_ok();
             disk.crash_power();
             match try_recover(&disk, config(), AcceptLoss::No).await {

@@ -408,7 +408,9 @@ impl Run {
 
     async fn go(&mut self) {
         let directory = self.disk.directory();
-        let created = Journal::create(&directory, NAME, IDENTITY, self.config, &self.env).await;
+        let created =
+            Journal::create(&directory, NAME, IDENTITY, key().as_ref(), self.config, &self.env)
+                .await;
         let mut journal = created.expect("created").journal;
         for _ in 0..EPOCHS {
             self.epoch = self.epoch.next();
@@ -433,6 +435,7 @@ fn random_runs_keep_what_was_promised() {
     let seeds = 0..number("WEIR_SEEDS").unwrap_or(SEEDS);
     let mut total = SimCounters::default();
     for seed in only.map_or(seeds, |seed| seed..seed + 1) {
+        seal_journals(seed % 3 == 0);
         run(async {
             let mut run = Run::new(seed);
             run.go().await;

@@ -56,7 +56,7 @@ async fn round(engine: EngineChoice) {
         resident_bytes_max: 0,
         ..small_config()
     };
-    let created = Journal::create(&directory, NAME, IDENTITY, config, &env).await;
+    let created = Journal::create(&directory, NAME, IDENTITY, None, config, &env).await;
     let journal = created.expect("created").journal;
     let ear = listen(&journal);
     journal.begin_epoch(Epoch(1)).await.expect("epoch");
@@ -78,7 +78,8 @@ async fn round(engine: EngineChoice) {
         assert!(read(&journal, piece).await.expect("verified") == written(piece));
     }
     drop(journal);
-    let recovered = Journal::recover(&directory, NAME, VOLUME, config, AcceptLoss::No, &env).await;
+    let recovered =
+        Journal::recover(&directory, NAME, VOLUME, None, config, AcceptLoss::No, &env).await;
     let recovered = recovered.expect("recovered");
     let found: Vec<_> = recovered.pieces.iter().map(|found| found.piece).collect();
     assert_eq!(found[..], all[all.len() - found.len()..]);

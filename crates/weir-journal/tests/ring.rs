@@ -247,12 +247,12 @@ fn no_space_for_the_first_segment_leaves_nothing_behind() {
         disk.set_capacity(Some(1 << 20));
         let env = env_of(&disk);
         let directory = disk.directory();
-        let refused = Journal::create(&directory, NAME, IDENTITY, small_config(), &env).await;
+        let refused = Journal::create(&directory, NAME, IDENTITY, None, small_config(), &env).await;
         assert_eq!(refused.unwrap_err().kind(), weir_device::ErrorKind::NoSpace);
         assert!(directory.list().await.unwrap().is_empty());
         disk.set_capacity(None);
-        Journal::create(&directory, NAME, IDENTITY, small_config(), &env).await.unwrap();
-        let again = Journal::create(&directory, NAME, IDENTITY, small_config(), &env).await;
+        Journal::create(&directory, NAME, IDENTITY, None, small_config(), &env).await.unwrap();
+        let again = Journal::create(&directory, NAME, IDENTITY, None, small_config(), &env).await;
         assert_eq!(again.unwrap_err().kind(), weir_device::ErrorKind::Exists);
     });
 }

@@ -13,9 +13,10 @@ use crate::clones::note_of;
 use crate::dependants;
 use crate::error::LogError;
 use crate::format::manifest::{
-    HexId, MANIFEST_FORMAT, Manifest, NameRecord, SnapshotRecord, Takeover, VolumeState,
+    Encryption, HexId, Manifest, NameRecord, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
 };
 use crate::ids::ObjectId;
+use crate::keys::{KeyError, Keys};
 use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
 use crate::manifests::{self, ManifestWriter};
 use crate::takeover::Claim;
@@ -103,6 +104,8 @@ pub struct VolumeDetails {
     pub manifest: u64,
     /// Of a clone: the snapshots whose objects it may need, as they were called, nearest first.
     pub origins: Vec<String>,
+    /// How it is encrypted, if it is.
+    pub encryption: Option<Encryption>,
 }
 
 fn name_key(name: &VolumeName, number: u64) -> String {
@@ -195,7 +198,7 @@ impl Verb<'_> {
         number: u64,
         volume: Option<HexId>,
     ) -> Result<bool, LogError> {
-        let record = NameRecord { format: MANIFEST_FORMAT, nonce: self.nonce(), volume };
+        let record = NameRecord { format: PLAIN_FORMAT, nonce: self.nonce(), volume };
         let body = serde_json::to_vec_pretty(&record).expect("a name record has only string keys");
         let body = Bytes::from(body);
         let key = name_key(name, number);
@@ -216,10 +219,11 @@ pub async fn create(
     name: &VolumeName,
     size: u64,
 ) -> Result<VolumeId, LogError> {
-    create_as(store, env, name, size, Takeover::Manual).await
+    create_as(store, env, name, size, Takeover::Manual, None).await
 }
 
-/// Creates a volume of `size` bytes. It costs two small objects until something is written.
+/// Creates a volume of `size` bytes, encrypted if a key for it was drawn. It costs two small objects until something is
+/// written.
 ///
 /// # Errors
 /// [`LogError::Exists`] when the name is taken, [`LogError::Size`], or what the store says.
@@ -229,8 +233,9 @@ pub async fn create_as(
     name: &VolumeName,
     size: u64,
     takeover: Takeover,
+    encryption: Option<Encryption>,
 ) -> Result<VolumeId, LogError> {
-    create_in_state(store, env, name, (size, takeover, VolumeState::Active)).await
+    create_in_state(store, env, name, (size, takeover, VolumeState::Active, encryption)).await
 }
 
 /// [`create_as`] of a volume that is to be filled first: until [`set_incomplete`] says that it is whole, it opens only
@@ -244,21 +249,22 @@ pub async fn create_incomplete(
     name: &VolumeName,
     size: u64,
     takeover: Takeover,
+    encryption: Option<Encryption>,
 ) -> Result<VolumeId, LogError> {
-    create_in_state(store, env, name, (size, takeover, VolumeState::Incomplete)).await
+    create_in_state(store, env, name, (size, takeover, VolumeState::Incomplete, encryption)).await
 }
 
 async fn create_in_state(
     store: &Store,
     env: &Env,
     name: &VolumeName,
-    (size, takeover, state): (u64, Takeover, VolumeState),
+    (size, takeover, state, encryption): (u64, Takeover, VolumeState, Option<Encryption>),
 ) -> Result<VolumeId, LogError> {
     check_size(size)?;
     let verb = Verb { store, env };
     let next = verb.next_free(name).await?;
     let id = VolumeId(verb.nonce().0);
-    let manifest = Manifest { size, state, takeover, ..blank(id, name.as_str()) };
+    let manifest = Manifest { size, state, takeover, encryption, ..blank(id, name.as_str()) };
     // The manifest first: a name never points at nothing. One without a name is an orphan, and harmless.
     ManifestWriter::new(store.clone(), id, manifest, Retention::default())
         .publish(env, &RetryPolicy::reads(), |_| {})
@@ -272,7 +278,7 @@ async fn create_in_state(
 /// The manifest of a volume before its first version.
 pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
     Manifest {
-        format: MANIFEST_FORMAT,
+        format: PLAIN_FORMAT,
         number: 0,
         nonce: HexId([0; 16]),
         volume: id.into(),
@@ -290,6 +296,7 @@ pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
         origins: Vec::new(),
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
+        encryption: None,
         checksum: String::new(),
     }
 }
@@ -387,6 +394,7 @@ pub async fn show(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeD
         object_bytes: objects.iter().map(|o| o.size).sum(),
         manifest: manifest.number,
         origins: manifest.origins.iter().map(|o| format!("{}@{}", o.volume, o.snapshot)).collect(),
+        encryption: manifest.encryption.clone(),
         summary: summary_of(name.clone(), &manifest),
     })
 }
@@ -430,6 +438,31 @@ pub async fn set_incomplete(
 ) -> Result<(), LogError> {
     let state = if incomplete { VolumeState::Incomplete } else { VolumeState::Active };
     change_closed(store, env, name, |manifest| manifest.state = state).await
+}
+
+/// Wraps the key of a volume that is closed with the first of the `new` keys, out of what the `old` ones open. Nothing
+/// else changes, and nothing is written where that is the key it is wrapped with already. Answers how it is now.
+///
+/// # Errors
+/// As [`set_takeover`]; [`LogError::Key`].
+pub async fn rekey(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    (old, new): (&Keys, &Keys),
+) -> Result<Encryption, LogError> {
+    let volume = find(store, env, name).await?;
+    let manifest = manifests::newest(store, env, volume).await?;
+    let Some(key) = old.open(volume, manifest.encryption.as_ref()).await? else {
+        return Err(KeyError::NotEncrypted { volume }.into());
+    };
+    let wrapped = new.wrap(env, &key).await?;
+    change_closed(store, env, name, |manifest| match &mut manifest.encryption {
+        Some(now) if now.wrapped_with == wrapped.wrapped_with => {}
+        now => *now = Some(wrapped.clone()),
+    })
+    .await?;
+    Ok(wrapped)
 }
 
 /// Publishes a change to the manifest of a volume that nobody has open, unless it is so already.

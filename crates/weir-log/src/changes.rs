@@ -17,6 +17,7 @@ use crate::catalog::VolumeName;
 use crate::error::LogError;
 use crate::format::manifest::{Manifest, SnapshotRecord};
 use crate::ids::ObjectId;
+use crate::keys::Keys;
 use crate::manifests;
 use crate::objects::ObjectPlace;
 use crate::pieces::PieceReader;
@@ -84,14 +85,16 @@ struct Run {
 pub async fn changes(
     store: &Store,
     env: &Env,
-    volume: VolumeId,
+    (volume, keys): (VolumeId, &Keys),
     (from, to): (&VolumeName, &VolumeName),
     mut on_change: impl AsyncFnMut(Change),
 ) -> Result<Changes, LogError> {
     let manifest = manifests::newest(store, env, volume).await?;
+    let key = keys.open(volume, manifest.encryption.as_ref()).await?;
+    let key = key.as_ref();
     let [from, to] = [find(&manifest, from)?, find(&manifest, to)?];
-    let mut before = PieceReader::open(store, env, from.root(volume)).await?;
-    let mut after = PieceReader::open(store, env, to.root(volume)).await?;
+    let mut before = PieceReader::open(store, env, key, from.root(volume)).await?;
+    let mut after = PieceReader::open(store, env, key, to.root(volume)).await?;
     let numbers: BTreeSet<u64> = before.numbers().chain(after.numbers()).collect();
     let differ = |number: &u64| before.place(*number) != after.place(*number);
     let numbers: Vec<u64> = numbers.into_iter().filter(differ).collect();

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
 use weir_device::{Env, VolumeId};
+use weir_seal::DataKey;
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
@@ -17,6 +18,7 @@ use crate::format::manifest::{Manifest, Origin, VolumeState};
 use crate::format::object::ObjectHeader;
 use crate::garbage::Garbage;
 use crate::ids::{ObjectId, ObjectSeq};
+use crate::keys::{KeyError, Keys};
 use crate::limits::{FRAME_BYTES, RESOLVE_ATTEMPTS_MAX};
 use crate::load::{self, Loaded};
 use crate::manifests;
@@ -67,6 +69,9 @@ pub struct CheckReport {
     pub orphans: Vec<ObjectId>,
     /// In the log of a volume that is open somewhere: the first object that is not there though later ones are.
     pub awaited: Option<Awaited>,
+    /// Why the key of an encrypted volume was not at hand. Then checksums are all that was checked, no bytes of the
+    /// volume can be named for what is damaged, and objects that nothing needs are not told from those that are missed.
+    pub without_key: Option<String>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -128,20 +133,22 @@ impl Wrong {
 }
 
 /// Checks volume `id`, whether or not it is open somewhere. `on_step` hears of each object that was read. Runs on the
-/// calling thread but for the reading; keep it away from a thread that serves clients.
+/// calling thread but for the reading; keep it away from a thread that serves clients. Without the key of an encrypted
+/// volume it checks what can be checked.
 ///
 /// # Errors
 /// What the store says where it does not answer at all. What is damaged or missing is no error: it is in the report.
 pub async fn check(
     store: &Store,
     env: &Env,
-    id: VolumeId,
+    (id, keys): (VolumeId, &Keys),
     options: &CheckOptions,
     mut on_step: impl FnMut(CheckStep),
 ) -> Result<CheckReport, LogError> {
     let mut report = CheckReport::default();
     let mut wrong: BTreeMap<ObjectId, Wrong> = BTreeMap::new();
-    let view = match view(store, env, id, &mut wrong).await? {
+    let opened = open_key(store, env, (id, keys)).await;
+    let view = match view(store, env, id, &opened, &mut wrong).await? {
         Ok(view) => Some(view),
         Err(problem) => {
             report.damage.push(Damage::new(Manifest::prefix(id), problem));
@@ -161,7 +168,7 @@ pub async fn check(
     let total = wanted.len() as u64;
     let reads = wanted.iter().map(|object| {
         let seed = env.random.next_u64();
-        let read = env.background(examine(store.clone(), *object, seed));
+        let read = env.background(examine(store.clone(), *object, opened.key.clone(), seed));
         async move { (*object, read.await) }
     });
     let mut reads = stream::iter(reads).buffered(READS_MAX);
@@ -184,11 +191,37 @@ pub async fn check(
         let there: BTreeSet<ObjectId> = listed.into_iter().collect();
         find_missing(&loaded.objects, held, &there, &mut wrong);
         report.awaited = find_gap(manifest, loaded, &mut wrong);
-        forget_collected(store, env, id, manifest, &mut wrong).await?;
+        forget_collected(store, env, id, &opened, manifest, &mut wrong).await?;
+    }
+    if let Some(error) = &opened.error {
+        // What went while it was read was deleted, as far as can be told without a map.
+        let there: BTreeSet<ObjectId> = list(store, env, id).await?.into_iter().collect();
+        wrong.retain(|object, _| there.contains(object));
+        report.without_key = Some(error.to_string());
+        if error.kind() == weir_device::ErrorKind::Corrupt {
+            report.damage.push(Damage::new(Manifest::prefix(id), error.to_string()));
+        }
     }
     let objects = view.as_ref().and_then(|view| view.loaded.as_ref()).map(|l| &l.objects);
     add_damage(&mut report, objects, wrong, id);
     Ok(report)
+}
+
+/// The key of the volume, if it has one, or why it is not at hand.
+struct Opened {
+    key: Option<DataKey>,
+    error: Option<KeyError>,
+}
+
+async fn open_key(store: &Store, env: &Env, (id, keys): (VolumeId, &Keys)) -> Opened {
+    // What is wrong with the manifest is found by the look at the volume.
+    let Ok(manifest) = manifests::newest(store, env, id).await else {
+        return Opened { key: None, error: None };
+    };
+    match keys.open(id, manifest.encryption.as_ref()).await {
+        Ok(key) => Opened { key, error: None },
+        Err(error) => Opened { key: None, error: Some(error) },
+    }
 }
 
 /// A volume as an opening would see it.
@@ -225,6 +258,7 @@ async fn view(
     store: &Store,
     env: &Env,
     id: VolumeId,
+    opened: &Opened,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<Result<View, String>, LogError> {
     let mut seen = None;
@@ -234,8 +268,12 @@ async fn view(
             Err(error) => return Ok(Err(damage_of(error)?.1)),
         };
         wrong.clear();
-        let loaded = load_map(store, env, id, &manifest, wrong).await?;
-        let held = load_held(store, env, id, &manifest, wrong).await?;
+        if opened.error.is_some() {
+            return Ok(Ok(View { manifest, loaded: None, held: BTreeSet::new() }));
+        }
+        let at = (id, opened.key.as_ref());
+        let loaded = load_map(store, env, at, &manifest, wrong).await?;
+        let held = load_held(store, env, at, &manifest, wrong).await?;
         // An open volume may have published a checkpoint and deleted the one before it meanwhile: look again.
         if wrong.is_empty() || seen == Some(manifest.number) {
             return Ok(Ok(View { manifest, loaded, held }));
@@ -248,7 +286,7 @@ async fn view(
 async fn load_held(
     store: &Store,
     env: &Env,
-    id: VolumeId,
+    (id, key): (VolumeId, Option<&DataKey>),
     manifest: &Manifest,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<BTreeSet<ObjectId>, LogError> {
@@ -262,9 +300,9 @@ async fn load_held(
         // What its own holder keeps with a snapshot is more than what others copied.
         let is_copy = manifest.state == VolumeState::Replica || root.stream.0 != id.0;
         let reached = if is_copy {
-            load::live(store, env, root).await
+            load::live(store, env, key, root).await
         } else {
-            load::reach(store, env, root).await
+            load::reach(store, env, key, root).await
         };
         match reached {
             Ok(reached) => held.extend(reached),
@@ -325,6 +363,7 @@ async fn forget_collected(
     store: &Store,
     env: &Env,
     id: VolumeId,
+    opened: &Opened,
     seen: &Manifest,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<(), LogError> {
@@ -332,7 +371,7 @@ async fn forget_collected(
         return Ok(());
     }
     // Whatever was deleted before the look that missed it is unneeded in every version since.
-    if let Ok(now) = view(store, env, id, &mut BTreeMap::new()).await? {
+    if let Ok(now) = view(store, env, id, opened, &mut BTreeMap::new()).await? {
         wrong.retain(|object, _| now.needs(object));
     }
     Ok(())
@@ -365,7 +404,7 @@ async fn list(store: &Store, env: &Env, id: VolumeId) -> Result<Vec<ObjectId>, L
 async fn load_map(
     store: &Store,
     env: &Env,
-    id: VolumeId,
+    (id, key): (VolumeId, Option<&DataKey>),
     manifest: &Manifest,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<Option<Loaded>, LogError> {
@@ -377,7 +416,7 @@ async fn load_map(
         }
         Ok(())
     };
-    let mut loaded = match load::head(store, env, manifest).await {
+    let mut loaded = match load::head(store, env, key, manifest).await {
         Ok(loaded) => loaded,
         Err(error) => return note(error).map(|()| None),
     };
@@ -385,7 +424,7 @@ async fn load_map(
         // It shows its root and nothing after it.
         return Ok(Some(loaded));
     }
-    if let Err(error) = load::roll_forward(store, env, id, manifest, &mut loaded).await {
+    if let Err(error) = load::roll_forward(store, env, id, key, manifest, &mut loaded).await {
         note(error)?;
     }
     Ok(Some(loaded))
@@ -395,6 +434,7 @@ async fn load_map(
 pub(crate) async fn examine(
     store: Store,
     id: ObjectId,
+    volume_key: Option<DataKey>,
     seed: u64,
 ) -> Result<(u64, Option<Wrong>), LogError> {
     let mut random = splitmix(seed);
@@ -410,7 +450,7 @@ pub(crate) async fn examine(
             }
             Err(error) => return Err(error.into()),
         };
-        match verify(id, &bytes) {
+        match verify(id, volume_key.as_ref(), &bytes) {
             // What was damaged on its way only is whole the next time.
             Some(_) if attempt < RESOLVE_ATTEMPTS_MAX => {}
             found => return Ok((bytes.len() as u64, found)),
@@ -418,15 +458,19 @@ pub(crate) async fn examine(
     }
 }
 
-/// What is wrong with the bytes of an object, if anything is.
+/// What is wrong with the bytes of an object, if anything is, as far as can be told without a key.
 pub(crate) fn problem_of(id: ObjectId, bytes: &Bytes) -> Option<String> {
-    verify(id, bytes).map(|wrong| wrong.problem)
+    verify(id, None, bytes).map(|wrong| wrong.problem)
 }
 
-fn verify(id: ObjectId, bytes: &Bytes) -> Option<Wrong> {
-    let header = match ObjectHeader::decode(bytes) {
-        Ok(header) if header.id == id => header,
-        Ok(header) => return Some(Wrong::whole(format!("it is object {}", header.id.key()))),
+fn verify(id: ObjectId, key: Option<&DataKey>, bytes: &Bytes) -> Option<Wrong> {
+    let opened = match key {
+        Some(key) => ObjectHeader::open(bytes, Some(key)),
+        None => ObjectHeader::decode(bytes).map(|header| (header, None)),
+    };
+    let (header, key) = match opened {
+        Ok((header, key)) if header.id == id => (header, key),
+        Ok((header, _)) => return Some(Wrong::whole(format!("it is object {}", header.id.key()))),
         Err(error) => return Some(Wrong::whole(error.to_string())),
     };
     let mut wrong = Wrong { problem: String::new(), payload: Vec::new() };
@@ -436,7 +480,12 @@ fn verify(id: ObjectId, bytes: &Bytes) -> Option<Wrong> {
         let to_usize = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
         let number = u32::try_from(index).expect("bounded by the limits of an object");
         let problem = match bytes.get(to_usize(at)..to_usize(end)) {
-            Some(stored) => frame::decode(&id, number, entry, bytes.slice_ref(stored)).err(),
+            Some(stored) => match &key {
+                Some(key) => {
+                    frame::decode(&id, number, entry, Some(key), bytes.slice_ref(stored)).err()
+                }
+                None => frame::verify(&id, number, entry, &bytes.slice_ref(stored)).err(),
+            },
             None => {
                 let (have, need) = (bytes.len() as u64, end);
                 Some(crate::format::DecodeError::Short { what: "object", have, need })

@@ -80,6 +80,8 @@ async fn finish(
     let manifest = Manifest {
         size: found.size,
         takeover,
+        // It reads what its parent wrote.
+        encryption: now.encryption.clone(),
         origin: Some(found.root(stream)),
         lineage: origins.iter().map(|origin| origin.stream).collect(),
         origins,

@@ -7,6 +7,7 @@ use weir_store::StoreError;
 
 use crate::format::DecodeError;
 use crate::ids::ObjectId;
+use crate::keys::KeyError;
 
 /// An error of the log volume or of the catalog of a store.
 #[derive(Debug, thiserror::Error)]
@@ -247,6 +248,9 @@ pub enum LogError {
         /// Their names.
         clones: String,
     },
+    /// The key of an encrypted volume.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -287,6 +291,7 @@ impl LogError {
             Self::FormatTooNew { .. } => ErrorKind::Unsupported,
             Self::Dependants { .. } => ErrorKind::Busy,
             Self::Origin { source, .. } => source.kind(),
+            Self::Key(source) => source.kind(),
             Self::Store(source) => source.kind(),
             Self::Journal(source) => source.kind(),
             Self::Disk(source) => source.kind(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
+use weir_seal::{DataKey, SealKey};
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::cache::{FrameCache, FrameKey, FrameResult, Look};
@@ -22,23 +23,26 @@ use crate::upload::splitmix;
 #[derive(Debug)]
 pub struct FrameTable {
     frames: Vec<(u64, Frame)>,
+    /// Of the object, if it is encrypted.
+    key: Option<SealKey>,
 }
 
 impl FrameTable {
-    fn of(header: &ObjectHeader) -> Self {
+    fn of(header: &ObjectHeader, key: Option<SealKey>) -> Self {
         let mut at = header.header_len();
         let place = |frame: &Frame| {
             let start = at;
             at += u64::from(frame.stored_len);
             (start, *frame)
         };
-        Self { frames: header.frames.iter().map(place).collect() }
+        Self { frames: header.frames.iter().map(place).collect(), key }
     }
 }
 
 /// Reads objects for a volume.
 pub(crate) struct Fetcher {
     pub(crate) volume: VolumeId,
+    key: Option<DataKey>,
     store: Store,
     env: Env,
     cache: Arc<dyn FrameCache>,
@@ -78,18 +82,19 @@ impl Drop for Flight {
 
 impl Fetcher {
     pub(crate) fn new(
-        volume: VolumeId,
+        (volume, key): (VolumeId, Option<DataKey>),
         store: Store,
         env: Env,
         cache: Arc<dyn FrameCache>,
         deadline: Duration,
     ) -> Rc<Self> {
-        Rc::new(Self { volume, store, env, cache, deadline })
+        Rc::new(Self { volume, key, store, env, cache, deadline })
     }
 
     /// Keeps the frame table of an object that was just written.
     pub(crate) fn keep_frame_table(&self, header: &ObjectHeader) {
-        self.cache.keep_table(header.id, Arc::new(FrameTable::of(header)));
+        let key = self.key.as_ref().map(|key| header.key(key));
+        self.cache.keep_table(header.id, Arc::new(FrameTable::of(header, key)));
     }
 
     /// Fetches frames that [`FrameCache::look`] left to the caller.
@@ -209,7 +214,7 @@ async fn get_run(
 ) -> Result<Option<Vec<Bytes>>, DeviceError> {
     let (reader, known) = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
-        let read = || get_frames(&reader.store, object, known.clone(), first, last);
+        let read = || get_frames(&reader, known.clone(), first, last);
         reader.retry(read).await
     });
     let Some(got) = got.await else { return Ok(None) };
@@ -222,6 +227,7 @@ async fn get_run(
 struct Reader {
     store: Store,
     object: ObjectId,
+    key: Option<DataKey>,
     deadline: Duration,
     seed: u64,
 }
@@ -229,8 +235,9 @@ struct Reader {
 impl Reader {
     fn new(fetcher: &Fetcher, object: ObjectId) -> (Self, Option<Arc<FrameTable>>) {
         let known = fetcher.cache.table(&object);
-        let (store, deadline) = (fetcher.store.clone(), fetcher.deadline);
-        (Self { store, object, deadline, seed: fetcher.env.random.next_u64() }, known)
+        let (store, key) = (fetcher.store.clone(), fetcher.key.clone());
+        let (deadline, seed) = (fetcher.deadline, fetcher.env.random.next_u64());
+        (Self { store, object, key, deadline, seed }, known)
     }
 
     async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
@@ -265,8 +272,8 @@ pub(crate) async fn header(
 ) -> Result<ObjectHeader, DeviceError> {
     let (reader, _) = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
-        let read = || get_header(&reader.store, object);
-        reader.retry(read).await
+        let read = || open_header(&reader.store, object, reader.key.as_ref());
+        reader.retry(read).await.map(|(header, _)| header)
     });
     Ok(got.await.ok_or(LogError::ShuttingDown)??)
 }
@@ -300,7 +307,7 @@ pub(crate) async fn pieces(
             }
         }
         for (first, last) in runs_of(&to_fetch) {
-            let read = || get_frames(&reader.store, object, known.clone(), first, last);
+            let read = || get_frames(&reader, known.clone(), first, last);
             let (table, fetched) = reader.retry(read).await?;
             known = Some(table);
             frames.extend((first..=last).zip(fetched));
@@ -342,16 +349,16 @@ type Got = (Arc<FrameTable>, Vec<Bytes>);
 /// One attempt at a run of frames: the frame table where it is not known, then the frames. The outer error is the
 /// store's, the inner one says that bytes came but are not what was written.
 async fn get_frames(
-    store: &Store,
-    object: ObjectId,
+    reader: &Reader,
     known: Option<Arc<FrameTable>>,
     first: u32,
     last: u32,
 ) -> Result<Result<Got, DecodeError>, StoreError> {
+    let Reader { store, object, .. } = reader;
     let table = match known {
         Some(table) => table,
-        None => match get_header(store, object).await? {
-            Ok(header) => Arc::new(FrameTable::of(&header)),
+        None => match open_header(store, *object, reader.key.as_ref()).await? {
+            Ok((header, key)) => Arc::new(FrameTable::of(&header, key)),
             Err(error) => return Ok(Err(error)),
         },
     };
@@ -371,10 +378,10 @@ async fn get_frames(
         };
         // A raw frame is copied out, so that one cached frame does not keep a whole GET in memory.
         let stored = match entry.codec {
-            Codec::Raw if places.len() > 1 => Bytes::copy_from_slice(stored),
+            Codec::Raw if places.len() > 1 && table.key.is_none() => Bytes::copy_from_slice(stored),
             _ => body.slice(from..from + entry.stored_len as usize),
         };
-        match frame::decode(&object, index, entry, stored) {
+        match frame::decode(object, index, entry, table.key.as_ref(), stored) {
             Ok(raw) => frames.push(raw),
             Err(error) => return Ok(Err(error)),
         }
@@ -387,6 +394,39 @@ pub(crate) async fn get_header(
     store: &Store,
     object: ObjectId,
 ) -> Result<Result<ObjectHeader, DecodeError>, StoreError> {
+    let bytes = match get_header_bytes(store, object).await? {
+        Ok(bytes) => bytes,
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(ObjectHeader::decode(&bytes).and_then(|header| checked(header, object)))
+}
+
+/// [`get_header`] with the key of the volume, if it has one; and the key of the object.
+pub(crate) async fn open_header(
+    store: &Store,
+    object: ObjectId,
+    key: Option<&DataKey>,
+) -> Result<Result<(ObjectHeader, Option<SealKey>), DecodeError>, StoreError> {
+    let bytes = match get_header_bytes(store, object).await? {
+        Ok(bytes) => bytes,
+        Err(error) => return Ok(Err(error)),
+    };
+    let opened = ObjectHeader::open(&bytes, key);
+    Ok(opened.and_then(|(header, key)| Ok((checked(header, object)?, key))))
+}
+
+fn checked(header: ObjectHeader, object: ObjectId) -> Result<ObjectHeader, DecodeError> {
+    if header.id == object {
+        return Ok(header);
+    }
+    let found = header.id.key();
+    Err(DecodeError::Identity { what: "object header", found })
+}
+
+async fn get_header_bytes(
+    store: &Store,
+    object: ObjectId,
+) -> Result<Result<Bytes, DecodeError>, StoreError> {
     let key = object.key();
     let (mut bytes, size) = store.get_head(&key, HEADER_GUESS_BYTES).await?;
     let need = match ObjectHeader::peek_len(&bytes) {
@@ -399,15 +439,7 @@ pub(crate) async fn get_header(
     if need > bytes.len() as u64 {
         bytes = store.get_range(&key, 0..need).await?;
     }
-    let header = match ObjectHeader::decode(&bytes) {
-        Ok(header) => header,
-        Err(error) => return Ok(Err(error)),
-    };
-    if header.id != object {
-        let found = header.id.key();
-        return Ok(Err(DecodeError::Identity { what: "object header", found }));
-    }
-    Ok(Ok(header))
+    Ok(Ok(bytes))
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@ use futures_util::stream;
 use weir_device::{Env, VolumeId};
 use weir_extent::PIECE_BYTES;
 use weir_journal::Epoch;
+use weir_seal::DataKey;
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::checkpoint::{CheckpointState, PieceKind, References};
 use crate::error::LogError;
-use crate::fetch::get_header;
+use crate::fetch::open_header;
 use crate::format::DecodeError;
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, decode_page, decode_table};
 use crate::format::frame;
@@ -81,10 +82,14 @@ impl Payload {
 }
 
 /// Reads a whole object and decodes its frames. Damage may be of one reading only, so it is tried again by the caller.
-async fn read_object(store: &Store, id: ObjectId) -> Result<(ObjectHeader, Payload), LogError> {
+async fn read_object(
+    store: &Store,
+    id: ObjectId,
+    key: Option<&DataKey>,
+) -> Result<(ObjectHeader, Payload), LogError> {
     let bytes = store.get(&id.key()).await?;
     let decoded = || -> Result<(ObjectHeader, Payload), DecodeError> {
-        let header = ObjectHeader::decode(&bytes)?;
+        let (header, key) = ObjectHeader::open(&bytes, key)?;
         if header.id != id {
             let found = header.id.key();
             return Err(DecodeError::Identity { what: "object header", found });
@@ -98,7 +103,7 @@ async fn read_object(store: &Store, id: ObjectId) -> Result<(ObjectHeader, Paylo
                 return Err(DecodeError::Short { what: "object", have, need });
             };
             let index = u32::try_from(index).expect("few frames");
-            frames.push(frame::decode(&id, index, entry, bytes.slice_ref(stored))?);
+            frames.push(frame::decode(&id, index, entry, key.as_ref(), bytes.slice_ref(stored))?);
         }
         Ok((header, Payload(frames)))
     };
@@ -109,6 +114,7 @@ async fn read_object(store: &Store, id: ObjectId) -> Result<(ObjectHeader, Paylo
 async fn read_object_retrying(
     store: Store,
     id: ObjectId,
+    key: Option<DataKey>,
     seed: u64,
 ) -> Result<(ObjectHeader, Payload), LogError> {
     let mut random = splitmix(seed);
@@ -116,7 +122,9 @@ async fn read_object_retrying(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        match retry_log(&store, &policy, &mut random, || read_object(&store, id)).await {
+        match retry_log(&store, &policy, &mut random, || read_object(&store, id, key.as_ref()))
+            .await
+        {
             Err(LogError::Object { .. }) if attempt < crate::limits::DAMAGED_ATTEMPTS_MAX => {}
             other => return other,
         }
@@ -128,6 +136,7 @@ pub(crate) struct Loader<'a> {
     store: &'a Store,
     env: &'a Env,
     volume: VolumeId,
+    key: Option<DataKey>,
     payloads: BTreeMap<ObjectSeq, Payload>,
     references: References,
 }
@@ -143,7 +152,8 @@ impl Loader<'_> {
         let reads = wanted.into_iter().map(|(seq, epoch)| {
             let id = ObjectId { stream: self.volume, seq, epoch };
             let seed = self.env.random.next_u64();
-            let read = self.env.background(read_object_retrying(self.store.clone(), id, seed));
+            let (store, key) = (self.store.clone(), self.key.clone());
+            let read = self.env.background(read_object_retrying(store, id, key, seed));
             async move { (seq, read.await) }
         });
         let mut reads = stream::iter(reads).buffered(RECOVERY_GETS_MAX);
@@ -212,11 +222,12 @@ pub(crate) async fn open_root<'a>(
     store: &'a Store,
     env: &'a Env,
     volume: VolumeId,
+    key: Option<&DataKey>,
     named: CheckpointRef,
 ) -> Result<(Loader<'a>, CheckpointRoot, ObjectId), LogError> {
     let id = ObjectId { stream: volume, seq: ObjectSeq(named.sequence), epoch: Epoch(named.epoch) };
     let seed = env.random.next_u64();
-    let read = env.background(read_object_retrying(store.clone(), id, seed));
+    let read = env.background(read_object_retrying(store.clone(), id, key.cloned(), seed));
     let (header, payload) = read.await.ok_or(LogError::ShuttingDown)??;
     let fail = |source| LogError::Object { object: id, source };
     let no_root = DecodeError::Field { what: "object header", field: "root", value: 0 };
@@ -228,7 +239,8 @@ pub(crate) async fn open_root<'a>(
         return Err(fail(DecodeError::Identity { what: "checkpoint root", found }));
     }
     let payloads = BTreeMap::from([(id.seq, payload)]);
-    let loader = Loader { store, env, volume, payloads, references: References::default() };
+    let (key, references) = (key.cloned(), References::default());
+    let loader = Loader { store, env, volume, key, payloads, references };
     Ok((loader, root, id))
 }
 
@@ -236,10 +248,11 @@ pub(crate) async fn open_root<'a>(
 pub(crate) async fn reach(
     store: &Store,
     env: &Env,
+    key: Option<&DataKey>,
     named: Origin,
 ) -> Result<Vec<ObjectId>, LogError> {
     let (volume, named) = (VolumeId(named.stream.0), named.checkpoint);
-    let (mut loader, root, id) = open_root(store, env, volume, named).await?;
+    let (mut loader, root, id) = open_root(store, env, volume, key, named).await?;
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
     loader.follow(PieceKind::Map, &root.map_pages).await?;
     loader.fetch(&tables).await?;
@@ -261,10 +274,11 @@ pub(crate) async fn reach(
 pub(crate) async fn live(
     store: &Store,
     env: &Env,
+    key: Option<&DataKey>,
     root: Origin,
 ) -> Result<Vec<ObjectId>, LogError> {
     let stream = VolumeId(root.stream.0);
-    let loaded = checkpoint(store, env, stream, root).await?;
+    let loaded = checkpoint(store, env, stream, key, root).await?;
     let named = loaded.objects.table.objects();
     Ok(named.chain(loaded.checkpoint.objects(stream)).collect())
 }
@@ -274,12 +288,15 @@ pub(crate) async fn live(
 pub(crate) async fn head(
     store: &Store,
     env: &Env,
+    key: Option<&DataKey>,
     manifest: &Manifest,
 ) -> Result<Loaded, LogError> {
     let volume = VolumeId(manifest.volume.0);
     match manifest.root() {
-        Some(root) if root.stream == manifest.volume => checkpoint(store, env, volume, root).await,
-        Some(root) => from_origin(store, env, manifest, root).await,
+        Some(root) if root.stream == manifest.volume => {
+            checkpoint(store, env, volume, key, root).await
+        }
+        Some(root) => from_origin(store, env, key, manifest, root).await,
         None => Ok(Loaded {
             stream: volume,
             objects: ObjectMap::of(volume),
@@ -298,11 +315,12 @@ pub(crate) async fn head(
 async fn from_origin(
     store: &Store,
     env: &Env,
+    key: Option<&DataKey>,
     manifest: &Manifest,
     root: Origin,
 ) -> Result<Loaded, LogError> {
     let volume = VolumeId(manifest.volume.0);
-    let loaded = checkpoint(store, env, volume, root).await;
+    let loaded = checkpoint(store, env, volume, key, root).await;
     let mut loaded = loaded.map_err(|source| LogError::Origin {
         volume,
         origin: match manifest.origins.first() {
@@ -330,11 +348,12 @@ pub(crate) async fn checkpoint(
     store: &Store,
     env: &Env,
     volume: VolumeId,
+    key: Option<&DataKey>,
     root: Origin,
 ) -> Result<Loaded, LogError> {
     let (stream, named) = (VolumeId(root.stream.0), root.checkpoint);
     let mut objects = ObjectMap::of(volume);
-    let (mut loader, root, id) = open_root(store, env, stream, named).await?;
+    let (mut loader, root, id) = open_root(store, env, stream, key, named).await?;
     let fail = |source| LogError::Object { object: id, source };
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
     let pieces = loader.follow(PieceKind::Map, &root.map_pages).await?;
@@ -422,6 +441,7 @@ pub(crate) async fn roll_forward(
     store: &Store,
     env: &Env,
     volume: VolumeId,
+    key: Option<&DataKey>,
     manifest: &Manifest,
     loaded: &mut Loaded,
 ) -> Result<(), LogError> {
@@ -454,7 +474,7 @@ pub(crate) async fn roll_forward(
     }
     let headers = run.into_iter().map(|id| {
         let seed = env.random.next_u64();
-        let read = env.background(read_header(store.clone(), id, seed));
+        let read = env.background(read_header(store.clone(), id, key.cloned(), seed));
         async move { read.await.ok_or(LogError::ShuttingDown)? }
     });
     let mut headers = stream::iter(headers).buffered(RECOVERY_GETS_MAX);
@@ -465,16 +485,21 @@ pub(crate) async fn roll_forward(
     Ok(())
 }
 
-async fn read_header(store: Store, id: ObjectId, seed: u64) -> Result<ObjectHeader, LogError> {
+async fn read_header(
+    store: Store,
+    id: ObjectId,
+    key: Option<DataKey>,
+    seed: u64,
+) -> Result<ObjectHeader, LogError> {
     let mut random = splitmix(seed);
     let policy = RetryPolicy::reads();
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let read = || get_header(&store, id);
+        let read = || open_header(&store, id, key.as_ref());
         let got: Result<_, StoreError> = store.retry(&policy, &mut random, None, read).await;
         match got? {
-            Ok(header) => return Ok(header),
+            Ok((header, _)) => return Ok(header),
             Err(source) if attempt == crate::limits::DAMAGED_ATTEMPTS_MAX => {
                 return Err(LogError::Object { object: id, source });
             }

@@ -169,6 +169,7 @@ impl ManifestWriter {
         let mut next = self.current.clone();
         change(&mut next);
         next.number += 1;
+        next.format = next.format_needed();
         let mut nonce = [0; 16];
         env.random.fill(&mut nonce);
         next.nonce = HexId(nonce);

@@ -15,6 +15,7 @@ use weir_journal::{
     AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, PieceKind, PlacedPiece,
     Recovered,
 };
+use weir_seal::DataKey;
 use weir_store::{RetryPolicy, Store};
 
 use crate::cache::FrameCache;
@@ -24,6 +25,7 @@ use crate::fetch::Fetcher;
 use crate::format::manifest::{CheckpointRef, EpochEntry, Holder, Manifest, VolumeState};
 use crate::garbage::Garbage;
 use crate::ids::WriteMark;
+use crate::keys::Keys;
 use crate::lease::{LeaseHold, NodeLease, Run};
 use crate::limits::LEASE_PATIENCE;
 use crate::load::{self, Loaded};
@@ -58,6 +60,8 @@ pub struct OpenArgs {
     pub options: VolumeOptions,
     /// The node's frame cache.
     pub cache: Arc<dyn FrameCache>,
+    /// Where the keys of encrypted volumes come from.
+    pub keys: Keys,
     /// The lease of this node in the store.
     pub lease: NodeLease,
     /// Go on although the journal or the store lost acknowledged writes.
@@ -106,10 +110,12 @@ impl LogVolume {
         let hold = args.lease.hold(args.id);
         let manifest = manifests::newest(&args.store, &args.env, args.id).await?;
         check_state(&args, &manifest)?;
+        // Before anything is written. No version of the manifest brings another data key.
+        let key = args.keys.open(args.id, manifest.encryption.as_ref()).await?;
         // They mostly read, and each can take a second: side by side.
         let (local, loaded, run) = futures_util::join!(
-            recover_journal(&args),
-            load::head(&args.store, &args.env, &manifest),
+            recover_journal(&args, key.as_ref()),
+            load::head(&args.store, &args.env, key.as_ref(), &manifest),
             hold.acquire(&*args.env.clock, LEASE_PATIENCE),
         );
         let local = local?;
@@ -117,17 +123,19 @@ impl LogVolume {
         // Each phase of an opening leaves a line: bench/recovery prints them with their times.
         tracing::debug!(volume = %args.id, "journal and checkpoint read");
         let first = (manifest.checkpoint, loaded);
-        let claimed = Box::pin(claim_and_load(&args, &local, manifest, first)).await?;
+        let claimed =
+            Box::pin(claim_and_load(&args, key.as_ref(), &local, manifest, first)).await?;
         let (manifest, mut loaded) = claimed;
         let published = manifest.checkpoint;
-        let journal = use_journal(&args, local, &manifest).await?;
+        let journal = use_journal(&args, key.as_ref(), local, &manifest).await?;
         // It may have run out meanwhile, and another one begun.
         let run = hold.acquire(&*args.env.clock, LEASE_PATIENCE).await?;
         let retention = args.options.manifests;
         let mut writer = ManifestWriter::new(args.store.clone(), args.id, manifest, retention);
         let epoch = begin_epoch(&args, &mut writer, &journal, (&hold, run)).await?;
         let current = writer.current().clone();
-        load::roll_forward(&args.store, &args.env, args.id, &current, &mut loaded).await?;
+        let (store, env) = (&args.store, &args.env);
+        load::roll_forward(store, env, args.id, key.as_ref(), &current, &mut loaded).await?;
         check_nothing_missing(&args, &journal, &loaded)?;
         let since_checkpoint = loaded.checkpoint.objects_since;
         tracing::debug!(volume = %args.id, since_checkpoint, "rolled forward");
@@ -158,7 +166,8 @@ impl LogVolume {
         }
         hold.set_dirty(journal.recovered.journal.status().bytes_used);
         let lease = (hold, run);
-        let shared = shared_of(args, epoch, journal.recovered.journal, writer, state, lock, lease);
+        let shared =
+            shared_of(args, (key, epoch), journal.recovered.journal, writer, state, lock, lease);
         if shared.check_owned().is_err() {
             return Err(LogError::LeaseMissed { volume: shared.id, ours: epoch });
         }
@@ -204,7 +213,7 @@ enum Local {
     Recovered(Recovered),
 }
 
-async fn recover_journal(args: &OpenArgs) -> Result<Local, LogError> {
+async fn recover_journal(args: &OpenArgs, key: Option<&DataKey>) -> Result<Local, LogError> {
     let files = args.directory.list().await?;
     if !files.iter().any(|name| name == JOURNAL_FILE) {
         return Ok(Local::None);
@@ -212,7 +221,8 @@ async fn recover_journal(args: &OpenArgs) -> Result<Local, LogError> {
     let accept = if args.accept_loss { AcceptLoss::Yes } else { AcceptLoss::No };
     let config = args.options.journal;
     let recovered =
-        Journal::recover(&args.directory, JOURNAL_FILE, args.id, config, accept, &args.env).await;
+        Journal::recover(&args.directory, JOURNAL_FILE, args.id, key, config, accept, &args.env)
+            .await;
     match recovered {
         Err(JournalError::NeverFinished { .. }) => Ok(Local::NeverFinished),
         other => Ok(Local::Recovered(other?)),
@@ -250,6 +260,7 @@ async fn claim(args: &OpenArgs, local: &Local, manifest: Manifest) -> Result<Man
 /// Claims the volume and loads the checkpoint that its manifest names, unless `first` is that one already.
 async fn claim_and_load(
     args: &OpenArgs,
+    key: Option<&DataKey>,
     local: &Local,
     manifest: Manifest,
     first: (Option<CheckpointRef>, Result<Loaded, LogError>),
@@ -260,7 +271,7 @@ async fn claim_and_load(
     loop {
         check_state(args, &manifest)?;
         if !is_newest {
-            loaded = load::head(&args.store, &args.env, &manifest).await;
+            loaded = load::head(&args.store, &args.env, key, &manifest).await;
         }
         let error = match loaded {
             Ok(loaded) => return Ok((manifest, loaded)),
@@ -279,11 +290,12 @@ async fn claim_and_load(
 /// The journal to go on with: the one that is there, or a new one.
 async fn use_journal(
     args: &OpenArgs,
+    key: Option<&DataKey>,
     local: Local,
     manifest: &Manifest,
 ) -> Result<LocalJournal, LogError> {
     match local {
-        Local::None => return create_journal(args).await,
+        Local::None => return create_journal(args, key).await,
         Local::NeverFinished => {}
         Local::Recovered(recovered) if !is_superseded(&recovered, manifest) => {
             return Ok(LocalJournal { recovered, is_new: false });
@@ -297,7 +309,7 @@ async fn use_journal(
         }
     }
     args.directory.remove(JOURNAL_FILE).await?;
-    create_journal(args).await
+    create_journal(args, key).await
 }
 
 /// Writes in a superseded journal that no object held when the next owner began.
@@ -312,13 +324,13 @@ fn unsent_writes(recovered: &Recovered, manifest: &Manifest) -> u64 {
     pieces.filter(|mark| *mark > sent).count() as u64
 }
 
-async fn create_journal(args: &OpenArgs) -> Result<LocalJournal, LogError> {
+async fn create_journal(args: &OpenArgs, key: Option<&DataKey>) -> Result<LocalJournal, LogError> {
     let mut id = [0; 16];
     args.env.random.fill(&mut id);
     let identity = Identity { volume: args.id, journal: JournalId(id) };
     let config = args.options.journal;
     let recovered =
-        Journal::create(&args.directory, JOURNAL_FILE, identity, config, &args.env).await?;
+        Journal::create(&args.directory, JOURNAL_FILE, identity, key, config, &args.env).await?;
     Ok(LocalJournal { recovered, is_new: true })
 }
 
@@ -470,7 +482,7 @@ fn replay(
 
 fn shared_of(
     args: OpenArgs,
-    epoch: Epoch,
+    (key, epoch): (Option<DataKey>, Epoch),
     journal: Journal,
     writer: ManifestWriter,
     state: State,
@@ -480,11 +492,12 @@ fn shared_of(
     let takeover = writer.current().takeover;
     let deadline = args.options.read_deadline;
     let (store, env) = (args.store.clone(), args.env.clone());
-    let fetcher = Fetcher::new(args.id, store, env, args.cache, deadline);
+    let fetcher = Fetcher::new((args.id, key.clone()), store, env, args.cache, deadline);
     Rc::new(Shared {
         id: args.id,
         epoch,
         store: args.store,
+        key,
         env: args.env,
         options: args.options,
         journal,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_device::{Env, VolumeId};
 use weir_extent::{ExtentMap, PIECE_BYTES};
+use weir_seal::DataKey;
 use weir_store::Store;
 
 use crate::checkpoint::PieceKind;
@@ -29,10 +30,11 @@ impl<'a> PieceReader<'a> {
     pub(crate) async fn open(
         store: &'a Store,
         env: &'a Env,
+        key: Option<&DataKey>,
         root: Origin,
     ) -> Result<Self, LogError> {
         let (stream, named) = (VolumeId(root.stream.0), root.checkpoint);
-        let (mut loader, root, _) = open_root(store, env, stream, named).await?;
+        let (mut loader, root, _) = open_root(store, env, stream, key, named).await?;
         let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
         let pieces = loader.follow(PieceKind::Map, &root.map_pages).await?;
         loader.fetch(&tables).await?;

@@ -120,7 +120,10 @@ impl Plan {
     /// R1: looks at an object, and says what is to be done about it.
     async fn look_at(&mut self, shared: &Shared, object: ObjectId) -> Result<(), DeviceError> {
         let seed = shared.env.random.next_u64();
-        let read = shared.env.background(examine(shared.store.clone(), object, seed)).await;
+        let read = shared
+            .env
+            .background(examine(shared.store.clone(), object, shared.key.clone(), seed))
+            .await;
         let (_, wrong) = read.ok_or(crate::error::LogError::ShuttingDown)??;
         let state = shared.state.borrow();
         let ours = object.stream == state.stream;

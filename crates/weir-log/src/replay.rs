@@ -252,6 +252,7 @@ fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) -> ObjectHe
         volume_size: VOLUME_BYTES_MAX,
         salt: [0; 16],
         digest: [0; 32],
+        sealed: None,
         root: None,
         frames: vec![frame],
         extents,

@@ -161,7 +161,8 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
 /// What a snapshot reaches. Waits for a failing store, for ever.
 async fn reach(shared: &Shared, snapshot: &SnapshotRecord) -> Result<Vec<ObjectId>, LogError> {
     loop {
-        let read = load::reach(&shared.store, &shared.env, snapshot.root(shared.id)).await;
+        let (store, env, key) = (&shared.store, &shared.env, shared.key.as_ref());
+        let read = load::reach(store, env, key, snapshot.root(shared.id)).await;
         match read {
             Err(LogError::Store(error)) if error.kind() == ErrorKind::Unavailable => {
                 tracing::warn!(volume = %shared.id, %error, "reading a snapshot");
@@ -352,8 +353,8 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
         shared.journal.drain().await.map_err(LogError::Journal)?;
     }
     let snapshot = shared.find_snapshot(name)?;
-    let root = snapshot.root(shared.id);
-    let loaded = load::checkpoint(&shared.store, &shared.env, shared.id, root).await?;
+    let (store, env, key) = (&shared.store, &shared.env, shared.key.as_ref());
+    let loaded = load::checkpoint(store, env, shared.id, key, snapshot.root(shared.id)).await?;
     // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
     shared.settle().await?;
     // It may have been deleted; with the lock it is not being deleted now.

@@ -307,10 +307,10 @@ pub(crate) fn send(
     payload: impl FnOnce() -> Vec<Bytes> + Send + 'static,
 ) {
     let compression = shared.options.compression;
-    let store = shared.store.clone();
+    let (store, key) = (shared.store.clone(), shared.key.clone());
     let seed = shared.env.random.next_u64();
     let sent = shared.env.background(async move {
-        let encoded = object::encode(spec, &payload(), compression);
+        let encoded = object::encode(spec, &payload(), compression, key.as_ref());
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
         Ok::<_, LogError>(Arc::new(encoded.header))
     });

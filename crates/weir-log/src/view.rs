@@ -18,6 +18,7 @@ use crate::catalog::VolumeName;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::SnapshotRecord;
+use crate::keys::Keys;
 use crate::load;
 use crate::manifests;
 use crate::objects::ObjectMap;
@@ -39,7 +40,7 @@ impl SnapshotView {
     pub async fn open(
         store: &Store,
         env: &Env,
-        volume: VolumeId,
+        (volume, keys): (VolumeId, &Keys),
         name: &VolumeName,
         cache: Arc<dyn FrameCache>,
         read_deadline: Duration,
@@ -49,10 +50,11 @@ impl SnapshotView {
             let (snapshot, volume) = (name.to_string(), manifest.name);
             return Err(LogError::NoSuchSnapshot { snapshot, volume });
         };
+        let key = keys.open(volume, manifest.encryption.as_ref()).await?;
         let root = record.root(volume);
-        let loaded = load::checkpoint(store, env, volume, root).await?;
+        let loaded = load::checkpoint(store, env, volume, key.as_ref(), root).await?;
         let (store, env) = (store.clone(), env.clone());
-        let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
+        let fetcher = Fetcher::new((volume, key), store, env, cache, read_deadline);
         Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))
     }
 
@@ -64,14 +66,15 @@ impl SnapshotView {
     pub async fn open_replica(
         store: &Store,
         env: &Env,
-        volume: VolumeId,
+        (volume, keys): (VolumeId, &Keys),
         cache: Arc<dyn FrameCache>,
         read_deadline: Duration,
     ) -> Result<Rc<Self>, LogError> {
         let mut manifest = manifests::newest(store, env, volume).await?;
+        let key = keys.open(volume, manifest.encryption.as_ref()).await?;
         loop {
             let root = crate::replica::root_of(store, &manifest)?;
-            let loaded = load::checkpoint(store, env, volume, root).await;
+            let loaded = load::checkpoint(store, env, volume, key.as_ref(), root).await;
             // The replica may have gone on meanwhile.
             let newest = manifests::newest(store, env, volume).await?;
             let loaded = match loaded {
@@ -94,7 +97,7 @@ impl SnapshotView {
                 deleting: false,
             };
             let (store, env) = (store.clone(), env.clone());
-            let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
+            let fetcher = Fetcher::new((volume, key), store, env, cache, read_deadline);
             return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }));
         }
     }

@@ -25,6 +25,7 @@ use weir_disk::LockGuard;
 use weir_journal::{
     Epoch, Journal, JournalPos, Payload, PieceKind, PlacedPiece, RecordSeq, RecordSink, WriteNumber,
 };
+use weir_seal::DataKey;
 use weir_store::Store;
 
 use crate::batch::Batch;
@@ -138,6 +139,8 @@ pub(crate) struct Shared {
     pub(crate) id: VolumeId,
     pub(crate) epoch: Epoch,
     pub(crate) store: Store,
+    /// None where the volume is not encrypted.
+    pub(crate) key: Option<DataKey>,
     pub(crate) env: Env,
     pub(crate) options: VolumeOptions,
     pub(crate) journal: Journal,

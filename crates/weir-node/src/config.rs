@@ -44,6 +44,12 @@ pub struct Config {
     /// Length of the node's lease in seconds.
     #[serde(deserialize_with = "lease_seconds")]
     pub lease: Option<f64>,
+    /// File with the keys of encrypted volumes.
+    pub key_file: Option<PathBuf>,
+    /// Command that prints them.
+    pub key_command: Option<String>,
+    /// Whether volumes that are created are encrypted.
+    pub encrypt: Option<bool>,
     /// Where clients of NBD come in.
     pub nbd: NbdConfig,
     /// Where verbs come in from elsewhere.
@@ -433,6 +439,10 @@ impl Config {
         if self.shards == Some(0) {
             return Err(("shards must be at least 1".to_owned(), None));
         }
+        if self.key_file.is_some() && self.key_command.is_some() {
+            let help = "keep one of them: each gives all the keys there are".to_owned();
+            return Err(("both key_file and key_command are set".to_owned(), Some(help)));
+        }
         self.defaults.check().map_err(|(message, help)| (message, Some(help)))?;
         for (index, volume) in self.volumes.iter().enumerate() {
             VolumeName::new(&volume.name).map_err(|error| (error.to_string(), None))?;
@@ -540,6 +550,7 @@ mod tests {
             ("[[volumes]]\nsize = 1", "missing field `name`"),
             ("[[volumes]]\nname = \"a/b\"", "only letters, digits"),
             ("[[volumes]]\nname = \"a\"\n[[volumes]]\nname = \"a\"", "listed twice"),
+            ("key_file = \"a\"\nkey_command = \"b\"", "both key_file and key_command"),
             ("store = ", "line 1"),
         ] {
             let (message, _) = error(text);

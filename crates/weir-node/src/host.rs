@@ -11,7 +11,7 @@ use weir_frontend::nbd::{
     open_door,
 };
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{Closed, LogError, LogVolume, OpenReport, SnapshotView, VolumeOptions};
+use weir_log::{Closed, LogError, LogVolume, OpenReport, SnapshotView, Takeover, VolumeOptions};
 use weir_store::Store;
 
 use crate::endpoint::Endpoint;
@@ -200,7 +200,7 @@ async fn open_log(
     spec: &VolumeSpec,
 ) -> Result<Opened, NodeError> {
     let name = &spec.name;
-    let (id, created) = find_or_create(context, store, spec).await?;
+    let (id, created) = find_or_create(context, home, store, spec).await?;
     let settings = spec.options.clone();
     let read_deadline = settings.read_deadline;
     let opening = home.open_volume(context, store.clone(), id, name, settings, spec.consent);
@@ -239,7 +239,9 @@ async fn open_replica(
     read_deadline: Duration,
 ) -> Result<Opened, NodeError> {
     let cache = std::sync::Arc::clone(&context.cache);
-    let view = SnapshotView::open_replica(store, &context.env, id, cache, read_deadline).await?;
+    let volume = (id, &home.keys);
+    let view =
+        SnapshotView::open_replica(store, &context.env, volume, cache, read_deadline).await?;
     let place = format!("a replica in {}", home.store_url);
     // Its sockets lie there.
     context.disks.directory(home.data.volume(id))?;
@@ -252,13 +254,17 @@ async fn open_replica(
 /// The volume of that name, and whether it was created just now.
 async fn find_or_create(
     context: &ShardContext,
+    home: &Home,
     store: &Store,
     spec: &VolumeSpec,
 ) -> Result<(VolumeId, bool), NodeError> {
     match (catalog::find(store, &context.env, &spec.name).await, spec.size) {
         (Ok(id), _) => Ok((id, false)),
         (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
-            Ok((catalog::create(store, &context.env, &spec.name, size).await?, true))
+            let (env, name, takeover) = (&context.env, &spec.name, Takeover::Manual);
+            let encryption = home.encryption(context).await?;
+            let id = catalog::create_as(store, env, name, size, takeover, encryption).await?;
+            Ok((id, true))
         }
         (Err(LogError::NoSuchVolume { name, store }), None) => {
             Err(NodeError::SizeNeeded { name, store })

@@ -37,7 +37,8 @@ async fn mark_as(
     let (store, env) = (home.open_store(context, Access::Write).await?, &context.env);
     match mark {
         Mark::New { size, takeover } => {
-            catalog::create_incomplete(&store, env, name, size, takeover).await?;
+            let encryption = home.encryption(context).await?;
+            catalog::create_incomplete(&store, env, name, size, takeover, encryption).await?;
         }
         Mark::Incomplete => catalog::set_incomplete(&store, env, name, true).await?,
         Mark::Complete => catalog::set_incomplete(&store, env, name, false).await?,

@@ -152,6 +152,8 @@ async fn begin(
         store_url: replication.target_url.clone(),
         store_options: replication.target_options.clone(),
         data: home.data.clone(),
+        keys: home.keys.clone(),
+        encrypt: home.encrypt,
     };
     let target = there.open_store(context, Access::Write).await?;
     limits::apply(&target, &replication.limits)?;
@@ -175,6 +177,7 @@ async fn args(
         volume,
         name: replication.name.clone(),
         env: context.env.clone(),
+        keys: home.keys.clone(),
         lease,
         on_progress: Rc::new(move |status| {
             progress.send_modify(|progress| {

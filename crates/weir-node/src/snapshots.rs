@@ -53,7 +53,8 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Read).await?;
             let id = catalog::find(&store, &context.env, &volume).await?;
-            Ok(weir_log::changes(&store, &context.env, id, (&from, &to), on_change).await?)
+            Ok(weir_log::changes(&store, &context.env, (id, &home.keys), (&from, &to), on_change)
+                .await?)
         })
         .await?
     }

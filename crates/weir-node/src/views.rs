@@ -150,7 +150,8 @@ async fn open(
         let id = catalog::find(&store, env, &volume).await?;
         let (cache, deadline) =
             (Arc::clone(&context.cache), VolumeOptions::default().read_deadline);
-        let view = SnapshotView::open(&store, env, id, &snapshot, cache, deadline).await?;
+        let from = (id, &events.home.keys);
+        let view = SnapshotView::open(&store, env, from, &snapshot, cache, deadline).await?;
         let (info, exports) = export_of(&name, id, view);
         let options = ListenerOptions::new(connection_options(&context));
         let (door, mut server) = open_door(Rc::new(exports), options);

@@ -9,8 +9,8 @@ use weir_device::{Device, VolumeId};
 use weir_disk::{Directory, DiskError, LockGuard};
 use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
 use weir_log::{
-    CheckOptions, CheckStep, JOURNAL_FILE, LOCK_FILE, LogError, LogVolume, OpenArgs, OpenReport,
-    Takeover, VolumeOptions, VolumeState,
+    CheckOptions, CheckStep, Encryption, JOURNAL_FILE, Keys, LOCK_FILE, LogError, LogVolume,
+    OpenArgs, OpenReport, Takeover, VolumeOptions, VolumeState,
 };
 use weir_store::{Access, Store, StoreOptions};
 
@@ -38,6 +38,10 @@ pub struct Home {
     pub store_url: String,
     /// How the store is reached.
     pub store_options: StoreOptions,
+    /// Where the keys of encrypted volumes come from.
+    pub keys: Keys,
+    /// Whether volumes that are created are encrypted.
+    pub encrypt: bool,
 }
 
 /// What an opening may give up, each only when it was asked to.
@@ -111,6 +115,18 @@ impl Home {
         Ok(store)
     }
 
+    /// How a volume that is created now is encrypted, if it is to be.
+    pub(crate) async fn encryption(
+        &self,
+        context: &ShardContext,
+    ) -> Result<Option<Encryption>, NodeError> {
+        if !self.encrypt {
+            return Ok(None);
+        }
+        let drawn = self.keys.encryption(&context.env).await;
+        Ok(Some(drawn.map_err(LogError::Key)?))
+    }
+
     /// The processes that serve volumes from this data directory.
     pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
         let mut asked = Vec::new();
@@ -162,6 +178,7 @@ impl Home {
             env: context.env.clone(),
             options,
             cache: std::sync::Arc::clone(&context.cache),
+            keys: self.keys.clone(),
             lease,
             accept_loss: consent.accept_loss,
             take_over: consent.take_over,
@@ -210,7 +227,8 @@ pub(crate) async fn create(
 ) -> Result<Shown, NodeError> {
     home.data.prepare()?;
     let store = home.open_store(context, Access::Write).await?;
-    catalog::create_as(&store, &context.env, name, size, takeover).await?;
+    let encryption = home.encryption(context).await?;
+    catalog::create_as(&store, &context.env, name, size, takeover, encryption).await?;
     Ok(Shown::new(catalog::show(&store, &context.env, name).await?, None))
 }
 
@@ -292,6 +310,20 @@ pub(crate) async fn set_takeover(
     Ok(catalog::set_takeover(&store, &context.env, name, takeover).await?)
 }
 
+/// Wraps the key of a volume that nobody has open with the first of the `new` keys.
+async fn rekey(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+    new: &Keys,
+) -> Result<Shown, NodeError> {
+    let store = home.open_store(context, Access::Write).await?;
+    let id = catalog::find(&store, &context.env, name).await?;
+    home.refuse_if_served(name, id).await?;
+    catalog::rekey(&store, &context.env, name, (&home.keys, new)).await?;
+    Ok(Shown::new(catalog::show(&store, &context.env, name).await?, None))
+}
+
 /// Checks a volume.
 pub(crate) async fn check(
     context: &ShardContext,
@@ -302,7 +334,7 @@ pub(crate) async fn check(
 ) -> Result<weir_log::CheckReport, NodeError> {
     let store = home.open_store(context, Access::Read).await?;
     let id = catalog::find(&store, &context.env, name).await?;
-    Ok(weir_log::check(&store, &context.env, id, options, on_step).await?)
+    Ok(weir_log::check(&store, &context.env, (id, &home.keys), options, on_step).await?)
 }
 
 /// Resizes a served volume; its size from then on.
@@ -386,6 +418,24 @@ impl Node {
                 return process.client.work(&path, &body, |_, _| {}).await.map(drop);
             }
             Ok(catalog::set_takeover(&store, &context.env, &name, takeover).await?)
+        })
+        .await?
+    }
+
+    /// Wraps the key of a volume that nobody has open with the first key of `new`, or of the home's own keys. What it
+    /// holds stays as it is.
+    ///
+    /// # Errors
+    /// When it is not encrypted, a key is missing or wrong, somebody has it open, or what the store says.
+    pub async fn rekey_volume(
+        &self,
+        home: Home,
+        name: VolumeName,
+        new: Option<Keys>,
+    ) -> Result<Shown, NodeError> {
+        self.run(0, move |context| async move {
+            let new = new.unwrap_or_else(|| home.keys.clone());
+            rekey(&context, &home, &name, &new).await
         })
         .await?
     }

@@ -171,7 +171,13 @@ fn the_steady_state_of_a_volume_allocates_nothing() {
     // The collector allocates for each object that it copies, beside the operations that are counted here.
     let never = CollectLimits { start_percent: 0, ..CollectLimits::default() };
     let options = ServiceOptions {
-        home: Home { store_url: data.store_url(), store_options: Default::default(), data },
+        home: Home {
+            store_url: data.store_url(),
+            store_options: Default::default(),
+            data,
+            keys: Default::default(),
+            encrypt: false,
+        },
         volumes: VolumeSet::Listed(vec![VolumeSpec {
             name: VolumeName::new("steady").expect("a name"),
             size: Some(VOLUME_BLOCKS * BLOCK as u64),

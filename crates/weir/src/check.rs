@@ -214,7 +214,11 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
             text.push_str(&format!("  and {more} ranges more; {lost} in all\n"));
         }
     }
+    if let Some(reason) = &report.without_key {
+        text.push_str(&format!("only checksums were checked, without the key: {reason}\n"));
+    }
     let verdict = match report.damage.len() {
+        0 if report.without_key.is_some() => "every checksum is right".to_owned(),
         0 => "it is whole".to_owned(),
         1 => "one thing is damaged".to_owned(),
         count => format!("{count} things are damaged"),

@@ -64,6 +64,24 @@ pub(crate) struct Global {
     #[arg(long, value_name = "ENGINE", env = "WEIR_DISK_ENGINE", global = true, hide = true)]
     #[arg(default_value = "auto")]
     pub(crate) disk_engine: DiskEngine,
+    /// File with the keys of encrypted volumes: 64 hex digits each, one per line; the first is for new volumes.
+    /// WEIR_KEY holds the same itself
+    #[arg(long, value_name = "FILE", env = "WEIR_KEY_FILE", global = true, hide_env_values = true)]
+    #[arg(hide_short_help = true)]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Command for sh that prints the keys, as of a key service
+    #[arg(long, value_name = "COMMAND", env = "WEIR_KEY_COMMAND", global = true)]
+    #[arg(hide_env_values = true, hide_short_help = true, conflicts_with = "key_file")]
+    pub(crate) key_command: Option<String>,
+    /// Encrypt what this creates
+    #[arg(
+        long,
+        env = "WEIR_ENCRYPT",
+        global = true,
+        hide_env_values = true,
+        hide_short_help = true
+    )]
+    pub(crate) encrypt: bool,
     /// Length of this node's lease in seconds: how long other nodes wait before they take a volume over that it did
     /// not close [default: 60]
     #[arg(long, value_name = "SECONDS", env = "WEIR_LEASE", global = true, hide_env_values = true)]

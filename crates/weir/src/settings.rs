@@ -10,14 +10,17 @@ use weir_node::api::types::Limits;
 use weir_node::config::{self, Config, Memory, VolumeConfig, VolumeSettings};
 use weir_node::size::Size;
 use weir_node::{
-    ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, LeaseSettings, NbdAddress,
-    NodeConfig, ServiceOptions, VolumeSet, VolumeSpec,
+    ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace, LeaseSettings,
+    NbdAddress, NodeConfig, ServiceOptions, VolumeSet, VolumeSpec,
 };
 use weir_store::StoreOptions;
 
 use crate::cli::{Global, LogFormat, Serve, Up};
 use crate::failure::Failure;
 use crate::tuning::Tuning;
+
+/// Variable that holds keys itself.
+const KEY_VARIABLE: &str = "WEIR_KEY";
 
 /// The file that `--config` names, or none.
 pub(crate) fn file(global: &Global) -> Result<Config, Failure> {
@@ -41,7 +44,27 @@ pub(crate) fn home(global: &Global, file: &Config) -> Result<Home, Failure> {
     let data = data_directory(global, file)?;
     let store_url = global.store.clone().or_else(|| file.store.clone());
     let store_url = store_url.unwrap_or_else(|| data.store_url());
-    Ok(Home { data, store_url, store_options: store_options(global, file)? })
+    let keys = KeyPlace::keys_of(key_place(global, file)?);
+    let encrypt = global.encrypt || file.encrypt == Some(true);
+    Ok(Home { data, store_url, store_options: store_options(global, file)?, keys, encrypt })
+}
+
+/// Where the keys of encrypted volumes are: as a flag or its variable says, in a variable, as the file says.
+fn key_place(global: &Global, file: &Config) -> Result<Option<KeyPlace>, Failure> {
+    let place = |file: &Option<PathBuf>, command: &Option<String>| {
+        let command = command.clone().map(KeyPlace::Command);
+        file.clone().map(KeyPlace::File).or(command)
+    };
+    if let Some(place) = place(&global.key_file, &global.key_command) {
+        return Ok(Some(place));
+    }
+    match std::env::var(KEY_VARIABLE) {
+        Ok(text) => Ok(Some(KeyPlace::Variable { name: KEY_VARIABLE, text })),
+        Err(std::env::VarError::NotPresent) => Ok(place(&file.key_file, &file.key_command)),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Failure::usage(format!("{KEY_VARIABLE} is no text")))
+        }
+    }
 }
 
 /// How a store is reached, from flags, environment and file.

@@ -8,7 +8,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::api::types::{Listed, ResizeVolume, Shown, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
-use weir_node::{FlushScope, Home, Node};
+use weir_node::{FlushScope, Home, KeyPlace, Node};
 
 use crate::check::{self, DAMAGED, Repair};
 use crate::cli::{Global, OutputForm, VolumeCommand};
@@ -73,6 +73,12 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Set { name, takeover } => {
             Ok(node.set_takeover(home, name, takeover.into()).await?)
         }
+        VolumeCommand::Rekey { name, new_key_file, new_key_command, output } => {
+            let command = new_key_command.map(KeyPlace::Command);
+            let new = new_key_file.map(KeyPlace::File).or(command);
+            let new = new.map(|place| KeyPlace::keys_of(Some(place)));
+            show(&node.rekey_volume(home, name, new).await?, output.output)
+        }
         VolumeCommand::Import { source, name, size, format, overwrite, output } => {
             let target = (name, size.map(|Size(bytes)| bytes), overwrite);
             let imported = transfer::import(node, setup, (&source, format.as_deref()), target);
@@ -132,7 +138,11 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("openings", shown.epoch.to_string()),
         ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
         ("checkpoint", checkpoint),
+        ("encryption", shown.encryption.clone().unwrap_or_else(|| "none".to_owned())),
     ];
+    if let Some(key) = &shown.key {
+        rows.push(("key", key.clone()));
+    }
     rows.extend(shown.origins.iter().map(|origin| ("clone of", origin.clone())));
     if let Some(process) = &shown.process {
         rows.push(("served by", process.to_string()));

@@ -83,7 +83,8 @@ fn volumes_are_created_listed_shown_and_deleted() {
         "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \
          \"state\": \"active\",\n  \"holder\": null,\n  \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
          \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
-         \"manifest\": 1,\n  \"origins\": [],\n  \"process\": null,\n  \"serving\": null\n}}\n"
+         \"manifest\": 1,\n  \"origins\": [],\n  \"encryption\": null,\n  \"key\": null,\n  \
+         \"process\": null,\n  \"serving\": null\n}}\n"
     );
     assert_eq!(shown, expected);
     place.ok(&["volume", "delete", "demo", "--yes"]);
@@ -341,6 +342,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-volume-import.1",
             "weir-volume-list.1",
             "weir-volume-promote.1",
+            "weir-volume-rekey.1",
             "weir-volume-repair.1",
             "weir-volume-resize.1",
             "weir-volume-set.1",

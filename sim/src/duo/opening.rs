@@ -62,7 +62,7 @@ impl Duo {
         let cache = Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3));
         let (store, discard_journal) = (side.store.clone(), side.discard_journal.get());
         let (result, done) = (Rc::clone(&attempt.result), Rc::clone(&attempt.done));
-        let take_over = attempt.take_over;
+        let (take_over, keys) = (attempt.take_over, self.world.keys.clone());
         process.tasks.spawn_local(async move {
             let opened = async {
                 let directory = root.subdirectory(DIRECTORY).await?;
@@ -73,6 +73,7 @@ impl Duo {
                     env,
                     options,
                     cache,
+                    keys,
                     lease,
                     accept_loss: false,
                     take_over,

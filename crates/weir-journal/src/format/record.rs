@@ -4,6 +4,7 @@
 use std::mem::{offset_of, size_of};
 
 use crc_fast::{CrcAlgorithm, Digest};
+use weir_seal::TAG_BYTES;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -13,15 +14,22 @@ use crate::limits::{BLOCK_BYTES, PIECE_BYTES_MAX, PIECES_PER_RECORD_MAX, RECORD_
 
 /// First bytes of a record.
 pub const MAGIC: [u8; 8] = *b"WEIR-JRC";
-/// Format version written and understood.
+/// Format version of a record whose payload is plain.
 pub const VERSION: u32 = 1;
+/// Format version of a record whose payload is sealed.
+pub const SEALED_VERSION: u32 = 2;
 /// Bytes of the header without its table.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of one entry of the table.
 pub const ENTRY_BYTES: usize = 32;
+/// Bytes of one entry of the table of a sealed record.
+pub const SEALED_ENTRY_BYTES: usize = ENTRY_BYTES + TAG_BYTES;
 
 const CRC_OFFSET: usize = 12;
 const CRC_END: usize = 16;
+
+/// What the openings of an encrypted volume draw their keys with.
+pub type Salt = [u8; 16];
 
 /// What a piece does to its range of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,7 +65,7 @@ impl PieceKind {
     }
 }
 
-/// Bytes of a record's header, format version 1.
+/// Bytes of a record's header, format versions 1 and 2. In version 2 the first 16 reserved bytes are the salt.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RecordV1 {
@@ -89,7 +97,17 @@ pub struct PieceV1 {
     reserved: [u8; 7],
 }
 
+/// Bytes of one entry of a record's table, format version 2.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct PieceV2 {
+    piece: PieceV1,
+    tag: [u8; TAG_BYTES],
+}
+
 const _: () = {
+    assert!(size_of::<PieceV2>() == SEALED_ENTRY_BYTES);
+    assert!(offset_of!(RecordV1, reserved) == 104);
     assert!(size_of::<RecordV1>() == HEADER_BYTES);
     assert!(size_of::<PieceV1>() == ENTRY_BYTES);
     assert!(offset_of!(RecordV1, header_crc) == CRC_OFFSET);
@@ -114,6 +132,8 @@ pub struct Piece {
     pub payload: u32,
     /// Checksum of identity and payload; 0 if there is none.
     pub payload_crc: u32,
+    /// Tag of a sealed payload; 0 if there is none.
+    pub tag: [u8; TAG_BYTES],
 }
 
 /// A record's header and table as values.
@@ -133,14 +153,20 @@ pub struct RecordHeader {
     pub flushed_through: RecordSeq,
     /// Length of the whole record.
     pub record_bytes: u32,
+    /// What the key of its opening was drawn with, if its payload is sealed.
+    pub salt: Option<Salt>,
     /// Its table.
     pub pieces: Vec<Piece>,
 }
 
 /// Bytes of header and table for `pieces` entries.
 #[must_use]
-pub fn header_bytes(pieces: usize) -> usize {
-    HEADER_BYTES + pieces * ENTRY_BYTES
+pub fn header_bytes(pieces: usize, sealed: bool) -> usize {
+    HEADER_BYTES + pieces * entry_bytes(sealed)
+}
+
+fn entry_bytes(sealed: bool) -> usize {
+    if sealed { SEALED_ENTRY_BYTES } else { ENTRY_BYTES }
 }
 
 impl RecordHeader {
@@ -151,9 +177,12 @@ impl RecordHeader {
     pub fn encode(&self, identity: &Identity, bytes: &mut [u8]) {
         assert!(!self.pieces.is_empty(), "a record has at least one piece");
         assert!(self.pieces.len() <= PIECES_PER_RECORD_MAX, "the table has its limit");
+        let mut reserved = [0; 24];
+        reserved[..16].copy_from_slice(&self.salt.unwrap_or_default());
+        let version = if self.salt.is_some() { SEALED_VERSION } else { VERSION };
         let header = RecordV1 {
             magic: MAGIC,
-            version: U32::new(VERSION),
+            version: U32::new(version),
             header_crc: U32::ZERO,
             volume: identity.volume.0,
             journal: identity.journal.0,
@@ -165,12 +194,13 @@ impl RecordHeader {
             flushed_through: U64::new(self.flushed_through.0),
             record_bytes: U32::new(self.record_bytes),
             piece_count: U32::new(u32::try_from(self.pieces.len()).expect("limited above")),
-            reserved: [0; 24],
+            reserved,
         };
-        let bytes = &mut bytes[..header_bytes(self.pieces.len())];
+        let sealed = self.salt.is_some();
+        let bytes = &mut bytes[..header_bytes(self.pieces.len(), sealed)];
         let (head, table) = bytes.split_at_mut(HEADER_BYTES);
         head.copy_from_slice(header.as_bytes());
-        for (slot, piece) in table.chunks_exact_mut(ENTRY_BYTES).zip(&self.pieces) {
+        for (slot, piece) in table.chunks_exact_mut(entry_bytes(sealed)).zip(&self.pieces) {
             let entry = PieceV1 {
                 offset: U64::new(piece.offset),
                 len: U64::new(piece.len),
@@ -179,7 +209,10 @@ impl RecordHeader {
                 kind: piece.kind.code(),
                 reserved: [0; 7],
             };
-            slot.copy_from_slice(entry.as_bytes());
+            slot[..ENTRY_BYTES].copy_from_slice(entry.as_bytes());
+            if sealed {
+                slot[ENTRY_BYTES..].copy_from_slice(&piece.tag);
+            }
         }
         let crc = crc32c(&[&bytes[..CRC_OFFSET], &bytes[CRC_END..]]);
         bytes[CRC_OFFSET..CRC_END].copy_from_slice(&crc.to_le_bytes());
@@ -198,7 +231,7 @@ impl RecordHeader {
         header.check_identity(identity, position)?;
         let count = header.piece_count.get();
         match usize::try_from(count) {
-            Ok(count @ 1..=PIECES_PER_RECORD_MAX) => Ok(header_bytes(count)),
+            Ok(count @ 1..=PIECES_PER_RECORD_MAX) => Ok(header_bytes(count, header.is_sealed())),
             _ => Err(DecodeError::Field { field: "piece_count", value: u64::from(count) }),
         }
     }
@@ -222,19 +255,21 @@ impl RecordHeader {
         if header.header_crc.get() != computed && !cfg!(fuzzing) {
             return Err(DecodeError::Checksum { stored: header.header_crc.get(), computed });
         }
-        if header.version.get() != VERSION {
+        let sealed = header.is_sealed();
+        if header.version.get() != VERSION && !sealed {
             let found = header.version.get();
-            return Err(DecodeError::Version { found, known: VERSION });
+            return Err(DecodeError::Version { found, known: SEALED_VERSION });
         }
-        require(header.reserved == [0; 24], "reserved", 1)?;
+        let (salt, reserved) = header.reserved.split_first_chunk::<16>().expect("24 bytes");
+        require(reserved == [0; 8] && (sealed || *salt == [0; 16]), "reserved", 1)?;
         let record_bytes = u64::from(header.record_bytes.get());
         let sized = record_bytes >= to_u64(need) && record_bytes <= RECORD_BYTES_LIMIT;
         require(sized && record_bytes.is_multiple_of(BLOCK_BYTES), "record_bytes", record_bytes)?;
         let room = to_u64(need)..record_bytes;
-        let mut pieces = Vec::with_capacity((need - HEADER_BYTES) / ENTRY_BYTES);
-        for entry in bytes[HEADER_BYTES..].chunks_exact(ENTRY_BYTES) {
-            let entry = PieceV1::ref_from_bytes(entry).expect("chunks of exactly its size");
-            pieces.push(entry.decode(&room)?);
+        let table = bytes[HEADER_BYTES..].chunks_exact(entry_bytes(sealed));
+        let mut pieces = Vec::with_capacity(table.len());
+        for entry in table {
+            pieces.push(PieceV1::decode_entry(entry, &room)?);
         }
         require(are_disjoint(&pieces), "payload", 0)?;
         let first_write = header.first_write.get();
@@ -248,6 +283,7 @@ impl RecordHeader {
             acked_through: RecordSeq(header.acked_through.get()),
             flushed_through: RecordSeq(header.flushed_through.get()),
             record_bytes: header.record_bytes.get(),
+            salt: sealed.then_some(*salt),
             pieces,
         })
     }
@@ -279,6 +315,10 @@ impl RecordHeader {
 }
 
 impl RecordV1 {
+    fn is_sealed(&self) -> bool {
+        self.version.get() == SEALED_VERSION
+    }
+
     fn check_identity(&self, identity: &Identity, position: JournalPos) -> Result<(), DecodeError> {
         let field = if self.volume != identity.volume.0 {
             "volume"
@@ -294,6 +334,17 @@ impl RecordV1 {
 }
 
 impl PieceV1 {
+    /// An entry of version 1, or of version 2 if it is as long as one of those.
+    fn decode_entry(entry: &[u8], room: &std::ops::Range<u64>) -> Result<Piece, DecodeError> {
+        if let Ok(entry) = PieceV2::ref_from_bytes(entry) {
+            let piece = Piece { tag: entry.tag, ..entry.piece.decode(room)? };
+            let needless = piece.kind != PieceKind::Data && piece.tag != [0; TAG_BYTES];
+            require(!needless, "tag", 1)?;
+            return Ok(piece);
+        }
+        Self::ref_from_bytes(entry).expect("chunks of one of the two sizes").decode(room)
+    }
+
     fn decode(&self, room: &std::ops::Range<u64>) -> Result<Piece, DecodeError> {
         let kind = PieceKind::of_code(self.kind)
             .ok_or(DecodeError::Field { field: "kind", value: u64::from(self.kind) })?;
@@ -316,6 +367,7 @@ impl PieceV1 {
             len,
             payload: self.payload.get(),
             payload_crc: self.payload_crc.get(),
+            tag: [0; TAG_BYTES],
         })
     }
 }

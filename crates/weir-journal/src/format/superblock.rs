@@ -4,6 +4,7 @@
 use std::mem::{offset_of, size_of};
 
 use weir_device::VolumeId;
+use weir_seal::KeyId;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -13,8 +14,10 @@ use crate::limits::{BLOCK_BYTES, BLOCK_LEN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"WEIR-JSB";
-/// Format version written and understood.
+/// Format version of a journal whose payload is plain.
 pub const VERSION: u32 = 1;
+/// Format version of a journal whose payload is sealed; the newest that is understood.
+pub const SEALED_VERSION: u32 = 2;
 /// The two copies.
 pub const SLOT_OFFSETS: [u64; 2] = [0, BLOCK_BYTES];
 
@@ -22,7 +25,7 @@ const FLAG_CLEAN: u32 = 1;
 const CRC_OFFSET: usize = 12;
 const CRC_END: usize = 16;
 
-/// Bytes of a superblock, format version 1.
+/// Bytes of a superblock, format versions 1 and 2. In version 2 the first 16 reserved bytes are the name of the key.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockV1 {
@@ -92,6 +95,8 @@ pub struct Superblock {
     pub flushed_through: RecordSeq,
     /// Records up to here whose loss an operator has accepted.
     pub loss_accepted_through: RecordSeq,
+    /// Name of the volume's key that the payload is sealed under, unless it is plain.
+    pub key: Option<KeyId>,
     /// Segments in the file, listed or not.
     pub segments_physical: u32,
     /// Physical index of the listed segments; their logical numbers are consecutive, from the tail's.
@@ -118,9 +123,12 @@ impl Superblock {
             slot.set(*physical);
         }
         let count = u32::try_from(self.segments.len()).expect("at most SEGMENTS_LIMIT");
+        let mut reserved = [0; 84];
+        reserved[..16].copy_from_slice(&self.key.map_or([0; 16], |key| key.0));
+        let version = if self.key.is_some() { SEALED_VERSION } else { VERSION };
         let block = SuperblockV1 {
             magic: MAGIC,
-            version: U32::new(VERSION),
+            version: U32::new(version),
             crc: U32::ZERO,
             generation: U64::new(self.generation),
             volume: self.identity.volume.0,
@@ -140,7 +148,7 @@ impl Superblock {
             flags: U32::new(if self.clean_end.is_some() { FLAG_CLEAN } else { 0 }),
             segments_physical: U32::new(self.segments_physical),
             segment_count: U32::new(count),
-            reserved: [0; 84],
+            reserved,
             segments,
         };
         let mut bytes: Box<[u8]> = block.as_bytes().into();
@@ -166,15 +174,15 @@ impl Superblock {
         let version = block.version.get();
         let computed = block_crc(bytes);
         // A version is believed before the checksum: a newer format may check itself differently.
-        if version > VERSION {
-            return Err(DecodeError::Version { found: version, known: VERSION });
+        if version > SEALED_VERSION {
+            return Err(DecodeError::Version { found: version, known: SEALED_VERSION });
         }
         // The fuzzer must get behind the checksum.
         if block.crc.get() != computed && !cfg!(fuzzing) {
             return Err(DecodeError::Checksum { stored: block.crc.get(), computed });
         }
-        if version != VERSION {
-            return Err(DecodeError::Version { found: version, known: VERSION });
+        if version != VERSION && version != SEALED_VERSION {
+            return Err(DecodeError::Version { found: version, known: SEALED_VERSION });
         }
         block.check()?;
         Ok(block.to_memory())
@@ -197,7 +205,10 @@ impl SuperblockV1 {
         require(bounded, "segments_physical", physical)?;
         let flags = self.flags.get();
         require(flags & !FLAG_CLEAN == 0, "flags", u64::from(flags))?;
-        require(self.reserved == [0; 84], "reserved", 1)?;
+        let (key, reserved) = self.reserved.split_first_chunk::<16>().expect("84 bytes");
+        require(reserved == [0; 68], "reserved", 1)?;
+        let sealed = self.version.get() == SEALED_VERSION;
+        require(sealed == (*key != [0; 16]), "key", u64::from(sealed))?;
 
         let tail = self.tail_position.get();
         let listed_bytes = count * segment_bytes;
@@ -231,6 +242,11 @@ impl SuperblockV1 {
         require(unused.iter().all(|index| index.get() == 0), "segments", count)
     }
 
+    fn key(&self) -> Option<KeyId> {
+        let (key, _) = self.reserved.split_first_chunk::<16>().expect("84 bytes");
+        (self.version.get() == SEALED_VERSION).then_some(KeyId(*key))
+    }
+
     fn to_memory(&self) -> Superblock {
         let clean = self.flags.get() & FLAG_CLEAN != 0;
         let count = to_usize(u64::from(self.segment_count.get()));
@@ -249,6 +265,7 @@ impl SuperblockV1 {
             clean_end: clean.then(|| JournalPos(self.end_position.get())),
             flushed_through: RecordSeq(self.flushed_through.get()),
             loss_accepted_through: RecordSeq(self.loss_accepted_through.get()),
+            key: self.key(),
             segments_physical: self.segments_physical.get(),
             segments: self.segments[..count].iter().map(|index| index.get()).collect(),
         }

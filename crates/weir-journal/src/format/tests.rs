@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use weir_device::VolumeId;
+use weir_seal::KeyId;
 
 use super::DecodeError;
 use super::record::{Piece, PieceChecksum, PieceKind, RecordHeader, header_bytes};
@@ -31,6 +32,7 @@ fn superblock() -> Superblock {
         clean_end: None,
         flushed_through: RecordSeq(20),
         loss_accepted_through: RecordSeq(0),
+        key: None,
         segments_physical: 3,
         segments: vec![1, 2],
     }
@@ -47,16 +49,31 @@ fn record() -> (RecordHeader, Vec<u8>) {
         acked_through: RecordSeq(20),
         flushed_through: RecordSeq(19),
         record_bytes: 4096,
+        salt: None,
         pieces: vec![
-            Piece { kind: PieceKind::Data, offset: 4096, len: 4, payload: 192, payload_crc: crc },
-            Piece { kind: PieceKind::Discard, offset: 0, len: 512, payload: 0, payload_crc: 0 },
+            Piece {
+                kind: PieceKind::Data,
+                offset: 4096,
+                len: 4,
+                payload: 192,
+                payload_crc: crc,
+                tag: [0; 16],
+            },
+            Piece {
+                kind: PieceKind::Discard,
+                offset: 0,
+                len: 512,
+                payload: 0,
+                payload_crc: 0,
+                tag: [0; 16],
+            },
         ],
     };
     (header, payload)
 }
 
 fn encoded(header: &RecordHeader) -> Vec<u8> {
-    let mut bytes = vec![0; header_bytes(header.pieces.len())];
+    let mut bytes = vec![0; header_bytes(header.pieces.len(), header.salt.is_some())];
     header.encode(&identity(), &mut bytes);
     bytes
 }
@@ -92,35 +109,70 @@ fn the_page_shows_the_bytes_of_a_record() {
     assert_eq!((decoded.last_write(), decoded.end()), (WriteNumber(42), JournalPos(0x0001_4000)));
 }
 
+fn sealed_superblock() -> Superblock {
+    Superblock { key: Some(KeyId(*b"name of data key")), ..superblock() }
+}
+
+/// The record of the page, sealed: tags and sealed bytes are made up.
+fn sealed_record() -> (RecordHeader, Vec<u8>) {
+    let (mut header, _) = record();
+    let payload = b"\xc0\xff\xee\x11".to_vec();
+    header.salt = Some(*b"salt of 16 bytes");
+    header.pieces[0].payload = 224;
+    header.pieces[0].payload_crc =
+        PieceChecksum::new(&identity()).of(RecordSeq(21), 4096, [&payload, &[]]);
+    header.pieces[0].tag = *b"tag of a payload";
+    (header, payload)
+}
+
+#[test]
+fn the_page_shows_what_is_different_where_it_is_sealed() {
+    let bytes = sealed_superblock().encode();
+    let hex = dump(&bytes[..208]);
+    assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
+    assert_eq!(Superblock::decode(&bytes).unwrap(), sealed_superblock());
+    let (header, payload) = sealed_record();
+    let mut bytes = encoded(&header);
+    bytes.extend_from_slice(&payload);
+    let hex = dump(&bytes);
+    assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
+    let decoded = RecordHeader::decode(&identity(), header.position, &bytes);
+    assert_eq!(decoded.unwrap(), header);
+}
+
 #[test]
 fn every_prefix_is_rejected() {
-    let bytes = superblock().encode();
-    for len in 0..bytes.len() {
-        assert!(Superblock::decode(&bytes[..len]).is_err(), "{len} bytes of a superblock");
+    for bytes in [superblock().encode(), sealed_superblock().encode()] {
+        for len in 0..bytes.len() {
+            assert!(Superblock::decode(&bytes[..len]).is_err(), "{len} bytes of a superblock");
+        }
     }
-    let (header, _) = record();
-    let bytes = encoded(&header);
-    for len in 0..bytes.len() {
-        let decoded = RecordHeader::decode(&identity(), header.position, &bytes[..len]);
-        assert!(decoded.is_err(), "{len} bytes of a record");
+    for (header, _) in [record(), sealed_record()] {
+        let bytes = encoded(&header);
+        for len in 0..bytes.len() {
+            let decoded = RecordHeader::decode(&identity(), header.position, &bytes[..len]);
+            assert!(decoded.is_err(), "{len} bytes of a record");
+        }
     }
 }
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let good = superblock().encode();
-    for bit in (0..good.len() * 8).step_by(7) {
-        let mut bytes = good.clone();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
+    for good in [superblock().encode(), sealed_superblock().encode()] {
+        for bit in (0..good.len() * 8).step_by(7) {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
+        }
     }
-    let (header, _) = record();
-    let good = encoded(&header);
-    for bit in 0..good.len() * 8 {
-        let mut bytes = good.clone();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        let decoded = RecordHeader::decode(&identity(), header.position, &bytes);
-        assert!(decoded.is_err(), "bit {bit}");
+    for (header, _) in [record(), sealed_record()] {
+        let good = encoded(&header);
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let decoded = RecordHeader::decode(&identity(), header.position, &bytes);
+            assert!(decoded.is_err(), "bit {bit}");
+        }
     }
 }
 
@@ -153,7 +205,7 @@ fn a_newer_version_is_named_whatever_its_checksum() {
     let mut bytes = superblock().encode();
     bytes[8] = 9;
     let error = Superblock::decode(&bytes).unwrap_err();
-    assert_eq!(error, DecodeError::Version { found: 9, known: 1 });
+    assert_eq!(error, DecodeError::Version { found: 9, known: 2 });
 }
 
 #[test]
@@ -206,7 +258,7 @@ fn any_piece() -> impl Strategy<Value = Piece> {
         let kind = [PieceKind::Zero, PieceKind::Discard, PieceKind::Poison, PieceKind::Data]
             [usize::from(kind)];
         let payload_crc = if kind == PieceKind::Data { crc } else { 0 };
-        Piece { kind, offset, len, payload: 0, payload_crc }
+        Piece { kind, offset, len, payload: 0, payload_crc, tag: [0; 16] }
     })
 }
 
@@ -215,10 +267,12 @@ proptest! {
     fn records_come_back_as_they_were(
         mut pieces in prop::collection::vec(any_piece(), 1..100),
         numbers in any::<[u32; 6]>(),
+        salt in any::<Option<[u8; 16]>>(),
     ) {
-        let mut at = header_bytes(pieces.len());
+        let mut at = header_bytes(pieces.len(), salt.is_some());
         for piece in pieces.iter_mut().filter(|piece| piece.kind == PieceKind::Data) {
             piece.payload = u32::try_from(at).unwrap();
+            piece.tag = salt.unwrap_or_default();
             at += usize::try_from(piece.len).unwrap();
         }
         let header = RecordHeader {
@@ -229,6 +283,7 @@ proptest! {
             acked_through: RecordSeq(u64::from(numbers[4])),
             flushed_through: RecordSeq(u64::from(numbers[5])),
             record_bytes: u32::try_from(at.next_multiple_of(BLOCK_LEN)).unwrap(),
+            salt,
             pieces,
         };
         let bytes = encoded(&header);
@@ -251,7 +306,7 @@ proptest! {
         }
         let position = JournalPos(0x0001_3000);
         if let Ok(need) = RecordHeader::peek_bytes(&identity(), position, &bytes) {
-            prop_assert!(need <= header_bytes(PIECES_PER_RECORD_MAX));
+            prop_assert!(need <= header_bytes(PIECES_PER_RECORD_MAX, true));
         }
         let _ = RecordHeader::decode(&identity(), position, &bytes);
         let _ = Superblock::decode(&bytes);

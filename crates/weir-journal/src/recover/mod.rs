@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use weir_device::{AlignedBuf, Env, SharedBuf, VolumeId};
 use weir_disk::{Directory, DiskError, File, OpenMode};
+use weir_seal::{DataKey, KeyId};
 
 use self::scan::{Scan, Stretch};
 use self::verdict::Verdict;
 use crate::commit::PlacedPiece;
 use crate::error::JournalError;
-use crate::format::record::PieceKind;
+use crate::format::record::{Piece, PieceKind, RecordHeader};
 use crate::format::superblock::{SLOT_OFFSETS, Superblock};
 use crate::format::{DecodeError, to_u64, to_usize};
 use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
@@ -20,6 +21,7 @@ use crate::journal::{Journal, JournalConfig};
 use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START};
 use crate::pieces::{PieceEntry, PieceTable};
 use crate::ring::Ring;
+use crate::seal::Seals;
 use crate::state::{Start, State};
 
 /// Whether damage that lost acknowledged writes is accepted.
@@ -119,6 +121,7 @@ pub(crate) async fn create(
     directory: &Directory,
     name: &str,
     identity: Identity,
+    key: Option<&DataKey>,
     config: JournalConfig,
     env: &Env,
 ) -> Result<Recovered, JournalError> {
@@ -139,6 +142,7 @@ pub(crate) async fn create(
         clean_end: None,
         flushed_through: RecordSeq(0),
         loss_accepted_through: RecordSeq(0),
+        key: key.map(DataKey::id),
         segments_physical: 1,
         segments: vec![0],
     };
@@ -156,6 +160,7 @@ pub(crate) async fn create(
         last_record: RecordSeq(0),
         last_write: WriteNumber(0),
         loss_accepted_through: RecordSeq(0),
+        seals: key.map(|key| Seals::new(key.clone(), identity)),
     };
     Ok(Recovered {
         journal: open_journal(file, &config, env, start)?,
@@ -196,7 +201,7 @@ fn open_journal(
 pub(crate) async fn recover(
     directory: &Directory,
     name: &str,
-    expected_volume: VolumeId,
+    (expected_volume, key): (VolumeId, Option<&DataKey>),
     config: JournalConfig,
     accept: AcceptLoss,
     env: &Env,
@@ -213,6 +218,7 @@ pub(crate) async fn recover(
             found: identity.volume,
         });
     }
+    check_key(&file_name, &superblock, key)?;
     if superblock.epoch == Epoch(0) {
         // Made by an opening that was interrupted: a superblock that only the cache holds must not become the name of
         // a holder, or it would be missed after a loss of power.
@@ -226,7 +232,7 @@ pub(crate) async fn recover(
         superblock.tail_segment(),
         &superblock.segments,
     );
-    let scan = scan::scan(&file, &identity, &stretches(&superblock, &ring)).await?;
+    let scan = scan::scan(&file, &identity, key.is_some(), &stretches(&superblock, &ring)).await?;
     let (bytes, records) = (scan.bytes_read, scan.found.len());
     tracing::debug!(file = %file_name, bytes, records, "journal scanned");
     let same_boot = superblock.boot_id == env.clock.boot_id();
@@ -249,10 +255,26 @@ pub(crate) async fn recover(
         last_write: WriteNumber(0),
     };
     let epoch = superblock.epoch;
-    let (start, pieces) = take_over(superblock, ring, &config, &scan, &verdict);
+    let seals = key.map(|key| Seals::new(key.clone(), identity));
+    let (start, pieces) = take_over(superblock, ring, seals, &config, &scan, &verdict);
     report.last_write = start.last_write;
     let journal = open_journal(file, &config, env, start)?;
     Ok(Recovered { journal, identity, epoch, pieces, report })
+}
+
+/// A journal that is sealed under another key than its volume's cannot be read, and must not be gone on with.
+fn check_key(
+    file: &Arc<str>,
+    superblock: &Superblock,
+    key: Option<&DataKey>,
+) -> Result<(), JournalError> {
+    let expected = key.map(DataKey::id);
+    if superblock.key == expected {
+        return Ok(());
+    }
+    let name = |key: Option<KeyId>| key.map_or("no key".to_owned(), |key| format!("key {key}"));
+    let (found, expected) = (name(superblock.key), name(expected));
+    Err(JournalError::OtherKey { file: Arc::clone(file), found, expected })
 }
 
 /// The newer of the two copies, and whether one of them needs repair.
@@ -386,10 +408,23 @@ fn refused(file: &Arc<str>, damage: &Damage) -> JournalError {
     }
 }
 
+/// The place of a payload in the record that begins `within` bytes behind the begin of its segment.
+fn entry_of(header: &RecordHeader, piece: &Piece, within: u64) -> PieceEntry {
+    let at = within + u64::from(piece.payload);
+    PieceEntry {
+        at: u32::try_from(at).expect("segments are below 4 GiB"),
+        len: u32::try_from(piece.len).expect("the decoder bounds it"),
+        crc: piece.payload_crc,
+        offset: piece.offset,
+        record: header.record,
+    }
+}
+
 /// The state of an open journal out of what counts.
 fn take_over(
     superblock: Superblock,
     mut ring: Ring,
+    mut seals: Option<Seals>,
     config: &JournalConfig,
     scan: &Scan,
     verdict: &Verdict,
@@ -423,19 +458,16 @@ fn take_over(
                 poisoned: found.bad_pieces.contains(&order),
             });
             if has_payload {
-                entries.push(PieceEntry {
-                    at: u32::try_from(within + payload).expect("segments are below 4 GiB"),
-                    len: u32::try_from(piece.len).expect("the decoder bounds it"),
-                    crc: piece.payload_crc,
-                    offset: piece.offset,
-                    record: header.record,
-                });
+                let index = u32::try_from(order).expect("the decoder bounds the table");
+                let seal = seals.as_mut().zip(header.salt);
+                let seal = seal.map(|(s, salt)| s.found(header.epoch, salt, (index, piece.tag)));
+                entries.push((entry_of(header, piece, within), seal));
             }
         }
         // In a record, what was copied comes first whatever its number.
-        entries.sort_unstable_by_key(|entry| entry.at);
-        for entry in entries {
-            table.push(logical, entry, None);
+        entries.sort_unstable_by_key(|(entry, _)| entry.at);
+        for (entry, seal) in entries {
+            table.push(logical, entry, seal, None);
         }
     }
     ring.set_head(verdict.end, head_segment);
@@ -449,6 +481,7 @@ fn take_over(
         last_record: verdict.last_record,
         last_write: last_write.max(floor),
         loss_accepted_through,
+        seals,
     };
     (start, pieces)
 }

@@ -54,13 +54,14 @@ struct Chunk {
 pub(crate) async fn scan(
     file: &File,
     identity: &Identity,
+    sealed: bool,
     stretches: &[Stretch],
 ) -> Result<Scan, DiskError> {
     let chunks: Vec<Stretch> = stretches.iter().flat_map(chunks_of).collect();
     let mut reads = FuturesOrdered::new();
     let mut next_chunk = 0;
     let mut spare: Vec<AlignedBuf> = Vec::new();
-    let mut parser = Parser::new(identity);
+    let mut parser = Parser::new(identity, sealed);
     let mut scan = Scan::default();
     for stretch in stretches {
         parser.enter(stretch);
@@ -138,6 +139,8 @@ async fn read_blocks(file: &File, chunk: Stretch, mut buf: AlignedBuf) -> Result
 /// Finds records in chunks as they come.
 struct Parser<'a> {
     identity: &'a Identity,
+    /// Records of the other kind are none of this journal: anybody could have put them there.
+    sealed: bool,
     checksum: PieceChecksum,
     /// Chunks that are not wholly behind `at`.
     window: VecDeque<Chunk>,
@@ -157,9 +160,10 @@ enum Outcome {
 }
 
 impl<'a> Parser<'a> {
-    fn new(identity: &'a Identity) -> Self {
+    fn new(identity: &'a Identity, sealed: bool) -> Self {
         Self {
             identity,
+            sealed,
             checksum: PieceChecksum::new(identity),
             window: VecDeque::new(),
             done: Vec::new(),
@@ -240,7 +244,7 @@ impl<'a> Parser<'a> {
         let Ok(need) = RecordHeader::peek_bytes(self.identity, self.at, first[0]) else {
             return Outcome::NoRecord;
         };
-        assert!(need <= header_bytes(PIECES_PER_RECORD_MAX), "the decoder bounds the table");
+        assert!(need <= header_bytes(PIECES_PER_RECORD_MAX, true), "the decoder bounds the table");
         if self.at.plus(to_u64(need)) > self.end {
             return Outcome::NoRecord;
         }
@@ -258,7 +262,7 @@ impl<'a> Parser<'a> {
         let Ok(header) = RecordHeader::decode(self.identity, self.at, bytes) else {
             return Outcome::NoRecord;
         };
-        if header.end() > self.end {
+        if header.salt.is_some() != self.sealed || header.end() > self.end {
             return Outcome::NoRecord;
         }
         if header.end() > self.have {

@@ -15,6 +15,7 @@ use weir_journal::{
     AcceptLoss, Epoch, Identity, Journal, JournalConfig, JournalError, JournalId, JournalPos,
     Payload, PlacedPiece, RecordSeq, RecordSink, Recovered, WriteNumber,
 };
+use weir_seal::DataKey;
 
 pub(crate) const NAME: &str = "journal";
 pub(crate) const VOLUME: VolumeId = VolumeId([7; 16]);
@@ -82,9 +83,14 @@ impl Spawn for LocalSpawn {
 }
 
 pub(crate) fn env_of(disk: &SimDisk) -> Env {
+    env_drawing(disk, 1)
+}
+
+/// An environment that draws the random numbers of this seed.
+pub(crate) fn env_drawing(disk: &SimDisk, seed: u64) -> Env {
     Env {
         clock: Rc::new(SimClock(disk.clone())),
-        random: Rc::new(TestRandom::new(1)),
+        random: Rc::new(TestRandom::new(seed)),
         spawn: Rc::new(LocalSpawn),
         buffers: BufferPool::new(1 << 20),
     }
@@ -124,9 +130,24 @@ pub(crate) fn steady_disk(seed: u64) -> SimDisk {
     )
 }
 
+thread_local! {
+    static KEY: RefCell<Option<DataKey>> = const { RefCell::new(None) };
+}
+
+/// The journals of this test are sealed from here on, or plain.
+pub(crate) fn seal_journals(sealed: bool) {
+    KEY.set(sealed.then(|| DataKey::draw(|bytes| bytes.fill(0x77))));
+}
+
+/// The key of this test's journals, if they are sealed.
+pub(crate) fn key() -> Option<DataKey> {
+    KEY.with_borrow(Option::clone)
+}
+
 pub(crate) async fn create(disk: &SimDisk, config: JournalConfig) -> Journal {
-    let recovered = Journal::create(&disk.directory(), NAME, IDENTITY, config, &env_of(disk)).await;
-    let journal = recovered.expect("a fresh journal").journal;
+    let (directory, key, env) = (disk.directory(), key(), env_of(disk));
+    let created = Journal::create(&directory, NAME, IDENTITY, key.as_ref(), config, &env);
+    let journal = created.await.expect("a fresh journal").journal;
     journal.begin_epoch(Epoch(1)).await.expect("first epoch");
     journal
 }
@@ -136,7 +157,8 @@ pub(crate) async fn try_recover(
     config: JournalConfig,
     accept: AcceptLoss,
 ) -> Result<Recovered, JournalError> {
-    Journal::recover(&disk.directory(), NAME, VOLUME, config, accept, &env_of(disk)).await
+    let (directory, key, env) = (disk.directory(), key(), env_of(disk));
+    Journal::recover(&directory, NAME, VOLUME, key.as_ref(), config, accept, &env).await
 }
 
 pub(crate) async fn recover(disk: &SimDisk, config: JournalConfig) -> Recovered {

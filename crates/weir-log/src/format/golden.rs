@@ -3,12 +3,14 @@
 use bytes::Bytes;
 use weir_device::VolumeId;
 use weir_journal::{Epoch, WriteNumber};
+use weir_seal::{DataKey, KeyId, WrappedKey, WrappingKey};
 
+use crate::format::DecodeError;
 use crate::format::checkpoint::{
     CheckpointRoot, PieceRef, TableRecord, decode_table, encode_page, encode_table,
 };
 use crate::format::dependant::DependantRecord;
-use crate::format::frame::Compression;
+use crate::format::frame::{self, Compression};
 use crate::format::lease::LeaseRecord;
 use crate::format::manifest::Manifest;
 use crate::format::object::{
@@ -57,7 +59,7 @@ fn object(kind: ObjectKind) -> Vec<u8> {
 }
 
 fn encoded(spec: ObjectSpec) -> Vec<u8> {
-    object::encode(spec, &[Bytes::from_static(b"water")], Compression::None).parts.concat()
+    object::encode(spec, &[Bytes::from_static(b"water")], Compression::None, None).parts.concat()
 }
 
 #[test]
@@ -84,6 +86,63 @@ fn gc_with(kind: ExtentKind) -> Vec<u8> {
     let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
     spec.sources = vec![source; 2];
     encoded(spec)
+}
+
+fn data_key() -> DataKey {
+    DataKey::draw(|bytes| bytes.fill(7))
+}
+
+fn sealed_object() -> Vec<u8> {
+    let payload = [Bytes::from_static(b"water")];
+    let key = data_key();
+    object::encode(spec(ObjectKind::Data), &payload, Compression::None, Some(&key)).parts.concat()
+}
+
+#[test]
+fn a_sealed_object_is_frozen() {
+    let bytes = sealed_object();
+    frozen("sealed", &bytes, include_str!("../../testdata/v1/sealed.hex"));
+    let (header, key) = ObjectHeader::open(&bytes, Some(&data_key())).unwrap();
+    let (at, len) = header.frame_place(0);
+    let stored =
+        Bytes::copy_from_slice(&bytes[at.try_into().unwrap()..][..len.try_into().unwrap()]);
+    let frame = frame::decode(&header.id, 0, &header.frames[0], key.as_ref(), stored).unwrap();
+    assert_eq!(frame, "water");
+}
+
+/// Whoever can write the store can make checksums right, but no tags.
+#[test]
+fn no_bit_of_a_sealed_header_may_change_though_its_checksum_is_right() {
+    let good = sealed_object();
+    let key = data_key();
+    let other = DataKey::draw(|bytes| bytes.fill(8));
+    let open = |bytes: &[u8], key| ObjectHeader::open(bytes, key).map(drop);
+    assert_eq!(open(&good, Some(&key)), Ok(()));
+    assert!(matches!(open(&good, None), Err(DecodeError::NoKey { .. })));
+    assert!(matches!(open(&good, Some(&other)), Err(DecodeError::OtherKey { .. })));
+    let plain = object(ObjectKind::Data);
+    assert!(matches!(open(&plain, Some(&key)), Err(DecodeError::OtherKey { .. })));
+    let len = usize::try_from(ObjectHeader::decode(&good).unwrap().header_len()).unwrap();
+    for bit in (0..len * 8).filter(|bit| !(64..96).contains(bit)) {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let crc = crate::format::crc32c(&[&bytes[12..len], &[bytes[6]]]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert!(open(&bytes, Some(&key)).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn an_encrypted_manifest_is_frozen() {
+    let text = include_str!("../../testdata/v1/manifest_encrypted.json");
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact());
+    assert_eq!(manifest.encode(), text.as_bytes());
+    let encryption = manifest.encryption.unwrap();
+    let kek = WrappingKey::of([1; 32]);
+    let wrapped_with = KeyId(encryption.wrapped_with.0);
+    let wrapped = WrappedKey { wrapped_with, bytes: encryption.wrapped.0 };
+    assert_eq!((kek.id(), kek.unwrap_key(&wrapped).unwrap().id()), (wrapped_with, data_key().id()));
 }
 
 #[test]

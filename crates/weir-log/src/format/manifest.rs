@@ -8,9 +8,16 @@ use weir_journal::{Epoch, JournalId, WriteNumber};
 use crate::format::json::{checksum_of, to_json};
 use crate::format::lease::LeaseIdentity;
 use crate::ids::{ObjectSeq, WriteMark};
+pub use crate::keys::WrappedHex;
 
 /// Newest manifest format that this code reads and writes.
-pub const MANIFEST_FORMAT: u32 = 1;
+pub const MANIFEST_FORMAT: u32 = 2;
+
+/// Manifest format of a volume that is not encrypted, and format of names.
+pub const PLAIN_FORMAT: u32 = 1;
+
+/// The one cipher there is.
+pub const CIPHER: &str = "aes-256-gcm";
 
 /// 16 bytes as 32 lower-case hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -190,6 +197,20 @@ pub struct OriginRecord {
     pub id: HexId,
 }
 
+/// How a volume is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Encryption {
+    /// [`CIPHER`].
+    pub cipher: String,
+    /// Name of the volume's data key: what is unwrapped must have it.
+    pub key: HexId,
+    /// Name of the operator's key that it is wrapped with.
+    pub wrapped_with: HexId,
+    /// The data key, wrapped.
+    pub wrapped: WrappedHex,
+}
+
 /// Whether the volume lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -251,6 +272,9 @@ pub struct Manifest {
     /// Objects that no root reaches, waiting for deletion.
     #[serde(default)]
     pub pending_deletions: Vec<String>,
+    /// How its bytes are encrypted; said when it was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
     /// CRC32C, 8 hex digits, of this version as it is written with an empty checksum. Set by [`Manifest::encode`].
     pub checksum: String,
 }
@@ -302,6 +326,12 @@ impl Manifest {
         Epoch(self.epochs.last().map_or(0, |e| e.epoch))
     }
 
+    /// The format that readers must know to read it.
+    #[must_use]
+    pub fn format_needed(&self) -> u32 {
+        if self.encryption.is_some() { MANIFEST_FORMAT } else { PLAIN_FORMAT }
+    }
+
     /// Prefix of all versions of a volume's manifest.
     #[must_use]
     pub fn prefix(volume: VolumeId) -> String {
@@ -339,7 +369,7 @@ mod tests {
 
     fn sample() -> Manifest {
         Manifest {
-            format: MANIFEST_FORMAT,
+            format: PLAIN_FORMAT,
             number: 3,
             nonce: HexId([7; 16]),
             volume: HexId([1; 16]),
@@ -362,6 +392,7 @@ mod tests {
             origins: Vec::new(),
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),
+            encryption: None,
             checksum: String::new(),
         }
     }

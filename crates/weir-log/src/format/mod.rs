@@ -14,6 +14,8 @@ mod golden;
 
 use std::fmt;
 
+use weir_seal::KeyId;
+
 /// Why bytes from outside are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -70,6 +72,30 @@ pub enum DecodeError {
         what: &'static str,
         /// What it says it is.
         found: String,
+    },
+    /// Sealed, and there is no key to open it.
+    #[error("{what} is encrypted under key {key}, which is not at hand")]
+    NoKey {
+        /// The structure.
+        what: &'static str,
+        /// Name of the volume's key.
+        key: KeyId,
+    },
+    /// Under another key than the volume's, or under none: it is not the volume's.
+    #[error("{what} is encrypted under {found}, and its volume under key {wanted}")]
+    OtherKey {
+        /// The structure.
+        what: &'static str,
+        /// What it says of itself.
+        found: String,
+        /// Name of the volume's key.
+        wanted: KeyId,
+    },
+    /// A checksum matches, and the tag does not: changed by somebody who has no key.
+    #[error("{what} fails its authentication: it is not what was encrypted")]
+    Forged {
+        /// The structure.
+        what: &'static str,
     },
     /// A compressed frame does not decompress.
     #[error("frame {index} does not decompress")]

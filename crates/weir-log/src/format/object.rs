@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use weir_device::VolumeId;
 use weir_journal::{Epoch, WriteNumber};
+use weir_seal::{DataKey, KeyId, Purpose, SealKey, TAG_BYTES, counter_nonce};
 
 use crate::format::frame::{self, Codec, Compression, Frame};
 use crate::format::{DecodeError, Reader, crc32c};
@@ -23,6 +24,13 @@ const SOURCE_ENTRY_BYTES: usize = 24;
 const CRC_FROM: usize = 12;
 /// Where the digest stands in the fixed part.
 const DIGEST_AT: usize = 128;
+/// Where the name of the volume's key stands.
+const KEY_AT: usize = DIGEST_AT + 32;
+/// Where the tag of the header stands.
+const TAG_AT: usize = KEY_AT + 16;
+const TAG_END: usize = TAG_AT + TAG_BYTES;
+/// AES-256-GCM, each frame under the key of the object.
+const ENCRYPTION_AES_256_GCM: u32 = 1;
 
 /// What an object is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +120,34 @@ pub struct GcSource {
     pub epoch: Epoch,
 }
 
+/// How an object is encrypted. Its key is derived from the volume's and from what names the object, its salt included;
+/// the header is not secret, but covered by a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Name of the volume's key.
+    pub key: KeyId,
+    /// Tag of the header.
+    pub tag: [u8; TAG_BYTES],
+}
+
+/// The key of an object: nobody else's, because its salt is random.
+fn object_key(volume: &DataKey, id: &ObjectId, salt: &[u8; 16]) -> SealKey {
+    let (seq, epoch) = (id.seq.0.to_le_bytes(), id.epoch.0.to_le_bytes());
+    volume.derive(Purpose::Object, &[&id.stream.0, &seq, &epoch, salt])
+}
+
+/// The tag of a header whose bytes these are, checksum and tag apart. Its nonce is none of a frame's.
+fn header_tag(key: &SealKey, header: &[u8]) -> [u8; TAG_BYTES] {
+    key.seal(counter_nonce(u64::MAX, u32::MAX), &without_tag(header), &mut [])
+}
+
+fn without_tag(header: &[u8]) -> Vec<u8> {
+    let mut bytes = header.to_vec();
+    bytes[CRC_FROM - 4..CRC_FROM].fill(0);
+    bytes[TAG_AT..TAG_END].fill(0);
+    bytes
+}
+
 /// A decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectHeader {
@@ -129,6 +165,8 @@ pub struct ObjectHeader {
     pub salt: [u8; 16],
     /// BLAKE3 of salt, frame table and extent tables; tells our own earlier PUT from another writer's.
     pub digest: [u8; 32],
+    /// What its frames are sealed with, unless they are plain.
+    pub sealed: Option<Sealed>,
     /// Payload offset and length of a checkpoint's root, if this object holds one.
     pub root: Option<(u32, u32)>,
     /// The frames, in order.
@@ -208,16 +246,26 @@ fn put_mark(out: &mut Vec<u8>, mark: WriteMark) {
     out.extend_from_slice(&mark.write.0.to_le_bytes());
 }
 
+fn usize_of(len: u64) -> usize {
+    usize::try_from(len).expect("bounded by the limits of a header")
+}
+
 fn u32_of(len: usize) -> u32 {
     u32::try_from(len).expect("bounded by the limits of an object")
 }
 
-/// Encodes an object whose payload is `payload` read as one run of bytes. Burns CPU: run it on a worker.
+/// Encodes an object whose payload is `payload` read as one run of bytes, sealed under `key` if the volume has one.
+/// Burns CPU: run it on a worker.
 ///
 /// # Panics
 /// If the spec exceeds the limits of an object: the batcher keeps them.
 #[must_use]
-pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> EncodedObject {
+pub fn encode(
+    spec: ObjectSpec,
+    payload: &[Bytes],
+    compression: Compression,
+    key: Option<&DataKey>,
+) -> EncodedObject {
     let payload_len = frame::len_of(payload);
     assert!(payload_len <= PAYLOAD_BYTES_MAX as usize, "an object's payload fits 26 bits");
     assert!(spec.extents.len() <= EXTENTS_PER_OBJECT_MAX, "a batch is sealed before this");
@@ -231,10 +279,12 @@ pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> 
     } else {
         Compression::None
     };
+    let object_key = key.map(|key| object_key(key, &spec.id, &spec.salt));
     let mut parts = vec![Bytes::new()];
     let mut frames = Vec::with_capacity(raw_frames.len());
     for (index, raw) in raw_frames.iter().enumerate() {
-        frames.push(frame::encode(&spec.id, u32_of(index), raw, compression, &mut parts));
+        let (index, key) = (u32_of(index), object_key.as_ref());
+        frames.push(frame::encode(&spec.id, index, raw, compression, key, &mut parts));
     }
     let mut header = ObjectHeader {
         id: spec.id,
@@ -244,13 +294,14 @@ pub fn encode(spec: ObjectSpec, payload: &[Bytes], compression: Compression) -> 
         volume_size: spec.volume_size,
         salt: spec.salt,
         digest: [0; 32],
+        sealed: key.map(|key| Sealed { key: key.id(), tag: [0; TAG_BYTES] }),
         root: spec.root,
         frames,
         extents: spec.extents,
         streams: spec.streams,
         sources: spec.sources,
     };
-    parts[0] = Bytes::from(header.encode());
+    parts[0] = Bytes::from(header.encode(object_key.as_ref()));
     EncodedObject { header, parts }
 }
 
@@ -271,7 +322,7 @@ impl ObjectHeader {
             + self.sources.len() * SOURCE_ENTRY_BYTES) as u64
     }
 
-    fn encode(&mut self) -> Vec<u8> {
+    fn encode(&mut self, key: Option<&SealKey>) -> Vec<u8> {
         let header_len = u32::try_from(self.header_len()).expect("bounded by the limits");
         let mut out = Vec::with_capacity(header_len as usize);
         out.extend_from_slice(&MAGIC);
@@ -291,16 +342,22 @@ impl ObjectHeader {
         for count in [&self.frames.len(), &self.extents.len(), &self.streams.len()] {
             out.extend_from_slice(&u32_of(*count).to_le_bytes());
         }
-        out.extend_from_slice(&[0; 4]); // encryption: none
+        let encryption = self.sealed.map_or(0, |_| ENCRYPTION_AES_256_GCM);
+        out.extend_from_slice(&encryption.to_le_bytes());
         assert_eq!(out.len(), DIGEST_AT - 16, "the fixed part is laid out as documented");
         out.extend_from_slice(&self.salt);
         out.extend_from_slice(&[0; 32]); // digest, below
-        out.resize(FIXED_BYTES, 0); // reserved: key id and tag of an encrypted object
+        out.extend_from_slice(&self.sealed.map_or([0; 16], |sealed| sealed.key.0));
+        out.resize(FIXED_BYTES, 0); // tag, below; reserved
         self.encode_tables(&mut out);
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.salt).update(&out[FIXED_BYTES..]);
         self.digest = *hasher.finalize().as_bytes();
         out[DIGEST_AT..DIGEST_AT + 32].copy_from_slice(&self.digest);
+        if let (Some(sealed), Some(key)) = (&mut self.sealed, key) {
+            sealed.tag = header_tag(key, &out);
+            out[TAG_AT..TAG_END].copy_from_slice(&sealed.tag);
+        }
         let crc = crc32c(&[&out[CRC_FROM..], &[self.kind.code()]]);
         out[8..12].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(out.len(), header_len as usize, "the header is as long as it says");
@@ -386,11 +443,14 @@ impl ObjectHeader {
         let extent_count = reader.count("extent_count", EXTENT_ENTRY_BYTES)?;
         let stream_count = reader.count("stream_count", STREAM_ENTRY_BYTES)?;
         let encryption = reader.u32()?;
-        if encryption != 0 {
-            return Err(reader.field("encryption", encryption.into()));
-        }
         let (salt, digest) = (reader.array()?, reader.array()?);
-        let reserved = reader.take(FIXED_BYTES - DIGEST_AT - 32)?;
+        let (key, tag) = (reader.array()?, reader.array()?);
+        let sealed = match encryption {
+            0 if key == [0; 16] && tag == [0; TAG_BYTES] => None,
+            ENCRYPTION_AES_256_GCM => Some(Sealed { key: KeyId(key), tag }),
+            _ => return Err(reader.field("encryption", encryption.into())),
+        };
+        let reserved = reader.take(FIXED_BYTES - TAG_END)?;
         if bytes[7] != 0 || reserved.iter().any(|b| *b != 0) {
             return Err(reader.field("reserved", 1));
         }
@@ -402,6 +462,7 @@ impl ObjectHeader {
             volume_size,
             salt,
             digest,
+            sealed,
             root: (root_len != 0).then_some((root_offset, root_len)),
             frames: Vec::new(),
             extents: Vec::new(),
@@ -411,6 +472,43 @@ impl ObjectHeader {
         header.decode_tables(&mut reader, frame_count, extent_count, stream_count)?;
         header.check(&reader)?;
         Ok(header)
+    }
+
+    /// The key of this object in the volume of that key.
+    #[must_use]
+    pub fn key(&self, volume: &DataKey) -> SealKey {
+        object_key(volume, &self.id, &self.salt)
+    }
+
+    /// [`ObjectHeader::decode`] with the key of the volume, if it has one; and the key of the object. An object that is
+    /// not encrypted has no place in an encrypted volume: anybody could have put it there.
+    ///
+    /// # Errors
+    /// As there; [`DecodeError::NoKey`], [`DecodeError::OtherKey`], [`DecodeError::Forged`].
+    pub fn open(
+        bytes: &[u8],
+        volume: Option<&DataKey>,
+    ) -> Result<(Self, Option<SealKey>), DecodeError> {
+        let header = Self::decode(bytes)?;
+        let (sealed, volume) = match (header.sealed, volume) {
+            (None, None) => return Ok((header, None)),
+            (Some(sealed), None) => {
+                return Err(DecodeError::NoKey { what: WHAT, key: sealed.key });
+            }
+            (sealed, Some(volume)) => match sealed {
+                Some(sealed) if sealed.key == volume.id() => (sealed, volume),
+                other => {
+                    let found = other.map_or("no key".to_owned(), |s| format!("key {}", s.key));
+                    return Err(DecodeError::OtherKey { what: WHAT, found, wanted: volume.id() });
+                }
+            },
+        };
+        let key = header.key(volume);
+        let covered = without_tag(&bytes[..usize_of(header.header_len())]);
+        let nonce = counter_nonce(u64::MAX, u32::MAX);
+        key.open(nonce, &covered, &mut [], &sealed.tag)
+            .map_err(|_| DecodeError::Forged { what: WHAT })?;
+        Ok((header, Some(key)))
     }
 
     fn decode_tables(
@@ -428,11 +526,13 @@ impl ObjectHeader {
         if reader.remaining() != need {
             return Err(reader.field("header_len", need as u64));
         }
+        let tag_len = if self.sealed.is_some() { u32_of(TAG_BYTES) } else { 0 };
         for _ in 0..frames {
             let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
             let [code, ..] = reader.array::<4>()?;
             let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
-            if raw_len == 0 || raw_len > FRAME_BYTES || stored_len > raw_len || stored_len == 0 {
+            let stored = stored_len.saturating_sub(tag_len);
+            if raw_len == 0 || raw_len > FRAME_BYTES || stored > raw_len || stored == 0 {
                 return Err(reader.field("frame length", stored_len.into()));
             }
             self.frames.push(Frame { stored_len, raw_len, crc, codec });

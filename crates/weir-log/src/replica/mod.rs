@@ -22,6 +22,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 use weir_device::{Env, VolumeId};
+use weir_seal::DataKey;
 use weir_store::{RetryPolicy, Store};
 
 pub(crate) use self::notes::NoteWatch;
@@ -31,9 +32,10 @@ use crate::catalog::{self, VolumeName};
 use crate::chain::Retention;
 use crate::error::LogError;
 use crate::format::manifest::{
-    HexId, Holder, MANIFEST_FORMAT, Manifest, Origin, ReplicaRecord, Takeover, VolumeState,
+    HexId, Holder, Manifest, Origin, PLAIN_FORMAT, ReplicaRecord, Takeover, VolumeState,
 };
 use crate::ids::ObjectId;
+use crate::keys::Keys;
 use crate::lease::{LeaseHold, NodeLease, Run};
 use crate::limits::{LEASE_LENGTH, LEASE_PATIENCE, RESOLVE_ATTEMPTS_MAX};
 use crate::manifests::{self, ManifestWriter};
@@ -51,6 +53,8 @@ pub struct ReplicateArgs {
     pub name: VolumeName,
     /// Time, randomness, tasks.
     pub env: Env,
+    /// Where the keys of encrypted volumes come from: the map of one says what is to be copied.
+    pub keys: Keys,
     /// A lease in the replica's store.
     pub lease: NodeLease,
     /// Hears of every step.
@@ -103,6 +107,8 @@ pub struct ReplicaStatus {
 /// The one that moves roots to a replica: holds its manifest.
 pub struct Replicator {
     args: ReplicateArgs,
+    /// The volume's, if it is encrypted.
+    key: Option<DataKey>,
     hold: LeaseHold,
     run: Run,
     writer: ManifestWriter,
@@ -172,6 +178,7 @@ impl Replicator {
         let volume = args.volume;
         let from = manifests::newest(source, env, volume).await?;
         check_source(volume, &from)?;
+        let key = args.keys.open(volume, from.encryption.as_ref()).await?;
         let hold = args.lease.hold(volume);
         let (writer, run) = claim(&args, &hold, &from).await?;
         // Free, or ours: only a promotion makes the name stand for another volume.
@@ -187,7 +194,7 @@ impl Replicator {
             ..ReplicaStatus::default()
         };
         let mut replicator =
-            Self { hold, run, writer, notes, status, reached: BTreeMap::new(), args };
+            Self { key, hold, run, writer, notes, status, reached: BTreeMap::new(), args };
         replicator.measure(&from).await?;
         Ok(replicator)
     }
@@ -372,7 +379,7 @@ fn blank(args: &ReplicateArgs, from: &Manifest) -> Manifest {
     let replica =
         ReplicaRecord { id: HexId(id), source, manifest: 0, written_at: 0, promoted_to: None };
     Manifest {
-        format: MANIFEST_FORMAT,
+        format: PLAIN_FORMAT,
         number: 0,
         nonce: HexId([0; 16]),
         volume: args.volume.into(),
@@ -392,6 +399,7 @@ fn blank(args: &ReplicateArgs, from: &Manifest) -> Manifest {
         origins: Vec::new(),
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
+        encryption: from.encryption.clone(),
         checksum: String::new(),
     }
 }

@@ -167,7 +167,7 @@ impl Replicator {
         &mut self,
         source: &Manifest,
     ) -> Result<Result<BTreeSet<ObjectId>, ObjectId>, LogError> {
-        let volume = self.args.volume;
+        let (volume, source_store, key) = (self.args.volume, &self.args.source, self.key.as_ref());
         let snapshots = source.snapshots.iter().map(|s| (Some(s.id), s.root(volume)));
         let roots: Vec<_> = snapshots.chain(source.root().map(|root| (None, root))).collect();
         self.reached.retain(|id, _| roots.iter().any(|(known, _)| known.as_ref() == Some(id)));
@@ -176,7 +176,7 @@ impl Replicator {
             let known = snapshot.and_then(|id| self.reached.get(&id)).cloned();
             let of_root = match known {
                 Some(known) => known,
-                None => match load::live(&self.args.source, &self.args.env, root).await {
+                None => match load::live(source_store, &self.args.env, key, root).await {
                     Ok(objects) => Rc::new(objects.into_iter().collect()),
                     Err(error) if error.kind() == ErrorKind::NotFound => {
                         return Ok(Err(object_of(root)));
@@ -300,6 +300,7 @@ impl Replicator {
             m.checkpoint = source.checkpoint;
             m.origin = source.origin;
             m.lineage.clone_from(&source.lineage);
+            m.encryption.clone_from(&source.encryption);
             m.snapshots.clone_from(&source.snapshots);
             m.pending_deletions = names;
             if let Some(replica) = &mut m.replica {

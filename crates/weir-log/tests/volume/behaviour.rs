@@ -167,7 +167,7 @@ fn a_volume_that_is_being_filled_opens_only_for_that() {
         let mut host = Host::new().await;
         let (store, env) = (&host.store, &host.env);
         let name = catalog::VolumeName::new("filled").expect("valid");
-        let id = catalog::create_incomplete(store, env, &name, SIZE, Takeover::Manual).await;
+        let id = catalog::create_incomplete(store, env, &name, SIZE, Takeover::Manual, None).await;
         host.id = id.expect("created");
         let refused = host.try_open(|_| {}).await.unwrap_err();
         assert!(matches!(refused, LogError::Incomplete { .. }), "{refused}");

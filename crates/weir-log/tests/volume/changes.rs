@@ -11,7 +11,9 @@ async fn compare(host: &Host, from: &str, to: &str) -> (Vec<Change>, Changes) {
     let mut found = Vec::new();
     let (from, to) = (name(from), name(to));
     let sum =
-        changes(&host.store, &host.env, host.id, (&from, &to), async |change| found.push(change));
+        changes(&host.store, &host.env, (host.id, &host.keys), (&from, &to), async |change| {
+            found.push(change)
+        });
     let sum = sum.await.expect("compared");
     (found, sum)
 }
@@ -70,7 +72,9 @@ fn a_backup_of_what_changed_makes_one_snapshot_into_the_other() {
         assert_eq!(back.data_bytes, SIZE, "up to the end of the second one");
 
         let (from, to) = (name("full"), name("never"));
-        let missing = changes(&host.store, &host.env, host.id, (&from, &to), async |_| {}).await;
+        let missing =
+            changes(&host.store, &host.env, (host.id, &host.keys), (&from, &to), async |_| {})
+                .await;
         assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
     });
 }

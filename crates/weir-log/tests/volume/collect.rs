@@ -93,7 +93,9 @@ fn kill_while_objects_are_collected_and_deleted_loses_nothing_and_leaves_nothing
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!(volume.status().pending_deletions, 0);
         let report =
-            check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {}).await.unwrap();
+            check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
+                .await
+                .unwrap();
         let left = (report.void_objects, report.pending_objects, report.orphans.len());
         assert_eq!((report.damage.len(), left), (0, (0, 0, 0)), "{report:?}");
     });

@@ -47,6 +47,7 @@ impl Elsewhere {
             volume: source.id,
             name: demo(),
             env,
+            keys: source.keys.clone(),
             lease,
             on_progress: Rc::new(move |status| *told.borrow_mut() = status.clone()),
         })

@@ -6,7 +6,7 @@ use weir_log::{CheckOptions, CheckReport, check};
 use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, run, show, write};
 
 async fn checked(host: &Host) -> CheckReport {
-    check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
+    check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
         .await
         .expect("the store answers")
 }

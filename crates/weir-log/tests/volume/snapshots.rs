@@ -13,9 +13,10 @@ async fn stored_objects(host: &Host) -> usize {
 
 /// Nothing damaged, nothing forgotten.
 async fn expect_whole(host: &Host) {
-    let report = check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
-        .await
-        .expect("the store answers");
+    let report =
+        check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
+            .await
+            .expect("the store answers");
     assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
 }
 

@@ -17,9 +17,11 @@ use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::JournalConfig;
 use weir_log::catalog::VolumeName;
 use weir_log::{
-    BatchLimits, CheckpointLimits, LeaseSettings, LogError, LogVolume, MemoryFrameCache, NodeLease,
-    OpenArgs, OpenReport, SnapshotView, VolumeOptions, catalog,
+    BatchLimits, CheckpointLimits, FixedKeys, Keys, LeaseSettings, LogError, LogVolume,
+    MemoryFrameCache, NodeLease, OpenArgs, OpenReport, SnapshotView, Takeover, VolumeOptions,
+    catalog,
 };
+use weir_seal::WrappingKey;
 use weir_store::{Faults, Store};
 
 pub(crate) const SIZE: u64 = 1 << 20;
@@ -76,6 +78,7 @@ pub(crate) struct Host {
     pub(crate) hidden: Rc<Cell<Duration>>,
     pub(crate) node: [u8; 16],
     pub(crate) id: VolumeId,
+    pub(crate) keys: Keys,
     pub(crate) options: VolumeOptions,
 }
 
@@ -98,6 +101,12 @@ pub(crate) fn options() -> VolumeOptions {
     }
 }
 
+/// Keys of which each has only one byte.
+pub(crate) fn keys(bytes: &[u8]) -> Keys {
+    let keys = bytes.iter().map(|byte| WrappingKey::of([*byte; 32])).collect();
+    Keys::from(Arc::new(FixedKeys(keys)))
+}
+
 /// Length of every host's lease here.
 pub(crate) const LEASE: Duration = Duration::from_secs(12);
 
@@ -113,15 +122,31 @@ fn env(seed: u64, disk: &SimDisk, hidden: &Rc<Cell<Duration>>) -> Env {
 
 impl Host {
     pub(crate) async fn new() -> Self {
+        Self::with(false).await
+    }
+
+    /// A host with an encrypted volume.
+    pub(crate) async fn encrypted() -> Self {
+        Self::with(true).await
+    }
+
+    async fn with(encrypt: bool) -> Self {
         let disk = SimDisk::new(1, SimDiskOptions::default());
         let faults = Faults::new(2);
         let store = Store::open("memory://").expect("opens").with_faults(faults.clone());
         let hidden = Rc::default();
         let env = env(3, &disk, &hidden);
         let name = catalog::VolumeName::new("demo").expect("valid");
-        let id = catalog::create(&store, &env, &name, SIZE).await.expect("created");
-        let open_store = store.clone();
-        Self { disk, store, open_store, faults, env, hidden, node: [3; 16], id, options: options() }
+        let keys = keys(&[0x0f]);
+        let encryption = match encrypt {
+            true => Some(keys.encryption(&env).await.expect("there is a key")),
+            false => None,
+        };
+        let takeover = Takeover::Manual;
+        let created = catalog::create_as(&store, &env, &name, SIZE, takeover, encryption);
+        let id = created.await.expect("created");
+        let (open_store, node, options) = (store.clone(), [3; 16], options());
+        Self { disk, store, open_store, faults, env, hidden, node, id, keys, options }
     }
 
     /// Another host with a disk of its own, over the same store.
@@ -137,6 +162,7 @@ impl Host {
             open_store: self.open_store.clone(),
             faults: self.faults.clone(),
             id: self.id,
+            keys: self.keys.clone(),
             options: self.options.clone(),
         }
     }
@@ -159,6 +185,7 @@ impl Host {
             env: self.env.clone(),
             options: self.options.clone(),
             cache: Arc::new(MemoryFrameCache::new(256 << 10)),
+            keys: self.keys.clone(),
             lease,
             accept_loss: false,
             take_over: false,
@@ -276,8 +303,8 @@ pub(crate) fn name(text: &str) -> VolumeName {
 pub(crate) async fn show(host: &Host, snapshot: &str) -> Vec<u8> {
     let cache = Arc::new(MemoryFrameCache::new(256 << 10));
     let deadline = Duration::from_secs(30);
-    let view =
-        SnapshotView::open(&host.store, &host.env, host.id, &name(snapshot), cache, deadline).await;
+    let (store, env, volume) = (&host.store, &host.env, (host.id, &host.keys));
+    let view = SnapshotView::open(store, env, volume, &name(snapshot), cache, deadline).await;
     let view = view.expect("opens");
     let mut bytes = vec![0xee; usize::try_from(view.size()).expect("small")];
     let io = IoHeader::internal(Operation::Read, 0, bytes.len() as u64);

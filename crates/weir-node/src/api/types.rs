@@ -394,6 +394,10 @@ pub struct Shown {
     /// Of a clone: the snapshots whose objects it may need, as they were called, nearest first.
     #[serde(default)]
     pub origins: Vec<String>,
+    /// Cipher that everything is encrypted with, if it is.
+    pub encryption: Option<String>,
+    /// Name of the operator's key that the volume's own key is wrapped with.
+    pub key: Option<String>,
     /// The process on this machine that serves it, from this data directory.
     pub process: Option<u32>,
     /// What that process says.
@@ -405,6 +409,7 @@ impl Shown {
     #[must_use]
     pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {
         let (process, serving) = serving.unzip();
+        let encryption = details.encryption;
         let VolumeSummary { name, id, size_bytes, holder, takeover, state } = details.summary;
         Self {
             name: name.to_string(),
@@ -419,6 +424,8 @@ impl Shown {
             object_bytes: details.object_bytes,
             manifest: details.manifest,
             origins: details.origins,
+            encryption: encryption.clone().map(|e| e.cipher),
+            key: encryption.map(|e| e.wrapped_with.into()),
             process,
             serving,
         }
@@ -449,6 +456,9 @@ pub struct CheckReport {
     /// are. It is on its way, or missing.
     #[serde(default)]
     pub awaited: Option<String>,
+    /// Why only the checksums of an encrypted volume were checked: its key was not at hand.
+    #[serde(default)]
+    pub without_key: Option<String>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -472,6 +482,7 @@ impl From<weir_log::CheckReport> for CheckReport {
             orphans: report.orphans.len() as u64,
             awaited: report.awaited.map(|awaited| awaited.object.key()),
             orphan_keys: report.orphans.iter().map(ObjectId::key).collect(),
+            without_key: report.without_key,
             damage: damage.collect(),
         }
     }

@@ -84,6 +84,23 @@ pub(crate) enum VolumeCommand {
         #[arg(long, env = "WEIR_YES", hide_env_values = true)]
         yes: bool,
     },
+    /// Wrap the key of an encrypted volume with another one: the first of --key-file or --key-command, unless told
+    /// otherwise. Nothing that is stored is rewritten. The volume must be closed
+    Rekey {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// File with the new key, if it is not where the old one is
+        #[arg(long, value_name = "FILE", env = "WEIR_NEW_KEY_FILE", hide_env_values = true)]
+        new_key_file: Option<PathBuf>,
+        /// Command that prints the new key
+        #[arg(long, value_name = "COMMAND", env = "WEIR_NEW_KEY_COMMAND", hide_env_values = true)]
+        #[arg(conflicts_with = "new_key_file")]
+        new_key_command: Option<String>,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
     /// Grow a volume, without interrupting its clients; or shrink one that has none
     Resize {
         /// Name of the volume

@@ -1,0 +1,208 @@
+//! Where an operator's keys come from: a file, a variable, or a command that asks a key service.
+//!
+//! All of them give the same text: keys of 64 hex digits, one per line. A key in the text is looked for by its name;
+//! what is encrypted anew, or wrapped anew, takes the first one. The place is asked whenever an encrypted volume is
+//! opened or made, and never for others.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+use weir_log::{KeyError, KeySource, Keys, WrappingKeys};
+use weir_seal::WrappingKey;
+
+/// Longest text that is read for keys, in bytes: a thousand keys.
+const TEXT_BYTES_MAX: u64 = 64 << 10;
+
+/// How long a place may take to give its keys: a key service that is asked across the network, with its own retries.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How much of what a command complains of is shown.
+const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
+
+/// Where keys are.
+#[derive(Clone, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// A file.
+    File(PathBuf),
+    /// A variable, with its value.
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// The keys.
+        text: String,
+    },
+    /// A command for `sh`, which prints them.
+    Command(String),
+}
+
+impl std::fmt::Debug for KeyPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.place())
+    }
+}
+
+impl KeyPlace {
+    /// Keys of this place, if there is one.
+    #[must_use]
+    pub fn keys_of(place: Option<Self>) -> Keys {
+        place.map_or_else(Keys::default, |place| Keys::from(Arc::new(place)))
+    }
+
+    async fn text(&self) -> Result<Text, String> {
+        match self {
+            Self::File(path) => {
+                let file = tokio::fs::File::open(path).await.map_err(|error| error.to_string())?;
+                all_of(file).await
+            }
+            Self::Variable { text, .. } => Ok(Text(text.clone().into_bytes())),
+            Self::Command(command) => printed_by(command).await,
+        }
+    }
+
+    async fn read(&self) -> Result<Vec<WrappingKey>, KeyError> {
+        let failed = |reason| KeyError::Source { place: self.place(), reason };
+        let text = match tokio::time::timeout(DEADLINE, self.text()).await {
+            Ok(text) => text.map_err(failed)?,
+            Err(_) => return Err(failed(format!("no answer in {} s", DEADLINE.as_secs()))),
+        };
+        let keys = std::str::from_utf8(&text.0).map_err(|_| failed("it is no text".to_owned()))?;
+        WrappingKey::parse_all(keys).map_err(|error| failed(error.to_string()))
+    }
+}
+
+impl KeySource for KeyPlace {
+    fn place(&self) -> String {
+        match self {
+            Self::File(path) => format!("key file {}", path.display()),
+            Self::Variable { name, .. } => format!("variable {name}"),
+            Self::Command(command) => format!("key command {command:?}"),
+        }
+    }
+
+    fn keys(&self) -> WrappingKeys<'_> {
+        Box::pin(self.read())
+    }
+}
+
+/// A text that may hold keys: wiped when it goes.
+struct Text(Vec<u8>);
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        weir_seal::wipe(&mut self.0);
+    }
+}
+
+async fn all_of(from: impl AsyncRead + Unpin) -> Result<Text, String> {
+    // As much as can come: growing would leave copies behind.
+    let mut text = Text(Vec::with_capacity(2 * usize::try_from(TEXT_BYTES_MAX).unwrap_or(0)));
+    let read = from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut text.0).await;
+    match read.map_err(|error| error.to_string())? as u64 {
+        ..=TEXT_BYTES_MAX => Ok(text),
+        _ => Err(format!("more than {} KiB", TEXT_BYTES_MAX >> 10)),
+    }
+}
+
+/// What a command prints. It is killed when it is not waited for any more.
+async fn printed_by(command: &str) -> Result<Text, String> {
+    let mut child = Command::new("sh");
+    child.arg("-c").arg(command).kill_on_drop(true);
+    child.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().map_err(|error| format!("it cannot be started: {error}"))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let printed = async {
+        match stdout {
+            Some(stdout) => all_of(stdout).await,
+            None => Err("it has no standard output".to_owned()),
+        }
+    };
+    let complaint = async {
+        let mut bytes = Vec::new();
+        if let Some(mut stderr) = stderr {
+            // What cannot be read of it is only missing from a message.
+            let _ = (&mut stderr).take(COMPLAINT_BYTES_MAX).read_to_end(&mut bytes).await;
+            let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
+        }
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    };
+    // A command that prints without end is not waited for: `all_of` stops reading it.
+    let (printed, complaint) = {
+        let mut complaint = std::pin::pin!(complaint);
+        let mut printed = std::pin::pin!(printed);
+        tokio::select! {
+            biased;
+            text = &mut printed => {
+                let text = text?;
+                (text, complaint.await)
+            }
+            complaint = &mut complaint => (printed.await?, complaint),
+        }
+    };
+    let status = child.wait().await.map_err(|error| error.to_string())?;
+    match (status.success(), complaint.lines().last()) {
+        (true, _) => Ok(printed),
+        (false, Some(line)) => Err(format!("it ended with {status}: {line}")),
+        (false, None) => Err(format!("it ended with {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(text: &str) -> KeyPlace {
+        KeyPlace::Command(text.to_owned())
+    }
+
+    async fn error(place: KeyPlace) -> String {
+        place.read().await.unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn every_place_gives_the_same_keys() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, key) = (directory.path().join("keys"), "0f".repeat(32));
+        std::fs::write(&path, format!("# mine\n{key}\n{}\n", "ab".repeat(32))).unwrap();
+        let name = "WEIR_KEY";
+        for place in [
+            KeyPlace::File(path.clone()),
+            KeyPlace::Variable { name, text: std::fs::read_to_string(&path).unwrap() },
+            command(&format!("echo asking >&2; cat {}", path.display())),
+        ] {
+            let keys = place.read().await.unwrap();
+            let ids: Vec<_> = keys.iter().map(WrappingKey::id).collect();
+            let expected = [[0x0f; 32], [0xab; 32]].map(|bytes| WrappingKey::of(bytes).id());
+            assert_eq!(ids, expected, "{place:?}");
+            assert!(!format!("{place:?}").contains(&key));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_place_that_gives_no_key_is_named_with_the_reason() {
+        let gone = error(KeyPlace::File("/nowhere/key".into())).await;
+        assert!(gone.contains("key file /nowhere/key gives no key: No such file"), "{gone}");
+        for (text, reason) in [
+            ("echo denied >&2; exit 3", "exit status: 3: denied"),
+            ("exit 1", "exit status: 1"),
+            ("true", "it holds no key"),
+            ("echo hello", "line 1 is no key"),
+            ("printf '\\377\\376'", "it is no text"),
+            ("yes", "more than 64 KiB"),
+            ("kill -9 $$", "signal: 9"),
+        ] {
+            let error = error(command(text)).await;
+            assert!(error.contains(reason) && error.contains("key command"), "{text}: {error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_hangs_is_given_up() {
+        // Time is the runtime's: it jumps to the deadline as soon as nothing else can happen.
+        let error = error(command("sleep 600")).await;
+        assert!(error.contains("no answer in 30 s"), "{error}");
+    }
+}

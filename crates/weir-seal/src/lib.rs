@@ -1,0 +1,25 @@
+//! Encryption at rest of Weir: keys, how they are wrapped and derived, and sealed bytes.
+//!
+//! An operator's [`WrappingKey`] wraps the [`DataKey`] of a volume; from that a [`SealKey`] is derived for every object
+//! and for every opening of a journal; it seals frames and pieces. All of it is AES-256-GCM and HKDF-SHA-256.
+//!
+//! Invariants
+//!  K1. Under one [`SealKey`] no nonce seals two texts. GCM gives both away otherwise. Whoever derives a key puts
+//!      something random and never used before into its context, and counts nonces under it.
+//!  K2. Contexts of one [`Purpose`] have one length, so that two of them never run together into the same bytes.
+//!  K3. No key is in a `Debug` text, and every key is wiped from memory when it goes.
+
+mod keys;
+mod seal;
+
+use zeroize::Zeroize;
+
+pub use keys::{DataKey, KeyId, KeyTextError, Purpose, WRAPPED_BYTES, WrappedKey, WrappingKey};
+#[cfg(feature = "audit")]
+pub use seal::audit;
+pub use seal::{Forged, NONCE_BYTES, SealKey, TAG_BYTES, counter_nonce};
+
+/// Wipes a text that may hold keys from memory.
+pub fn wipe(text: &mut Vec<u8>) {
+    text.zeroize();
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Encrypted volumes: nothing of what clients write is in the store or the journal, and only the right key opens them.
+. "$(dirname "$0")/_lib.sh"
+
+# A directory, so that it can be searched.
+export WEIR_STORE=file://$work/store
+mkdir "$work/store"
+keys=$work/keys
+head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$keys"
+head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$work/other"
+mark="marked plaintext of this test: $$-$RANDOM."
+# 8 MiB of it, in files that do not shrink under compression either: each line ends with random digits.
+while :; do echo "$mark $RANDOM$RANDOM$RANDOM"; done | head -c 8M >"$work/pattern"
+
+refuses() { ! "$weir" "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
+prints() { "$weir" "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
+writes() { nbdcopy --flush "$work/pattern" "$uri" 2>&1 || qemu-img convert -n -O raw -f raw "$work/pattern" "$uri"; }
+holds() { qemu-img convert -f raw -O raw "$1" "$work/back" && cmp -n 8388608 "$work/pattern" "$work/back"; }
+hidden() { ! grep -rlaF -- "$mark" "$work/store" "$WEIR_DATA_DIR"; }
+key() { "$weir" volume show "$1" | sed -n 's/^ *key  *//p'; }
+
+check "a mark in a plain volume is found, so the search works" bash -c "
+    '$weir' volume create plain --size 64M >/dev/null &&
+    '$weir' up plain --compression none -- qemu-io -f raw 'nbd+unix:///plain?socket=$WEIR_DATA_DIR/nbd/plain.sock' \
+        -c 'write -s $work/pattern 0 1M' >/dev/null && grep -rqaF -- '$mark' '$work/store' '$WEIR_DATA_DIR'"
+check "delete it" "$weir" volume delete plain --yes
+check "without a key none is made" refuses 'no key to encrypt with' volume create secret --size 64M --encrypt
+check "nor was it" refuses 'no volume "secret"' volume show secret
+export WEIR_KEY_FILE=$keys
+check "make one" "$weir" volume create secret --size 64M --encrypt
+check "show says so" prints '^ *encryption +aes-256-gcm' volume show secret
+check "an import is encrypted as well" "$weir" volume import "$work/pattern" imported --encrypt
+
+start secret --batch-age 1
+check "write the mark" writes
+check "read it back" holds "$uri"
+check "nothing of it is in store or journal" hidden
+crash
+check "after a crash it is hidden" hidden
+start secret
+check "and there" holds "$uri"
+check "another key is refused while it is served" \
+    refuses 'already|served|serves|in use' volume rekey secret --new-key-file "$work/other"
+check "a snapshot" "$weir" snapshot create secret@one
+stop
+check "closed, it is hidden" hidden
+check "the imported one is there" "$weir" volume export imported "$work/exported"
+check "and whole" cmp "$work/pattern" "$work/exported"
+
+unset WEIR_KEY_FILE
+before=$(find "$work/store" -type f ! -path '*lease*' | sort | md5sum)
+check "without a key" refuses 'no key is configured' up secret -- true
+check "with another one" \
+    refuses 'is encrypted under key [0-9a-f]{32}, and key file .* has key' up secret --key-file "$work/other" -- true
+check "with no file" refuses 'gives no key: No such file' up secret --key-file "$work/none" -- true
+check "with a command that fails" \
+    refuses 'exit status: 3: denied' up secret --key-command 'echo denied >&2; exit 3' -- true
+check "with one that prints something else" refuses 'line 1 is no key' up secret --key-command 'echo hello' -- true
+check "with both a file and a command" refuses 'cannot be used with' volume show secret --key-file a --key-command b
+after=$(find "$work/store" -type f ! -path '*lease*' | sort | md5sum)
+check "nothing was written by any of it" [ "$before" = "$after" ]
+check "the key from a command" "$weir" up secret --key-command "cat $keys" -- true
+check "the key from a variable" env WEIR_KEY="$(cat "$keys")" "$weir" up secret -- true
+check "check without the key says what it did" prints 'only checksums were checked' volume check secret
+check "and with it" prints 'it is whole' volume check secret --key-file "$keys"
+
+old=$(key secret)
+check "another key" "$weir" volume rekey secret --key-file "$keys" --new-key-file "$work/other"
+check "it has another name" [ "$old" != "$(key secret)" ]
+check "the old one is refused" refuses 'is encrypted under key' up secret --key-file "$keys" -- true
+check "the new one opens it" "$weir" up secret --key-file "$work/other" -- \
+    bash -c "
+    qemu-img convert -f raw -O raw 'nbd+unix:///secret?socket=$WEIR_DATA_DIR/nbd/secret.sock' '$work/back' &&
+    cmp -n 8388608 '$work/pattern' '$work/back'"
+check "a file with both" bash -c "{ cat '$keys'; echo; cat '$work/other'; } >'$work/both'"
+check "opens both" "$weir" volume copy imported copied --key-file "$work/both" --encrypt
+check "what is copied is hidden" hidden
+check "a plain volume gets no key" bash -c "'$weir' volume create bare --size 1M >/dev/null"
+check "and is told what to do" refuses 'weir volume copy' volume rekey bare --key-file "$keys"
