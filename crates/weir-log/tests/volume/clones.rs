@@ -33,9 +33,10 @@ async fn delete(host: &Host, volume: &str) -> Result<(), LogError> {
 }
 
 async fn expect_whole(host: &Host) {
-    let report = check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
-        .await
-        .expect("answers");
+    let report =
+        check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
+            .await
+            .expect("answers");
     assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
 }
 
@@ -156,7 +157,7 @@ fn a_deleted_snapshot_stays_for_its_clones_and_goes_with_the_last_of_them() {
 #[test]
 fn a_flattened_clone_needs_nobody() {
     run(async {
-        let host = Host::new().await;
+        let host = Host::encrypted().await;
         let cut = parent(&host).await;
         let clone = clone_of(&host, 7, ("demo", "cut"), "one").await;
         let (volume, _) = clone.open().await;

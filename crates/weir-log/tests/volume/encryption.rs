@@ -2,7 +2,7 @@
 
 use weir_device::ErrorKind;
 use weir_disk::OpenMode;
-use weir_log::{JOURNAL_FILE, KeyError, Keys, LogError, catalog, check};
+use weir_log::{CheckOptions, JOURNAL_FILE, KeyError, Keys, LogError, catalog, check};
 
 use crate::support::{Host, SIZE, expect_bytes, fill, keys, name, pattern, read, run, show, write};
 
@@ -83,7 +83,9 @@ fn snapshots_rollback_collection_and_takeover_work_as_without() {
         volume.close().await.expect("closed");
         drop(volume);
         let volume = (host.id, &host.keys);
-        let report = check(&host.store, &host.env, volume, |_, _| {}).await.expect("answers");
+        let report = check(&host.store, &host.env, volume, &CheckOptions::default(), |_| {})
+            .await
+            .expect("answers");
         assert_eq!((report.damage.len(), report.without_key), (0, None));
     });
 }
@@ -167,7 +169,9 @@ fn a_check_without_the_key_verifies_checksums_and_says_so() {
         for (keys, without) in [(&host.keys, false), (&Keys::default(), true), (&keys(&[1]), true)]
         {
             let volume = (host.id, keys);
-            let report = check(&host.store, &host.env, volume, |_, _| {}).await.expect("answers");
+            let report = check(&host.store, &host.env, volume, &CheckOptions::default(), |_| {})
+                .await
+                .expect("answers");
             assert_eq!((report.damage.len(), report.without_key.is_some()), (0, without));
             assert!(report.objects > 0);
         }
@@ -194,7 +198,9 @@ fn a_flipped_bit_is_damage() {
             for keys in [&host.keys, &Keys::default()] {
                 let volume = (host.id, keys);
                 let report =
-                    check(&host.store, &host.env, volume, |_, _| {}).await.expect("answers");
+                    check(&host.store, &host.env, volume, &CheckOptions::default(), |_| {})
+                        .await
+                        .expect("answers");
                 assert_eq!(report.damage.len(), 1, "byte {at}: {report:?}");
                 assert_eq!(report.damage[0].place, key);
             }

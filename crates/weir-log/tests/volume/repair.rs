@@ -19,7 +19,7 @@ const SLOW: Duration = Duration::from_millis(50);
 const BLOCK: u64 = 1000;
 
 async fn look(host: &Host) -> CheckReport {
-    check(&host.store, &host.env, host.id, &CheckOptions::default(), |_| {})
+    check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
         .await
         .expect("the store answers")
 }
@@ -147,7 +147,7 @@ fn a_hundred_damages_are_all_found_and_located_and_no_wrong_byte_is_read() {
 #[test]
 fn a_repair_gives_up_what_is_lost_and_nothing_that_was_written_meanwhile() {
     run(async {
-        let mut host = Host::new().await;
+        let mut host = Host::encrypted().await;
         host.options.read_deadline = Duration::from_secs(5);
         let data = worn_volume(&host).await;
         let (volume, _) = host.other(7).open().await;
@@ -216,7 +216,7 @@ fn a_repair_gives_up_what_is_lost_and_nothing_that_was_written_meanwhile() {
 #[test]
 fn what_the_journal_still_has_is_saved() {
     run(async {
-        let mut host = Host::new().await;
+        let mut host = Host::encrypted().await;
         host.options.read_deadline = Duration::from_secs(5);
         let (volume, _) = host.open().await;
         write(&volume, 0, &pattern(1, 20_000)).await.unwrap();
@@ -269,7 +269,7 @@ fn a_repair_fills_with_zeroes_where_that_is_wanted_and_lets_whole_objects_be() {
 #[test]
 fn a_damaged_map_is_written_anew_by_the_node_that_has_it_in_memory() {
     run(async {
-        let host = Host::new().await;
+        let host = Host::encrypted().await;
         let data = worn_volume(&host).await;
         let (volume, _) = host.other(7).open().await;
         let checkpoints = needed(&host, ObjectKind::Checkpoint).await;

@@ -60,9 +60,10 @@ impl Elsewhere {
 
     /// What the replica shows, and what is wrong with it.
     async fn show(&self, volume: VolumeId) -> Vec<u8> {
+        let of = (volume, &self.host.keys);
         let cache = Arc::new(MemoryFrameCache::new(256 << 10));
         let (env, patience) = (&self.host.env, Duration::from_secs(30));
-        let view = SnapshotView::open_replica(&self.store, env, volume, cache, patience).await;
+        let view = SnapshotView::open_replica(&self.store, env, of, cache, patience).await;
         let bytes = all_of(&view.expect("opens")).await;
         self.expect_whole(volume).await;
         bytes
@@ -72,14 +73,21 @@ impl Elsewhere {
         let cache = Arc::new(MemoryFrameCache::new(256 << 10));
         let (env, patience) = (&self.host.env, Duration::from_secs(30));
         let name = VolumeName::new(name).expect("valid");
-        let view = SnapshotView::open(&self.store, env, volume, &name, cache, patience).await;
+        let of = (volume, &self.host.keys);
+        let view = SnapshotView::open(&self.store, env, of, &name, cache, patience).await;
         all_of(&view.expect("opens")).await
     }
 
     async fn expect_whole(&self, volume: VolumeId) {
-        let report = check(&self.store, &self.host.env, volume, &CheckOptions::default(), |_| {})
-            .await
-            .expect("answers");
+        let report = check(
+            &self.store,
+            &self.host.env,
+            (volume, &self.host.keys),
+            &CheckOptions::default(),
+            |_| {},
+        )
+        .await
+        .expect("answers");
         assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
     }
 
@@ -191,7 +199,8 @@ fn cut_off_anywhere_the_replica_shows_a_root_and_the_next_run_goes_on() {
                 let cache = Arc::new(MemoryFrameCache::new(256 << 10));
                 let patience = Duration::from_secs(30);
                 let (store, env) = (&there.store, &there.host.env);
-                match SnapshotView::open_replica(store, env, host.id, cache, patience).await {
+                let of = (host.id, &host.keys);
+                match SnapshotView::open_replica(store, env, of, cache, patience).await {
                     Ok(view) => assert!(shown.contains(&all_of(&view).await), "one root, whole"),
                     Err(LogError::NoReplica { .. } | LogError::Inconsistent { .. }) => {
                         assert_eq!(round, 0, "there was a root already");
@@ -235,7 +244,7 @@ fn a_second_replicator_is_refused_and_a_dead_one_is_waited_for() {
 #[test]
 fn a_promoted_replica_goes_on_by_itself_and_the_old_primary_changes_nothing() {
     run(async {
-        let host = Host::new().await;
+        let host = Host::encrypted().await;
         let there = Elsewhere::new(&host);
         let (volume, _) = host.open().await;
         let first = fill(&volume, 1).await;
@@ -410,7 +419,7 @@ fn damage_does_not_travel_and_a_store_that_fails_is_waited_for() {
 #[test]
 fn a_promoted_volume_is_replicated_back_with_what_it_has_of_its_first_stream() {
     run(async {
-        let host = Host::new().await;
+        let host = Host::encrypted().await;
         let (there, back) = (Elsewhere::new(&host), Elsewhere::new(&host));
         let data = filled(&host, 1).await;
         let mut replicator = there.begin(&host).await;
