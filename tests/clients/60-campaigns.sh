@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The judges of the campaigns, then the campaigns, short: two kills under ext4 (and one under PostgreSQL
-# where it is installed), one loss of the local disk, one file system. docs/operations/campaigns.md says
+# where it is installed), one loss of the local disk, a few snapshots, one file system. docs/operations/campaigns.md says
 # how to run them in full.
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 export WEIR_BIN=${WEIR_TEST_BINARY:-${WEIR_BIN:-$PWD/target/release/weir}}
@@ -14,5 +14,6 @@ status=0
 }
 tests/campaigns/crash --rounds 2 --pgbench-rounds "$pgbench_rounds" || status=1
 tests/campaigns/disk-loss --rounds 1 || status=1
+tests/campaigns/snapshots --snapshots 6 --size 1G || status=1
 tests/campaigns/filesystems --quick --only ext4 || status=1
 exit "$status"
