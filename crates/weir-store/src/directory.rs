@@ -8,7 +8,8 @@
 //!  D1. A name appears only by linking a complete, synced file to it; nothing ever writes to a named file.
 //!  D2. A directory is synced after a name was added, after a name was found taken, after a name was removed, and
 //!      after its names were read for a listing, each before the answer.
-//!  D3. The path from the root to a directory is synced before the first object in it is answered for.
+//!  D3. The path from the root to a directory is synced before the first object in it is linked there: whoever sees
+//!      an object need not ask for the path.
 //!  D4. After a failed sync of a directory nothing is answered that rests on D2 or D3: the kernel reports such a
 //!      failure once and forgets it.
 //!  D5. The root is the directory that was opened: a file system that went away is an error, not an empty store.
@@ -128,15 +129,18 @@ impl State {
         self.check_usable(key)?;
         let target = self.root.join(key);
         let directory = target.parent().unwrap_or(&self.root);
-        self.make_durable(key, directory)?;
+        let made = self.make_path(key, directory)?;
         // Saves writing the object again; the link below decides.
         if target.symlink_metadata().is_ok() {
+            self.sync_path(key, made)?;
             return self.exists(key, &target, directory);
         }
         let (temporary, mut file) = self.create_temporary(key)?;
         let linked = write_parts(&mut file, parts, &self.buffers)
             .and_then(|()| self.sync(&file, &temporary))
             .map_err(|error| self.error(key, &temporary, "writing", error))
+            // After the file's own sync, which leaves a journaling file system little to do for these.
+            .and_then(|()| self.sync_path(key, made))
             .and_then(|()| match fs::hard_link(&temporary, &target) {
                 Ok(()) => Ok(Put::Created),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::Exists),
@@ -273,13 +277,12 @@ impl State {
         Err(self.error(key, &directory, "creating a file in", error))
     }
 
-    /// D3: makes `directory` and everything between it and the root, and syncs the names of all of them.
-    fn make_durable(&self, key: &str, directory: &Path) -> Result<(), StoreError> {
+    /// Makes `directory` and everything between it and the root; those whose names are not known to be synced.
+    fn make_path(&self, key: &str, directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
         if directory == self.root || lock(&self.durable).contains(directory) {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let parent = directory.parent().unwrap_or(&self.root);
-        self.make_durable(key, parent)?;
+        let mut made = self.make_path(key, directory.parent().unwrap_or(&self.root))?;
         make_directory(directory).map_err(|error| {
             lock(&self.durable).clear();
             if error.kind() == ErrorKind::AlreadyExists {
@@ -288,8 +291,16 @@ impl State {
             }
             self.error(key, directory, "creating directory", error)
         })?;
-        self.sync_directory(key, parent)?;
-        lock(&self.durable).insert(directory.to_owned());
+        made.push(directory.to_owned());
+        Ok(made)
+    }
+
+    /// D3: syncs the names of those directories.
+    fn sync_path(&self, key: &str, made: Vec<PathBuf>) -> Result<(), StoreError> {
+        for directory in made {
+            self.sync_directory(key, directory.parent().unwrap_or(&self.root))?;
+            lock(&self.durable).insert(directory);
+        }
         Ok(())
     }
 

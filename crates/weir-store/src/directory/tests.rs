@@ -59,7 +59,7 @@ fn every_answer_rests_on_synced_names() {
         |state: &State, key, answer| assert_eq!(state.put(key, &part()).expect("put"), answer);
     let state = &*directory.state;
     let first = synced_by(state, |state| put(state, "a/b/1", Put::Created));
-    assert_eq!(first, ["", "a", "FILE", "a/b"], "the path, the file, its name");
+    assert_eq!(first, ["FILE", "", "a", "a/b"], "the file, the path, its name");
     assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Created)), ["FILE", "a/b"]);
     assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Exists)), ["a/b"]);
     let list = |state: &State| assert_eq!(state.list("a/", None).expect("list").len(), 2);
