@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The judges of the campaigns, then the campaigns, short: two kills under ext4 (and one under PostgreSQL
-# where it is installed), one loss of the local disk, a few snapshots, one file system. docs/operations/campaigns.md says
-# how to run them in full.
+# where it is installed), one loss of the local disk, a few snapshots, one file system.
+# docs/operations/campaigns.md says how to run them in full.
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 export WEIR_BIN=${WEIR_TEST_BINARY:-${WEIR_BIN:-$PWD/target/release/weir}}
 pgbench_rounds=0
