@@ -24,6 +24,7 @@ mod node;
 mod observe;
 mod oracle;
 mod profile;
+mod repairs;
 mod replicas;
 mod report;
 mod run;

@@ -23,12 +23,16 @@ use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
 use crate::oracle::Point;
 use crate::profile::End;
+use crate::repairs;
 use crate::replicas;
 use crate::snapshots::{self, Known};
 use crate::world::World;
 
 /// Openings tried before that is a violation; most of them crash on purpose.
 const OPENINGS_MAX: u64 = 24;
+
+/// Seeds without a replica, in a hundred, that end with damage and its repair.
+const REPAIRED_PERCENT: u64 = 30;
 
 /// Simulated time after which an operation hangs, with a store that works.
 pub(crate) const HANG: Duration = Duration::from_secs(300);
@@ -616,7 +620,8 @@ impl Node {
         self.go_on()?;
         if !self.world.profile.replicas {
             self.end(opened, End::Kill);
-            return self.go_on();
+            self.go_on()?;
+            return self.damage_and_repair().await;
         }
         let begun = replicas::Ending::begin(&world, &mut self.dice);
         let begun = opened.tasks.run_until(Box::pin(begun)).await;
@@ -626,6 +631,15 @@ impl Node {
             Ok(ending) => Box::pin(self.end_of_replica(ending)).await,
             Err(wrong) => self.violate(wrong),
         }
+    }
+
+    async fn damage_and_repair(&mut self) -> Result<(), Stop> {
+        if !self.dice.percent(REPAIRED_PERCENT) {
+            return Ok(());
+        }
+        let world = Rc::clone(&self.world);
+        let repaired = Box::pin(repairs::run(&world, &mut self.dice)).await;
+        repaired.or_else(|wrong| self.violate(wrong))
     }
 
     /// The source wakes and goes on, while its replica is promoted.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use weir_device::{Device, ErrorKind, IoHeader, Operation};
+use weir_device::{Device, Env, ErrorKind, IoHeader, Operation};
 use weir_log::catalog::VolumeName;
-use weir_log::{MemoryFrameCache, SnapshotView};
+use weir_log::{Change, MemoryFrameCache, SnapshotView};
 
 use crate::client::Life;
 use crate::dice::Dice;
@@ -171,8 +171,36 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
         }
         kept.push(snapshot);
     }
+    for pair in kept.windows(2) {
+        let compared = Box::pin(compare(world, &env, &pair[0], &pair[1]));
+        wrong = wrong.or(tasks.run_until(compared).await);
+    }
     *world.snapshots.borrow_mut() = kept;
     wrong
+}
+
+/// Every byte that differs between two snapshots must be in the difference that the product gives.
+async fn compare(world: &World, env: &Env, from: &Known, to: &Known) -> Option<String> {
+    let (Some(before), Some(after)) = (from.shown(), to.shown()) else { return None };
+    let volume = (world.id.get(), &world.keys);
+    let mut said: Vec<(u64, u64)> = Vec::new();
+    let on_change = async |change: Change| said.push((change.offset, change.offset + change.len));
+    let names = (&from.name, &to.name);
+    let given = weir_log::changes(&world.bare_store, env, volume, names, on_change).await;
+    if let Err(error) = given {
+        return Some(format!("from snapshot {} to {}: {error}", from.name, to.name));
+    }
+    let islands = &world.profile.islands;
+    let missed =
+        before.iter().zip(&after).enumerate().filter(|(_, (was, is))| was != is).find(|(at, _)| {
+            let place = islands.place(*at as u64);
+            let next = said.partition_point(|(_, end)| *end <= place);
+            !said.get(next).is_some_and(|(start, _)| *start <= place)
+        });
+    world.note("  snapshots compared", [said.len() as u64, 0, 0]);
+    missed.map(|(at, _)| {
+        format!("from snapshot {} to {}: byte {at} differs, unsaid", from.name, to.name)
+    })
 }
 
 impl Known {

@@ -155,6 +155,7 @@ pub async fn check(
             None
         }
     };
+    let of_map: BTreeSet<ObjectId> = wrong.keys().copied().collect();
     // After the look: what it needs was there by then, and what is collected from here on is forgotten below.
     let mut listed = Vec::new();
     for stream in streams(id, view.as_ref()) {
@@ -192,11 +193,15 @@ pub async fn check(
         find_missing(&loaded.objects, held, &there, &mut wrong);
         report.awaited = find_gap(manifest, loaded, &mut wrong);
         forget_collected(store, env, id, &opened, manifest, &mut wrong).await?;
+    } else {
+        // What went while it was read was deleted, as far as can be told without a map.
+        let mut there = of_map;
+        for stream in streams(id, view.as_ref()) {
+            there.extend(list(store, env, stream).await?);
+        }
+        wrong.retain(|object, _| there.contains(object));
     }
     if let Some(error) = &opened.error {
-        // What went while it was read was deleted, as far as can be told without a map.
-        let there: BTreeSet<ObjectId> = list(store, env, id).await?.into_iter().collect();
-        wrong.retain(|object, _| there.contains(object));
         report.without_key = Some(error.to_string());
         if error.kind() == weir_device::ErrorKind::Corrupt {
             report.damage.push(Damage::new(Manifest::prefix(id), error.to_string()));
