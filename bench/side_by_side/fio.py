@@ -28,18 +28,54 @@ def run(target, *, rw, block_bytes, depth, jobs=1, seconds=None, io_bytes=None, 
     if fsync:
         command.append("--fsync=1")
     command += extra
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False,
-        timeout=(seconds or 600) + RUN_SECONDS_EXTRA,
-    )
+    job = _report(command, (seconds or 600) + RUN_SECONDS_EXTRA)[0]
+    return _result(job, "read" if "read" in rw else "write", fsync)
+
+
+def run_together(target, *, writes, reads, seconds, ramp_seconds, region):
+    """Writers and, where there are `reads`, readers beside them: threads of one operation at a time.
+
+    Each is the arguments of its job: blocks, threads, rate. The result is that of the writes, with their flushes;
+    `reads` in it is that of the reads."""
+    offset, size = region
+    command = ["fio", "--output-format=json", "--thread", "--randrepeat=0", "--norandommap", "--refill_buffers",
+               "--group_reporting", "--percentile_list=50:99:99.9", *target, f"--offset={offset}", f"--size={size}",
+               f"--runtime={seconds}", "--time_based", f"--ramp_time={ramp_seconds}", "--bs=4096", "--blockalign=4096",
+               "--name=writes", "--rw=randwrite", *writes]
+    if reads:
+        command += ["--name=reads", "--new_group", "--rw=randread", *reads]
+    jobs = _report(command, seconds + ramp_seconds + RUN_SECONDS_EXTRA)
+    result = _result(jobs[0], "write", False)
+    if reads:
+        result["reads"] = _result(jobs[1], "read", False)
+    if jobs[0]["sync"]["total_ios"]:
+        result["flushes"] = jobs[0]["sync"]["total_ios"]
+        result["flush_p99_us"] = jobs[0]["sync"]["lat_ns"]["percentile"]["99.000000"] / 1000
+    return result
+
+
+def run_on_each(targets, *, rw, block_bytes, depth, seconds, region):
+    """The same job on several targets at once; what they did together."""
+    offset, size = region
+    command = ["fio", "--output-format=json", "--thread", "--randrepeat=0", "--norandommap", "--refill_buffers",
+               "--group_reporting", "--percentile_list=50:99:99.9", f"--rw={rw}", f"--bs={block_bytes}",
+               f"--iodepth={depth}", f"--offset={offset}", f"--size={size}", f"--runtime={seconds}", "--time_based"]
+    for number, target in enumerate(targets):
+        command += [f"--name=job{number}", *target]
+    return _result(_report(command, seconds + RUN_SECONDS_EXTRA)[0], "read" if "read" in rw else "write", False)
+
+
+def _report(command, timeout):
+    """The jobs of a run that went well."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     if done.returncode != 0:
         raise Refused(f"fio failed: {' '.join(command)}\n{done.stdout}\n{done.stderr}")
     # fio may print notes before the report.
-    report = json.loads(done.stdout[done.stdout.index("{"):])
-    job = report["jobs"][0]
-    if job["error"]:
-        raise Refused(f"fio reports error {job['error']}: {' '.join(command)}\n{done.stderr}")
-    return _result(job, "read" if "read" in rw else "write", fsync)
+    jobs = json.loads(done.stdout[done.stdout.index("{"):])["jobs"]
+    for job in jobs:
+        if job["error"]:
+            raise Refused(f"fio reports error {job['error']}: {' '.join(command)}\n{done.stderr}")
+    return jobs
 
 
 def _result(job, side, fsync):

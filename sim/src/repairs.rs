@@ -92,7 +92,8 @@ pub(crate) async fn run(world: &World, dice: &mut Dice) -> Result<(), String> {
     let mut rounds = if damaged.map() { 3 } else { 1 };
     while let Some(left) = left_over(world, &damaged, &report) {
         if rounds == 0 {
-            return Err(format!("after its repair: {}: {}", left.place, left.problem));
+            let Damage { place, problem, ranges, .. } = left;
+            return Err(format!("after its repair: {place}: {problem}: {ranges:?}"));
         }
         rounds -= 1;
         host.repair(world, &model, &named(world, &report, dice).await, given_up, dice).await?;

@@ -16,7 +16,10 @@ use crate::format::DecodeError;
 use crate::format::frame::{self, Codec, Frame};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
-use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_PER_GET_MAX, HEADER_GUESS_BYTES};
+use crate::limits::{
+    COLLECTED_FRAMES_PER_GET_MAX, DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_PER_GET_MAX,
+    FRAMES_READ_ALONG_MAX, HEADER_GUESS_BYTES,
+};
 use crate::upload::splitmix;
 
 /// Where the frames of one object are.
@@ -176,10 +179,17 @@ pub(crate) fn prefetch(fetcher: &Rc<Fetcher>, object: ObjectId, first: u32, last
 
 /// Cuts ascending frame indices into consecutive runs of at most [`FRAMES_PER_GET_MAX`].
 fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
+    near_runs_of(indices, 0, FRAMES_PER_GET_MAX)
+}
+
+/// Cuts ascending frame indices into runs of at most `frames_max`, with holes of at most `along_max` frames.
+fn near_runs_of(indices: &[u32], along_max: u32, frames_max: u32) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for index in indices {
         match runs.last_mut() {
-            Some((first, last)) if *last + 1 == *index && index - *first < FRAMES_PER_GET_MAX => {
+            Some((first, last))
+                if *index - *last <= along_max + 1 && *index - *first < frames_max =>
+            {
                 *last = *index;
             }
             _ => runs.push((*index, *index)),
@@ -306,11 +316,23 @@ pub(crate) async fn pieces(
                 None => to_fetch.push(index),
             }
         }
-        for (first, last) in runs_of(&to_fetch) {
+        let mut runs = near_runs_of(&to_fetch, FRAMES_READ_ALONG_MAX, COLLECTED_FRAMES_PER_GET_MAX);
+        while let Some((first, last)) = runs.pop() {
+            let needed: Vec<u32> =
+                to_fetch.iter().copied().filter(|index| (first..=last).contains(index)).collect();
             let read = || get_frames(&reader, known.clone(), first, last);
-            let (table, fetched) = reader.retry(read).await?;
-            known = Some(table);
-            frames.extend((first..=last).zip(fetched));
+            match reader.retry(read).await {
+                Ok((table, fetched)) => {
+                    known = Some(table);
+                    let fetched = (first..=last).zip(fetched);
+                    frames.extend(fetched.filter(|(index, _)| needed.contains(index)));
+                }
+                // What is damaged may be read along only.
+                Err(LogError::Object { .. }) if needed.len() < (first..=last).count() => {
+                    runs.extend(runs_of(&needed));
+                }
+                Err(error) => return Err(error),
+            }
         }
         let copy = |(offset, len): &(u32, u64)| {
             let (first, last) = frame_span(*offset, *len);
@@ -452,6 +474,9 @@ mod tests {
         let many: Vec<u32> = (0..40).collect();
         assert_eq!(runs_of(&many), [(0, 15), (16, 31), (32, 39)]);
         assert_eq!(runs_of(&[]), []);
+        assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 16), [(1, 10)]);
+        assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 8), [(1, 6), (9, 10)]);
+        assert_eq!(near_runs_of(&[1, 5], 2, 16), [(1, 1), (5, 5)]);
     }
 
     #[test]

@@ -69,6 +69,13 @@ pub const READ_AHEAD_BYTES: u64 = 2 << 20;
 /// Frames that one ranged GET of read-ahead or of a large read asks for at most (1 MiB).
 pub const FRAMES_PER_GET_MAX: u32 = 16;
 
+/// Frames that one ranged GET of the collector asks for at most (4 MiB): half a default batch.
+pub const COLLECTED_FRAMES_PER_GET_MAX: u32 = 64;
+
+/// Frames in a row of which nothing lives that the collector reads along rather than ask again (512 KiB): a request
+/// costs a store more than they do.
+pub const FRAMES_READ_ALONG_MAX: u32 = 8;
+
 /// Share of the journal (in percent) above which writers are slowed, smoothly, before they have to wait.
 pub const THROTTLE_FROM_PERCENT: u64 = 75;
 

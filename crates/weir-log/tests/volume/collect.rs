@@ -142,6 +142,33 @@ fn an_object_that_cannot_be_read_is_left_alone() {
 }
 
 #[test]
+fn damage_where_nothing_lives_keeps_nothing_from_being_collected() {
+    const FRAME: usize = 64 << 10;
+    run(async {
+        let mut host = Host::new().await;
+        host.options.collect.start_percent = 0;
+        host.options.batch.bytes = 4 * FRAME as u64;
+        let (volume, _) = host.open().await;
+        let mut data = pattern(5, 4 * FRAME);
+        for at in (0..data.len()).step_by(FRAME / 2) {
+            write(&volume, at as u64, &data[at..at + FRAME / 2]).await.expect("written");
+        }
+        volume.flush_remote().await.unwrap();
+        let hurt = objects(&host).await[0].clone();
+        for at in (FRAME..3 * FRAME).step_by(FRAME / 2) {
+            data[at..at + FRAME / 2].copy_from_slice(&pattern(6 + at as u64, FRAME / 2));
+            write(&volume, at as u64, &data[at..at + FRAME / 2]).await.expect("written");
+        }
+        volume.flush_remote().await.unwrap();
+        host.faults.flip_bit(&hurt, 2 * FRAME as u64);
+        let report = volume.compact(100, |_, _| {}).await.unwrap();
+        assert_eq!((report.obstacle, report.live_percent_after), (None, 100));
+        assert!(!objects(&host).await.contains(&hurt), "what lived in it has moved");
+        expect_bytes(&volume, 0, &data).await;
+    });
+}
+
+#[test]
 fn compacting_gives_back_what_the_collector_leaves() {
     run(async {
         let mut host = Host::new().await;
