@@ -39,8 +39,8 @@ impl FrameTable {
 /// Reads objects for a volume.
 pub(crate) struct Fetcher {
     pub(crate) volume: VolumeId,
-    store: Store,
-    env: Env,
+    pub(crate) store: Store,
+    pub(crate) env: Env,
     cache: Arc<dyn FrameCache>,
     /// How long a read waits for a failing store.
     deadline: Duration,

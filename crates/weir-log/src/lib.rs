@@ -25,6 +25,7 @@ mod fetch;
 mod flatten;
 pub mod format;
 mod garbage;
+mod history;
 mod ids;
 mod lease;
 pub mod limits;

@@ -132,7 +132,13 @@ pub(crate) struct Loader<'a> {
     references: References,
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
+    /// One that has read nothing yet.
+    pub(crate) fn new(store: &'a Store, env: &'a Env, volume: VolumeId) -> Self {
+        let (payloads, references) = (BTreeMap::new(), References::default());
+        Self { store, env, volume, payloads, references }
+    }
+
     /// Fetches the objects that `refs` name and that are not here yet, several at a time, on the workers.
     pub(crate) async fn fetch(&mut self, refs: &[PieceRef]) -> Result<(), LogError> {
         let wanted: BTreeSet<(ObjectSeq, Epoch)> = refs
@@ -227,8 +233,8 @@ pub(crate) async fn open_root<'a>(
         let found = format!("a map as of {}", root.as_of);
         return Err(fail(DecodeError::Identity { what: "checkpoint root", found }));
     }
-    let payloads = BTreeMap::from([(id.seq, payload)]);
-    let loader = Loader { store, env, volume, payloads, references: References::default() };
+    let mut loader = Loader::new(store, env, volume);
+    loader.payloads.insert(id.seq, payload);
     Ok((loader, root, id))
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_device::{
-    Device, DeviceError, Env, ErrorKind, Extent, IoHeader, SharedBuf, VolumeId, WriteFlags,
-    WriteZeroesFlags, check_bounds,
+    ChangedRun, Device, DeviceError, Env, ErrorKind, Extent, History, IoHeader, LocalBoxFuture,
+    SharedBuf, VolumeId, WriteFlags, WriteZeroesFlags, check_bounds,
 };
 use weir_store::Store;
 
@@ -18,6 +18,7 @@ use crate::catalog::VolumeName;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::SnapshotRecord;
+use crate::history::Comparisons;
 use crate::load;
 use crate::manifests;
 use crate::objects::ObjectMap;
@@ -28,6 +29,7 @@ pub struct SnapshotView {
     record: SnapshotRecord,
     objects: ObjectMap,
     fetcher: Rc<Fetcher>,
+    comparisons: Comparisons,
 }
 
 impl SnapshotView {
@@ -53,7 +55,8 @@ impl SnapshotView {
         let loaded = load::checkpoint(store, env, volume, root).await?;
         let (store, env) = (store.clone(), env.clone());
         let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
-        Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))
+        let comparisons = Comparisons::of(&manifest, name.as_str());
+        Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }))
     }
 
     /// Opens what a replica shows now, under the name `replica`. Once the replica goes on and what this view shows is
@@ -95,7 +98,8 @@ impl SnapshotView {
             };
             let (store, env) = (store.clone(), env.clone());
             let fetcher = Fetcher::new(volume, store, env, cache, read_deadline);
-            return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }));
+            let comparisons = Comparisons::default();
+            return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }));
         }
     }
 
@@ -141,6 +145,26 @@ impl Device for SnapshotView {
     async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
         check_bounds(&io, self.size())?;
         Ok(read::object_extents(&self.objects, io.offset, io.len, extents_max))
+    }
+}
+
+/// Its earlier states are the snapshots that its volume had when it was taken.
+impl History for SnapshotView {
+    fn earlier(&self) -> Vec<String> {
+        self.comparisons.names()
+    }
+
+    fn changed<'a>(
+        &'a self,
+        since: &'a str,
+        io: IoHeader,
+        runs_max: usize,
+    ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>> {
+        Box::pin(async move {
+            let range = check_bounds(&io, self.size())?;
+            let from = (&self.fetcher.store, &self.fetcher.env);
+            self.comparisons.changed(from, since, range, runs_max).await
+        })
     }
 }
 

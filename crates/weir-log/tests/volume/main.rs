@@ -6,6 +6,7 @@ mod changes;
 mod clones;
 mod collect;
 mod damage;
+mod history;
 mod leases;
 mod repair;
 mod replicas;
