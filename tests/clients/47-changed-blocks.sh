@@ -41,23 +41,35 @@ contexts() { nbdinfo --json --list "nbd+unix:///$1?socket=$WEIR_DATA_DIR/nbd.soc
     jq -r ".exports[] | select(.[\"export-name\"] == \"$1\") | .contexts[]" | tr '\n' ' '; }
 offers() { [ "$(contexts "$1")" = "$2" ] || { contexts "$1"; return 1; }; }
 several() {
+    map first third >"$work/nbd.map"
     nbdsh -c - <<PYTHON
 import nbd
-found = {}
-def told(context, offset, entries, error):
-    found.setdefault(context, []).extend(entries)
 h.add_meta_context("base:allocation")
 h.add_meta_context("qemu:dirty-bitmap:first")
 h.add_meta_context("qemu:dirty-bitmap:second")
 h.add_meta_context("qemu:dirty-bitmap:never")
 h.connect_uri("$(at demo@third)")
-h.block_status(1 << 30, 0, told)
-assert sorted(found) == ["base:allocation", "qemu:dirty-bitmap:first", "qemu:dirty-bitmap:second"], found
-assert all(sum(entries[0::2]) == 1 << 30 for entries in found.values()), found
 assert not h.can_meta_context("qemu:dirty-bitmap:never")
-one = {}
-h.block_status(1 << 30, 0, lambda c, o, e, r: one.update({c: e}), nbd.CMD_FLAG_REQ_ONE)
-assert all(len(entries) == 2 for entries in one.values()) and len(one) == 3, one
+def ask(offset, flags=0):
+    told = {}
+    h.block_status((1 << 30) - offset, offset, lambda c, o, e, r: told.update({c: (o, list(zip(e[0::2], e[1::2])))}), flags)
+    assert sorted(told) == ["base:allocation", "qemu:dirty-bitmap:first", "qemu:dirty-bitmap:second"], sorted(told)
+    return told
+one = ask(12345, nbd.CMD_FLAG_REQ_ONE)
+assert one["qemu:dirty-bitmap:first"] == (12345, [(4096, 1)]), one
+assert all(len(entries) == 1 for _, entries in one.values()), one
+at, found = 0, []
+while at < 1 << 30:
+    start, entries = ask(at)["qemu:dirty-bitmap:first"]
+    assert start == at
+    for length, flags in entries:
+        if flags == 1 and found and sum(found[-1]) == at:
+            found[-1] = (found[-1][0], found[-1][1] + length)
+        elif flags == 1:
+            found.append((at, length))
+        at += length
+expected = [tuple(map(int, line.split())) for line in open("$work/nbd.map")]
+assert found == expected, f"{len(found)} ranges, not {len(expected)}"
 PYTHON
 }
 
