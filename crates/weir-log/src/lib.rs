@@ -44,6 +44,7 @@ mod replay;
 pub mod replica;
 mod resize;
 mod snapshots;
+mod space;
 mod table;
 mod takeover;
 mod ties;
@@ -70,5 +71,6 @@ pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, VolumeOptions}
 pub use repair::{GivenUp, RepairReport};
 pub use replay::{Merging, Replay, ReplayReport};
 pub use snapshots::SNAPSHOTS_MAX;
+pub use space::{SnapshotSpace, snapshot_space};
 pub use view::SnapshotView;
 pub use volume::LogVolume;

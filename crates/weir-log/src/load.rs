@@ -163,6 +163,14 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
+    /// The objects that what was followed is in, and its root.
+    fn objects_with(&self, root: ObjectId) -> impl Iterator<Item = ObjectId> + use<> {
+        let mut objects = self.references.objects();
+        objects.insert(root.seq, root.epoch);
+        let stream = self.volume;
+        objects.into_iter().map(move |(seq, epoch)| ObjectId { stream, seq, epoch })
+    }
+
     /// Lets go of what was fetched and is not kept.
     pub(crate) fn retain(&mut self, keep: impl Fn(ObjectSeq) -> bool) {
         self.payloads.retain(|seq, _| keep(*seq));
@@ -249,17 +257,26 @@ pub(crate) async fn reach(
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
     loader.follow(PieceKind::Map, &root.map_pages).await?;
     loader.fetch(&tables).await?;
-    let mut reached = Vec::new();
+    let mut reached: Vec<ObjectId> = loader.objects_with(id).collect();
     for piece in &tables {
         let records = decode_table(&loader.bytes_of(piece)?);
         let records = records.map_err(|e| loader.object_error(piece, e))?;
         reached.extend(records.iter().filter(|r| !r.is_free()).map(|r| r.id));
     }
-    let mut objects = loader.references.objects();
-    objects.insert(id.seq, id.epoch);
-    let of_checkpoint = |(seq, epoch)| ObjectId { stream: volume, seq, epoch };
-    reached.extend(objects.into_iter().map(of_checkpoint));
     Ok(reached)
+}
+
+/// The objects that a checkpoint is in.
+pub(crate) async fn checkpoint_objects(
+    store: &Store,
+    env: &Env,
+    named: Origin,
+) -> Result<BTreeSet<ObjectId>, LogError> {
+    let (volume, named) = (VolumeId(named.stream.0), named.checkpoint);
+    let (mut loader, root, id) = open_root(store, env, volume, named).await?;
+    loader.follow(PieceKind::Table, &root.table_pages).await?;
+    loader.follow(PieceKind::Map, &root.map_pages).await?;
+    Ok(loader.objects_with(id).collect())
 }
 
 /// The objects that the map of a checkpoint points at and those that it is in. Its table may name more: what was dead

@@ -181,12 +181,12 @@ fn ranges_past_the_end_and_states_that_are_none_are_errors() {
 /// Two snapshots of a large volume that differ in `pieces`.
 async fn two(host: &Host, pieces: u64) -> Rc<LogVolume> {
     let (volume, _) = host.open().await;
-    volume.resize(pieces * PIECE).await.unwrap();
+    volume.resize(pieces * PIECE).await.expect("done");
     for state in ["a", "b"] {
         for piece in 0..pieces {
-            write(&volume, piece * PIECE, &pattern(piece, 4096)).await.unwrap();
+            write(&volume, piece * PIECE, &pattern(piece, 4096)).await.expect("done");
         }
-        volume.snapshot(&name(state)).await.unwrap();
+        volume.snapshot(&name(state)).await.expect("done");
     }
     volume
 }
