@@ -14,18 +14,25 @@ done
 io() { qemu-io -f raw "$(at demo)" "$@" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
 image() { nbdcopy "$(at "demo@$1")" "$work/$1.raw"; }
 # The ranges that changed, one `OFFSET LENGTH` a line, by three ways: nbdinfo, qemu-img, and the command line.
-map() { nbdinfo --map="qemu:dirty-bitmap:$1" --json "$(at "demo@$2")" |
+bitmap=qemu:dirty-bitmap
+map() { nbdinfo --map="$bitmap:$1" --json "$(at "demo@$2")" |
     jq -r '.[] | select(.type == 1) | "\(.offset) \(.length)"'; }
 qemu_map() { qemu-img map --output json --image-opts \
-    "driver=nbd,server.type=unix,server.path=$WEIR_DATA_DIR/nbd.sock,export=demo@$2,x-dirty-bitmap=qemu:dirty-bitmap:$1" |
+    "driver=nbd,server.type=unix,server.path=$WEIR_DATA_DIR/nbd.sock,export=demo@$2,x-dirty-bitmap=${bitmap}:$1" |
     jq -r '.[] | select(.data == false) | "\(.start) \(.length)"'; }
 diff_map() { "$weir" snapshot diff "demo@$1" "$2" --output json | jq -r '.[] | "\(.offset) \(.length)"' | joined; }
-joined() { awk 'n && $1 == start + n { n += $2; next } n { print start, n } { start = $1; n = $2 } END { if (n) print start, n }'; }
-same_maps() { map "$1" "$2" >"$work/nbd.map" && diff_map "$1" "$2" >"$work/diff.map" && cmp "$work/nbd.map" "$work/diff.map" &&
-    qemu_map "$1" "$2" >"$work/qemu.map" && cmp "$work/nbd.map" "$work/qemu.map"; }
+joined() {
+    awk 'n && $1 == start + n { n += $2; next } n { print start, n } { start = $1; n = $2 }
+        END { if (n) print start, n }'
+}
+same_maps() {
+    map "$1" "$2" >"$work/nbd.map" && diff_map "$1" "$2" >"$work/diff.map" && qemu_map "$1" "$2" >"$work/qemu.map" &&
+        cmp "$work/nbd.map" "$work/diff.map" && cmp "$work/nbd.map" "$work/qemu.map"
+}
 # The incremental backup of docs/guide/snapshots.md.
 catch_up() {
-    cp --sparse=always "$work/$1.raw" "$work/backup.raw" && truncate --size "$(nbdinfo --size "$(at "demo@$2")")" "$work/backup.raw" || return 1
+    cp --sparse=always "$work/$1.raw" "$work/backup.raw" || return 1
+    truncate --size "$(nbdinfo --size "$(at "demo@$2")")" "$work/backup.raw" || return 1
     nbdsh --uri "$(at "demo@$2")" -c - <<PYTHON
 import nbd
 ranges = [tuple(map(int, line.split())) for line in open("$work/nbd.map")]
@@ -52,8 +59,10 @@ h.connect_uri("$(at demo@third)")
 assert not h.can_meta_context("qemu:dirty-bitmap:never")
 def ask(offset, flags=0):
     told = {}
-    h.block_status((1 << 30) - offset, offset, lambda c, o, e, r: told.update({c: (o, list(zip(e[0::2], e[1::2])))}), flags)
-    assert sorted(told) == ["base:allocation", "qemu:dirty-bitmap:first", "qemu:dirty-bitmap:second"], sorted(told)
+    def tell(context, start, entries, error):
+        told[context] = (start, list(zip(entries[0::2], entries[1::2])))
+    h.block_status((1 << 30) - offset, offset, tell, flags)
+    assert sorted(told) == ["base:allocation", "${bitmap}:first", "${bitmap}:second"], sorted(told)
     return told
 one = ask(12345, nbd.CMD_FLAG_REQ_ONE)
 assert one["qemu:dirty-bitmap:first"] == (12345, [(4096, 1)]), one
@@ -75,7 +84,8 @@ PYTHON
 
 check "write what the first snapshot shows" io -c "write -P 1 0 8M" -c "write -P 1 600M 4M"
 check "take it" "$weir" snapshot create demo@first
-check "write here and there" io -c "write -P 2 1M 64k" -c "write -P 2 511M 2M" -c "write -P 2 12345 4096" -c "discard 601M 1M"
+check "write here and there" io -c "write -P 2 1M 64k" -c "write -P 2 511M 2M" -c "write -P 2 12345 4096" \
+    -c "discard 601M 1M"
 check "take another" "$weir" snapshot create demo@second
 small=()
 for ((i = 0; i < 1000; i++)); do small+=(-c "write -P 3 $((i * 815104 + i % 7 * 512)) 512"); done
@@ -83,7 +93,7 @@ check "a thousand small ones" io "${small[@]}"
 check "take a third" "$weir" snapshot create demo@third
 check "the volume itself offers no comparison" offers demo "base:allocation "
 check "nor does the first snapshot" offers demo@first "base:allocation "
-check "the third can be compared with both" offers demo@third "base:allocation qemu:dirty-bitmap:first qemu:dirty-bitmap:second "
+check "the third can be compared with both" offers demo@third "base:allocation $bitmap:first $bitmap:second "
 for snapshot in first second third; do check "a full copy of $snapshot" image $snapshot; done
 for pair in "first second" "second third" "first third"; do
     # shellcheck disable=SC2086
@@ -95,6 +105,16 @@ for pair in "first second" "second third" "first third"; do
     check "and a wrong byte would be seen" bash -c "! cmp '$work/$1.raw' '$work/backup.raw'"
 done
 check "several contexts at once" several
+api() { curl -s --unix-socket "$WEIR_DATA_DIR/api.sock" "http://weir$1"; }
+space() { "$weir" volume show demo --space --output json | jq -c .snapshots; }
+sums_up() {
+    space | jq -e 'length == 3 and
+        all(.[]; .shared_bytes + .reclaimable_bytes == .reached_bytes and .reached_bytes > 0)'
+}
+check "what the snapshots take is summed up" sums_up
+check "the API says the same" test "$(space)" = "$(api /v1/volumes/demo/space | jq -c .)"
+check "as a table" grep -qE '^first .* B' <("$weir" volume show demo --space)
+check "only where it is asked for" test "$("$weir" volume show demo --output json | jq 'has("snapshots")')" = false
 check "the volume grows" "$weir" volume resize demo 1200M
 check "take a fourth" "$weir" snapshot create demo@fourth
 map third fourth >"$work/nbd.map"

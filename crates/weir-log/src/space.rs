@@ -2,9 +2,9 @@
 //! comes back an object at a time. A checkpoint names objects that died since the one before it as well, so that a
 //! snapshot keeps some that it shows nothing of.
 //!
-//! Made from the store alone, in one pass: a list of the volume's own objects with their sizes, the object tables of the
-//! snapshots, and the map of the newest checkpoint, a few pieces at a time. Memory is some 100 bytes per object. What an
-//! open volume wrote since that checkpoint is not known here, so that the sums are those of a moment ago.
+//! Made from the store alone, in one pass: a list of the volume's own objects with their sizes, the object tables of
+//! the snapshots, and the map of the newest checkpoint, a few pieces at a time. Memory is some 100 bytes per object.
+//! What an open volume wrote since that checkpoint is not known here, so that the sums are those of a moment ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
