@@ -11,7 +11,8 @@ const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, Rep
 
 /// The handshake; the style agreed on and the bytes left, if it comes to that.
 fn handshake(style_max: ReplyStyle, mut input: &[u8]) -> Option<(ReplyStyle, &[u8])> {
-    let wish = ClientWish { export: "disk".to_owned(), style_max, allocation: true };
+    let contexts = ["base:allocation", "qemu:dirty-bitmap:a"].map(str::to_owned).to_vec();
+    let wish = ClientWish { export: "disk".to_owned(), style_max, contexts };
     let mut client = ClientHandshake::new(wish);
     let mut out = Vec::new();
     loop {

@@ -7,9 +7,37 @@ use std::task::{Context, Poll};
 
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use weir_device::{MemoryDevice, SourceId, VolumeId};
+use weir_device::{
+    ChangedRun, DeviceError, History, IoHeader, LocalBoxFuture, MemoryDevice, SourceId, VolumeId,
+};
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, serve_connection};
 use weir_nbd::{OptionRequest, encode_option};
+
+/// Every other 512 bytes changed.
+struct Halves;
+
+impl History for Halves {
+    fn earlier(&self) -> Vec<String> {
+        vec!["even".to_owned()]
+    }
+
+    fn changed<'a>(
+        &'a self,
+        _since: &'a str,
+        io: IoHeader,
+        runs_max: usize,
+    ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>> {
+        let end = io.offset + io.len;
+        let mut at = io.offset;
+        let mut runs = Vec::new();
+        while at < end && runs.len() < runs_max {
+            let next = (at / 512 + 1) * 512;
+            runs.push(ChangedRun { len: next.min(end) - at, changed: at / 512 % 2 == 1 });
+            at = next;
+        }
+        Box::pin(std::future::ready(Ok(runs)))
+    }
+}
 
 struct OneDevice(Rc<MemoryDevice>);
 
@@ -23,6 +51,7 @@ impl Exports for OneDevice {
             device: Rc::clone(&self.0),
             volume: VolumeId([0; 16]),
             read_only: name == "frozen",
+            history: (name == "frozen").then(|| Rc::new(Halves) as Rc<dyn History>),
         })
     }
 
@@ -76,6 +105,7 @@ fn prelude(choice: u8) -> Vec<u8> {
         return bytes;
     }
     bytes.extend([0, 0, 0, 3]);
+    let name = if choice & 8 != 0 { "frozen" } else { "" };
     let mut ask = |request| encode_option(&request, &mut bytes).expect("short");
     match choice & 3 {
         0 => {}
@@ -83,10 +113,9 @@ fn prelude(choice: u8) -> Vec<u8> {
         _ => ask(OptionRequest::ExtendedHeaders),
     }
     if choice & 3 != 0 {
-        let queries = vec!["base:allocation"];
-        ask(OptionRequest::SetMetaContext { name: "", queries });
+        let queries = vec!["base:allocation", "qemu:dirty-bitmap:even"];
+        ask(OptionRequest::SetMetaContext { name, queries });
     }
-    let name = if choice & 8 != 0 { "frozen" } else { "" };
     ask(OptionRequest::Go { name, facts: Vec::new() });
     bytes
 }

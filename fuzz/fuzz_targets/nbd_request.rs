@@ -4,7 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use weir_nbd::limits::PAYLOAD_BYTES_MAX;
 use weir_nbd::{
-    Command, Decoded, ReplyStyle, Session, TransmissionFlags, Verdict, decode_request,
+    ChosenContext, Command, Decoded, ReplyStyle, Session, TransmissionFlags, Verdict,
+    decode_request,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -30,7 +31,9 @@ fuzz_target!(|input: &[u8]| {
         _ => ReplyStyle::Extended,
     };
     let flags = TransmissionFlags(u16::from_le_bytes([*low, *high]));
-    let session = Session { style, flags, allocation: *low & 1 != 0 };
+    let context = ChosenContext { id: 1, name: "base:allocation".to_owned() };
+    let contexts = if *low & 1 != 0 { vec![context] } else { Vec::new() };
+    let session = Session { style, flags, contexts };
     while let Ok(Decoded::Message { message, consumed }) = decode_request(style, stream) {
         stream = &stream[consumed..];
         let Ok(verdict) = session.judge(&message, SIZE) else { return };

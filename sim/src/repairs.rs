@@ -110,8 +110,8 @@ pub(crate) async fn run(world: &World, dice: &mut Dice) -> Result<(), String> {
     host.expect(world, &shown, &[], None).await
 }
 
-/// Damage that a repair must not leave. An object may stay damaged while a snapshot needs it; then no byte of the volume
-/// is lost by it.
+/// Damage that a repair must not leave. An object may stay damaged while a snapshot needs it; then no byte of the
+/// volume is lost by it.
 fn left_over<'a>(world: &World, damaged: &Damaged, report: &'a CheckReport) -> Option<&'a Damage> {
     let lost_in_journal = ObjectId::prefix(world.id.get());
     let of_snapshots = |left: &Damage| {

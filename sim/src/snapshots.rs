@@ -195,7 +195,7 @@ async fn compare(world: &World, env: &Env, from: &Known, to: &Known) -> Option<S
         before.iter().zip(&after).enumerate().filter(|(_, (was, is))| was != is).find(|(at, _)| {
             let place = islands.place(*at as u64);
             let next = said.partition_point(|(_, end)| *end <= place);
-            !said.get(next).is_some_and(|(start, _)| *start <= place)
+            said.get(next).is_none_or(|(start, _)| *start > place)
         });
     world.note("  snapshots compared", [said.len() as u64, 0, 0]);
     missed.map(|(at, _)| {

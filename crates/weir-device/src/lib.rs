@@ -9,6 +9,7 @@ mod device;
 mod env;
 mod error;
 mod header;
+mod history;
 mod memory;
 mod mutant;
 mod range;
@@ -21,6 +22,7 @@ pub use device::{
 pub use env::{Clock, Env, Random, Spawn};
 pub use error::{DeviceError, ErrorKind};
 pub use header::{IoHeader, Operation, SourceId, VolumeId};
+pub use history::{ChangedRun, History};
 pub use memory::MemoryDevice;
 pub use mutant::mutant;
 pub use range::ByteRange;

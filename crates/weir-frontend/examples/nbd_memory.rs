@@ -24,6 +24,7 @@ impl Exports for OneDevice {
             device: Rc::clone(&self.0),
             volume: VolumeId([0; 16]),
             read_only: name == "read-only",
+            history: None,
         })
     }
 

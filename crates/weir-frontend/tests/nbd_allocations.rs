@@ -88,6 +88,7 @@ impl Exports for NullDevice {
             device: Rc::new(Self { is_slow: self.is_slow }),
             volume: VolumeId([0; 16]),
             read_only: false,
+            history: None,
         })
     }
     fn list(&self) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use support::{
-    Client, SIZE, SOURCE, STYLES, TestDevice, VOLUME, content, pattern, run, serve, wish,
+    Client, SIZE, SOURCE, STYLES, TestDevice, VOLUME, content, odd, pattern, run, serve, wish,
 };
 use tokio::io::DuplexStream;
 use weir_device::{
@@ -14,9 +14,10 @@ use weir_device::{
     WriteFlags, WriteZeroesFlags, conformance,
 };
 use weir_frontend::nbd::error_code;
-use weir_nbd::limits::PAYLOAD_BYTES_MAX;
+use weir_nbd::limits::{EXTENTS_MAX, PAYLOAD_BYTES_MAX};
 use weir_nbd::{
-    Command, CommandCode, CommandFlags, ErrorCode, ExtentStatus, ReplyStyle, TransmissionFlags,
+    ALLOCATION_CONTEXT, ClientWish, Command, CommandCode, CommandFlags, ErrorCode, ExtentStatus,
+    ReplyStyle, TransmissionFlags,
 };
 
 const NONE: CommandFlags = CommandFlags(0);
@@ -134,7 +135,7 @@ fn block_status_tells_data_from_holes() {
         for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
             let device = TestDevice::new(SIZE);
             let mut client = connected(&device, style).await;
-            assert!(client.agreement.session.allocation);
+            assert_eq!(client.agreement.session.contexts.len(), 1);
             client.write(NONE, 65_536, &[1; 65_536]).await.ok();
             let status = |length, flags| ExtentStatus { length, flags };
             let all = client.call(CommandCode::BLOCK_STATUS, NONE, 10, SIZE - 10).await.ok();
@@ -410,6 +411,68 @@ impl Device for FarDevice {
         };
         Ok(reply.extents.iter().take(extents_max).map(extent).collect())
     }
+}
+
+/// A connection to `frozen` with these contexts.
+async fn comparing(
+    device: &Rc<TestDevice>,
+    style: ReplyStyle,
+    contexts: &[&str],
+) -> Client<DuplexStream> {
+    let contexts = contexts.iter().map(|name| (*name).to_owned()).collect();
+    Client::connect(serve(device).0, ClientWish { contexts, ..wish("frozen", style) }).await
+}
+
+#[test]
+fn block_status_is_told_in_every_context_that_was_agreed_on() {
+    run(async {
+        for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
+            let device = TestDevice::new(SIZE);
+            let contexts = ["qemu:dirty-bitmap:odd", ALLOCATION_CONTEXT, "qemu:dirty-bitmap:all"];
+            let mut client = comparing(&device, style, &contexts).await;
+            let ids: Vec<u32> = client.agreement.session.contexts.iter().map(|c| c.id).collect();
+            assert_eq!(ids, [1, 2, 3]);
+            let reply = client.call(CommandCode::BLOCK_STATUS, NONE, 10, SIZE - 10).await.ok();
+            let status = |length, flags| ExtentStatus { length, flags };
+            assert_eq!(reply.extents, [status(SIZE - 10, 3)]);
+            assert_eq!(reply.statuses[&2], [status(SIZE - 10, 1)]);
+            let told = odd(10, SIZE).map(|run| status(run.len, u64::from(run.changed)));
+            let told: Vec<_> = told.take(EXTENTS_MAX / 3).collect();
+            assert_eq!(reply.statuses[&3], told, "the contexts share what a reply may hold");
+            let one = client.call(CommandCode::BLOCK_STATUS, CommandFlags::REQ_ONE, 600, 1000);
+            let one = one.await.ok();
+            assert_eq!(one.extents, [status(1000, 3)]);
+            assert_eq!(one.statuses[&3], [status(424, 1)]);
+        }
+    });
+}
+
+#[test]
+fn without_allocation_the_device_is_not_asked_for_it() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let contexts = ["qemu:dirty-bitmap:all", "qemu:dirty-bitmap:never"];
+        let mut client = comparing(&device, ReplyStyle::Structured, &contexts).await;
+        let reply = client.call(CommandCode::BLOCK_STATUS, NONE, 0, 100).await.ok();
+        assert_eq!(reply.extents, []);
+        assert_eq!(reply.statuses[&2], [ExtentStatus { length: 100, flags: 1 }]);
+        assert_eq!((reply.statuses.len(), device.calls.borrow().len()), (1, 1));
+    });
+}
+
+#[test]
+fn what_cannot_be_compared_is_an_error_and_nothing_is_told() {
+    run(async {
+        for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
+            let device = TestDevice::new(SIZE);
+            let contexts = [ALLOCATION_CONTEXT, "qemu:dirty-bitmap:gone", "qemu:dirty-bitmap:all"];
+            let mut client = comparing(&device, style, &contexts).await;
+            let reply = client.call(CommandCode::BLOCK_STATUS, NONE, 0, 100).await;
+            assert_eq!((reply.error, reply.message.as_str()), (Some(ErrorCode::Io), "it is gone"));
+            assert_eq!((reply.extents, reply.statuses.len()), (vec![], 0));
+            assert_eq!(client.read(0, 3).await.ok().data, [0; 3], "the connection goes on");
+        }
+    });
 }
 
 #[test]

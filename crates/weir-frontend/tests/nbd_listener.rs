@@ -133,6 +133,7 @@ impl Routes for OneDoor {
             description: String::new(),
             size: SIZE,
             read_only: false,
+            earlier: [].into(),
         };
         (name == "disk").then(|| (info, self.0.clone()))
     }

@@ -7,7 +7,7 @@
 //!
 //! Snapshots share the pieces of their checkpoints that did not change, so the cost is that of what changed.
 
-use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use weir_device::{Env, VolumeId};
 use weir_extent::PIECE_BYTES;
@@ -20,7 +20,7 @@ use crate::ids::ObjectId;
 use crate::keys::Keys;
 use crate::manifests;
 use crate::objects::ObjectPlace;
-use crate::pieces::PieceReader;
+use crate::pieces::{PieceIndex, PieceReader, differing};
 
 /// Pieces of the maps in memory at a time: some 64 MiB at the most.
 const PIECES_AT_A_TIME: usize = 32;
@@ -93,19 +93,18 @@ pub async fn changes(
     let key = keys.open(volume, manifest.encryption.as_ref()).await?;
     let key = key.as_ref();
     let [from, to] = [find(&manifest, from)?, find(&manifest, to)?];
-    let mut before = PieceReader::open(store, env, key, from.root(volume)).await?;
-    let mut after = PieceReader::open(store, env, key, to.root(volume)).await?;
-    let numbers: BTreeSet<u64> = before.numbers().chain(after.numbers()).collect();
-    let differ = |number: &u64| before.place(*number) != after.place(*number);
-    let numbers: Vec<u64> = numbers.into_iter().filter(differ).collect();
+    let before = Rc::new(PieceIndex::read(store, env, key, from.root(volume)).await?);
+    let after = Rc::new(PieceIndex::read(store, env, key, to.root(volume)).await?);
+    let numbers = differing(&before, &after);
+    let mut before = PieceReader::new(store, env, before);
+    let mut after = PieceReader::new(store, env, after);
     let mut sum = Changes { from_size: from.size, to_size: to.size, ..Changes::default() };
     let mut open: Option<Change> = None;
     for numbers in numbers.chunks(PIECES_AT_A_TIME) {
         before.fetch(numbers).await?;
         after.fetch(numbers).await?;
         for number in numbers {
-            let (was, is) = (runs(&before, *number)?, runs(&after, *number)?);
-            for change in compare(&was, &is, to.size) {
+            for change in changes_of(&before, &after, *number, to.size)? {
                 match &mut open {
                     Some(last)
                         if last.offset + last.len == change.offset && last.zero == change.zero =>
@@ -135,6 +134,16 @@ fn find(manifest: &Manifest, name: &VolumeName) -> Result<SnapshotRecord, LogErr
         snapshot: name.to_string(),
         volume: manifest.name.clone(),
     })
+}
+
+/// What differs in a piece that both readers have fetched, up to `size`.
+pub(crate) fn changes_of(
+    before: &PieceReader<'_>,
+    after: &PieceReader<'_>,
+    number: u64,
+    size: u64,
+) -> Result<Vec<Change>, LogError> {
+    Ok(compare(&runs(before, number)?, &runs(after, number)?, size))
 }
 
 /// A piece without holes.

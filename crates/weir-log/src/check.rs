@@ -157,10 +157,7 @@ pub async fn check(
     };
     let of_map: BTreeSet<ObjectId> = wrong.keys().copied().collect();
     // After the look: what it needs was there by then, and what is collected from here on is forgotten below.
-    let mut listed = Vec::new();
-    for stream in streams(id, view.as_ref()) {
-        listed.extend(list(store, env, stream).await?);
-    }
+    let listed = list_all(store, env, id, view.as_ref()).await?;
     let mut wanted = sort_out(id, &listed, view.as_ref(), &mut report);
     let all = wanted.len();
     wanted.retain(|object| !options.known_whole.contains(object));
@@ -195,11 +192,9 @@ pub async fn check(
         forget_collected(store, env, id, &opened, manifest, &mut wrong).await?;
     } else {
         // What went while it was read was deleted, as far as can be told without a map.
-        let mut there = of_map;
-        for stream in streams(id, view.as_ref()) {
-            there.extend(list(store, env, stream).await?);
-        }
-        wrong.retain(|object, _| there.contains(object));
+        let there: BTreeSet<_> =
+            list_all(store, env, id, view.as_ref()).await?.into_iter().collect();
+        wrong.retain(|object, _| of_map.contains(object) || there.contains(object));
     }
     if let Some(error) = &opened.error {
         report.without_key = Some(error.to_string());
@@ -256,6 +251,20 @@ fn streams(id: VolumeId, view: Option<&View>) -> BTreeSet<VolumeId> {
     let held = view.into_iter().flat_map(|view| view.held.iter().copied());
     let others = named.chain(held).map(|object| object.stream);
     others.chain([id]).collect()
+}
+
+/// All objects of these streams.
+async fn list_all(
+    store: &Store,
+    env: &Env,
+    id: VolumeId,
+    view: Option<&View>,
+) -> Result<Vec<ObjectId>, LogError> {
+    let mut listed = Vec::new();
+    for stream in streams(id, view) {
+        listed.extend(list(store, env, stream).await?);
+    }
+    Ok(listed)
 }
 
 /// Loads what an opening would see, and notes what is in the way of it; or says what is wrong with the manifest.

@@ -46,8 +46,8 @@ impl FrameTable {
 pub(crate) struct Fetcher {
     pub(crate) volume: VolumeId,
     key: Option<DataKey>,
-    store: Store,
-    env: Env,
+    pub(crate) store: Store,
+    pub(crate) env: Env,
     cache: Arc<dyn FrameCache>,
     /// How long a read waits for a failing store.
     deadline: Duration,

@@ -60,6 +60,10 @@ pub const RESOLVE_ATTEMPTS_MAX: u32 = 3;
 /// the way only.
 pub const DAMAGED_ATTEMPTS_MAX: u32 = 5;
 
+/// Pieces of two maps that are compared at a time where a client asks what changed (2 GiB of the volume), and whose
+/// changes are kept for its next question: some 10 MiB at the most, mostly far less.
+pub const COMPARED_PIECES_MAX: usize = 4;
+
 /// Sequential reads before read-ahead begins.
 pub const READ_AHEAD_STREAK: u32 = 2;
 

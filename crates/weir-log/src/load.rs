@@ -141,7 +141,18 @@ pub(crate) struct Loader<'a> {
     references: References,
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
+    /// One that has read nothing yet.
+    pub(crate) fn new(
+        store: &'a Store,
+        env: &'a Env,
+        volume: VolumeId,
+        key: Option<DataKey>,
+    ) -> Self {
+        let (payloads, references) = (BTreeMap::new(), References::default());
+        Self { store, env, volume, key, payloads, references }
+    }
+
     /// Fetches the objects that `refs` name and that are not here yet, several at a time, on the workers.
     pub(crate) async fn fetch(&mut self, refs: &[PieceRef]) -> Result<(), LogError> {
         let wanted: BTreeSet<(ObjectSeq, Epoch)> = refs
@@ -165,6 +176,14 @@ impl Loader<'_> {
         drop(reads);
         self.payloads.extend(fetched);
         Ok(())
+    }
+
+    /// The objects that what was followed is in, and its root.
+    fn objects_with(&self, root: ObjectId) -> impl Iterator<Item = ObjectId> + use<> {
+        let mut objects = self.references.objects();
+        objects.insert(root.seq, root.epoch);
+        let stream = self.volume;
+        objects.into_iter().map(move |(seq, epoch)| ObjectId { stream, seq, epoch })
     }
 
     /// Lets go of what was fetched and is not kept.
@@ -238,9 +257,8 @@ pub(crate) async fn open_root<'a>(
         let found = format!("a map as of {}", root.as_of);
         return Err(fail(DecodeError::Identity { what: "checkpoint root", found }));
     }
-    let payloads = BTreeMap::from([(id.seq, payload)]);
-    let (key, references) = (key.cloned(), References::default());
-    let loader = Loader { store, env, volume, key, payloads, references };
+    let mut loader = Loader::new(store, env, volume, key.cloned());
+    loader.payloads.insert(id.seq, payload);
     Ok((loader, root, id))
 }
 
@@ -256,17 +274,27 @@ pub(crate) async fn reach(
     let tables = loader.follow(PieceKind::Table, &root.table_pages).await?;
     loader.follow(PieceKind::Map, &root.map_pages).await?;
     loader.fetch(&tables).await?;
-    let mut reached = Vec::new();
+    let mut reached: Vec<ObjectId> = loader.objects_with(id).collect();
     for piece in &tables {
         let records = decode_table(&loader.bytes_of(piece)?);
         let records = records.map_err(|e| loader.object_error(piece, e))?;
         reached.extend(records.iter().filter(|r| !r.is_free()).map(|r| r.id));
     }
-    let mut objects = loader.references.objects();
-    objects.insert(id.seq, id.epoch);
-    let of_checkpoint = |(seq, epoch)| ObjectId { stream: volume, seq, epoch };
-    reached.extend(objects.into_iter().map(of_checkpoint));
     Ok(reached)
+}
+
+/// The objects that a checkpoint is in.
+pub(crate) async fn checkpoint_objects(
+    store: &Store,
+    env: &Env,
+    key: Option<&DataKey>,
+    named: Origin,
+) -> Result<BTreeSet<ObjectId>, LogError> {
+    let (volume, named) = (VolumeId(named.stream.0), named.checkpoint);
+    let (mut loader, root, id) = open_root(store, env, volume, key, named).await?;
+    loader.follow(PieceKind::Table, &root.table_pages).await?;
+    loader.follow(PieceKind::Map, &root.map_pages).await?;
+    Ok(loader.objects_with(id).collect())
 }
 
 /// The objects that the map of a checkpoint points at and those that it is in. Its table may name more: what was dead

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_device::{
-    Device, DeviceError, Env, ErrorKind, Extent, IoHeader, SharedBuf, VolumeId, WriteFlags,
-    WriteZeroesFlags, check_bounds,
+    ChangedRun, Device, DeviceError, Env, ErrorKind, Extent, History, IoHeader, LocalBoxFuture,
+    SharedBuf, VolumeId, WriteFlags, WriteZeroesFlags, check_bounds,
 };
 use weir_store::Store;
 
@@ -18,6 +18,7 @@ use crate::catalog::VolumeName;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::SnapshotRecord;
+use crate::history::Comparisons;
 use crate::keys::Keys;
 use crate::load;
 use crate::manifests;
@@ -29,6 +30,7 @@ pub struct SnapshotView {
     record: SnapshotRecord,
     objects: ObjectMap,
     fetcher: Rc<Fetcher>,
+    comparisons: Comparisons,
 }
 
 impl SnapshotView {
@@ -54,8 +56,9 @@ impl SnapshotView {
         let root = record.root(volume);
         let loaded = load::checkpoint(store, env, volume, key.as_ref(), root).await?;
         let (store, env) = (store.clone(), env.clone());
+        let comparisons = Comparisons::of(&manifest, name.as_str(), key.clone());
         let fetcher = Fetcher::new((volume, key), store, env, cache, read_deadline);
-        Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }))
+        Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }))
     }
 
     /// Opens what a replica shows now, under the name `replica`. Once the replica goes on and what this view shows is
@@ -97,8 +100,9 @@ impl SnapshotView {
                 deleting: false,
             };
             let (store, env) = (store.clone(), env.clone());
+            let comparisons = Comparisons::default();
             let fetcher = Fetcher::new((volume, key), store, env, cache, read_deadline);
-            return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher }));
+            return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }));
         }
     }
 
@@ -144,6 +148,26 @@ impl Device for SnapshotView {
     async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
         check_bounds(&io, self.size())?;
         Ok(read::object_extents(&self.objects, io.offset, io.len, extents_max))
+    }
+}
+
+/// Its earlier states are the snapshots that its volume had when it was taken.
+impl History for SnapshotView {
+    fn earlier(&self) -> Vec<String> {
+        self.comparisons.names()
+    }
+
+    fn changed<'a>(
+        &'a self,
+        since: &'a str,
+        io: IoHeader,
+        runs_max: usize,
+    ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>> {
+        Box::pin(async move {
+            let range = check_bounds(&io, self.size())?;
+            let from = (&self.fetcher.store, &self.fetcher.env);
+            self.comparisons.changed(from, since, range, runs_max).await
+        })
     }
 }
 

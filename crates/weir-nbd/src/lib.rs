@@ -20,16 +20,16 @@ mod transmission;
 pub use bytes::Decoded;
 pub use error::ProtocolError;
 pub use handshake::{
-    Agreement, BlockSizes, Catalog, ClientHandshake, ClientProgress, ClientStep, ClientWish,
-    ExportInfo, Fact, HandshakeProgress, HandshakeStep, OptionFault, OptionReply, OptionRequest,
-    ServerHandshake, Wanted, decode_option, decode_option_reply, encode_option,
-    encode_option_reply,
+    ALLOCATION_CONTEXT, Agreement, BlockSizes, Catalog, ChosenContext, ClientHandshake,
+    ClientProgress, ClientStep, ClientWish, Context, ExportInfo, Fact, HandshakeProgress,
+    HandshakeStep, OptionFault, OptionReply, OptionRequest, ServerHandshake, Wanted, decode_option,
+    decode_option_reply, encode_option, encode_option_reply,
 };
 pub use numbers::{
-    AllocationFlags, ChunkCode, ChunkFlags, ClientFlags, CommandCode, CommandFlags, ErrorCode,
-    HandshakeFlags, InfoCode, OptionCode, OptionReplyCode, TransmissionFlags,
+    AllocationFlags, ChunkCode, ChunkFlags, ClientFlags, CommandCode, CommandFlags, DirtyFlags,
+    ErrorCode, HandshakeFlags, InfoCode, OptionCode, OptionReplyCode, TransmissionFlags,
 };
 pub use transmission::{
-    Chunk, Command, Cookie, ExtentStatus, Refusal, ReplyHeader, ReplyStyle, ReplyTo, RequestHeader,
-    Session, Verdict, decode_chunk, decode_reply, decode_request,
+    Chunk, Command, ContextStatus, Cookie, ExtentStatus, Refusal, ReplyHeader, ReplyStyle, ReplyTo,
+    RequestHeader, Session, Verdict, decode_chunk, decode_reply, decode_request,
 };

@@ -19,6 +19,10 @@ pub const OPTIONS_MAX: u32 = 16 << 10;
 /// Most queries in one metadata option. The clients in use send one to three.
 pub const META_QUERIES_MAX: u32 = 64;
 
+/// Most metadata contexts of one connection: `base:allocation` and more earlier states than any backup tool compares
+/// with. Further ones that a client asks for are not agreed on.
+pub const CONTEXTS_MAX: usize = 16;
+
 /// Largest payload of a request or a reply in bytes, as advertised. What the protocol calls most portable.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
@@ -28,7 +32,8 @@ pub const BLOCK_BYTES_MIN: u32 = 1;
 /// Unit that costs least, in bytes, as advertised: a page.
 pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
 
-/// Most extents in one block-status reply: 64 KiB of descriptors at most; a client asks on from where the reply ends.
+/// Most extents in one block-status reply, of all its contexts together: 64 KiB of descriptors at most; a client asks
+/// on from where the reply ends.
 pub const EXTENTS_MAX: usize = 4096;
 
 /// Most extents in one block-status reply that a client takes. The protocol's own bound on servers.
@@ -42,4 +47,5 @@ pub const MESSAGE_BYTES_MAX: usize = 256;
 
 const _: () = assert!(MESSAGE_BYTES_MAX <= STRING_BYTES_MAX);
 const _: () = assert!(BLOCK_BYTES_PREFERRED >= 512 && PAYLOAD_BYTES_MAX >= BLOCK_BYTES_PREFERRED);
+const _: () = assert!(EXTENTS_MAX >= CONTEXTS_MAX, "every context has one");
 const _: () = assert!(EXTENTS_MAX <= EXTENTS_RECEIVED_MAX, "one's own replies are taken");

@@ -143,6 +143,14 @@ flags! {
     }
 }
 
+flags! {
+    /// Status of an extent in a context `qemu:dirty-bitmap:NAME`.
+    DirtyFlags(u32) {
+        /// May have changed since the state of that name.
+        DIRTY = 0;
+    }
+}
+
 /// A number of the protocol whose known values have names; unknown ones are kept.
 macro_rules! codes {
     (

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use weir_device::{Device, IoHeader, MemoryDevice, Operation, SourceId, VolumeId};
+use weir_device::{Device, History, IoHeader, MemoryDevice, Operation, SourceId, VolumeId};
 use weir_frontend::nbd::{
     ConnectionOptions, Door, Export, ExportInfo, Exports, IN_FLIGHT_BYTES_MAX, ListenerOptions,
     open_door,
@@ -156,9 +156,11 @@ pub(crate) async fn host(
             description: describe(hosted.id),
             size: opened.endpoint.size(),
             read_only: hosted.read_only,
+            earlier: [].into(),
         },
         device: Rc::clone(&hosted.device),
         volume: hosted.id,
+        history: None,
     };
     let (door, server) = open_door(Rc::new(exports), options);
     hosted.clients.get_or_init(|| server.clients_counter());
@@ -302,12 +304,12 @@ async fn close(endpoint: &Endpoint, closing: Closing) -> Result<Stopped, NodeErr
 }
 
 /// The one export behind a door.
-#[derive(Debug)]
 pub(crate) struct OneExport {
     /// What it is; the size is asked of the device.
     pub(crate) info: ExportInfo,
     pub(crate) device: Rc<Measured>,
     pub(crate) volume: VolumeId,
+    pub(crate) history: Option<Rc<dyn History>>,
 }
 
 impl Exports for OneExport {
@@ -320,6 +322,7 @@ impl Exports for OneExport {
             device: Rc::clone(&self.device),
             volume: self.volume,
             read_only: self.info.read_only,
+            history: self.history.clone(),
         })
     }
 

@@ -251,6 +251,7 @@ impl Volumes {
             description: describe(entry.id),
             size: entry.size.load(Ordering::Relaxed),
             read_only: entry.read_only,
+            earlier: [].into(),
         };
         Some((info, entry.door.clone()))
     }

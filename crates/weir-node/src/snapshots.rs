@@ -6,7 +6,7 @@ use weir_log::catalog::{self, VolumeName};
 use weir_log::{Change, Changes, LogVolume, SnapshotRecord};
 use weir_store::Access;
 
-use crate::api::types::{ChangeSnapshots, Snapshot, SnapshotAction};
+use crate::api::types::{ChangeSnapshots, Snapshot, SnapshotAction, SnapshotSpace};
 use crate::error::NodeError;
 use crate::host::Hosted;
 use crate::node::Node;
@@ -26,7 +26,32 @@ impl From<SnapshotRecord> for Snapshot {
     }
 }
 
+impl From<weir_log::SnapshotSpace> for SnapshotSpace {
+    fn from(space: weir_log::SnapshotSpace) -> Self {
+        Self {
+            name: space.name,
+            reached_bytes: space.reached_bytes,
+            shared_bytes: space.shared_bytes,
+            reclaimable_bytes: space.reclaimable_bytes,
+            clones: space.clones,
+            deleting: space.deleting,
+        }
+    }
+}
+
 impl Node {
+    /// What each snapshot of a volume takes in the store, oldest first.
+    ///
+    /// # Errors
+    /// When there is no such volume, or what the store says.
+    pub async fn snapshot_space(
+        &self,
+        home: Home,
+        name: VolumeName,
+    ) -> Result<Vec<SnapshotSpace>, NodeError> {
+        self.run(0, move |context| async move { space(&context, &home, &name).await }).await?
+    }
+
     /// The snapshots of a volume, oldest first, from the store.
     ///
     /// # Errors
@@ -98,6 +123,18 @@ pub(crate) async fn list(
     let store = home.open_store(context, Access::Read).await?;
     let listed = catalog::snapshots(&store, &context.env, name).await?;
     Ok(listed.into_iter().map(Snapshot::from).collect())
+}
+
+/// What the snapshots of a volume take, from the store.
+pub(crate) async fn space(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+) -> Result<Vec<SnapshotSpace>, NodeError> {
+    let store = home.open_store(context, Access::Read).await?;
+    let id = catalog::find(&store, &context.env, name).await?;
+    let spaces = weir_log::snapshot_space(&store, &context.env, (id, &home.keys)).await?;
+    Ok(spaces.into_iter().map(SnapshotSpace::from).collect())
 }
 
 /// Changes the snapshots of a served volume; its size from then on.

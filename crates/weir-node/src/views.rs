@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
-use weir_device::{Device, VolumeId};
+use weir_device::{Device, History, VolumeId};
 use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, WeakDoor, open_door};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{SnapshotView, VolumeOptions};
@@ -183,9 +183,11 @@ fn export_of(name: &str, volume: VolumeId, view: Rc<SnapshotView>) -> (ExportInf
         description: format!("Weir snapshot {name}"),
         size: view.size(),
         read_only: true,
+        earlier: view.earlier().into(),
     };
+    let history: Rc<dyn History> = Rc::clone(&view) as _;
     let device = Measured::new(Endpoint::Snapshot(view));
-    (info.clone(), OneExport { info, device, volume })
+    (info.clone(), OneExport { info, device, volume, history: Some(history) })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::{Listed, ResizeVolume, Shown, VolumeState};
+use weir_node::api::types::{Listed, ResizeVolume, Shown, SnapshotSpace, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
 use weir_node::{FlushScope, Home, KeyPlace, Node};
@@ -54,18 +54,19 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
             return flatten(node, home, name, output.output).await;
         }
         VolumeCommand::Resize { name, size, shrink } => {
-            let asked = ResizeVolume { size_bytes: size.0, shrink };
-            node.resize_volume(home, name.clone(), asked).await?;
-            eprintln!("volume {name} has {size} now; clients that ask for its size see it");
-            Ok(())
+            resize(node, home, name, size, shrink).await
         }
         VolumeCommand::Create { name, size, takeover, output } => {
             let shown = node.create_volume(home, name, size.0, takeover.into()).await?;
             show(&shown, output.output)
         }
         VolumeCommand::List { output } => list(&node.list_volumes(home).await?, output.output),
-        VolumeCommand::Show { name, output } => {
-            show(&node.show_volume(home, name).await?, output.output)
+        VolumeCommand::Show { name, space, output } => {
+            let mut shown = node.show_volume(home.clone(), name.clone()).await?;
+            if space {
+                shown.snapshots = Some(node.snapshot_space(home, name).await?);
+            }
+            show(&shown, output.output)
         }
         VolumeCommand::Delete { name, take_over, yes } => {
             delete(node, home, name, take_over, yes).await
@@ -99,6 +100,19 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+async fn resize(
+    node: &Node,
+    home: Home,
+    name: VolumeName,
+    size: Size,
+    shrink: bool,
+) -> Result<(), Failure> {
+    let asked = ResizeVolume { size_bytes: size.0, shrink };
+    node.resize_volume(home, name.clone(), asked).await?;
+    eprintln!("volume {name} has {size} now; clients that ask for its size see it");
+    Ok(())
 }
 
 fn list(volumes: &[Listed], form: OutputForm) -> Result<(), Failure> {
@@ -162,7 +176,28 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         rows.extend(serving.reasons.iter().map(|reason| ("degraded", reason.clone())));
     }
     let rows = rows.into_iter().map(|(key, value)| vec![key.to_owned(), value]).collect();
-    output::print_table(&[], rows)
+    output::print_table(&[], rows)?;
+    match &shown.snapshots {
+        Some(snapshots) if !snapshots.is_empty() => show_space(snapshots),
+        _ => Ok(()),
+    }
+}
+
+fn show_space(snapshots: &[SnapshotSpace]) -> Result<(), Failure> {
+    let row = |space: &SnapshotSpace| {
+        let bytes = [space.reached_bytes, space.shared_bytes, space.reclaimable_bytes];
+        let mut row = vec![space.name.clone()];
+        row.extend(bytes.map(human));
+        row.push(match (space.clones, space.deleting) {
+            (0, _) => String::new(),
+            (clones, false) => format!("needed by {clones} clones"),
+            (clones, true) => format!("deleted, needed by {clones} clones"),
+        });
+        row
+    };
+    output::print("\n")?;
+    let columns = ["SNAPSHOT", "REACHES", "SHARED", "GIVES BACK", ""];
+    output::print_table(&columns, snapshots.iter().map(row).collect())
 }
 
 fn print_export(exported: &Exported, form: OutputForm) -> Result<(), Failure> {

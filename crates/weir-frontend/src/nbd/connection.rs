@@ -22,10 +22,11 @@ use weir_device::{
     AlignedBuf, BUFFER_ALIGN, BufferPool, Device, DeviceError, ErrorKind, SharedBuf,
 };
 use weir_nbd::{
-    Command, Decoded, Refusal, ReplyTo, RequestHeader, Session, Verdict, decode_request,
+    Command, ContextStatus, Decoded, Refusal, ReplyTo, RequestHeader, Session, Verdict,
+    decode_request,
 };
 
-use super::answer::{error_code, extent_statuses};
+use super::answer::error_code;
 use super::handshake::Chosen;
 use super::operation::{self, Answer, CACHE_PIECE_BYTES, Target};
 use super::outgoing::Outgoing;
@@ -41,6 +42,9 @@ const HEADER_READ_BYTES: usize = 4096;
 
 /// Memory that a queued reply without data stands for, in bytes: its header and, at worst, its message.
 const REPLY_BYTES: usize = 512;
+
+/// The head of one chunk of a block status, in bytes.
+const STATUS_HEAD_BYTES: usize = 40;
 
 /// Device errors of one connection that are logged one by one; the rest are counted, so that a failing device does not
 /// fill the log as well.
@@ -123,6 +127,8 @@ where
         source: options.source,
         volume: export.volume,
         pool: options.pool.clone(),
+        history: export.history.clone(),
+        contexts: chosen.session.contexts.clone(),
     });
     let mut connection = Connection {
         options,
@@ -179,6 +185,11 @@ fn cost_bytes(command: &Command) -> usize {
         Command::BlockStatus { .. } => to_usize(command.reply_payload_bytes_max()) + REPLY_BYTES,
         Command::WriteZeroes { .. } | Command::Trim { .. } | Command::Flush => REPLY_BYTES,
     }
+}
+
+/// Memory that a queued block status stands for, beside [`REPLY_BYTES`].
+fn status_bytes(statuses: &[ContextStatus]) -> usize {
+    statuses.iter().map(|status| STATUS_HEAD_BYTES + 16 * status.extents.len()).sum()
 }
 
 impl<F, M> Connection<'_, F, M>
@@ -396,16 +407,6 @@ where
         let Ticket { reply_to, command, .. } = ticket;
         // C6.
         let outcome = outcome.and_then(|answer| device.check_reply().map(|()| answer));
-        let outcome = outcome.and_then(|answer| match (answer, command) {
-            (Answer::Extents(extents), Command::BlockStatus { length, .. }) => {
-                let message = "the device reported no extents for a range that is not empty";
-                let statuses = extent_statuses(&extents, length)
-                    .ok_or_else(|| DeviceError::new(ErrorKind::Bug, message))?;
-                Ok((None, statuses))
-            }
-            (Answer::Data(buf), _) => Ok((Some(buf), Vec::new())),
-            (Answer::Done | Answer::Extents(_), _) => Ok((None, Vec::new())),
-        });
         if let Err(error) = &outcome {
             self.log_error(&command, error);
         }
@@ -415,21 +416,21 @@ where
         self.has_successes |= outcome.is_ok();
         let cost_bytes = REPLY_BYTES
             + match &outcome {
-                Ok((Some(buf), _)) => buf.capacity(),
-                Ok((None, statuses)) => 16 * statuses.len(),
-                Err(_) => 0,
+                Ok(Answer::Data(buf)) => buf.capacity(),
+                Ok(Answer::Status(statuses)) => status_bytes(statuses),
+                Ok(Answer::Done) | Err(_) => 0,
             };
         self.bytes_in_flight += cost_bytes;
         match outcome {
-            Ok((Some(buf), _)) => {
+            Ok(Answer::Data(buf)) => {
                 let length = u32::try_from(buf.len()).expect("a read is at most 32 MiB");
                 let data = (length > 0).then_some(buf);
                 self.outgoing.push(data, cost_bytes, |out| reply_to.read_head(out, length));
             }
-            Ok((None, statuses)) if !statuses.is_empty() => {
+            Ok(Answer::Status(statuses)) => {
                 self.outgoing.push(None, cost_bytes, |out| reply_to.block_status(out, &statuses));
             }
-            Ok((None, _)) => self.outgoing.push(None, cost_bytes, |out| reply_to.success(out)),
+            Ok(Answer::Done) => self.outgoing.push(None, cost_bytes, |out| reply_to.success(out)),
             Err(error) => {
                 let code = error_code(error.kind(), &command);
                 let message = error.to_string();

@@ -36,6 +36,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
             description: export.description.clone(),
             size: export.device.size(),
             read_only: export.read_only,
+            earlier: export.history.as_ref().map(|h| h.earlier().into()).unwrap_or_default(),
         };
         Some((info, export))
     }

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use weir_device::{BufferPool, Device, SourceId, VolumeId};
+use weir_device::{BufferPool, Device, History, SourceId, VolumeId};
 
 pub use answer::error_code;
 pub use error::NbdError;
@@ -54,6 +54,8 @@ pub struct Export<D> {
     pub volume: VolumeId,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// What it can be compared with: each of its earlier states is a metadata context.
+    pub history: Option<Rc<dyn History>>,
 }
 
 impl<D> std::fmt::Debug for Export<D> {

@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use weir_device::{
-    AlignedBuf, BufferPool, Device, DeviceError, Extent, IoHeader, Operation, SharedBuf, SourceId,
-    VolumeId, WriteFlags, WriteZeroesFlags,
+    AlignedBuf, BufferPool, Device, DeviceError, ErrorKind, History, IoHeader, Operation,
+    SharedBuf, SourceId, VolumeId, WriteFlags, WriteZeroesFlags,
 };
-use weir_nbd::Command;
 use weir_nbd::limits::EXTENTS_MAX;
+use weir_nbd::{ChosenContext, Command, Context, ContextStatus, ExtentStatus};
+
+use super::answer::{changed_statuses, extent_statuses};
 
 /// Most bytes that one `CACHE` request reads ahead. The protocol leaves the amount to the server; a client that wants a
 /// whole volume warm asks in pieces.
@@ -22,13 +24,17 @@ pub(super) struct Target<D> {
     pub(super) source: SourceId,
     pub(super) volume: VolumeId,
     pub(super) pool: BufferPool,
+    pub(super) history: Option<Rc<dyn History>>,
+    /// What block status is told in.
+    pub(super) contexts: Vec<ChosenContext>,
 }
 
 /// What a command that succeeded sends back.
 pub(super) enum Answer {
     Done,
     Data(AlignedBuf),
-    Extents(Vec<Extent>),
+    /// Block status in each context, none of them empty.
+    Status(Vec<ContextStatus>),
 }
 
 fn buffer_len(bytes: u64) -> usize {
@@ -48,6 +54,48 @@ impl<D: Device> Target<D> {
         let mut buf = self.pool.alloc(buffer_len(len));
         self.device.read(self.io(Operation::Read, offset, len), &mut buf).await?;
         Ok(buf)
+    }
+
+    /// Block status of a range in every context; an error in one is an error of all.
+    async fn status(
+        &self,
+        offset: u64,
+        length: u64,
+        one: bool,
+    ) -> Result<Vec<ContextStatus>, DeviceError> {
+        let io = self.io(Operation::Extents, offset, length);
+        // Together they keep to the limit of a reply.
+        let each_max = if one { 1 } else { EXTENTS_MAX / self.contexts.len().max(1) };
+        let mut statuses = Vec::with_capacity(self.contexts.len());
+        for context in &self.contexts {
+            let extents = self.status_in(&context.name, io, each_max).await?;
+            let message = "the device reported no extents for a range that is not empty";
+            let extents = extents.ok_or_else(|| DeviceError::new(ErrorKind::Bug, message))?;
+            statuses.push(ContextStatus { context: context.id, extents });
+        }
+        Ok(statuses)
+    }
+
+    async fn status_in(
+        &self,
+        context: &str,
+        io: IoHeader,
+        extents_max: usize,
+    ) -> Result<Option<Vec<ExtentStatus>>, DeviceError> {
+        match (Context::of(context), &self.history) {
+            (Some(Context::Allocation), _) => {
+                let extents = self.device.extents(io, extents_max).await?;
+                Ok(extent_statuses(&extents, io.len))
+            }
+            (Some(Context::ChangedSince(state)), Some(history)) => {
+                let runs = history.changed(state, io, extents_max).await?;
+                Ok(changed_statuses(&runs, io.len))
+            }
+            _ => {
+                let message = format!("the export no longer tells {context}");
+                Err(DeviceError::new(ErrorKind::NotFound, message))
+            }
+        }
     }
 
     /// Reads a range and throws it away, so that what caches on the way has it.
@@ -94,9 +142,7 @@ pub(super) async fn run<D: Device>(
             target.warm(offset, length).await.map(|()| Answer::Done)
         }
         Command::BlockStatus { offset, length, one } => {
-            let io = target.io(Operation::Extents, offset, length);
-            let extents_max = if one { 1 } else { EXTENTS_MAX };
-            target.device.extents(io, extents_max).await.map(Answer::Extents)
+            target.status(offset, length, one).await.map(Answer::Status)
         }
     }
 }

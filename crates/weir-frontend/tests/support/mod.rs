@@ -10,14 +10,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use weir_device::{
-    Device, DeviceError, ErrorKind, Extent, IoHeader, MemoryDevice, Operation, SharedBuf, SourceId,
-    VolumeId, WriteFlags, WriteZeroesFlags,
+    ChangedRun, Device, DeviceError, ErrorKind, Extent, History, IoHeader, LocalBoxFuture,
+    MemoryDevice, Operation, SharedBuf, SourceId, VolumeId, WriteFlags, WriteZeroesFlags,
 };
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, NbdError, serve_connection};
 use weir_nbd::{
-    Agreement, Chunk, ClientHandshake, ClientStep, ClientWish, CommandCode, CommandFlags, Cookie,
-    Decoded, ErrorCode, ExtentStatus, ReplyHeader, ReplyStyle, RequestHeader, decode_chunk,
-    decode_reply,
+    ALLOCATION_CONTEXT, Agreement, Chunk, ClientHandshake, ClientStep, ClientWish, CommandCode,
+    CommandFlags, Cookie, Decoded, ErrorCode, ExtentStatus, ReplyHeader, ReplyStyle, RequestHeader,
+    decode_chunk, decode_reply,
 };
 
 /// Size of the device in most tests; not a multiple of anything.
@@ -173,6 +173,42 @@ impl Device for TestDevice {
     }
 }
 
+/// Earlier states by what changed since: all of it, every other 512 bytes, and one that is gone.
+pub const EARLIER: [&str; 3] = ["all", "odd", "gone"];
+
+impl History for TestDevice {
+    fn earlier(&self) -> Vec<String> {
+        EARLIER.map(str::to_owned).to_vec()
+    }
+
+    fn changed<'a>(
+        &'a self,
+        since: &'a str,
+        io: IoHeader,
+        runs_max: usize,
+    ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>> {
+        Box::pin(async move {
+            self.enter(io, false, WriteZeroesFlags::default()).await?;
+            match since {
+                "all" => Ok(vec![ChangedRun { len: io.len, changed: true }]),
+                "odd" => Ok(odd(io.offset, io.len).take(runs_max).collect()),
+                _ => Err(DeviceError::new(ErrorKind::NotFound, "it is gone")),
+            }
+        })
+    }
+}
+
+/// Runs of 512 bytes, of which every other changed.
+pub fn odd(offset: u64, len: u64) -> impl Iterator<Item = ChangedRun> {
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let start = at;
+        at = (at / 512 + 1) * 512;
+        let len = at.min(offset + len).checked_sub(start).filter(|len| *len > 0)?;
+        Some(ChangedRun { len, changed: start / 512 % 2 == 1 })
+    })
+}
+
 /// One device as `disk` (and the default), and the same read-only as `frozen`.
 pub struct Shelf(pub Rc<TestDevice>);
 
@@ -186,6 +222,7 @@ impl Exports for Shelf {
             device: Rc::clone(&self.0),
             volume: VOLUME,
             read_only: name == "frozen",
+            history: (name == "frozen").then(|| Rc::clone(&self.0) as Rc<dyn History>),
         })
     }
 
@@ -253,7 +290,10 @@ pub struct Reply {
     pub error: Option<ErrorCode>,
     pub message: String,
     pub data: Vec<u8>,
+    /// In `base:allocation`.
     pub extents: Vec<ExtentStatus>,
+    /// In further contexts, by their numbers.
+    pub statuses: BTreeMap<u32, Vec<ExtentStatus>>,
 }
 
 impl Reply {
@@ -274,7 +314,11 @@ pub struct Client<S> {
 }
 
 pub fn wish(export: &str, style_max: ReplyStyle) -> ClientWish {
-    ClientWish { export: export.to_owned(), style_max, allocation: true }
+    ClientWish {
+        export: export.to_owned(),
+        style_max,
+        contexts: vec![ALLOCATION_CONTEXT.to_owned()],
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
@@ -360,6 +404,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
                 message: String::new(),
                 data: Vec::new(),
                 extents: Vec::new(),
+                statuses: BTreeMap::new(),
             });
             assert_eq!(reply.cookie, cookie.0, "this server sends replies whole");
             match header {
@@ -454,8 +499,11 @@ fn add_chunk(reply: &mut Reply, chunk: Chunk<'_>, read: Option<(u64, usize)>) {
         }
         Chunk::Hole { .. } => panic!("this server sends zeroes as data"),
         Chunk::Status { context, extents } => {
-            assert_eq!(context, 1);
-            reply.extents = extents;
+            let before = match context {
+                1 => std::mem::replace(&mut reply.extents, extents),
+                _ => reply.statuses.insert(context, extents).unwrap_or_default(),
+            };
+            assert!(before.is_empty(), "one chunk for each context");
         }
         Chunk::Error { code, message, .. } => {
             reply.error = Some(code);

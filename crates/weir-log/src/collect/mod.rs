@@ -238,6 +238,9 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 
 /// Moves what lives of these objects into others, however much that is, and waits until the map says so.
 pub(crate) async fn evacuate(shared: &Rc<Shared>, ids: &[ObjectId]) -> Result<(), DeviceError> {
+    let is_free = |state: &State| !ids.iter().any(|id| state.collector.claimed.contains(id));
+    // What the collector has begun with it may give up halfway, when it meets what cannot be read.
+    shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await?;
     let sources = {
         let state = &mut *shared.state.borrow_mut();
         state.collector.claim(&state.objects, ids)
@@ -246,8 +249,7 @@ pub(crate) async fn evacuate(shared: &Rc<Shared>, ids: &[ObjectId]) -> Result<()
         return Ok(());
     }
     gather::move_objects(shared, sources).await;
-    let is_moved = |state: &State| !ids.iter().any(|id| state.collector.claimed.contains(id));
-    shared.wait_while_open(|state| is_moved(state).then_some(Ok(()))).await
+    shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await
 }
 
 /// Chooses and claims the objects whose live bytes make the next object.

@@ -7,6 +7,7 @@ mod clones;
 mod collect;
 mod damage;
 mod encryption;
+mod history;
 mod leases;
 mod repair;
 mod replicas;

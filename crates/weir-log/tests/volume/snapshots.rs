@@ -1,9 +1,12 @@
 //! Snapshots: they show their cut for ever, cost what they alone hold, and take the volume back.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_device::{Device, ErrorKind};
-use weir_log::{CheckOptions, Closed, LogVolume, check};
+use weir_log::{
+    CheckOptions, Closed, LogVolume, SnapshotSpace, Takeover, catalog, check, snapshot_space,
+};
 
 use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, run, show, write};
 
@@ -75,6 +78,98 @@ fn snapshots_show_their_cut_whatever_is_written_collected_and_restarted() {
         volume.check_invariants();
         let with_none = stored_objects(&host).await;
         assert!(with_none < with_one, "{with_none} of {with_one} objects are left");
+    });
+}
+
+/// Keys of the volume's objects, and their sizes.
+async fn sizes(host: &Host) -> BTreeMap<String, u64> {
+    let listed = host.store.list(&format!("{}/log/", host.id), None).await.expect("listed");
+    listed.into_iter().map(|object| (object.key, object.size)).collect()
+}
+
+async fn space(host: &Host) -> BTreeMap<String, SnapshotSpace> {
+    let spaces =
+        snapshot_space(&host.store, &host.env, (host.id, &host.keys)).await.expect("summed up");
+    spaces.into_iter().map(|space| (space.name.clone(), space)).collect()
+}
+
+/// Deletes a snapshot, and sees whether that gives back what was said, no less and no more.
+async fn expect_given_back(host: &Host, volume: &LogVolume, snapshot: &str) -> u64 {
+    let said = space(host).await[snapshot].clone();
+    assert_eq!(said.shared_bytes + said.reclaimable_bytes, said.reached_bytes);
+    let before = sizes(host).await;
+    volume.delete_snapshot(&name(snapshot)).await.expect("deleted");
+    let_it_settle(volume).await;
+    let after = sizes(host).await;
+    let gone = before.iter().filter(|(key, _)| !after.contains_key(*key));
+    assert_eq!(gone.map(|(_, size)| size).sum::<u64>(), said.reclaimable_bytes, "{snapshot}");
+    said.reclaimable_bytes
+}
+
+/// A later checkpoint still names what died since the one before it, so that a snapshot keeps a few objects of others.
+const MOST: u64 = SIZE * 9 / 10;
+
+#[test]
+fn deleting_a_snapshot_gives_back_what_was_said() {
+    run(async {
+        let host = Host::encrypted().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        volume.snapshot(&name("a")).await.unwrap();
+        volume.snapshot(&name("b")).await.unwrap();
+        let_it_settle(&volume).await;
+        let unshared = space(&host).await;
+        assert!(unshared["a"].reached_bytes >= SIZE, "the bytes do not compress");
+        for twin in ["a", "b"] {
+            let SnapshotSpace { reached_bytes, shared_bytes, reclaimable_bytes, .. } =
+                unshared[twin];
+            assert!(reclaimable_bytes < SIZE / 20, "{twin}: its checkpoint at most");
+            assert_eq!(shared_bytes + reclaimable_bytes, reached_bytes);
+        }
+        fill(&volume, 2).await;
+        volume.snapshot(&name("c")).await.unwrap();
+        fill(&volume, 3).await;
+        volume.snapshot(&name("d")).await.unwrap();
+        let_it_settle(&volume).await;
+        assert!(
+            expect_given_back(&host, &volume, "c").await >= MOST,
+            "nobody else has those bytes"
+        );
+        assert!(expect_given_back(&host, &volume, "a").await < SIZE / 20, "its twin has them");
+        assert!(expect_given_back(&host, &volume, "b").await >= MOST, "and is the last to");
+        assert!(
+            expect_given_back(&host, &volume, "d").await < SIZE - MOST + SIZE / 10,
+            "the volume has most of them"
+        );
+        assert_eq!(space(&host).await, BTreeMap::new());
+        expect_whole(&host).await;
+    });
+}
+
+#[test]
+fn a_snapshot_that_a_clone_needs_gives_nothing_back() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        volume.snapshot(&name("base")).await.unwrap();
+        fill(&volume, 2).await;
+        volume.snapshot(&name("next")).await.unwrap();
+        let_it_settle(&volume).await;
+        assert!(space(&host).await["base"].reclaimable_bytes >= MOST);
+        let (demo, from, copy) = (name("demo"), name("base"), name("copy"));
+        let (store, env, takeover) = (&host.store, &host.env, Takeover::Manual);
+        catalog::create_clone(store, env, (&demo, &from), &copy, takeover).await.unwrap();
+        let base = space(&host).await["base"].clone();
+        assert_eq!((base.clones, base.reclaimable_bytes), (1, 0));
+        assert_eq!(base.shared_bytes, base.reached_bytes);
+        assert_eq!(expect_given_back(&host, &volume, "base").await, 0);
+        assert!(space(&host).await["base"].deleting);
+        host.faults.change(|plan| plan.outage = true);
+        let error =
+            snapshot_space(&host.store, &host.env, (host.id, &host.keys)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        host.faults.calm();
     });
 }
 

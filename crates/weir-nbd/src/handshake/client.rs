@@ -1,9 +1,9 @@
-//! The client's side of the handshake: asks for the best headers it may use, for `base:allocation` if wanted, and for
+//! The client's side of the handshake: asks for the best headers it may use, for the metadata contexts wanted, and for
 //! one export; falls back step by step to what older servers know.
 
 use super::option::{OptionRequest, encode_option};
 use super::reply::{BlockSizes, Fact, OptionReply, decode_option_reply};
-use super::{ALLOCATION_CONTEXT, EXPORT_NAME_ZEROES, GREETING_BYTES};
+use super::{ChosenContext, EXPORT_NAME_ZEROES, GREETING_BYTES};
 use crate::bytes::{Decoded, Reader, put_u32};
 use crate::error::ProtocolError;
 use crate::numbers::{
@@ -19,21 +19,19 @@ pub struct ClientWish {
     pub export: String,
     /// The best headers to ask for; the server may know less.
     pub style_max: ReplyStyle,
-    /// Whether to ask for `base:allocation`; the server may not have it.
-    pub allocation: bool,
+    /// Names of the metadata contexts to ask for, such as `base:allocation`; the server may not have them.
+    pub contexts: Vec<String>,
 }
 
 /// What client and server agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// Headers, flags and whether block status is available.
+    /// Headers, flags and metadata contexts.
     pub session: Session,
     /// Size of the export in bytes.
     pub size: u64,
     /// Sizes to keep to, where the server names them.
     pub block_sizes: Option<BlockSizes>,
-    /// Number of `base:allocation` in block-status replies, where it was agreed on.
-    pub allocation_context: Option<u32>,
 }
 
 /// What the caller does next.
@@ -71,7 +69,7 @@ pub struct ClientHandshake {
     state: State,
     no_zeroes: bool,
     style: ReplyStyle,
-    allocation_context: Option<u32>,
+    contexts: Vec<ChosenContext>,
     export: Option<(u64, TransmissionFlags)>,
     block_sizes: Option<BlockSizes>,
 }
@@ -89,7 +87,7 @@ impl ClientHandshake {
             state: State::Greeting,
             no_zeroes: false,
             style: ReplyStyle::Simple,
-            allocation_context: None,
+            contexts: Vec::new(),
             export: None,
             block_sizes: None,
         }
@@ -159,12 +157,12 @@ impl ClientHandshake {
     }
 
     fn ask_for_context(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
-        if !self.wish.allocation || self.style == ReplyStyle::Simple {
+        if self.wish.contexts.is_empty() || self.style == ReplyStyle::Simple {
             return self.ask_for_export(out);
         }
-        let name = self.wish.export.clone();
-        let queries = vec![ALLOCATION_CONTEXT];
-        self.ask(&OptionRequest::SetMetaContext { name: &name, queries }, out)
+        let wish = self.wish.clone();
+        let queries = wish.contexts.iter().map(String::as_str).collect();
+        self.ask(&OptionRequest::SetMetaContext { name: &wish.export, queries }, out)
     }
 
     fn ask_for_export(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
@@ -209,15 +207,26 @@ impl ClientHandshake {
                 Fact::Name(_) | Fact::Description(_) | Fact::Other(_) => {}
             },
             OptionReply::MetaContext { id, name } if asked == OptionCode::SET_META_CONTEXT => {
-                if name == ALLOCATION_CONTEXT {
-                    self.allocation_context = Some(id);
-                }
+                self.on_context(id, name)?;
             }
             OptionReply::Info(_) | OptionReply::MetaContext { .. } | OptionReply::Server { .. } => {
                 return Err(unexpected("a reply of this type does not answer the option asked"));
             }
         }
         Ok(ClientProgress { consumed, step: ClientStep::Again })
+    }
+
+    /// Takes a context that was asked for, once.
+    fn on_context(&mut self, id: u32, name: &str) -> Result<(), ProtocolError> {
+        let is_known = self.contexts.iter().any(|known| known.name == name);
+        if is_known || !self.wish.contexts.iter().any(|wanted| wanted == name) {
+            return Ok(());
+        }
+        if self.contexts.iter().any(|known| known.id == id) {
+            return Err(unexpected("two metadata contexts have the same number"));
+        }
+        self.contexts.push(ChosenContext { id, name: name.to_owned() });
+        Ok(())
     }
 
     fn on_ack(
@@ -255,7 +264,7 @@ impl ClientHandshake {
             OptionCode::EXTENDED_HEADERS => self.ask(&OptionRequest::StructuredReply, out),
             OptionCode::STRUCTURED_REPLY => self.ask_for_export(out),
             OptionCode::SET_META_CONTEXT => {
-                self.allocation_context = None;
+                self.contexts.clear();
                 self.ask_for_export(out)
             }
             OptionCode::GO
@@ -286,12 +295,10 @@ impl ClientHandshake {
     }
 
     fn agreement(&self, size: u64, flags: TransmissionFlags) -> Agreement {
-        let allocation = self.allocation_context.is_some();
         Agreement {
-            session: Session { style: self.style, flags, allocation },
+            session: Session { style: self.style, flags, contexts: self.contexts.clone() },
             size,
             block_sizes: self.block_sizes,
-            allocation_context: self.allocation_context,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The handshake: greeting, options, and what both sides agree on at its end.
 
 mod client;
+mod context;
 mod option;
 mod reply;
 mod server;
@@ -8,15 +9,10 @@ mod server;
 mod tests;
 
 pub use client::{Agreement, ClientHandshake, ClientProgress, ClientStep, ClientWish};
+pub use context::{ALLOCATION_CONTEXT, ChosenContext, Context};
 pub use option::{OptionFault, OptionRequest, decode_option, encode_option};
 pub use reply::{BlockSizes, Fact, OptionReply, decode_option_reply, encode_option_reply};
 pub use server::{Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Wanted};
-
-/// The one metadata context that is offered.
-pub(crate) const ALLOCATION_CONTEXT: &str = "base:allocation";
-
-/// Its number in every session.
-pub(crate) const ALLOCATION_CONTEXT_ID: u32 = 1;
 
 /// Bytes of the server's greeting.
 pub(crate) const GREETING_BYTES: usize = 18;

@@ -3,18 +3,19 @@
 //! Invariants
 //!  H1. One call answers at most one option, so that what waits to be sent is bounded by one answer.
 //!  H2. Every option is answered or ends the connection; the stream stays in step whatever its data.
-//!  H3. Block status is agreed on only for the export name it was negotiated for, by the last attempt to do so.
+//!  H3. Metadata contexts are agreed on only for the export name that they were negotiated for, by the last attempt.
 //!  H4. Nothing is taken after the handshake is over.
+
+use std::sync::Arc;
 
 use super::option::{OPTION_HEADER_BYTES, OptionHeader, decode_option_header};
 use super::reply::{BlockSizes, Fact, OptionReply, encode_option_reply};
-use super::{ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, EXPORT_NAME_ZEROES};
-use super::{OptionFault, OptionRequest, decode_option};
+use super::{ChosenContext, EXPORT_NAME_ZEROES, OptionFault, OptionRequest, decode_option};
 use crate::bytes::{Decoded, Reader, put_u16, put_u64};
 use crate::error::ProtocolError;
 use crate::limits::{
-    BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX,
-    PAYLOAD_BYTES_MAX, STRING_BYTES_MAX,
+    BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, CONTEXTS_MAX, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX,
+    OPTIONS_MAX, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX,
 };
 use crate::numbers::{
     ClientFlags, GREETING_MAGIC, HandshakeFlags, InfoCode, OPTION_MAGIC, OptionCode,
@@ -33,6 +34,8 @@ pub struct ExportInfo {
     pub size: u64,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Names of earlier states that it can be compared with: a context `qemu:dirty-bitmap:NAME` each.
+    pub earlier: Arc<[String]>,
 }
 
 /// The exports that a handshake may offer.
@@ -100,8 +103,8 @@ pub struct ServerHandshake {
     state: State,
     client: ClientFlags,
     style: ReplyStyle,
-    /// The export name that `base:allocation` was chosen for.
-    allocation_of: Option<String>,
+    /// The metadata contexts that were chosen, and the export name that they were chosen for.
+    contexts: Option<(String, Vec<ChosenContext>)>,
     options_left: u32,
 }
 
@@ -118,7 +121,7 @@ impl Default for ServerHandshake {
             state: State::ClientFlags,
             client: ClientFlags::default(),
             style: ReplyStyle::Simple,
-            allocation_of: None,
+            contexts: None,
             options_left: OPTIONS_MAX,
         }
     }
@@ -274,7 +277,7 @@ impl ServerHandshake {
             });
         }
         if header.code == OptionCode::SET_META_CONTEXT {
-            self.allocation_of = None;
+            self.contexts = None;
         }
         refuse(header.code, OptionReplyCode::ERR_TOO_BIG, "the option is too long", out);
         self.state = State::Skipping(header.length);
@@ -291,7 +294,7 @@ impl ServerHandshake {
     ) -> Result<Outcome<C::Handle>, ProtocolError> {
         if code == OptionCode::SET_META_CONTEXT {
             // H3: a new attempt replaces the earlier choice even where it fails.
-            self.allocation_of = None;
+            self.contexts = None;
         }
         let request = match decode_option(code, data) {
             Ok(request) => request,
@@ -338,7 +341,7 @@ impl ServerHandshake {
             }
             OptionRequest::SetMetaContext { name, queries } => {
                 let chosen = self.on_meta_context(code, name, &queries, catalog, out);
-                self.allocation_of = chosen.then(|| name.to_owned());
+                self.contexts = Some((name.to_owned(), chosen));
             }
         }
         Ok(Outcome::Answered)
@@ -407,7 +410,7 @@ impl ServerHandshake {
         Some((info, handle))
     }
 
-    /// Answers a metadata option; whether `base:allocation` was in the answer.
+    /// Answers a metadata option; the contexts in the answer.
     fn on_meta_context<C: Catalog>(
         &self,
         code: OptionCode,
@@ -415,26 +418,28 @@ impl ServerHandshake {
         queries: &[&str],
         catalog: &C,
         out: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Vec<ChosenContext> {
         if self.style == ReplyStyle::Simple {
             let message = "structured replies or extended headers must be agreed on first";
             refuse(code, OptionReplyCode::ERR_INVALID, message, out);
-            return false;
+            return Vec::new();
         }
-        if catalog.find(name).is_none() {
+        let Some((info, _)) = catalog.find(name) else {
             refuse(code, OptionReplyCode::ERR_UNKNOWN, "there is no such export", out);
-            return false;
-        }
+            return Vec::new();
+        };
         let listing = code == OptionCode::LIST_META_CONTEXT;
-        let wildcard = listing && (queries.is_empty() || queries.contains(&"base:"));
-        let matched = wildcard || queries.contains(&ALLOCATION_CONTEXT);
-        if matched {
-            let id = if listing { 0 } else { ALLOCATION_CONTEXT_ID };
-            let reply = OptionReply::MetaContext { id, name: ALLOCATION_CONTEXT };
-            encode_option_reply(code, &reply, out);
+        let mut contexts = info.contexts(queries, listing);
+        if !listing {
+            // The client learns from the answer what it got.
+            contexts.truncate(CONTEXTS_MAX);
+        }
+        for ChosenContext { id, name } in &contexts {
+            let id = if listing { 0 } else { *id };
+            encode_option_reply(code, &OptionReply::MetaContext { id, name }, out);
         }
         encode_option_reply(code, &OptionReply::Ack, out);
-        matched
+        contexts
     }
 
     fn transmission_flags(&self, info: &ExportInfo) -> TransmissionFlags {
@@ -458,10 +463,11 @@ impl ServerHandshake {
     }
 
     fn session(&self, info: &ExportInfo, name: &str) -> Session {
+        let chosen = self.contexts.as_ref().filter(|(export, _)| export == name);
         Session {
             style: self.style,
             flags: self.transmission_flags(info),
-            allocation: self.allocation_of.as_deref() == Some(name),
+            contexts: chosen.map(|(_, contexts)| contexts.clone()).unwrap_or_default(),
         }
     }
 }

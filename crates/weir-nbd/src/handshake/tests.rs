@@ -1,11 +1,15 @@
 //! Golden bytes, every option and its faults, truncations, and server against client over random chunks.
 
+mod contexts;
+
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::bytes::Decoded;
 use crate::error::ProtocolError;
-use crate::limits::{META_QUERIES_MAX, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
+use crate::limits::{OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 use crate::numbers::{InfoCode, OptionCode, OptionReplyCode, TransmissionFlags};
 use crate::testing::hex;
 use crate::transmission::{ReplyStyle, Session};
@@ -22,6 +26,7 @@ impl Catalog for Shelf {
             description: "a disk".to_owned(),
             size: 0x10_0000,
             read_only,
+            earlier: if read_only { earlier() } else { Arc::default() },
         };
         match name {
             "" | "disk" => Some((info("disk", false), 1)),
@@ -33,6 +38,11 @@ impl Catalog for Shelf {
     fn list(&self) -> Vec<String> {
         vec!["disk".to_owned(), "frozen".to_owned()]
     }
+}
+
+/// What `frozen` can be compared with.
+fn earlier() -> Arc<[String]> {
+    ["monday", "tuesday"].map(str::to_owned).into()
 }
 
 type Progress = Result<HandshakeProgress<u32>, ProtocolError>;
@@ -160,7 +170,7 @@ fn go_golden() {
     };
     assert_eq!((info.name.as_str(), info.size), ("disk", 0x10_0000));
     let flags = TransmissionFlags(0x0d6d);
-    assert_eq!(session, Session { style: ReplyStyle::Simple, flags, allocation: false });
+    assert_eq!(session, Session { style: ReplyStyle::Simple, flags, contexts: Vec::new() });
 }
 
 #[test]
@@ -365,92 +375,6 @@ fn extended_headers_take_precedence() {
 }
 
 #[test]
-fn metadata_needs_chunks_first() {
-    let mut server = greeted(FIXED);
-    let set = OptionRequest::SetMetaContext { name: "disk", queries: vec!["base:allocation"] };
-    assert_eq!(codes(&mut server, &option(&set)), [OptionReplyCode::ERR_INVALID]);
-}
-
-/// Names and numbers of the contexts that a metadata option brings.
-fn contexts(server: &mut ServerHandshake, request: &OptionRequest<'_>) -> Vec<(u32, String)> {
-    let (progress, out) = send(server, &option(request));
-    assert_eq!(progress.unwrap().step, HandshakeStep::Again);
-    let mut all = replies(&out);
-    assert_eq!(all.pop().map(|(_, reply)| reply), Some(OptionReply::Ack));
-    let context = |(_, reply)| match reply {
-        OptionReply::MetaContext { id, name } => (id, name.to_owned()),
-        other => panic!("{other:?} among contexts"),
-    };
-    all.into_iter().map(context).collect()
-}
-
-#[test]
-fn queries_list_and_choose_as_the_namespace_says() {
-    let mut server = greeted(FIXED);
-    codes(&mut server, &option(&OptionRequest::StructuredReply));
-    let name = "disk";
-    let listed = vec![(0, "base:allocation".to_owned())];
-    let chosen = vec![(1, "base:allocation".to_owned())];
-    let cases: &[(&[&str], bool, bool)] = &[
-        (&[], true, false),
-        (&["base:"], true, false),
-        (&["base:allocation"], true, true),
-        (&["base:other"], false, false),
-        (&["qemu:dirty-bitmap:x", "base:allocation"], true, true),
-        (&["x-unknown:"], false, false),
-    ];
-    for (queries, lists, chooses) in cases {
-        let queries = queries.to_vec();
-        let list = OptionRequest::ListMetaContext { name, queries: queries.clone() };
-        let expected = if *lists { listed.clone() } else { Vec::new() };
-        assert_eq!(contexts(&mut server, &list), expected, "listing {queries:?}");
-        let set = OptionRequest::SetMetaContext { name, queries: queries.clone() };
-        let expected = if *chooses { chosen.clone() } else { Vec::new() };
-        assert_eq!(contexts(&mut server, &set), expected, "choosing {queries:?}");
-    }
-}
-
-#[test]
-fn too_many_queries_are_too_big() {
-    let mut server = greeted(FIXED);
-    codes(&mut server, &option(&OptionRequest::StructuredReply));
-    let queries = vec!["base:"; usize::try_from(META_QUERIES_MAX).unwrap() + 1];
-    let list = OptionRequest::ListMetaContext { name: "disk", queries };
-    assert_eq!(codes(&mut server, &option(&list)), [OptionReplyCode::ERR_TOO_BIG]);
-}
-
-/// Whether block status is agreed on after these metadata options and `GO` for `export`.
-fn allocation_after(sets: &[Vec<u8>], export: &str) -> bool {
-    let mut server = greeted(FIXED);
-    codes(&mut server, &option(&OptionRequest::StructuredReply));
-    for set in sets {
-        codes(&mut server, set);
-    }
-    let go = option(&OptionRequest::Go { name: export, facts: vec![] });
-    match send(&mut server, &go).0.unwrap().step {
-        HandshakeStep::Transmit { session, .. } => session.allocation,
-        step => panic!("{step:?} after GO"),
-    }
-}
-
-#[test]
-fn the_last_choice_for_the_same_name_counts() {
-    let queries = vec!["base:allocation"];
-    let disk = option(&OptionRequest::SetMetaContext { name: "disk", queries: queries.clone() });
-    let frozen = option(&OptionRequest::SetMetaContext { name: "frozen", queries });
-    let none = option(&OptionRequest::SetMetaContext { name: "disk", queries: vec![] });
-    let malformed = raw_option(10, &hex("00000009"));
-    let long = raw_option(10, &[]);
-    assert!(allocation_after(std::slice::from_ref(&disk), "disk"));
-    assert!(!allocation_after(std::slice::from_ref(&disk), "frozen"));
-    assert!(!allocation_after(&[disk.clone(), frozen.clone()], "disk"));
-    assert!(allocation_after(&[disk.clone(), frozen], "frozen"));
-    assert!(!allocation_after(&[disk.clone(), none], "disk"));
-    assert!(!allocation_after(&[disk.clone(), malformed], "disk"), "a failure clears it too");
-    assert!(!allocation_after(&[disk, long], "disk"));
-}
-
-#[test]
 fn every_truncated_option_asks_for_the_rest() {
     let go = OptionRequest::Go { name: "disk", facts: vec![InfoCode::NAME] };
     let bytes = option(&go);
@@ -505,7 +429,8 @@ fn replies_that_contradict_their_type_are_refused() {
 }
 
 fn wish(export: &str, style_max: ReplyStyle, allocation: bool) -> ClientWish {
-    ClientWish { export: export.to_owned(), style_max, allocation }
+    let contexts = if allocation { vec![ALLOCATION_CONTEXT.to_owned()] } else { Vec::new() };
+    ClientWish { export: export.to_owned(), style_max, contexts }
 }
 
 /// Lets client and server talk, each hearing at most `chunk` bytes at a time.
@@ -541,9 +466,9 @@ fn talk(wish: ClientWish, chunk: usize) -> Result<(Agreement, Session), Protocol
                 }
             }
         }
-        if let (Some(agreement), Some(session)) = (&agreement, session) {
+        if let (Some(agreement), Some(session)) = (&agreement, &session) {
             assert!(client_has.is_empty() && to_client.is_empty() && to_server.is_empty());
-            return Ok((agreement.clone(), session));
+            return Ok((agreement.clone(), session.clone()));
         }
     }
     panic!("client and server wait for each other");
@@ -557,8 +482,9 @@ fn client_and_server_agree() {
                 let (agreement, session) = talk(wish("disk", style, allocation), chunk).unwrap();
                 assert_eq!(agreement.session, session);
                 assert_eq!(session.style, style);
-                assert_eq!(session.allocation, allocation && style != ReplyStyle::Simple);
-                assert_eq!(agreement.allocation_context.is_some(), session.allocation);
+                let agreed = session.contexts.iter().map(|c| (c.id, c.name.as_str()));
+                let expected = allocation && style != ReplyStyle::Simple;
+                assert!(agreed.eq(expected.then_some((1, ALLOCATION_CONTEXT))));
                 assert_eq!(agreement.size, 0x10_0000);
                 let sizes = agreement.block_sizes.expect("the server names them when asked");
                 assert_eq!((sizes.minimum, sizes.preferred), (1, 4096));

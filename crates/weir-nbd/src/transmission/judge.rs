@@ -1,19 +1,21 @@
 //! What a request means: the one place where flags, lengths and bounds are checked.
 
+use super::reply::STATUS_HEAD_BYTES_MAX;
 use super::{ReplyStyle, ReplyTo, RequestHeader};
 use crate::error::ProtocolError;
-use crate::limits::PAYLOAD_BYTES_MAX;
+use crate::handshake::ChosenContext;
+use crate::limits::{CONTEXTS_MAX, EXTENTS_MAX, PAYLOAD_BYTES_MAX};
 use crate::numbers::{CommandCode, CommandFlags, ErrorCode, TransmissionFlags};
 
 /// What client and server agreed on for one export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Headers in use.
     pub style: ReplyStyle,
     /// What the export offers.
     pub flags: TransmissionFlags,
-    /// Whether the client chose `base:allocation` for this export.
-    pub allocation: bool,
+    /// The metadata contexts that the client chose for this export: block status has an answer in each.
+    pub contexts: Vec<ChosenContext>,
 }
 
 /// A request that is well formed and lies within the export.
@@ -237,7 +239,7 @@ impl Session {
     }
 
     fn block_status(&self, header: &RequestHeader) -> Result<Command, Refusal> {
-        if !self.allocation {
+        if self.contexts.is_empty() {
             return Err(refusal(ErrorCode::Invalid, "no metadata context was negotiated"));
         }
         if header.length == 0 {
@@ -264,14 +266,14 @@ fn check_bounds(command: CommandCode, offset: u64, length: u64, size: u64) -> Re
 }
 
 impl Command {
-    /// Bytes of reply payload that the command can produce at most, beside headers.
+    /// Bytes of reply payload that the command can produce at most, beside one header.
     #[must_use]
     pub fn reply_payload_bytes_max(&self) -> u64 {
         match self {
             Self::Read { length, .. } => u64::from(*length),
             Self::BlockStatus { one, .. } => {
-                let extents = if *one { 1 } else { crate::limits::EXTENTS_MAX };
-                16 * extents as u64
+                let extents = if *one { CONTEXTS_MAX } else { EXTENTS_MAX };
+                16 * extents as u64 + CONTEXTS_MAX as u64 * STATUS_HEAD_BYTES_MAX
             }
             _ => 0,
         }

@@ -7,7 +7,9 @@ mod request;
 mod tests;
 
 pub use judge::{Command, Refusal, Session, Verdict};
-pub use reply::{Chunk, ExtentStatus, ReplyHeader, ReplyTo, decode_chunk, decode_reply};
+pub use reply::{
+    Chunk, ContextStatus, ExtentStatus, ReplyHeader, ReplyTo, decode_chunk, decode_reply,
+};
 pub use request::{RequestHeader, decode_request};
 
 /// The client's mark on a request, given back in every reply to it. Opaque to the server.

@@ -3,7 +3,6 @@
 use super::{Cookie, ReplyStyle};
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64};
 use crate::error::ProtocolError;
-use crate::handshake::ALLOCATION_CONTEXT_ID;
 use crate::limits::{CHUNK_BYTES_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX};
 use crate::numbers::{
     CHUNK_ERROR_BIT, ChunkCode, ChunkFlags, EXTENDED_REPLY_MAGIC, ErrorCode, SIMPLE_REPLY_MAGIC,
@@ -16,6 +15,8 @@ const SIMPLE_BYTES: usize = 16;
 const STRUCTURED_BYTES: usize = 20;
 /// Bytes of an extended chunk header.
 const EXTENDED_BYTES: usize = 32;
+/// Bytes of a block-status chunk before its extents, at most.
+pub(super) const STATUS_HEAD_BYTES_MAX: u64 = EXTENDED_BYTES as u64 + 8;
 
 /// Which request a reply answers, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,17 @@ pub struct ReplyTo {
 pub struct ExtentStatus {
     /// Bytes, never zero.
     pub length: u64,
-    /// Flags of the context; [`crate::AllocationFlags`] in `base:allocation`.
+    /// Flags of the context; see [`crate::Context`].
     pub flags: u64,
+}
+
+/// The extents of one context in a block-status reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextStatus {
+    /// Number of the context.
+    pub context: u32,
+    /// From the offset asked for, at least one.
+    pub extents: Vec<ExtentStatus>,
 }
 
 /// The longest prefix of `message` that an error reply carries, cut between characters.
@@ -126,19 +136,31 @@ impl ReplyTo {
         put_u32(out, length);
     }
 
-    /// Appends the whole answer to a block-status request in `base:allocation`. Only in styles with chunks.
+    /// Appends the whole answer to a block-status request, one chunk for each context. Only in styles with chunks.
     ///
     /// # Panics
-    /// Without extents, with more than [`EXTENTS_MAX`], or with lengths beyond what the style can carry.
-    pub fn block_status(&self, out: &mut Vec<u8>, extents: &[ExtentStatus]) {
-        assert!(!extents.is_empty(), "a block-status reply holds at least one extent");
-        assert!(extents.len() <= EXTENTS_MAX, "a block-status reply is bounded");
+    /// Without contexts, with one without extents, with more than [`EXTENTS_MAX`] in all, or with lengths beyond what
+    /// the style can carry.
+    pub fn block_status(&self, out: &mut Vec<u8>, statuses: &[ContextStatus]) {
+        let all: usize = statuses.iter().map(|status| status.extents.len()).sum();
+        assert!(all <= EXTENTS_MAX, "a block-status reply is bounded");
+        let (last, others) =
+            statuses.split_last().expect("block status is refused without contexts");
+        for status in others {
+            self.status_chunk(out, ChunkFlags::default(), status);
+        }
+        self.status_chunk(out, ChunkFlags::DONE, last);
+    }
+
+    fn status_chunk(&self, out: &mut Vec<u8>, flags: ChunkFlags, status: &ContextStatus) {
+        let ContextStatus { context, extents } = status;
+        assert!(!extents.is_empty(), "a block-status chunk holds at least one extent");
         let count = len_u32(extents.len());
         match self.style {
             ReplyStyle::Simple => unreachable!("block status is refused without chunks"),
             ReplyStyle::Structured => {
-                self.chunk(out, ChunkFlags::DONE, ChunkCode::BLOCK_STATUS, 4 + 8 * count);
-                put_u32(out, ALLOCATION_CONTEXT_ID);
+                self.chunk(out, flags, ChunkCode::BLOCK_STATUS, 4 + 8 * count);
+                put_u32(out, *context);
                 for extent in extents {
                     let fits =
                         "a compact request asks for less than 4 GiB, and its flags are 32 bits";
@@ -147,8 +169,8 @@ impl ReplyTo {
                 }
             }
             ReplyStyle::Extended => {
-                self.chunk(out, ChunkFlags::DONE, ChunkCode::BLOCK_STATUS_EXT, 8 + 16 * count);
-                put_u32(out, ALLOCATION_CONTEXT_ID);
+                self.chunk(out, flags, ChunkCode::BLOCK_STATUS_EXT, 8 + 16 * count);
+                put_u32(out, *context);
                 put_u32(out, count);
                 for extent in extents {
                     put_u64(out, extent.length);

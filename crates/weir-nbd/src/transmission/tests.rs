@@ -5,7 +5,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::bytes::Decoded;
 use crate::error::ProtocolError;
-use crate::limits::{EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::handshake::ChosenContext;
+use crate::limits::{
+    CONTEXTS_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
+};
 use crate::numbers::{
     ChunkCode, ChunkFlags, CommandCode, CommandFlags, ErrorCode, TransmissionFlags,
 };
@@ -164,7 +167,10 @@ fn hole_golden() {
 fn block_status_golden() {
     let extents =
         [ExtentStatus { length: 0x1000, flags: 0 }, ExtentStatus { length: 0x200, flags: 3 }];
-    let put = |to: &ReplyTo, out: &mut Vec<u8>| to.block_status(out, &extents);
+    let status = ContextStatus { context: 1, extents: extents.to_vec() };
+    let dirty = [ExtentStatus { length: 0x1200, flags: 1 }].to_vec();
+    let statuses = [status, ContextStatus { context: 3, extents: dirty }];
+    let put = |to: &ReplyTo, out: &mut Vec<u8>| to.block_status(out, &statuses[..1]);
     let compact = "00000001 00001000 00000000 00000200 00000003";
     assert_eq!(
         encoded(ReplyStyle::Structured, put),
@@ -177,6 +183,15 @@ fn block_status_golden() {
         hex(&format!(
             "6e8a278c 0001 0006 1112131415161718 0000000000000200 0000000000000028 {wide}"
         ))
+    );
+    let both = |to: &ReplyTo, out: &mut Vec<u8>| to.block_status(out, &statuses);
+    assert_eq!(
+        encoded(ReplyStyle::Structured, both),
+        hex(&format!(
+            "668e33ef 0000 0005 1112131415161718 00000014 {compact}
+             668e33ef 0001 0005 1112131415161718 0000000c 00000003 00001200 00000001"
+        )),
+        "one chunk for each context, and the last one ends the reply"
     );
     let expected = Chunk::Status { context: 1, extents: extents.to_vec() };
     assert_eq!(decode_chunk(ChunkCode::BLOCK_STATUS, &hex(compact)).unwrap(), expected);
@@ -289,7 +304,9 @@ fn long_messages_are_cut_between_characters() {
 
 /// An export of 1 MiB with everything on offer.
 fn session(style: ReplyStyle) -> Session {
-    Session { style, flags: TransmissionFlags(0x0fff), allocation: style != ReplyStyle::Simple }
+    let allocation = ChosenContext { id: 1, name: "base:allocation".to_owned() };
+    let contexts = if style == ReplyStyle::Simple { Vec::new() } else { vec![allocation] };
+    Session { style, flags: TransmissionFlags(0x0fff), contexts }
         .without(TransmissionFlags::READ_ONLY)
 }
 
@@ -498,7 +515,7 @@ fn an_extended_write_announces_its_payload() {
 #[test]
 fn block_status_needs_a_context_and_a_range() {
     let header = request(CommandCode::BLOCK_STATUS, CommandFlags::default(), 0, 8);
-    let session = Session { allocation: false, ..session(ReplyStyle::Structured) };
+    let session = Session { contexts: Vec::new(), ..session(ReplyStyle::Structured) };
     let verdict = session.judge(&header, SIZE).unwrap();
     assert_eq!(refused(verdict), Some((ErrorCode::Invalid, 0)));
     let header = request(CommandCode::BLOCK_STATUS, CommandFlags::default(), 0, 0);
@@ -584,16 +601,27 @@ proptest! {
     }
 
     #[test]
-    fn block_status_round_trips(style in any_style(), cookie: u64, extents in any_extents()) {
+    fn block_status_round_trips(
+        style in any_style(), cookie: u64,
+        statuses in proptest::collection::vec((any::<u32>(), any_extents()), 1..=CONTEXTS_MAX),
+    ) {
         prop_assume!(style != ReplyStyle::Simple);
         let to = ReplyTo { style, cookie: Cookie(cookie), offset: 9 };
         let mut bytes = Vec::new();
-        to.block_status(&mut bytes, &extents);
-        let (header, consumed) = message(decode_reply(style, &bytes));
-        let ReplyHeader::Chunk { code, length, .. } = header else { panic!("a chunk") };
-        prop_assert_eq!(bytes.len(), consumed + usize::try_from(length).unwrap());
-        let chunk = decode_chunk(code, &bytes[consumed..]).unwrap();
-        prop_assert_eq!(chunk, Chunk::Status { context: 1, extents });
+        let status = |(context, extents)| ContextStatus { context, extents };
+        let statuses: Vec<_> = statuses.into_iter().map(status).collect();
+        to.block_status(&mut bytes, &statuses);
+        let mut rest = bytes.as_slice();
+        for (at, ContextStatus { context, extents }) in statuses.iter().enumerate() {
+            let (header, consumed) = message(decode_reply(style, rest));
+            let ReplyHeader::Chunk { code, length, flags, .. } = header else { panic!("a chunk") };
+            prop_assert_eq!(flags.contains(ChunkFlags::DONE), at + 1 == statuses.len());
+            let (payload, next) = rest[consumed..].split_at(usize::try_from(length).unwrap());
+            let expected = Chunk::Status { context: *context, extents: extents.clone() };
+            prop_assert_eq!(decode_chunk(code, payload).unwrap(), expected);
+            rest = next;
+        }
+        prop_assert!(rest.is_empty());
     }
 
     #[test]
@@ -646,7 +674,13 @@ proptest! {
 #[test]
 fn the_longest_block_status_fits_its_budget() {
     let command = Command::BlockStatus { offset: 0, length: 1, one: false };
-    assert_eq!(command.reply_payload_bytes_max(), 16 * EXTENTS_MAX as u64);
     let one = Command::BlockStatus { offset: 0, length: 1, one: true };
-    assert_eq!(one.reply_payload_bytes_max(), 16);
+    for (command, extents_max) in [(command, EXTENTS_MAX / CONTEXTS_MAX), (one, 1)] {
+        let extents = vec![ExtentStatus { length: 1, flags: 0 }; extents_max];
+        let status = |context| ContextStatus { context, extents: extents.clone() };
+        let count = u32::try_from(CONTEXTS_MAX).unwrap();
+        let statuses: Vec<_> = (0..count).map(status).collect();
+        let bytes = encoded(ReplyStyle::Extended, |to, out| to.block_status(out, &statuses));
+        assert_eq!(bytes.len() as u64, command.reply_payload_bytes_max());
+    }
 }

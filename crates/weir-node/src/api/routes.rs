@@ -23,7 +23,8 @@ use crate::api::clones::{
 use crate::api::progress::{self, Outcome, Reporter};
 use crate::api::repair::{__path_repair_volume, repair_volume};
 use crate::api::snapshots::{
-    __path_change_snapshots, __path_list_snapshots, change_snapshots, list_snapshots,
+    __path_change_snapshots, __path_list_snapshots, __path_snapshot_space, change_snapshots,
+    list_snapshots, snapshot_space,
 };
 use crate::api::types::{
     CompactVolume, CreateVolume, ErrorBody, FlushVolume, Limits, Listed, NodeStatus, Problem,
@@ -68,6 +69,7 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(check_volume))
         .routes(routes!(repair_volume))
         .routes(routes!(list_snapshots, change_snapshots))
+        .routes(routes!(snapshot_space))
 }
 
 /// The API of one process.

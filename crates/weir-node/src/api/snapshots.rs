@@ -9,7 +9,9 @@ use axum::response::Response;
 use weir_log::catalog::VolumeName;
 
 use crate::api::routes::{Answer, Body, Here, begin, find, volume_name};
-use crate::api::types::{ChangeSnapshots, ErrorBody, Progress, Snapshot, SnapshotAction};
+use crate::api::types::{
+    ChangeSnapshots, ErrorBody, Progress, Snapshot, SnapshotAction, SnapshotSpace,
+};
 use crate::error::NodeError;
 use crate::host::Hosted;
 use crate::service::{Core, Entry};
@@ -27,6 +29,20 @@ pub(super) async fn list_snapshots(
     let home = core.home.clone();
     let list = move |context: Here| async move { snapshots::list(&context, &home, &name).await };
     Ok(Json(core.node.run(0, list).await.flatten()?))
+}
+
+/// What each snapshot of a volume takes in the store, served or not, oldest first. Reads the map of the volume.
+#[utoipa::path(get, path = "/v1/volumes/{name}/space", tag = "volumes",
+    params(("name" = String, Path)),
+    responses((status = 200, body = Vec<SnapshotSpace>), (status = 404, body = ErrorBody)))]
+pub(super) async fn snapshot_space(
+    State(core): State<Arc<Core>>,
+    Path(name): Path<String>,
+) -> Answer<Json<Vec<SnapshotSpace>>> {
+    let name = volume_name(&name)?;
+    let home = core.home.clone();
+    let sum_up = move |context: Here| async move { snapshots::space(&context, &home, &name).await };
+    Ok(Json(core.node.run(0, sum_up).await.flatten()?))
 }
 
 /// Takes, deletes or goes back to a snapshot of a served volume. Waits for the store. Going back needs a volume without

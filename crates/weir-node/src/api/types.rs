@@ -1,11 +1,15 @@
 //! What the API says and takes. Sizes are bytes; times are as the names say.
 
+mod space;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::ObjectId;
 use weir_log::catalog::{VolumeDetails, VolumeSummary};
+
+pub use space::SnapshotSpace;
 
 /// Whether something does what it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -402,6 +406,9 @@ pub struct Shown {
     pub process: Option<u32>,
     /// What that process says.
     pub serving: Option<ServedVolume>,
+    /// What its snapshots take, oldest first, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<Vec<SnapshotSpace>>,
 }
 
 impl Shown {
@@ -426,6 +433,7 @@ impl Shown {
             origins: details.origins,
             encryption: encryption.clone().map(|e| e.cipher),
             key: encryption.map(|e| e.wrapped_with.into()),
+            snapshots: None,
             process,
             serving,
         }

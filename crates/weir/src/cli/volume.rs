@@ -68,6 +68,9 @@ pub(crate) enum VolumeCommand {
         /// Name of the volume
         #[arg(value_parser = volume_name)]
         name: VolumeName,
+        /// Say what each snapshot takes in the store, and what deleting it would give back; reads the volume's map
+        #[arg(long)]
+        space: bool,
         /// Form of the output
         #[command(flatten)]
         output: Output,
