@@ -75,6 +75,7 @@ pub(crate) async fn run(world: &World, dice: &mut Dice) -> Result<(), String> {
     let given_up = if dice.percent(50) { GivenUp::Error } else { GivenUp::Zero };
     let mut report = host.check(world).await?;
     let mut lost = judge(&report, &damaged)?;
+    tracing::debug!(damage = ?report.damage, islands = ?world.profile.islands, "lost, by the check");
     host.expect(world, &model, &lost, None).await?;
     let model = Rc::new(RefCell::new(model));
     if !damaged.map() && dice.percent(50) {
@@ -90,8 +91,9 @@ pub(crate) async fn run(world: &World, dice: &mut Dice) -> Result<(), String> {
     }
     // What the map hid shows once it is whole again.
     let mut rounds = if damaged.map() { 3 } else { 1 };
-    while let Some(left) = left_over(world, &damaged, &report) {
+    while !report.damage.is_empty() {
         if rounds == 0 {
+            let Some(left) = left_over(world, &damaged, &report) else { break };
             let Damage { place, problem, ranges, .. } = left;
             return Err(format!("after its repair: {place}: {problem}: {ranges:?}"));
         }
@@ -117,8 +119,8 @@ fn left_over<'a>(world: &World, damaged: &Damaged, report: &'a CheckReport) -> O
     let of_snapshots = |left: &Damage| {
         let id = ObjectId::parse_key(&left.place);
         match id.and_then(|id| damaged.objects.get(&id)) {
-            Some(true) => left.problem.contains("snapshot"),
-            Some(false) => world.profile.snapshots && left.lost_bytes == 0,
+            // Whether the map of the volume itself is whole again shows at its next opening.
+            Some(_) => world.profile.snapshots && left.lost_bytes == 0,
             None => false,
         }
     };
@@ -295,7 +297,10 @@ impl Host {
             let read = self.volume.read(io, &mut part);
             match self.tasks.run_until(timeout(HANG, read)).await {
                 Ok(Ok(_)) => bytes.extend(part),
-                Ok(Err(_)) => return Ok(None),
+                Ok(Err(error)) => {
+                    tracing::debug!(at, %error, "a block cannot be read");
+                    return Ok(None);
+                }
                 Err(_) => return Err("a read of a damaged volume hangs".to_owned()),
             }
             at = to;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
 use weir_seal::{DataKey, SealKey};
 use weir_store::{RetryPolicy, Store, StoreError};
@@ -17,8 +18,8 @@ use crate::format::frame::{self, Codec, Frame};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
 use crate::limits::{
-    COLLECTED_FRAMES_PER_GET_MAX, DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_PER_GET_MAX,
-    FRAMES_READ_ALONG_MAX, HEADER_GUESS_BYTES,
+    COLLECTED_FRAMES_PER_GET_MAX, DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_ALONE_IN_FLIGHT_MAX,
+    FRAMES_PER_GET_MAX, FRAMES_READ_ALONG_MAX, HEADER_GUESS_BYTES,
 };
 use crate::upload::splitmix;
 
@@ -63,10 +64,9 @@ struct Flight {
 }
 
 impl Flight {
-    fn settle(&mut self, result: Result<&[Bytes], &DeviceError>) {
+    fn settle(&mut self, frames: Vec<FrameResult>) {
         self.settled = true;
-        for (at, index) in (self.first..=self.last).enumerate() {
-            let frame = result.map(|frames| frames[at].clone()).map_err(Clone::clone);
+        for (index, frame) in (self.first..=self.last).zip(frames) {
             self.cache.settle(FrameKey { object: self.object, index }, Some(frame));
         }
     }
@@ -201,18 +201,36 @@ fn near_runs_of(indices: &[u32], along_max: u32, frames_max: u32) -> Vec<(u32, u
 /// Fetches one run of frames and answers everybody who waits for one of them. Runs to its end whoever goes away.
 async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
     let Flight { object, first, last, .. } = flight;
-    let result = get_run(&fetcher, object, first, last).await;
+    let frames: Option<Vec<FrameResult>> = match get_run(&fetcher, object, first, last).await {
+        Ok(frames) => frames.map(|frames| frames.into_iter().map(Ok).collect()),
+        // One of them may be damaged, and the others whole.
+        Err(error) if error.kind() == ErrorKind::Corrupt && first < last => {
+            let alone = (first..=last).map(|index| get_frame(&fetcher, object, index));
+            let alone = stream::iter(alone).buffered(FRAMES_ALONE_IN_FLIGHT_MAX);
+            let frames: Vec<Option<FrameResult>> = alone.collect().await;
+            frames.into_iter().collect()
+        }
+        Err(error) => Some((first..=last).map(|_| Err(error.clone())).collect()),
+    };
     // Other volumes may go on without this one.
-    let Some(result) = result.transpose() else { return };
-    if let Err(error) = &result {
+    let Some(frames) = frames else { return };
+    let failed = (first..).zip(&frames).find_map(|(at, frame)| Some((at, frame.as_ref().err()?)));
+    if let Some((frame, error)) = failed {
         if error.kind() == ErrorKind::NotFound {
             // Collected meanwhile, unless the next look finds the same: then the reader says so.
             tracing::debug!(volume = %fetcher.volume, %object, "an object is gone");
         } else {
-            tracing::error!(volume = %fetcher.volume, %object, first, last, %error, "object frames cannot be read");
+            let volume = fetcher.volume;
+            tracing::error!(%volume, %object, first, last, frame, %error, "object frames cannot be read");
         }
     }
-    flight.settle(result.as_deref());
+    flight.settle(frames);
+}
+
+/// One frame; nothing where the worker threads are gone.
+async fn get_frame(fetcher: &Fetcher, object: ObjectId, index: u32) -> Option<FrameResult> {
+    let got = get_run(fetcher, object, index, index).await.transpose()?;
+    Some(got.map(|mut frames| frames.remove(0)))
 }
 
 /// Nothing where the worker threads are gone.
@@ -328,7 +346,10 @@ pub(crate) async fn pieces(
                     frames.extend(fetched.filter(|(index, _)| needed.contains(index)));
                 }
                 // What is damaged may be read along only.
-                Err(LogError::Object { .. }) if needed.len() < (first..=last).count() => {
+                Err(error)
+                    if error.kind() == ErrorKind::Corrupt
+                        && needed.len() < (first..=last).count() =>
+                {
                     runs.extend(runs_of(&needed));
                 }
                 Err(error) => return Err(error),

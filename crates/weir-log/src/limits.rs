@@ -76,6 +76,9 @@ pub const FRAMES_PER_GET_MAX: u32 = 16;
 /// Frames that one ranged GET of the collector asks for at most (4 MiB): half a default batch.
 pub const COLLECTED_FRAMES_PER_GET_MAX: u32 = 64;
 
+/// Frames that are asked for one by one at a time, where some of those asked for at once are damaged.
+pub const FRAMES_ALONE_IN_FLIGHT_MAX: usize = 4;
+
 /// Frames in a row of which nothing lives that the collector reads along rather than ask again (512 KiB): a request
 /// costs a store more than they do.
 pub const FRAMES_READ_ALONG_MAX: u32 = 8;
