@@ -190,6 +190,8 @@ served_same() { qemu-img compare -q -f raw -F raw raw.img "$uri"; }
 check "its clients see it" served_same
 refuse "but not unasked" "exists already" "$weir" volume import raw.img demo
 coproc client { qemu-io -f raw "$uri"; }
+# The shell forgets the variable as soon as it ends.
+client_pid=$client_PID
 connected() {
     local i
     for ((i = 0; i < 600; i++)); do
@@ -203,7 +205,7 @@ refuse "behind whose back nothing is written" "to 1 clients" "$weir" volume impo
 warned() { rm -f w.img; "$weir" volume export demo w.img 2>&1 | grep -q 'warning: 1 clients'; }
 check "and of whom an export warns" warned
 eval "exec ${client[1]}>&-"
-wait "$client_PID" 2>/dev/null
+wait "$client_pid" 2>/dev/null
 check "copy of a served volume" "$weir" volume copy demo "file://$work/second/served"
 stop
 WEIR_STORE=file://$work/second check "it is the same" exports served raw.img

@@ -154,6 +154,9 @@ impl Plan {
 impl State {
     /// R4: whether neither the head nor any snapshot, nor anything under way, needs an object of this stream.
     fn is_orphan(&self, object: &ObjectId) -> bool {
+        if weir_device::mutant("repair_removes_what_is_named") {
+            return true;
+        }
         let published = self.published.map_or(0, |checkpoint| checkpoint.as_of);
         object.seq.0 <= published
             && self.snapshots.pins_known()
@@ -175,6 +178,8 @@ async fn find_lost(shared: &Shared, unreadable: &BTreeMap<ObjectId, Vec<(u64, u6
                 let object = state.objects.object(index);
                 let start = u64::from(payload_offset);
                 for (from, to) in unreadable.get(&object).into_iter().flatten() {
+                    let all = weir_device::mutant("repair_gives_up_all");
+                    let (from, to) = if all { (&0, &u64::MAX) } else { (from, to) };
                     let (from, to) = (start.max(*from), (start + run.len).min(*to));
                     if from < to {
                         let offset = run.offset + (from - start);

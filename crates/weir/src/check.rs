@@ -130,7 +130,12 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool) -> String {
     if parts.is_empty() {
         return format!("{name}: nothing to repair\n");
     }
-    format!("{name}: {}\n", parts.join("; "))
+    // Without its map a check cannot say which objects are missed, or what is lost with them.
+    let again = match done.rewritten_objects {
+        0 => String::new(),
+        _ => format!("repair {name} once more: what its damaged map hid shows now\n"),
+    };
+    format!("{name}: {}\n{again}", parts.join("; "))
 }
 
 /// Checks a volume with a bar, and notes what is whole for another run if that is wanted.
