@@ -38,7 +38,8 @@ class WeirBackend:
         self.disks, self.process = [], None
 
     def start(self):
-        room = int(len(self.volumes) * self.size_bytes * 2.5) + 4 * place.GIB
+        # MinIO keeps what was deleted for some minutes.
+        room = int(len(self.volumes) * self.size_bytes * 2.5) + 20 * place.GIB
         self.disks = [disks.Disk(os.path.join(self.directory, "disk"), room, mount=self.minio.data)]
         self.minio.start()
         command = [self.binary, "--data-dir", self.data, "--store", self.store, "serve", "--journal", "512M",
