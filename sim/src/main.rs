@@ -16,6 +16,7 @@ mod clones;
 mod content;
 mod dice;
 mod duo;
+mod elsewhere;
 mod env;
 mod events;
 mod mutants;

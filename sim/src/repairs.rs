@@ -4,21 +4,16 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 use weir_device::{Device, Env, IoHeader, Operation, SharedBuf, WriteFlags};
-use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{
-    CheckOptions, CheckReport, Damage, GivenUp, LogVolume, MemoryFrameCache, NodeLease, ObjectId,
-    OpenArgs, VolumeOptions,
-};
+use weir_log::{CheckOptions, CheckReport, Damage, GivenUp, LogVolume, ObjectId};
 
 use crate::dice::Dice;
-use crate::env::{Hidden, env};
+use crate::elsewhere;
 use crate::node::HANG;
 use crate::world::World;
 
@@ -202,32 +197,9 @@ async fn named(world: &World, report: &CheckReport, dice: &mut Dice) -> Vec<Obje
 
 impl Host {
     async fn open(world: &World, dice: &mut Dice) -> Result<Self, String> {
-        let tasks = Rc::new(LocalSet::new());
-        let env = env(dice, [7; 16], world.profile.scheduling, &tasks, Hidden::default());
-        let settings = world.profile.lease_settings(dice);
-        let store = world.bare_store.clone();
-        let args = OpenArgs {
-            lease: NodeLease::start(store.clone(), &env, [90; 16], "repairer", settings),
-            store,
-            id: world.id.get(),
-            directory: SimDisk::new(dice.next(), SimDiskOptions::default()).directory(),
-            env: env.clone(),
-            keys: world.keys.clone(),
-            options: VolumeOptions {
-                read_deadline: Duration::from_secs(5),
-                ..world.profile.draw_options(dice)
-            },
-            cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
-            accept_loss: false,
-            take_over: true,
-            discard_journal: false,
-            incomplete: false,
-        };
-        match tasks.run_until(timeout(HANG, Box::pin(LogVolume::open(args)))).await {
-            Ok(Ok((volume, _))) => Ok(Self { tasks, env, volume }),
-            Ok(Err(error)) => Err(format!("the volume does not open for its repair: {error}")),
-            Err(_) => Err("opening for a repair hangs".to_owned()),
-        }
+        let place = (&world.bare_store, world.id.get());
+        let (tasks, env, volume) = elsewhere::open(world, dice, place, "a damaged volume").await?;
+        Ok(Self { tasks, env, volume })
     }
 
     async fn check(&self, world: &World) -> Result<CheckReport, String> {

@@ -9,16 +9,14 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 use weir_device::{Device, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags};
-use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::catalog::VolumeName;
 use weir_log::replica::{ReplicateArgs, Replicator};
-use weir_log::{
-    CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, SnapshotView,
-};
+use weir_log::{CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, SnapshotView};
 use weir_store::{Fault, Faults, Store};
 
 use crate::client::Life;
 use crate::dice::Dice;
+use crate::elsewhere;
 use crate::env::{Hidden, env};
 use crate::node::HANG;
 use crate::oracle::{Moment, Observation, Point};
@@ -301,30 +299,10 @@ struct Promoted {
 
 impl Promoted {
     async fn open(world: &World, id: VolumeId, dice: &mut Dice) -> Result<Self, String> {
-        let tasks = Rc::new(LocalSet::new());
-        let env = env(dice, [8; 16], world.profile.scheduling, &tasks, Hidden::default());
-        let settings = world.profile.lease_settings(dice);
-        let store = world.replica.bare_store.clone();
-        let disk = SimDisk::new(dice.next(), SimDiskOptions::default());
-        let args = OpenArgs {
-            lease: NodeLease::start(store.clone(), &env, [80; 16], "promoted", settings),
-            store,
-            id,
-            directory: disk.directory(),
-            env: env.clone(),
-            keys: world.keys.clone(),
-            options: world.profile.draw_options(dice),
-            cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
-            accept_loss: false,
-            take_over: true,
-            discard_journal: false,
-            incomplete: false,
-        };
-        match tasks.run_until(timeout(HANG, Box::pin(LogVolume::open(args)))).await {
-            Ok(Ok((volume, _))) => Ok(Self { tasks, volume, env }),
-            Ok(Err(error)) => Err(format!("the promoted volume does not open: {error}")),
-            Err(_) => Err("opening the promoted volume hangs".to_owned()),
-        }
+        let place = (&world.replica.bare_store, id);
+        let (tasks, env, volume) =
+            elsewhere::open(world, dice, place, "the promoted volume").await?;
+        Ok(Self { tasks, volume, env })
     }
 
     /// Writes here and there, and into `model` as well, until the store has it.

@@ -18,8 +18,8 @@ use crate::check::examine;
 use crate::collect;
 use crate::collect::runs::{self, Described, Run};
 use crate::compact;
-use crate::format::object::{ExtentKind, ObjectKind, ObjectSpec};
-use crate::ids::{ObjectId, ObjectSeq, WriteMark};
+use crate::format::object::ExtentKind;
+use crate::ids::{ObjectId, ObjectSeq};
 use crate::objects::ObjectPlace;
 use crate::overlay::OverlayPlace;
 use crate::upload;
@@ -271,24 +271,12 @@ async fn commit(
     described: Described,
     payload: Vec<Bytes>,
 ) -> Result<(), DeviceError> {
-    let Described { extents, streams, sources } = described;
-    if extents.is_empty() {
+    if described.extents.is_empty() {
         return Ok(());
     }
-    let (id, salt) = upload::name_object(shared);
-    let spec = ObjectSpec {
-        id,
-        kind: ObjectKind::Gc,
-        first_write: WriteMark::default(),
-        last_write: WriteMark::default(),
-        volume_size: shared.state.borrow().size,
-        salt,
-        root: None,
-        extents,
-        streams,
-        sources,
-    };
+    let spec = upload::moving_object(shared, described);
+    let seq = spec.id.seq;
     upload::send(shared, spec, || payload);
-    let is_committed = |state: &mut State| state.pipeline.committed() >= id.seq;
+    let is_committed = |state: &mut State| state.pipeline.committed() >= seq;
     shared.wait_while_open(|state| is_committed(state).then_some(Ok(()))).await
 }

@@ -14,6 +14,7 @@ use weir_store::{Put, RetryPolicy, Store, StoreError};
 
 use crate::batch::{Batch, MergedExtent};
 use crate::checkpoint::CheckpointChunk;
+use crate::collect::runs::Described;
 use crate::error::LogError;
 use crate::fetch::get_header;
 use crate::format::DecodeError;
@@ -290,6 +291,24 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
         sources: Vec::new(),
     };
     send(shared, spec, || vec![Bytes::from(chunk.payload)]);
+}
+
+/// The next object of the stream, which moves or gives up what is stored already: no write of a client is in it.
+pub(crate) fn moving_object(shared: &Shared, described: Described) -> ObjectSpec {
+    let Described { extents, streams, sources } = described;
+    let (id, salt) = name_object(shared);
+    ObjectSpec {
+        id,
+        kind: ObjectKind::Gc,
+        first_write: WriteMark::default(),
+        last_write: WriteMark::default(),
+        volume_size: shared.state.borrow().size,
+        salt,
+        root: None,
+        extents,
+        streams,
+        sources,
+    }
 }
 
 /// Hands out the next name of the stream.

@@ -8,11 +8,11 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use weir_device::DeviceError;
 
-use crate::collect::runs::{self, Described, Run};
+use crate::collect::runs::{self, Run};
 use crate::fetch;
-use crate::format::object::{ObjectHeader, ObjectKind, ObjectSpec};
+use crate::format::object::ObjectHeader;
 use crate::garbage::ReadPin;
-use crate::ids::{ObjectId, WriteMark};
+use crate::ids::ObjectId;
 use crate::limits::APPLY_STEP_EXTENTS;
 use crate::table::LiveObject;
 use crate::upload;
@@ -108,20 +108,7 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
 }
 
 fn send(shared: &Rc<Shared>, runs: &[Run], payload: Vec<Bytes>, sources: Vec<ObjectId>) {
-    let Described { extents, streams, sources: gc_sources } = runs::describe(runs);
-    let (id, salt) = upload::name_object(shared);
-    let spec = ObjectSpec {
-        id,
-        kind: ObjectKind::Gc,
-        first_write: WriteMark::default(),
-        last_write: WriteMark::default(),
-        volume_size: shared.state.borrow().size,
-        salt,
-        root: None,
-        extents,
-        streams,
-        sources: gc_sources,
-    };
-    shared.state.borrow_mut().collector.on_the_way.insert(id.seq, sources);
+    let spec = upload::moving_object(shared, runs::describe(runs));
+    shared.state.borrow_mut().collector.on_the_way.insert(spec.id.seq, sources);
     upload::send(shared, spec, || payload);
 }

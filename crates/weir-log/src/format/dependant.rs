@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
 
-use crate::format::json::{checksum_of, to_json};
+use crate::format::json::checksummed;
 use crate::format::manifest::HexId;
 
 /// Newest format of notes that this code reads and writes.
@@ -67,23 +67,7 @@ pub struct DependantRecord {
     pub checksum: String,
 }
 
-impl DependantRecord {
-    /// The bytes of the note in the store.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        to_json(&Self { checksum: self.computed_checksum(), ..self.clone() })
-    }
-
-    /// Whether it says what its writer wrote.
-    #[must_use]
-    pub fn is_intact(&self) -> bool {
-        self.checksum == self.computed_checksum()
-    }
-
-    fn computed_checksum(&self) -> String {
-        checksum_of(&Self { checksum: String::new(), ..self.clone() })
-    }
-}
+checksummed!(DependantRecord);
 
 #[cfg(test)]
 mod tests {

@@ -13,3 +13,29 @@ pub(crate) fn to_json(record: &impl Serialize) -> Vec<u8> {
 pub(crate) fn checksum_of(record_without_checksum: &impl Serialize) -> String {
     format!("{:08x}", crc32c(&[&to_json(record_without_checksum)]))
 }
+
+/// For a record with a `checksum` of itself: how it is written, and whether it is still what was written.
+macro_rules! checksummed {
+    ($record:ident) => {
+        impl $record {
+            /// The bytes of the record in the store.
+            #[must_use]
+            pub fn encode(&self) -> Vec<u8> {
+                let checksum = self.computed_checksum();
+                $crate::format::json::to_json(&Self { checksum, ..self.clone() })
+            }
+
+            /// Whether it says what its writer wrote.
+            #[must_use]
+            pub fn is_intact(&self) -> bool {
+                self.checksum == self.computed_checksum()
+            }
+
+            fn computed_checksum(&self) -> String {
+                let checksum = String::new();
+                $crate::format::json::checksum_of(&Self { checksum, ..self.clone() })
+            }
+        }
+    };
+}
+pub(crate) use checksummed;

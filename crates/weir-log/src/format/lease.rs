@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::format::json::{checksum_of, to_json};
+use crate::format::json::checksummed;
 use crate::format::manifest::HexId;
 
 /// Newest lease format that this code reads and writes.
@@ -55,23 +55,9 @@ pub struct LeaseRecord {
     pub checksum: String,
 }
 
+checksummed!(LeaseRecord);
+
 impl LeaseRecord {
-    /// The bytes of this version in the store.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        to_json(&Self { checksum: self.computed_checksum(), ..self.clone() })
-    }
-
-    /// Whether the version says what its writer wrote.
-    #[must_use]
-    pub fn is_intact(&self) -> bool {
-        self.checksum == self.computed_checksum()
-    }
-
-    fn computed_checksum(&self) -> String {
-        checksum_of(&Self { checksum: String::new(), ..self.clone() })
-    }
-
     /// Whose renewal it is.
     #[must_use]
     pub fn identity(&self) -> LeaseIdentity {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
 use weir_journal::{Epoch, JournalId, WriteNumber};
 
-use crate::format::json::{checksum_of, to_json};
+use crate::format::json::checksummed;
 use crate::format::lease::LeaseIdentity;
 use crate::ids::{ObjectSeq, WriteMark};
 pub use crate::keys::WrappedHex;
@@ -279,23 +279,9 @@ pub struct Manifest {
     pub checksum: String,
 }
 
+checksummed!(Manifest);
+
 impl Manifest {
-    /// The bytes of this version in the store.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        to_json(&Self { checksum: self.computed_checksum(), ..self.clone() })
-    }
-
-    /// Whether the version says what its writer wrote. A wrong bit in a number is valid JSON all the same.
-    #[must_use]
-    pub fn is_intact(&self) -> bool {
-        self.checksum == self.computed_checksum()
-    }
-
-    fn computed_checksum(&self) -> String {
-        checksum_of(&Self { checksum: String::new(), ..self.clone() })
-    }
-
     /// The epoch that owns `seq`: the last opening whose first sequence is at or below it.
     #[must_use]
     pub fn owner_of(&self, seq: ObjectSeq) -> Option<Epoch> {

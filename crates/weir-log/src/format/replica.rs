@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
 
-use crate::format::json::{checksum_of, to_json};
+use crate::format::json::checksummed;
 use crate::format::manifest::HexId;
 
 /// Newest format of notes that this code reads and writes.
@@ -35,23 +35,14 @@ pub struct ReplicaNote {
     pub checksum: String,
 }
 
-impl ReplicaNote {
-    /// The bytes of this version in the store.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        to_json(&Self { checksum: self.computed_checksum(), ..self.clone() })
-    }
+checksummed!(ReplicaNote);
 
+impl ReplicaNote {
     /// Reads one version; `None` if it is not what a replicator of this format wrote.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let note: Self = serde_json::from_slice(bytes).ok()?;
-        (note.format == REPLICA_NOTE_FORMAT && note.checksum == note.computed_checksum())
-            .then_some(note)
-    }
-
-    fn computed_checksum(&self) -> String {
-        checksum_of(&Self { checksum: String::new(), ..self.clone() })
+        (note.format == REPLICA_NOTE_FORMAT && note.is_intact()).then_some(note)
     }
 
     /// Prefix of the notes of all replicas of a volume.
