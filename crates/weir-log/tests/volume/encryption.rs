@@ -4,7 +4,9 @@ use weir_device::ErrorKind;
 use weir_disk::OpenMode;
 use weir_log::{CheckOptions, JOURNAL_FILE, KeyError, Keys, LogError, catalog, check};
 
-use crate::support::{Host, SIZE, expect_bytes, fill, keys, name, pattern, read, run, show, write};
+use crate::support::{
+    Host, SIZE, expect_bytes, fill, filled, keys, name, pattern, read, run, show, write,
+};
 
 const MARK: &[u8; 16] = b"marked plaintext";
 
@@ -101,10 +103,7 @@ fn key_error(error: LogError) -> KeyError {
 fn a_key_that_is_missing_wrong_or_changed_is_told_apart_and_nothing_is_written() {
     run(async {
         let host = Host::encrypted().await;
-        let (volume, _) = host.open().await;
-        let data = fill(&volume, 1).await;
-        volume.close().await.expect("closed");
-        drop(volume);
+        let data = filled(&host, 1).await;
         let (before, journal_before) = (stored(&host).await, journal(&host).await);
         for (keys, message) in [
             (Keys::default(), "no key is configured"),
@@ -183,10 +182,7 @@ fn a_check_without_the_key_verifies_checksums_and_says_so() {
 fn a_flipped_bit_is_damage() {
     run(async {
         let host = Host::encrypted().await;
-        let (volume, _) = host.open().await;
-        let data = fill(&volume, 1).await;
-        volume.close().await.expect("closed");
-        drop(volume);
+        let data = filled(&host, 1).await;
         let objects = stored(&host).await.into_iter().filter(|(key, _)| key.contains("/log/"));
         let (key, good) = objects.max_by_key(|(_, bytes)| bytes.len()).expect("objects");
         // In a frame, and in the tag at the end of the last one.

@@ -15,7 +15,7 @@ use weir_log::{
 };
 use weir_store::{Chance, Faults, Store};
 
-use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, read, run, write};
+use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, filled, read, run, write};
 
 fn demo() -> VolumeName {
     VolumeName::new("demo").expect("valid")
@@ -108,14 +108,6 @@ async fn all_of(view: &SnapshotView) -> Vec<u8> {
     let io = IoHeader::internal(Operation::Read, 0, bytes.len() as u64);
     view.read(io, &mut bytes).await.expect("read");
     bytes
-}
-
-/// Fills the volume and leaves it closed, so that its newest root shows all of it.
-async fn filled(host: &Host, seed: u64) -> Vec<u8> {
-    let (volume, _) = host.open().await;
-    let data = fill(&volume, seed).await;
-    volume.close().await.expect("closed");
-    data
 }
 
 #[test]

@@ -282,6 +282,14 @@ pub(crate) async fn fill(volume: &LogVolume, seed: u64) -> Vec<u8> {
     data
 }
 
+/// Fills the volume and leaves it closed, so that its newest root shows all of it.
+pub(crate) async fn filled(host: &Host, seed: u64) -> Vec<u8> {
+    let (volume, _) = host.open().await;
+    let data = fill(&volume, seed).await;
+    volume.close().await.expect("closed");
+    data
+}
+
 pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8]) {
     let there = read(volume, offset, expected.len()).await.expect("read");
     if let Some(at) = (0..there.len()).find(|i| there[*i] != expected[*i]) {
