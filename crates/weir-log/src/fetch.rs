@@ -23,6 +23,9 @@ use crate::limits::{
 };
 use crate::upload::splitmix;
 
+/// Stands for the header of an object among its frames.
+const HEADER_INDEX: u32 = u32::MAX;
+
 /// Where the frames of one object are.
 #[derive(Debug)]
 pub struct FrameTable {
@@ -150,7 +153,7 @@ pub(crate) async fn frames(
     Ok(found)
 }
 
-/// A frame whose fetch was given up by another volume.
+/// A frame, or the header, whoever fetches it; again where its fetch was given up by another volume.
 async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> FrameResult {
     loop {
         match fetcher.cache.look(&FrameKey { object, index }) {
@@ -214,7 +217,8 @@ async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
     };
     // Other volumes may go on without this one.
     let Some(frames) = frames else { return };
-    let failed = (first..).zip(&frames).find_map(|(at, frame)| Some((at, frame.as_ref().err()?)));
+    let failed =
+        (first..=last).zip(&frames).find_map(|(at, frame)| Some((at, frame.as_ref().err()?)));
     if let Some((frame, error)) = failed {
         if error.kind() == ErrorKind::NotFound {
             // Collected meanwhile, unless the next look finds the same: then the reader says so.
@@ -228,27 +232,70 @@ async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
 }
 
 /// One frame; nothing where the worker threads are gone.
-async fn get_frame(fetcher: &Fetcher, object: ObjectId, index: u32) -> Option<FrameResult> {
+async fn get_frame(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> Option<FrameResult> {
     let got = get_run(fetcher, object, index, index).await.transpose()?;
     Some(got.map(|mut frames| frames.remove(0)))
 }
 
 /// Nothing where the worker threads are gone.
 async fn get_run(
-    fetcher: &Fetcher,
+    fetcher: &Rc<Fetcher>,
     object: ObjectId,
     first: u32,
     last: u32,
 ) -> Result<Option<Vec<Bytes>>, DeviceError> {
-    let (reader, known) = Reader::new(fetcher, object);
+    if first == HEADER_INDEX {
+        return Ok(get_header_frame(fetcher, object).await?.map(|header| vec![header]));
+    }
+    let known = table_of(fetcher, object).await?;
+    let (reader, _) = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
-        let read = || get_frames(&reader, known.clone(), first, last);
+        let read = || get_frames(&reader, Some(Arc::clone(&known)), first, last);
         reader.retry(read).await
     });
     let Some(got) = got.await else { return Ok(None) };
-    let (table, frames) = got?;
-    fetcher.cache.keep_table(object, table);
+    let (_, frames) = got?;
     Ok(Some(frames))
+}
+
+/// Where the frames of an object are. Its header is asked for once, however many runs of it are wanted at a time.
+async fn table_of(fetcher: &Rc<Fetcher>, object: ObjectId) -> Result<Arc<FrameTable>, DeviceError> {
+    if let Some(table) = fetcher.cache.table(&object) {
+        return Ok(table);
+    }
+    // Boxed: a run waits for its header, which is a run of its own kind.
+    let bytes = Box::pin(frame_again(fetcher, object, HEADER_INDEX)).await?;
+    let opened = ObjectHeader::open(&bytes, fetcher.key.as_ref());
+    let (header, key) = opened.map_err(|source| LogError::Object { object, source })?;
+    let table = Arc::new(FrameTable::of(&header, key));
+    fetcher.cache.keep_table(object, Arc::clone(&table));
+    Ok(table)
+}
+
+/// The header as it is stored; nothing where the worker threads are gone.
+async fn get_header_frame(
+    fetcher: &Fetcher,
+    object: ObjectId,
+) -> Result<Option<Bytes>, DeviceError> {
+    let (reader, _) = Reader::new(fetcher, object);
+    let got = fetcher.env.background(async move {
+        let read = async || {
+            let bytes = match get_header_bytes(&reader.store, object).await? {
+                Ok(bytes) => bytes,
+                Err(error) => return Ok(Err(error)),
+            };
+            let opened = ObjectHeader::open(&bytes, reader.key.as_ref());
+            let header = opened.and_then(|(header, _)| checked(header, object));
+            // Without the bytes after it, which would stay in the cache with it.
+            Ok(header.map(|header| {
+                let len = usize::try_from(header.header_len()).unwrap_or(bytes.len());
+                Bytes::copy_from_slice(&bytes[..len.min(bytes.len())])
+            }))
+        };
+        reader.retry(read).await
+    });
+    let Some(got) = got.await else { return Ok(None) };
+    Ok(Some(got?))
 }
 
 /// Reads an object on a worker, again and again: of the store by its policy, of damaged bytes a few times.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_device::{Device, Extent, ExtentState, IoHeader, Operation};
 use weir_log::{Closed, LogError, Takeover, VolumeState, catalog};
 
-use crate::support::{Host, SIZE, discard, expect_bytes, fill, flush, read, run, write};
+use crate::support::{Host, SIZE, discard, expect_bytes, fill, flush, objects, read, run, write};
 
 #[test]
 fn the_log_volume_conforms() {
@@ -17,6 +17,34 @@ fn the_log_volume_conforms() {
             volume.check_invariants();
         });
     }
+}
+
+#[test]
+fn the_header_of_an_object_is_asked_for_once_however_many_read_it_cold() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.bytes = SIZE;
+        let (volume, _) = host.open().await;
+        let data = fill(&volume, 1).await;
+        volume.close().await.expect("closed");
+        drop(volume);
+        let headers = objects(&host).await.len() as u64;
+        let (volume, _) = host.other(9).open().await;
+        let before = host.store.counters().gets;
+        let frame = 64 << 10;
+        let reads = (0..SIZE).step_by(frame).map(|offset| {
+            let at = usize::try_from(offset).expect("small");
+            expect_bytes(&volume, offset, &data[at..at + 4096])
+        });
+        let frames = SIZE / frame as u64;
+        futures_util::future::join_all(reads).await;
+        let gets = host.store.counters().gets - before;
+        // A frame may lie in two objects.
+        assert!(
+            gets <= frames + 2 * headers,
+            "{gets} GETs for {frames} frames of {headers} objects"
+        );
+    });
 }
 
 #[test]
