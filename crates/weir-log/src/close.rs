@@ -80,6 +80,8 @@ pub struct VolumeStatus {
     pub reclaimed_bytes: u64,
     /// Objects that nothing needs any more and that are not deleted yet.
     pub pending_deletions: u64,
+    /// Whether objects of clients' data wait for the collector, which is behind.
+    pub waits_for_collector: bool,
     /// Whether the node holds the lease that the manifest names.
     pub lease_held: bool,
     /// What happens when that lease runs out.
@@ -130,6 +132,7 @@ impl LogVolume {
             deleted_objects: state.garbage.deleted,
             reclaimed_bytes: state.objects.table.reclaimed_bytes(),
             pending_deletions: state.garbage.pending(),
+            waits_for_collector: state.collector.holds_data(),
             lease_held: shared.holds_lease(),
             takeover: shared.takeover.get(),
             failure: state.failure.as_ref().map(ToString::to_string),

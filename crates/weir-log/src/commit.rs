@@ -56,7 +56,7 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
         if header.kind != ObjectKind::Checkpoint {
             state.checkpoint.objects_since += 1;
             state.checkpoint.bytes_since += header.payload_len();
-            state.collector.on_committed(header);
+            state.collector.on_committed(header, &state.objects, &shared.options.collect);
         }
         checkpoint_is_due(shared, state)
     };

@@ -178,7 +178,7 @@ impl Replay {
         while !self.objects.apply_step(&header, &mut cursor, APPLY_STEP_EXTENTS, |_, _, _| {}) {}
         let payload_bytes = header.payload_len();
         let header = Arc::new(header);
-        self.collector.on_committed(&header);
+        self.collector.on_committed(&header, &self.objects, &self.collect);
         self.headers.insert(header.id, header.extents.clone());
         for dead in self.objects.table.take_dead(ObjectSeq(u64::MAX)) {
             self.headers.remove(&dead);

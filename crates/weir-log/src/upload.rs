@@ -21,7 +21,7 @@ use crate::format::DecodeError;
 use crate::format::object::{self, ExtentKind, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec};
 use crate::ids::{ObjectId, WriteMark};
 use crate::overlay::OverlayPlace;
-use crate::volume::Shared;
+use crate::volume::{Shared, State};
 
 /// Share of the journal above which the open batch is sealed as soon as no object is on its way, whatever its size:
 /// space comes back only as objects commit.
@@ -82,6 +82,12 @@ fn next(shared: &Shared) -> Next {
     }
     if let Some(chunk) = state.chunks.pop_front() {
         return Next::Upload(Upload::Chunk(chunk));
+    }
+    let State { collector, objects, .. } = state;
+    if !shared.drains()
+        && let Some(until) = collector.holds_data_until(objects, &shared.options.collect)
+    {
+        return Next::WaitUntil(Some(until));
     }
     let mut due = None;
     if state.sealed.is_empty()

@@ -78,6 +78,14 @@ fn at_risk(log: &VolumeStatus) -> AtRisk {
     }
 }
 
+fn why_objects_wait(log: &VolumeStatus) -> &'static str {
+    if log.waits_for_collector {
+        "more is overwritten than the collector can copy"
+    } else {
+        "the store is slow or cannot be reached"
+    }
+}
+
 /// What is wrong with a volume.
 pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
     if let Some(failure) = &log.failure {
@@ -85,10 +93,8 @@ pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
     }
     let mut reasons = Vec::new();
     if let Some(wait) = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX) {
-        reasons.push(format!(
-            "the store is slow or cannot be reached: an object has waited for {} s",
-            wait / 1000
-        ));
+        let (why, seconds) = (why_objects_wait(log), wait / 1000);
+        reasons.push(format!("{why}: an object has waited for {seconds} s"));
     }
     let percent = log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
     if percent >= JOURNAL_PERCENT_MAX {
@@ -159,6 +165,7 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
             deleted_objects: log.deleted_objects,
             reclaimed_bytes: log.reclaimed_bytes,
             pending_deletions: log.pending_deletions,
+            waits_for_collector: log.waits_for_collector,
             lease_held: log.lease_held,
             takeover: log.takeover.into(),
         }),
@@ -326,6 +333,7 @@ mod tests {
             deleted_objects: 0,
             reclaimed_bytes: 0,
             pending_deletions: 0,
+            waits_for_collector: false,
             lease_held: true,
             takeover: weir_log::Takeover::Manual,
             failure: None,
@@ -342,6 +350,10 @@ mod tests {
         let (health, reasons) = judge(&slow);
         assert_eq!(health, Health::Degraded);
         assert!(reasons[0].contains("an object has waited for 16 s"), "{reasons:?}");
+        let behind = VolumeStatus { waits_for_collector: true, ..slow };
+        assert!(
+            judge(&behind).1[0].contains("the collector can copy: an object has waited for 16")
+        );
         let full = VolumeStatus { journal_used_bytes: 80, ..log() };
         assert!(judge(&full).1[0].contains("80 % full"));
         let cut_off = VolumeStatus { lease_held: false, ..log() };

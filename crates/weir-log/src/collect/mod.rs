@@ -5,6 +5,7 @@
 //! clients never wait for it, and what they overwrite meanwhile stays overwritten, at run time and in recovery. The old
 //! objects go by the rules of [`crate::garbage`].
 
+mod brake;
 mod choose;
 mod gather;
 pub(crate) mod runs;
@@ -14,8 +15,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use weir_device::{DeviceError, VolumeId};
 
+use crate::collect::brake::Brake;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::objects::ObjectMap;
@@ -47,6 +50,7 @@ pub(crate) struct Collector {
     pub(crate) wanted_percent: Option<u64>,
     /// Nothing was left to choose, and nothing was committed since.
     found_nothing: bool,
+    brake: Brake,
     /// Objects written by the collector of this opening.
     pub(crate) objects_written: u64,
     /// Payload bytes in them.
@@ -57,15 +61,23 @@ pub(crate) struct Collector {
 
 impl Collector {
     /// An object of clients or of the collector is in the committed prefix.
-    pub(crate) fn on_committed(&mut self, header: &Arc<ObjectHeader>) {
+    pub(crate) fn on_committed(
+        &mut self,
+        header: &Arc<ObjectHeader>,
+        objects: &ObjectMap,
+        limits: &CollectLimits,
+    ) {
         self.objects_since_look += 1;
         self.found_nothing = false;
+        let bytes = header.payload_len();
         if header.kind == ObjectKind::Data {
-            self.data_bytes += header.payload_len();
+            self.data_bytes += bytes;
+            self.brake.on_data(bytes, self.live_percent(objects), limits.start_percent);
             return;
         }
         self.objects_written += 1;
-        self.bytes_written += header.payload_len();
+        self.bytes_written += bytes;
+        self.brake.on_copied(bytes);
         let moved = self.on_the_way.remove(&header.id.seq);
         self.release(moved.unwrap_or_default());
     }
@@ -100,6 +112,23 @@ impl Collector {
     /// Whether there is nothing to choose from any more.
     pub(crate) fn found_nothing(&self) -> bool {
         self.found_nothing
+    }
+
+    /// Until when the next object of clients' data waits for the collector, at most.
+    pub(crate) fn holds_data_until(
+        &mut self,
+        objects: &ObjectMap,
+        limits: &CollectLimits,
+    ) -> Option<Instant> {
+        let live_percent = self.live_percent(objects);
+        let until = self.brake.holds_until(Instant::now(), live_percent, limits.start_percent)?;
+        let may_get_on = !self.found_nothing || !self.claimed.is_empty();
+        may_get_on.then_some(until)
+    }
+
+    /// Whether clients' data waits for the collector.
+    pub(crate) fn holds_data(&self) -> bool {
+        self.brake.holds()
     }
 
     /// Live share, of what no snapshot holds, in percent once what is claimed has moved.
@@ -211,7 +240,12 @@ impl Shared {
 
     /// Whether the collector must keep still: the volume has ended, is being closed, or is being set back.
     fn collector_is_held(&self) -> bool {
-        self.is_over() || self.closing.get() || self.frozen.get()
+        self.is_over() || self.drains()
+    }
+
+    /// Whether the volume is being closed or set back: the collector keeps still, and all data goes to the store.
+    pub(crate) fn drains(&self) -> bool {
+        self.closing.get() || self.frozen.get()
     }
 }
 
@@ -225,6 +259,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
             let sources = next_sources(&shared);
             if sources.is_empty() {
                 shared.progress.notify_waiters();
+                shared.work.notify_one();
                 break;
             }
             gather::move_objects(&shared, sources).await;

@@ -69,6 +69,36 @@ fn overwriting_a_volume_many_times_does_not_grow_its_store() {
     }
 }
 
+/// Overwrites the volume again and again as fast as it goes, over a store where each request takes its time; the lowest
+/// live share, in percent, after it was overwritten twice.
+async fn lowest_share_at_full_speed(host: &Host) -> u64 {
+    let (volume, _) = host.open().await;
+    let mut data = fill_all(&volume).await;
+    let slow = Duration::from_millis(20);
+    host.faults.change(|plan| plan.latency = slow..=slow);
+    let mut lowest = 100;
+    for round in 1..200 {
+        scatter(&volume, &mut data, round, SIZE / PIECE / 10).await;
+        let status = volume.status();
+        if round > 20 {
+            lowest = lowest.min(status.live_bytes * 100 / status.used_bytes);
+        }
+    }
+    volume.flush_remote().await.expect("in the store");
+    expect_bytes(&volume, 0, &data).await;
+    assert_eq!(volume.close().await.expect("closes"), Closed::Clean);
+    lowest
+}
+
+#[test]
+fn data_waits_for_a_collector_that_falls_behind() {
+    run(async {
+        let lowest = lowest_share_at_full_speed(&Host::new().await).await;
+        // 44 without the wait.
+        assert!(lowest >= 55, "{lowest} % of the objects lived");
+    });
+}
+
 #[test]
 fn kill_while_objects_are_collected_and_deleted_loses_nothing_and_leaves_nothing() {
     run(async {

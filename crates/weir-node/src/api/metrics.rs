@@ -100,7 +100,7 @@ fn counter(metric: &mut MetricEncoder<'_>, value: u64) -> Written {
 /// A gauge of a log volume: its name, its help and where it is found.
 type LogGauge = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
-const LOG_GAUGES: [LogGauge; 18] = [
+const LOG_GAUGES: [LogGauge; 19] = [
     ("journal_used_bytes", "Bytes of the journal that cannot be written over yet", |log| {
         log.journal_used_bytes
     }),
@@ -132,6 +132,11 @@ const LOG_GAUGES: [LogGauge; 18] = [
         log.pending_deletions
     }),
     ("epoch", "Number of this opening", |log| log.epoch),
+    (
+        "waits_for_collector",
+        "1 while objects of data wait for the collector, which is behind",
+        |log| u64::from(log.waits_for_collector),
+    ),
     ("lease_held", "1 while the node holds the lease under which the volume is open", |log| {
         u64::from(log.lease_held)
     }),

@@ -333,6 +333,9 @@ pub struct LogStatus {
     pub reclaimed_bytes: u64,
     /// Objects that nothing needs any more and that are not deleted yet.
     pub pending_deletions: u64,
+    /// Whether objects of clients' data wait for the collector, which is behind.
+    #[serde(default)]
+    pub waits_for_collector: bool,
     /// Whether the node holds the lease under which the volume is open.
     pub lease_held: bool,
     /// What happens when that lease runs out.

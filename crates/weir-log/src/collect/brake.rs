@@ -1,0 +1,130 @@
+//! How clients' objects wait for a collector that falls behind, so that the store does not fill with what is dead.
+//!
+//! It is the way to the store that waits, not the client: the journal takes the writes meanwhile, and slows writers
+//! smoothly only as it fills. The further the live share falls, the more bytes must be copied for each byte of data that
+//! goes to the store. So a share that fell for a while, or that was asked for only now, costs bandwidth but never all of
+//! it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Points of the live share below the start of the collection at which data begins to wait for it.
+const BEHIND_FROM_POINTS: u64 = 1;
+
+/// Points further down at which a byte must be copied for each byte of data. Random overwriting at the default shares
+/// needs a little less than that to stay where it is.
+const POINTS_PER_COPIED_BYTE: u64 = 2;
+
+/// Most bytes that must be copied for a byte of data, however low the share is.
+const COPIED_PER_BYTE_MAX: u64 = 4;
+
+/// How long an object of data waits for the collector. Far longer than a copy takes over a slow link (25 MiB of
+/// requests); a collector that takes longer has another trouble, and the data does not wait for that.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the collector owes for data that went to the store while it was behind.
+#[derive(Debug, Default)]
+pub(crate) struct Brake {
+    /// Bytes to be copied before the next object of data.
+    owed: u64,
+    /// Since when an object of data waits for them.
+    since: Option<Instant>,
+}
+
+/// Points of the live share that data waits for.
+fn points_behind(live_percent: u64, start_percent: u64) -> u64 {
+    start_percent.saturating_sub(BEHIND_FROM_POINTS).saturating_sub(live_percent)
+}
+
+impl Brake {
+    /// Data went to the store while so little lived.
+    pub(super) fn on_data(&mut self, bytes: u64, live_percent: u64, start_percent: u64) {
+        let points = points_behind(live_percent, start_percent)
+            .min(COPIED_PER_BYTE_MAX * POINTS_PER_COPIED_BYTE);
+        self.owed += bytes * points / POINTS_PER_COPIED_BYTE;
+    }
+
+    pub(super) fn on_copied(&mut self, bytes: u64) {
+        self.owed = self.owed.saturating_sub(bytes);
+        // What waits sees the collector get on.
+        self.since = None;
+    }
+
+    /// Whether an object of data waits.
+    pub(super) fn holds(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Until when the next object of data waits, at most, while so little lives.
+    pub(super) fn holds_until(
+        &mut self,
+        now: Instant,
+        live_percent: u64,
+        start_percent: u64,
+    ) -> Option<Instant> {
+        let since = *self.since.get_or_insert(now);
+        let over = self.owed == 0
+            || points_behind(live_percent, start_percent) == 0
+            || now >= since + PATIENCE;
+        if over {
+            *self = Self::default();
+            return None;
+        }
+        Some(since + PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_further_behind_the_more_is_owed() {
+        let owed = |live_percent| {
+            let mut brake = Brake::default();
+            brake.on_data(8 * MIB, live_percent, 70);
+            brake.owed / MIB
+        };
+        assert_eq!([75, 70, 69, 68, 67, 63, 61, 10].map(owed), [0, 0, 0, 4, 8, 24, 32, 32]);
+    }
+
+    #[test]
+    fn data_waits_until_what_is_owed_is_copied() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        brake.on_data(8 * MIB, 67, 70);
+        brake.on_data(8 * MIB, 67, 70);
+        assert_eq!(brake.holds_until(now, 67, 70), Some(now + PATIENCE));
+        brake.on_copied(10 * MIB);
+        let later = now + PATIENCE / 2;
+        let until = brake.holds_until(later, 67, 70);
+        assert_eq!(until, Some(later + PATIENCE), "the collector gets on");
+        assert!(brake.holds());
+        brake.on_copied(10 * MIB);
+        assert_eq!(brake.holds_until(later, 67, 70), None);
+        assert!(!brake.holds());
+    }
+
+    #[test]
+    fn a_share_that_is_back_owes_nothing() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        brake.on_data(8 * MIB, 60, 70);
+        assert_eq!(brake.holds_until(now, 69, 70), None);
+        assert_eq!(brake.holds_until(now, 60, 70), None);
+    }
+
+    #[test]
+    fn a_collector_that_does_not_get_on_is_not_waited_for() {
+        let now = Instant::now();
+        let mut brake = Brake::default();
+        brake.on_data(8 * MIB, 60, 70);
+        assert!(brake.holds_until(now, 60, 70).is_some());
+        assert_eq!(brake.holds_until(now + PATIENCE, 60, 70), None);
+        brake.on_data(8 * MIB, 60, 70);
+        assert!(brake.holds_until(now + PATIENCE, 60, 70).is_some(), "begins anew with more data");
+    }
+}
