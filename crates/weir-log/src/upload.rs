@@ -77,7 +77,9 @@ fn next(shared: &Shared) -> Next {
     if shared.stopped.get() || state.failure.is_some() {
         return Next::Stop;
     }
-    if state.pipeline.in_flight() >= shared.options.puts_in_flight_max {
+    let has_slot = shared.has_slot(state);
+    // What is sealed is gathered before there is a slot for it; what a checkpoint waits for goes first.
+    if !has_slot && (state.sealed.is_empty() || !state.chunks.is_empty()) {
         return Next::WaitUntil(None);
     }
     if let Some(chunk) = state.chunks.pop_front() {
@@ -110,6 +112,25 @@ fn next(shared: &Shared) -> Next {
             Next::Upload(Upload::Batch(batch))
         }
         None => Next::WaitUntil(due),
+    }
+}
+
+impl Shared {
+    /// Whether one more object may be on its way.
+    fn has_slot(&self, state: &State) -> bool {
+        state.pipeline.in_flight() < self.options.puts_in_flight_max
+    }
+}
+
+/// A batch is gathered while those before it are on their way, and follows the first that is in the store.
+async fn wait_for_slot(shared: &Shared) {
+    loop {
+        let mut work = pin!(shared.work.notified());
+        work.as_mut().enable();
+        if shared.stopped.get() || shared.has_slot(&shared.state.borrow()) {
+            return;
+        }
+        work.await;
     }
 }
 
@@ -257,6 +278,7 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
         }
         extents.push(ObjectExtent { offset: merged.offset, len: merged.len, kind });
     }
+    wait_for_slot(shared).await;
     if shared.stopped.get() {
         return;
     }

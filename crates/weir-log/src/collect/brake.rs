@@ -1,4 +1,8 @@
-//! How clients' objects wait for a collector that falls behind, so that the store does not fill with what is dead.
+//! The pace of the collector, and how clients' objects wait for it where it falls behind all the same, so that the store
+//! does not fill with what is dead.
+//!
+//! It is slow as long as that is enough: it takes its bandwidth from clients. The further the live share falls, the
+//! faster it goes, and then data waits for it.
 //!
 //! It is the way to the store that waits, not the client: the journal takes the writes meanwhile, and slows writers
 //! smoothly only as it fills. The further the live share falls, the more bytes must be copied for each byte of data that
@@ -9,8 +13,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::limits::PUTS_IN_FLIGHT_MAX;
+
 /// Points of the live share below the start of the collection at which data begins to wait for it.
-const BEHIND_FROM_POINTS: u64 = 1;
+const BEHIND_FROM_POINTS: u64 = 2;
 
 /// Points further down at which a byte must be copied for each byte of data. Random overwriting at the default shares
 /// needs a little less than that to stay where it is.
@@ -19,9 +25,24 @@ const POINTS_PER_COPIED_BYTE: u64 = 2;
 /// Most bytes that must be copied for a byte of data, however low the share is.
 const COPIED_PER_BYTE_MAX: u64 = 4;
 
+/// Objects of the collector on their way, and sources that are read, at a time: first while it keeps up, then by the
+/// points further down. At its fastest it sends as many objects at a time as clients do.
+const PACES: [usize; 4] = [1, 2, 3, PUTS_IN_FLIGHT_MAX];
+
 /// How long an object of data waits for the collector. Far longer than a copy takes over a slow link (25 MiB of
 /// requests); a collector that takes longer has another trouble, and the data does not wait for that.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Points of the live share that data waits for.
+fn points_behind(live_percent: u64, start_percent: u64) -> u64 {
+    start_percent.saturating_sub(BEHIND_FROM_POINTS).saturating_sub(live_percent)
+}
+
+/// Objects on their way, and sources that are read, at a time.
+pub(super) fn pace(live_percent: u64, start_percent: u64) -> usize {
+    let points = usize::try_from(points_behind(live_percent, start_percent)).unwrap_or(usize::MAX);
+    PACES[points.min(PACES.len() - 1)]
+}
 
 /// What the collector owes for data that went to the store while it was behind.
 #[derive(Debug, Default)]
@@ -30,11 +51,6 @@ pub(crate) struct Brake {
     owed: u64,
     /// Since when an object of data waits for them.
     since: Option<Instant>,
-}
-
-/// Points of the live share that data waits for.
-fn points_behind(live_percent: u64, start_percent: u64) -> u64 {
-    start_percent.saturating_sub(BEHIND_FROM_POINTS).saturating_sub(live_percent)
 }
 
 impl Brake {
@@ -82,29 +98,35 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
+    fn the_further_behind_the_faster() {
+        assert_eq!([75, 68, 67, 66, 65, 0].map(|live| pace(live, 70)), [1, 1, 2, 3, 4, 4]);
+        assert_eq!(pace(0, 0), 1);
+    }
+
+    #[test]
     fn the_further_behind_the_more_is_owed() {
         let owed = |live_percent| {
             let mut brake = Brake::default();
             brake.on_data(8 * MIB, live_percent, 70);
             brake.owed / MIB
         };
-        assert_eq!([75, 70, 69, 68, 67, 63, 61, 10].map(owed), [0, 0, 0, 4, 8, 24, 32, 32]);
+        assert_eq!([75, 70, 68, 67, 66, 62, 60, 10].map(owed), [0, 0, 0, 4, 8, 24, 32, 32]);
     }
 
     #[test]
     fn data_waits_until_what_is_owed_is_copied() {
         let now = Instant::now();
         let mut brake = Brake::default();
-        brake.on_data(8 * MIB, 67, 70);
-        brake.on_data(8 * MIB, 67, 70);
-        assert_eq!(brake.holds_until(now, 67, 70), Some(now + PATIENCE));
+        brake.on_data(8 * MIB, 66, 70);
+        brake.on_data(8 * MIB, 66, 70);
+        assert_eq!(brake.holds_until(now, 66, 70), Some(now + PATIENCE));
         brake.on_copied(10 * MIB);
         let later = now + PATIENCE / 2;
-        let until = brake.holds_until(later, 67, 70);
+        let until = brake.holds_until(later, 66, 70);
         assert_eq!(until, Some(later + PATIENCE), "the collector gets on");
         assert!(brake.holds());
         brake.on_copied(10 * MIB);
-        assert_eq!(brake.holds_until(later, 67, 70), None);
+        assert_eq!(brake.holds_until(later, 66, 70), None);
         assert!(!brake.holds());
     }
 
@@ -113,7 +135,7 @@ mod tests {
         let now = Instant::now();
         let mut brake = Brake::default();
         brake.on_data(8 * MIB, 60, 70);
-        assert_eq!(brake.holds_until(now, 69, 70), None);
+        assert_eq!(brake.holds_until(now, 68, 70), None);
         assert_eq!(brake.holds_until(now, 60, 70), None);
     }
 

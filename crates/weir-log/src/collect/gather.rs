@@ -18,8 +18,8 @@ use crate::table::LiveObject;
 use crate::upload;
 use crate::volume::Shared;
 
-/// Sources read at a time: hides the latency of a store, and bounds the memory to a few objects.
-const READS_MAX: usize = 3;
+/// Headers of sources read at a time: small, mostly known, and nobody feels them.
+const HEADERS_AT_A_TIME: usize = 3;
 
 /// Copies what lives of `sources` and sends it. Sources that cannot be read are left alone from here on.
 pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) {
@@ -27,7 +27,7 @@ pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) 
     let _pin = ReadPin::new(shared, &mut shared.state.borrow_mut().garbage);
     let mut runs = Vec::new();
     let headers = sources.iter().map(|source| fetch::header(&shared.fetcher, source.id));
-    let mut headers = stream::iter(headers).buffered(READS_MAX);
+    let mut headers = stream::iter(headers).buffered(HEADERS_AT_A_TIME);
     let mut readable = Vec::new();
     for source in &sources {
         match headers.next().await.expect("one for each source") {
@@ -88,7 +88,7 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
         let pieces = places.iter().map(|at| (runs[*at].payload_offset, runs[*at].len)).collect();
         async move { (object, fetch::pieces(&shared.fetcher, object, pieces).await, places) }
     });
-    let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
+    let mut reads = stream::iter(reads).buffer_unordered(shared.collector_pace());
     let mut payload = vec![Bytes::new(); runs.len()];
     let mut whole = true;
     while let Some((object, pieces, places)) = reads.next().await {

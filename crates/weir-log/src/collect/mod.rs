@@ -26,8 +26,8 @@ use crate::options::CollectLimits;
 use crate::table::{LiveObject, Usage};
 use crate::volume::{Shared, State};
 
-/// Objects of the collector on their way at a time: one is gathered while the other is stored.
-const ON_THE_WAY_MAX: usize = 2;
+/// Pace of what somebody waits for: a compaction, or a flatten.
+const PACE_WANTED: usize = 2;
 
 /// Committed objects between two looks for small ones.
 const SMALL_LOOK_OBJECTS: u64 = 64;
@@ -112,6 +112,13 @@ impl Collector {
     /// Whether there is nothing to choose from any more.
     pub(crate) fn found_nothing(&self) -> bool {
         self.found_nothing
+    }
+
+    /// Objects on their way, and sources that are read, at a time.
+    fn pace(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
+        let pace = brake::pace(self.live_percent(objects), limits.start_percent);
+        let is_wanted = self.flattens || self.wanted_percent.is_some();
+        if is_wanted { pace.max(PACE_WANTED) } else { pace }
     }
 
     /// Until when the next object of clients' data waits for the collector, at most.
@@ -234,6 +241,11 @@ impl Shared {
         }
     }
 
+    fn collector_pace(&self) -> usize {
+        let state = self.state.borrow();
+        state.collector.pace(&state.objects, &self.options.collect)
+    }
+
     fn is_over(&self) -> bool {
         self.stopped.get() || self.state.borrow().failure.is_some()
     }
@@ -301,7 +313,7 @@ async fn wait_for_room(shared: &Shared) {
     loop {
         let mut progress = pin!(shared.progress.notified());
         progress.as_mut().enable();
-        if over() || shared.state.borrow().collector.on_the_way.len() < ON_THE_WAY_MAX {
+        if over() || shared.state.borrow().collector.on_the_way.len() < shared.collector_pace() {
             return;
         }
         progress.await;
