@@ -219,6 +219,14 @@ for ((round = 0; round < 3; round++)); do
     grep -q '^replacing the program' "$work/weir.log" && replaced=$((replaced + 1))
 done
 check "the program was replaced under load, in the same process" test "$replaced" -ge 1
+# A thread that still ends must not close what is handed over: nothing else may ever have these descriptors.
+reserved() {
+    local fd
+    for ((fd = 3; fd < 67; fd++)); do
+        [ "$(readlink "/proc/$weir_pid/fd/$fd")" = /dev/null ] || { echo "# descriptor $fd"; return 1; }
+    done
+}
+check "what it hands over has descriptors of its own" reserved
 kill -0 "$load" 2>/dev/null && { crash; serve --config "$work/weir.toml" --volume one; }
 wait "$load"
 check "the client saw no error" test $? = 0

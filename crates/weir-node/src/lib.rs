@@ -47,7 +47,7 @@ pub use node::{Node, NodeConfig};
 pub use replicas::{ReplicateTo, Replication, ReplicationProgress, TARGET_VARIABLES};
 pub use service::{ApiPlace, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet};
 pub use shard::ShardContext;
-pub use sockets::Inherited;
+pub use sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
 pub use volumes::{Consent, FlushScope, Home, Process};
 pub use weir_disk::EngineChoice;
 pub use weir_log::LeaseSettings;

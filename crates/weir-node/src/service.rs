@@ -91,6 +91,7 @@ impl ServiceOptions {
     pub fn check(&self) -> Result<(), NodeError> {
         Store::check(&self.home.store_url, &self.home.store_options)?;
         crate::limits::rates(&self.limits)?;
+        sockets::check_count(self.nbd.len())?;
         for address in &self.nbd {
             match address {
                 NbdAddress::Unix(path) => sockets::check_length(path)?,

@@ -1,7 +1,9 @@
 //! Listening sockets: unix sockets that are replaced only when nobody listens on them, TCP on loopback.
 
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
@@ -12,6 +14,12 @@ use crate::error::NodeError;
 
 /// Longest path of a unix socket in bytes: `sun_path` has 108 with the closing zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// First descriptor that a process hands over to its successor, as systemd has it.
+pub const HANDED_OVER_FIRST: RawFd = 3;
+
+/// Most descriptors that a process can hand over.
+pub const HANDED_OVER_MAX: usize = 64;
 
 /// Only the owner sends verbs to a serving process.
 pub(crate) const API_MODE: Option<u32> = Some(0o600);
@@ -71,12 +79,38 @@ pub struct Inherited {
     tcp: Vec<TcpListener>,
 }
 
+/// The first descriptor that files and sockets of this process may have.
+fn first_own() -> RawFd {
+    HANDED_OVER_FIRST + RawFd::try_from(HANDED_OVER_MAX).expect("a small number")
+}
+
+/// Moves what is listened on behind the descriptors that are handed over.
+fn moved<T: From<OwnedFd> + AsFd>(listener: T) -> Result<T, NodeError> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(&listener, first_own());
+    let failed = |error| NodeError::io("moving", "a listening socket", io::Error::from(error));
+    copy.map(T::from).map_err(failed)
+}
+
+/// Takes every free descriptor that may be handed over, for as long as the process lives. Otherwise a thread that ends
+/// while the program is replaced may close what was just put in its file's place.
+fn reserve_handed_over() -> Result<(), NodeError> {
+    loop {
+        let held = File::open("/dev/null")
+            .map_err(|error| NodeError::io("opening", "/dev/null", error))?;
+        if held.as_raw_fd() >= first_own() {
+            return Ok(());
+        }
+        std::mem::forget(held);
+    }
+}
+
 impl Inherited {
-    /// Takes them from `LISTEN_FDS`, if it is meant for this process. Call once, before threads are started: it takes
-    /// the variables out of the environment.
+    /// Takes them from `LISTEN_FDS`, if it is meant for this process, and reserves the descriptors that it hands over
+    /// itself: [`HANDED_OVER_MAX`] from [`HANDED_OVER_FIRST`] on. Call once, before threads are started: it takes the
+    /// variables out of the environment.
     ///
     /// # Errors
-    /// When one of them is no listening socket.
+    /// When one of them is no listening socket, or the process may not have that many open files.
     pub fn from_environment() -> Result<Self, NodeError> {
         let mut listed = listenfd::ListenFd::from_env();
         let mut inherited = Self::default();
@@ -84,11 +118,12 @@ impl Inherited {
             let failed =
                 |source| NodeError::io("taking", format!("socket {index} of LISTEN_FDS"), source);
             if let Ok(Some(listener)) = listed.take_unix_listener(index) {
-                inherited.unix.push(listener);
+                inherited.unix.push(moved(listener)?);
             } else if let Some(listener) = listed.take_tcp_listener(index).map_err(failed)? {
-                inherited.tcp.push(listener);
+                inherited.tcp.push(moved(listener)?);
             }
         }
+        reserve_handed_over()?;
         Ok(inherited)
     }
 
@@ -119,6 +154,17 @@ impl Inherited {
         let unix = self.unix.into_iter().map(Listening::Unix);
         unix.chain(self.tcp.into_iter().map(Listening::Tcp)).collect()
     }
+}
+
+/// Whether all sockets of a service with so many addresses can be handed over to its successor.
+pub(crate) fn check_count(addresses: usize) -> Result<(), NodeError> {
+    // The API has two more.
+    if addresses + 2 <= HANDED_OVER_MAX {
+        return Ok(());
+    }
+    let subject = format!("{addresses} addresses");
+    let most = format!("at most {} can be handed over to the next program", HANDED_OVER_MAX - 2);
+    Err(NodeError::io("listening on", subject, io::Error::other(most)))
 }
 
 /// Whether a path is short enough for a socket.
@@ -216,6 +262,13 @@ mod tests {
         std::fs::write(&path, "somebody else's").unwrap();
         drop((listener, bound));
         assert!(path.exists());
+    }
+
+    #[test]
+    fn as_many_addresses_as_can_be_handed_over() {
+        assert!(check_count(62).is_ok());
+        let error = check_count(63).unwrap_err().to_string();
+        assert!(error.contains("63 addresses: at most 62 can be handed over"), "{error}");
     }
 
     #[tokio::test]

@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
 
+use weir_node::HANDED_OVER_FIRST;
+
 use crate::failure::Failure;
 
 /// The program of this process as long as it runs, whatever became of its file.
@@ -20,9 +22,6 @@ const RUNNING: &str = "/proc/self/exe";
 
 /// What the kernel adds to the path of a program whose file is gone.
 const DELETED: &[u8] = b" (deleted)";
-
-/// First descriptor that is handed over, as systemd has it.
-const FIRST_FD: i32 = 3;
 
 fn arguments() -> impl Iterator<Item = OsString> {
     std::env::args_os().skip(1)
@@ -71,7 +70,7 @@ fn execute(program: PathBuf, sockets: Vec<OwnedFd>) -> String {
         .env("LISTEN_FDS", sockets.len().to_string())
         .env("LISTEN_PID", std::process::id().to_string())
         .env_remove("LISTEN_FDNAMES");
-    let mappings = (FIRST_FD..)
+    let mappings = (HANDED_OVER_FIRST..)
         .zip(sockets)
         .map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd })
         .collect();
