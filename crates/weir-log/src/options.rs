@@ -38,6 +38,13 @@ pub struct CollectLimits {
     pub policy: CollectPolicy,
 }
 
+impl CollectLimits {
+    /// Live share, in percent, below which the collector has something to do whatever it did before.
+    pub(crate) fn kept_percent(&self) -> u64 {
+        self.start_percent.min(self.stop_percent)
+    }
+}
+
 /// Which objects the collector takes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectPolicy {

@@ -1,7 +1,6 @@
 //! From sealed batches to objects in the store: gather, number, encode, PUT; several in flight.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,20 +49,19 @@ enum Next {
     Stop,
 }
 
-/// The uploader task of a volume.
+/// The uploader task of a volume. It alone waits for `work`, in one place at a time: what is notified while it does
+/// something else is kept for its next wait.
 pub(crate) async fn run(shared: Rc<Shared>) {
     loop {
-        let mut work = pin!(shared.work.notified());
-        work.as_mut().enable();
         match next(&shared) {
             Next::Stop => return,
             Next::Upload(Upload::Batch(batch)) => send_batch(&shared, batch).await,
             Next::Upload(Upload::Chunk(chunk)) => send_chunk(&shared, chunk),
-            Next::WaitUntil(None) => work.await,
+            Next::WaitUntil(None) => shared.work.notified().await,
             Next::WaitUntil(Some(due)) => {
                 tokio::select! {
                     biased;
-                    () = work => {}
+                    () = shared.work.notified() => {}
                     () = tokio::time::sleep_until(due) => {}
                 }
             }
@@ -124,13 +122,8 @@ impl Shared {
 
 /// A batch is gathered while those before it are on their way, and follows the first that is in the store.
 async fn wait_for_slot(shared: &Shared) {
-    loop {
-        let mut work = pin!(shared.work.notified());
-        work.as_mut().enable();
-        if shared.stopped.get() || shared.has_slot(&shared.state.borrow()) {
-            return;
-        }
-        work.await;
+    while !shared.stopped.get() && !shared.has_slot(&shared.state.borrow()) {
+        shared.work.notified().await;
     }
 }
 

@@ -34,13 +34,13 @@ const PACES: [usize; 4] = [1, 2, 3, PUTS_IN_FLIGHT_MAX];
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Points of the live share that data waits for.
-fn points_behind(live_percent: u64, start_percent: u64) -> u64 {
-    start_percent.saturating_sub(BEHIND_FROM_POINTS).saturating_sub(live_percent)
+fn points_behind(live_percent: u64, kept_percent: u64) -> u64 {
+    kept_percent.saturating_sub(BEHIND_FROM_POINTS).saturating_sub(live_percent)
 }
 
 /// Objects on their way, and sources that are read, at a time.
-pub(super) fn pace(live_percent: u64, start_percent: u64) -> usize {
-    let points = usize::try_from(points_behind(live_percent, start_percent)).unwrap_or(usize::MAX);
+pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
+    let points = usize::try_from(points_behind(live_percent, kept_percent)).unwrap_or(usize::MAX);
     PACES[points.min(PACES.len() - 1)]
 }
 
@@ -51,12 +51,14 @@ pub(crate) struct Brake {
     owed: u64,
     /// Since when an object of data waits for them.
     since: Option<Instant>,
+    /// It was waited for in vain: nothing waits until it copies again.
+    stands_still: bool,
 }
 
 impl Brake {
     /// Data went to the store while so little lived.
-    pub(super) fn on_data(&mut self, bytes: u64, live_percent: u64, start_percent: u64) {
-        let points = points_behind(live_percent, start_percent)
+    pub(super) fn on_data(&mut self, bytes: u64, live_percent: u64, kept_percent: u64) {
+        let points = points_behind(live_percent, kept_percent)
             .min(COPIED_PER_BYTE_MAX * POINTS_PER_COPIED_BYTE);
         self.owed += bytes * points / POINTS_PER_COPIED_BYTE;
     }
@@ -65,6 +67,7 @@ impl Brake {
         self.owed = self.owed.saturating_sub(bytes);
         // What waits sees the collector get on.
         self.since = None;
+        self.stands_still = false;
     }
 
     /// Whether an object of data waits.
@@ -77,17 +80,16 @@ impl Brake {
         &mut self,
         now: Instant,
         live_percent: u64,
-        start_percent: u64,
+        kept_percent: u64,
     ) -> Option<Instant> {
         let since = *self.since.get_or_insert(now);
-        let over = self.owed == 0
-            || points_behind(live_percent, start_percent) == 0
-            || now >= since + PATIENCE;
-        if over {
-            *self = Self::default();
-            return None;
+        self.stands_still |= now >= since + PATIENCE;
+        let is_behind = self.owed > 0 && points_behind(live_percent, kept_percent) > 0;
+        if is_behind && !self.stands_still {
+            return Some(since + PATIENCE);
         }
-        Some(since + PATIENCE)
+        (self.owed, self.since) = (0, None);
+        None
     }
 }
 
@@ -147,6 +149,9 @@ mod tests {
         assert!(brake.holds_until(now, 60, 70).is_some());
         assert_eq!(brake.holds_until(now + PATIENCE, 60, 70), None);
         brake.on_data(8 * MIB, 60, 70);
-        assert!(brake.holds_until(now + PATIENCE, 60, 70).is_some(), "begins anew with more data");
+        assert_eq!(brake.holds_until(now + PATIENCE, 60, 70), None, "nor is the next one");
+        brake.on_copied(MIB);
+        brake.on_data(8 * MIB, 60, 70);
+        assert!(brake.holds_until(now + PATIENCE, 60, 70).is_some(), "until it gets on");
     }
 }

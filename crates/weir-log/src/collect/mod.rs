@@ -72,7 +72,7 @@ impl Collector {
         let bytes = header.payload_len();
         if header.kind == ObjectKind::Data {
             self.data_bytes += bytes;
-            self.brake.on_data(bytes, self.live_percent(objects), limits.start_percent);
+            self.brake.on_data(bytes, self.live_percent(objects), limits.kept_percent());
             return;
         }
         self.objects_written += 1;
@@ -116,7 +116,7 @@ impl Collector {
 
     /// Objects on their way, and sources that are read, at a time.
     fn pace(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
-        let pace = brake::pace(self.live_percent(objects), limits.start_percent);
+        let pace = brake::pace(self.live_percent(objects), limits.kept_percent());
         let is_wanted = self.flattens || self.wanted_percent.is_some();
         if is_wanted { pace.max(PACE_WANTED) } else { pace }
     }
@@ -127,10 +127,12 @@ impl Collector {
         objects: &ObjectMap,
         limits: &CollectLimits,
     ) -> Option<Instant> {
+        if self.found_nothing && self.claimed.is_empty() {
+            self.brake = Brake::default();
+            return None;
+        }
         let live_percent = self.live_percent(objects);
-        let until = self.brake.holds_until(Instant::now(), live_percent, limits.start_percent)?;
-        let may_get_on = !self.found_nothing || !self.claimed.is_empty();
-        may_get_on.then_some(until)
+        self.brake.holds_until(Instant::now(), live_percent, limits.kept_percent())
     }
 
     /// Whether clients' data waits for the collector.
