@@ -185,7 +185,7 @@ impl State {
             return not_found();
         }
         let object_bytes = metadata.len();
-        let bytes = read_at(&file, clamp(range, object_bytes)).map_err(failed)?;
+        let bytes = read_at(&file, clamp(range, object_bytes), &self.buffers).map_err(failed)?;
         Ok(Got { bytes, object_bytes })
     }
 

@@ -22,7 +22,12 @@ const PARTS_PER_CALL_MAX: usize = 1024;
 /// From how many bytes on a file is written past the page cache: below, one call through it is cheaper.
 const DIRECT_BYTES_MIN: usize = 256 << 10;
 
-/// Bytes of one write past the page cache: at this size the measured disk streams, and the buffer stays in a CPU cache.
+/// From how many bytes on a range is read past the page cache. Clients ask for less at a time, and may ask again; who asks
+/// for more (the collector, a check, a replicator) does so once. Through the cache the kernel reads so far ahead that a
+/// write of 16 KiB and its sync beside it take 5.8 ms, and 15.9 at the 90th percentile; past it 1.4 and 2.0.
+const DIRECT_READ_BYTES_MIN: usize = 2 << 20;
+
+/// Bytes of one read or write past the page cache: at this size the measured disk streams, and the buffer stays in a CPU cache.
 const DIRECT_BUFFER_BYTES: usize = 1 << 20;
 
 /// What happened to which file.
@@ -113,11 +118,39 @@ fn write_buffered(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
 }
 
 /// Reads `range`, which lies within the file.
-pub(super) fn read_at(file: &File, range: Range<u64>) -> io::Result<Bytes> {
+pub(super) fn read_at(file: &File, range: Range<u64>, pool: &BufferPool) -> io::Result<Bytes> {
     let len = usize::try_from(range.end - range.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    if len >= DIRECT_READ_BYTES_MIN && set_direct(file, true).is_ok() {
+        match read_direct(file, range.start, len, pool) {
+            // Not every file system that takes the flag takes the reads.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => set_direct(file, false)?,
+            read => return read,
+        }
+    }
     let mut bytes = vec![0; len];
     file.read_exact_at(&mut bytes, range.start)?;
     Ok(Bytes::from(bytes))
+}
+
+/// Reads `len` bytes from `start` on, with the rest of the blocks that they begin and end in.
+fn read_direct(file: &File, start: u64, len: usize, pool: &BufferPool) -> io::Result<Bytes> {
+    let skipped = usize::try_from(start % BUFFER_ALIGN as u64).expect("below a block");
+    let mut buf = pool.alloc((skipped + len).next_multiple_of(BUFFER_ALIGN));
+    let mut done = 0;
+    while done < skipped + len {
+        // A read that ends within a block has come to the end of the file.
+        if !done.is_multiple_of(BUFFER_ALIGN) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let end = buf.len().min(done + DIRECT_BUFFER_BYTES);
+        match file.read_at(&mut buf[done..end], start - skipped as u64 + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Bytes::from_owner(buf.freeze()).slice(skipped..skipped + len))
 }
 
 /// Removes the temporary files of writers that were killed. A writer so slow that it still lives finds its file gone
@@ -177,6 +210,27 @@ mod tests {
                 write_parts(&mut file, &parts, &pool).unwrap();
                 assert_eq!(fs::read(&path).unwrap(), parts.concat(), "{len} bytes");
             }
+        }
+    }
+
+    #[test]
+    fn a_large_range_begins_and_ends_anywhere() {
+        let pool = BufferPool::new(0);
+        let len = 3 * DIRECT_READ_BYTES_MIN + 1234;
+        let bytes = parts_of(len).concat();
+        for directory in [tempfile::tempdir().unwrap(), tempfile::tempdir_in(".").unwrap()] {
+            let path = directory.path().join("object");
+            fs::write(&path, &bytes).unwrap();
+            for start in [0, 1, 4095, 4096, 5000] {
+                for end in [start + DIRECT_READ_BYTES_MIN, len - 1000, len - 1, len] {
+                    let file = File::open(&path).unwrap();
+                    let read = read_at(&file, start as u64..end as u64, &pool).unwrap();
+                    assert!(read == bytes[start..end], "{start}..{end}");
+                }
+            }
+            let file = File::open(&path).unwrap();
+            let error = read_at(&file, 100..len as u64 + 1, &pool).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "a file that was cut short");
         }
     }
 }
