@@ -1,13 +1,13 @@
-//! The pace of the collector, and how clients' objects wait for it where it falls behind all the same, so that the store
-//! does not fill with what is dead.
+//! The pace of the collector, and how clients' objects wait for it where it falls behind all the same, so that the
+//! store does not fill with what is dead.
 //!
 //! It is slow as long as that is enough: it takes its bandwidth from clients. The further the live share falls, the
 //! faster it goes, and then data waits for it.
 //!
 //! It is the way to the store that waits, not the client: the journal takes the writes meanwhile, and slows writers
-//! smoothly only as it fills. The further the live share falls, the more bytes must be copied for each byte of data that
-//! goes to the store. So a share that fell for a while, or that was asked for only now, costs bandwidth but never all of
-//! it.
+//! smoothly only as it fills. The further the live share falls, the more bytes must be copied for each byte of data
+//! that goes to the store. So a share that fell for a while, or that was asked for only now, costs bandwidth but never
+//! all of it.
 
 use std::time::Duration;
 

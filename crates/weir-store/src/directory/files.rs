@@ -22,12 +22,13 @@ const PARTS_PER_CALL_MAX: usize = 1024;
 /// From how many bytes on a file is written past the page cache: below, one call through it is cheaper.
 const DIRECT_BYTES_MIN: usize = 256 << 10;
 
-/// From how many bytes on a range is read past the page cache. Clients ask for less at a time, and may ask again; who asks
-/// for more (the collector, a check, a replicator) does so once. Through the cache the kernel reads so far ahead that a
-/// write of 16 KiB and its sync beside it take 5.8 ms, and 15.9 at the 90th percentile; past it 1.4 and 2.0.
+/// From how many bytes on a range is read past the page cache. Clients ask for less at a time, and may ask again; who
+/// asks for more (the collector, a check, a replicator) does so once. Through the cache the kernel reads so far ahead
+/// that a write of 16 KiB and its sync beside it take 5.8 ms, and 15.9 at the 90th percentile; past it 1.4 and 2.0.
 const DIRECT_READ_BYTES_MIN: usize = 2 << 20;
 
-/// Bytes of one read or write past the page cache: at this size the measured disk streams, and the buffer stays in a CPU cache.
+/// Bytes of one read or write past the page cache: at this size the measured disk streams, and the buffer stays in a CPU
+/// cache.
 const DIRECT_BUFFER_BYTES: usize = 1 << 20;
 
 /// What happened to which file.
