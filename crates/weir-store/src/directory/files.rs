@@ -27,8 +27,8 @@ const DIRECT_BYTES_MIN: usize = 256 << 10;
 /// that a write of 16 KiB and its sync beside it take 5.8 ms, and 15.9 at the 90th percentile; past it 1.4 and 2.0.
 const DIRECT_READ_BYTES_MIN: usize = 2 << 20;
 
-/// Bytes of one read or write past the page cache: at this size the measured disk streams, and the buffer stays in a CPU
-/// cache.
+/// Bytes of one read or write past the page cache: at this size the measured disk streams, and the buffer stays in a
+/// CPU cache.
 const DIRECT_BUFFER_BYTES: usize = 1 << 20;
 
 /// What happened to which file.
