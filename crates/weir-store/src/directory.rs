@@ -49,6 +49,9 @@ const BUFFER_BYTES_KEPT_MAX: usize = 4 << 20;
 /// A directory that holds objects.
 pub(crate) struct Directory {
     state: Arc<State>,
+    /// One deletion at a time. They come many at once, each syncs its directory, and nobody waits for them: eight at a
+    /// time, a sync of anything else on the disk takes 11 ms where it takes 0.3 alone and 0.9 beside one.
+    deletion: tokio::sync::Mutex<()>,
 }
 
 struct State {
@@ -102,7 +105,7 @@ impl Directory {
         };
         state.sync_root(&missing)?;
         remove_stale(&state.root.join(TEMPORARY_DIRECTORY));
-        Ok(Self { state: Arc::new(state) })
+        Ok(Self { state: Arc::new(state), deletion: tokio::sync::Mutex::default() })
     }
 
     /// Runs file operations on tokio's blocking threads. They run to their end even if the answer is dropped.
@@ -403,7 +406,10 @@ impl Backend for Directory {
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
-        Box::pin(self.run(key, |state, key| state.delete(key)))
+        Box::pin(async move {
+            let _turn = self.deletion.lock().await;
+            self.run(key, |state, key| state.delete(key)).await
+        })
     }
 }
 
