@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_log::format::manifest::{Manifest, NameRecord};
+use weir_log::format::manifest::Manifest;
+use weir_log::format::name::NameRecord;
 use weir_log::ObjectSeq;
 
 fuzz_target!(|input: &[u8]| {
@@ -12,5 +13,7 @@ fuzz_target!(|input: &[u8]| {
         let text = serde_json::to_vec(&manifest).expect("what was read can be written");
         assert_eq!(serde_json::from_slice::<Manifest>(&text).ok(), Some(manifest));
     }
-    let _ = serde_json::from_slice::<NameRecord>(input);
+    if let Ok(record) = NameRecord::decode(input, "demo", 1) {
+        assert_eq!(NameRecord::decode(&record.encode(), "demo", 1).ok().map(|r| r.volume), Some(record.volume));
+    }
 });

@@ -3,26 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde::Serialize;
 use weir_device::{Env, VolumeId};
-use weir_store::{Put, RetryPolicy, Store, StoreError};
+use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::chain::Retention;
 use crate::clones::note_of;
 use crate::dependants;
 use crate::error::LogError;
 use crate::format::manifest::{
-    Encryption, HexId, Manifest, NameRecord, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
+    Encryption, HexId, Manifest, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
 };
+use crate::format::name::NameRecord;
 use crate::ids::ObjectId;
 use crate::keys::{KeyError, Keys};
 use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
 use crate::manifests::{self, ManifestWriter};
+use crate::names::{NAMES, parse_name_key};
 use crate::takeover::Claim;
-
-/// Prefix of all names.
-const NAMES: &str = "names/";
 
 /// Longest name in bytes: fits a file name with room for a suffix, and a socket path.
 const NAME_BYTES_MAX: usize = 64;
@@ -108,19 +106,6 @@ pub struct VolumeDetails {
     pub encryption: Option<Encryption>,
 }
 
-fn name_key(name: &VolumeName, number: u64) -> String {
-    format!("{NAMES}{name}/{number:016x}.json")
-}
-
-fn parse_name_key(key: &str) -> Option<(VolumeName, u64)> {
-    let (name, file) = key.strip_prefix(NAMES)?.split_once('/')?;
-    let digits = file.strip_suffix(".json")?;
-    if digits.len() != 16 {
-        return None;
-    }
-    Some((VolumeName::new(name).ok()?, u64::from_str_radix(digits, 16).ok()?))
-}
-
 /// Checks a size.
 ///
 /// # Errors
@@ -143,7 +128,7 @@ pub(crate) struct Verb<'a> {
 }
 
 impl Verb<'_> {
-    async fn retry<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, StoreError>
+    pub(crate) async fn retry<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -156,56 +141,6 @@ impl Verb<'_> {
         let mut bytes = [0; 16];
         self.env.random.fill(&mut bytes);
         HexId(bytes)
-    }
-
-    async fn read_name(&self, key: &str) -> Result<NameRecord, LogError> {
-        let bytes = self.retry(|| self.store.get(key)).await?;
-        serde_json::from_slice(&bytes).map_err(|source| LogError::Json {
-            key: key.to_owned(),
-            store: self.store.url().to_owned(),
-            what: "a name record",
-            source,
-        })
-    }
-
-    /// The newest record of a name, with its number.
-    async fn newest_name(&self, name: &VolumeName) -> Result<Option<(u64, NameRecord)>, LogError> {
-        let prefix = format!("{NAMES}{name}/");
-        let listed = self.retry(|| self.store.list(&prefix, None)).await?;
-        let newest = listed.iter().filter_map(|l| parse_name_key(&l.key)).map(|(_, n)| n).max();
-        match newest {
-            Some(number) => Ok(Some((number, self.read_name(&name_key(name, number)).await?))),
-            None => Ok(None),
-        }
-    }
-
-    /// The number of the next record of a name that no volume has.
-    pub(crate) async fn next_free(&self, name: &VolumeName) -> Result<u64, LogError> {
-        match self.newest_name(name).await? {
-            Some((_, NameRecord { volume: Some(_), .. })) => {
-                let (name, store) = (name.to_string(), self.store.url().to_owned());
-                Err(LogError::Exists { name, store })
-            }
-            Some((number, _)) => Ok(number + 1),
-            None => Ok(1),
-        }
-    }
-
-    /// Publishes the next record of a name; `false` when somebody else was first.
-    pub(crate) async fn publish_name(
-        &self,
-        name: &VolumeName,
-        number: u64,
-        volume: Option<HexId>,
-    ) -> Result<bool, LogError> {
-        let record = NameRecord { format: PLAIN_FORMAT, nonce: self.nonce(), volume };
-        let body = serde_json::to_vec_pretty(&record).expect("a name record has only string keys");
-        let body = Bytes::from(body);
-        let key = name_key(name, number);
-        match self.retry(|| self.store.put_create(&key, vec![body.clone()])).await? {
-            Put::Created => Ok(true),
-            Put::Exists => Ok(self.read_name(&key).await? == record),
-        }
     }
 }
 
@@ -269,8 +204,8 @@ async fn create_in_state(
     ManifestWriter::new(store.clone(), id, manifest, Retention::default())
         .publish(env, &RetryPolicy::reads(), |_| {})
         .await?;
-    if !verb.publish_name(name, next, Some(id.into())).await? {
-        return Err(LogError::Exists { name: name.to_string(), store: store.url().to_owned() });
+    if !verb.publish_name(name, next, Some(id)).await? {
+        return Err(verb.name_is_taken(name));
     }
     Ok(id)
 }
@@ -307,7 +242,7 @@ pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
 /// [`LogError::NoSuchVolume`], or what the store says.
 pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeId, LogError> {
     match (Verb { store, env }).newest_name(name).await? {
-        Some((_, NameRecord { volume: Some(id), .. })) => Ok(VolumeId(id.0)),
+        Some(NameRecord { volume: Some(id), .. }) => Ok(VolumeId(id.0)),
         _ => Err(LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() }),
     }
 }
@@ -326,18 +261,17 @@ pub(crate) async fn point(
     let verb = Verb { store, env };
     loop {
         let (number, stands_for) = match verb.newest_name(name).await? {
-            Some((number, record)) => (number, record.volume.map(|id| VolumeId(id.0))),
+            Some(record) => (record.number, record.volume.map(|id| VolumeId(id.0))),
             None => (0, None),
         };
         if stands_for == Some(to) {
             return Ok(());
         }
         if stands_for.is_some() && stands_for != from {
-            let (name, store) = (name.to_string(), store.url().to_owned());
-            return Err(LogError::Exists { name, store });
+            return Err(verb.name_is_taken(name));
         }
         // Whoever was first may have done the same.
-        if verb.publish_name(name, number + 1, Some(to.into())).await? {
+        if verb.publish_name(name, number + 1, Some(to)).await? {
             return Ok(());
         }
     }
@@ -357,7 +291,7 @@ pub async fn list(store: &Store, env: &Env) -> Result<Vec<VolumeSummary>, LogErr
     }
     let mut summaries = Vec::new();
     for (name, number) in newest {
-        let record = verb.read_name(&name_key(&name, number)).await?;
+        let record = verb.read_name(&name, number).await?;
         if let Some(id) = record.volume {
             let manifest = manifests::newest(store, env, VolumeId(id.0)).await?;
             summaries.push(summary_of(name, &manifest));
@@ -551,7 +485,7 @@ pub async fn delete(
 ) -> Result<(), LogError> {
     let verb = Verb { store, env };
     let gone = || LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() };
-    let Some((number, NameRecord { volume: Some(id), .. })) = verb.newest_name(name).await? else {
+    let Some(NameRecord { number, volume: Some(id), .. }) = verb.newest_name(name).await? else {
         return Err(gone());
     };
     let id = VolumeId(id.0);
@@ -592,13 +526,6 @@ mod tests {
         for bad in ["", ".", "..", "a/b", "../x", "-rf", "a b", "na\u{ef}ve", &"x".repeat(65)] {
             assert!(VolumeName::new(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn name_keys_read_back() {
-        let name = VolumeName::new("demo").unwrap();
-        assert_eq!(parse_name_key(&name_key(&name, 3)), Some((name, 3)));
-        assert_eq!(parse_name_key("names/demo/3.json"), None);
     }
 
     #[test]

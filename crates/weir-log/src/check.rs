@@ -28,6 +28,9 @@ use crate::upload::splitmix;
 /// Objects read at a time: hides the latency of a remote store, and bounds the memory to a few full objects.
 const READS_MAX: usize = 4;
 
+/// Looks at a volume that goes on meanwhile and in which something is wrong, before that is an error.
+const VIEWS_MAX: u32 = 10;
+
 /// Ranges that are listed per damaged object; the rest is counted.
 const RANGES_LISTED_MAX: usize = 64;
 
@@ -275,8 +278,7 @@ async fn view(
     opened: &Opened,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<Result<View, String>, LogError> {
-    let mut seen = None;
-    loop {
+    for _ in 0..VIEWS_MAX {
         let manifest = match manifests::newest(store, env, id).await {
             Ok(manifest) => manifest,
             Err(error) => return Ok(Err(damage_of(error)?.1)),
@@ -288,12 +290,20 @@ async fn view(
         let at = (id, opened.key.as_ref());
         let loaded = load_map(store, env, at, &manifest, wrong).await?;
         let held = load_held(store, env, at, &manifest, wrong).await?;
-        // An open volume may have published a checkpoint and deleted the one before it meanwhile: look again.
-        if wrong.is_empty() || seen == Some(manifest.number) {
+        // An open volume may have published a checkpoint and deleted the one before it meanwhile.
+        if wrong.is_empty() || !is_superseded(store, env, &manifest).await? {
             return Ok(Ok(View { manifest, loaded, held }));
         }
-        seen = Some(manifest.number);
     }
+    let what = "it changed whenever something was found wrong with its map: check it again while less is written";
+    let what = what.to_owned();
+    Err(LogError::Inconsistent { volume: id, what })
+}
+
+/// Whether the manifest has a newer version.
+async fn is_superseded(store: &Store, env: &Env, seen: &Manifest) -> Result<bool, LogError> {
+    let newest = manifests::newest(store, env, VolumeId(seen.volume.0)).await?;
+    Ok(newest.number != seen.number)
 }
 
 /// What the snapshots reach, as far as their checkpoints can be read.
@@ -381,7 +391,7 @@ async fn forget_collected(
     seen: &Manifest,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<(), LogError> {
-    if wrong.is_empty() || manifests::newest(store, env, id).await?.number == seen.number {
+    if wrong.is_empty() || !is_superseded(store, env, seen).await? {
         return Ok(());
     }
     // Whatever was deleted before the look that missed it is unneeded in every version since.

@@ -90,12 +90,12 @@ async fn finish(
     let retention = Retention::default();
     let mut writer = ManifestWriter::new(store.clone(), id, manifest, retention);
     writer.publish(env, &RetryPolicy::reads(), |_| {}).await?;
-    if verb.publish_name(name, next, Some(id.into())).await? {
+    if verb.publish_name(name, next, Some(id)).await? {
         return Ok(());
     }
     // Nobody finds it: it must not hold anything.
     writer.publish(env, &RetryPolicy::reads(), |m| m.state = VolumeState::Deleted).await?;
-    Err(LogError::Exists { name: name.to_string(), store: store.url().to_owned() })
+    Err(verb.name_is_taken(name))
 }
 
 /// The snapshot, of a volume that clones can be made of.

@@ -32,6 +32,7 @@ mod lease;
 pub mod limits;
 mod load;
 mod manifests;
+mod names;
 mod objects;
 mod open;
 mod options;

@@ -9,6 +9,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::chain::{self, CreateRules, Created, Pruner, Retention};
 use crate::error::LogError;
+use crate::format::json::format_of;
 use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
 
 /// Reads and decodes one version. What does not decode is read again: it may have been damaged on its way only.
@@ -37,11 +38,9 @@ async fn read_version_once(
         what: "a manifest",
         source,
     };
-    // The version first: a newer format may have fields that this code refuses.
     let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(json)?;
-    let format = value.get("format").and_then(serde_json::Value::as_u64).unwrap_or(0);
-    if format > u64::from(MANIFEST_FORMAT) {
-        let found = u32::try_from(format).unwrap_or(u32::MAX);
+    let found = format_of(&value);
+    if found > MANIFEST_FORMAT {
         return Err(LogError::FormatTooNew { volume, key, found, known: MANIFEST_FORMAT });
     }
     let manifest: Manifest = serde_json::from_value(value).map_err(json)?;

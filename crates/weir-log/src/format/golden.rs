@@ -12,7 +12,8 @@ use crate::format::checkpoint::{
 use crate::format::dependant::DependantRecord;
 use crate::format::frame::{self, Compression};
 use crate::format::lease::LeaseRecord;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{HexId, Manifest};
+use crate::format::name::NameRecord;
 use crate::format::object::{
     self, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
 };
@@ -225,6 +226,17 @@ fn manifest_format_1_is_frozen() {
     assert!(manifest.is_intact(), "a manifest of format 1 verifies for ever");
     assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
     assert_eq!(manifest.owner_of(ObjectSeq(9)), Some(Epoch(3)));
+}
+
+#[test]
+fn names_are_frozen() {
+    let text = include_str!("../../testdata/v2/name.json");
+    let record = NameRecord::decode(text.as_bytes(), "demo", 2).unwrap();
+    assert_eq!(record.volume, Some(HexId(*b"0123456789abcdef")));
+    assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
+    let text = include_str!("../../testdata/v1/name.json");
+    let old = NameRecord::decode(text.as_bytes(), "demo", 2).unwrap();
+    assert_eq!((old.volume, old.nonce), (record.volume, record.nonce), "format 1 is still read");
 }
 
 #[test]

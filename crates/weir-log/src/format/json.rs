@@ -9,6 +9,13 @@ pub(crate) fn to_json(record: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(record).expect("the records of this crate have only string keys")
 }
 
+/// The format that a record says it has, 0 where it says none: looked at first, because a newer format may have fields
+/// that this code refuses.
+pub(crate) fn format_of(record: &serde_json::Value) -> u32 {
+    let format = record.get("format").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    u32::try_from(format).unwrap_or(u32::MAX)
+}
+
 /// CRC32C, 8 hex digits, of a record whose own checksum is empty. A wrong bit in a number is valid JSON all the same.
 pub(crate) fn checksum_of(record_without_checksum: &impl Serialize) -> String {
     format!("{:08x}", crc32c(&[&to_json(record_without_checksum)]))

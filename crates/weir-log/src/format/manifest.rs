@@ -1,4 +1,4 @@
-//! The manifest of a volume, the record of a name, and how ids and numbers stand in JSON.
+//! The manifest of a volume, and how ids and numbers stand in JSON.
 //! Page: `docs/formats/manifest.md`.
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub use crate::keys::WrappedHex;
 /// Newest manifest format that this code reads and writes.
 pub const MANIFEST_FORMAT: u32 = 2;
 
-/// Manifest format of a volume that is not encrypted, and format of names.
+/// Manifest format of a volume that is not encrypted.
 pub const PLAIN_FORMAT: u32 = 1;
 
 /// The one cipher there is.
@@ -331,18 +331,6 @@ impl SnapshotRecord {
     pub fn root(&self, volume: VolumeId) -> Origin {
         Origin { stream: self.stream.unwrap_or(volume.into()), checkpoint: self.checkpoint }
     }
-}
-
-/// What a name points at: one version of `names/<name>/<number>.json`. A name is never changed, only superseded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NameRecord {
-    /// Format version.
-    pub format: u32,
-    /// Unique to the writer.
-    pub nonce: HexId,
-    /// The volume, or none once it was deleted.
-    pub volume: Option<HexId>,
 }
 
 #[cfg(test)]

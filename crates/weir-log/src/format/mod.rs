@@ -1,4 +1,4 @@
-//! The formats that leave the process: objects, checkpoint roots and manifests. Their pages are in `docs/formats/`.
+//! The formats that leave the process: objects, checkpoint roots, manifests, names. Their pages are in `docs/formats/`.
 
 pub mod checkpoint;
 pub mod dependant;
@@ -6,6 +6,7 @@ pub mod frame;
 pub(crate) mod json;
 pub mod lease;
 pub mod manifest;
+pub mod name;
 pub mod object;
 pub mod replica;
 
