@@ -247,15 +247,14 @@ async fn get_run(
     if first == HEADER_INDEX {
         return Ok(get_header_frame(fetcher, object).await?.map(|header| vec![header]));
     }
-    let known = table_of(fetcher, object).await?;
-    let (reader, _) = Reader::new(fetcher, object);
+    let table = table_of(fetcher, object).await?;
+    let reader = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
-        let read = || get_frames(&reader, Some(Arc::clone(&known)), first, last);
+        let read = || get_frames(&reader, &table, first, last);
         reader.retry(read).await
     });
     let Some(got) = got.await else { return Ok(None) };
-    let (_, frames) = got?;
-    Ok(Some(frames))
+    Ok(Some(got?))
 }
 
 /// Where the frames of an object are. Its header is asked for once, however many runs of it are wanted at a time.
@@ -277,7 +276,7 @@ async fn get_header_frame(
     fetcher: &Fetcher,
     object: ObjectId,
 ) -> Result<Option<Bytes>, DeviceError> {
-    let (reader, _) = Reader::new(fetcher, object);
+    let reader = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
         let read = async || {
             let bytes = match get_header_bytes(&reader.store, object).await? {
@@ -308,11 +307,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(fetcher: &Fetcher, object: ObjectId) -> (Self, Option<Arc<FrameTable>>) {
-        let known = fetcher.cache.table(&object);
+    fn new(fetcher: &Fetcher, object: ObjectId) -> Self {
         let (store, key) = (fetcher.store.clone(), fetcher.key.clone());
         let (deadline, seed) = (fetcher.deadline, fetcher.env.random.next_u64());
-        (Self { store, object, key, deadline, seed }, known)
+        Self { store, object, key, deadline, seed }
     }
 
     async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
@@ -337,7 +335,7 @@ impl Reader {
     }
 }
 
-/// The header of an object.
+/// The header of an object. Its frames are read next: where they are is kept.
 ///
 /// # Errors
 /// As [`frames`].
@@ -345,12 +343,14 @@ pub(crate) async fn header(
     fetcher: &Fetcher,
     object: ObjectId,
 ) -> Result<ObjectHeader, DeviceError> {
-    let (reader, _) = Reader::new(fetcher, object);
+    let reader = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
         let read = || open_header(&reader.store, object, reader.key.as_ref());
-        reader.retry(read).await.map(|(header, _)| header)
+        reader.retry(read).await
     });
-    Ok(got.await.ok_or(LogError::ShuttingDown)??)
+    let (header, key) = got.await.ok_or(LogError::ShuttingDown)??;
+    fetcher.cache.keep_table(object, Arc::new(FrameTable::of(&header, key)));
+    Ok(header)
 }
 
 /// Copies of payload bytes of an object, given as offset and length. Frames come from the cache where it has them, and
@@ -359,11 +359,12 @@ pub(crate) async fn header(
 /// # Errors
 /// As [`frames`].
 pub(crate) async fn pieces(
-    fetcher: &Fetcher,
+    fetcher: &Rc<Fetcher>,
     object: ObjectId,
     pieces: Vec<(u32, u64)>,
 ) -> Result<Vec<Bytes>, DeviceError> {
-    let (reader, mut known) = Reader::new(fetcher, object);
+    let table = table_of(fetcher, object).await?;
+    let reader = Reader::new(fetcher, object);
     let cache = Arc::clone(&fetcher.cache);
     let got = fetcher.env.background(async move {
         let wanted: BTreeSet<u32> = pieces
@@ -385,10 +386,9 @@ pub(crate) async fn pieces(
         while let Some((first, last)) = runs.pop() {
             let needed: Vec<u32> =
                 to_fetch.iter().copied().filter(|index| (first..=last).contains(index)).collect();
-            let read = || get_frames(&reader, known.clone(), first, last);
+            let read = || get_frames(&reader, &table, first, last);
             match reader.retry(read).await {
-                Ok((table, fetched)) => {
-                    known = Some(table);
+                Ok(fetched) => {
                     let fetched = (first..=last).zip(fetched);
                     frames.extend(fetched.filter(|(index, _)| needed.contains(index)));
                 }
@@ -434,24 +434,15 @@ pub(crate) fn copy_frames(frames: &[Bytes], payload_offset: u32, target: &mut [u
     assert_eq!(done, target.len(), "the frames hold what the map says");
 }
 
-type Got = (Arc<FrameTable>, Vec<Bytes>);
-
-/// One attempt at a run of frames: the frame table where it is not known, then the frames. The outer error is the
-/// store's, the inner one says that bytes came but are not what was written.
+/// One attempt at a run of frames. The outer error is the store's, the inner one says that bytes came but are not what
+/// was written.
 async fn get_frames(
     reader: &Reader,
-    known: Option<Arc<FrameTable>>,
+    table: &FrameTable,
     first: u32,
     last: u32,
-) -> Result<Result<Got, DecodeError>, StoreError> {
+) -> Result<Result<Vec<Bytes>, DecodeError>, StoreError> {
     let Reader { store, object, .. } = reader;
-    let table = match known {
-        Some(table) => table,
-        None => match open_header(store, *object, reader.key.as_ref()).await? {
-            Ok((header, key)) => Arc::new(FrameTable::of(&header, key)),
-            Err(error) => return Ok(Err(error)),
-        },
-    };
     let Some(places) = table.frames.get(first as usize..=last as usize) else {
         let error = DecodeError::Field { what: "frame", field: "index", value: last.into() };
         return Ok(Err(error));
@@ -476,7 +467,7 @@ async fn get_frames(
             Err(error) => return Ok(Err(error)),
         }
     }
-    Ok(Ok((table, frames)))
+    Ok(Ok(frames))
 }
 
 /// The header of an object, checked to be that object's.
