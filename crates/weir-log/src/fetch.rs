@@ -354,17 +354,19 @@ pub(crate) async fn header(
 }
 
 /// Copies of payload bytes of an object, given as offset and length. Frames come from the cache where it has them, and
-/// do not go into it: whoever reads in bulk must not drive out what clients use.
+/// do not go into it: whoever reads in bulk must not drive out what clients use. `store` is the fetcher's, or the same
+/// in the background.
 ///
 /// # Errors
 /// As [`frames`].
 pub(crate) async fn pieces(
     fetcher: &Rc<Fetcher>,
+    store: &Store,
     object: ObjectId,
     pieces: Vec<(u32, u64)>,
 ) -> Result<Vec<Bytes>, DeviceError> {
     let table = table_of(fetcher, object).await?;
-    let reader = Reader::new(fetcher, object);
+    let reader = Reader { store: store.clone(), ..Reader::new(fetcher, object) };
     let cache = Arc::clone(&fetcher.cache);
     let got = fetcher.env.background(async move {
         let wanted: BTreeSet<u32> = pieces

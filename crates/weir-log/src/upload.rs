@@ -347,7 +347,9 @@ pub(crate) fn send(
     payload: impl FnOnce() -> Vec<Bytes> + Send + 'static,
 ) {
     let compression = shared.options.compression;
-    let (store, key) = (shared.store.clone(), shared.key.clone());
+    let is_moving = spec.kind == ObjectKind::Gc;
+    let store = if is_moving { shared.collector_store() } else { shared.store.clone() };
+    let key = shared.key.clone();
     let seed = shared.env.random.next_u64();
     let sent = shared.env.background(async move {
         let encoded = object::encode(spec, &payload(), compression, key.as_ref());

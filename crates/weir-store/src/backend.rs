@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -55,6 +56,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     /// Removes an object, durably. One that does not exist is removed already.
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()>;
+
+    /// The same for what nobody waits for; `None` where that makes no difference.
+    fn in_background(&self) -> Option<Arc<dyn Backend>> {
+        None
+    }
 
     /// What tells this store from a copy of it elsewhere: service, bucket and prefix.
     fn identity(&self) -> String {

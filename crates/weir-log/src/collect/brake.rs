@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::limits::PUTS_IN_FLIGHT_MAX;
 
 /// Points of the live share below the start of the collection at which data begins to wait for it.
-const BEHIND_FROM_POINTS: u64 = 2;
+const BEHIND_FROM_POINTS: u64 = 1;
 
 /// Points further down at which a byte must be copied for each byte of data. Random overwriting at the default shares
 /// needs a little less than that to stay where it is.
@@ -42,6 +42,12 @@ fn points_behind(live_percent: u64, kept_percent: u64) -> u64 {
 pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
     let points = usize::try_from(points_behind(live_percent, kept_percent)).unwrap_or(usize::MAX);
     PACES[points.min(PACES.len() - 1)]
+}
+
+/// Whether it may leave the disk to others between the pieces of its objects: only while so much lives that nothing but
+/// a run of its own is left to do. Below it would keep the store larger for good.
+pub(super) fn has_time(live_percent: u64, kept_percent: u64) -> bool {
+    live_percent >= kept_percent
 }
 
 /// What the collector owes for data that went to the store while it was behind.
@@ -101,8 +107,13 @@ mod tests {
 
     #[test]
     fn the_further_behind_the_faster() {
-        assert_eq!([75, 68, 67, 66, 65, 0].map(|live| pace(live, 70)), [1, 1, 2, 3, 4, 4]);
+        assert_eq!([75, 69, 68, 67, 66, 0].map(|live| pace(live, 70)), [1, 1, 2, 3, 4, 4]);
         assert_eq!(pace(0, 0), 1);
+    }
+
+    #[test]
+    fn it_has_time_only_above_the_share_that_is_kept() {
+        assert_eq!([75, 70, 69, 0].map(|live| has_time(live, 70)), [true, true, false, false]);
     }
 
     #[test]
@@ -112,23 +123,23 @@ mod tests {
             brake.on_data(8 * MIB, live_percent, 70);
             brake.owed / MIB
         };
-        assert_eq!([75, 70, 68, 67, 66, 62, 60, 10].map(owed), [0, 0, 0, 4, 8, 24, 32, 32]);
+        assert_eq!([75, 70, 69, 68, 67, 63, 61, 10].map(owed), [0, 0, 0, 4, 8, 24, 32, 32]);
     }
 
     #[test]
     fn data_waits_until_what_is_owed_is_copied() {
         let now = Instant::now();
         let mut brake = Brake::default();
-        brake.on_data(8 * MIB, 66, 70);
-        brake.on_data(8 * MIB, 66, 70);
-        assert_eq!(brake.holds_until(now, 66, 70), Some(now + PATIENCE));
+        brake.on_data(8 * MIB, 67, 70);
+        brake.on_data(8 * MIB, 67, 70);
+        assert_eq!(brake.holds_until(now, 67, 70), Some(now + PATIENCE));
         brake.on_copied(10 * MIB);
         let later = now + PATIENCE / 2;
-        let until = brake.holds_until(later, 66, 70);
+        let until = brake.holds_until(later, 67, 70);
         assert_eq!(until, Some(later + PATIENCE), "the collector gets on");
         assert!(brake.holds());
         brake.on_copied(10 * MIB);
-        assert_eq!(brake.holds_until(later, 66, 70), None);
+        assert_eq!(brake.holds_until(later, 67, 70), None);
         assert!(!brake.holds());
     }
 
@@ -137,7 +148,7 @@ mod tests {
         let now = Instant::now();
         let mut brake = Brake::default();
         brake.on_data(8 * MIB, 60, 70);
-        assert_eq!(brake.holds_until(now, 68, 70), None);
+        assert_eq!(brake.holds_until(now, 69, 70), None);
         assert_eq!(brake.holds_until(now, 60, 70), None);
     }
 

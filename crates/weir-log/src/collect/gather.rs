@@ -84,9 +84,11 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
     for (at, run) in runs.iter().enumerate() {
         by_object.entry(run.object).or_default().push(at);
     }
+    let store = shared.collector_store();
     let reads = by_object.into_iter().map(|(object, places)| {
         let pieces = places.iter().map(|at| (runs[*at].payload_offset, runs[*at].len)).collect();
-        async move { (object, fetch::pieces(&shared.fetcher, object, pieces).await, places) }
+        let read = fetch::pieces(&shared.fetcher, &store, object, pieces);
+        async move { (object, read.await, places) }
     });
     let mut reads = stream::iter(reads).buffer_unordered(shared.collector_pace());
     let mut payload = vec![Bytes::new(); runs.len()];

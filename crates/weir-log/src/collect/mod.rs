@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weir_device::{DeviceError, VolumeId};
+use weir_store::Store;
 
 use crate::collect::brake::Brake;
 use crate::format::object::{ObjectHeader, ObjectKind};
@@ -117,8 +118,17 @@ impl Collector {
     /// Objects on their way, and sources that are read, at a time.
     fn pace(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
         let pace = brake::pace(self.live_percent(objects), limits.kept_percent());
-        let is_wanted = self.flattens || self.wanted_percent.is_some();
-        if is_wanted { pace.max(PACE_WANTED) } else { pace }
+        if self.is_wanted() { pace.max(PACE_WANTED) } else { pace }
+    }
+
+    /// Whether nobody waits for what it does, directly or because it is behind.
+    fn has_time(&self, objects: &ObjectMap, limits: &CollectLimits) -> bool {
+        !self.is_wanted() && brake::has_time(self.live_percent(objects), limits.kept_percent())
+    }
+
+    /// Whether somebody waits for a compaction, or a flatten.
+    fn is_wanted(&self) -> bool {
+        self.flattens || self.wanted_percent.is_some()
     }
 
     /// Until when the next object of clients' data waits for the collector, at most.
@@ -246,6 +256,13 @@ impl Shared {
     fn collector_pace(&self) -> usize {
         let state = self.state.borrow();
         state.collector.pace(&state.objects, &self.options.collect)
+    }
+
+    /// Where the collector reads and sends: in the background as long as it has time.
+    pub(crate) fn collector_store(&self) -> Store {
+        let state = self.state.borrow();
+        let has_time = state.collector.has_time(&state.objects, &self.options.collect);
+        if has_time { self.store.in_background() } else { self.store.clone() }
     }
 
     fn is_over(&self) -> bool {

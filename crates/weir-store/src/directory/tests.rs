@@ -55,8 +55,9 @@ fn every_answer_rests_on_synced_names() {
     assert_eq!(made, [root.clone(), top.path().join("x"), top.path().to_owned()]);
 
     let part = || [Bytes::from_static(b"body")];
-    let put =
-        |state: &State, key, answer| assert_eq!(state.put(key, &part()).expect("put"), answer);
+    let put = |state: &State, key, answer| {
+        assert_eq!(state.put(key, &part(), Pace::Full).expect("put"), answer)
+    };
     let state = &*directory.state;
     let first = synced_by(state, |state| put(state, "a/b/1", Put::Created));
     assert_eq!(first, ["FILE", "", "a", "a/b"], "the file, the path, its name");
