@@ -28,7 +28,7 @@ use crate::upload::splitmix;
 /// Objects read at a time: hides the latency of a remote store, and bounds the memory to a few full objects.
 const READS_MAX: usize = 4;
 
-/// Looks at a volume that goes on meanwhile and in which something is wrong, before that is an error.
+/// Looks at a volume that goes on meanwhile, each finding something else wrong, before that is an error.
 const VIEWS_MAX: u32 = 10;
 
 /// Ranges that are listed per damaged object; the rest is counted.
@@ -271,6 +271,9 @@ async fn list_all(
 }
 
 /// Loads what an opening would see, and notes what is in the way of it; or says what is wrong with the manifest.
+///
+/// An open volume may publish a checkpoint meanwhile and delete what the one before needed. So only what two looks in a
+/// row find counts: the second one begins with a version that does not need what was collected during the first.
 async fn view(
     store: &Store,
     env: &Env,
@@ -279,31 +282,24 @@ async fn view(
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<Result<View, String>, LogError> {
     for _ in 0..VIEWS_MAX {
+        let before = std::mem::take(wrong);
         let manifest = match manifests::newest(store, env, id).await {
             Ok(manifest) => manifest,
             Err(error) => return Ok(Err(damage_of(error)?.1)),
         };
-        wrong.clear();
         if opened.error.is_some() {
             return Ok(Ok(View { manifest, loaded: None, held: BTreeSet::new() }));
         }
         let at = (id, opened.key.as_ref());
         let loaded = load_map(store, env, at, &manifest, wrong).await?;
         let held = load_held(store, env, at, &manifest, wrong).await?;
-        // An open volume may have published a checkpoint and deleted the one before it meanwhile.
-        if wrong.is_empty() || !is_superseded(store, env, &manifest).await? {
+        if wrong.keys().all(|object| before.contains_key(object)) {
             return Ok(Ok(View { manifest, loaded, held }));
         }
     }
-    let what = "it changed whenever something was found wrong with its map: check it again while less is written";
-    let what = what.to_owned();
-    Err(LogError::Inconsistent { volume: id, what })
-}
-
-/// Whether the manifest has a newer version.
-async fn is_superseded(store: &Store, env: &Env, seen: &Manifest) -> Result<bool, LogError> {
-    let newest = manifests::newest(store, env, VolumeId(seen.volume.0)).await?;
-    Ok(newest.number != seen.number)
+    let what =
+        "something else was wrong with its map in each look: check it again while less is written";
+    Err(LogError::Inconsistent { volume: id, what: what.to_owned() })
 }
 
 /// What the snapshots reach, as far as their checkpoints can be read.
@@ -391,12 +387,14 @@ async fn forget_collected(
     seen: &Manifest,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
 ) -> Result<(), LogError> {
-    if wrong.is_empty() || !is_superseded(store, env, seen).await? {
+    if wrong.is_empty() || manifests::newest(store, env, id).await?.number == seen.number {
         return Ok(());
     }
-    // Whatever was deleted before the look that missed it is unneeded in every version since.
-    if let Ok(now) = view(store, env, id, opened, &mut BTreeMap::new()).await? {
-        wrong.retain(|object, _| now.needs(object));
+    // Whatever was deleted before the look that missed it is unneeded in every version since. What a damaged snapshot
+    // needs is not known, but for its root.
+    let mut wrong_now = BTreeMap::new();
+    if let Ok(now) = view(store, env, id, opened, &mut wrong_now).await? {
+        wrong.retain(|object, _| now.needs(object) || wrong_now.contains_key(object));
     }
     Ok(())
 }

@@ -294,6 +294,39 @@ fn a_damaged_map_is_written_anew_by_the_node_that_has_it_in_memory() {
 }
 
 #[test]
+fn a_damaged_snapshot_is_found_and_nothing_else_while_the_volume_goes_on() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        let root = volume.snapshot(&name("hurt")).await.expect("taken").checkpoint;
+        let hurt = format!("{}/log/{:016x}-{:016x}", host.id, root.sequence, root.epoch);
+        host.faults.flip_bit(&hurt, 100);
+        host.faults.change(|plan| plan.latency = SLOW..=SLOW);
+        let (of, options) = ((host.id, &host.keys), CheckOptions::default());
+        let overwrite = async {
+            for seed in 2.. {
+                fill(&volume, seed).await;
+                tokio::time::sleep(SLOW * u32::try_from(seed % 31).expect("small")).await;
+            }
+        };
+        let checks = async {
+            for _ in 0..10 {
+                let checked = check(&host.open_store, &host.env, of, &options, |_| {}).await;
+                let damage = checked.expect("the store answers").damage;
+                let places: Vec<_> = damage.iter().map(|damage| &damage.place).collect();
+                assert_eq!(places, [&hurt]);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = checks => {}
+            () = overwrite => {}
+        }
+    });
+}
+
+#[test]
 fn orphans_go_and_what_snapshots_show_stays() {
     run(async {
         let mut host = Host::new().await;
