@@ -99,8 +99,13 @@ impl Fetcher {
 
     /// Keeps the frame table of an object that was just written.
     pub(crate) fn keep_frame_table(&self, header: &ObjectHeader) {
-        let key = self.key.as_ref().map(|key| header.key(key));
-        self.cache.keep_table(header.id, Arc::new(FrameTable::of(header, key)));
+        self.keep_table(header, self.key.as_ref().map(|key| header.key(key)));
+    }
+
+    fn keep_table(&self, header: &ObjectHeader, key: Option<SealKey>) -> Arc<FrameTable> {
+        let table = Arc::new(FrameTable::of(header, key));
+        self.cache.keep_table(header.id, Arc::clone(&table));
+        table
     }
 
     /// Fetches frames that [`FrameCache::look`] left to the caller.
@@ -266,9 +271,7 @@ async fn table_of(fetcher: &Rc<Fetcher>, object: ObjectId) -> Result<Arc<FrameTa
     let bytes = Box::pin(frame_again(fetcher, object, HEADER_INDEX)).await?;
     let opened = ObjectHeader::open(&bytes, fetcher.key.as_ref());
     let (header, key) = opened.map_err(|source| LogError::Object { object, source })?;
-    let table = Arc::new(FrameTable::of(&header, key));
-    fetcher.cache.keep_table(object, Arc::clone(&table));
-    Ok(table)
+    Ok(fetcher.keep_table(&header, key))
 }
 
 /// The header as it is stored; nothing where the worker threads are gone.
@@ -349,7 +352,7 @@ pub(crate) async fn header(
         reader.retry(read).await
     });
     let (header, key) = got.await.ok_or(LogError::ShuttingDown)??;
-    fetcher.cache.keep_table(object, Arc::new(FrameTable::of(&header, key)));
+    fetcher.keep_table(&header, key);
     Ok(header)
 }
 

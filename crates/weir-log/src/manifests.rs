@@ -12,17 +12,24 @@ use crate::error::LogError;
 use crate::format::json::format_of;
 use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
 
-/// Reads and decodes one version. What does not decode is read again: it may have been damaged on its way only.
-async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Manifest, LogError> {
+/// Reads a record. What does not decode is read again: it may have been damaged on its way only.
+pub(crate) async fn read_undamaged<T, F>(mut once: impl FnMut() -> F) -> Result<T, LogError>
+where
+    F: Future<Output = Result<T, LogError>>,
+{
     let mut attempt = 0;
     loop {
         attempt += 1;
-        match read_version_once(store, volume, number).await {
+        match once().await {
             Err(error @ LogError::Store(_)) => return Err(error),
             Err(_) if attempt < crate::limits::DAMAGED_ATTEMPTS_MAX => {}
             other => return other,
         }
     }
+}
+
+async fn read_version(store: &Store, volume: VolumeId, number: u64) -> Result<Manifest, LogError> {
+    read_undamaged(|| read_version_once(store, volume, number)).await
 }
 
 async fn read_version_once(

@@ -9,7 +9,7 @@ use crate::chain;
 use crate::error::LogError;
 use crate::format::manifest::HexId;
 use crate::format::name::{NAME_FORMAT, NameRecord};
-use crate::limits::DAMAGED_ATTEMPTS_MAX;
+use crate::manifests::read_undamaged;
 
 /// Prefix of all names.
 pub(crate) const NAMES: &str = "names/";
@@ -25,27 +25,21 @@ pub(crate) fn parse_name_key(key: &str) -> Option<(VolumeName, u64)> {
 }
 
 impl Verb<'_> {
-    /// A record of a name. What does not decode is read again: it may have been damaged on its way only, and a volume
-    /// that is told "somebody else has your name" gives up for good.
+    /// A record of a name. A writer that is told by a damaged one that somebody else has its name gives up for good.
     pub(crate) async fn read_name(
         &self,
         name: &VolumeName,
         number: u64,
     ) -> Result<NameRecord, LogError> {
         let key = chain::key(&prefix_of(name), number);
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
+        let read = async || {
             let bytes = self.retry(|| self.store.get(&key)).await?;
-            match NameRecord::decode(&bytes, name.as_str(), number) {
-                Ok(record) => return Ok(record),
-                Err(_) if attempt < DAMAGED_ATTEMPTS_MAX => {}
-                Err(source) => {
-                    let store = self.store.url().to_owned();
-                    return Err(LogError::Json { key, store, what: "a name record", source });
-                }
-            }
-        }
+            NameRecord::decode(&bytes, name.as_str(), number).map_err(|source| {
+                let (key, store) = (key.clone(), self.store.url().to_owned());
+                LogError::Json { key, store, what: "a name record", source }
+            })
+        };
+        read_undamaged(read).await
     }
 
     /// The newest record of a name.

@@ -44,8 +44,8 @@ pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
     PACES[points.min(PACES.len() - 1)]
 }
 
-/// Whether it may leave the disk to others between the pieces of its objects: only while so much lives that nothing but
-/// a run of its own is left to do. Below it would keep the store larger for good.
+/// Whether it may leave the disk to others between the pieces of its objects: only while it ends a run above the share
+/// that is kept. Below, the store would stay larger for it.
 pub(super) fn has_time(live_percent: u64, kept_percent: u64) -> bool {
     live_percent >= kept_percent
 }

@@ -6,7 +6,9 @@ use weir_device::ErrorKind;
 use weir_log::LogError;
 use weir_store::Chance;
 
-use crate::support::{Host, expect_bytes, fill, flush, objects, pattern, read, run, write};
+use crate::support::{
+    Host, expect_bytes, fill, flush, object_key, objects, pattern, read, run, write,
+};
 
 #[test]
 fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
@@ -44,7 +46,7 @@ fn a_damaged_header_of_our_own_object_is_no_other_writer() {
     run(async {
         let host = Host::new().await;
         let (volume, _) = host.open().await;
-        let key = format!("{}/log/{:016x}-{:016x}", host.id, 1, 1);
+        let key = object_key(&host, 1, 1);
         host.faults.flip_bit(&key, 40);
         write(&volume, 0, &pattern(1, 8192)).await.unwrap();
         for lost_reply in [Chance::ALWAYS, Chance::NEVER] {

@@ -8,7 +8,7 @@ use weir_log::{
     CheckOptions, Closed, LogVolume, SnapshotSpace, Takeover, catalog, check, snapshot_space,
 };
 
-use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, run, show, write};
+use crate::support::{Host, SIZE, expect_bytes, fill, name, object_key, pattern, run, show, write};
 
 async fn stored_objects(host: &Host) -> usize {
     host.store.list(&format!("{}/log/", host.id), None).await.expect("listed").len()
@@ -253,7 +253,7 @@ fn a_snapshot_that_cannot_be_read_stops_deletions_and_nothing_else() {
                 (taken.sequence, taken.epoch)
             })
             .await;
-        let key = format!("{}/log/{:016x}-{:016x}", host.id, root.0, root.1);
+        let key = object_key(&host, root.0, root.1);
         host.faults.flip_bit(&key, 100);
         let before = stored_objects(&host).await;
         let (volume, _) = host.open().await;

@@ -297,6 +297,11 @@ pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8
     }
 }
 
+/// Key of one of the volume's objects in the store.
+pub(crate) fn object_key(host: &Host, sequence: u64, epoch: u64) -> String {
+    format!("{}/log/{sequence:016x}-{epoch:016x}", host.id)
+}
+
 /// Keys of the volume's objects in the store.
 pub(crate) async fn objects(host: &Host) -> Vec<String> {
     let prefix = format!("{}/log/", host.id);
