@@ -190,9 +190,9 @@ pub async fn check(
     drop(reads);
     if let Some(View { manifest, loaded: Some(loaded), held }) = &view {
         let there: BTreeSet<ObjectId> = listed.into_iter().collect();
-        find_missing(&loaded.objects, held, &there, &mut wrong);
+        find_missing(&loaded.objects, &held.objects, &there, &mut wrong);
         report.awaited = find_gap(manifest, loaded, &mut wrong);
-        forget_collected(store, env, id, &opened, manifest, &mut wrong).await?;
+        Box::pin(forget_collected(store, env, id, &opened, manifest, &mut wrong)).await?;
     } else {
         // What went while it was read was deleted, as far as can be told without a map.
         let there: BTreeSet<_> =
@@ -233,7 +233,15 @@ struct View {
     /// The map, as far as it can be loaded.
     loaded: Option<Loaded>,
     /// What snapshots reach.
-    held: BTreeSet<ObjectId>,
+    held: Held,
+}
+
+/// What snapshots reach, as far as they can be read.
+#[derive(Default)]
+struct Held {
+    objects: BTreeSet<ObjectId>,
+    /// A snapshot cannot be read: it may need whatever nothing else does.
+    may_be_more: bool,
 }
 
 impl View {
@@ -243,7 +251,7 @@ impl View {
             loaded.objects.table.find(object).is_some() || (own && loaded.needs(object))
         };
         let head = self.loaded.as_ref().is_none_or(needs);
-        head || self.held.contains(object)
+        head || self.held.objects.contains(object)
     }
 }
 
@@ -251,7 +259,7 @@ impl View {
 fn streams(id: VolumeId, view: Option<&View>) -> BTreeSet<VolumeId> {
     let named = view.and_then(|view| view.loaded.as_ref());
     let named = named.into_iter().flat_map(|loaded| loaded.objects.table.objects());
-    let held = view.into_iter().flat_map(|view| view.held.iter().copied());
+    let held = view.into_iter().flat_map(|view| view.held.objects.iter().copied());
     let others = named.chain(held).map(|object| object.stream);
     others.chain([id]).collect()
 }
@@ -288,7 +296,7 @@ async fn view(
             Err(error) => return Ok(Err(damage_of(error)?.1)),
         };
         if opened.error.is_some() {
-            return Ok(Ok(View { manifest, loaded: None, held: BTreeSet::new() }));
+            return Ok(Ok(View { manifest, loaded: None, held: Held::default() }));
         }
         let at = (id, opened.key.as_ref());
         let loaded = load_map(store, env, at, &manifest, wrong).await?;
@@ -302,15 +310,14 @@ async fn view(
     Err(LogError::Inconsistent { volume: id, what: what.to_owned() })
 }
 
-/// What the snapshots reach, as far as their checkpoints can be read.
 async fn load_held(
     store: &Store,
     env: &Env,
     (id, key): (VolumeId, Option<&DataKey>),
     manifest: &Manifest,
     wrong: &mut BTreeMap<ObjectId, Wrong>,
-) -> Result<BTreeSet<ObjectId>, LogError> {
-    let mut held = BTreeSet::new();
+) -> Result<Held, LogError> {
+    let mut held = Held::default();
     let snapshots = manifest.snapshots.iter();
     let snapshots = snapshots.map(|s| (s.root(id), format!("snapshot {} needs it", s.name)));
     // What the head begins with is in no checkpoint of its own.
@@ -325,12 +332,13 @@ async fn load_held(
             load::reach(store, env, key, root).await
         };
         match reached {
-            Ok(reached) => held.extend(reached),
+            Ok(reached) => held.objects.extend(reached),
             Err(error) => {
                 let (object, problem) = damage_of(error)?;
                 let object = object.unwrap_or_else(|| root_of(root));
                 let problem = format!("{whose}: {problem}");
                 wrong.insert(object, Wrong::whole(problem));
+                held.may_be_more = true;
             }
         }
     }
@@ -358,7 +366,8 @@ fn sort_out(
     let mut wanted = Vec::new();
     let is_replica = manifest.state == VolumeState::Replica;
     for object in listed {
-        let needed = view.needs(object) || (object.seq.0 > as_of && !is_replica);
+        let after = object.seq.0 > as_of && !is_replica;
+        let needed = view.needs(object) || view.held.may_be_more || after;
         if object.stream != id {
             // What the volume does not need of another stream is not its own.
             wanted.extend(needed.then_some(*object).filter(|object| view.needs(object)));
@@ -391,10 +400,13 @@ async fn forget_collected(
         return Ok(());
     }
     // Whatever was deleted before the look that missed it is unneeded in every version since. What a damaged snapshot
-    // needs is not known, but for its root.
+    // needs is not known, but for its root: what is still there may be.
     let mut wrong_now = BTreeMap::new();
     if let Ok(now) = view(store, env, id, opened, &mut wrong_now).await? {
-        wrong.retain(|object, _| now.needs(object) || wrong_now.contains_key(object));
+        let there = if now.held.may_be_more { list(store, env, id).await? } else { Vec::new() };
+        let there: BTreeSet<ObjectId> = there.into_iter().collect();
+        let counts = |object: &ObjectId| now.needs(object) || there.contains(object);
+        wrong.retain(|object, _| counts(object) || wrong_now.contains_key(object));
     }
     Ok(())
 }

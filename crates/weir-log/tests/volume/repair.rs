@@ -9,7 +9,7 @@ use weir_log::format::object::{ObjectHeader, ObjectKind};
 use weir_log::{CheckOptions, CheckReport, GivenUp, LogVolume, ObjectId, check};
 
 use crate::support::{
-    Host, SIZE, expect_bytes, fill, name, objects, pattern, read, run, show, write,
+    Host, SIZE, expect_bytes, fill, name, object_key, objects, pattern, read, run, show, write,
 };
 
 /// How long every answer of a slow store takes.
@@ -300,10 +300,9 @@ fn a_damaged_snapshot_is_found_and_nothing_else_while_the_volume_goes_on() {
         let (volume, _) = host.open().await;
         fill(&volume, 1).await;
         let root = volume.snapshot(&name("hurt")).await.expect("taken").checkpoint;
-        let hurt = format!("{}/log/{:016x}-{:016x}", host.id, root.sequence, root.epoch);
+        let hurt = object_key(&host, root.sequence, root.epoch);
         host.faults.flip_bit(&hurt, 100);
         host.faults.change(|plan| plan.latency = SLOW..=SLOW);
-        let (of, options) = ((host.id, &host.keys), CheckOptions::default());
         let overwrite = async {
             for seed in 2.. {
                 fill(&volume, seed).await;
@@ -312,8 +311,7 @@ fn a_damaged_snapshot_is_found_and_nothing_else_while_the_volume_goes_on() {
         };
         let checks = async {
             for _ in 0..10 {
-                let checked = check(&host.open_store, &host.env, of, &options, |_| {}).await;
-                let damage = checked.expect("the store answers").damage;
+                let damage = look(&host).await.damage;
                 let places: Vec<_> = damage.iter().map(|damage| &damage.place).collect();
                 assert_eq!(places, [&hurt]);
             }
@@ -323,6 +321,28 @@ fn a_damaged_snapshot_is_found_and_nothing_else_while_the_volume_goes_on() {
             () = checks => {}
             () = overwrite => {}
         }
+    });
+}
+
+#[test]
+fn what_only_a_damaged_snapshot_needs_is_looked_at_like_the_rest() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        volume.flush_remote().await.unwrap();
+        let old = objects(&host).await[0].clone();
+        let root = volume.snapshot(&name("hurt")).await.expect("taken").checkpoint;
+        fill(&volume, 2).await;
+        volume.flush_remote().await.unwrap();
+        volume.compact(75, |_, _| {}).await.unwrap();
+        let root = object_key(&host, root.sequence, root.epoch);
+        host.faults.flip_bit(&root, 100);
+        host.faults.flip_bit(&old, 100);
+        let report = look(&host).await;
+        let places: Vec<_> = report.damage.iter().map(|damage| &damage.place).collect();
+        assert_eq!(places, [&old, &root]);
+        assert_eq!(report.orphans, []);
     });
 }
 
