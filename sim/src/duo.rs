@@ -111,6 +111,7 @@ impl Duo {
                 cut_off_until: Cell::default(),
                 ended: Cell::default(),
                 pending: Cell::new(Point::ALL),
+                may_be_holder: Cell::default(),
                 take_over: Cell::default(),
                 discard_journal: Cell::default(),
             }

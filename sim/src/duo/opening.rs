@@ -124,6 +124,7 @@ impl Duo {
         let same = self.journal_of.get() == Some(attempt.side) && !attempt.discard_journal;
         if !same && (attempt.take_over || self.auto || !self.must_be_held.get()) {
             self.journal_of.set(None);
+            self.sides[attempt.side].may_be_holder.set(true);
         }
     }
 
@@ -147,7 +148,8 @@ impl Duo {
         }
         self.epoch.set(report.epoch);
         world.events.borrow_mut().count("recovery: new journal", u64::from(report.new_journal));
-        let allowed = attempt.take_over || self.auto;
+        // A takeover that was told to, and was cut off, is finished without being told again.
+        let allowed = attempt.take_over || self.auto || side.may_be_holder.get();
         if report.new_journal && self.must_be_held.get() && !allowed {
             return self.violate("opened without take-over beside a holder that was not closed");
         }
@@ -159,6 +161,7 @@ impl Duo {
                 return self.violate("a volume was taken whose holder still holds its lease");
             }
         }
+        self.sides.iter().for_each(|side| side.may_be_holder.set(false));
         side.take_over.set(false);
         side.discard_journal.set(false);
         let life = self.new_life(volume, &attempt.options);

@@ -48,6 +48,8 @@ pub(super) struct Side {
     pub(super) ended: Cell<Option<Instant>>,
     /// What is certain when its journal is replayed.
     pub(super) pending: Cell<Point>,
+    /// An opening that was allowed to take the volume was cut off, perhaps after it had; its journal is still there.
+    pub(super) may_be_holder: Cell<bool>,
     pub(super) take_over: Cell<bool>,
     pub(super) discard_journal: Cell<bool>,
 }
@@ -92,6 +94,7 @@ impl Duo {
             Fate::PowerLost => disk.crash_power(),
             Fate::DiskLost => {
                 disk.lose_disk();
+                side.may_be_holder.set(false);
                 self.journal_of.set(self.journal_of.get().filter(|of| *of != side.index));
             }
             _ => disk.crash_process(),

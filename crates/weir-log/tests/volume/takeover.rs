@@ -7,6 +7,9 @@ use weir_log::LogError;
 
 use crate::support::{Host, expect_bytes, pattern, read, run, write};
 
+/// How long every answer of a slow store takes.
+const ANSWER: Duration = Duration::from_millis(500);
+
 #[test]
 fn a_volume_that_was_not_closed_is_not_taken_silently() {
     run(async {
@@ -31,6 +34,43 @@ fn a_volume_that_was_not_closed_is_not_taken_silently() {
         assert!(matches!(back, LogError::JournalSuperseded { .. }), "{back}");
         let (volume, _) = host.try_open(|args| args.discard_journal = true).await.unwrap();
         expect_bytes(&volume, 0, &[9; 100]).await;
+    });
+}
+
+#[test]
+fn a_takeover_that_was_cut_off_is_finished_by_its_own_host_and_by_no_other() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 1000]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+            write(&volume, 0, &[2; 1000]).await.unwrap();
+        })
+        .await;
+        let other = host.other(5);
+        host.faults.change(|plan| plan.latency = ANSWER..=ANSWER);
+        let versions = async || {
+            let listed = host.store.list(&format!("{}/manifest/", host.id), None).await;
+            listed.expect("listed").len()
+        };
+        let before = versions().await;
+        let published = async {
+            while versions().await == before {
+                tokio::time::sleep(ANSWER / 10).await;
+            }
+        };
+        tokio::select! {
+            opened = other.try_open(|args| args.take_over = true) => panic!("{opened:?}"),
+            () = published => {}
+        }
+        host.faults.calm();
+        for refused in [&host, &host.other(6)] {
+            let refused = refused.try_open(|_| {}).await.unwrap_err();
+            assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        }
+        let (volume, report) = other.try_open(|_| {}).await.expect("it is the holder by now");
+        assert_eq!((report.epoch, report.replayed_writes), (3, 0));
+        expect_bytes(&volume, 0, &[1; 1000]).await;
     });
 }
 
