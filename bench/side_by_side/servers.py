@@ -1,5 +1,6 @@
 """The candidates: Weir, its peers and the raw file, each behind the same few calls."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -117,6 +118,15 @@ class Weir(Server):
     def environment(self):
         # Settings of the caller's shell must not leak into the measurement.
         return {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+
+    def status(self):
+        """What its process says of itself."""
+        command = [self.binary, "--data-dir", self.data, "status", "--output", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self.environment())
+        # It ends with 3 while something is degraded: a backlog that is old, for one.
+        if done.returncode not in (0, 3):
+            raise Refused(f"weir status: {done.stderr}")
+        return json.loads(done.stdout)[0]
 
     def is_ready(self):
         return os.path.exists(self.socket) and "serving nbd" in self.process.log()
