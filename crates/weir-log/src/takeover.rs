@@ -146,14 +146,14 @@ impl Claim<'_> {
             }
             let key = chain::key(&prefix, number);
             let read = || read_record(self.store, &key);
-            match self.store.retry(&policy, &mut random, None, read).await {
-                Ok(record) if record.is_some() || attempt >= RESOLVE_ATTEMPTS_MAX => {
-                    return Ok(Seen { number, record });
-                }
-                // Damaged on its way, or pruned meanwhile: list again.
-                Ok(_) | Err(StoreError::NotFound { .. }) if attempt < RESOLVE_ATTEMPTS_MAX => {}
-                Ok(record) => return Ok(Seen { number, record }),
-                Err(error) => return Err(error.into()),
+            let record = match self.store.retry(&policy, &mut random, None, read).await {
+                Err(StoreError::NotFound { .. }) => None,
+                read => read?,
+            };
+            // Damaged on its way, or pruned meanwhile: list again. A number without its record tells enough: somebody
+            // renews.
+            if record.is_some() || attempt >= RESOLVE_ATTEMPTS_MAX {
+                return Ok(Seen { number, record });
             }
         }
     }

@@ -75,6 +75,23 @@ fn a_takeover_that_was_cut_off_is_finished_by_its_own_host_and_by_no_other() {
 }
 
 #[test]
+fn a_renewal_that_nobody_can_read_is_one_all_the_same() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(
+            |volume| async move { write(&volume, 0, &[1; 1000]).await.unwrap() },
+        )
+        .await;
+        let renewals = host.store.list("nodes/", None).await.expect("listed");
+        host.faults.hide(&renewals.last().expect("it was held").key);
+        let other = host.other(5);
+        let refused = other.try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        other.try_open(|args| args.take_over = true).await.expect("after the usual length");
+    });
+}
+
+#[test]
 fn a_lost_disk_shows_a_prefix() {
     run(async {
         let host = Host::new().await;
