@@ -366,11 +366,12 @@ fn sort_out(
     let mut wanted = Vec::new();
     let is_replica = manifest.state == VolumeState::Replica;
     for object in listed {
+        let reached = view.needs(object);
         let after = object.seq.0 > as_of && !is_replica;
-        let needed = view.needs(object) || view.held.may_be_more || after;
+        let needed = reached || view.held.may_be_more || after;
         if object.stream != id {
             // What the volume does not need of another stream is not its own.
-            wanted.extend(needed.then_some(*object).filter(|object| view.needs(object)));
+            wanted.extend(reached.then_some(*object));
         } else if pending.contains(object) {
             report.pending_objects += 1;
         } else if is_replica && !needed {
@@ -405,8 +406,9 @@ async fn forget_collected(
     if let Ok(now) = view(store, env, id, opened, &mut wrong_now).await? {
         let there = if now.held.may_be_more { list(store, env, id).await? } else { Vec::new() };
         let there: BTreeSet<ObjectId> = there.into_iter().collect();
-        let counts = |object: &ObjectId| now.needs(object) || there.contains(object);
-        wrong.retain(|object, _| counts(object) || wrong_now.contains_key(object));
+        wrong.retain(|object, _| {
+            now.needs(object) || there.contains(object) || wrong_now.contains_key(object)
+        });
     }
     Ok(())
 }
