@@ -18,6 +18,8 @@ class Server:
 
     name = ""
     tools = ()
+    # The CPU that every server is bound to, if any.
+    pinned_to = None
 
     def __init__(self, directory, size_bytes):
         self.directory = os.path.join(directory, self.name.replace(" ", "-"))
@@ -38,7 +40,8 @@ class Server:
         if os.path.exists(self.socket):
             os.unlink(self.socket)
         log = os.path.join(self.directory, "log")
-        self.process = process.Process(self.command(), log, self.environment())
+        pin = [] if self.pinned_to is None else ["taskset", "--cpu-list", str(self.pinned_to)]
+        self.process = process.Process(pin + self.command(), log, self.environment())
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self.is_ready():
             if not self.process.alive() or time.monotonic() > deadline:
