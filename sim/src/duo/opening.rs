@@ -99,6 +99,7 @@ impl Duo {
                 return self.violate("opening hangs");
             }
             self.world.note("crash: while opening", [0; 3]);
+            side.may_be_holder.set(side.may_be_holder.get() || attempt.take_over);
             self.note_possible_epoch(&attempt);
             self.end_process(side, Fate::Killed);
             return Ok(false);
@@ -111,6 +112,9 @@ impl Duo {
             }
             Err(error) => {
                 self.judge_refusal(&attempt, &error)?;
+                let is_early = matches!(error, LogError::InUse { .. } | LogError::Held { .. });
+                let may_be = attempt.take_over && !is_early;
+                side.may_be_holder.set(side.may_be_holder.get() || may_be);
                 self.note_possible_epoch(&attempt);
                 self.end_process(side, Fate::Killed);
                 Ok(false)
@@ -124,7 +128,6 @@ impl Duo {
         let same = self.journal_of.get() == Some(attempt.side) && !attempt.discard_journal;
         if !same && (attempt.take_over || self.auto || !self.must_be_held.get()) {
             self.journal_of.set(None);
-            self.sides[attempt.side].may_be_holder.set(true);
         }
     }
 
