@@ -8,9 +8,9 @@
 //!      own queues. They wait here and not in their futures, so that an operation goes on when its
 //!      future is not polled, or dropped.
 //!  U3. The ring is dropped only after every operation has completed.
-//!  U4. New entries reach the kernel in the next turn of the driver task, which `start` wakes: all that
-//!      the tasks of one turn start goes down in one system call, and a disk behind a hypervisor is
-//!      told of it once.
+//!  U4. New entries go to the kernel as soon as they are as many as the operations that it has, the others in
+//!      the next turn of the driver task, which `start` wakes. So an idle disk begins at once, and what the
+//!      tasks of one turn start goes down in few system calls, of which a disk behind a hypervisor is told.
 //!
 //! Why the ring is plain `SINGLE_ISSUER`: with `DEFER_TASKRUN` completions wait for a call into the
 //! ring, and a thread that sleeps in epoll never makes one. Why a duplicate of the ring's
@@ -109,8 +109,8 @@ struct Shared {
     /// Wakers of operations that ended, kept to be woken after the ring is let go.
     woken: RefCell<Vec<Waker>>,
     submit_failing: Cell<bool>,
-    /// There are entries that the kernel was not told of (U4).
-    unsubmitted: Cell<bool>,
+    /// Entries that the kernel was not told of (U4).
+    unsubmitted: Cell<u32>,
 }
 
 /// How the driver task learns that it should look at the ring, or that the ring is gone.
@@ -164,7 +164,7 @@ impl UringEngine {
             driver: Rc::default(),
             woken: RefCell::default(),
             submit_failing: Cell::new(false),
-            unsubmitted: Cell::new(false),
+            unsubmitted: Cell::new(0),
         });
         let driver = drive(fd, Rc::downgrade(&shared), Rc::clone(&shared.driver));
         tokio::task::spawn_local(driver);
@@ -259,15 +259,14 @@ impl Ring {
             .expect("U2: the queue has an entry for each operation with the kernel");
     }
 
-    /// Starts operations of the backlog as far as there is room. Returns whether there are new
-    /// entries.
-    fn start_backlog(&mut self) -> bool {
-        let mut started = false;
+    /// Starts operations of the backlog as far as there is room. Returns how many.
+    fn start_backlog(&mut self) -> u32 {
+        let mut started = 0;
         while self.in_flight < RING_ENTRIES {
             let Some(number) = self.backlog.pop_front() else { break };
             self.in_flight += 1;
             self.push(number);
-            started = true;
+            started += 1;
         }
         started
     }
@@ -305,7 +304,7 @@ impl Ring {
                 }
             }
         }
-        self.start_backlog() || new_entries
+        self.start_backlog() > 0 || new_entries
     }
 }
 
@@ -406,7 +405,13 @@ impl Shared {
         };
         ring.slots[number].state = State::Running(running);
         ring.backlog.push_back(number);
-        if ring.start_backlog() && !self.unsubmitted.replace(true) {
+        let known = self.unsubmitted.get();
+        let unsubmitted = known + ring.start_backlog();
+        self.unsubmitted.set(unsubmitted);
+        if unsubmitted > 0 && unsubmitted >= ring.in_flight - unsubmitted {
+            self.unsubmitted.set(0);
+            self.submit(&mut ring);
+        } else if known == 0 && unsubmitted > 0 {
             self.driver.wake();
         }
         number
@@ -414,7 +419,7 @@ impl Shared {
 
     /// U4: hands over what was started since the last turn.
     fn submit_started(&self) {
-        if self.unsubmitted.take() {
+        if self.unsubmitted.take() > 0 {
             self.submit(&mut self.ring.borrow_mut());
         }
     }
@@ -444,7 +449,7 @@ impl Shared {
         {
             let mut ring = self.ring.borrow_mut();
             let new_entries = ring.reap(|waker| woken.push(waker));
-            if new_entries || self.unsubmitted.take() || self.submit_failing.get() {
+            if self.unsubmitted.take() > 0 || new_entries || self.submit_failing.get() {
                 self.submit(&mut ring);
             }
         }
