@@ -103,7 +103,7 @@ class WeirOverMinio(_OverMinio):
     def start(self):
         self.minio.start()
         self.weir = _WeirServer(self.directory, self.size_bytes,
-                                [_WeirServer.STORE, *self.options])
+                                [*_WeirServer.where, *self.options])
         self.weir.access = self.minio.access()
         self.weir.start()
 
@@ -115,6 +115,9 @@ class WeirOverMinio(_OverMinio):
 
     def settle(self):
         self.weir.settle()
+
+    def rest(self):
+        self.weir.rest()
 
     def make_cold(self):
         # A clean close leaves nothing in the journal; a new process has nothing in memory.
@@ -129,16 +132,11 @@ class WeirOverMinio(_OverMinio):
 
 
 class _WeirServer(servers.Weir):
-    STORE = f"--store=s3://{minio.BUCKET}/weir"
+    where = (f"--store=s3://{minio.BUCKET}/weir",)
     access = {}
 
     def environment(self):
         return super().environment() | self.access
-
-    def settle(self):
-        command = [self.binary, "--data-dir", self.data, self.STORE, "volume", "flush",
-                   self.VOLUME, "--remote", "--wait"]
-        subprocess.run(command, check=True, env=self.environment(), stderr=subprocess.DEVNULL)
 
 
 class S3backer(_OverMinio):

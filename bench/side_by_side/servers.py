@@ -11,6 +11,8 @@ from .place import GIB, MIB, Refused, drop_page_cache, tree_usage, weir_binary
 
 START_SECONDS_MAX = 60
 FILL_BLOCK_BYTES = 1 * MIB
+# Live share, in percent, at which the collector stops.
+COLLECTED_PERCENT = 75
 
 
 class Server:
@@ -87,7 +89,11 @@ class Server:
         self.settle()
 
     def settle(self):
-        """Waits until nothing is left to do in the background."""
+        """Waits until everything that was written is where it belongs."""
+
+    def rest(self):
+        """Waits until nothing is left to do in the background, so that the next candidate has the machine alone."""
+        self.settle()
 
     def make_cold(self):
         """Forgets what is cached in memory, as far as this candidate can."""
@@ -102,6 +108,8 @@ class Weir(Server):
 
     name = "weir"
     VOLUME = "bench"
+    # Options that name its store, if it has another than the embedded one.
+    where = ()
     # Objects are not collected yet: beyond this the volume is made anew.
     STORE_BYTES_EXTRA_MAX = 10 * GIB
 
@@ -151,12 +159,18 @@ class Weir(Server):
         result["store"] = difference(before_store, self.store_usage())
         return result
 
+    def _volume(self, verb, *words):
+        command = [self.binary, "--data-dir", self.data, *self.where, "volume", verb, self.VOLUME, *words]
+        subprocess.run(command, check=True, env=self.environment(), stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+
     def settle(self):
-        command = [
-            self.binary, "--data-dir", self.data, "volume", "flush", self.VOLUME, "--remote",
-            "--wait",
-        ]
-        subprocess.run(command, check=True, env=self.environment(), stderr=subprocess.DEVNULL)
+        self._volume("flush", "--remote", "--wait")
+
+    def rest(self):
+        # The collector works on for a while after a burst.
+        self.settle()
+        self._volume("compact", "--to", str(COLLECTED_PERCENT))
 
     def make_cold(self):
         # A clean close leaves nothing in the journal; a new process has nothing in memory.
