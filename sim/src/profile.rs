@@ -259,6 +259,8 @@ impl Profile {
                 start_percent: dice.pick(&[0, 50, 70, 90, 99]),
                 stop_percent: dice.pick(&[75, 95, 100]),
                 policy: dice.pick(&[CollectPolicy::Greedy, CollectPolicy::CostBenefit]),
+                // Objects are small here.
+                plugs_per_read_min: 1,
             },
             puts_in_flight_max: dice.pick(&[1, 2, 4, 4]),
             read_deadline: ms(dice.within(60_000..120_000)),

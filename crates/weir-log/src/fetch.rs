@@ -190,6 +190,11 @@ fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
     near_runs_of(indices, 0, FRAMES_PER_GET_MAX)
 }
 
+/// Cuts ascending frame indices into what [`pieces`] asks for at once.
+pub(crate) fn collected_runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
+    near_runs_of(indices, FRAMES_READ_ALONG_MAX, COLLECTED_FRAMES_PER_GET_MAX)
+}
+
 /// Cuts ascending frame indices into runs of at most `frames_max`, with holes of at most `along_max` frames.
 fn near_runs_of(indices: &[u32], along_max: u32, frames_max: u32) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
@@ -387,7 +392,7 @@ pub(crate) async fn pieces(
                 None => to_fetch.push(index),
             }
         }
-        let mut runs = near_runs_of(&to_fetch, FRAMES_READ_ALONG_MAX, COLLECTED_FRAMES_PER_GET_MAX);
+        let mut runs = collected_runs_of(&to_fetch);
         while let Some((first, last)) = runs.pop() {
             let needed: Vec<u32> =
                 to_fetch.iter().copied().filter(|index| (first..=last).contains(index)).collect();

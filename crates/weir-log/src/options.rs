@@ -36,6 +36,9 @@ pub struct CollectLimits {
     pub stop_percent: u64,
     /// Which objects go first.
     pub policy: CollectPolicy,
+    /// Holes that a read of other objects must plug at the least, beside one per frame of theirs that it reads. What is
+    /// scattered would cost a request for two entries of the map.
+    pub plugs_per_read_min: usize,
 }
 
 impl CollectLimits {
@@ -56,7 +59,8 @@ pub enum CollectPolicy {
 
 impl Default for CollectLimits {
     fn default() -> Self {
-        Self { start_percent: 70, stop_percent: 75, policy: CollectPolicy::Greedy }
+        let (start_percent, stop_percent, policy) = (70, 75, CollectPolicy::Greedy);
+        Self { start_percent, stop_percent, policy, plugs_per_read_min: 16 }
     }
 }
 

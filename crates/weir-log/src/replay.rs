@@ -207,7 +207,8 @@ impl Replay {
             }
             found.sort_unstable_by_key(|run| run.offset);
             if self.merging == Merging::Plugging {
-                found = runs::plug_holes(&self.objects, &BTreeSet::new(), found);
+                let plugs_min = self.collect.plugs_per_read_min;
+                found = runs::plug_holes(&self.objects, &BTreeSet::new(), found, plugs_min);
             }
             for run in runs::cut(&found, self.limits.bytes) {
                 self.apply(ObjectKind::Gc, runs::describe(run));

@@ -42,7 +42,8 @@ pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) 
     runs.sort_unstable_by_key(|run| run.offset);
     let runs = {
         let state = shared.state.borrow();
-        runs::plug_holes(&state.objects, &state.collector.stuck, runs)
+        let plugs_min = shared.options.collect.plugs_per_read_min;
+        runs::plug_holes(&state.objects, &state.collector.stuck, runs, plugs_min)
     };
     let mut cuts = runs::cut(&runs, shared.options.batch.bytes).into_iter().peekable();
     while let Some(runs) = cuts.next() {

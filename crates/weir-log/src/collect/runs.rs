@@ -1,10 +1,11 @@
 //! Runs of live bytes: found in the map, plugged, cut into objects, described in a header. Works on the map alone, so
 //! that the replay of a trace collects as a volume does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_device::VolumeId;
 
+use crate::fetch;
 use crate::format::object::{ExtentKind, GcSource, ObjectExtent};
 use crate::ids::ObjectId;
 use crate::limits::{EXTENTS_PER_OBJECT_MAX, PAYLOAD_BYTES_MAX};
@@ -14,7 +15,7 @@ use crate::objects::{ObjectMap, ObjectPlace};
 /// and their hole become one extent of the map (LSVD section 4.6).
 const PLUG_BYTES_MAX: u64 = 8 << 10;
 
-/// Runs that plug holes per round: each may take a read of its own.
+/// Runs that plug holes per round.
 const PLUGS_MAX: usize = 1024;
 
 /// Bytes of the volume that lie together in one object.
@@ -54,27 +55,64 @@ pub(crate) fn live(
     payload_offset
 }
 
-/// Adds what lies in small holes between runs, where it lies in objects too.
+/// Adds what lies in small holes between runs, where it lies in objects too and a read of them plugs enough.
 pub(crate) fn plug_holes(
     objects: &ObjectMap,
     stuck: &BTreeSet<ObjectId>,
     runs: Vec<Run>,
+    plugs_min: usize,
 ) -> Vec<Run> {
-    let mut plugged: Vec<Run> = Vec::with_capacity(runs.len());
-    let mut plugs = 0;
-    for run in runs {
-        if let Some(last) = plugged.last() {
-            let end = last.offset + last.len;
-            let hole = run.offset.saturating_sub(end);
-            if (1..=PLUG_BYTES_MAX).contains(&hole) && plugs < PLUGS_MAX {
-                let found = fill(objects, stuck, end, hole);
-                plugs += found.len();
-                plugged.extend(found);
+    let mut plugs: Vec<Vec<Run>> = Vec::new();
+    let mut count = 0;
+    for pair in runs.windows(2) {
+        let end = pair[0].offset + pair[0].len;
+        let hole = pair[1].offset.saturating_sub(end);
+        if (1..=PLUG_BYTES_MAX).contains(&hole) && count < PLUGS_MAX {
+            let found = fill(objects, stuck, end, hole);
+            count += found.len();
+            plugs.extend((!found.is_empty()).then_some(found));
+        }
+    }
+    let worth = frames_worth_reading(plugs.iter().flatten(), plugs_min);
+    plugs.retain(|plug| plug.iter().flat_map(frames_of).all(|frame| worth.contains(&frame)));
+    let mut plugged = runs;
+    plugged.extend(plugs.into_iter().flatten());
+    plugged.sort_unstable_by_key(|run| run.offset);
+    plugged
+}
+
+/// A frame of an object.
+type Frame = (ObjectId, u32);
+
+fn frames_of(run: &Run) -> impl Iterator<Item = Frame> + use<> {
+    let object = run.object;
+    let (first, last) = fetch::frame_span(run.payload_offset, run.len);
+    (first..=last).map(move |index| (object, index))
+}
+
+/// The frames of plugs whose reads bring enough of them: `plugs_min`, and one per frame.
+fn frames_worth_reading<'a>(
+    plugs: impl Iterator<Item = &'a Run>,
+    plugs_min: usize,
+) -> BTreeSet<Frame> {
+    let mut by_object: BTreeMap<ObjectId, Vec<u32>> = BTreeMap::new();
+    for plug in plugs {
+        let (first, _) = fetch::frame_span(plug.payload_offset, plug.len);
+        by_object.entry(plug.object).or_default().push(first);
+    }
+    let mut worth = BTreeSet::new();
+    for (object, mut firsts) in by_object {
+        firsts.sort_unstable();
+        for (first, last) in fetch::collected_runs_of(&firsts) {
+            let plugs = firsts.iter().filter(|index| (first..=last).contains(*index)).count();
+            let frames = (last - first + 1) as usize;
+            if plugs >= frames.max(plugs_min) {
+                // The last plug may reach into the next frame.
+                worth.extend((first..=last + 1).map(|index| (object, index)));
             }
         }
-        plugged.push(run);
     }
-    plugged
+    worth
 }
 
 /// What fills a hole wholly; nothing if it cannot be filled.
@@ -149,10 +187,23 @@ mod tests {
 
     use super::*;
     use crate::ids::ObjectSeq;
+    use crate::limits::FRAME_BYTES;
 
     fn run(offset: u64, len: u64) -> Run {
         let object = ObjectId { stream: VolumeId([1; 16]), seq: ObjectSeq(1), epoch: Epoch(1) };
         Run { offset, len, object, payload_offset: 0 }
+    }
+
+    #[test]
+    fn holes_are_plugged_where_a_read_brings_many() {
+        let plugs = |count: u32, apart: u32| -> Vec<Run> {
+            (0..count).map(|n| Run { payload_offset: n * apart, ..run(0, 4096) }).collect()
+        };
+        let worth = |plugs: &[Run]| frames_worth_reading(plugs.iter(), 16).len();
+        assert_eq!(worth(&plugs(16, 4096)), 2, "a frame, and where the last one may end");
+        assert_eq!(worth(&plugs(15, 4096)), 0);
+        assert_eq!(worth(&plugs(64, FRAME_BYTES)), 65, "one per frame");
+        assert_eq!(worth(&plugs(64, FRAME_BYTES + 4096)), 0, "fewer than frames");
     }
 
     #[test]
