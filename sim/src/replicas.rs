@@ -56,6 +56,9 @@ struct Process {
     args: ReplicateArgs,
 }
 
+/// Attempts to begin in the end: a renewal of the one before, which was killed, may land late and hold one up.
+const ATTEMPTS_MAX: u32 = 3;
+
 fn name() -> VolumeName {
     VolumeName::new("simulated").expect("a valid name")
 }
@@ -243,20 +246,25 @@ impl Ending {
     /// Brings the replica up to its source.
     pub(crate) async fn begin(world: &World, dice: &mut Dice) -> Result<Self, String> {
         world.replica.faults.calm();
-        let Process { tasks, env, args } = process(world, dice);
-        let work = async {
-            let mut replicator = Replicator::begin(args).await?;
-            while replicator.look().await? {
-                replicator.move_root().await?;
+        let mut attempts = 0;
+        let (tasks, env, replicator) = loop {
+            let Process { tasks, env, args } = process(world, dice);
+            let work = async {
+                let mut replicator = Replicator::begin(args).await?;
+                while replicator.look().await? {
+                    replicator.move_root().await?;
+                }
+                Ok::<_, LogError>(replicator)
+            };
+            attempts += 1;
+            match tasks.run_until(timeout(HANG, Box::pin(work))).await {
+                Ok(Ok(replicator)) => break (tasks, env, replicator),
+                Ok(Err(LogError::InUse { .. })) if attempts < ATTEMPTS_MAX => {}
+                Ok(Err(error)) => {
+                    return Err(format!("replication fails with stores that work: {error}"));
+                }
+                Err(_) => return Err("replication hangs with stores that work".to_owned()),
             }
-            Ok::<_, LogError>(replicator)
-        };
-        let replicator = match tasks.run_until(timeout(HANG, Box::pin(work))).await {
-            Ok(Ok(replicator)) => replicator,
-            Ok(Err(error)) => {
-                return Err(format!("replication fails with stores that work: {error}"));
-            }
-            Err(_) => return Err("replication hangs with stores that work".to_owned()),
         };
         match look(world, dice).await {
             Some(wrong) => Err(wrong),
