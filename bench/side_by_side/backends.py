@@ -4,10 +4,9 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import time
 
-from . import ceph, disks, fio, minio, node_api, place, process
+from . import ceph, disks, fio, minio, node_api, place, process, servers
 
 FILL_BLOCK_BYTES = place.MIB
 START_SECONDS_MAX = 60
@@ -59,11 +58,8 @@ class WeirBackend:
                 for name in self.volumes[:count]]
 
     def settle(self):
-        for words in (["flush", "--remote", "--wait"], ["compact", "--to", str(LIVE_PERCENT)]):
-            for name in self.volumes:
-                subprocess.run([self.binary, "--data-dir", self.data, "--store", self.store, "volume", words[0], name,
-                                *words[1:]], check=True, env=self._environment(), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+        weir = [self.binary, "--data-dir", self.data, "--store", self.store]
+        servers.bring_to_rest(weir, self.volumes, LIVE_PERCENT, self._environment())
         disks.write_back(self.disks)
 
     def cpu(self):

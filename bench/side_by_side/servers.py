@@ -15,6 +15,15 @@ FILL_BLOCK_BYTES = 1 * MIB
 COLLECTED_PERCENT = 75
 
 
+def bring_to_rest(weir, volumes, live_percent, environment):
+    """Waits until volumes have everything in the store, and so much of their objects lives. `weir` is the command up to
+    its verb, with what names data and store."""
+    for verb, *words in (["flush", "--remote", "--wait"], ["compact", "--to", str(live_percent)]):
+        for volume in volumes:
+            subprocess.run([*weir, "volume", verb, volume, *words], check=True, env=environment,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 class Server:
     """A candidate with its own data. `fill` writes every byte of it once, through the server."""
 
@@ -159,18 +168,15 @@ class Weir(Server):
         result["store"] = difference(before_store, self.store_usage())
         return result
 
-    def _volume(self, verb, *words):
-        command = [self.binary, "--data-dir", self.data, *self.where, "volume", verb, self.VOLUME, *words]
-        subprocess.run(command, check=True, env=self.environment(), stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL)
-
     def settle(self):
-        self._volume("flush", "--remote", "--wait")
+        command = [self.binary, "--data-dir", self.data, *self.where, "volume", "flush", self.VOLUME, "--remote",
+                   "--wait"]
+        subprocess.run(command, check=True, env=self.environment(), stderr=subprocess.DEVNULL)
 
     def rest(self):
         # The collector works on for a while after a burst.
-        self.settle()
-        self._volume("compact", "--to", str(COLLECTED_PERCENT))
+        weir = [self.binary, "--data-dir", self.data, *self.where]
+        bring_to_rest(weir, [self.VOLUME], COLLECTED_PERCENT, self.environment())
 
     def make_cold(self):
         # A clean close leaves nothing in the journal; a new process has nothing in memory.
