@@ -205,7 +205,7 @@ async fn delete(shared: &Rc<Shared>, id: ObjectId) {
     if shared.stopped.get() || !shared.holds_lease() {
         return;
     }
-    let (store, seed) = (shared.store.in_background(), shared.env.random.next_u64());
+    let (store, seed) = (shared.collector_store(), shared.env.random.next_u64());
     let deleted = shared.env.background(async move {
         let mut random = splitmix(seed);
         let key = id.key();

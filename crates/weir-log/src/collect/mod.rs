@@ -258,7 +258,7 @@ impl Shared {
         state.collector.pace(&state.objects, &self.options.collect)
     }
 
-    /// Where the collector reads and sends: in the background as long as it has time.
+    /// Where the collector reads, sends and deletes: in the background as long as it has time.
     pub(crate) fn collector_store(&self) -> Store {
         let state = self.state.borrow();
         let has_time = state.collector.has_time(&state.objects, &self.options.collect);

@@ -28,13 +28,13 @@ const DIRECT_BYTES_MIN: usize = 256 << 10;
 /// that a write of 16 KiB and its sync beside it take 5.8 ms, and 15.9 at the 90th percentile; past it 1.4 and 2.0.
 const DIRECT_READ_BYTES_MIN: usize = 2 << 20;
 
-/// Bytes of one write past the page cache: at this size the measured disk streams, and the buffer stays in a CPU cache.
-const WRITTEN_BYTES: usize = 1 << 20;
+/// Bytes of one write or read past the page cache: at this size the measured disk streams, and the buffer stays in a
+/// CPU cache.
+const PIECE_BYTES: usize = 1 << 20;
 
-/// The same of one read, and of a write where the disk is left to others in between: a client's write waits for the
-/// piece before it. Beside reads of 1 MiB with gaps a write of 16 KiB takes 0.5 to 0.7 ms (median), beside these 0.06,
-/// and both read 480 MiB/s.
-const SHORT_BYTES: usize = 256 << 10;
+/// The same where the disk is left to others in between: a client's write waits for the piece before it. Beside reads
+/// of 1 MiB with gaps a write of 16 KiB takes 0.5 to 0.7 ms (median), beside these 0.06.
+const SHORT_PIECE_BYTES: usize = 256 << 10;
 
 /// Longest gap after a piece or a deletion: a disk that is slow anyway must not make an object late.
 const GAP_MAX: Duration = Duration::from_millis(20);
@@ -50,10 +50,10 @@ pub(super) enum Pace {
 }
 
 impl Pace {
-    fn written_bytes(self) -> usize {
+    fn piece_bytes(self) -> usize {
         match self {
-            Self::Full => WRITTEN_BYTES,
-            Self::WithGaps => SHORT_BYTES,
+            Self::Full => PIECE_BYTES,
+            Self::WithGaps => SHORT_PIECE_BYTES,
         }
     }
 
@@ -125,7 +125,7 @@ fn write_direct(
     len: usize,
     (pool, pace): (&BufferPool, Pace),
 ) -> io::Result<()> {
-    let mut buf = pool.alloc(pace.written_bytes().min(len.next_multiple_of(BUFFER_ALIGN)));
+    let mut buf = pool.alloc(pace.piece_bytes().min(len.next_multiple_of(BUFFER_ALIGN)));
     let (mut filled, mut offset) = (0, 0);
     for part in parts {
         let mut rest = &part[..];
@@ -200,7 +200,7 @@ fn read_direct(
         if !done.is_multiple_of(BUFFER_ALIGN) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let end = buf.len().min(done + SHORT_BYTES);
+        let end = buf.len().min(done + pace.piece_bytes());
         let at = start - skipped as u64 + done as u64;
         match pace.run(|| file.read_at(&mut buf[done..end], at)) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -266,7 +266,7 @@ mod tests {
         let pool = BufferPool::new(0);
         for (directory, pace) in places() {
             let lens = [0, 1, DIRECT_BYTES_MIN - 1, DIRECT_BYTES_MIN, DIRECT_BYTES_MIN + 1];
-            let large = [0, 1, 4095, 4096].map(|more| 3 * WRITTEN_BYTES + more);
+            let large = [0, 1, 4095, 4096].map(|more| 3 * PIECE_BYTES + more);
             for len in lens.into_iter().chain(large) {
                 let path = directory.path().join(format!("{len}"));
                 let parts = parts_of(len);
