@@ -276,7 +276,7 @@ async fn commit(
     }
     let spec = upload::moving_object(shared, described);
     let seq = spec.id.seq;
-    upload::send(shared, spec, || payload);
+    upload::send(shared, shared.collector_store(), spec, || payload);
     let is_committed = |state: &mut State| state.pipeline.committed() >= seq;
     shared.wait_while_open(|state| is_committed(state).then_some(Ok(()))).await
 }

@@ -34,12 +34,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use self::files::{
-    FileError, Pace, TEMPORARY_DIRECTORY, create_exclusively, random_token, read_at, remove_stale,
+    FileError, TEMPORARY_DIRECTORY, create_exclusively, random_token, read_at, remove_stale,
     write_parts,
 };
 use weir_device::BufferPool;
 
-use crate::backend::{Backend, Got, Listed, Put, Reply, clamp};
+use crate::backend::{Backend, Got, Listed, Pace, Put, Reply, clamp};
 use crate::limits::TEMPORARY_NAME_TRIES_MAX;
 use crate::{Place, StoreError};
 
@@ -418,9 +418,9 @@ impl Backend for Directory {
         })
     }
 
-    fn in_background(&self) -> Option<Arc<dyn Backend>> {
+    fn at_pace(&self, pace: Pace) -> Option<Arc<dyn Backend>> {
         let (state, deletion) = (Arc::clone(&self.state), Arc::clone(&self.deletion));
-        Some(Arc::new(Self { state, deletion, pace: Pace::WithGaps }))
+        Some(Arc::new(Self { state, deletion, pace }))
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use weir_device::mutant;
 
-use crate::backend::{Backend, Got, Listed, Put};
+use crate::backend::{Backend, Got, Listed, Pace, Put};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
@@ -136,13 +136,11 @@ impl Store {
         Self::of(Inner { attempt_timeout, ..self.inner.again() })
     }
 
-    /// The same store for what nobody waits for. A store in a directory leaves gaps between the pieces of large objects
-    /// and after deletions then, so that others who use the disk get in between, and takes twice the time. Counters are
-    /// shared.
+    /// The same store at another pace, which makes a difference to a store in a directory only. Counters are shared.
     #[must_use]
-    pub fn in_background(&self) -> Self {
-        let background = self.inner.backend.in_background();
-        let backend = background.unwrap_or_else(|| Arc::clone(&self.inner.backend));
+    pub fn at_pace(&self, pace: Pace) -> Self {
+        let other = self.inner.backend.at_pace(pace);
+        let backend = other.unwrap_or_else(|| Arc::clone(&self.inner.backend));
         Self { inner: Arc::clone(&self.inner), backend }
     }
 

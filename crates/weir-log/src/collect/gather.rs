@@ -113,5 +113,5 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
 fn send(shared: &Rc<Shared>, runs: &[Run], payload: Vec<Bytes>, sources: Vec<ObjectId>) {
     let spec = upload::moving_object(shared, runs::describe(runs));
     shared.state.borrow_mut().collector.on_the_way.insert(spec.id.seq, sources);
-    upload::send(shared, spec, || payload);
+    upload::send(shared, shared.collector_store(), spec, || payload);
 }

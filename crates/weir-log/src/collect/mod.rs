@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weir_device::{DeviceError, VolumeId};
-use weir_store::Store;
+use weir_store::{Pace, Store};
 
 use crate::collect::brake::Brake;
 use crate::format::object::{ObjectHeader, ObjectKind};
@@ -262,7 +262,7 @@ impl Shared {
     pub(crate) fn collector_store(&self) -> Store {
         let state = self.state.borrow();
         let has_time = state.collector.has_time(&state.objects, &self.options.collect);
-        if has_time { self.store.in_background() } else { self.store.clone() }
+        self.store.at_pace(if has_time { Pace::WithGaps } else { Pace::Full })
     }
 
     fn is_over(&self) -> bool {

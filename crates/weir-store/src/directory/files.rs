@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tracing::info;
 use weir_device::{BUFFER_ALIGN, BufferPool};
 
+use crate::backend::Pace;
 use crate::limits::TEMPORARY_AGE_MAX;
 
 /// Where files live until they are complete. No key starts with a dot.
@@ -32,28 +33,17 @@ const DIRECT_READ_BYTES_MIN: usize = 2 << 20;
 /// CPU cache.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The same where the disk is left to others in between: a client's write waits for the piece before it. Beside reads
-/// of 1 MiB with gaps a write of 16 KiB takes 0.5 to 0.7 ms (median), beside these 0.06.
-const SHORT_PIECE_BYTES: usize = 256 << 10;
+/// The same where others are to get in between: a client's write waits for the piece before it.
+const SHORT_PIECE_BYTES: usize = 64 << 10;
 
 /// Longest gap after a piece or a deletion: a disk that is slow anyway must not make an object late.
 const GAP_MAX: Duration = Duration::from_millis(20);
-
-/// How the pieces of a large object, and deletions, follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
-    Full,
-    /// After each piece, and each deletion, the disk is left alone for as long as that took. Beside objects of 8 MiB
-    /// that are written at full pace a write of 16 KiB and its sync take 10 to 12 ms at the 99th percentile, with gaps
-    /// 1.5 to 2.5; beside deletions 4.3 to 5.8, and 2.5.
-    WithGaps,
-}
 
 impl Pace {
     fn piece_bytes(self) -> usize {
         match self {
             Self::Full => PIECE_BYTES,
-            Self::WithGaps => SHORT_PIECE_BYTES,
+            Self::Short | Self::WithGaps => SHORT_PIECE_BYTES,
         }
     }
 
@@ -250,9 +240,10 @@ mod tests {
     use super::*;
 
     /// The repository's own disk, at each pace; and a temporary directory, which in memory may refuse `O_DIRECT`.
-    fn places() -> [(tempfile::TempDir, Pace); 3] {
-        let own = || tempfile::tempdir_in(".").unwrap();
-        [(tempfile::tempdir().unwrap(), Pace::Full), (own(), Pace::Full), (own(), Pace::WithGaps)]
+    fn places() -> [(tempfile::TempDir, Pace); 4] {
+        let own = |pace| (tempfile::tempdir_in(".").unwrap(), pace);
+        let elsewhere = (tempfile::tempdir().unwrap(), Pace::Full);
+        [elsewhere, own(Pace::Full), own(Pace::Short), own(Pace::WithGaps)]
     }
 
     /// Parts of odd lengths around the sizes where something changes.
