@@ -353,7 +353,8 @@ pub(crate) fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
     (ObjectId { stream: shared.id, seq, epoch: shared.epoch }, salt)
 }
 
-/// Encodes and PUTs on the worker threads; the result comes back to the volume's thread.
+/// Encodes on the worker threads and PUTs to `store`, which is the volume's at some pace; the result comes back to the
+/// volume's thread.
 pub(crate) fn send(
     shared: &Rc<Shared>,
     store: Store,

@@ -42,10 +42,9 @@ pub(crate) struct Got {
 
 /// How much of the disk a store in a directory leaves to others who use it, between the pieces of a large object and
 /// after a deletion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// Large pieces, one after the other: what costs the least.
-    #[default]
     Full,
     /// Short pieces: what others write waits for one of them. Where an object of 8 MiB is put every 0.2 s, writes of 4
     /// KiB take 0.15 ms at the 99th percentile of 100 ms, beside large pieces 0.45, beside none 0.13.
