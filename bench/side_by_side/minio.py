@@ -19,6 +19,8 @@ import client  # noqa: E402  pylint: disable=wrong-import-position,import-error
 START_SECONDS_MAX = 60
 # MinIO keeps its counters' report for 10 s.
 REPORT_SECONDS = 10.5
+# How long it may keep what was deleted.
+DELETED_FOR = "10s"
 BUCKET = "bench"
 # Neither credential protects anything: the server is on loopback and gone after the run.
 USER, SECRET = "weir-bench", "only-for-benchmarks"
@@ -70,6 +72,8 @@ class Minio:
         environment = os.environ | {
             "MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off", "MINIO_CI_CD": "1", "MINIO_PROMETHEUS_AUTH_TYPE": "public",
+            # It keeps what was deleted until its next look, five minutes by default, which fills the disk.
+            "MINIO_API_DELETE_CLEANUP_INTERVAL": DELETED_FOR,
         }
         command = [installed(), "server", "--quiet", "--address", address, self.data]
         self.process = process.Process(command, self.log, environment)

@@ -80,3 +80,18 @@ impl Error for DeviceError {
         self.source.as_ref().and_then(|s| s.source())
     }
 }
+
+/// An error and what caused it, in one line; a cause that repeats what was said is left out.
+#[must_use]
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = cause.source();
+    }
+    text
+}

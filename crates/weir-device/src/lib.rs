@@ -20,7 +20,7 @@ pub use device::{
     check_bounds,
 };
 pub use env::{Clock, Env, Random, Spawn};
-pub use error::{DeviceError, ErrorKind};
+pub use error::{DeviceError, ErrorKind, with_causes};
 pub use header::{IoHeader, Operation, SourceId, VolumeId};
 pub use history::{ChangedRun, History};
 pub use memory::MemoryDevice;

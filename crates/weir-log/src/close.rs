@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use weir_device::DeviceError;
+use weir_device::{DeviceError, with_causes};
 use weir_store::RetryPolicy;
 
 use crate::commit;
@@ -90,6 +90,8 @@ pub struct VolumeStatus {
     pub failure: Option<String>,
     /// What the uploader struggles with, if it does.
     pub upload_note: Option<String>,
+    /// What the last PUT to the store failed with, of whichever volume it was; nothing if it succeeded.
+    pub put_error: Option<String>,
 }
 
 impl LogVolume {
@@ -137,6 +139,7 @@ impl LogVolume {
             takeover: shared.takeover.get(),
             failure: state.failure.as_ref().map(ToString::to_string),
             upload_note: state.upload_note.clone(),
+            put_error: shared.store.put_error().map(|error| with_causes(&error)),
         }
     }
 

@@ -302,21 +302,6 @@ impl NodeError {
     }
 }
 
-/// An error and what caused it, in one line; a cause that repeats what was said is left out.
-#[must_use]
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = cause.source();
-    }
-    text
-}
-
 /// What a caller can do about an error of the operating system.
 fn io_kind(error: &io::Error) -> ErrorKind {
     match error.kind() {

@@ -38,7 +38,7 @@ mod watch;
 pub use copy_record::{CopyRecord, CopyRecordError};
 pub use data_directory::DataDirectory;
 pub use endpoint::Endpoint;
-pub use error::{NodeError, ProcessId, with_causes};
+pub use error::{NodeError, ProcessId};
 pub use events::Event;
 pub use host::{Closing, EndpointKind, Stopped, VolumeSpec};
 pub use keys::KeyPlace;

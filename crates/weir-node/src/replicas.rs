@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use weir_device::{ErrorKind, VolumeId};
+use weir_device::{ErrorKind, VolumeId, with_causes};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
 use weir_store::{Access, Store, StoreOptions};
 
 use crate::api::types::{Limits, ReplicaState};
-use crate::error::{NodeError, with_causes};
+use crate::error::NodeError;
 use crate::limits;
 use crate::node::Node;
 use crate::service::Core;

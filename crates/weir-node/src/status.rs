@@ -95,6 +95,7 @@ pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
     if let Some(wait) = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX) {
         let (why, seconds) = (why_objects_wait(log), wait / 1000);
         reasons.push(format!("{why}: an object has waited for {seconds} s"));
+        reasons.extend(log.put_error.clone());
     }
     let percent = log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
     if percent >= JOURNAL_PERCENT_MAX {
@@ -338,6 +339,7 @@ mod tests {
             takeover: weir_log::Takeover::Manual,
             failure: None,
             upload_note: None,
+            put_error: None,
         }
     }
 
@@ -350,6 +352,8 @@ mod tests {
         let (health, reasons) = judge(&slow);
         assert_eq!(health, Health::Degraded);
         assert!(reasons[0].contains("an object has waited for 16 s"), "{reasons:?}");
+        let full = VolumeStatus { put_error: Some("no space left".to_owned()), ..slow.clone() };
+        assert_eq!(judge(&full).1[1..], ["no space left"]);
         let behind = VolumeStatus { waits_for_collector: true, ..slow };
         assert!(
             judge(&behind).1[0].contains("the collector can copy: an object has waited for 16")

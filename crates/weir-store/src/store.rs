@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,6 +38,8 @@ struct Inner {
     url: Arc<str>,
     backend: Arc<dyn Backend>,
     counters: Counters,
+    /// What the last PUT failed with, if it failed.
+    put_error: Mutex<Option<StoreError>>,
     attempt_timeout: Duration,
     limits: UploadLimits,
     /// How the store keeps its promises was tested with this program, and needs no probe.
@@ -89,6 +91,7 @@ impl Store {
             url: shared,
             backend,
             counters: Counters::default(),
+            put_error: Mutex::default(),
             attempt_timeout: ATTEMPT_TIMEOUT,
             limits: options.limits.clone(),
             is_own,
@@ -116,6 +119,7 @@ impl Store {
             url: Arc::clone(&url),
             backend: Arc::new(Remote::new(url, inner, options)),
             counters: Counters::default(),
+            put_error: Mutex::default(),
             attempt_timeout: ATTEMPT_TIMEOUT,
             limits: UploadLimits::default(),
             is_own: false,
@@ -194,7 +198,10 @@ impl Store {
         inner.limits.admit(bytes).await;
         inner.counters.upload_wait_ms.add(to_millis(waiting.elapsed()));
         inner.counters.puts.add(1);
-        let put = inner.attempt(key, self.backend.put_create(key, parts)).await?;
+        let put = inner.attempt(key, self.backend.put_create(key, parts)).await;
+        *inner.put_error.lock().unwrap_or_else(PoisonError::into_inner) =
+            put.as_ref().err().cloned();
+        let put = put?;
         if put == Put::Created {
             inner.counters.bytes_up.add(bytes);
         }
@@ -296,6 +303,12 @@ impl Store {
         self.inner.counters.snapshot()
     }
 
+    /// What the last PUT that ended failed with; nothing if it succeeded.
+    #[must_use]
+    pub fn put_error(&self) -> Option<StoreError> {
+        self.inner.put_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<Got, StoreError> {
         let inner = &*self.inner;
         check_key(&inner.url, key)?;
@@ -330,6 +343,7 @@ impl Inner {
             url: Arc::clone(&self.url),
             backend: Arc::clone(&self.backend),
             counters: Counters::default(),
+            put_error: Mutex::default(),
             limits: self.limits.clone(),
             ..*self
         }

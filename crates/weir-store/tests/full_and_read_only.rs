@@ -47,8 +47,10 @@ async fn full(store: &Store) {
     assert!(!error.is_retryable(), "for a reader it would not pass by itself");
     let text = error.to_string();
     assert!(text.contains("/.tmp/") && text.contains("no space left"), "{text}");
+    assert!(matches!(store.put_error(), Some(StoreError::NoSpace { .. })), "{store:?}");
     // The part that was written is gone again: what fits, fits.
     assert_eq!(store.put_create("a/medium", body(500 << 10)).await.expect("put"), Put::Created);
+    assert!(store.put_error().is_none());
     let listed = store.list("", None).await.expect("list");
     assert_eq!(listed.iter().map(|l| &l.key[..]).collect::<Vec<_>>(), ["a/medium", "a/small"]);
 }

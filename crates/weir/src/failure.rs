@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use weir_node::{NodeError, with_causes};
+use weir_device::with_causes;
+use weir_node::NodeError;
 use weir_store::StoreError;
 
 /// Wrong usage that only shows once the command has begun, as clap's own code for it.

@@ -55,7 +55,9 @@ pub(super) fn has_time(live_percent: u64, kept_percent: u64) -> bool {
 pub(crate) struct Brake {
     /// Bytes to be copied before the next object of data.
     owed: u64,
-    /// Since when an object of data waits for them.
+    /// Whether an object of data waits for them.
+    holds: bool,
+    /// Since when it saw nothing copied.
     since: Option<Instant>,
     /// It was waited for in vain: nothing waits until it copies again.
     stands_still: bool,
@@ -67,6 +69,8 @@ impl Brake {
         let points = points_behind(live_percent, kept_percent)
             .min(COPIED_PER_BYTE_MAX * POINTS_PER_COPIED_BYTE);
         self.owed += bytes * points / POINTS_PER_COPIED_BYTE;
+        // A drain does not ask whether it waits.
+        self.holds = false;
     }
 
     pub(super) fn on_copied(&mut self, bytes: u64) {
@@ -78,7 +82,7 @@ impl Brake {
 
     /// Whether an object of data waits.
     pub(super) fn holds(&self) -> bool {
-        self.since.is_some()
+        self.holds
     }
 
     /// Until when the next object of data waits, at most, while so little lives.
@@ -91,7 +95,8 @@ impl Brake {
         let since = *self.since.get_or_insert(now);
         self.stands_still |= now >= since + PATIENCE;
         let is_behind = self.owed > 0 && points_behind(live_percent, kept_percent) > 0;
-        if is_behind && !self.stands_still {
+        self.holds = is_behind && !self.stands_still;
+        if self.holds {
             return Some(since + PATIENCE);
         }
         (self.owed, self.since) = (0, None);
@@ -134,6 +139,7 @@ mod tests {
         brake.on_data(8 * MIB, 67, 70);
         assert_eq!(brake.holds_until(now, 67, 70), Some(now + PATIENCE));
         brake.on_copied(10 * MIB);
+        assert!(brake.holds(), "it still waits for the rest");
         let later = now + PATIENCE / 2;
         let until = brake.holds_until(later, 67, 70);
         assert_eq!(until, Some(later + PATIENCE), "the collector gets on");
