@@ -439,6 +439,18 @@ impl Journal {
         read::read_parts(self.inner(), position, len).await
     }
 
+    /// The parts of several ranges of one segment or of more, in the order of their positions: those that lie near to
+    /// each other are read together.
+    ///
+    /// # Errors
+    /// As [`Journal::read`]; then there is nothing of any of them.
+    pub async fn read_ranges(
+        &self,
+        ranges: &[(JournalPos, u64)],
+    ) -> Result<Vec<Vec<SharedBuf>>, JournalError> {
+        read::read_ranges(self.inner(), ranges).await
+    }
+
     /// Bytes that cannot be written over yet, and bytes the file's segments may take together.
     #[must_use]
     pub fn used_and_capacity(&self) -> (u64, u64) {

@@ -10,7 +10,7 @@ use crate::error::JournalError;
 use crate::format::{to_u64, to_usize};
 use crate::ids::JournalPos;
 use crate::journal::Inner;
-use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX};
+use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX, READ_GAP_BYTES_MAX};
 use crate::pieces::{FoundPiece, PieceEntry};
 use crate::seal::{PiecePlace, PieceSeal};
 use crate::state::State;
@@ -80,6 +80,71 @@ pub(crate) async fn read_parts(
     Ok(parts)
 }
 
+/// The parts of each of `ranges`, which lie in this order; what memory has no copy of comes with one read for many of
+/// them, and with the little that lies between.
+pub(crate) async fn read_ranges(
+    inner: &Rc<Inner>,
+    ranges: &[(JournalPos, u64)],
+) -> Result<Vec<Vec<SharedBuf>>, JournalError> {
+    let mut found = Vec::with_capacity(ranges.len());
+    while let [(position, len), ..] = ranges[found.len()..] {
+        let Some(mut stretch) = Stretch::of(next(inner, position, len)?, len) else {
+            // It is in memory, or lies in several reads.
+            found.push(read_parts(inner, position, to_usize(len)).await?);
+            continue;
+        };
+        for &(position, len) in &ranges[found.len() + 1..] {
+            let more = Stretch::of(next(inner, position, len)?, len);
+            if !more.is_some_and(|more| stretch.join(more)) {
+                break;
+            }
+        }
+        let Stretch { entries, file_start, segment_start, wanted } = stretch;
+        let begin = u64::from(entries[0].0.at);
+        let bytes = fetch(inner, &entries, file_start, segment_start).await?;
+        found.extend(
+            wanted
+                .iter()
+                .map(|&(within, len)| vec![bytes.slice(to_usize(within - begin), to_usize(len))]),
+        );
+    }
+    Ok(found)
+}
+
+/// Ranges of one segment that one read fetches.
+struct Stretch {
+    entries: Entries,
+    file_start: u64,
+    segment_start: JournalPos,
+    /// Where in the segment, and how long.
+    wanted: Vec<(u64, u64)>,
+}
+
+impl Stretch {
+    /// A single range of `len` bytes, if one read fetches it all.
+    fn of(next: Next, len: u64) -> Option<Self> {
+        let Next::Fetch { entries, file_start, within, segment_start } = next else { return None };
+        let is_whole = entries[entries.len() - 1].0.end() >= within + len;
+        let wanted = vec![(within, len)];
+        is_whole.then_some(Self { entries, file_start, segment_start, wanted })
+    }
+
+    /// Adds the next range, if one read should fetch both.
+    fn join(&mut self, more: Self) -> bool {
+        let (first, last) = (self.entries[0].0, self.entries[self.entries.len() - 1].0);
+        let (next, end) = (more.entries[0].0, more.entries[more.entries.len() - 1].0.end());
+        let follows = more.segment_start == self.segment_start && next.at >= last.at;
+        let is_near = || u64::from(next.at) <= last.end() + READ_GAP_BYTES_MAX;
+        if !(follows && is_near() && end - u64::from(first.at) <= READ_BYTES_MAX) {
+            return false;
+        }
+        let known = usize::from(next.at == last.at);
+        self.entries.extend(more.entries.into_iter().skip(known));
+        self.wanted.extend(more.wanted);
+        true
+    }
+}
+
 /// The piece at a position, and where its segment and the position in it are.
 struct Located {
     piece: FoundPiece,
@@ -133,7 +198,7 @@ fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, Journa
     Ok(Next::Fetch { entries, file_start, within, segment_start })
 }
 
-/// The bytes of pieces that lie one behind the other, read, verified and opened.
+/// The bytes from the first of `entries` to the last, which lie in this order, read, verified and opened.
 async fn fetch(
     inner: &Inner,
     entries: &[(PieceEntry, Option<PieceSeal>)],

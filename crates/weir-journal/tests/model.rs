@@ -234,10 +234,10 @@ impl Run {
     }
 
     async fn read_something(&self, journal: &Journal) {
-        let (piece, expected) = {
+        let some = {
             let model = self.model.borrow();
             let start = model.forgotten_end;
-            let readable: Vec<_> = model
+            let mut readable: Vec<_> = model
                 .placed
                 .values()
                 .filter(|piece| piece.kind == PieceKind::Data && piece.position >= start)
@@ -246,10 +246,14 @@ impl Run {
             if readable.is_empty() {
                 return;
             }
+            readable.sort_unstable_by_key(|piece| piece.position);
             let index = usize::try_from(self.random.below(readable.len() as u64)).expect("small");
-            (*readable[index], model.bytes_of(readable[index].write))
+            let step = if self.random.one_in(2) { 1 } else { 3 };
+            let some = readable[index..].iter().step_by(step).take(10);
+            some.map(|piece| (**piece, model.bytes_of(piece.write))).collect::<Vec<_>>()
         };
-        let pin = journal.pin(piece.position);
+        let pins: Vec<_> = some.iter().map(|(piece, _)| journal.pin(piece.position)).collect();
+        let (piece, expected) = &some[0];
         if self.random.one_in(3) {
             // A reader that takes its time.
             milliseconds(self.random.below(100)).await;
@@ -260,8 +264,14 @@ impl Run {
         journal.read(position, &mut bytes).await.expect("verified");
         assert_eq!(bytes, expected[from..]);
         let parts = journal.read_parts(piece.position, expected.len()).await.expect("verified");
-        assert_eq!(parts.iter().flat_map(|part| &part[..]).copied().collect::<Vec<u8>>(), expected);
-        drop(pin);
+        assert!(parts.iter().flat_map(|part| &part[..]).eq(expected));
+        let ranges: Vec<_> = some.iter().map(|(piece, _)| (piece.position, piece.len)).collect();
+        let parts = journal.read_ranges(&ranges).await.expect("verified");
+        assert_eq!(parts.len(), some.len());
+        for (parts, (_, expected)) in parts.iter().zip(&some) {
+            assert!(parts.iter().flat_map(|part| &part[..]).eq(expected));
+        }
+        drop(pins);
     }
 
     async fn work(&mut self, journal: &Journal) -> End {

@@ -218,6 +218,43 @@ fn a_read_may_span_pieces_and_begin_anywhere() {
 }
 
 #[test]
+fn ranges_that_lie_near_to_each_other_are_read_together() {
+    run(async {
+        let disk = steady_disk(1);
+        let config = JournalConfig { resident_bytes_max: 9000, ..small_config() };
+        let segment_bytes = config.segment_bytes;
+        let journal = create(&disk, config).await;
+        let ear = listen(&journal);
+        let count = 2 * segment_bytes / (2 * 4096);
+        for id in 0..count {
+            write(&journal, 0, id, 4096).await;
+        }
+        let all = pieces_of(&ear);
+        let reads_of = async |pieces: &[usize], cut: u64| {
+            let before = disk.counters().reads;
+            let ranges: Vec<_> =
+                pieces.iter().map(|&i| (all[i].position.plus(cut), 4096 - 2 * cut)).collect();
+            let found = journal.read_ranges(&ranges).await.unwrap();
+            for (&piece, parts) in pieces.iter().zip(&found) {
+                let expected = &pattern(piece as u64, 4096)[cut as usize..(4096 - cut) as usize];
+                assert!(parts.iter().flat_map(|part| &part[..]).eq(expected), "{piece}");
+            }
+            assert_eq!(found.len(), pieces.len());
+            disk.counters().reads - before
+        };
+        assert_eq!(reads_of(&[0, 1, 2, 4], 0).await, 1, "headers lie between");
+        assert_eq!(reads_of(&[0, 1, 2, 4], 7).await, 1);
+        assert_eq!(reads_of(&[0, 6], 0).await, 2, "as much lies between as is worth a read");
+        let newest = count as usize - 1;
+        assert_eq!(reads_of(&[0, 1, newest], 0).await, 1, "the newest is in memory");
+        let segment = |piece: usize| all[piece].position.0 / segment_bytes;
+        let last = (0..newest).find(|&i| segment(i) != segment(i + 1)).expect("two segments");
+        assert_eq!(reads_of(&[last - 1, last, last + 1], 0).await, 2, "segments lie anywhere");
+        assert_eq!(reads_of(&[], 0).await, 0);
+    });
+}
+
+#[test]
 fn no_space_to_grow_makes_writers_wait_not_fail() {
     run(async {
         let disk = steady_disk(1);

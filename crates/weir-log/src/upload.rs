@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 use weir_device::{ErrorKind, SharedBuf};
+use weir_journal::limits::READ_GAP_BYTES_MAX;
 use weir_store::{Pace, Put, RetryPolicy, Store, StoreError};
 
 use crate::batch::{Batch, MergedExtent};
@@ -29,7 +30,7 @@ pub(crate) const SEAL_FROM_PERCENT: u64 = 50;
 /// Times that a damaged piece of the journal is read again before its range is given up as lost.
 const JOURNAL_READ_ATTEMPTS: u32 = 3;
 
-/// Bytes that several extents of a batch are read back from the journal with, at most.
+/// Bytes of the journal that several extents of a batch are read back with, at most.
 const JOURNAL_READ_BYTES: u64 = 1 << 20;
 
 /// Reads of the journal for one batch at once.
@@ -158,30 +159,28 @@ fn gather_resident(shared: &Shared, extent: &MergedExtent, payload: &mut Vec<Sha
     true
 }
 
-/// Extents that lie one behind the other in the journal, at most [`JOURNAL_READ_BYTES`] or one extent.
+/// Extents that lie near to each other in the journal, within [`JOURNAL_READ_BYTES`] or one extent, by position.
 fn runs_in_journal(mut extents: Vec<&MergedExtent>) -> Vec<Vec<&MergedExtent>> {
     extents.sort_unstable_by_key(|extent| extent.position);
     let mut runs: Vec<Vec<&MergedExtent>> = Vec::new();
-    let (mut end, mut bytes) = (None, 0);
     for extent in extents {
-        bytes += extent.len;
         match runs.last_mut() {
-            Some(run) if end == Some(extent.position) && bytes <= JOURNAL_READ_BYTES => {
-                run.push(extent);
-            }
-            _ => {
-                runs.push(vec![extent]);
-                bytes = extent.len;
-            }
+            Some(run) if follows(run, extent) => run.push(extent),
+            _ => runs.push(vec![extent]),
         }
-        end = Some(extent.position.plus(extent.len));
     }
     runs
 }
 
-/// Reads what memory has no copy of any more, by the offset of its extent: several runs of the journal at once, each
-/// with one read for all the extents in it, since what one record brought lies together. What cannot be read so is left
-/// to [`gather_extent`], which finds out what is damaged.
+fn follows(run: &[&MergedExtent], next: &MergedExtent) -> bool {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
+    let end = |extent: &MergedExtent| extent.position.0 + extent.len;
+    next.position.0 <= end(last) + READ_GAP_BYTES_MAX
+        && end(next) - first.position.0 <= JOURNAL_READ_BYTES
+}
+
+/// Reads what memory has no copy of any more, by the offset of its extent: several runs of the journal at once. What
+/// cannot be read so is left to [`gather_extent`], which finds out what is damaged.
 async fn gather_from_disk(
     shared: &Shared,
     merged: &[MergedExtent],
@@ -191,25 +190,12 @@ async fn gather_from_disk(
     };
     let runs = runs_in_journal(merged.iter().filter(is_missing).collect());
     let reads = runs.into_iter().map(|run| async move {
-        let len: u64 = run.iter().map(|extent| extent.len).sum();
-        let len = usize::try_from(len).expect("data extents of a batch fit in memory");
-        let parts = shared.journal.read_parts(run[0].position, len).await.ok()?;
-        if let [extent] = run[..] {
-            return Some(vec![(extent.offset, parts)]);
-        }
-        // Several parts for several extents: half of the run is in memory yet, which is rare.
-        let [bytes] = &parts[..] else { return None };
-        let mut at = 0;
-        let mut cut = Vec::with_capacity(run.len());
-        for extent in run {
-            let len = usize::try_from(extent.len).expect("checked above");
-            cut.push((extent.offset, vec![bytes.slice(at, len)]));
-            at += len;
-        }
-        Some(cut)
+        let ranges: Vec<_> = run.iter().map(|extent| (extent.position, extent.len)).collect();
+        let parts = shared.journal.read_ranges(&ranges).await.unwrap_or_default();
+        run.iter().map(|extent| extent.offset).zip(parts).collect::<Vec<_>>()
     });
     let reads = futures_util::stream::iter(reads).buffer_unordered(JOURNAL_READS_MAX);
-    reads.map(Option::unwrap_or_default).concat().await.into_iter().collect()
+    reads.concat().await.into_iter().collect()
 }
 
 /// Reads the bytes of a merged extent back from the journal. `None` when they are damaged there.
