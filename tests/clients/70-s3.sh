@@ -147,17 +147,18 @@ faults
 check "a store that was put right is probed again on demand" "$weir" store probe s3://weir/bad
 
 # ---- bad days of a good store ----
-faults busy=0.1 lost_put=0.2 short_get=0.1 lying_get=0.1
+faults busy=0.1 spoilt_put=0.2 lost_put=0.2 short_get=0.1 lying_get=0.1
 start bad-days --size 256M "${small[@]}"
-check "503s, lost answers, short GETs: fio sees nothing of them" run_fio --size=16M
+check "503s, bodies damaged on their way, lost answers, short GETs: fio sees nothing of them" run_fio --size=16M
 check "flushed to the store" "$weir" volume flush bad-days --remote --wait --store "$store"
 stop
 rm -rf "$WEIR_DATA_DIR/volumes"
 start bad-days "${small[@]}" --take-over
 check "verified from the store alone" run_fio --size=16M --verify_only
-for fault in busy lost_put short_get lying_get; do
+for fault in busy spoilt_put lost_put short_get lying_get; do
     check "$fault happened" [ "$(fault_count "$fault")" -gt 0 ]
 done
+check "objects came with a checksum, which this store heeds" [ "$(fault_count checksums)" -gt 0 ]
 faults
 stop
 

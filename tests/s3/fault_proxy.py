@@ -3,11 +3,13 @@
 
     fault_proxy.py serve PORT UPSTREAM_PORT    until it is killed; on 127.0.0.1
     fault_proxy.py set PORT [NAME=VALUE...]    these faults, and no others; without any it is honest again
-    fault_proxy.py counts PORT                 how often each happened, as NAME COUNT
+    fault_proxy.py counts PORT                 how often each happened, as NAME COUNT; and PUTs whose body came with a
+                                               checksum in place of a signature, as checksums
 
 Faults, each with its chance from 0 to 1:
 
     busy          any request: 503 SlowDown, and nothing is done
+    spoilt_put    one byte of a large PUT's body is changed on its way
     lost_put      a PUT is done, and its answer never comes
     short_get     the body of a GET breaks off in the middle
     lying_get     the body of a ranged GET is a byte short, and its length says that it has to be so
@@ -31,6 +33,7 @@ import threading
 import time
 
 CONTROL = "/_faults"
+LARGE_BYTES = 64 << 10
 
 
 class State:
@@ -42,11 +45,14 @@ class State:
         self.lock = threading.Lock()
 
     def happens(self, name):
+        if random.random() >= float(self.faults.get(name, 0)):
+            return False
+        self.count(name)
+        return True
+
+    def count(self, name):
         with self.lock:
-            if random.random() >= float(self.faults.get(name, 0)):
-                return False
             self.counts[name] = self.counts.get(name, 0) + 1
-            return True
 
 
 def error(code):
@@ -95,6 +101,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(float(state.faults["slow_lease"]))
         if state.happens("busy"):
             return self.answer(503, error("SlowDown"))
+        if self.command == "PUT" and len(body) >= LARGE_BYTES:
+            if "x-amz-checksum-crc64nvme" in self.headers:
+                state.count("checksums")
+            if state.happens("spoilt_put"):
+                at = random.randrange(len(body))
+                body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1:]
         try:
             reply, content = self.forward(body)
         except OSError:

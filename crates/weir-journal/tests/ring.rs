@@ -230,13 +230,15 @@ fn ranges_that_lie_near_to_each_other_are_read_together() {
             write(&journal, 0, id, 4096).await;
         }
         let all = pieces_of(&ear);
-        let reads_of = async |pieces: &[usize], cut: u64| {
+        let reads_of = async |pieces: &[usize], cut: usize| {
             let before = disk.counters().reads;
-            let ranges: Vec<_> =
-                pieces.iter().map(|&i| (all[i].position.plus(cut), 4096 - 2 * cut)).collect();
+            let ranges: Vec<_> = pieces
+                .iter()
+                .map(|&i| (all[i].position.plus(cut as u64), 4096 - 2 * cut as u64))
+                .collect();
             let found = journal.read_ranges(&ranges).await.unwrap();
             for (&piece, parts) in pieces.iter().zip(&found) {
-                let expected = &pattern(piece as u64, 4096)[cut as usize..(4096 - cut) as usize];
+                let expected = &pattern(piece as u64, 4096)[cut..4096 - cut];
                 assert!(parts.iter().flat_map(|part| &part[..]).eq(expected), "{piece}");
             }
             assert_eq!(found.len(), pieces.len());

@@ -43,6 +43,7 @@ pub(crate) struct Note {
 
 tokio::task_local! {
     static NOTE: RefCell<Note>;
+    static DAMAGE: ();
 }
 
 fn note(change: impl FnOnce(&mut Note)) {
@@ -57,6 +58,11 @@ pub(crate) async fn noted<T>(operation: impl Future<Output = T>) -> (T, Note) {
         (result, NOTE.with(RefCell::take))
     };
     NOTE.scope(RefCell::default(), whole).await
+}
+
+/// Runs `operation` with the bodies of its requests damaged on their way: all zeroes.
+pub(crate) async fn damaged<T>(operation: impl Future<Output = T>) -> T {
+    DAMAGE.scope((), operation).await
 }
 
 /// Makes clients whose requests run on `runtime` and whose answers are noted.
@@ -80,6 +86,10 @@ struct Recorder {
 impl Recorder {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         note(|note| *note = Note::default());
+        let request = match DAMAGE.try_with(|()| ()) {
+            Ok(()) => request.map(|body| vec![0; body.content_length()].into()),
+            Err(_) => request,
+        };
         let response = self.inner.execute(request).await?;
         let status = response.status();
         note(|note| note.status = Some(status.as_u16()));

@@ -137,7 +137,7 @@ impl Store {
     /// program (`file://`, `memory://`) are admitted without a look.
     ///
     /// What may pass is retried for two minutes, for a look at most half a minute; wrong credentials or a missing
-    /// bucket are told at once.
+    /// bucket are told at once. Four small requests more find out whether checksums of bodies are heeded.
     ///
     /// # Errors
     /// [`StoreError::Refused`] with the way out; [`StoreError::Unsafe`] if the store must not be used like this; what
@@ -164,7 +164,9 @@ impl Store {
                 (report.verdict, report.finding())
             }
         };
-        self.judge(verdict, finding.as_deref().unwrap_or("it failed its probe"))
+        self.judge(verdict, finding.as_deref().unwrap_or("it failed its probe"))?;
+        self.try_checksums(&format!("{PREFIX}run-{:016x}{:016x}/", random(), random())).await;
+        Ok(())
     }
 
     /// Whether a store with this verdict may be written to as it is configured.

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -16,7 +17,8 @@ use object_store::{
 };
 
 use crate::backend::{Backend, Got, Listed, Put, Reply};
-use crate::http::{Answered, Note, noted};
+use crate::http::{Answered, Note, damaged, noted};
+use crate::limits::CHECKSUM_BYTES_MIN;
 use crate::{Cause, Place, Refusal, StoreError};
 
 /// How a store words its answers.
@@ -48,12 +50,36 @@ pub(crate) struct RemoteOptions {
 pub(crate) struct Remote {
     url: Arc<str>,
     inner: Arc<dyn ObjectStore>,
+    with_checksums: Option<WithChecksums>,
     options: RemoteOptions,
+}
+
+/// The same store through a client that sends a checksum of each body, and no signature of it.
+struct WithChecksums {
+    inner: Arc<dyn ObjectStore>,
+    /// The store was seen to heed them.
+    heeded: AtomicBool,
 }
 
 impl Remote {
     pub(crate) fn new(url: Arc<str>, inner: Arc<dyn ObjectStore>, options: RemoteOptions) -> Self {
-        Self { url, inner, options }
+        Self { url, inner, with_checksums: None, options }
+    }
+
+    /// Lets large bodies go through `inner`, which sends a checksum of each, once the store is known to heed it.
+    pub(crate) fn with_checksums(mut self, inner: Arc<dyn ObjectStore>) -> Self {
+        self.with_checksums = Some(WithChecksums { inner, heeded: AtomicBool::new(false) });
+        self
+    }
+
+    /// Who sends a body of `bytes`.
+    fn client(&self, bytes: usize) -> &dyn ObjectStore {
+        match &self.with_checksums {
+            Some(other) if bytes >= CHECKSUM_BYTES_MIN && other.heeded.load(Ordering::Relaxed) => {
+                &*other.inner
+            }
+            _ => &*self.inner,
+        }
     }
 
     fn path(&self, key: &str) -> Result<Path, StoreError> {
@@ -103,7 +129,23 @@ impl Remote {
     ) -> (Result<PutResult, Error>, Note) {
         let attributes = self.options.attributes.clone();
         let options = PutOptions { mode, attributes, ..PutOptions::default() };
-        noted(self.inner.put_opts(path, payload, options)).await
+        noted(self.client(payload.content_length()).put_opts(path, payload, options)).await
+    }
+
+    /// A whole body must be taken, and one that was damaged behind the client's back refused as such. Whatever else
+    /// happens, bodies are signed.
+    async fn heeds_checksums(&self, prefix: &str) -> Result<Option<bool>, StoreError> {
+        let Some(other) = &self.with_checksums else { return Ok(None) };
+        let [whole, spoilt] = ["whole", "spoilt"].map(|name| format!("{prefix}{name}"));
+        let body = PutPayload::from_static(b"a body whose checksum goes with it");
+        let taken = other.inner.put(&self.path(&whole)?, body.clone()).await;
+        let (refused, note) = noted(damaged(other.inner.put(&self.path(&spoilt)?, body))).await;
+        let heeded = taken.is_ok() && refused.is_err() && note.status == Some(400);
+        other.heeded.store(heeded, Ordering::Relaxed);
+        // Either may be there, whatever was answered.
+        self.remove(&whole).await?;
+        self.remove(&spoilt).await?;
+        Ok(Some(heeded))
     }
 
     async fn is_there(&self, key: &str, path: &Path) -> Result<bool, StoreError> {
@@ -239,6 +281,10 @@ impl Backend for Remote {
 
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
         Box::pin(self.remove(key))
+    }
+
+    fn try_checksums<'a>(&'a self, prefix: &'a str) -> Reply<'a, Option<bool>> {
+        Box::pin(self.heeds_checksums(prefix))
     }
 
     fn identity(&self) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3ConditionalPut};
 use object_store::{Attribute, Attributes, Certificate, ClientOptions, StaticCredentialProvider};
 use url::{Host, Url};
 
@@ -40,7 +40,11 @@ pub(crate) fn open(
         builder = builder.with_endpoint(endpoint);
     }
     builder = with_credentials(builder, s3, files, &profile, variable)?;
-    let client = build(builder)?;
+    let client = build(builder.clone())?;
+    let with_checksums = builder
+        .with_credentials(client.credentials().clone())
+        .with_checksum_algorithm(Checksum::CRC64NVME)
+        .with_unsigned_payload(true);
     let mut attributes = Attributes::new();
     if let Some(class) = &s3.storage_class {
         attributes.insert(Attribute::StorageClass, checked_class(class)?.to_owned().into());
@@ -52,17 +56,23 @@ pub(crate) fn open(
         attributes,
         look_first: options.single_writer,
     };
-    Ok(Remote::new(url, Arc::new(client), remote))
+    let remote = Remote::new(url, Arc::new(client), remote);
+    if service.is_guarded {
+        let client = with_checksums.build().map_err(bad_settings)?;
+        return Ok(remote.with_checksums(Arc::new(client)));
+    }
+    Ok(remote)
+}
+
+fn bad_settings(error: object_store::Error) -> StoreError {
+    let option = "the settings of s3 stores";
+    StoreError::InvalidOption { option, reason: format!("{error}") }
 }
 
 /// The client with credentials whose absence is noted: the builder makes the provider, so it is asked for it first.
 fn build(builder: AmazonS3Builder) -> Result<AmazonS3, StoreError> {
-    let failed = |error| StoreError::InvalidOption {
-        option: "the settings of s3 stores",
-        reason: format!("{error}"),
-    };
-    let credentials = builder.clone().build().map_err(failed)?.credentials().clone();
-    builder.with_credentials(Arc::new(Watched(credentials))).build().map_err(failed)
+    let credentials = builder.clone().build().map_err(bad_settings)?.credentials().clone();
+    builder.with_credentials(Arc::new(Watched(credentials))).build().map_err(bad_settings)
 }
 
 /// Where the bucket is served.
@@ -73,6 +83,9 @@ struct Service {
     name: String,
     in_host: bool,
     plain: bool,
+    /// Nobody can change on the way what is sent: TLS, or it does not leave this machine. Elsewhere only a signature of
+    /// each byte keeps others from it.
+    is_guarded: bool,
 }
 
 impl Service {
@@ -80,7 +93,8 @@ impl Service {
         let Some(endpoint) = s3.endpoint.as_ref().or(profile.endpoint.as_ref()) else {
             // A dot in the name would break the certificate of AWS in the host name.
             let in_host = !s3.path_style.unwrap_or(bucket.contains('.'));
-            return Ok(Self { endpoint: None, name: "AWS".to_owned(), in_host, plain: false });
+            let name = "AWS".to_owned();
+            return Ok(Self { endpoint: None, name, in_host, plain: false, is_guarded: true });
         };
         let invalid = |reason: String| StoreError::InvalidOption { option: "the endpoint", reason };
         let mut url = Url::parse(endpoint).map_err(|_| {
@@ -100,6 +114,7 @@ impl Service {
             }
             scheme => return Err(invalid(format!("{scheme}:// is neither https:// nor http://"))),
         };
+        let is_guarded = !plain || is_loopback(&url);
         let in_host = !s3.path_style.unwrap_or(true);
         let name = url.as_str().trim_end_matches('/').to_owned();
         if in_host {
@@ -112,7 +127,7 @@ impl Service {
             })?;
         }
         let endpoint = Some(url.as_str().trim_end_matches('/').to_owned());
-        Ok(Self { endpoint, name, in_host, plain })
+        Ok(Self { endpoint, name, in_host, plain, is_guarded })
     }
 
     fn client(&self, s3: &S3Options, profile: &Profile) -> Result<ClientOptions, StoreError> {

@@ -174,6 +174,23 @@ impl Store {
         self.inner.single_writer
     }
 
+    /// Lets checksums go with large bodies, in place of signatures of them, if the store is seen to heed them.
+    pub(crate) async fn try_checksums(&self, prefix: &str) {
+        let inner = &*self.inner;
+        match inner.attempt(prefix, self.backend.try_checksums(prefix)).await {
+            Ok(None) => {}
+            Ok(Some(heeded)) => {
+                inner.counters.puts.add(2);
+                inner.counters.deletes.add(2);
+                let url = self.url();
+                tracing::debug!(url, heeded, "whether the store heeds checksums of bodies");
+            }
+            Err(error) => {
+                tracing::debug!(%error, "whether the store heeds checksums of bodies is not known");
+            }
+        }
+    }
+
     /// What tells this store from a copy of it elsewhere.
     pub(crate) fn identity(&self) -> String {
         self.backend.identity()

@@ -223,7 +223,56 @@ async fn the_first_opening_probes_the_store() {
     assert!(keys[0].starts_with("some/prefix/weir-probe/v1-"), "{keys:?}");
     let requests = fake.requests().len();
     open(&fake).admit(Access::Write, &mut random).await.expect("remembered");
-    assert_eq!(fake.requests().len(), requests + 2, "a listing and a GET");
+    assert_eq!(
+        fake.requests().len(),
+        requests + 2 + 4,
+        "a listing, a GET, and what checksums take"
+    );
+}
+
+/// What says that the body is the one that was sent: the request's `x-amz-content-sha256`, and its CRC.
+fn proof(fake: &FakeS3, key: &str) -> (String, Option<String>) {
+    let path = format!("/bucket/some/prefix/{key}");
+    let request = fake.requests().into_iter().rfind(|request| request.path == path).expect("a PUT");
+    let signed = request.headers["x-amz-content-sha256"].clone();
+    (signed, request.headers.get("x-amz-checksum-crc64nvme").cloned())
+}
+
+#[tokio::test]
+async fn large_bodies_are_signed_unless_the_store_heeds_their_checksums() {
+    let large = Bytes::from(vec![7; 64 << 10]);
+    for heeds in [false, true] {
+        let fake = FakeS3::start().await;
+        if heeds {
+            fake.heed_checksums();
+        }
+        let store = open(&fake);
+        store.put_create("before", vec![large.clone()]).await.expect("put");
+        assert_eq!(proof(&fake, "before").1, None, "nothing is known of the store yet");
+        store.admit(Access::Write, &mut || 1).await.expect("a good store");
+        store.put_create("small", vec![Bytes::from_static(b"body")]).await.expect("put");
+        store.put_create("large", vec![large.clone()]).await.expect("put");
+        assert_eq!(fake.keys().len(), 4, "three objects and the record: {:?}", fake.keys());
+        assert_eq!(proof(&fake, "small").1, None);
+        let (signed, checksum) = proof(&fake, "large");
+        let expected = heeds.then(|| fake_s3::crc64(&large));
+        assert_eq!((signed == "UNSIGNED-PAYLOAD", checksum), (heeds, expected));
+        assert_eq!(signed.len(), if heeds { 16 } else { 64 });
+        assert_eq!(store.get("large").await.expect("get"), large);
+    }
+}
+
+/// As the policy of a bucket may say.
+#[tokio::test]
+async fn a_store_that_takes_no_unsigned_body_gets_signatures() {
+    let fake = FakeS3::start().await;
+    fake.heed_checksums();
+    fake.refuse_unsigned();
+    let store = open(&fake);
+    store.admit(Access::Write, &mut || 1).await.expect("a good store");
+    store.put_create("k", vec![Bytes::from(vec![7; 64 << 10])]).await.expect("put");
+    assert_eq!(proof(&fake, "k").1, None);
+    assert_eq!(fake.keys().len(), 2, "the object and the record");
 }
 
 /// Backblaze and others answer 501 to a condition.

@@ -62,6 +62,8 @@ struct State {
     prepared: VecDeque<Answer>,
     requests: Vec<Request>,
     no_conditions: bool,
+    heeds_checksums: bool,
+    refuses_unsigned: bool,
 }
 
 /// The service. Ends with the runtime of the test.
@@ -108,6 +110,16 @@ impl FakeS3 {
     /// PUTs with a condition are refused as not implemented.
     pub(crate) fn know_no_conditions(&self) {
         self.with(|state| state.no_conditions = true);
+    }
+
+    /// Bodies are compared with their checksums.
+    pub(crate) fn heed_checksums(&self) {
+        self.with(|state| state.heeds_checksums = true);
+    }
+
+    /// Bodies without a signature of their own are refused.
+    pub(crate) fn refuse_unsigned(&self) {
+        self.with(|state| state.refuses_unsigned = true);
     }
 
     pub(crate) fn requests(&self) -> Vec<Request> {
@@ -165,6 +177,14 @@ impl State {
                 }
                 if conditional && self.objects.contains_key(key) {
                     return Answer::error(412, "PreconditionFailed");
+                }
+                let is_unsigned = request.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD";
+                if self.refuses_unsigned && is_unsigned {
+                    return Answer::error(403, "AccessDenied");
+                }
+                let checksum = request.headers.get("x-amz-checksum-crc64nvme");
+                if self.heeds_checksums && checksum.is_some_and(|it| *it != crc64(&request.body)) {
+                    return Answer::error(400, "BadDigest");
                 }
                 self.objects.insert(key.to_owned(), request.body.clone());
                 let mut answer = Answer::new(200, "");
@@ -224,6 +244,16 @@ impl State {
         body.push_str("</ListBucketResult>");
         Answer::new(200, body)
     }
+}
+
+/// CRC-64/NVME in base64, as S3 writes it.
+pub(crate) fn crc64(body: &[u8]) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
+    digest.update(body);
+    let bits = u128::from(digest.finalize()) << 2;
+    let digit = |place: u32| char::from(DIGITS[(bits >> (60 - 6 * place)) as usize & 63]);
+    (0..11).map(digit).chain(['=']).collect()
 }
 
 async fn receive(stream: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
