@@ -165,7 +165,8 @@ impl Store {
             }
         };
         self.judge(verdict, finding.as_deref().unwrap_or("it failed its probe"))?;
-        self.try_checksums(&format!("{PREFIX}run-{:016x}{:016x}/", random(), random())).await;
+        let unused = format!("{PREFIX}run-{:016x}{:016x}/", random(), random());
+        self.try_checksums(random, &unused).await;
         Ok(())
     }
 

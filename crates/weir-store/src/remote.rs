@@ -132,20 +132,36 @@ impl Remote {
         noted(self.client(payload.content_length()).put_opts(path, payload, options)).await
     }
 
-    /// A whole body must be taken, and one that was damaged behind the client's back refused as such. Whatever else
-    /// happens, bodies are signed.
+    /// A whole body must be taken, and one that was damaged behind the client's back refused as such. Where the store
+    /// answers anything else, bodies are signed.
     async fn heeds_checksums(&self, prefix: &str) -> Result<Option<bool>, StoreError> {
         let Some(other) = &self.with_checksums else { return Ok(None) };
         let [whole, spoilt] = ["whole", "spoilt"].map(|name| format!("{prefix}{name}"));
         let body = PutPayload::from_static(b"a body whose checksum goes with it");
-        let taken = other.inner.put(&self.path(&whole)?, body.clone()).await;
-        let (refused, note) = noted(damaged(other.inner.put(&self.path(&spoilt)?, body))).await;
-        let heeded = taken.is_ok() && refused.is_err() && note.status == Some(400);
-        other.heeded.store(heeded, Ordering::Relaxed);
+        let taken = noted(other.inner.put(&self.path(&whole)?, body.clone())).await;
+        let refused = noted(damaged(other.inner.put(&self.path(&spoilt)?, body))).await;
         // Either may be there, whatever was answered.
         self.remove(&whole).await?;
         self.remove(&spoilt).await?;
+        let heeded = self.answer(&whole, taken)?.is_none()
+            && self.answer(&spoilt, refused)?.is_some_and(|status| status == 400);
+        other.heeded.store(heeded, Ordering::Relaxed);
         Ok(Some(heeded))
+    }
+
+    /// The status of an answer that is an error and stays one, or the error that may pass.
+    fn answer(
+        &self,
+        key: &str,
+        (result, note): (Result<PutResult, Error>, Note),
+    ) -> Result<Option<u16>, StoreError> {
+        match (result, note.status) {
+            (Ok(_), _) => Ok(None),
+            (Err(_), Some(status)) if (400..500).contains(&status) && status != 429 => {
+                Ok(Some(status))
+            }
+            (Err(error), _) => Err(self.error(key, error, &note)),
+        }
     }
 
     async fn is_there(&self, key: &str, path: &Path) -> Result<bool, StoreError> {

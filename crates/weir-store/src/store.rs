@@ -14,7 +14,7 @@ use crate::backend::{Backend, Got, Listed, Pace, Put};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
-use crate::limits::ATTEMPT_TIMEOUT;
+use crate::limits::{ATTEMPT_TIMEOUT, CHECKSUM_DEADLINE};
 use crate::location::Location;
 use crate::memory::Memory;
 use crate::options::process_variable;
@@ -175,13 +175,14 @@ impl Store {
     }
 
     /// Lets checksums go with large bodies, in place of signatures of them, if the store is seen to heed them.
-    pub(crate) async fn try_checksums(&self, prefix: &str) {
-        let inner = &*self.inner;
-        match inner.attempt(prefix, self.backend.try_checksums(prefix)).await {
+    pub(crate) async fn try_checksums(&self, random: &mut impl FnMut() -> u64, prefix: &str) {
+        let policy = RetryPolicy { deadline: Some(CHECKSUM_DEADLINE), ..RetryPolicy::opening() };
+        let attempt = || self.inner.attempt(prefix, self.backend.try_checksums(prefix));
+        match self.retry(&policy, random, None, attempt).await {
             Ok(None) => {}
             Ok(Some(heeded)) => {
-                inner.counters.puts.add(2);
-                inner.counters.deletes.add(2);
+                self.inner.counters.puts.add(2);
+                self.inner.counters.deletes.add(2);
                 let url = self.url();
                 tracing::debug!(url, heeded, "whether the store heeds checksums of bodies");
             }

@@ -262,6 +262,21 @@ async fn large_bodies_are_signed_unless_the_store_heeds_their_checksums() {
     }
 }
 
+#[tokio::test]
+async fn a_store_that_is_busy_is_asked_again_whether_it_heeds_checksums() {
+    let fake = FakeS3::start().await;
+    fake.heed_checksums();
+    open(&fake).admit(Access::Write, &mut || 1).await.expect("probed");
+    let store = open(&fake);
+    // A listing and a GET as they should be; then the PUTs of a whole and of a damaged body.
+    let done = || Answer { cut_after: Some(usize::MAX), ..Answer::default() };
+    let busy = || Answer::error(503, "SlowDown");
+    fake.prepare([done(), done(), busy(), busy()]);
+    store.admit(Access::Write, &mut || 1).await.expect("a good store");
+    store.put_create("k", vec![Bytes::from(vec![7; 64 << 10])]).await.expect("put");
+    assert!(proof(&fake, "k").1.is_some());
+}
+
 /// As the policy of a bucket may say.
 #[tokio::test]
 async fn a_store_that_takes_no_unsigned_body_gets_signatures() {
