@@ -450,18 +450,20 @@ mod tests {
             kind: ExtentKind::Data,
             position: JournalPos(position),
         };
+        let (near, large) = (5100 + READ_GAP_BYTES_MAX, JOURNAL_READ_BYTES + 1);
         let extents = [
             extent(0, 5000, 100),
             extent(1000, 4000, 1000),
-            extent(2000, 5200, 100),
-            extent(3000, 10_000, JOURNAL_READ_BYTES + 1),
-            extent(9000, 10_001 + JOURNAL_READ_BYTES, 10),
+            extent(2000, near, 100),
+            extent(3000, near + 100 + READ_GAP_BYTES_MAX + 1, 10),
+            extent(4000, 2 * large, large),
+            extent(9000, 3 * large, 10),
         ];
         let runs = runs_in_journal(extents.iter().collect());
         let offsets = |run: &Vec<&MergedExtent>| run.iter().map(|e| e.offset).collect::<Vec<_>>();
         assert_eq!(
             runs.iter().map(offsets).collect::<Vec<_>>(),
-            [vec![1000, 0], vec![2000], vec![3000], vec![9000]]
+            [vec![1000, 0, 2000], vec![3000], vec![4000], vec![9000]]
         );
     }
 }
