@@ -20,8 +20,12 @@ def bring_to_rest(weir, volumes, live_percent, environment):
     its verb, with what names data and store."""
     for verb, *words in (["flush", "--remote", "--wait"], ["compact", "--to", str(live_percent)]):
         for volume in volumes:
-            subprocess.run([*weir, "volume", verb, volume, *words], check=True, env=environment,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            run_verb([*weir, "volume", verb, volume, *words], environment)
+
+
+def run_verb(command, environment):
+    """Runs a verb to its end, in silence."""
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 class Server:
@@ -119,7 +123,7 @@ class Weir(Server):
     VOLUME = "bench"
     # Options that name its store, if it has another than the embedded one.
     where = ()
-    # Objects are not collected yet: beyond this the volume is made anew.
+    # Beyond this the volume is made anew.
     STORE_BYTES_EXTRA_MAX = 10 * GIB
 
     def __init__(self, directory, size_bytes, options=(), binary=None):
@@ -128,6 +132,10 @@ class Weir(Server):
         self.options = list(options)
         self.data = os.path.join(self.directory, "data")
         self.store = os.path.join(self.data, "store")
+
+    def weir(self):
+        """The command up to its verb."""
+        return [self.binary, "--data-dir", self.data, *self.where]
 
     def command(self):
         return [
@@ -169,14 +177,12 @@ class Weir(Server):
         return result
 
     def settle(self):
-        command = [self.binary, "--data-dir", self.data, *self.where, "volume", "flush", self.VOLUME, "--remote",
-                   "--wait"]
-        subprocess.run(command, check=True, env=self.environment(), stderr=subprocess.DEVNULL)
+        flush = ["volume", "flush", self.VOLUME, "--remote", "--wait"]
+        run_verb([*self.weir(), *flush], self.environment())
 
     def rest(self):
         # The collector works on for a while after a burst.
-        weir = [self.binary, "--data-dir", self.data, *self.where]
-        bring_to_rest(weir, [self.VOLUME], COLLECTED_PERCENT, self.environment())
+        bring_to_rest(self.weir(), [self.VOLUME], COLLECTED_PERCENT, self.environment())
 
     def make_cold(self):
         # A clean close leaves nothing in the journal; a new process has nothing in memory.

@@ -439,15 +439,13 @@ impl Journal {
         read::read_parts(self.inner(), position, len).await
     }
 
-    /// The parts of several ranges of one segment or of more, in the order of their positions: those that lie near to
-    /// each other are read together.
-    ///
-    /// # Errors
-    /// As [`Journal::read`]; then there is nothing of any of them.
+    /// The parts of several ranges, given in the order of their positions, each with the errors of [`Journal::read`] on
+    /// its own. Those that lie near to each other are read together, 1 MiB at the most, and up to eight reads are under
+    /// way at once.
     pub async fn read_ranges(
         &self,
         ranges: &[(JournalPos, u64)],
-    ) -> Result<Vec<Vec<SharedBuf>>, JournalError> {
+    ) -> Vec<Result<Vec<SharedBuf>, JournalError>> {
         read::read_ranges(self.inner(), ranges).await
     }
 

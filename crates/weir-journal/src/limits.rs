@@ -54,7 +54,10 @@ pub(crate) const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// Largest gap between two ranges that one disk read fetches: on the measured disk a read of its own takes as long
 /// as these bytes.
-pub const READ_GAP_BYTES_MAX: u64 = 32 << 10;
+pub(crate) const READ_GAP_BYTES_MAX: u64 = 32 << 10;
+
+/// Disk reads at once for the ranges of one [`crate::Journal::read_ranges`].
+pub(crate) const READS_IN_FLIGHT: usize = 8;
 
 /// How long a failed growth of the file is not tried again while nothing is released, in seconds.
 pub(crate) const GROWTH_RETRY_SECONDS: u64 = 10;

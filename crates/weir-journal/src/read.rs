@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::StreamExt;
 use smallvec::SmallVec;
 use weir_device::{SharedBuf, mutant};
 
@@ -10,7 +11,7 @@ use crate::error::JournalError;
 use crate::format::{to_u64, to_usize};
 use crate::ids::JournalPos;
 use crate::journal::Inner;
-use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX, READ_GAP_BYTES_MAX};
+use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX, READ_GAP_BYTES_MAX, READS_IN_FLIGHT};
 use crate::pieces::{FoundPiece, PieceEntry};
 use crate::seal::{PiecePlace, PieceSeal};
 use crate::state::State;
@@ -21,8 +22,15 @@ type Entries = SmallVec<[(PieceEntry, Option<PieceSeal>); 2]>;
 enum Next {
     /// Copy them out of memory.
     Copy(SharedBuf),
-    /// Read these pieces, which lie one behind the other.
-    Fetch { entries: Entries, file_start: u64, within: u64, segment_start: JournalPos },
+    /// Read them from disk.
+    Fetch(Fetch),
+}
+
+/// One read from disk: pieces of a segment in their order, with the little that lies between them.
+struct Fetch {
+    entries: Entries,
+    file_start: u64,
+    segment_start: JournalPos,
 }
 
 /// Fills `buf` from `position`.
@@ -33,22 +41,9 @@ pub(crate) async fn read(
 ) -> Result<(), JournalError> {
     let mut done = 0;
     while done < buf.len() {
-        let at = position.plus(to_u64(done));
-        let rest = buf.len() - done;
-        match next(inner, at, to_u64(rest))? {
-            Next::Copy(bytes) => {
-                let len = bytes.len().min(rest);
-                buf[done..done + len].copy_from_slice(&bytes[..len]);
-                done += len;
-            }
-            Next::Fetch { entries, file_start, within, segment_start } => {
-                let bytes = fetch(inner, &entries, file_start, segment_start).await?;
-                let skip = to_usize(within - u64::from(entries[0].0.at));
-                let len = (bytes.len() - skip).min(rest);
-                buf[done..done + len].copy_from_slice(&bytes[skip..skip + len]);
-                done += len;
-            }
-        }
+        let bytes = part(inner, position.plus(to_u64(done)), buf.len() - done).await?;
+        buf[done..done + bytes.len()].copy_from_slice(&bytes);
+        done += bytes.len();
     }
     Ok(())
 }
@@ -62,15 +57,7 @@ pub(crate) async fn read_parts(
     let mut parts: Vec<SharedBuf> = Vec::new();
     let mut done = 0;
     while done < len {
-        let rest = len - done;
-        let (bytes, skip) = match next(inner, position.plus(to_u64(done)), to_u64(rest))? {
-            Next::Copy(bytes) => (bytes, 0),
-            Next::Fetch { entries, file_start, within, segment_start } => {
-                let bytes = fetch(inner, &entries, file_start, segment_start).await?;
-                (bytes, to_usize(within - u64::from(entries[0].0.at)))
-            }
-        };
-        let part = bytes.slice(skip, rest.min(bytes.len() - skip));
+        let part = part(inner, position.plus(to_u64(done)), len - done).await?;
         done += part.len();
         // The pieces of one write lie in the buffer that it came in.
         if !parts.last_mut().is_some_and(|last| last.join(&part)) {
@@ -80,68 +67,72 @@ pub(crate) async fn read_parts(
     Ok(parts)
 }
 
-/// The parts of each of `ranges`, which lie in this order; what memory has no copy of comes with one read for many of
-/// them, and with the little that lies between.
+/// The first of `wanted` bytes from `position`: as many as memory has there in one place, or as one read fetches.
+async fn part(
+    inner: &Inner,
+    position: JournalPos,
+    wanted: usize,
+) -> Result<SharedBuf, JournalError> {
+    let (bytes, start) = match next(inner, position, to_u64(wanted))? {
+        Next::Copy(bytes) => (bytes, position),
+        Next::Fetch(fetch) => (fetch.read(inner).await?, fetch.start()),
+    };
+    let skip = to_usize(position.0 - start.0);
+    Ok(bytes.slice(skip, wanted.min(bytes.len() - skip)))
+}
+
+/// The parts of each of `ranges`, which lie in this order, or why there are none. What memory has no copy of comes with
+/// one read for many of them, and with several reads at once.
 pub(crate) async fn read_ranges(
     inner: &Rc<Inner>,
     ranges: &[(JournalPos, u64)],
-) -> Result<Vec<Vec<SharedBuf>>, JournalError> {
-    let mut found = Vec::with_capacity(ranges.len());
-    while let [(position, len), ..] = ranges[found.len()..] {
-        let Some(mut stretch) = Stretch::of(next(inner, position, len)?, len) else {
-            // It is in memory, or lies in several reads.
-            found.push(read_parts(inner, position, to_usize(len)).await?);
-            continue;
-        };
-        for &(position, len) in &ranges[found.len() + 1..] {
-            let more = Stretch::of(next(inner, position, len)?, len);
-            if !more.is_some_and(|more| stretch.join(more)) {
-                break;
-            }
-        }
-        let Stretch { entries, file_start, segment_start, wanted } = stretch;
-        let begin = u64::from(entries[0].0.at);
-        let bytes = fetch(inner, &entries, file_start, segment_start).await?;
-        found.extend(
-            wanted
-                .iter()
-                .map(|&(within, len)| vec![bytes.slice(to_usize(within - begin), to_usize(len))]),
-        );
-    }
-    Ok(found)
+) -> Vec<Result<Vec<SharedBuf>, JournalError>> {
+    let reads = stretches(inner, ranges).into_iter().map(|stretch| stretch.read(inner));
+    futures_util::stream::iter(reads).buffered(READS_IN_FLIGHT).concat().await
 }
 
-/// Ranges of one segment that one read fetches.
-struct Stretch {
-    entries: Entries,
-    file_start: u64,
-    segment_start: JournalPos,
-    /// Where in the segment, and how long.
-    wanted: Vec<(u64, u64)>,
+/// Ranges that one read fetches, or a single one that memory has, several reads fetch, or nothing.
+struct Stretch<'a> {
+    ranges: &'a [(JournalPos, u64)],
+    fetch: Option<Fetch>,
 }
 
-impl Stretch {
-    /// A single range of `len` bytes, if one read fetches it all.
-    fn of(next: Next, len: u64) -> Option<Self> {
-        let Next::Fetch { entries, file_start, within, segment_start } = next else { return None };
-        let is_whole = entries[entries.len() - 1].0.end() >= within + len;
-        let wanted = vec![(within, len)];
-        is_whole.then_some(Self { entries, file_start, segment_start, wanted })
+fn stretches<'a>(inner: &Inner, mut ranges: &'a [(JournalPos, u64)]) -> Vec<Stretch<'a>> {
+    let mut stretches = Vec::new();
+    while let [first, others @ ..] = ranges {
+        let mut fetch = whole(inner, *first);
+        let joined = others.iter().take_while(|&&range| {
+            let (Some(fetch), Some(more)) = (&mut fetch, whole(inner, range)) else { return false };
+            fetch.join(more)
+        });
+        let (together, rest) = ranges.split_at(1 + joined.count());
+        stretches.push(Stretch { ranges: together, fetch });
+        ranges = rest;
     }
+    stretches
+}
 
-    /// Adds the next range, if one read should fetch both.
-    fn join(&mut self, more: Self) -> bool {
-        let (first, last) = (self.entries[0].0, self.entries[self.entries.len() - 1].0);
-        let (next, end) = (more.entries[0].0, more.entries[more.entries.len() - 1].0.end());
-        let follows = more.segment_start == self.segment_start && next.at >= last.at;
-        let is_near = || u64::from(next.at) <= last.end() + READ_GAP_BYTES_MAX;
-        if !(follows && is_near() && end - u64::from(first.at) <= READ_BYTES_MAX) {
-            return false;
+/// The read that fetches all of a range, if there is one.
+fn whole(inner: &Inner, (position, len): (JournalPos, u64)) -> Option<Fetch> {
+    let Ok(Next::Fetch(fetch)) = next(inner, position, len) else { return None };
+    (fetch.end() >= position.plus(len)).then_some(fetch)
+}
+
+impl Stretch<'_> {
+    async fn read(self, inner: &Rc<Inner>) -> Vec<Result<Vec<SharedBuf>, JournalError>> {
+        if let Some(fetch) = &self.fetch
+            && let Ok(bytes) = fetch.read(inner).await
+        {
+            let skip = |position: JournalPos| to_usize(position.0 - fetch.start().0);
+            let part = |&(position, len)| Ok(vec![bytes.slice(skip(position), to_usize(len))]);
+            return self.ranges.iter().map(part).collect();
         }
-        let known = usize::from(next.at == last.at);
-        self.entries.extend(more.entries.into_iter().skip(known));
-        self.wanted.extend(more.wanted);
-        true
+        // Where a read of many fails, each is read alone: what one suffers from, the others do not.
+        let mut found = Vec::with_capacity(self.ranges.len());
+        for &(position, len) in self.ranges {
+            found.push(read_parts(inner, position, to_usize(len)).await);
+        }
+        found
     }
 }
 
@@ -195,46 +186,71 @@ fn next(inner: &Inner, position: JournalPos, wanted: u64) -> Result<Next, Journa
             _ => break,
         }
     }
-    Ok(Next::Fetch { entries, file_start, within, segment_start })
+    Ok(Next::Fetch(Fetch { entries, file_start, segment_start }))
 }
 
-/// The bytes from the first of `entries` to the last, which lie in this order, read, verified and opened.
-async fn fetch(
-    inner: &Inner,
-    entries: &[(PieceEntry, Option<PieceSeal>)],
-    file_start: u64,
-    segment_start: JournalPos,
-) -> Result<SharedBuf, JournalError> {
-    let begin = u64::from(entries[0].0.at);
-    let end = entries[entries.len() - 1].0.end();
-    let block_begin = begin / BLOCK_BYTES * BLOCK_BYTES;
-    let block_end = end.next_multiple_of(BLOCK_BYTES);
-    let buf = inner.state.borrow().pool.alloc(to_usize(block_end - block_begin));
-    let (mut buf, result) = inner.file.read_at(buf, file_start + block_begin).await;
-    result?;
-    let state = inner.state.borrow();
-    let checksum = *state.checksum();
-    for (entry, seal) in entries {
-        let at = to_usize(u64::from(entry.at) - block_begin);
-        let piece = &mut buf[at..at + to_usize(u64::from(entry.len))];
-        let computed = checksum.of(entry.record, entry.offset, [piece, &[]]);
-        let whole = computed == entry.crc || mutant("no_piece_crc");
-        let place =
-            PiecePlace { record: entry.record, offset: entry.offset, len: u64::from(entry.len) };
-        let opened = match (seal, &state.seals) {
-            (Some(seal), Some(seals)) if whole => seals.open(seal, &place, piece).is_ok(),
-            _ => true,
-        };
-        if !whole || !opened {
-            return Err(JournalError::Corrupt {
-                file: Arc::clone(&inner.file_name),
-                offset: entry.offset,
-                end: entry.offset + u64::from(entry.len),
-                record: entry.record,
-                position: segment_start.plus(u64::from(entry.at)),
-            });
-        }
+impl Fetch {
+    fn first(&self) -> &PieceEntry {
+        &self.entries[0].0
     }
-    drop(state);
-    Ok(buf.freeze().slice(to_usize(begin - block_begin), to_usize(end - begin)))
+
+    fn last(&self) -> &PieceEntry {
+        &self.entries[self.entries.len() - 1].0
+    }
+
+    fn start(&self) -> JournalPos {
+        self.segment_start.plus(u64::from(self.first().at))
+    }
+
+    fn end(&self) -> JournalPos {
+        self.segment_start.plus(self.last().end())
+    }
+
+    /// Adds what lies behind it, if one read should fetch both.
+    fn join(&mut self, more: Self) -> bool {
+        let follows = more.segment_start == self.segment_start && more.first().at >= self.last().at;
+        let is_near = || more.start().0 <= self.end().0 + READ_GAP_BYTES_MAX;
+        if !(follows && is_near() && more.end().0 - self.start().0 <= READ_BYTES_MAX) {
+            return false;
+        }
+        let known = usize::from(more.first().at == self.last().at);
+        self.entries.extend(more.entries.into_iter().skip(known));
+        true
+    }
+
+    /// The bytes from the first piece to the last, read, verified and opened.
+    async fn read(&self, inner: &Inner) -> Result<SharedBuf, JournalError> {
+        let (begin, end) = (u64::from(self.first().at), self.last().end());
+        let block_begin = begin / BLOCK_BYTES * BLOCK_BYTES;
+        let block_end = end.next_multiple_of(BLOCK_BYTES);
+        let buf = inner.state.borrow().pool.alloc(to_usize(block_end - block_begin));
+        let (mut buf, result) = inner.file.read_at(buf, self.file_start + block_begin).await;
+        result?;
+        for (entry, seal) in &self.entries {
+            let at = to_usize(u64::from(entry.at) - block_begin);
+            let piece = &mut buf[at..at + to_usize(u64::from(entry.len))];
+            if !open(&inner.state.borrow(), entry, seal.as_ref(), piece) {
+                return Err(JournalError::Corrupt {
+                    file: Arc::clone(&inner.file_name),
+                    offset: entry.offset,
+                    end: entry.offset + u64::from(entry.len),
+                    record: entry.record,
+                    position: self.segment_start.plus(u64::from(entry.at)),
+                });
+            }
+        }
+        Ok(buf.freeze().slice(to_usize(begin - block_begin), to_usize(end - begin)))
+    }
+}
+
+/// Verifies and decrypts `piece` in its place. Whether it is what was written.
+fn open(state: &State, entry: &PieceEntry, seal: Option<&PieceSeal>, piece: &mut [u8]) -> bool {
+    let computed = state.checksum().of(entry.record, entry.offset, [piece, &[]]);
+    if computed != entry.crc && !mutant("no_piece_crc") {
+        return false;
+    }
+    let (Some(seal), Some(seals)) = (seal, &state.seals) else { return true };
+    let len = u64::from(entry.len);
+    let place = PiecePlace { record: entry.record, offset: entry.offset, len };
+    seals.open(seal, &place, piece).is_ok()
 }

@@ -71,6 +71,29 @@ fn rot_in_a_payload_poisons_exactly_its_piece() {
 }
 
 #[test]
+fn of_ranges_that_are_read_together_only_the_rotten_one_fails() {
+    run(async {
+        let disk = steady_disk(1);
+        ten_records(&disk).await;
+        disk.crash_process();
+        let recovered = recover(&disk, config()).await;
+        disk.rot(NAME, payload_at(4) + 100);
+        let ranges: Vec<_> =
+            recovered.pieces.iter().map(|p| (p.piece.position, p.piece.len)).collect();
+        let found = recovered.journal.read_ranges(&ranges).await;
+        assert_eq!(found.len(), 10);
+        for (id, parts) in found.into_iter().enumerate() {
+            match parts {
+                Ok(parts) => {
+                    assert!(parts.iter().flat_map(|p| &p[..]).eq(&pattern(id as u64, 4096)), "{id}")
+                }
+                Err(error) => assert_eq!((id, error.kind()), (4, ErrorKind::Corrupt), "{error}"),
+            }
+        }
+    });
+}
+
+#[test]
 fn rot_in_a_header_is_damage_not_the_end() {
     run(async {
         let disk = steady_disk(1);

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use tokio::time::Instant;
 use weir_device::{ErrorKind, SharedBuf};
-use weir_journal::limits::READ_GAP_BYTES_MAX;
 use weir_store::{Pace, Put, RetryPolicy, Store, StoreError};
 
 use crate::batch::{Batch, MergedExtent};
@@ -29,12 +27,6 @@ pub(crate) const SEAL_FROM_PERCENT: u64 = 50;
 
 /// Times that a damaged piece of the journal is read again before its range is given up as lost.
 const JOURNAL_READ_ATTEMPTS: u32 = 3;
-
-/// Bytes of the journal that several extents of a batch are read back with, at most.
-const JOURNAL_READ_BYTES: u64 = 1 << 20;
-
-/// Reads of the journal for one batch at once.
-const JOURNAL_READS_MAX: usize = 8;
 
 /// Pause between two attempts to read a journal that answers with I/O errors.
 const JOURNAL_READ_PAUSE: Duration = Duration::from_millis(500);
@@ -159,28 +151,8 @@ fn gather_resident(shared: &Shared, extent: &MergedExtent, payload: &mut Vec<Sha
     true
 }
 
-/// Extents that lie near to each other in the journal, within [`JOURNAL_READ_BYTES`] or one extent, by position.
-fn runs_in_journal(mut extents: Vec<&MergedExtent>) -> Vec<Vec<&MergedExtent>> {
-    extents.sort_unstable_by_key(|extent| extent.position);
-    let mut runs: Vec<Vec<&MergedExtent>> = Vec::new();
-    for extent in extents {
-        match runs.last_mut() {
-            Some(run) if follows(run, extent) => run.push(extent),
-            _ => runs.push(vec![extent]),
-        }
-    }
-    runs
-}
-
-fn follows(run: &[&MergedExtent], next: &MergedExtent) -> bool {
-    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
-    let end = |extent: &MergedExtent| extent.position.0 + extent.len;
-    next.position.0 <= end(last) + READ_GAP_BYTES_MAX
-        && end(next) - first.position.0 <= JOURNAL_READ_BYTES
-}
-
-/// Reads what memory has no copy of any more, by the offset of its extent: several runs of the journal at once. What
-/// cannot be read so is left to [`gather_extent`], which finds out what is damaged.
+/// Reads what memory has no copy of any more, by the offset of its extent. What cannot be read so is left to
+/// [`gather_extent`], which finds out what is damaged.
 async fn gather_from_disk(
     shared: &Shared,
     merged: &[MergedExtent],
@@ -188,14 +160,13 @@ async fn gather_from_disk(
     let is_missing = |extent: &&MergedExtent| {
         extent.kind == ExtentKind::Data && shared.journal.resident(extent.position).is_none()
     };
-    let runs = runs_in_journal(merged.iter().filter(is_missing).collect());
-    let reads = runs.into_iter().map(|run| async move {
-        let ranges: Vec<_> = run.iter().map(|extent| (extent.position, extent.len)).collect();
-        let parts = shared.journal.read_ranges(&ranges).await.unwrap_or_default();
-        run.iter().map(|extent| extent.offset).zip(parts).collect::<Vec<_>>()
-    });
-    let reads = futures_util::stream::iter(reads).buffer_unordered(JOURNAL_READS_MAX);
-    reads.concat().await.into_iter().collect()
+    let mut missing: Vec<_> = merged.iter().filter(is_missing).collect();
+    missing.sort_unstable_by_key(|extent| extent.position);
+    let ranges: Vec<_> = missing.iter().map(|extent| (extent.position, extent.len)).collect();
+    let found = shared.journal.read_ranges(&ranges).await;
+    let of_extent =
+        |(extent, parts): (&&MergedExtent, Result<_, _>)| Some((extent.offset, parts.ok()?));
+    missing.iter().zip(found).filter_map(of_extent).collect()
 }
 
 /// Reads the bytes of a merged extent back from the journal. `None` when they are damaged there.
@@ -433,37 +404,5 @@ pub(crate) fn splitmix(seed: u64) -> impl FnMut() -> u64 + Send {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use weir_journal::JournalPos;
-
-    use super::*;
-
-    #[test]
-    fn what_lies_together_in_the_journal_is_read_together() {
-        let extent = |offset, position, len| MergedExtent {
-            offset,
-            len,
-            kind: ExtentKind::Data,
-            position: JournalPos(position),
-        };
-        let (near, large) = (5100 + READ_GAP_BYTES_MAX, JOURNAL_READ_BYTES + 1);
-        let extents = [
-            extent(0, 5000, 100),
-            extent(1000, 4000, 1000),
-            extent(2000, near, 100),
-            extent(3000, near + 100 + READ_GAP_BYTES_MAX + 1, 10),
-            extent(4000, 2 * large, large),
-            extent(9000, 3 * large, 10),
-        ];
-        let runs = runs_in_journal(extents.iter().collect());
-        let offsets = |run: &Vec<&MergedExtent>| run.iter().map(|e| e.offset).collect::<Vec<_>>();
-        assert_eq!(
-            runs.iter().map(offsets).collect::<Vec<_>>(),
-            [vec![1000, 0, 2000], vec![3000], vec![4000], vec![9000]]
-        );
     }
 }

@@ -59,7 +59,7 @@ pub const UNDELAYED_PUT_BYTES_MAX: u64 = 64 << 10;
 /// SHA-256 of 8 MiB takes 4 to 5 ms of CPU time, and as much in the store.
 pub(crate) const CHECKSUM_BYTES_MIN: usize = 64 << 10;
 
-/// How long an opening goes on to find out whether a store heeds checksums. Until it knows, bodies are signed.
+/// How long the first large body waits to learn whether the store heeds checksums.
 pub(crate) const CHECKSUM_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Writers that race for one key in a probe.

@@ -7,12 +7,12 @@
 mod checks;
 mod record;
 
-use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracing::warn;
+use weir_device::with_causes;
 
 use self::checks::Checker;
 pub use self::record::{ProbeRecord, ProbeRecordError};
@@ -137,7 +137,7 @@ impl Store {
     /// program (`file://`, `memory://`) are admitted without a look.
     ///
     /// What may pass is retried for two minutes, for a look at most half a minute; wrong credentials or a missing
-    /// bucket are told at once. Four small requests more find out whether checksums of bodies are heeded.
+    /// bucket are told at once.
     ///
     /// # Errors
     /// [`StoreError::Refused`] with the way out; [`StoreError::Unsafe`] if the store must not be used like this; what
@@ -164,10 +164,7 @@ impl Store {
                 (report.verdict, report.finding())
             }
         };
-        self.judge(verdict, finding.as_deref().unwrap_or("it failed its probe"))?;
-        let unused = format!("{PREFIX}run-{:016x}{:016x}/", random(), random());
-        self.try_checksums(random, &unused).await;
-        Ok(())
+        self.judge(verdict, finding.as_deref().unwrap_or("it failed its probe"))
     }
 
     /// Whether a store with this verdict may be written to as it is configured.
@@ -209,8 +206,8 @@ impl Store {
                 && error.is_retryable()
                 && !said.swap(true, Ordering::Relaxed)
             {
-                let cause = error.source().map(ToString::to_string).unwrap_or_default();
-                warn!(%error, cause, "the store does not answer yet; trying again");
+                let error = with_causes(error);
+                warn!(error, "the store does not answer yet; trying again");
             }
             listed
         };
@@ -237,6 +234,11 @@ impl Store {
     fn record_key(&self) -> String {
         format!("{PREFIX}v1-{:016x}.json", record::fingerprint(&self.identity()))
     }
+}
+
+/// Where the one who is about to create the object `key`, and nobody else, may try something out.
+pub(crate) fn unused_prefix(key: &str) -> String {
+    format!("{PREFIX}run-{:032x}/", record::fingerprint(key))
 }
 
 fn verdict_of(checks: &[ProbeCheck]) -> Verdict {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
+use weir_device::with_causes;
 
 use crate::StoreError;
 use crate::limits::{
@@ -177,13 +178,12 @@ impl Warnings {
             Some(last) => now - last >= RETRY_WARNING_INTERVAL,
         };
         let failing_ms = u64::try_from((now - started).as_millis()).unwrap_or(u64::MAX);
-        let source = std::error::Error::source(error).map(ToString::to_string);
-        let source = source.as_deref().unwrap_or("");
+        let error = with_causes(error);
         if due {
             self.last = Some(now);
-            warn!(%error, source, attempts, failing_ms, "the store keeps failing; trying again");
+            warn!(error, attempts, failing_ms, "the store keeps failing; trying again");
         } else {
-            debug!(%error, source, attempts, ?pause, "the store failed; trying again");
+            debug!(error, attempts, ?pause, "the store failed; trying again");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The store as the rest of Weir sees it: validated keys, checked lengths, one attempt with a timeout, counters.
 
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -7,17 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
+use tracing::debug;
 use weir_device::mutant;
 
 use crate::backend::{Backend, Got, Listed, Pace, Put};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
-use crate::limits::{ATTEMPT_TIMEOUT, CHECKSUM_DEADLINE};
+use crate::limits::{ATTEMPT_TIMEOUT, CHECKSUM_BYTES_MIN, CHECKSUM_DEADLINE};
 use crate::location::Location;
 use crate::memory::Memory;
 use crate::options::process_variable;
+use crate::probe;
 use crate::remote::{Remote, RemoteOptions};
 use crate::retry::retry_noting;
 use crate::s3;
@@ -40,6 +44,8 @@ struct Inner {
     counters: Counters,
     /// What the last PUT failed with, if it failed.
     put_error: Mutex<Option<StoreError>>,
+    /// Whether the store heeds checksums of bodies has been found out.
+    checksums_tried: OnceCell<()>,
     attempt_timeout: Duration,
     limits: UploadLimits,
     /// How the store keeps its promises was tested with this program, and needs no probe.
@@ -92,6 +98,7 @@ impl Store {
             backend,
             counters: Counters::default(),
             put_error: Mutex::default(),
+            checksums_tried: OnceCell::new(),
             attempt_timeout: ATTEMPT_TIMEOUT,
             limits: options.limits.clone(),
             is_own,
@@ -120,6 +127,7 @@ impl Store {
             backend: Arc::new(Remote::new(url, inner, options)),
             counters: Counters::default(),
             put_error: Mutex::default(),
+            checksums_tried: OnceCell::new(),
             attempt_timeout: ATTEMPT_TIMEOUT,
             limits: UploadLimits::default(),
             is_own: false,
@@ -174,24 +182,6 @@ impl Store {
         self.inner.single_writer
     }
 
-    /// Lets checksums go with large bodies, in place of signatures of them, if the store is seen to heed them.
-    pub(crate) async fn try_checksums(&self, random: &mut impl FnMut() -> u64, prefix: &str) {
-        let policy = RetryPolicy { deadline: Some(CHECKSUM_DEADLINE), ..RetryPolicy::opening() };
-        let attempt = || self.inner.attempt(prefix, self.backend.try_checksums(prefix));
-        match self.retry(&policy, random, None, attempt).await {
-            Ok(None) => {}
-            Ok(Some(heeded)) => {
-                self.inner.counters.puts.add(2);
-                self.inner.counters.deletes.add(2);
-                let url = self.url();
-                tracing::debug!(url, heeded, "whether the store heeds checksums of bodies");
-            }
-            Err(error) => {
-                tracing::debug!(%error, "whether the store heeds checksums of bodies is not known");
-            }
-        }
-    }
-
     /// What tells this store from a copy of it elsewhere.
     pub(crate) fn identity(&self) -> String {
         self.backend.identity()
@@ -212,6 +202,9 @@ impl Store {
         let inner = &*self.inner;
         check_key(&inner.url, key)?;
         let bytes = parts.iter().map(|part| to_u64(part.len())).sum();
+        if bytes >= to_u64(CHECKSUM_BYTES_MIN) {
+            inner.try_checksums(key).await;
+        }
         let waiting = Instant::now();
         inner.limits.admit(bytes).await;
         inner.counters.upload_wait_ms.add(to_millis(waiting.elapsed()));
@@ -362,8 +355,28 @@ impl Inner {
             backend: Arc::clone(&self.backend),
             counters: Counters::default(),
             put_error: Mutex::default(),
+            checksums_tried: OnceCell::new(),
             limits: self.limits.clone(),
             ..*self
+        }
+    }
+
+    /// Before the first large body, which is that of `key`: whether the store heeds a checksum in place of a signature
+    /// of every byte. Where it cannot say so now, this body is signed, and the next large one asks again.
+    async fn try_checksums(&self, key: &str) {
+        let ask = || async {
+            let prefix = probe::unused_prefix(key);
+            let asked = self.backend.try_checksums(&prefix);
+            let Some(heeded) = tokio::time::timeout(CHECKSUM_DEADLINE, asked).await?? else {
+                return Ok(());
+            };
+            self.counters.puts.add(2);
+            self.counters.deletes.add(2);
+            debug!(url = &*self.url, heeded, "whether the store heeds checksums of bodies");
+            Ok::<_, Box<dyn Error>>(())
+        };
+        if let Err(error) = self.checksums_tried.get_or_try_init(ask).await {
+            debug!(%error, "the store cannot be asked whether it heeds checksums of bodies");
         }
     }
 
