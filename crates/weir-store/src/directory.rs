@@ -37,14 +37,9 @@ use self::files::{
     FileError, TEMPORARY_DIRECTORY, create_exclusively, random_token, read_at, remove_stale,
     write_parts,
 };
-use weir_device::BufferPool;
-
 use crate::backend::{Backend, Got, Listed, Pace, Put, Reply, clamp};
 use crate::limits::TEMPORARY_NAME_TRIES_MAX;
 use crate::{Place, StoreError};
-
-/// Buffers for writing that are kept, in bytes: a few uploads at once.
-const BUFFER_BYTES_KEPT_MAX: usize = 4 << 20;
 
 /// A directory that holds objects.
 pub(crate) struct Directory {
@@ -67,8 +62,6 @@ struct State {
     failed: Mutex<Option<StoreError>>,
     /// Makes the names of temporary files ours.
     token: u64,
-    /// What writes past the page cache go through.
-    buffers: BufferPool,
     temporaries: AtomicU64,
     /// What was synced, in order: syncing has no other effect that a test could see.
     #[cfg(test)]
@@ -99,7 +92,6 @@ impl Directory {
             durable: Mutex::default(),
             failed: Mutex::default(),
             token,
-            buffers: BufferPool::new(BUFFER_BYTES_KEPT_MAX),
             temporaries: AtomicU64::new(0),
             #[cfg(test)]
             synced: Mutex::default(),
@@ -141,7 +133,7 @@ impl State {
             return self.exists(key, &target, directory);
         }
         let (temporary, mut file) = self.create_temporary(key)?;
-        let linked = write_parts(&mut file, parts, &self.buffers, pace)
+        let linked = write_parts(&mut file, parts, pace)
             .and_then(|()| self.sync(&file, &temporary))
             .map_err(|error| self.error(key, &temporary, "writing", error))
             // After the file's own sync, which leaves a journaling file system little to do for these.
@@ -191,7 +183,7 @@ impl State {
         }
         let object_bytes = metadata.len();
         let range = clamp(range, object_bytes);
-        let bytes = read_at(&file, range, &self.buffers, pace).map_err(failed)?;
+        let bytes = read_at(&file, range, pace).map_err(failed)?;
         Ok(Got { bytes, object_bytes })
     }
 

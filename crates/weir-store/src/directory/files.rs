@@ -1,8 +1,9 @@
 //! File operations of the local directory store that know nothing of keys.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,7 +11,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tracing::info;
-use weir_device::{BUFFER_ALIGN, BufferPool};
 
 use crate::backend::Pace;
 use crate::limits::TEMPORARY_AGE_MAX;
@@ -21,16 +21,15 @@ pub(super) const TEMPORARY_DIRECTORY: &str = ".tmp";
 /// Parts handed to one `writev`: `IOV_MAX` of Linux.
 const PARTS_PER_CALL_MAX: usize = 1024;
 
-/// From how many bytes on a file is written past the page cache: below, one call through it is cheaper.
-const DIRECT_BYTES_MIN: usize = 256 << 10;
+/// From how many bytes on a file is written in pieces; a smaller one is one itself.
+const WRITE_PIECES_FROM_BYTES: usize = 256 << 10;
 
-/// From how many bytes on a range is read past the page cache. Clients ask for less at a time, and may ask again; who
-/// asks for more (the collector, a check, a replicator) does so once. Through the cache the kernel reads so far ahead
-/// that a write of 16 KiB and its sync beside it take 5.8 ms, and 15.9 at the 90th percentile; past it 1.4 and 2.0.
-const DIRECT_READ_BYTES_MIN: usize = 2 << 20;
+/// From how many bytes on a range is read in pieces, without reading ahead. Clients ask for less at a time, and may go
+/// on behind it; who asks for more (the collector, a check, a replicator) asks for all it wants. The kernel reads so
+/// far ahead that a write of 16 KiB and its sync beside it take 5.8 ms, and 15.9 at the 90th percentile.
+const READ_PIECES_FROM_BYTES: usize = 2 << 20;
 
-/// Bytes of one write or read past the page cache: at this size the measured disk streams, and the buffer stays in a
-/// CPU cache.
+/// Bytes of one write or read: at this size the measured disk streams.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The same where others are to get in between: a client's write waits for the piece before it.
@@ -80,64 +79,82 @@ pub(super) fn random_token() -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Writes all parts: past the page cache where they are many bytes and the file system can, which costs a fraction of
-/// the CPU time and leaves the cache to those who read; through it, many parts per call, elsewhere.
-pub(super) fn write_parts(
-    file: &mut File,
-    parts: &[Bytes],
-    pool: &BufferPool,
-    pace: Pace,
-) -> io::Result<()> {
+/// Writes all parts to a new file, through the page cache: what was written lately is what the collector reads next.
+/// The disk gets them piece by piece as they are written, and not all at once when the file is synced.
+pub(super) fn write_parts(file: &mut File, parts: &[Bytes], pace: Pace) -> io::Result<()> {
     let len: usize = parts.iter().map(Bytes::len).sum();
-    if len >= DIRECT_BYTES_MIN && set_direct(file, true).is_ok() {
-        let written = write_direct(file, parts, len, (pool, pace));
-        set_direct(file, false)?;
-        match written {
-            // Not every file system that takes the flag takes the writes.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => file.set_len(0)?,
-            written => return written,
-        }
+    if len < WRITE_PIECES_FROM_BYTES {
+        return write_all(file, parts);
     }
-    write_buffered(file, parts)
+    reserve(file, len)?;
+    let mut written = 0..0;
+    for piece in pieces(parts, pace.piece_bytes()) {
+        let bytes: usize = piece.iter().map(Bytes::len).sum();
+        let before = written.clone();
+        written = before.end..before.end + bytes as u64;
+        pace.run(|| {
+            write_all(file, &piece)?;
+            sync_range(file, &written, libc::SYNC_FILE_RANGE_WRITE)?;
+            // At full pace the next piece is copied while the disk has this one.
+            let awaited = if pace == Pace::Full { &before } else { &written };
+            sync_range(file, awaited, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
+        })?;
+    }
+    Ok(())
 }
 
-fn set_direct(file: &File, direct: bool) -> io::Result<()> {
-    let mut flags = rustix::fs::fcntl_getfl(file)?;
-    flags.set(rustix::fs::OFlags::DIRECT, direct);
-    Ok(rustix::fs::fcntl_setfl(file, flags)?)
+/// Allocates the blocks of a file in one go, where the file system can: half of the CPU time of writing it.
+fn reserve(file: &File, len: usize) -> io::Result<()> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len as u64) {
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+        reserved => Ok(reserved?),
+    }
 }
 
-/// Writes `len` bytes of parts through one aligned buffer. What it writes beyond them, to fill the last block, is cut
-/// off again.
-fn write_direct(
-    file: &File,
-    parts: &[Bytes],
-    len: usize,
-    (pool, pace): (&BufferPool, Pace),
-) -> io::Result<()> {
-    let mut buf = pool.alloc(pace.piece_bytes().min(len.next_multiple_of(BUFFER_ALIGN)));
-    let (mut filled, mut offset) = (0, 0);
+/// Begins or awaits the writing of a range to the disk; what survives power loss is up to the sync that follows. An
+/// error here is not told again by that sync.
+#[allow(unsafe_code, reason = "rustix has no sync_file_range")]
+fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) -> io::Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let signed = |offset: u64| libc::off64_t::try_from(offset).map_err(|_| ErrorKind::FileTooLarge);
+    let (start, len) = (signed(range.start)?, signed(range.end - range.start)?);
+    // SAFETY: the call gets a descriptor that is open, and no memory.
+    if unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, flags) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        // The sync does all of it then.
+        error if error.kind() == ErrorKind::Unsupported => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// The parts again, cut so that they make pieces of `bytes`; the last may be shorter.
+fn pieces(parts: &[Bytes], bytes: usize) -> Vec<Vec<Bytes>> {
+    let mut pieces = Vec::new();
+    let (mut piece, mut missing) = (Vec::new(), bytes);
     for part in parts {
-        let mut rest = &part[..];
+        let mut rest = part.clone();
         while !rest.is_empty() {
-            let take = rest.len().min(buf.len() - filled);
-            buf[filled..filled + take].copy_from_slice(&rest[..take]);
-            filled += take;
-            rest = &rest[take..];
-            if filled == buf.len() {
-                pace.run(|| file.write_all_at(&buf, offset))?;
-                offset += filled as u64;
-                filled = 0;
+            let some = rest.split_to(missing.min(rest.len()));
+            missing -= some.len();
+            piece.push(some);
+            if missing == 0 {
+                pieces.push(std::mem::take(&mut piece));
+                missing = bytes;
             }
         }
     }
-    let padded = filled.next_multiple_of(BUFFER_ALIGN);
-    buf[filled..padded].fill(0);
-    file.write_all_at(&buf[..padded], offset)?;
-    file.set_len(len as u64)
+    if !piece.is_empty() {
+        pieces.push(piece);
+    }
+    pieces
 }
 
-fn write_buffered(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
+/// Many parts per call.
+fn write_all(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
     for some in parts.chunks(PARTS_PER_CALL_MAX) {
         let mut slices: Vec<_> = some.iter().map(|part| IoSlice::new(part)).collect();
         let mut rest = &mut slices[..];
@@ -145,9 +162,9 @@ fn write_buffered(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             match file.write_vectored(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => IoSlice::advance_slices(&mut rest, written),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
@@ -156,50 +173,21 @@ fn write_buffered(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
 }
 
 /// Reads `range`, which lies within the file.
-pub(super) fn read_at(
-    file: &File,
-    range: Range<u64>,
-    pool: &BufferPool,
-    pace: Pace,
-) -> io::Result<Bytes> {
-    let len = usize::try_from(range.end - range.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    if len >= DIRECT_READ_BYTES_MIN && set_direct(file, true).is_ok() {
-        match read_direct(file, range.start, len, (pool, pace)) {
-            // Not every file system that takes the flag takes the reads.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => set_direct(file, false)?,
-            read => return read,
-        }
-    }
+pub(super) fn read_at(file: &File, range: Range<u64>, pace: Pace) -> io::Result<Bytes> {
+    let len = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::FileTooLarge)?;
     let mut bytes = vec![0; len];
-    file.read_exact_at(&mut bytes, range.start)?;
-    Ok(Bytes::from(bytes))
-}
-
-/// Reads `len` bytes from `start` on, with the rest of the blocks that they begin and end in.
-fn read_direct(
-    file: &File,
-    start: u64,
-    len: usize,
-    (pool, pace): (&BufferPool, Pace),
-) -> io::Result<Bytes> {
-    let skipped = usize::try_from(start % BUFFER_ALIGN as u64).expect("below a block");
-    let mut buf = pool.alloc((skipped + len).next_multiple_of(BUFFER_ALIGN));
-    let mut done = 0;
-    while done < skipped + len {
-        // A read that ends within a block has come to the end of the file.
-        if !done.is_multiple_of(BUFFER_ALIGN) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let end = buf.len().min(done + pace.piece_bytes());
-        let at = start - skipped as u64 + done as u64;
-        match pace.run(|| file.read_at(&mut buf[done..end], at)) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => done += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+    if len < READ_PIECES_FROM_BYTES {
+        file.read_exact_at(&mut bytes, range.start)?;
+        return Ok(Bytes::from(bytes));
     }
-    Ok(Bytes::from_owner(buf.freeze()).slice(skipped..skipped + len))
+    // Advice, no more.
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
+    let mut offset = range.start;
+    for piece in bytes.chunks_mut(pace.piece_bytes()) {
+        pace.run(|| file.read_exact_at(piece, offset))?;
+        offset += piece.len() as u64;
+    }
+    Ok(Bytes::from(bytes))
 }
 
 /// Removes the temporary files of writers that were killed. A writer so slow that it still lives finds its file gone
@@ -239,7 +227,7 @@ fn file_system_time(directory: &Path) -> io::Result<SystemTime> {
 mod tests {
     use super::*;
 
-    /// The repository's own disk, at each pace; and a temporary directory, which in memory may refuse `O_DIRECT`.
+    /// The repository's own disk, at each pace; and a temporary directory, which may be in memory.
     fn places() -> [(tempfile::TempDir, Pace); 4] {
         let own = |pace| (tempfile::tempdir_in(".").unwrap(), pace);
         let elsewhere = (tempfile::tempdir().unwrap(), Pace::Full);
@@ -254,15 +242,15 @@ mod tests {
 
     #[test]
     fn a_file_holds_exactly_its_parts_whatever_their_lengths() {
-        let pool = BufferPool::new(0);
         for (directory, pace) in places() {
-            let lens = [0, 1, DIRECT_BYTES_MIN - 1, DIRECT_BYTES_MIN, DIRECT_BYTES_MIN + 1];
+            let from = WRITE_PIECES_FROM_BYTES;
+            let lens = [0, 1, from - 1, from, from + 1];
             let large = [0, 1, 4095, 4096].map(|more| 3 * PIECE_BYTES + more);
             for len in lens.into_iter().chain(large) {
                 let path = directory.path().join(format!("{len}"));
                 let parts = parts_of(len);
                 let mut file = create_exclusively(&path).unwrap();
-                write_parts(&mut file, &parts, &pool, pace).unwrap();
+                write_parts(&mut file, &parts, pace).unwrap();
                 assert_eq!(fs::read(&path).unwrap(), parts.concat(), "{len} bytes");
             }
         }
@@ -270,21 +258,20 @@ mod tests {
 
     #[test]
     fn a_large_range_begins_and_ends_anywhere() {
-        let pool = BufferPool::new(0);
-        let len = 3 * DIRECT_READ_BYTES_MIN + 1234;
+        let len = 3 * READ_PIECES_FROM_BYTES + 1234;
         let bytes = parts_of(len).concat();
         for (directory, pace) in places() {
             let path = directory.path().join("object");
             fs::write(&path, &bytes).unwrap();
             for start in [0, 1, 4095, 4096, 5000] {
-                for end in [start + DIRECT_READ_BYTES_MIN, len - 1000, len - 1, len] {
+                for end in [start + READ_PIECES_FROM_BYTES, len - 1000, len - 1, len] {
                     let file = File::open(&path).unwrap();
-                    let read = read_at(&file, start as u64..end as u64, &pool, pace).unwrap();
+                    let read = read_at(&file, start as u64..end as u64, pace).unwrap();
                     assert!(read == bytes[start..end], "{start}..{end}");
                 }
             }
             let file = File::open(&path).unwrap();
-            let error = read_at(&file, 100..len as u64 + 1, &pool, pace).unwrap_err();
+            let error = read_at(&file, 100..len as u64 + 1, pace).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "a file that was cut short");
         }
     }
