@@ -37,7 +37,6 @@ class WeirBackend:
         self.disks, self.process = [], None
 
     def start(self):
-        # MinIO keeps what was deleted for some minutes.
         # MinIO deletes what was deleted later, with a pause after each object: 20 GiB wait for it behind 8 volumes.
         room = int(len(self.volumes) * self.size_bytes * 2.5) + 40 * place.GIB
         self.disks = [disks.Disk(os.path.join(self.directory, "disk"), room, mount=self.minio.data)]
