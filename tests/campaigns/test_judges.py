@@ -24,19 +24,19 @@ class Writers(unittest.TestCase):
         self.record.open()
         self.addCleanup(os.close, self.record.descriptor)
         self.record.note(number=1, change="create", name="a", length=100, seed=1)
-        self.record.note(done=1)
+        self.record.note(done=1, at=1)
         self.record.note(number=2, change="create", name="b", length=5000, seed=2)
-        self.record.note(done=2)
+        self.record.note(done=2, at=2)
         self.record.note(number=3, change="rename", name="a", to="b")
-        self.record.note(done=3)
+        self.record.note(done=3, at=3)
         self.a, self.b = writers.content(1, 100), writers.content(2, 5000)
 
-    def judge(self, prefix=False, **files):
+    def judge(self, prefix=False, until=None, **files):
         for name, data in files.items():
             with open(os.path.join(self.directory.name, name), "wb") as file:
                 file.write(data)
         faults = []
-        held = writers.judge_writer(self.directory.name, self.record, faults.append, prefix)[1]
+        held = writers.judge_writer(self.directory.name, self.record, faults.append, prefix, until)[1]
         for name in files:
             os.unlink(os.path.join(self.directory.name, name))
         return held if not faults else None
@@ -49,6 +49,13 @@ class Writers(unittest.TestCase):
         self.assertIsNone(self.judge(b=self.a[:-1] + b"?"))
         self.assertIsNone(self.judge(a=self.a, b=self.a))
         self.assertEqual(self.judge(b=self.a, **{"noise-1": b"anything"}), 3)
+
+    def test_what_was_noted_after_the_kill_may_be_lost(self):
+        self.assertEqual(self.judge(until=2.5, b=self.a), 3)
+        self.assertEqual(self.judge(until=2.5, a=self.a, b=self.b), 2)
+        self.assertIsNone(self.judge(until=2.5, a=self.a))
+        self.assertIsNone(self.judge(until=2.5, a=self.a, b=self.b[:4096]))
+        self.assertIsNone(self.judge(until=3.5, a=self.a, b=self.b))
 
     def test_after_a_loss_each_state_of_the_history_will_do(self):
         self.assertEqual(self.judge(prefix=True, b=self.a), 3)

@@ -12,6 +12,9 @@ directory where names changed, has returned. So at a crash at most one change of
 - what an open change concerns must show the state before, the state after, or for data a mix of the
   two in which each byte is the old one, the new one, or a zero where there was none.
 
+ext4 may answer an fsync after the disk below it went away: where the transaction of a change was given up for somebody
+else's fsync just before, there is nothing left to wait for. What was noted after the kill (--until) need not be there.
+
 After the loss of the local disk the files of each writer must be in one of the states that they went
 through (--prefix), with the next change open.
 
@@ -27,6 +30,7 @@ import pickle
 import random
 import signal
 import sys
+import time
 import traceback
 
 FILES_MAX = 160
@@ -78,6 +82,7 @@ class Record:
                     what = json.loads(line)
                     if "done" in what:
                         assert changes[-1][0]["number"] == what["done"]
+                        changes[-1][0]["done_at"] = what.get("at", 0)
                         changes[-1][1] = True
                     else:
                         changes.append([what, False])
@@ -168,7 +173,7 @@ class Writer:
         self.number += 1
         self.record.note(number=self.number, **what)
         self.apply(what)
-        self.record.note(done=self.number)
+        self.record.note(done=self.number, at=time.time())
         name, sizes = what["name"], self.sizes
         if what["change"] in ("create", "truncate"):
             sizes[name] = what["length"]
@@ -355,7 +360,7 @@ def does_not_fit(text):
     raise DoesNotFit(text)
 
 
-def judge_writer(directory, record, complain, prefix):
+def judge_writer(directory, record, complain, prefix, until=None):
     files, unsettled = record.load()
     changes = record.changes()
     seen = read_all(directory, complain)
@@ -365,14 +370,18 @@ def judge_writer(directory, record, complain, prefix):
     states = [files]
     for what, _ in changes[:completed]:
         states.append(after(states[-1], what))
-    if prefix:
+    sure = completed
+    if until is not None:
+        sure = sum(1 for what, done in changes if done and what["done_at"] < until)
+    if prefix or sure < completed:
         # The newest of the states in the writer's history that fits. One must.
-        for cut in range(completed, -1, -1):
+        for cut in range(completed, -1 if prefix else sure - 1, -1):
             try:
                 verdict = judge_cut(states[cut], unsettled, changes, cut, seen, does_not_fit)
             except DoesNotFit:
                 continue
             return completed, *verdict
+    if prefix:
         complain("the files are in no state that they went through")
         return completed, 0, {}, []
     return completed, *judge_cut(states[-1], unsettled, changes, completed, seen, complain)
@@ -387,7 +396,7 @@ def judge(arguments):
         directory = os.path.join(arguments.directory, f"writer-{worker}")
         completed, held, kept, concerned = judge_writer(
             directory, record, lambda text: faults.append(f"writer-{worker}/{text}"),
-            arguments.prefix)
+            arguments.prefix, arguments.until)
         total["changes"] += completed
         total["held"] += held
         total["files"] += len(kept)
@@ -417,6 +426,8 @@ def main():
     parser.add_argument("--seed", default="1")
     parser.add_argument("--prefix", action="store_true",
                         help="any state that the files went through will do")
+    parser.add_argument("--until", type=float, metavar="SECONDS",
+                        help="what was noted as synced later, by the clock, may be lost")
     parser.add_argument("--leave", action="store_true", help="judge without going on from here")
     parser.add_argument("--large", action="store_true", help="name a file over 16 KiB that counts")
     arguments = parser.parse_args()
