@@ -3,11 +3,11 @@
 import bisect
 import os
 import signal
-import subprocess
 import threading
 import time
 
 from . import fio, node_api, place, process
+from .servers import run_verb
 
 START_SECONDS_MAX = 60
 VOLUME = "bench"
@@ -58,8 +58,7 @@ size = {self.sizes['volume']}
         self.process.stop()
 
     def _weir(self, *words):
-        subprocess.run([self.binary, "--data-dir", self.data, *words], check=True, env=self.environment,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run_verb([self.binary, "--data-dir", self.data, *words], self.environment)
 
     def settle(self):
         self._weir("volume", "flush", VOLUME, "--remote", "--wait")

@@ -31,7 +31,7 @@ class Writers(unittest.TestCase):
         self.record.note(done=3, at=3)
         self.a, self.b = writers.content(1, 100), writers.content(2, 5000)
 
-    def judge(self, prefix=False, until=None, **files):
+    def judge(self, prefix=False, until=float("inf"), **files):
         for name, data in files.items():
             with open(os.path.join(self.directory.name, name), "wb") as file:
                 file.write(data)

@@ -74,7 +74,7 @@ class Record:
         os.write(self.descriptor, json.dumps(what).encode() + b"\n")
 
     def changes(self):
-        """All changes in order, each with whether it was completed."""
+        """All changes in order, each with when it was completed, if it was."""
         changes = []
         if os.path.exists(self.log):
             with open(self.log, encoding="ascii") as file:
@@ -82,10 +82,9 @@ class Record:
                     what = json.loads(line)
                     if "done" in what:
                         assert changes[-1][0]["number"] == what["done"]
-                        changes[-1][0]["done_at"] = what.get("at", 0)
-                        changes[-1][1] = True
+                        changes[-1][1] = what["at"]
                     else:
-                        changes.append([what, False])
+                        changes.append([what, None])
         return changes
 
 
@@ -360,7 +359,7 @@ def does_not_fit(text):
     raise DoesNotFit(text)
 
 
-def judge_writer(directory, record, complain, prefix, until=None):
+def judge_writer(directory, record, complain, prefix, until=float("inf")):
     files, unsettled = record.load()
     changes = record.changes()
     seen = read_all(directory, complain)
@@ -370,17 +369,14 @@ def judge_writer(directory, record, complain, prefix, until=None):
     states = [files]
     for what, _ in changes[:completed]:
         states.append(after(states[-1], what))
-    sure = completed
-    if until is not None:
-        sure = sum(1 for what, done in changes if done and what["done_at"] < until)
-    if prefix or sure < completed:
-        # The newest of the states in the writer's history that fits. One must.
-        for cut in range(completed, -1 if prefix else sure - 1, -1):
-            try:
-                verdict = judge_cut(states[cut], unsettled, changes, cut, seen, does_not_fit)
-            except DoesNotFit:
-                continue
-            return completed, *verdict
+    sure = 0 if prefix else sum(1 for _, done in changes if done and done < until)
+    # The newest of the states in the writer's history that fits. One must.
+    for cut in range(completed, sure - 1, -1):
+        try:
+            verdict = judge_cut(states[cut], unsettled, changes, cut, seen, does_not_fit)
+        except DoesNotFit:
+            continue
+        return completed, *verdict
     if prefix:
         complain("the files are in no state that they went through")
         return completed, 0, {}, []
@@ -426,7 +422,7 @@ def main():
     parser.add_argument("--seed", default="1")
     parser.add_argument("--prefix", action="store_true",
                         help="any state that the files went through will do")
-    parser.add_argument("--until", type=float, metavar="SECONDS",
+    parser.add_argument("--until", type=float, default=float("inf"), metavar="SECONDS",
                         help="what was noted as synced later, by the clock, may be lost")
     parser.add_argument("--leave", action="store_true", help="judge without going on from here")
     parser.add_argument("--large", action="store_true", help="name a file over 16 KiB that counts")
