@@ -13,6 +13,8 @@
 //!  D4. After a failed sync of a directory nothing is answered that rests on D2 or D3: the kernel reports such a
 //!      failure once and forgets it.
 //!  D5. The root is the directory that was opened: a file system that went away is an error, not an empty store.
+//!  D6. A file loses bytes only when it has no name left. A reader that holds it open by then answers "not found" and
+//!      not with what it has left.
 
 #![allow(
     clippy::disallowed_methods,
@@ -34,8 +36,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use self::files::{
-    FileError, TEMPORARY_DIRECTORY, create_exclusively, random_token, read_at, remove_stale,
-    write_parts,
+    FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, has_no_name, random_token,
+    read_at, remove_stale, write_parts,
 };
 use crate::backend::{Backend, Got, Listed, Pace, Put, Reply, clamp};
 use crate::limits::TEMPORARY_NAME_TRIES_MAX;
@@ -56,6 +58,8 @@ struct State {
     root: PathBuf,
     /// Device and inode of the root, for D5.
     identity: (u64, u64),
+    /// The file system discards what is freed.
+    discards: bool,
     /// Directories whose path is known to survive power loss, for D3.
     durable: Mutex<BTreeSet<PathBuf>>,
     /// The failure of D4, once it happened.
@@ -89,6 +93,7 @@ impl Directory {
         let state = State {
             url: Arc::clone(&url),
             identity: (metadata.dev(), metadata.ino()),
+            discards: discards(metadata.dev()),
             durable: Mutex::default(),
             failed: Mutex::default(),
             token,
@@ -178,13 +183,18 @@ impl State {
             Err(error) => return Err(failed(error)),
         };
         let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
+        if !metadata.is_file() || metadata.nlink() == 0 {
             return not_found();
         }
         let object_bytes = metadata.len();
-        let range = clamp(range, object_bytes);
-        let bytes = read_at(&file, range, pace).map_err(failed)?;
-        Ok(Got { bytes, object_bytes })
+        match read_at(&file, clamp(range, object_bytes), pace) {
+            // D6
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && has_no_name(&file) => {
+                not_found()
+            }
+            Err(error) => Err(failed(error)),
+            Ok(bytes) => Ok(Got { bytes, object_bytes }),
+        }
     }
 
     fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, StoreError> {
@@ -244,7 +254,20 @@ impl State {
         self.sync_directory(prefix, &directory)
     }
 
-    fn delete(&self, key: &str) -> Result<(), StoreError> {
+    fn delete(&self, key: &str, pace: Pace) -> Result<(), StoreError> {
+        let in_steps = self.discards && pace != Pace::Full;
+        // Held open, it keeps its blocks when its name goes.
+        let open = || File::options().write(true).open(self.root.join(key)).ok();
+        let file = in_steps.then(open).flatten();
+        pace.run(|| self.remove(key))?;
+        if let Some(file) = file {
+            // What is left goes when it is closed.
+            let _ = empty(&file, pace);
+        }
+        Ok(())
+    }
+
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
         self.check_usable(key)?;
         let path = self.root.join(key);
         match fs::remove_file(&path) {
@@ -406,7 +429,7 @@ impl Backend for Directory {
         let pace = self.pace;
         Box::pin(async move {
             let _turn = self.deletion.lock().await;
-            self.run(key, move |state, key| pace.run(|| state.delete(key))).await
+            self.run(key, move |state, key| state.delete(key, pace)).await
         })
     }
 

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -34,6 +34,11 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// The same where others are to get in between: a client's write waits for the piece before it.
 const SHORT_PIECE_BYTES: usize = 64 << 10;
+
+/// Bytes of a deleted file that are given back at a time where the file system discards. A disk that discards 8 MiB
+/// answers nobody for 1.1 to 2.5 ms; in such steps a write of 16 KiB beside it takes 0.22 to 0.26 ms at the 99th
+/// percentile instead of 1.06, and the deletion 3.4 to 4.0 ms instead of 2.2.
+const DISCARD_BYTES: u64 = 1 << 20;
 
 /// Longest gap after a piece or a deletion: a disk that is slow anyway must not make an object late.
 const GAP_MAX: Duration = Duration::from_millis(20);
@@ -190,6 +195,36 @@ pub(super) fn read_at(file: &File, range: Range<u64>, pace: Pace) -> io::Result<
     Ok(Bytes::from(bytes))
 }
 
+/// Whether nobody can open the file any more.
+pub(super) fn has_no_name(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+}
+
+/// Gives back the blocks of a file that has no name any more, step by step. One that has another name, as a copy by hard
+/// links gives it, stays as it is.
+pub(super) fn empty(file: &File, pace: Pace) -> io::Result<()> {
+    let mut len = file.metadata()?.len();
+    while len > 0 && has_no_name(file) {
+        len = len.saturating_sub(DISCARD_BYTES);
+        pace.run(|| {
+            file.set_len(len)?;
+            file.sync_data()
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether the file system on `device` is mounted so that it discards what is freed at once.
+pub(super) fn discards(device: u64) -> bool {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_ours = |line: &&str| line.split(' ').nth(2) == Some(&number);
+    // The last field has the options of the file system.
+    let options =
+        |line: &str| line.rsplit(' ').next().map(|all| all.split(',').any(|o| o == "discard"));
+    mounts.lines().find(is_ours).and_then(options).unwrap_or(false)
+}
+
 /// Removes the temporary files of writers that were killed. A writer so slow that it still lives finds its file gone
 /// when it links it, and starts again. Failing to clean up is no reason not to open the store.
 pub(super) fn remove_stale(directory: &Path) {
@@ -232,6 +267,24 @@ mod tests {
         let own = |pace| (tempfile::tempdir_in(".").unwrap(), pace);
         let elsewhere = (tempfile::tempdir().unwrap(), Pace::Full);
         [elsewhere, own(Pace::Full), own(Pace::Short), own(Pace::WithGaps)]
+    }
+
+    #[test]
+    fn a_file_is_emptied_once_it_has_no_name() {
+        for (directory, pace) in places() {
+            let [path, other] = ["object", "copy"].map(|name| directory.path().join(name));
+            let bytes = parts_of(3 * PIECE_BYTES + 1).concat();
+            fs::write(&path, &bytes).unwrap();
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            empty(&file, pace).unwrap();
+            fs::hard_link(&path, &other).unwrap();
+            fs::remove_file(&path).unwrap();
+            empty(&file, pace).unwrap();
+            assert!(fs::read(&other).unwrap() == bytes, "it had a name");
+            fs::remove_file(&other).unwrap();
+            empty(&file, pace).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), 0);
+        }
     }
 
     /// Parts of odd lengths around the sizes where something changes.

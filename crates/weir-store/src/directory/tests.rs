@@ -65,7 +65,7 @@ fn every_answer_rests_on_synced_names() {
     assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Exists)), ["a/b"]);
     let list = |state: &State| assert_eq!(state.list("a/", None).expect("list").len(), 2);
     assert_eq!(synced_by(state, list), ["a", "a/b"]);
-    let delete = |state: &State| state.delete("a/b/2").expect("delete");
+    let delete = |state: &State| state.delete("a/b/2", Pace::Full).expect("delete");
     assert_eq!(synced_by(state, delete), ["a/b"]);
     assert_eq!(synced_by(state, delete), ["a/b"], "also what somebody else deleted");
 
@@ -106,6 +106,32 @@ async fn opening_removes_old_temporary_files_and_no_others() {
     let left = fs::read_dir(top.path().join(".tmp")).expect("list").count();
     assert_eq!(left, 1, "and the clock file is gone");
     assert_eq!(store.list("", None).await.expect("list").len(), 1);
+}
+
+#[test]
+fn a_reader_of_what_is_being_deleted_gets_all_of_it_or_nothing() {
+    let top = tempfile::tempdir_in(".").expect("temporary directory");
+    let directory = Directory::open("file:///s".into(), top.path().to_owned()).expect("open");
+    // Whatever it is mounted with.
+    let mut state = Arc::into_inner(directory.state).expect("nobody else has it");
+    state.discards = true;
+    let body = vec![Bytes::from(vec![7; 8 << 20])];
+    for _ in 0..10 {
+        state.put("k", &body, Pace::Full).expect("put");
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                loop {
+                    match state.get("k", None, Pace::Short) {
+                        Ok(got) => assert!(got.bytes == body[0] && got.object_bytes == 8 << 20),
+                        Err(error) => return error,
+                    }
+                }
+            });
+            state.delete("k", Pace::WithGaps).expect("delete");
+            let error = reader.join().expect("no panic");
+            assert!(matches!(error, StoreError::NotFound { .. }), "{error:?}");
+        });
+    }
 }
 
 #[tokio::test]
