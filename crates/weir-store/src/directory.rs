@@ -183,18 +183,16 @@ impl State {
             Err(error) => return Err(failed(error)),
         };
         let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() || metadata.nlink() == 0 {
+        if !metadata.is_file() {
             return not_found();
         }
         let object_bytes = metadata.len();
-        match read_at(&file, clamp(range, object_bytes), pace) {
-            // D6
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof && has_no_name(&file) => {
-                not_found()
-            }
-            Err(error) => Err(failed(error)),
-            Ok(bytes) => Ok(Got { bytes, object_bytes }),
+        let bytes = read_at(&file, clamp(range, object_bytes), pace);
+        // D6: with a name after the read, it had lost nothing before it.
+        if has_no_name(&file).map_err(failed)? {
+            return not_found();
         }
+        Ok(Got { bytes: bytes.map_err(failed)?, object_bytes })
     }
 
     fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, StoreError> {

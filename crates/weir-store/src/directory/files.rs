@@ -196,15 +196,15 @@ pub(super) fn read_at(file: &File, range: Range<u64>, pace: Pace) -> io::Result<
 }
 
 /// Whether nobody can open the file any more.
-pub(super) fn has_no_name(file: &File) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+pub(super) fn has_no_name(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() == 0)
 }
 
 /// Gives back the blocks of a file that has no name any more, step by step. One that has another name, as a copy by hard
 /// links gives it, stays as it is.
 pub(super) fn empty(file: &File, pace: Pace) -> io::Result<()> {
     let mut len = file.metadata()?.len();
-    while len > 0 && has_no_name(file) {
+    while len > 0 && has_no_name(file)? {
         len = len.saturating_sub(DISCARD_BYTES);
         pace.run(|| {
             file.set_len(len)?;
