@@ -49,10 +49,10 @@ pub enum Pace {
     /// Short pieces: what others write waits for one of them. Where an object of 8 MiB is put every 0.2 s, writes of 4
     /// KiB take 0.15 ms at the 99th percentile of 100 ms, beside large pieces 0.45, beside none 0.13.
     Short,
-    /// Short pieces, and after each, and after a deletion, the disk is left alone for as long as that took. Beside
-    /// objects of 8 MiB that follow each other at full pace a write of 16 KiB and its sync take 10 to 12 ms at the 99th
-    /// percentile, with gaps 1.5 to 2.5; beside deletions 4.3 to 5.8, and 2.5.
-    WithGaps,
+    /// Short pieces, and after each, and after a deletion, the disk is left alone for so many times as long as that
+    /// took. Beside objects of 8 MiB that follow each other at full pace a write of 16 KiB and its sync take 10 to 12
+    /// ms at the 99th percentile, with gaps of one time 1.5 to 2.5; beside deletions 4.3 to 5.8, and 2.5.
+    WithGaps(u32),
 }
 
 /// A started operation.

@@ -36,11 +36,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use self::files::{
-    FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, has_no_name, random_token,
-    read_at, remove_stale, write_parts,
+    FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, has_no_name, is_local,
+    open_cached, random_token, read_at, read_cached, remove_stale, write_parts,
 };
 use crate::backend::{Backend, Got, Listed, Pace, Put, Reply, clamp};
-use crate::limits::TEMPORARY_NAME_TRIES_MAX;
+use crate::limits::{CACHED_READ_BYTES_MAX, TEMPORARY_NAME_TRIES_MAX};
 use crate::{Place, StoreError};
 
 /// A directory that holds objects.
@@ -60,6 +60,8 @@ struct State {
     identity: (u64, u64),
     /// The file system discards what is freed.
     discards: bool,
+    /// What the file system has in memory is there without waiting for anything.
+    is_local: bool,
     /// Directories whose path is known to survive power loss, for D3.
     durable: Mutex<BTreeSet<PathBuf>>,
     /// The failure of D4, once it happened.
@@ -94,6 +96,7 @@ impl Directory {
             url: Arc::clone(&url),
             identity: (metadata.dev(), metadata.ino()),
             discards: discards(metadata.dev()),
+            is_local: is_local(&root).map_err(|error| failed(&root, error))?,
             durable: Mutex::default(),
             failed: Mutex::default(),
             token,
@@ -182,17 +185,17 @@ impl State {
             Err(error) if is_absence(&error) => return not_found(),
             Err(error) => return Err(failed(error)),
         };
-        let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return not_found();
+        let read = |file: &_, range| read_at(file, range, pace);
+        read_object(&file, range, read).map_err(failed)?.map_or_else(not_found, Ok)
+    }
+
+    /// What [`State::get`] would return, if that is in memory.
+    fn get_cached(&self, key: &str, range: &Range<u64>) -> Option<Got> {
+        if !self.is_local || range.end.saturating_sub(range.start) > CACHED_READ_BYTES_MAX {
+            return None;
         }
-        let object_bytes = metadata.len();
-        let bytes = read_at(&file, clamp(range, object_bytes), pace);
-        // D6: with a name after the read, it had lost nothing before it.
-        if has_no_name(&file).map_err(failed)? {
-            return not_found();
-        }
-        Ok(Got { bytes: bytes.map_err(failed)?, object_bytes })
+        let file = open_cached(&self.root.join(key)).ok()?;
+        read_object(&file, Some(range.clone()), read_cached).ok()?
     }
 
     fn list(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, StoreError> {
@@ -389,6 +392,25 @@ fn error_at(place: Place, path: &Path, action: &'static str, error: io::Error) -
     }
 }
 
+/// Reads `range` of an open file, or nothing if it is no object, or none any more.
+fn read_object(
+    file: &File,
+    range: Option<Range<u64>>,
+    read: impl FnOnce(&File, Range<u64>) -> io::Result<Bytes>,
+) -> io::Result<Option<Got>> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let object_bytes = metadata.len();
+    let bytes = read(file, clamp(range, object_bytes));
+    // D6: with a name after the read, it had lost nothing before.
+    if has_no_name(file)? {
+        return Ok(None);
+    }
+    Ok(Some(Got { bytes: bytes?, object_bytes }))
+}
+
 /// Creates a directory that may exist already.
 fn make_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
@@ -415,7 +437,13 @@ impl Backend for Directory {
 
     fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got> {
         let pace = self.pace;
-        Box::pin(self.run(key, move |state, key| state.get(key, range, pace)))
+        Box::pin(async move {
+            let cached = range.as_ref().filter(|_| pace == Pace::Full);
+            if let Some(got) = cached.and_then(|range| self.state.get_cached(key, range)) {
+                return Ok(got);
+            }
+            self.run(key, move |state, key| state.get(key, range, pace)).await
+        })
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {

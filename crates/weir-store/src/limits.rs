@@ -17,6 +17,9 @@ pub(crate) const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
 /// Names tried for one temporary file. Names carry 64 random bits; a second try is already unheard of.
 pub(crate) const TEMPORARY_NAME_TRIES_MAX: u32 = 16;
 
+/// Longest read of a directory that is tried without another thread: copying it takes some 20 us.
+pub(crate) const CACHED_READ_BYTES_MAX: u64 = 128 << 10;
+
 /// First pause between attempts: about one round trip to a remote store.
 pub(crate) const RETRY_DELAY_FIRST: Duration = Duration::from_millis(100);
 

@@ -121,9 +121,11 @@ impl Collector {
         if self.is_wanted() { pace.max(PACE_WANTED) } else { pace }
     }
 
-    /// Whether nobody waits for what it does, directly or because it is behind.
-    fn has_time(&self, objects: &ObjectMap, limits: &CollectLimits) -> bool {
-        !self.is_wanted() && brake::has_time(self.live_percent(objects), limits.kept_percent())
+    /// How long it pauses, to the time that it works; nothing where somebody waits for what it does, directly or
+    /// because it is behind.
+    fn gaps(&self, objects: &ObjectMap, limits: &CollectLimits) -> Option<u32> {
+        let gaps = brake::gaps(self.live_percent(objects), limits.kept_percent());
+        gaps.filter(|_| !self.is_wanted())
     }
 
     /// Whether somebody waits for a compaction, or a flatten.
@@ -261,8 +263,8 @@ impl Shared {
     /// Where the collector reads, sends and deletes: in the background as long as it has time.
     pub(crate) fn collector_store(&self) -> Store {
         let state = self.state.borrow();
-        let has_time = state.collector.has_time(&state.objects, &self.options.collect);
-        self.store.at_pace(if has_time { Pace::WithGaps } else { Pace::Full })
+        let gaps = state.collector.gaps(&state.objects, &self.options.collect);
+        self.store.at_pace(gaps.map_or(Pace::Full, Pace::WithGaps))
     }
 
     fn is_over(&self) -> bool {

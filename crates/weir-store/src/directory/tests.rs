@@ -108,29 +108,55 @@ async fn opening_removes_old_temporary_files_and_no_others() {
     assert_eq!(store.list("", None).await.expect("list").len(), 1);
 }
 
-#[test]
-fn a_reader_of_what_is_being_deleted_gets_all_of_it_or_nothing() {
+/// A store outside of tmpfs, and the directory that goes with it.
+fn on_disk() -> (tempfile::TempDir, State) {
     let top = tempfile::tempdir_in(".").expect("temporary directory");
     let directory = Directory::open("file:///s".into(), top.path().to_owned()).expect("open");
+    (top, Arc::into_inner(directory.state).expect("nobody else has it"))
+}
+
+#[test]
+fn what_is_in_memory_is_read_at_once_and_nothing_else() {
+    let (top, mut state) = on_disk();
+    let size = 1 << 20;
+    state.put("k", &[Bytes::from(vec![7; 1 << 20])], Pace::Full).expect("put");
+    for range in [0..CACHED_READ_BYTES_MAX, 5..6, size - 1..size + 5, size..size + 5] {
+        let got = state.get("k", Some(range.clone()), Pace::Full).expect("get");
+        let cached = state.get_cached("k", &range);
+        assert_eq!(cached.is_some(), state.is_local, "{range:?}");
+        assert!(cached.is_none_or(|c| c.bytes == got.bytes && c.object_bytes == size));
+    }
+    assert!(state.get_cached("k", &(0..CACHED_READ_BYTES_MAX + 1)).is_none(), "it is long");
+    assert!(state.get_cached("other", &(0..1)).is_none());
+    assert!(state.get_cached("k/of-a-file", &(0..1)).is_none());
+    let file = File::open(top.path().join("k")).expect("open");
+    file.sync_all().expect("sync");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+    assert!(state.get_cached("k", &(0..1)).is_none(), "it is on the disk now");
+    state.get("k", None, Pace::Full).expect("into memory");
+    state.is_local = false;
+    assert!(state.get_cached("k", &(0..1)).is_none(), "nobody knows how long it takes");
+}
+
+#[test]
+fn a_reader_of_what_is_being_deleted_gets_all_of_it_or_nothing() {
+    let (top, mut state) = on_disk();
     // Whatever it is mounted with.
-    let mut state = Arc::into_inner(directory.state).expect("nobody else has it");
     state.discards = true;
-    let body = vec![Bytes::from(vec![7; 8 << 20])];
-    for _ in 0..10 {
+    let body = vec![Bytes::from(vec![7; 3 << 20])];
+    let path = top.path().join("k");
+    let read = |file: &_, range| read_at(file, range, Pace::Full);
+    for cached in [false, true] {
         state.put("k", &body, Pace::Full).expect("put");
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                loop {
-                    match state.get("k", None, Pace::Short) {
-                        Ok(got) => assert!(got.bytes == body[0] && got.object_bytes == 8 << 20),
-                        Err(error) => return error,
-                    }
-                }
-            });
-            state.delete("k", Pace::WithGaps).expect("delete");
-            let error = reader.join().expect("no panic");
-            assert!(matches!(error, StoreError::NotFound { .. }), "{error:?}");
+        let file = File::open(&path).expect("open");
+        let found = read_object(&file, None, read).expect("read").expect("it has a name");
+        assert!(found.bytes == body[0]);
+        let found = read_object(&file, Some(0..5), |file, range| {
+            state.delete("k", Pace::WithGaps(2)).expect("delete");
+            if cached { read_cached(file, range) } else { read_at(file, range, Pace::Full) }
         });
+        assert!(found.expect("no error").is_none(), "deleted while it was read");
+        assert_eq!(file.metadata().expect("metadata").len(), 0);
     }
 }
 
