@@ -200,9 +200,10 @@ pub(super) fn read_at(file: &File, range: Range<u64>, pace: Pace) -> io::Result<
     Ok(Bytes::from(bytes))
 }
 
-/// Opens a file, if the kernel can do so without asking a disk.
+/// Opens a file of ours, if the kernel can do so without asking a disk. To note when it was read would be a write.
 pub(super) fn open_cached(path: &Path) -> io::Result<File> {
-    let (flags, resolve) = (OFlags::RDONLY | OFlags::CLOEXEC, ResolveFlags::CACHED);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME;
+    let resolve = ResolveFlags::CACHED;
     Ok(File::from(rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?))
 }
 
