@@ -173,10 +173,10 @@ impl Queue {
         self.bytes = 0;
     }
 
-    /// Takes from the front what fits a record of at most `room` bytes; `None` if not even one piece does.
+    /// Takes from the front what fits a record of at most `room` bytes; `None` if not even one piece does, or if the
+    /// first append is to begin in a segment that has more room.
     ///
-    /// An append is split only when it is the first of the record: larger than a record, or than what its segment has
-    /// left.
+    /// An append is split only where it is larger than a record.
     pub(crate) fn gather(
         &mut self,
         shape: &Shape,
@@ -201,7 +201,8 @@ impl Queue {
                 gathered.cuts.push(cut);
             }
             if waiting.done < waiting.len {
-                if before.0 > 0 {
+                let may_split = done_before > 0 || room >= shape.record_bytes_max;
+                if before.0 > 0 || !may_split {
                     // It waits, whole, for the next record.
                     waiting.done = done_before;
                     gathered.cuts.truncate(before.0);

@@ -32,6 +32,26 @@ async fn fill_up(journal: &Journal) -> (u64, tokio::task::JoinHandle<()>) {
 }
 
 #[test]
+fn an_append_that_fits_a_record_is_in_one() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, small_config()).await;
+        let ear = listen(&journal);
+        for id in 0..40_u64 {
+            write(&journal, id << 20, id, (id as usize % 12 + 1) * 4096).await;
+            let last = *pieces_of(&ear).last().expect("its last piece");
+            journal.release(last.write);
+        }
+        assert!(ear.forgotten.borrow().len() > 2, "it came to the ends of segments");
+        let pieces = pieces_of(&ear);
+        let whole = |pair: &[PlacedPiece]| {
+            pair[0].offset >> 20 != pair[1].offset >> 20 || pair[0].record == pair[1].record
+        };
+        assert!(pieces.windows(2).all(whole));
+    });
+}
+
+#[test]
 fn a_ring_that_wraps_many_times_keeps_the_last_writes() {
     run(async {
         let disk = steady_disk(1);

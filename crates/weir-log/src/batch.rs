@@ -8,7 +8,7 @@ use weir_journal::{JournalPos, PieceKind, PlacedPiece, WriteNumber};
 
 use crate::format::object::ExtentKind;
 use crate::ids::WriteMark;
-use crate::limits::{EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX};
+use crate::limits::{BATCH_BYTES_MAX, EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX};
 
 /// When a batch is sealed.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ impl Batch {
 
     /// Whether the batch must not grow any further.
     pub(crate) fn is_full(&self, limits: &BatchLimits) -> bool {
-        self.payload_bytes >= limits.bytes
+        self.payload_bytes >= limits.bytes.min(BATCH_BYTES_MAX)
             || self.pieces.len() >= PIECES_PER_BATCH_MAX
             || self.journal_bytes >= limits.bytes.saturating_mul(JOURNAL_SHARE_MAX)
     }

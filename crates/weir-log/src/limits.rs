@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use weir_journal::limits::{PIECES_PER_RECORD_MAX, RECORD_BYTES_LIMIT};
+
 /// Payload bytes per frame: the unit of compression, of checksums and of the frame cache. A ranged GET of one frame
 /// costs one round trip, and 64 KiB is where LZ4 stops gaining from longer input.
 pub const FRAME_BYTES: u32 = 64 << 10;
@@ -9,6 +11,9 @@ pub const FRAME_BYTES: u32 = 64 << 10;
 /// Largest payload of an object in bytes. Below 64 MiB, so that payloads of neighbouring objects never touch in the
 /// address space of map targets (26 bits per object).
 pub const PAYLOAD_BYTES_MAX: u32 = 48 << 20;
+
+/// Payload after which a batch is sealed whatever is asked for: the record that it ends with goes into it whole.
+pub const BATCH_BYTES_MAX: u64 = PAYLOAD_BYTES_MAX as u64 - RECORD_BYTES_LIMIT;
 
 /// Bits of a map target that hold the payload offset within its object.
 pub const PAYLOAD_BITS: u32 = 26;
@@ -19,9 +24,9 @@ pub const OBJECTS_MAX: u64 = 1 << 30;
 /// Most extents in one object: bounds a header to about 1 MiB. A batch is sealed before it can exceed this.
 pub const EXTENTS_PER_OBJECT_MAX: usize = 32 << 10;
 
-/// Pieces after which a batch is sealed whatever its bytes. Merging may split a piece in two, never in three, and cuts
-/// at most 256 times what is longer than [`EXTENT_BYTES_MAX`].
-pub const PIECES_PER_BATCH_MAX: usize = (EXTENTS_PER_OBJECT_MAX - 512) / 2;
+/// Pieces after which a batch is sealed whatever its bytes, at the end of a record. Merging may split a piece in two,
+/// never in three, and cuts at most 256 times what is longer than [`EXTENT_BYTES_MAX`].
+pub const PIECES_PER_BATCH_MAX: usize = (EXTENTS_PER_OBJECT_MAX - 512) / 2 - PIECES_PER_RECORD_MAX;
 
 /// Longest extent in bytes that an object can state: its length takes 56 bits. Only discards and zeroes get there.
 pub const EXTENT_BYTES_MAX: u64 = 1 << 55;

@@ -463,6 +463,7 @@ fn replay(
     report: &mut OpenReport,
 ) -> Option<weir_journal::WriteNumber> {
     let mut released = None;
+    let mut record = None;
     for entry in &recovered.pieces {
         let mut piece = entry.piece;
         if mark_of(&piece) <= state.committed && !weir_device::mutant("replay_everything") {
@@ -475,8 +476,12 @@ fn replay(
         }
         report.replayed_writes += 1;
         report.replayed_bytes += piece.len;
-        state.take_durable(&piece, piece.write, options);
+        if record.replace(piece.record) != Some(piece.record) {
+            state.seal_full(options);
+        }
+        state.take_durable(&piece, piece.write);
     }
+    state.seal_full(options);
     released
 }
 

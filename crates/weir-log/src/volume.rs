@@ -91,13 +91,8 @@ pub(crate) struct State {
 
 impl State {
     /// V1: takes a durable piece in, in journal order, or a run of them that ends with the write `last`. `true` when a
-    /// batch was begun or sealed.
-    pub(crate) fn take_durable(
-        &mut self,
-        piece: &PlacedPiece,
-        last: WriteNumber,
-        options: &VolumeOptions,
-    ) -> bool {
+    /// batch was begun.
+    pub(crate) fn take_durable(&mut self, piece: &PlacedPiece, last: WriteNumber) -> bool {
         self.overlay.insert(piece);
         if weir_device::mutant("one_map") {
             self.objects.map.remove(piece.offset, piece.len, |_| {});
@@ -108,11 +103,17 @@ impl State {
             Some(batch) => batch.push(piece, last),
             None => self.batch = Some(Batch::begin(piece, last, self.size)),
         }
+        begun
+    }
+
+    /// Ends a batch that is full, at the end of a record: a client's write that fits into one goes into one object, so
+    /// that every prefix of the objects has all of it or nothing. `true` when it was.
+    pub(crate) fn seal_full(&mut self, options: &VolumeOptions) -> bool {
         let full = self.batch.as_ref().is_some_and(|batch| batch.is_full(&options.batch));
         if full {
             self.seal();
         }
-        begun || full
+        full
     }
 
     /// Ends the open batch, if there is one.
@@ -369,9 +370,10 @@ impl RecordSink for Sink {
             let mut state = shared.state.borrow_mut();
             let mut rest = pieces;
             while let Some((run, last, behind)) = next_run(rest) {
-                wake |= state.take_durable(&run, last, &shared.options);
+                wake |= state.take_durable(&run, last);
                 rest = behind;
             }
+            wake |= state.seal_full(&shared.options);
         }
         let (used, capacity) = shared.journal.used_and_capacity();
         shared.hold.set_dirty(used);

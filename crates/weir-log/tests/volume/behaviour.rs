@@ -48,6 +48,31 @@ fn the_header_of_an_object_is_asked_for_once_however_many_read_it_cold() {
 }
 
 #[test]
+fn a_write_that_fits_a_record_is_in_one_object_though_it_is_more_than_a_batch() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.journal.record_bytes_max = 128 << 10;
+        // The end is a piece of its own, and does not lie where the rest ends.
+        let data = vec![7; (68 << 10) + 100];
+        assert!(data.len() as u64 > 2 * host.options.batch.bytes);
+        let (host, data) = (&host, &data);
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, data).await.expect("written");
+            volume.flush_remote().await.expect("in the store");
+            assert_eq!(objects(host).await.len(), 1);
+            host.faults.change(|plan| plan.outage = true);
+            write(&volume, 0, data).await.expect("written");
+        })
+        .await;
+        host.faults.calm();
+        // The second one is put back from the journal.
+        let (volume, _) = host.open().await;
+        volume.flush_remote().await.expect("in the store");
+        assert_eq!(objects(host).await.len(), 2);
+    });
+}
+
+#[test]
 fn everything_is_there_after_a_clean_close_and_on_another_host() {
     run(async {
         let host = Host::new().await;

@@ -44,6 +44,8 @@ fn nothing_of_what_is_written_shows_and_all_of_it_comes_back() {
                 volume.flush_remote().await.expect("in the store");
                 // Some of it only in the journal.
                 write(&volume, 200_000, &written).await.expect("written");
+                // Too little for an object.
+                write(&volume, 300_000, b"rest").await.expect("written");
             })
             .await;
             let (volume, report) = host.open().await;

@@ -1,6 +1,7 @@
 //! Snapshots: they show their cut for ever, cost what they alone hold, and take the volume back.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::{Device, ErrorKind};
@@ -262,5 +263,31 @@ fn a_snapshot_that_cannot_be_read_stops_deletions_and_nothing_else() {
         assert!(stored_objects(&host).await > before, "everything is kept");
         expect_bytes(&volume, 0, &data).await;
         assert!(volume.snapshot(&name("another")).await.is_ok());
+    });
+}
+
+#[test]
+fn a_write_that_is_on_its_way_is_in_a_snapshot_whole_or_not_at_all() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        // More than a batch, less than a record, and no divisor of a segment; half of them end in what is copied.
+        let len_of = |round: u8| (44 << 10) + usize::from(round % 2) * 100;
+        for round in 0..80_u8 {
+            let data = vec![round; len_of(round)];
+            let writing = tokio::task::spawn_local({
+                let (volume, data) = (Rc::clone(&volume), data.clone());
+                async move { write(&volume, 0, &data).await }
+            });
+            tokio::time::sleep(Duration::from_micros(u64::from(round) * 50)).await;
+            let taken = format!("s{round}");
+            volume.snapshot(&name(&taken)).await.expect("taken");
+            writing.await.expect("no panic").expect("written");
+            let shown = show(&host, &taken).await;
+            let first = shown[0];
+            let other = shown[..len_of(first)].iter().position(|byte| *byte != first);
+            assert_eq!(other.map(|at| (at, shown[at])), None, "round {round} shows {first}");
+            assert!(first == round || first + 1 == round, "round {round} shows {first}");
+        }
     });
 }
