@@ -48,9 +48,9 @@ pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
     PACES[points.min(PACES.len() - 1)]
 }
 
-/// For how long it leaves the disk to others between short pieces of its objects, to the time that they take: the longer
-/// the more lives, so that it settles where it copies all the time as fast as clients overwrite. Not where data
-/// waits for it.
+/// For how long it leaves the disk to others between short pieces of its objects, to the time that they take: longer
+/// the more lives, so that it settles where it copies all the time as fast as clients overwrite. Not where data waits
+/// for it.
 pub(super) fn gaps(live_percent: u64, kept_percent: u64) -> Option<u32> {
     let above = live_percent.checked_sub(kept_percent.saturating_sub(BEHIND_FROM_POINTS))?;
     Some(u32::try_from(above).unwrap_or(GAPS_MAX).min(GAPS_MAX))
