@@ -38,7 +38,8 @@ fn an_append_that_fits_a_record_is_in_one() {
         let journal = create(&disk, small_config()).await;
         let ear = listen(&journal);
         for id in 0..40_u64 {
-            write(&journal, id << 20, id, (id as usize % 12 + 1) * 4096).await;
+            write(&journal, id << 20, id, usize::try_from(id % 12 + 1).expect("small") * 4096)
+                .await;
             let last = *pieces_of(&ear).last().expect("its last piece");
             journal.release(last.write);
         }
