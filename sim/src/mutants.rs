@@ -14,6 +14,8 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("rot_is_end", 1, "take rot in the journal for its end"),
     ("no_piece_crc", 1, "do not verify what is read back from the journal"),
     ("stale_epoch_accepted", 1, "replay records that an earlier recovery had dropped"),
+    ("split_at_segment_end", 1, "split a write over two records where its segment ends"),
+    ("batch_ends_in_record", 1, "end an object in the middle of a write"),
     ("release_at_put", 1, "release journal space at the PUT, not at the committed prefix"),
     ("one_map", 1, "hide object data by writes that are still in the journal"),
     ("object_beyond_gap", 1, "accept an object beyond a gap"),

@@ -8,7 +8,8 @@
 //! A crash is the same question with another `T`: after `kill -9` it is the crash itself; after power loss, the newest
 //! successful flush (its issue); after loss of the disk, the newest successful remote flush. Beyond that point
 //! causality holds: if a write shows anywhere, everything that was answered before it was issued is applied, so `T`
-//! rises to the issue of the newest write that shows, until nothing changes.
+//! rises to the issue of the newest write that shows, until nothing changes. And a write that fits a record of the
+//! journal shows whole: where a part of it does, nothing that is certainly older shows where the rest would have to be.
 //!
 //! What recovery shows is definite from then on: a write that does not show where it would have to be on top is gone
 //! for good, and one that shows is on top of all others there.
@@ -16,6 +17,7 @@
 mod matching;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -407,6 +409,9 @@ impl Oracle {
             }
             point.through = newest;
         };
+        if causal {
+            self.check_whole(&runs, point, seen)?;
+        }
         let now = self.tick();
         let mut recovery = Recovery { through: point.through, ..Recovery::default() };
         self.settle(&runs, now, &mut recovery);

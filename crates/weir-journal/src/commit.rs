@@ -201,7 +201,9 @@ impl Queue {
                 gathered.cuts.push(cut);
             }
             if waiting.done < waiting.len {
-                let may_split = done_before > 0 || room >= shape.record_bytes_max;
+                let may_split = done_before > 0
+                    || room >= shape.record_bytes_max
+                    || weir_device::mutant("split_at_segment_end");
                 if before.0 > 0 || !may_split {
                     // It waits, whole, for the next record.
                     waiting.done = done_before;

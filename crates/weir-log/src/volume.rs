@@ -371,6 +371,9 @@ impl RecordSink for Sink {
             let mut rest = pieces;
             while let Some((run, last, behind)) = next_run(rest) {
                 wake |= state.take_durable(&run, last);
+                if weir_device::mutant("batch_ends_in_record") {
+                    state.seal_full(&shared.options);
+                }
                 rest = behind;
             }
             wake |= state.seal_full(&shared.options);

@@ -82,6 +82,24 @@ fn a_kill_keeps_what_was_answered_and_power_loss_what_was_flushed() {
 }
 
 #[test]
+fn a_short_write_that_was_under_way_shows_whole_or_not_at_all() {
+    let mut oracle = Oracle::new(SIZE);
+    let mut disk = Disk::new();
+    let first = answered(&mut oracle, 0, 32);
+    disk.apply(&oracle, first);
+    let second = oracle.begin_write(0, 32, Pattern::Noise);
+    let beside = oracle.begin_write(20, 4, Pattern::Noise);
+    let mut whole = Disk(disk.0.clone());
+    whole.apply(&oracle, second);
+    let mut half = Disk(disk.0.clone());
+    half.0[..16].copy_from_slice(&whole.0[..16]);
+    let seen = half.seen();
+    assert!(oracle.clone().recovered(oracle.after_kill(), true, &seen).is_err());
+    whole.apply(&oracle, beside);
+    assert!(oracle.recovered(oracle.after_kill(), true, &whole.seen()).is_ok());
+}
+
+#[test]
 fn power_loss_must_not_lose_a_flushed_write() {
     let mut oracle = Oracle::new(SIZE);
     answered(&mut oracle, 0, 8);
