@@ -247,12 +247,12 @@ s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     mount --bind "$WEIR_DATA_DIR/store" "$WEIR_DATA_DIR/store" || die "mount --bind of the store"
 }
 store_fails() {
-    local i
+    local until=$((SECONDS + 60))
     if [ -z "$store_url" ]; then
         # It is refused while a file below it is open for writing: an upload under way.
-        for ((i = 0; i < 1000; i++)); do
+        while ((SECONDS < until)); do
             mount -o remount,bind,ro "$WEIR_DATA_DIR/store" 2>/dev/null && return
-            sleep 0.01
+            sleep 0.002
         done
         not_ok "remount,ro"
     elif [ -n "$proxy_port" ]; then
