@@ -29,7 +29,6 @@ check "there is nothing to repair, and the map is published" says 'demo: nothing
 cp "$whole" "$work/object"
 rm "$whole"
 check "a missing object is lost bytes" says 'bytes [0-9]+ to [0-9]+ of the volume are lost' volume check demo
-first=$(sed -n 's/.*bytes \([0-9]*\) to .*/\1/p' "$work/out" | head -1)
 refuse "giving up asks" "pass --yes" "$weir" volume repair demo
 check "nothing was given up" says 'is missing' volume check demo
 check "the journal still has it" says 'were saved from the journal' volume repair demo --yes
@@ -40,14 +39,14 @@ whole=$(find "$log" -type f -size +512k | sort | sed -n 3p)
 cp "$whole" "$work/object"
 rm "$whole"
 check "after a restart it is lost" says 'bytes [0-9]+ to [0-9]+ of the volume are lost' volume check demo
-first=$(sed -n 's/.*bytes \([0-9]*\) to .*/\1/p' "$work/out" | head -1)
+read -r first last < <(sed -n 's/.*bytes \([0-9]*\) to \([0-9]*\) of .*/\1 \2/p' "$work/out")
 check "a client writes into it" io "write -P 7 $((first + 4096)) 4096"
 check "to the store" "$weir" volume flush demo --remote --wait
 check "give it up" says 'were given up' volume repair demo --yes
 check "what was lost fails" fails "read $first 512"
 check "what was written is there" io "read -P 7 $((first + 4096)) 4096"
 check "no object is damaged any more" says 'lost to damage' volume check demo
-check "write it anew" io "write -P 1 $first 1M"
+check "write it anew" io "write -P 1 $first $((last - first))"
 check "to the store" "$weir" volume flush demo --remote --wait
 check "it is whole" "$weir" volume check demo
 check "and reads" io "read -P 1 0 $first"

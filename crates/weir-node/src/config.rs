@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use weir_log::catalog::VolumeName;
+use weir_log::limits::BATCH_BYTES_MAX;
 use weir_log::{CollectLimits, CollectPolicy, Compression, VolumeOptions};
 
 use crate::error::NodeError;
@@ -300,11 +301,18 @@ impl VolumeSettings {
         }
     }
 
-    /// Checks what no setting alone tells.
+    /// Checks what types alone do not tell.
     ///
     /// # Errors
     /// A sentence for the user, and what to do.
     pub fn check(&self) -> Result<(), (String, String)> {
+        if let Some(Size(bytes)) = self.batch.filter(|size| size.0 > BATCH_BYTES_MAX) {
+            let most = BATCH_BYTES_MAX >> 20;
+            return Err((
+                format!("a batch of {bytes} bytes does not fit an object"),
+                format!("set batch to {most}M or less"),
+            ));
+        }
         let CollectLimits { start_percent: below, stop_percent: to, .. } = self.collect();
         if to >= below {
             return Ok(());
@@ -575,6 +583,9 @@ mod tests {
         assert_eq!(collect(Some(0), None), (true, 0, 5));
         assert_eq!(collect(None, Some(85)), (true, 70, 85));
         assert_eq!(collect(None, Some(50)), (false, 70, 50));
+        let (message, help) = error("[defaults]\nbatch = \"41M\"");
+        assert!(message.contains("does not fit an object"), "{message}");
+        assert_eq!(help, "set batch to 40M or less");
         let (message, help) = error("[defaults]\ncollect_to = 50");
         assert!(message.contains("collection would end at 50 %"), "{message}");
         assert_eq!(help, "set collect_to to 70 or more, or collect_below to 50 or less");

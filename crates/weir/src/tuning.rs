@@ -12,7 +12,7 @@ pub(crate) struct Tuning {
     /// Largest local journal; it grows by 64 MiB as it is needed [default: 1G]
     #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", hide_env_values = true)]
     journal: Option<Size>,
-    /// Bytes that make an object [default: 8M]
+    /// Bytes that make an object, 40M at most; the write that it ends with is in it whole [default: 8M]
     #[arg(long, value_name = "SIZE", env = "WEIR_BATCH", hide_env_values = true)]
     batch: Option<Size>,
     /// Longest time in seconds that a write waits for its object [default: 5]

@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
+use weir_log::limits::BATCH_BYTES_MAX;
 use weir_node::size::Size;
 use weir_trace::Format;
 
 use super::Output;
-
-/// Largest batch in bytes: an object has at most 48 MiB.
-const BATCH_BYTES_MAX: u64 = 40 << 20;
 
 /// `weir trace`.
 #[derive(Debug, Subcommand)]
