@@ -29,8 +29,8 @@ const COPIED_PER_BYTE_MAX: u64 = 4;
 /// points further down. At its fastest it sends as many objects at a time as clients do.
 const PACES: [usize; 4] = [1, 2, 3, PUTS_IN_FLIGHT_MAX];
 
-/// Longest gap, to the time that a piece takes: nothing one point below the share that is kept, half of the speed where
-/// it is kept, and the less for each point above. Collection ends five points above at the default shares.
+/// Longest gap, to the time that a piece takes: nothing where the share is kept, half of the speed one point above, and
+/// the less for each point more. Collection ends five points above at the default shares.
 const GAPS_MAX: u32 = 6;
 
 /// How long an object of data waits for the collector. Far longer than a copy takes over a slow link (25 MiB of
@@ -49,10 +49,10 @@ pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
 }
 
 /// For how long it leaves the disk to others between short pieces of its objects, to the time that they take: longer
-/// the more lives, so that it settles where it copies all the time as fast as clients overwrite. Not where data waits
-/// for it.
+/// the more lives, so that it settles where it copies all the time as fast as clients overwrite. `None` where less lives
+/// than is kept: it goes as fast as it can.
 pub(super) fn gaps(live_percent: u64, kept_percent: u64) -> Option<u32> {
-    let above = live_percent.checked_sub(kept_percent.saturating_sub(BEHIND_FROM_POINTS))?;
+    let above = live_percent.checked_sub(kept_percent)?;
     Some(u32::try_from(above).unwrap_or(GAPS_MAX).min(GAPS_MAX))
 }
 
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_more_lives_the_longer_the_gaps() {
-        let found = [100, 75, 74, 70, 69, 68, 0].map(|live| gaps(live, 70));
+        let found = [100, 76, 75, 71, 70, 69, 0].map(|live| gaps(live, 70));
         assert_eq!(found, [Some(6), Some(6), Some(5), Some(1), Some(0), None, None]);
         assert_eq!(gaps(3, 0), Some(3));
     }
