@@ -49,8 +49,8 @@ pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
 }
 
 /// For how long it leaves the disk to others between short pieces of its objects, to the time that they take: longer
-/// the more lives, so that it settles where it copies all the time as fast as clients overwrite. `None` where less lives
-/// than is kept: it goes as fast as it can.
+/// the more lives, so that it settles where it copies all the time as fast as clients overwrite. `None` where less
+/// lives than is kept: it goes as fast as it can.
 pub(super) fn gaps(live_percent: u64, kept_percent: u64) -> Option<u32> {
     let above = live_percent.checked_sub(kept_percent)?;
     Some(u32::try_from(above).unwrap_or(GAPS_MAX).min(GAPS_MAX))
