@@ -6,6 +6,7 @@ mod changes;
 mod clones;
 mod collect;
 mod damage;
+mod deletion;
 mod encryption;
 mod history;
 mod leases;
