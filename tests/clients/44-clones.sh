@@ -34,8 +34,11 @@ check "which nobody else sees" io image "read -P 2 0 8M"
 check "nor another clone" io c7 "read -P 1 0 8M"
 check "a snapshot of the clone" "$weir" snapshot create web@v2
 check "a clone of that" "$weir" volume clone web@v2 deep
+check "the space of the snapshot names what needs it" prints 'v2 .*needed by 1 clone$' volume show web --space
 check "deleting the snapshot that clones need" "$weir" snapshot delete image@v1
 check "hides it" refuses 'has no snapshot' volume clone image@v1 late
+exports() { nbdinfo --list "nbd+unix://?socket=$socket"; }
+check "it is no export any more" exports
 check "and keeps it" prints 'v1 \(deleted, needed by clones\)' snapshot list image
 check "clones go on" io web "read -P 1 2M 6M"
 stop

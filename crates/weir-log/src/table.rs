@@ -126,12 +126,18 @@ impl ObjectTable {
         (entry.live_bytes > 0).then(|| entry.live_object())
     }
 
+    /// The object, if it is the volume's own, any of it lives, and no snapshot reaches it.
+    pub(crate) fn loose_object(&self, id: &ObjectId) -> Option<LiveObject> {
+        let entry = self.entry(self.find(id)?);
+        (entry.live_bytes > 0 && entry.is_loose()).then(|| entry.live_object())
+    }
+
     /// Objects that the map points at.
     pub(crate) fn live_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
         self.entries.iter().filter(|e| e.live_bytes > 0).map(Entry::live_object)
     }
 
-    /// Objects that the map points at and no snapshot reaches.
+    /// Objects of the volume's own that the map points at and no snapshot reaches.
     pub(crate) fn loose_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
         let loose = self.entries.iter().filter(|e| e.live_bytes > 0 && e.is_loose());
         loose.map(Entry::live_object)

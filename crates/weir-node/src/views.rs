@@ -123,8 +123,8 @@ pub(crate) async fn list(core: &Core) -> Vec<String> {
         let snapshots = crate::status::on_volume(core, &entry, |hosted| async move {
             Ok(hosted.log().map(|volume| volume.snapshots()).unwrap_or_default())
         });
-        // One that is being closed has none to offer.
-        for snapshot in snapshots.await.unwrap_or_default() {
+        // One that is being closed has none to offer, and what only clones keep is none any more.
+        for snapshot in snapshots.await.unwrap_or_default().iter().filter(|s| !s.deleting) {
             names.push(format!("{}@{}", entry.name, snapshot.name));
         }
     }

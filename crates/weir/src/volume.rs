@@ -188,10 +188,14 @@ fn show_space(snapshots: &[SnapshotSpace]) -> Result<(), Failure> {
         let bytes = [space.reached_bytes, space.shared_bytes, space.reclaimable_bytes];
         let mut row = vec![space.name.clone()];
         row.extend(bytes.map(human));
+        let clones = match space.clones {
+            1 => "1 clone".to_owned(),
+            clones => format!("{clones} clones"),
+        };
         row.push(match (space.clones, space.deleting) {
             (0, _) => String::new(),
-            (clones, false) => format!("needed by {clones} clones"),
-            (clones, true) => format!("deleted, needed by {clones} clones"),
+            (_, false) => format!("needed by {clones}"),
+            (_, true) => format!("deleted, needed by {clones}"),
         });
         row
     };

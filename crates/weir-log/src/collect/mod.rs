@@ -155,8 +155,7 @@ impl Collector {
     /// Live share, of what no snapshot holds, in percent once what is claimed has moved.
     fn live_percent(&self, objects: &ObjectMap) -> u64 {
         let Usage { loose_live_bytes, mut loose_bytes, .. } = objects.table.usage();
-        let loose = self.claimed.iter().filter(|id| !objects.table.is_pinned(id));
-        for object in loose.filter_map(|id| objects.table.live_object(id)) {
+        for object in self.claimed.iter().filter_map(|id| objects.table.loose_object(id)) {
             loose_bytes -= object.payload_bytes - object.live_bytes;
         }
         (loose_live_bytes * 100).checked_div(loose_bytes).unwrap_or(100)

@@ -155,6 +155,30 @@ fn a_deleted_snapshot_stays_for_its_clones_and_goes_with_the_last_of_them() {
 }
 
 #[test]
+fn a_clone_that_wrote_nothing_is_flattened_though_part_of_what_it_shares_is_dead() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let mut bytes = fill(&volume, 1).await;
+        for place in (0..SIZE).step_by(20_000) {
+            write(&volume, place, &[1; 5000]).await.expect("written");
+            let place = usize::try_from(place).expect("small");
+            let end = bytes.len().min(place + 5000);
+            bytes[place..end].fill(1);
+        }
+        volume.snapshot(&name("cut")).await.expect("taken");
+        volume.close().await.expect("closed");
+        let clone = clone_of(&host, 7, ("demo", "cut"), "one").await;
+        let (volume, _) = clone.open().await;
+        let report = volume.flatten(|_, _| {}).await.expect("flattened");
+        assert_eq!((report.shared_bytes, report.obstacle), (0, None));
+        expect_bytes(&volume, 0, &bytes).await;
+        volume.check_invariants();
+        volume.close().await.expect("closed");
+    });
+}
+
+#[test]
 fn a_flattened_clone_needs_nobody() {
     run(async {
         let host = Host::encrypted().await;
