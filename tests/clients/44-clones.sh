@@ -3,11 +3,12 @@
 . "$(dirname "$0")/_lib.sh"
 
 socket=$WEIR_DATA_DIR/nbd.sock
+exports() { nbdinfo --list "nbd+unix://?socket=$socket"; }
 serve() {
     "$weir" serve --batch-age 1 "$@" >"$work/weir.out" 2>>"$work/weir.log" </dev/null &
     weir_pid=$!
     for ((i = 0; i < 600; i++)); do
-        [ -S "$socket" ] && nbdinfo --list "nbd+unix://?socket=$socket" >/dev/null 2>&1 && return
+        [ -S "$socket" ] && exports >/dev/null 2>&1 && return
         sleep 0.05
     done
 }
@@ -37,7 +38,6 @@ check "a clone of that" "$weir" volume clone web@v2 deep
 check "the space of the snapshot names what needs it" prints 'v2 .*needed by 1 clone$' volume show web --space
 check "deleting the snapshot that clones need" "$weir" snapshot delete image@v1
 check "hides it" refuses 'has no snapshot' volume clone image@v1 late
-exports() { nbdinfo --list "nbd+unix://?socket=$socket"; }
 check "it is no export any more" exports
 check "and keeps it" prints 'v1 \(deleted, needed by clones\)' snapshot list image
 check "clones go on" io web "read -P 1 2M 6M"

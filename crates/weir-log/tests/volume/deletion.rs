@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use weir_log::catalog::{self, DeleteConsent};
-use weir_log::{CheckOptions, Closed, LogError, check};
+use weir_log::{Closed, LogError};
 use weir_store::Chance;
 
-use crate::support::{Host, SIZE, expect_bytes, fill, filled, name, objects, run, write};
+use crate::support::{
+    Host, SIZE, expect_bytes, expect_whole, fill, filled, name, objects, run, write,
+};
 
 /// How long the store takes for what it has told nobody about.
 const LATE: Duration = Duration::from_secs(3600);
@@ -45,10 +47,7 @@ fn late_puts_of_a_deleted_volume_do_not_reach_the_next_one_of_its_name() {
         let (volume, _) = Host { id: next.id, ..host.other(7) }.open().await;
         expect_bytes(&volume, 0, &bytes).await;
         volume.close().await.expect("closed");
-        let found =
-            check(store, env, (next.id, &next.keys), &CheckOptions::default(), |_| {}).await;
-        let found = found.expect("answers");
-        assert_eq!((found.damage.len(), found.orphans.len()), (0, 0), "{found:?}");
+        expect_whole(&next).await;
         let gone = host.try_open(|_| {}).await.expect_err("the old one stays deleted");
         assert!(matches!(gone, LogError::Deleted { .. }), "{gone}");
     });

@@ -5,23 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::{Device, ErrorKind};
-use weir_log::{
-    CheckOptions, Closed, LogVolume, SnapshotSpace, Takeover, catalog, check, snapshot_space,
-};
+use weir_log::{Closed, LogVolume, SnapshotSpace, Takeover, catalog, snapshot_space};
 
-use crate::support::{Host, SIZE, expect_bytes, fill, name, object_key, pattern, run, show, write};
+use crate::support::{
+    Host, SIZE, expect_bytes, expect_whole, fill, name, object_key, pattern, run, show, write,
+};
 
 async fn stored_objects(host: &Host) -> usize {
     host.store.list(&format!("{}/log/", host.id), None).await.expect("listed").len()
-}
-
-/// Nothing damaged, nothing forgotten.
-async fn expect_whole(host: &Host) {
-    let report =
-        check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
-            .await
-            .expect("the store answers");
-    assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
 }
 
 async fn let_it_settle(volume: &LogVolume) {

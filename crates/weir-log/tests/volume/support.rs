@@ -17,9 +17,9 @@ use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::JournalConfig;
 use weir_log::catalog::VolumeName;
 use weir_log::{
-    BatchLimits, CheckpointLimits, FixedKeys, Keys, LeaseSettings, LogError, LogVolume,
-    MemoryFrameCache, NodeLease, OpenArgs, OpenReport, SnapshotView, Takeover, VolumeOptions,
-    catalog,
+    BatchLimits, CheckOptions, CheckpointLimits, FixedKeys, Keys, LeaseSettings, LogError,
+    LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, SnapshotView, Takeover,
+    VolumeOptions, catalog, check,
 };
 use weir_seal::WrappingKey;
 use weir_store::{Faults, Store};
@@ -295,6 +295,15 @@ pub(crate) async fn expect_bytes(volume: &LogVolume, offset: u64, expected: &[u8
     if let Some(at) = (0..there.len()).find(|i| there[*i] != expected[*i]) {
         panic!("byte {} is {:#x}, not {:#x}", offset + at as u64, there[at], expected[at]);
     }
+}
+
+/// Nothing damaged, nothing forgotten.
+pub(crate) async fn expect_whole(host: &Host) {
+    let report =
+        check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
+            .await
+            .expect("the store answers");
+    assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
 }
 
 /// Key of one of the volume's objects in the store.
