@@ -6,7 +6,7 @@ use weir_disk::sim::SimDiskOptions;
 use weir_journal::JournalConfig;
 use weir_log::{
     BatchLimits, CheckpointLimits, CollectLimits, CollectPolicy, Compression, LeaseSettings,
-    Retention, VolumeOptions,
+    MapLimits, Retention, VolumeOptions,
 };
 use weir_store::{Chance, FaultPlan, OperationFaults};
 
@@ -124,6 +124,8 @@ pub(crate) struct Profile {
     pub(crate) snapshots: bool,
     /// Whether there is a replica. Then nothing is rolled back: the oracle knows one past only.
     pub(crate) replicas: bool,
+    /// What work on maps and checkpoints is cut into: so little that volumes of this size cross it.
+    pub(crate) map: MapLimits,
 }
 
 fn ms(ms: u64) -> Duration {
@@ -192,6 +194,12 @@ impl Profile {
             lease: ms(dice.pick(&[4_000, 8_000, 15_000])),
             snapshots: dice.percent(50) && trouble != DiskTrouble::Rot,
             replicas: dice.percent(30) && trouble != DiskTrouble::Rot,
+            map: MapLimits {
+                apply_step_extents: dice.pick(&[1, 2, 5, 1024]),
+                map_step_budget: dice.pick(&[1, 2, 5, 4096]),
+                table_piece_entries: dice.pick(&[1, 2, 5, 4096]),
+                index_page_entries: dice.pick(&[1, 2, 512]),
+            },
         }
     }
 
@@ -262,6 +270,7 @@ impl Profile {
                 // Objects are small here.
                 plugs_per_read_min: 1,
             },
+            map: self.map,
             puts_in_flight_max: dice.pick(&[1, 2, 4, 4]),
             read_deadline: ms(dice.within(60_000..120_000)),
             close_deadline: ms(dice.pick(&[200, 5_000, 30_000])),

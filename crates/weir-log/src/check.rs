@@ -23,6 +23,7 @@ use crate::limits::{FRAME_BYTES, RESOLVE_ATTEMPTS_MAX};
 use crate::load::{self, Loaded};
 use crate::manifests;
 use crate::objects::{ObjectMap, ObjectPlace};
+use crate::options::MapLimits;
 use crate::upload::splitmix;
 
 /// Objects read at a time: hides the latency of a remote store, and bounds the memory to a few full objects.
@@ -460,7 +461,9 @@ async fn load_map(
         // It shows its root and nothing after it.
         return Ok(Some(loaded));
     }
-    if let Err(error) = load::roll_forward(store, env, id, key, manifest, &mut loaded).await {
+    let limits = MapLimits::default();
+    let rolled = load::roll_forward(store, env, (id, key), manifest, &mut loaded, &limits).await;
+    if let Err(error) = rolled {
         note(error)?;
     }
     Ok(Some(loaded))

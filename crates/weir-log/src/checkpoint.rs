@@ -15,7 +15,6 @@ use weir_journal::Epoch;
 
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, encode_page, encode_table};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
-use crate::limits::INDEX_PAGE_ENTRIES;
 use crate::objects::ObjectMap;
 
 /// What a run of payload in a checkpoint object is.
@@ -198,10 +197,11 @@ impl CheckpointState {
         gone
     }
 
-    /// Begins a checkpoint of the map as it is now.
+    /// Begins a checkpoint of the map as it is now, with so many entries per piece of the table.
     pub(crate) fn begin(
         &mut self,
         objects: &mut ObjectMap,
+        table_piece_entries: u64,
         as_of: ObjectSeq,
         committed: WriteMark,
         volume_size: u64,
@@ -215,7 +215,7 @@ impl CheckpointState {
         let mut waiting: BTreeSet<u64> = objects.map.take_dirty().into_iter().collect();
         waiting.extend(map_pieces);
         // The table as of now: it is small, and what is freed from here on may be used again at once.
-        let encoded = objects.table.take_pieces(table_pieces).into_iter();
+        let encoded = objects.table.take_pieces(table_pieces, table_piece_entries).into_iter();
         let encoded =
             encoded.map(|(number, records)| (PieceKind::Table, number, encode_table(&records)));
         self.build = Some(Build {
@@ -290,11 +290,12 @@ impl CheckpointState {
         &mut self,
         chunk: &mut CheckpointChunk,
         id: ObjectId,
+        page_entries: u64,
     ) -> Option<(u32, u32)> {
         let reference =
             |number, offset, len| PieceRef { number, seq: id.seq, epoch: id.epoch, offset, len };
         for (kind, number, offset, len) in &chunk.pieces {
-            self.dirty_pages.insert((*kind, number / INDEX_PAGE_ENTRIES));
+            self.dirty_pages.insert((*kind, number / page_entries));
             if *len == 0 {
                 self.references.pieces.remove(&(*kind, *number));
             } else {
@@ -303,14 +304,15 @@ impl CheckpointState {
         }
         let root = chunk.root.map(|head| {
             for (kind, page) in std::mem::take(&mut self.dirty_pages) {
-                let (first, end) = (page * INDEX_PAGE_ENTRIES, (page + 1) * INDEX_PAGE_ENTRIES);
+                let (first, end) = (page * page_entries, (page + 1) * page_entries);
                 let pieces: Vec<PieceRef> = self
                     .references
                     .pieces
                     .range((kind, first)..(kind, end))
                     .map(|(_, piece)| *piece)
                     .collect();
-                if pieces.is_empty() {
+                let drops = weir_device::mutant("index_pages_dropped") && page > 0;
+                if pieces.is_empty() || (drops && kind == PieceKind::Map) {
                     self.references.pages.remove(&(kind, page));
                     continue;
                 }

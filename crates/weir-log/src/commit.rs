@@ -11,8 +11,8 @@ use crate::checkpoint::CheckpointState;
 use crate::format::manifest::CheckpointRef;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::limits::APPLY_STEP_EXTENTS;
 use crate::objects::ApplyCursor;
+use crate::options::MapLimits;
 use crate::volume::{Shared, State};
 
 /// Encoded bytes per extent of the map, to estimate what a checkpoint would write.
@@ -39,7 +39,8 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     if header.kind != ObjectKind::Checkpoint {
         shared.fetcher.keep_frame_table(header);
         let mut cursor = ApplyCursor::default();
-        while !apply_step(&mut shared.state.borrow_mut(), header, &mut cursor) {
+        let limits = &shared.options.map;
+        while !apply_step(&mut shared.state.borrow_mut(), header, &mut cursor, limits) {
             // Reads go on meanwhile: what is half applied is still covered by the overlay.
             tokio::task::yield_now().await;
         }
@@ -76,9 +77,14 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     shared.work.notify_one();
 }
 
-fn apply_step(state: &mut State, header: &ObjectHeader, cursor: &mut ApplyCursor) -> bool {
+fn apply_step(
+    state: &mut State,
+    header: &ObjectHeader,
+    cursor: &mut ApplyCursor,
+    limits: &MapLimits,
+) -> bool {
     let State { objects, checkpoint, .. } = state;
-    objects.apply_step(header, cursor, APPLY_STEP_EXTENTS, |map, offset, len| {
+    objects.apply_step(header, cursor, limits, |map, offset, len| {
         checkpoint.before_change(map, offset, len);
     })
 }
@@ -104,7 +110,8 @@ pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
         let state = &mut *guard;
         let (as_of, committed) = (state.pipeline.committed(), state.committed);
         state.checkpoint_as_of = as_of.0;
-        state.checkpoint.begin(&mut state.objects, as_of, committed, state.size);
+        let pieces = shared.options.map.table_piece_entries;
+        state.checkpoint.begin(&mut state.objects, pieces, as_of, committed, state.size);
         state.begin_snapshots(&shared.env);
     }
     let env = shared.env.clone();

@@ -331,7 +331,11 @@ impl Reader {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let got = self.store.retry(&policy, &mut random, Some(self.deadline), &mut read).await;
+            let got = if weir_device::mutant("reads_give_up_at_once") {
+                read().await
+            } else {
+                self.store.retry(&policy, &mut random, Some(self.deadline), &mut read).await
+            };
             match got? {
                 Ok(got) => return Ok(got),
                 Err(source) if attempt == DAMAGED_ATTEMPTS_MAX => {

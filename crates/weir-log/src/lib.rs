@@ -70,7 +70,7 @@ pub use ids::{ObjectId, ObjectSeq, WriteMark};
 pub use keys::{FixedKeys, KeyError, KeySource, Keys, WrappingKeys};
 pub use lease::{LeaseSettings, LeaseStatus, NodeLease};
 pub use open::{JOURNAL_FILE, LOCK_FILE, OpenArgs, OpenReport};
-pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, VolumeOptions};
+pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, MapLimits, VolumeOptions};
 pub use repair::{GivenUp, RepairReport};
 pub use replay::{Merging, Replay, ReplayReport};
 pub use snapshots::SNAPSHOTS_MAX;

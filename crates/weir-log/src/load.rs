@@ -23,6 +23,7 @@ use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::RECOVERY_GETS_MAX;
 use crate::manifests::retry_log;
 use crate::objects::{ApplyCursor, ObjectMap};
+use crate::options::MapLimits;
 use crate::upload::splitmix;
 
 /// The map as of one sequence, and what is known around it.
@@ -468,10 +469,10 @@ fn decode_map(
 pub(crate) async fn roll_forward(
     store: &Store,
     env: &Env,
-    volume: VolumeId,
-    key: Option<&DataKey>,
+    (volume, key): (VolumeId, Option<&DataKey>),
     manifest: &Manifest,
     loaded: &mut Loaded,
+    limits: &MapLimits,
 ) -> Result<(), LogError> {
     let policy = RetryPolicy::reads();
     let mut random = || env.random.next_u64();
@@ -507,7 +508,7 @@ pub(crate) async fn roll_forward(
     });
     let mut headers = stream::iter(headers).buffered(RECOVERY_GETS_MAX);
     while let Some(header) = headers.next().await {
-        take_object(loaded, &header?);
+        take_object(loaded, &header?, limits).await;
     }
     loaded.void.extend(there);
     Ok(())
@@ -536,8 +537,8 @@ async fn read_header(
     }
 }
 
-/// Applies one object of the run.
-fn take_object(loaded: &mut Loaded, header: &ObjectHeader) {
+/// Applies one object of the run. Others run meanwhile: one extent can be the whole of a huge volume.
+async fn take_object(loaded: &mut Loaded, header: &ObjectHeader, limits: &MapLimits) {
     if header.kind == ObjectKind::Checkpoint {
         if !loaded.checkpoint.needs(header.id.seq) {
             // Of a checkpoint that was never published.
@@ -545,7 +546,9 @@ fn take_object(loaded: &mut Loaded, header: &ObjectHeader) {
         }
     } else {
         let mut cursor = ApplyCursor::default();
-        while !loaded.objects.apply_step(header, &mut cursor, usize::MAX, |_, _, _| {}) {}
+        while !loaded.objects.apply_step(header, &mut cursor, limits, |_, _, _| {}) {
+            tokio::task::yield_now().await;
+        }
         loaded.checkpoint.objects_since += 1;
         loaded.checkpoint.bytes_since += header.payload_len();
     }

@@ -11,7 +11,8 @@ use weir_extent::{ExtentMap, Mapping, Target};
 use crate::format::checkpoint::TableRecord;
 use crate::format::object::{ExtentKind, GcSource, ObjectHeader};
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::limits::{MAP_STEP_BUDGET, PAYLOAD_BITS};
+use crate::limits::PAYLOAD_BITS;
+use crate::options::MapLimits;
 use crate::table::{ObjectTable, TableIndex};
 
 /// Where bytes of the committed prefix are.
@@ -129,30 +130,32 @@ impl ObjectMap {
         &mut self,
         header: &ObjectHeader,
         cursor: &mut ApplyCursor,
-        extents_max: usize,
+        limits: &MapLimits,
         mut before_change: impl FnMut(&ExtentMap, u64, u64),
     ) -> bool {
         let index = *cursor.index.get_or_insert_with(|| {
             let payload_len = u32::try_from(header.payload_len()).expect("checked when decoded");
             self.table.add(TableRecord { id: header.id, payload_len })
         });
-        for _ in 0..extents_max {
+        for _ in 0..limits.apply_step_extents {
             let Some(extent) = header.extents.get(cursor.extent) else { break };
             let (offset, len) = (extent.offset + cursor.within, extent.len - cursor.within);
             before_change(&self.map, offset, len);
             let to = Stored { index, payload_offset: cursor.payload_offset };
             let done = match header.sources.get(cursor.extent) {
-                None => self.set(header.id.seq, extent.kind, to, offset, len),
+                None => self.set(header.id.seq, extent.kind, to, (offset, len), limits),
                 Some(source) => match self.place_of_source(header, source) {
                     Some(from) => {
                         let from = from.advance(cursor.within);
-                        self.move_live(header.id.seq, extent.kind, (from, to), offset, len)
+                        let way = (from, to);
+                        self.move_live(header.id.seq, extent.kind, way, (offset, len), limits)
                     }
                     // The source died, and with it every mapping that pointed at it.
                     None => len,
                 },
             };
-            if extent.kind == ExtentKind::Data {
+            let forgets = done < len && weir_device::mutant("copy_resumed_elsewhere");
+            if extent.kind == ExtentKind::Data && !forgets {
                 cursor.payload_offset += done;
             }
             if done < len {
@@ -160,6 +163,12 @@ impl ObjectMap {
                 return false;
             }
             cursor.within = 0;
+            cursor.extent += 1;
+        }
+        if weir_device::mutant("extent_lost_between_steps")
+            && let Some(lost) = header.extents.get(cursor.extent)
+        {
+            cursor.payload_offset += if lost.kind == ExtentKind::Data { lost.len } else { 0 };
             cursor.extent += 1;
         }
         let all = cursor.extent == header.extents.len();
@@ -170,8 +179,16 @@ impl ObjectMap {
     }
 
     /// Sets a range as the object `by` says; about a step's worth. Returns the bytes done.
-    fn set(&mut self, by: ObjectSeq, kind: ExtentKind, to: Stored, offset: u64, len: u64) -> u64 {
+    fn set(
+        &mut self,
+        by: ObjectSeq,
+        kind: ExtentKind,
+        to: Stored,
+        (offset, len): (u64, u64),
+        limits: &MapLimits,
+    ) -> u64 {
         let Self { map, table } = self;
+        let budget = limits.map_step_budget;
         let displaced = |old: Mapping| {
             if let Target::Linear(address) = old.target {
                 table.lose(split(address).0, old.len, to.index, by);
@@ -186,12 +203,12 @@ impl ObjectMap {
                 len
             }
             ExtentKind::Zero => {
-                map.insert_step(offset, len, Target::Fixed(ZERO), MAP_STEP_BUDGET, displaced)
+                map.insert_step(offset, len, Target::Fixed(ZERO), budget, displaced)
             }
             ExtentKind::Poison => {
-                map.insert_step(offset, len, Target::Fixed(POISON), MAP_STEP_BUDGET, displaced)
+                map.insert_step(offset, len, Target::Fixed(POISON), budget, displaced)
             }
-            ExtentKind::Discard => map.remove_step(offset, len, MAP_STEP_BUDGET, displaced),
+            ExtentKind::Discard => map.remove_step(offset, len, budget, displaced),
         }
     }
 
@@ -209,13 +226,13 @@ impl ObjectMap {
         by: ObjectSeq,
         kind: ExtentKind,
         (from, to): (Stored, Stored),
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
+        limits: &MapLimits,
     ) -> u64 {
         let mut moved: SmallVec<[(u64, u64); 8]> = SmallVec::new();
         let mut done = len;
         for (seen, mapping) in self.map.iter_range(offset, len).enumerate() {
-            if seen == MAP_STEP_BUDGET {
+            if seen == limits.map_step_budget {
                 done = mapping.offset - offset;
                 break;
             }
@@ -226,7 +243,7 @@ impl ObjectMap {
         }
         for (mut at, mut len) in moved {
             while len > 0 {
-                let set = self.set(by, kind, to.advance(at - offset), at, len);
+                let set = self.set(by, kind, to.advance(at - offset), (at, len), limits);
                 (at, len) = (at + set, len - set);
             }
         }
@@ -250,3 +267,6 @@ impl ObjectMap {
         self.table.check_invariants(&counted);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,7 +135,8 @@ impl LogVolume {
         let epoch = begin_epoch(&args, &mut writer, &journal, (&hold, run)).await?;
         let current = writer.current().clone();
         let (store, env) = (&args.store, &args.env);
-        load::roll_forward(store, env, args.id, key.as_ref(), &current, &mut loaded).await?;
+        let (volume, limits) = ((args.id, key.as_ref()), &args.options.map);
+        load::roll_forward(store, env, volume, &current, &mut loaded, limits).await?;
         check_nothing_missing(&args, &journal, &loaded)?;
         let since_checkpoint = loaded.checkpoint.objects_since;
         tracing::debug!(volume = %args.id, since_checkpoint, "rolled forward");

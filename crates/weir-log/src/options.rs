@@ -7,7 +7,10 @@ use weir_journal::JournalConfig;
 use crate::batch::BatchLimits;
 use crate::chain::Retention;
 use crate::format::frame::Compression;
-use crate::limits::{PUTS_IN_FLIGHT_MAX, REPLICA_PATIENCE};
+use crate::limits::{
+    APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, MAP_STEP_BUDGET, PUTS_IN_FLIGHT_MAX, REPLICA_PATIENCE,
+    TABLE_PIECE_ENTRIES,
+};
 
 /// When a checkpoint is made.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +67,31 @@ impl Default for CollectLimits {
     }
 }
 
+/// What the work on the object map and its checkpoints is cut into. Anything but the default is for tests and
+/// simulations, whose volumes are too small to cross it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapLimits {
+    /// Extents of an object that are applied to the map before other work runs.
+    pub apply_step_extents: usize,
+    /// Units of work of one step of a range operation on a map.
+    pub map_step_budget: usize,
+    /// Entries per piece of the object table. Checkpoints are numbered by it: the same in every opening of a volume.
+    pub table_piece_entries: u64,
+    /// References per index page of a checkpoint. Checkpoints are numbered by it as well.
+    pub index_page_entries: u64,
+}
+
+impl Default for MapLimits {
+    fn default() -> Self {
+        Self {
+            apply_step_extents: APPLY_STEP_EXTENTS,
+            map_step_budget: MAP_STEP_BUDGET,
+            table_piece_entries: TABLE_PIECE_ENTRIES,
+            index_page_entries: INDEX_PAGE_ENTRIES,
+        }
+    }
+}
+
 /// Settings of one opening of a volume. None of them changes what is stored, only when and how.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -77,6 +105,8 @@ pub struct VolumeOptions {
     pub checkpoint: CheckpointLimits,
     /// When objects that mostly died are copied together.
     pub collect: CollectLimits,
+    /// What the work on the object map is cut into.
+    pub map: MapLimits,
     /// Object PUTs in flight.
     pub puts_in_flight_max: usize,
     /// How long a read waits for a failing store before it is an error.
@@ -97,6 +127,7 @@ impl Default for VolumeOptions {
             journal: JournalConfig::default(),
             checkpoint: CheckpointLimits::default(),
             collect: CollectLimits::default(),
+            map: MapLimits::default(),
             puts_in_flight_max: PUTS_IN_FLIGHT_MAX,
             read_deadline: Duration::from_secs(120),
             manifests: Retention::default(),

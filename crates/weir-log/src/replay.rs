@@ -19,9 +19,9 @@ use crate::collect::runs::{self, Described};
 use crate::format::frame::{Codec, Frame};
 use crate::format::object::{ExtentKind, ObjectExtent, ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
-use crate::limits::{APPLY_STEP_EXTENTS, VOLUME_BYTES_MAX};
+use crate::limits::VOLUME_BYTES_MAX;
 use crate::objects::{ApplyCursor, ObjectMap};
-use crate::options::CollectLimits;
+use crate::options::{CollectLimits, MapLimits};
 
 /// Longest piece in bytes: a record of a journal with default settings holds no longer one.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
@@ -175,7 +175,8 @@ impl Replay {
         self.object_count += 1;
         let header = header_of(kind, described, ObjectSeq(self.object_count));
         let mut cursor = ApplyCursor::default();
-        while !self.objects.apply_step(&header, &mut cursor, APPLY_STEP_EXTENTS, |_, _, _| {}) {}
+        let limits = MapLimits::default();
+        while !self.objects.apply_step(&header, &mut cursor, &limits, |_, _, _| {}) {}
         let payload_bytes = header.payload_len();
         let header = Arc::new(header);
         self.collector.on_committed(&header, &self.objects, &self.collect);
@@ -239,7 +240,7 @@ impl Replay {
 }
 
 /// The header that an object would have, as far as map and collector need it.
-fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) -> ObjectHeader {
+pub(crate) fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) -> ObjectHeader {
     let Described { extents, streams, sources } = described;
     let data = extents.iter().filter(|extent| extent.kind == ExtentKind::Data);
     let payload: u64 = data.map(|extent| extent.len).sum();

@@ -13,7 +13,7 @@ use weir_store::RetryPolicy;
 
 use crate::catalog::check_size;
 use crate::error::LogError;
-use crate::volume::{Frozen, LogVolume, Shared};
+use crate::volume::{Frozen, LogVolume, Shared, State};
 
 impl LogVolume {
     /// Grows the volume to `size` bytes; what is new reads as zeroes. The size it has already is no error. Waits for
@@ -41,6 +41,16 @@ impl LogVolume {
     }
 }
 
+impl State {
+    /// The open batch may take writes up to the new end from here on, or none beyond it.
+    fn set_size(&mut self, size: u64) {
+        self.size = size;
+        if let Some(batch) = &mut self.batch {
+            batch.volume_size = size;
+        }
+    }
+}
+
 async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     // Under the lock, so that two callers go one after the other.
     let mut manifest = shared.manifest.lock().await;
@@ -58,17 +68,14 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     if size == present {
         return Ok(());
     }
+    if weir_device::mutant("grow_before_manifest") {
+        shared.state.borrow_mut().set_size(size);
+    }
     let published = manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.size = size).await;
     if let Err(error) = published {
         return Err(shared.fail_publishing(error));
     }
-    let mut state = shared.state.borrow_mut();
-    state.size = size;
-    // The open batch may take writes beyond the old end from here on.
-    if let Some(batch) = &mut state.batch {
-        batch.volume_size = size;
-    }
-    drop(state);
+    shared.state.borrow_mut().set_size(size);
     tracing::info!(volume = %shared.id, from = present, to = size, "volume resized");
     Ok(())
 }
@@ -92,13 +99,7 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
     }
     let discard = shared.journal.append(size, Payload::Discard, present - size);
     discard.await.map_err(LogError::Journal)?;
-    {
-        let mut state = shared.state.borrow_mut();
-        state.size = size;
-        if let Some(batch) = &mut state.batch {
-            batch.volume_size = size;
-        }
-    }
+    shared.state.borrow_mut().set_size(size);
     shared.upload_all().await?;
     let mut manifest = shared.manifest.lock().await;
     let published = manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.size = size).await;

@@ -15,7 +15,7 @@ use weir_journal::Epoch;
 
 use crate::format::checkpoint::TableRecord;
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::limits::{OBJECTS_MAX, TABLE_PIECE_ENTRIES};
+use crate::limits::OBJECTS_MAX;
 
 /// Index of an object in the table that map targets name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,8 +63,10 @@ pub(crate) struct ObjectTable {
     entries: Vec<Entry>,
     by_id: BTreeMap<ObjectId, TableIndex>,
     free: BTreeSet<TableIndex>,
-    /// Pieces that differ from the newest checkpoint's.
-    changed: BTreeSet<u64>,
+    /// Entries that differ from the newest checkpoint's.
+    changed: BTreeSet<TableIndex>,
+    /// All of them do, whatever `changed` says.
+    all_changed: bool,
     /// In the order of their deaths.
     dead: VecDeque<(ObjectSeq, TableIndex)>,
     /// Objects of snapshots that the map does not name any more, and how many reach them.
@@ -167,7 +169,7 @@ impl ObjectTable {
             }
             None => self.push(record),
         };
-        self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
+        self.changed.insert(index);
         self.by_id.insert(record.id, index);
         self.usage.payload_bytes += u64::from(record.payload_len);
         index
@@ -350,7 +352,7 @@ impl ObjectTable {
         let record = std::mem::replace(&mut self.entry_mut(index).record, TableRecord::FREE);
         self.by_id.remove(&record.id);
         self.free.insert(index);
-        self.changed.insert(u64::from(index.0) / TABLE_PIECE_ENTRIES);
+        self.changed.insert(index);
         self.usage.payload_bytes -= u64::from(record.payload_len);
         self.reclaimed_bytes += u64::from(record.payload_len);
         let entry = self.entry_mut(index);
@@ -359,20 +361,31 @@ impl ObjectTable {
 
     /// Every piece is written with the next checkpoint.
     pub(crate) fn mark_all_changed(&mut self) {
-        self.changed.extend(0..self.len().div_ceil(TABLE_PIECE_ENTRIES));
+        self.all_changed = true;
     }
 
-    /// The pieces that changed since the last call, and those of `more`, as they are now.
-    pub(crate) fn take_pieces(&mut self, more: Vec<u64>) -> Vec<(u64, Vec<TableRecord>)> {
-        let mut wanted = std::mem::take(&mut self.changed);
-        wanted.extend(more);
-        wanted.into_iter().map(|piece| (piece, self.piece(piece))).collect()
+    /// The pieces, of so many entries each, that changed since the last call, and those of `more`, as they are now.
+    pub(crate) fn take_pieces(
+        &mut self,
+        more: Vec<u64>,
+        piece_entries: u64,
+    ) -> Vec<(u64, Vec<TableRecord>)> {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        let mut wanted: BTreeSet<u64> = more.into_iter().collect();
+        wanted.extend(changed.map(|index| u64::from(index.0) / piece_entries));
+        if std::mem::take(&mut self.all_changed) {
+            wanted.extend(0..self.len().div_ceil(piece_entries));
+        }
+        if weir_device::mutant("table_pieces_dropped") {
+            wanted.retain(|piece| *piece == 0);
+        }
+        wanted.into_iter().map(|piece| (piece, self.piece(piece, piece_entries))).collect()
     }
 
-    fn piece(&self, piece: u64) -> Vec<TableRecord> {
+    fn piece(&self, piece: u64, piece_entries: u64) -> Vec<TableRecord> {
         let to_usize = |v: u64| usize::try_from(v).expect("the table is in memory");
-        let first = piece * TABLE_PIECE_ENTRIES;
-        let end = self.len().min(first + TABLE_PIECE_ENTRIES);
+        let first = piece * piece_entries;
+        let end = self.len().min(first + piece_entries);
         self.entries[to_usize(first)..to_usize(end)].iter().map(|e| e.record).collect()
     }
 
@@ -441,11 +454,11 @@ mod tests {
         table.lose(one, 60, two, ObjectSeq(3));
         table.lose(one, 40, two, ObjectSeq(4));
         assert_eq!(table.take_dead(ObjectSeq(3)), []);
-        assert_eq!(table.take_pieces(Vec::new()), [(0, vec![record(1), record(2)])]);
+        assert_eq!(table.take_pieces(Vec::new(), 4), [(0, vec![record(1), record(2)])]);
         assert_eq!(table.take_dead(ObjectSeq(4)), [record(1).id]);
         assert_eq!(table.find(&record(1).id), None);
         assert_eq!(table.reclaimed_bytes(), 100);
-        assert_eq!(table.take_pieces(Vec::new()), [(0, vec![TableRecord::FREE, record(2)])]);
+        assert_eq!(table.take_pieces(Vec::new(), 4), [(0, vec![TableRecord::FREE, record(2)])]);
         assert_eq!(table.add(record(5)), one, "the entry is used again");
         table.on_applied(one);
         table.check_invariants(&[0, 50]);

@@ -264,7 +264,8 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
 
 fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
     let (id, salt) = name_object(shared);
-    let root = shared.state.borrow_mut().checkpoint.place(&mut chunk, id);
+    let page_entries = shared.options.map.index_page_entries;
+    let root = shared.state.borrow_mut().checkpoint.place(&mut chunk, id, page_entries);
     if root.is_some() && weir_device::mutant("publish_before_stored") {
         crate::commit::publish_root(shared, id);
     }

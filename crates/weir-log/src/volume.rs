@@ -37,7 +37,7 @@ use crate::format::manifest::{CheckpointRef, OriginRecord, Takeover};
 use crate::garbage::Garbage;
 use crate::ids::WriteMark;
 use crate::lease::LeaseHold;
-use crate::limits::{MAP_STEP_BUDGET, THROTTLE_DELAY_MAX_MS, THROTTLE_FROM_PERCENT};
+use crate::limits::{THROTTLE_DELAY_MAX_MS, THROTTLE_FROM_PERCENT};
 use crate::manifests::ManifestWriter;
 use crate::objects::ObjectMap;
 use crate::options::VolumeOptions;
@@ -392,11 +392,12 @@ impl RecordSink for Sink {
             if weir_device::mutant("overlay_not_forgotten") {
                 return;
             }
+            let budget = shared.options.map.map_step_budget;
             let mut from = 0;
             loop {
                 let next = {
                     let mut state = shared.state.borrow_mut();
-                    state.overlay.forget_step(start, end, from, MAP_STEP_BUDGET)
+                    state.overlay.forget_step(start, end, from, budget)
                 };
                 match next {
                     Some(offset) => from = offset,

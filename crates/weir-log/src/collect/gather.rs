@@ -13,7 +13,6 @@ use crate::fetch;
 use crate::format::object::ObjectHeader;
 use crate::garbage::ReadPin;
 use crate::ids::ObjectId;
-use crate::limits::APPLY_STEP_EXTENTS;
 use crate::table::LiveObject;
 use crate::upload;
 use crate::volume::Shared;
@@ -70,7 +69,7 @@ fn give_up(shared: &Shared, id: ObjectId, error: &DeviceError) {
 /// The parts of an object that the map points at: its header says where on the volume they can be.
 async fn live_runs(shared: &Shared, header: &ObjectHeader, found: &mut Vec<Run>) {
     let mut payload_offset = 0;
-    for extents in header.extents.chunks(APPLY_STEP_EXTENTS) {
+    for extents in header.extents.chunks(shared.options.map.apply_step_extents) {
         {
             let state = shared.state.borrow();
             payload_offset = runs::live(&state.objects, header.id, extents, payload_offset, found);

@@ -1,0 +1,125 @@
+//! Volumes that cross the limits that work on maps and checkpoints is cut by: at the real limits, which volumes of a
+//! MiB never see. What is read is read from the store alone, on another host.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_log::limits::{APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, TABLE_PIECE_ENTRIES};
+use weir_log::{LogVolume, OpenReport};
+
+use crate::support::{Host, SIZE, expect_bytes, expect_whole, options, pattern, read, run, write};
+
+/// Bytes of the volume that a piece of the map covers.
+const MAP_PIECE_BYTES: u64 = 512 << 20;
+
+/// Bytes of the volume whose map pieces one index page names.
+const PAGE_BYTES: u64 = INDEX_PAGE_ENTRIES * MAP_PIECE_BYTES;
+
+async fn elsewhere(host: &Host, seed: u64) -> (Rc<LogVolume>, OpenReport) {
+    host.other(seed).try_open(|args| args.take_over = true).await.expect("opens")
+}
+
+#[test]
+fn a_map_of_several_index_pages_is_loaded_whole() {
+    run(async {
+        let mut host = Host::new().await;
+        let (volume, _) = host.open().await;
+        volume.resize(4 * PAGE_BYTES).await.unwrap();
+        // At the borders of pages, and in the middle of the third.
+        let places =
+            [0, PAGE_BYTES - 4096, PAGE_BYTES, 2 * PAGE_BYTES + (9 << 30), 4 * PAGE_BYTES - 4096];
+        let mut bytes: Vec<Vec<u8>> = (0..5).map(|n| pattern(n, 4096)).collect();
+        for (at, bytes) in places.iter().zip(&bytes) {
+            write(&volume, *at, bytes).await.unwrap();
+        }
+        volume.close().await.unwrap();
+        drop(volume);
+        // A later checkpoint refers to the pages of an earlier one.
+        for changed in 0..places.len() {
+            host = host.other(20 + changed as u64);
+            let (volume, _) = host.open().await;
+            for (at, bytes) in places.iter().zip(&bytes) {
+                expect_bytes(&volume, *at, bytes).await;
+            }
+            volume.check_invariants();
+            bytes[changed] = pattern(100 + changed as u64, 4096);
+            write(&volume, places[changed], &bytes[changed]).await.unwrap();
+            volume.close().await.unwrap();
+            expect_whole(&host).await;
+        }
+    });
+}
+
+#[test]
+fn a_table_of_several_pieces_is_loaded_whole() {
+    run(async {
+        let mut host = Host::new().await;
+        // No object is collected, and there is one checkpoint, or hardly more.
+        host.options.collect.start_percent = 0;
+        host.options.checkpoint.objects_min = 3000;
+        host.options.checkpoint.objects_max = 3000;
+        let (volume, _) = host.open().await;
+        let count = TABLE_PIECE_ENTRIES + 150;
+        let len = usize::try_from(SIZE / count / 8 * 8).expect("small");
+        let mut data = pattern(1, len * usize::try_from(count).expect("small"));
+        for (n, bytes) in data.chunks(len).enumerate() {
+            write(&volume, (n * len) as u64, bytes).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        }
+        assert!(volume.status().objects_written >= count);
+        volume.close().await.unwrap();
+        drop(volume);
+        // Objects of the first piece and of the last one die, and the entries of others are used again.
+        for round in 0..2 {
+            host = host.other(30 + round);
+            let (volume, _) = host.open().await;
+            expect_bytes(&volume, 0, &data).await;
+            volume.check_invariants();
+            for n in [3, data.len() / len - 2] {
+                let bytes = pattern(200 + round + n as u64, len);
+                write(&volume, (n * len) as u64, &bytes).await.unwrap();
+                volume.flush_remote().await.unwrap();
+                data[n * len..(n + 1) * len].copy_from_slice(&bytes);
+            }
+            volume.close().await.unwrap();
+            expect_whole(&host).await;
+        }
+    });
+}
+
+#[test]
+fn an_object_of_more_extents_than_a_step_applies_is_read_back_whole() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options = options();
+        host.options.batch.bytes = 16 << 20;
+        host.options.batch.age = Duration::from_secs(3600);
+        host.options.batch.age_small = Duration::from_secs(3600);
+        host.options.journal.segment_bytes = 8 << 20;
+        let count = 2 * APPLY_STEP_EXTENTS + 9;
+        let places = (0..count).map(|n| n * 400).collect::<Vec<usize>>();
+        let written = places.clone();
+        host.in_killed_process(|volume| async move {
+            for at in written {
+                write(&volume, at as u64, &pattern(at as u64, 200)).await.unwrap();
+            }
+            volume.flush_remote().await.unwrap();
+            assert_eq!(volume.status().objects_written, 1);
+        })
+        .await;
+        // First by the object's header alone, then from a checkpoint.
+        for seed in [41, 42] {
+            let (volume, _) = elsewhere(&host, seed).await;
+            let shown = read(&volume, 0, count * 400).await.unwrap();
+            for at in &places {
+                assert!(
+                    shown[*at..at + 200] == pattern(*at as u64, 200),
+                    "what was written at {at}"
+                );
+                assert!(shown[at + 200..at + 400] == [0; 200], "beside {at}");
+            }
+            volume.check_invariants();
+            volume.close().await.unwrap();
+        }
+    });
+}
