@@ -232,6 +232,7 @@ pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
         encryption: None,
+        closed: None,
         checksum: String::new(),
     }
 }

@@ -21,11 +21,14 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 use weir_device::{Clock, Env, VolumeId};
+use weir_journal::WriteNumber;
 use weir_store::{RetryPolicy, RetryScope, Store, StoreError};
 
 use crate::chain::{self, CreateRules, Created, Pruner, Retention};
 use crate::error::LogError;
-use crate::format::lease::{LEASE_FORMAT, LeaseIdentity, LeaseRecord, LeasedVolume};
+use crate::format::lease::{
+    FlushedRecord, LEASE_FORMAT_1, LeaseIdentity, LeaseRecord, LeasedVolume,
+};
 use crate::format::manifest::HexId;
 use crate::limits::{LEASE_LENGTH, LEASE_LENGTH_PER_MARGIN, LEASE_RENEWALS_PER_LENGTH};
 
@@ -116,6 +119,16 @@ struct Known {
 struct Opening {
     volume: VolumeId,
     dirty_bytes: AtomicU64,
+    /// What names it, once it has begun.
+    id: Mutex<Option<HexId>>,
+    flushed_write: AtomicU64,
+}
+
+impl Opening {
+    fn flushed(&self) -> Option<FlushedRecord> {
+        let opening = (*self.id.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(FlushedRecord { opening, write: self.flushed_write.load(Ordering::SeqCst) })
+    }
 }
 
 /// A volume that is open under a lease: it is renewed as long as this lives.
@@ -209,7 +222,12 @@ impl NodeLease {
 
     /// Registers a volume that is about to be opened: the lease is renewed for it from here on.
     pub(crate) fn hold(&self, volume: VolumeId) -> LeaseHold {
-        let opening = Arc::new(Opening { volume, dirty_bytes: AtomicU64::new(0) });
+        let opening = Arc::new(Opening {
+            volume,
+            dirty_bytes: AtomicU64::new(0),
+            id: Mutex::new(None),
+            flushed_write: AtomicU64::new(0),
+        });
         let mut known = self.inner.known();
         known.openings_begun += 1;
         let number = known.openings_begun;
@@ -277,6 +295,18 @@ impl LeaseHold {
     /// What would be lost with this node's disk; others see it with the next renewal.
     pub(crate) fn set_dirty(&self, bytes: u64) {
         self.opening.dirty_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The opening has begun: from here on each renewal is a witness of what it has flushed.
+    #[allow(dead_code, reason = "openings are about to have names")]
+    pub(crate) fn set_opening(&self, opening: HexId) {
+        *self.opening.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(opening);
+    }
+
+    /// The last write that survives a loss of power; others see it with the next renewal.
+    #[allow(dead_code, reason = "openings are about to have names")]
+    pub(crate) fn set_flushed(&self, write: WriteNumber) {
+        self.opening.flushed_write.fetch_max(write.0, Ordering::SeqCst);
     }
 
     /// Name of the node, for messages of others.
@@ -446,9 +476,10 @@ impl Renewer {
         let volume = |opening: &Arc<Opening>| LeasedVolume {
             volume: opening.volume.into(),
             dirty_bytes: opening.dirty_bytes.load(Ordering::Relaxed),
+            flushed: opening.flushed(),
         };
-        LeaseRecord {
-            format: LEASE_FORMAT,
+        let mut record = LeaseRecord {
+            format: LEASE_FORMAT_1,
             number: 0,
             nonce,
             node: known.identity.node,
@@ -458,7 +489,9 @@ impl Renewer {
             written_at: self.env.clock.wall().as_secs(),
             volumes: known.openings.values().map(volume).collect(),
             checksum: String::new(),
-        }
+        };
+        record.format = record.format_needed();
+        record
     }
 
     /// Deletes old versions in the background, while the lease is held.

@@ -25,6 +25,8 @@ mod fetch;
 mod flatten;
 pub mod format;
 mod garbage;
+#[allow(dead_code, reason = "the opening of volumes is about to ask it")]
+mod heir;
 mod history;
 mod ids;
 mod keys;
@@ -66,6 +68,7 @@ pub use error::LogError;
 pub use flatten::FlattenReport;
 pub use format::frame::Compression;
 pub use format::manifest::{Encryption, SnapshotRecord, Takeover, VolumeState};
+pub use heir::{Refusal, RefusalReason};
 pub use ids::{ObjectId, ObjectSeq, WriteMark};
 pub use keys::{FixedKeys, KeyError, KeySource, Keys, WrappingKeys};
 pub use lease::{LeaseSettings, LeaseStatus, NodeLease};

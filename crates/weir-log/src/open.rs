@@ -354,6 +354,8 @@ async fn begin_epoch(
         first_sequence: None,
         after_write: None,
         journal: journal.into(),
+        opening: None,
+        previous: None,
     };
     let holder = Holder {
         name: hold.name().to_owned(),
@@ -502,6 +504,7 @@ fn shared_of(
     Rc::new(Shared {
         id: args.id,
         epoch,
+        opening: None,
         store: args.store,
         key,
         env: args.env,

@@ -247,6 +247,7 @@ pub(crate) fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) 
     let raw_len = u32::try_from(payload).expect("a batch is far below 4 GiB");
     let frame = Frame { stored_len: raw_len, raw_len, crc: 0, codec: Codec::Raw };
     ObjectHeader {
+        opening: None,
         id: ObjectId { stream: STREAM, seq, epoch: EPOCH },
         kind,
         first_write: WriteMark::default(),

@@ -248,6 +248,7 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
     shared.state.borrow_mut().gathering = false;
     let spec = ObjectSpec {
         id,
+        opening: shared.opening,
         kind: ObjectKind::Data,
         first_write: batch.first,
         last_write: batch.last,
@@ -272,6 +273,7 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
     let volume_size = shared.state.borrow().size;
     let spec = ObjectSpec {
         id,
+        opening: shared.opening,
         kind: ObjectKind::Checkpoint,
         first_write: WriteMark::default(),
         last_write: WriteMark::default(),
@@ -291,6 +293,7 @@ pub(crate) fn moving_object(shared: &Shared, described: Described) -> ObjectSpec
     let (id, salt) = name_object(shared);
     ObjectSpec {
         id,
+        opening: shared.opening,
         kind: ObjectKind::Gc,
         first_write: WriteMark::default(),
         last_write: WriteMark::default(),

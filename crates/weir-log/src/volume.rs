@@ -33,7 +33,7 @@ use crate::checkpoint::{CheckpointChunk, CheckpointState};
 use crate::collect::Collector;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
-use crate::format::manifest::{CheckpointRef, OriginRecord, Takeover};
+use crate::format::manifest::{CheckpointRef, HexId, OriginRecord, Takeover};
 use crate::garbage::Garbage;
 use crate::ids::WriteMark;
 use crate::lease::LeaseHold;
@@ -139,6 +139,8 @@ impl State {
 pub(crate) struct Shared {
     pub(crate) id: VolumeId,
     pub(crate) epoch: Epoch,
+    /// What names this opening in the journal, the manifest and its objects.
+    pub(crate) opening: Option<HexId>,
     pub(crate) store: Store,
     /// None where the volume is not encrypted.
     pub(crate) key: Option<DataKey>,

@@ -11,7 +11,7 @@ use crate::format::checkpoint::{
 };
 use crate::format::dependant::DependantRecord;
 use crate::format::frame::{self, Compression};
-use crate::format::lease::LeaseRecord;
+use crate::format::lease::{LEASE_FORMAT, LeaseRecord};
 use crate::format::manifest::{HexId, Manifest};
 use crate::format::name::NameRecord;
 use crate::format::object::{
@@ -32,6 +32,7 @@ fn spec(kind: ObjectKind) -> ObjectSpec {
     let stream = VolumeId(*b"0123456789abcdef");
     ObjectSpec {
         id: ObjectId { stream, seq: ObjectSeq(7), epoch: Epoch(2) },
+        opening: None,
         kind,
         first_write: mark(1, 40),
         last_write: mark(2, 43),
@@ -48,7 +49,12 @@ fn spec(kind: ObjectKind) -> ObjectSpec {
 }
 
 fn object(kind: ObjectKind) -> Vec<u8> {
+    object_of(kind, None)
+}
+
+fn object_of(kind: ObjectKind, opening: Option<HexId>) -> Vec<u8> {
     let mut spec = spec(kind);
+    spec.opening = opening;
     if kind == ObjectKind::Gc {
         (spec.first_write, spec.last_write) = (WriteMark::default(), WriteMark::default());
         spec.extents.truncate(1);
@@ -67,6 +73,24 @@ fn encoded(spec: ObjectSpec) -> Vec<u8> {
 fn object_version_1_is_frozen() {
     let expected = include_str!("../../testdata/v1/object.hex").replace(char::is_whitespace, "");
     assert_eq!(hex(&object(ObjectKind::Data)), expected);
+}
+
+const OPENING: HexId = HexId(*b"opening of epoch");
+
+#[test]
+fn object_version_2_is_frozen_and_names_its_opening() {
+    let bytes = object_of(ObjectKind::Data, Some(OPENING));
+    let expected = include_str!("../../testdata/v2/object.hex").replace(char::is_whitespace, "");
+    assert_eq!(hex(&bytes), expected, "testdata/v2/object.hex");
+    assert_eq!(ObjectHeader::decode(&bytes).unwrap().opening, Some(OPENING));
+    let first = ObjectHeader::decode(&object(ObjectKind::Data)).unwrap();
+    assert_eq!(first.opening, None, "version 1 is still read");
+    // The checksum does not cover the version: neither may be taken for the other.
+    let mut bytes = [bytes, object(ObjectKind::Data)];
+    (bytes[0][4], bytes[1][4]) = (1, 2);
+    for bytes in bytes {
+        assert!(matches!(ObjectHeader::decode(&bytes), Err(DecodeError::Field { .. })));
+    }
 }
 
 #[test]
@@ -94,9 +118,14 @@ fn data_key() -> DataKey {
 }
 
 fn sealed_object() -> Vec<u8> {
+    sealed_object_of(None)
+}
+
+fn sealed_object_of(opening: Option<HexId>) -> Vec<u8> {
     let payload = [Bytes::from_static(b"water")];
     let key = data_key();
-    object::encode(spec(ObjectKind::Data), &payload, Compression::None, Some(&key)).parts.concat()
+    let spec = ObjectSpec { opening, ..spec(ObjectKind::Data) };
+    object::encode(spec, &payload, Compression::None, Some(&key)).parts.concat()
 }
 
 #[test]
@@ -114,18 +143,23 @@ fn a_sealed_object_is_frozen() {
 /// Whoever can write the store can make checksums right, but no tags.
 #[test]
 fn no_bit_of_a_sealed_header_may_change_though_its_checksum_is_right() {
-    let good = sealed_object();
+    for opening in [None, Some(OPENING)] {
+        no_bit_may_change(&sealed_object_of(opening));
+    }
+}
+
+fn no_bit_may_change(good: &[u8]) {
     let key = data_key();
     let other = DataKey::draw(|bytes| bytes.fill(8));
     let open = |bytes: &[u8], key| ObjectHeader::open(bytes, key).map(drop);
-    assert_eq!(open(&good, Some(&key)), Ok(()));
-    assert!(matches!(open(&good, None), Err(DecodeError::NoKey { .. })));
-    assert!(matches!(open(&good, Some(&other)), Err(DecodeError::OtherKey { .. })));
+    assert_eq!(open(good, Some(&key)), Ok(()));
+    assert!(matches!(open(good, None), Err(DecodeError::NoKey { .. })));
+    assert!(matches!(open(good, Some(&other)), Err(DecodeError::OtherKey { .. })));
     let plain = object(ObjectKind::Data);
     assert!(matches!(open(&plain, Some(&key)), Err(DecodeError::OtherKey { .. })));
-    let len = usize::try_from(ObjectHeader::decode(&good).unwrap().header_len()).unwrap();
+    let len = usize::try_from(ObjectHeader::decode(good).unwrap().header_len()).unwrap();
     for bit in (0..len * 8).filter(|bit| !(64..96).contains(bit)) {
-        let mut bytes = good.clone();
+        let mut bytes = good.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
         let crc = crate::format::crc32c(&[&bytes[12..len], &[bytes[6]]]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -163,14 +197,16 @@ fn an_extent_of_a_gc_object_that_discards_is_refused() {
 #[test]
 fn the_documented_example_is_the_frozen_object() {
     let page = include_str!("../../../../docs/formats/object.md").replace(char::is_whitespace, "");
-    let expected = include_str!("../../testdata/v1/object.hex").replace(char::is_whitespace, "");
-    assert!(page.contains(&expected), "docs/formats/object.md shows the bytes of testdata/v1");
+    let expected = include_str!("../../testdata/v2/object.hex").replace(char::is_whitespace, "");
+    assert!(page.contains(&expected), "docs/formats/object.md shows the bytes of testdata/v2");
 }
 
 #[test]
 fn headers_read_back_and_refuse_every_truncation_and_every_flipped_bit() {
-    for kind in [ObjectKind::Data, ObjectKind::Gc] {
-        let bytes = object(kind);
+    let both = [None, Some(OPENING)];
+    for (kind, opening) in both.iter().flat_map(|o| [(ObjectKind::Data, *o), (ObjectKind::Gc, *o)])
+    {
+        let bytes = object_of(kind, opening);
         let header = ObjectHeader::decode(&bytes).unwrap();
         assert_eq!(header.kind, kind);
         let last = if kind == ObjectKind::Data { mark(2, 43) } else { WriteMark::default() };
@@ -229,6 +265,18 @@ fn manifest_format_1_is_frozen() {
 }
 
 #[test]
+fn manifest_format_3_is_frozen() {
+    let text = include_str!("../../testdata/v3/manifest.json");
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact(), "a manifest of format 3 verifies for ever");
+    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    assert_eq!((manifest.format, manifest.format_needed()), (3, 3));
+    let [old, new] = [&manifest.epochs[2], &manifest.epochs[3]];
+    assert_eq!((old.opening, new.opening, new.previous), (None, Some(OPENING), None));
+    assert_eq!(manifest.history_of(Epoch(1)), Some(OPENING), "the next one that has a name");
+}
+
+#[test]
 fn names_are_frozen() {
     let text = include_str!("../../testdata/v2/name.json");
     let record = NameRecord::decode(text.as_bytes(), "demo", 2).unwrap();
@@ -245,6 +293,17 @@ fn lease_format_1_is_frozen() {
     let record: LeaseRecord = serde_json::from_str(text).unwrap();
     assert!(record.is_intact(), "a renewal of format 1 verifies for ever");
     assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
+}
+
+#[test]
+fn lease_format_2_is_frozen() {
+    let text = include_str!("../../testdata/v2/lease.json");
+    let record: LeaseRecord = serde_json::from_str(text).unwrap();
+    assert!(record.is_intact(), "a renewal of format 2 verifies for ever");
+    assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
+    assert_eq!(record.format, LEASE_FORMAT);
+    let flushed = record.volumes[0].flushed.expect("it is open");
+    assert_eq!((flushed.opening, flushed.write), (OPENING, 43));
 }
 
 #[test]

@@ -6,7 +6,20 @@ use crate::format::json::checksummed;
 use crate::format::manifest::HexId;
 
 /// Newest lease format that this code reads and writes.
-pub const LEASE_FORMAT: u32 = 1;
+pub const LEASE_FORMAT: u32 = 2;
+
+/// Lease format of a renewal without a witness.
+pub const LEASE_FORMAT_1: u32 = 1;
+
+/// What a renewal saw of an opening. A journal of it that ends before that write is not the one that flushed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlushedRecord {
+    /// The opening.
+    pub opening: HexId,
+    /// The last write that its journal had flushed.
+    pub write: u64,
+}
 
 /// Who renews a lease: a node, and one unbroken run of renewals of it. A run that missed its deadline is over for good;
 /// the next one has another incarnation.
@@ -27,6 +40,9 @@ pub struct LeasedVolume {
     pub volume: HexId,
     /// Bytes of its journal that no object held.
     pub dirty_bytes: u64,
+    /// What survives a loss of power, as of the renewal; none before the first write may be acknowledged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flushed: Option<FlushedRecord>,
 }
 
 /// One version of `nodes/<node>/<number>.json`: a renewal.
@@ -64,6 +80,13 @@ impl LeaseRecord {
         LeaseIdentity { node: self.node, incarnation: self.incarnation }
     }
 
+    /// The format that readers must know to read it.
+    #[must_use]
+    pub fn format_needed(&self) -> u32 {
+        let has_witness = self.volumes.iter().any(|volume| volume.flushed.is_some());
+        if has_witness { LEASE_FORMAT } else { LEASE_FORMAT_1 }
+    }
+
     /// Prefix of all versions of a node's lease.
     #[must_use]
     pub fn prefix(node: HexId) -> String {
@@ -85,7 +108,11 @@ mod tests {
             name: "host".into(),
             length_ms: 60_000,
             written_at: 1_790_000_000,
-            volumes: vec![LeasedVolume { volume: HexId([4; 16]), dirty_bytes: 4096 }],
+            volumes: vec![LeasedVolume {
+                volume: HexId([4; 16]),
+                dirty_bytes: 4096,
+                flushed: Some(FlushedRecord { opening: HexId([5; 16]), write: 77 }),
+            }],
             checksum: String::new(),
         }
     }

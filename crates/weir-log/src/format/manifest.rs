@@ -11,9 +11,12 @@ use crate::ids::{ObjectSeq, WriteMark};
 pub use crate::keys::WrappedHex;
 
 /// Newest manifest format that this code reads and writes.
-pub const MANIFEST_FORMAT: u32 = 2;
+pub const MANIFEST_FORMAT: u32 = 3;
 
-/// Manifest format of a volume that is not encrypted.
+/// Manifest format of an encrypted volume that no program opened for writing that knows openings.
+pub const ENCRYPTED_FORMAT: u32 = 2;
+
+/// Manifest format of such a volume that is not encrypted.
 pub const PLAIN_FORMAT: u32 = 1;
 
 /// The one cipher there is.
@@ -85,6 +88,22 @@ pub struct EpochEntry {
     pub after_write: Option<MarkRecord>,
     /// The journal that it writes.
     pub journal: HexId,
+    /// What names it in its journal and its objects. None where a program wrote them that knew no openings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opening: Option<HexId>,
+    /// The newest opening that owned sequences before it, if that has a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<HexId>,
+}
+
+/// What a clean close says: everything that the opening acknowledged is in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClosedRecord {
+    /// The opening that was closed.
+    pub opening: HexId,
+    /// Its last write.
+    pub write: u64,
 }
 
 /// Who has the volume open for writing.
@@ -275,6 +294,9 @@ pub struct Manifest {
     /// How its bytes are encrypted; said when it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
+    /// How the last clean close left it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<ClosedRecord>,
     /// CRC32C, 8 hex digits, of this version as it is written with an empty checksum. Set by [`Manifest::encode`].
     pub checksum: String,
 }
@@ -285,12 +307,26 @@ impl Manifest {
     /// The epoch that owns `seq`: the last opening whose first sequence is at or below it.
     #[must_use]
     pub fn owner_of(&self, seq: ObjectSeq) -> Option<Epoch> {
+        self.owning_entry(seq).map(|entry| Epoch(entry.epoch))
+    }
+
+    /// The entry of the opening that owns `seq`.
+    #[must_use]
+    pub fn owning_entry(&self, seq: ObjectSeq) -> Option<&EpochEntry> {
         let owns = |first: Option<u64>| match first {
             None if weir_device::mutant("entry_without_first_sequence_owns") => true,
             first => first.is_some_and(|first| first <= seq.0),
         };
-        let owners = self.epochs.iter().filter(|e| owns(e.first_sequence));
-        owners.map(|e| Epoch(e.epoch)).next_back()
+        self.epochs.iter().rfind(|e| owns(e.first_sequence))
+    }
+
+    /// What tells the objects of `epoch` from those of the same epoch in another history of this volume: the opening of
+    /// that epoch, or else of the next one that has a name. Every later opening goes on from exactly one history.
+    #[must_use]
+    pub fn history_of(&self, epoch: Epoch) -> Option<HexId> {
+        let named = self.epochs.iter().filter(|e| e.epoch >= epoch.0);
+        let mut owners = named.filter(|e| e.first_sequence.is_some() || e.epoch == epoch.0);
+        owners.find_map(|e| e.opening)
     }
 
     /// The checkpoint that the volume's map is loaded from.
@@ -315,7 +351,12 @@ impl Manifest {
     /// The format that readers must know to read it.
     #[must_use]
     pub fn format_needed(&self) -> u32 {
-        if self.encryption.is_some() { MANIFEST_FORMAT } else { PLAIN_FORMAT }
+        let has_openings = self.epochs.iter().any(|e| e.opening.is_some());
+        match (has_openings || self.closed.is_some(), &self.encryption) {
+            (true, _) => MANIFEST_FORMAT,
+            (false, Some(_)) => ENCRYPTED_FORMAT,
+            (false, None) => PLAIN_FORMAT,
+        }
     }
 
     /// Prefix of all versions of a volume's manifest.
@@ -338,7 +379,9 @@ mod tests {
     use super::*;
 
     fn entry(epoch: u64, first: Option<u64>) -> EpochEntry {
-        EpochEntry { epoch, first_sequence: first, after_write: None, journal: HexId([9; 16]) }
+        let journal = HexId([9; 16]);
+        let (after_write, opening, previous) = (None, None, None);
+        EpochEntry { epoch, first_sequence: first, after_write, journal, opening, previous }
     }
 
     fn sample() -> Manifest {
@@ -367,6 +410,7 @@ mod tests {
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),
             encryption: None,
+            closed: None,
             checksum: String::new(),
         }
     }

@@ -6,13 +6,17 @@ use weir_journal::{Epoch, WriteNumber};
 use weir_seal::{DataKey, KeyId, Purpose, SealKey, TAG_BYTES, counter_nonce};
 
 use crate::format::frame::{self, Codec, Compression, Frame};
+use crate::format::manifest::HexId;
 use crate::format::{DecodeError, Reader, crc32c};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::{EXTENTS_PER_OBJECT_MAX, FRAME_BYTES, HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
 const WHAT: &str = "object header";
 const MAGIC: [u8; 4] = *b"WOBJ";
-const VERSION: u16 = 1;
+/// Without an opening.
+const VERSION_1: u16 = 1;
+/// Newest version that this code reads and writes.
+const VERSION: u16 = 2;
 
 /// Bytes of the header before its tables.
 pub const FIXED_BYTES: usize = 208;
@@ -29,6 +33,9 @@ const KEY_AT: usize = DIGEST_AT + 32;
 /// Where the tag of the header stands.
 const TAG_AT: usize = KEY_AT + 16;
 const TAG_END: usize = TAG_AT + TAG_BYTES;
+/// Where the opening stands, from version 2 on; reserved before.
+const OPENING_AT: usize = TAG_END;
+const _: () = assert!(OPENING_AT + 16 == FIXED_BYTES);
 /// AES-256-GCM, each frame under the key of the object.
 const ENCRYPTION_AES_256_GCM: u32 = 1;
 
@@ -153,6 +160,8 @@ fn without_tag(header: &[u8]) -> Vec<u8> {
 pub struct ObjectHeader {
     /// What names the object.
     pub id: ObjectId,
+    /// The opening that wrote it. None where its program knew no openings, which is version 1.
+    pub opening: Option<HexId>,
     /// What it is for.
     pub kind: ObjectKind,
     /// First write in it (data objects).
@@ -184,6 +193,8 @@ pub struct ObjectHeader {
 pub struct ObjectSpec {
     /// What will name the object.
     pub id: ObjectId,
+    /// The opening that writes it. Without one it is of version 1.
+    pub opening: Option<HexId>,
     /// What it is for.
     pub kind: ObjectKind,
     /// First write in it.
@@ -288,6 +299,7 @@ pub fn encode(
     }
     let mut header = ObjectHeader {
         id: spec.id,
+        opening: spec.opening,
         kind: spec.kind,
         first_write: spec.first_write,
         last_write: spec.last_write,
@@ -326,7 +338,8 @@ impl ObjectHeader {
         let header_len = u32::try_from(self.header_len()).expect("bounded by the limits");
         let mut out = Vec::with_capacity(header_len as usize);
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        let version = if self.opening.is_some() { VERSION } else { VERSION_1 };
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&[self.kind.code(), 0]);
         out.extend_from_slice(&[0; 4]); // checksum, below
         out.extend_from_slice(&header_len.to_le_bytes());
@@ -348,7 +361,8 @@ impl ObjectHeader {
         out.extend_from_slice(&self.salt);
         out.extend_from_slice(&[0; 32]); // digest, below
         out.extend_from_slice(&self.sealed.map_or([0; 16], |sealed| sealed.key.0));
-        out.resize(FIXED_BYTES, 0); // tag, below; reserved
+        out.resize(OPENING_AT, 0); // tag, below
+        out.extend_from_slice(&self.opening.map_or([0; 16], |opening| opening.0));
         self.encode_tables(&mut out);
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.salt).update(&out[FIXED_BYTES..]);
@@ -398,7 +412,7 @@ impl ObjectHeader {
             return Err(DecodeError::Magic { what: WHAT });
         }
         let version = reader.u16()?;
-        if version != VERSION {
+        if !(VERSION_1..=VERSION).contains(&version) {
             let (found, known) = (version.into(), VERSION.into());
             return Err(DecodeError::Version { what: WHAT, found, known });
         }
@@ -450,12 +464,18 @@ impl ObjectHeader {
             ENCRYPTION_AES_256_GCM => Some(Sealed { key: KeyId(key), tag }),
             _ => return Err(reader.field("encryption", encryption.into())),
         };
-        let reserved = reader.take(FIXED_BYTES - TAG_END)?;
-        if bytes[7] != 0 || reserved.iter().any(|b| *b != 0) {
+        let opening: [u8; 16] = reader.array()?;
+        let named = opening != [0; 16];
+        let version = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if bytes[7] != 0 || (version == VERSION_1 && named) {
             return Err(reader.field("reserved", 1));
+        }
+        if version > VERSION_1 && !named {
+            return Err(reader.field("opening", 0));
         }
         let mut header = Self {
             id: ObjectId { stream, seq, epoch },
+            opening: named.then_some(HexId(opening)),
             kind,
             first_write,
             last_write,

@@ -400,6 +400,7 @@ fn blank(args: &ReplicateArgs, from: &Manifest) -> Manifest {
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
         encryption: from.encryption.clone(),
+        closed: None,
         checksum: String::new(),
     }
 }
