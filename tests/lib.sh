@@ -89,6 +89,8 @@ refuse() {
     printf '%s\n' "$output" | tail -n 3 | cut -c 1-300 | sed 's/^/    /'
 }
 
+. "$repository/tests/wait.sh"
+
 skip_all() {
     if [ "${CI:-}" = true ]; then
         not_ok "$1 (nothing may be missing in CI)"

@@ -2,9 +2,9 @@
 """The client of the one-writer campaign: numbered blocks, and requests that wait in the socket of a stopped owner.
 
     one_writer.py write URI FIRST            blocks FIRST, FIRST+1, ... until the server is gone; prints the last answer
-    one_writer.py judge URI FIRST LAST       exits with 1 unless the blocks from FIRST that show are a prefix; prints
-                                             the last one that shows whole. LAST was the last one answered: with --whole
-                                             it must show. The block behind a prefix may show in part, as any last write
+    one_writer.py judge URI FIRST LAST       exits with 1 unless the blocks from FIRST that show are a prefix, each of
+                                             them whole; prints the last one. LAST was the last one answered: with
+                                             --whole it must show
     one_writer.py wait URI                   on a line on stdin sends requests, on the next one collects their answers
 
 Block N lies at N times 64 KiB and says N in each of its cells of 512 bytes. Block 0 is the page that `wait` works on.
@@ -49,8 +49,8 @@ def write(uri, first):
 
 def judge(handle, first, last, whole=False):
     shown, gone, empty = first - 1, None, bytes(BLOCK)
-    cells = range(0, BLOCK, 512)
-    # One more may show than was answered: it was on its way.
+    # A block fits a record of the journal: it is there whole or not at all, answered or not. One more may show than
+    # was answered: it was on its way.
     for number in range(first, last + 2):
         content = handle.pread(BLOCK, number * BLOCK)
         if content == block_of(number):
@@ -58,14 +58,12 @@ def judge(handle, first, last, whole=False):
                 sys.exit(f"block {number} shows and block {gone} does not")
             shown = number
             continue
+        if content != empty:
+            block = block_of(number)
+            wrong = next(at for at in range(0, BLOCK, 512) if content[at:at + 512] != block[at:at + 512])
+            sys.exit(f"block {number} shows in part, or something else does: it is wrong at {wrong}")
         if gone is None:
             gone = number
-            block = block_of(number)
-            wrong = [at for at in cells if content[at:at + 512] not in (block[at:at + 512], empty[:512])]
-            if wrong:
-                sys.exit(f"block {number} is wrong at {wrong[0]}")
-        elif content != empty:
-            sys.exit(f"block {number} shows in part and block {gone} does not show")
     if whole and shown < last:
         sys.exit(f"block {last} was answered, and {shown} is the last that shows")
     print(shown)

@@ -169,7 +169,9 @@ class Blocks(unittest.TestCase):
         self.assertTrue(self.accepts(one, two, three, whole=True))
         self.assertTrue(self.accepts(one, two, none))
         self.assertTrue(self.accepts(none, none, none))
-        self.assertTrue(self.accepts(one, two[:half] + none[half:], none))
+        # A block fits a record: a part of one is never a prefix.
+        self.assertFalse(self.accepts(one, two[:half] + none[half:], none))
+        self.assertFalse(self.accepts(one, none[:half] + two[half:], none))
         self.assertFalse(self.accepts(one, two, none, whole=True))
         self.assertFalse(self.accepts(one, none, three))
         self.assertFalse(self.accepts(one, two[:half] + none[half:], three))

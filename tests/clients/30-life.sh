@@ -58,10 +58,16 @@ check "a socket of one's own" size_is "nbd+unix:///?socket=$work/own.sock" $((64
 crash
 start demo --nbd-socket "$work/own.sock"
 check "an abandoned socket is replaced" size_is "$uri" $((64 << 20))
+sockets() { [ "$(find "$work" -type s | wc -l)" -ge 2 ]; }
+check "a socket for clients and one for commands are there while it serves" sockets
 stop
-gone() { ! ls "$WEIR_DATA_DIR"/nbd/* "$WEIR_DATA_DIR"/control/* "$work/own.sock" 2>/dev/null; }
+gone() {
+    local left
+    left=$(find "$work" -type s) || return
+    [ -z "$left" ] || { echo "$left"; return 1; }
+}
 check "no socket stays behind" gone
 
 check "delete" "$weir" volume delete demo --yes
-left() { [ -z "$(ls "$WEIR_DATA_DIR/volumes")" ]; }
+left() { local left; left=$(ls "$WEIR_DATA_DIR/volumes") && [ -z "$left" ]; }
 check "no journal stays behind" left

@@ -69,7 +69,7 @@ size_is() { [ "$(nbdinfo --size "$1")" = "$2" ]; }
 check "the first volume" size_is "$(at one)" $((64 << 20))
 check "the second volume" size_is "$(at two)" $((32 << 20))
 check "it is read-only" nbdinfo --is read-only "$(at two)"
-refuse "no volume is the default among many" "." nbdinfo --size "nbd+unix:///?socket=$socket"
+refuse "no volume is the default among many" "no such|does not exist|not found|no export|unknown" nbdinfo --size "nbd+unix:///?socket=$socket"
 both_listed() { nbdinfo --list "$(at one)" | grep -c '^export=' | grep -qx 2; }
 check "both are listed" both_listed
 refuse "a second daemon is refused with the first one's id" "process $weir_pid" \
@@ -100,10 +100,11 @@ check "and its bytes" holds 8 90M 1M
 check "what is new reads as zeroes" holds 0 120M 1M
 connected() { "$weir" volume show one | grep -qE '^ *clients +1'; }
 exec 9> >(qemu-io -f raw "$(at one)" >/dev/null 2>&1)
-for ((i = 0; i < 100; i++)); do connected && break || sleep 0.05; done
+wait_until "a client is connected" connected
 refuse "a volume with clients does not shrink" "1 clients connected" "$weir" volume resize one 100M --shrink
 exec 9>&-
-for ((i = 0; i < 100; i++)); do connected && sleep 0.05 || break; done
+left() { "$weir" volume show one | grep -qE '^ *clients +0'; }
+wait_until "the client is gone" left
 check "one without does" "$weir" volume resize one 100M --shrink
 check "it has that size" size_is "$(at one)" $((100 << 20))
 check "what is left is there" holds 8 90M 1M
@@ -204,7 +205,7 @@ serve --config "$work/weir.toml" --volume one
 image="driver=nbd,server.type=unix,server.path=$socket,export=one,reconnect-delay=60"
 commands=()
 for ((i = 0; i < 200; i++)); do
-    commands+=(-c "write -P $((i % 250 + 1)) $((i * 64))k 64k" -c "sleep 25")
+    commands+=(-c "write -P $((i % 250 + 1)) $((i * 64))k 64k" -c "sleep 60")
 done
 qemu-io -t none --image-opts "$image" "${commands[@]}" >"$work/load.log" 2>&1 &
 load=$!
@@ -218,7 +219,7 @@ for ((round = 0; round < 3; round++)); do
     wait_until_served
     grep -q '^replacing the program' "$work/weir.log" && replaced=$((replaced + 1))
 done
-check "the program was replaced under load, in the same process" test "$replaced" -ge 1
+check "the program was replaced three times under load, in the same process" test "$replaced" = 3
 # A thread that still ends must not close what is handed over: nothing else may ever have these descriptors.
 reserved() {
     local fd
@@ -227,7 +228,9 @@ reserved() {
     done
 }
 check "what it hands over has descriptors of its own" reserved
-kill -0 "$load" 2>/dev/null && { crash; serve --config "$work/weir.toml" --volume one; }
+check "the load still runs when the program is killed" kill -0 "$load"
+crash
+serve --config "$work/weir.toml" --volume one
 wait "$load"
 check "the client saw no error" test $? = 0
 no_errors() { [ "$(grep -c '^wrote ' "$work/load.log")" = 200 ] && ! grep -qi error "$work/load.log"; }

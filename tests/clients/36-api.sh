@@ -8,10 +8,7 @@ head -c 32 /dev/urandom | base64 | tr -d '\n' >"$work/token"
 "$weir" serve --volume demo:64M --batch-age 1 --api-listen "127.0.0.1:$api_port" \
     --api-token-file "$work/token" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
 weir_pid=$!
-for ((i = 0; i < 600; i++)); do
-    grep -q '^API at ' "$work/weir.log" && break
-    sleep 0.05
-done
+wait_until "the API is served" grep '^API at ' "$work/weir.log"
 socket=$WEIR_DATA_DIR/api.sock
 api() { curl -sS --max-time 60 --unix-socket "$socket" -H 'Content-Type: application/json' "$@"; }
 # says PATTERN ARGUMENTS...: the answer must match.
@@ -62,15 +59,7 @@ head -c 24M /dev/urandom >"$work/random"
 check "a write that is uploaded slowly" qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" \
     -c "write -s $work/random 8M 24M"
 check "it is on its way" "$weir" volume flush demo --remote
-uploads_wait() {
-    local i
-    for ((i = 0; i < 600; i++)); do
-        says '"puts_in_flight":[1-9]' http://weir/v1/node >/dev/null && return
-        sleep 0.05
-    done
-    return 1
-}
-check "and waits for its limit" uploads_wait
+check "and waits for its limit" wait_until "a PUT is on its way" says '"puts_in_flight":[1-9]' http://weir/v1/node
 check "and they are off again" prints "^$weir_pid +none +none$" limits set --upload-bandwidth none \
     --upload-requests none
 check "what waited goes on at once" "$weir" volume flush demo --remote --wait
@@ -161,6 +150,7 @@ for _ in range(300):
     s.setblocking(False)
     if s.connect_ex(sys.argv[1]) == 0:
         held.append(s)
+assert len(held) >= 64, f"only {len(held)} connections were taken"
 for s in held[:64]:
     s.settimeout(60)
     answer = s.recv(100)

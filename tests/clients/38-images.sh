@@ -45,6 +45,8 @@ observed() {
 }
 record() { cat "$WEIR_DATA_DIR/volumes/$(id_of "$1")/copy.json"; }
 done_bytes() { record "$1" | sed -n 's/.*"done_bytes": \([0-9]*\).*/\1/p'; }
+# went_on_at BYTES: the first copy of the last run began there, behind the first range.
+went_on_at() { [ "${1:-0}" -gt 0 ] && [ "$(head -n 1 "$work/offsets")" = "$1" ]; }
 id_of() { "$weir" volume show "$1" --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p'; }
 same() { qemu-img compare -q "$1" "$2"; }
 lists() { "$weir" volume list | grep -qE -- "$1"; }
@@ -106,7 +108,7 @@ refuse "another format" "not in qcow2 format" "$weir" volume import raw.img cut 
 refuse "no such format" "Unknown driver" "$weir" volume import raw.img cut --format nothing
 refuse "too small a size" "too little" "$weir" volume import raw.img cut --size 1M
 refuse "no qemu-img" "apt-get install qemu-utils" env PATH=/nonexistent "$weir" volume import raw.img cut
-nothing_left() { ! lists '^cut'; }
+nothing_left() { lists '^demo' && ! lists '^cut'; }
 check "nothing of these is left" nothing_left
 refuse "a volume that is there" "exists already" "$weir" volume import raw.img demo
 refuse "a file that is there" "exists already" "$weir" volume export demo out.qcow2
@@ -126,7 +128,7 @@ refuse "nor exported" "is incomplete" "$weir" volume export half half.img
 refuse "nor filled from something else" "not from this" "$weir" volume import base.qcow2 half
 before=$(done_bytes half)
 check "the next run" observed volume import top.qcow2 half
-check "goes on where it stopped" test "$(head -n 1 "$work/offsets")" = "$before"
+check "goes on where it stopped" went_on_at "$before"
 check "and it is the same" exports half top.qcow2
 check "and complete" lists '^half +600.0 MiB +closed'
 paused 3 volume import top.qcow2 other && kill -TERM "$weir_pid"
@@ -154,7 +156,7 @@ paused 3 volume export half out.img && crash
 check "a killed export leaves no image" test ! -e out.img
 before=$(done_bytes half)
 check "the next run of it" observed volume export half out.img
-check "goes on where that stopped" test "$(head -n 1 "$work/offsets")" = "$before"
+check "goes on where that stopped" went_on_at "$before"
 check "and the image is the same" same top.qcow2 out.img
 check "and nothing else is left" test ! -e out.img.part
 rm out.img
@@ -192,15 +194,8 @@ refuse "but not unasked" "exists already" "$weir" volume import raw.img demo
 coproc client { qemu-io -f raw "$uri"; }
 # The shell forgets the variable as soon as it ends.
 client_pid=$client_PID
-connected() {
-    local i
-    for ((i = 0; i < 600; i++)); do
-        "$weir" volume show demo --output json | grep -q '"clients": 1' && return
-        sleep 0.05
-    done
-    return 1
-}
-check "a client connects" connected
+connected() { "$weir" volume show demo --output json | grep '"clients": 1'; }
+check "a client connects" wait_until "one client" connected
 refuse "behind whose back nothing is written" "to 1 clients" "$weir" volume import raw.img demo --overwrite
 warned() { rm -f w.img; "$weir" volume export demo w.img 2>&1 | grep -q 'warning: 1 clients'; }
 check "and of whom an export warns" warned
@@ -226,6 +221,6 @@ check "is the same" exports twin out.img
 paused 3 volume copy half "$second/again" && crash
 at_stop=$(WEIR_STORE=$second done_bytes again)
 check "a killed copy" observed volume copy half "$second/again"
-check "goes on" test "$(head -n 1 "$work/offsets")" = "$at_stop"
+check "goes on" went_on_at "$at_stop"
 check "to the end" "$weir" volume copy "$second/again" back
 check "and is the same" exports back out.img

@@ -3,16 +3,16 @@
 . "$(dirname "$0")/_lib.sh"
 
 socket=$WEIR_DATA_DIR/nbd.sock
-exports() { nbdinfo --list "nbd+unix://?socket=$socket"; }
+exports() { nbdinfo --list --json "nbd+unix://?socket=$socket"; }
+# lists EXPORT, lists_not EXPORT: the listing works, and has it or not.
+names() { exports | jq -r '.exports[]["export-name"]'; }
+lists() { names | grep -Fx -- "$1"; }
+lists_not() { local all; all=$(names) && grep -Fxq image <<<"$all" && ! grep -Fx -- "$1" <<<"$all"; }
 serve() {
     "$weir" serve --batch-age 1 "$@" >"$work/weir.out" 2>>"$work/weir.log" </dev/null &
     weir_pid=$!
-    for ((i = 0; i < 600; i++)); do
-        [ -S "$socket" ] && exports >/dev/null 2>&1 && return
-        sleep 0.05
-    done
+    wait_until "the volumes are served" exports
 }
-stop() { kill "$weir_pid" && wait "$weir_pid"; weir_pid=; }
 io() { qemu-io -f raw "nbd+unix:///$1?socket=$socket" -c "$2" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
 refuses() { ! "$weir" "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
 prints() { "$weir" "${@:2}" | grep -qE -- "$1" || { "$weir" "${@:2}"; return 1; }; }
@@ -36,9 +36,10 @@ check "nor another clone" io c7 "read -P 1 0 8M"
 check "a snapshot of the clone" "$weir" snapshot create web@v2
 check "a clone of that" "$weir" volume clone web@v2 deep
 check "the space of the snapshot names what needs it" prints 'v2 .*needed by 1 clone$' volume show web --space
+check "the snapshot is an export" lists image@v1
 check "deleting the snapshot that clones need" "$weir" snapshot delete image@v1
 check "hides it" refuses 'has no snapshot' volume clone image@v1 late
-check "it is no export any more" exports
+check "it is no export any more" lists_not image@v1
 check "and keeps it" prints 'v1 \(deleted, needed by clones\)' snapshot list image
 check "clones go on" io web "read -P 1 2M 6M"
 stop

@@ -7,10 +7,7 @@ export PATH="/usr/bin:$PATH"
 "$weir" serve --volume demo:1G --batch-age 1 >"$work/weir.out" 2>"$work/weir.log" </dev/null &
 weir_pid=$!
 at() { echo "nbd+unix:///$1?socket=$WEIR_DATA_DIR/nbd.sock"; }
-for ((i = 0; i < 600; i++)); do
-    [ -S "$WEIR_DATA_DIR/nbd.sock" ] && nbdinfo --size "$(at demo)" >/dev/null 2>&1 && break
-    sleep 0.05
-done
+wait_for_export "$(at demo)"
 io() { qemu-io -f raw "$(at demo)" "$@" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
 image() { nbdcopy "$(at "demo@$1")" "$work/$1.raw"; }
 # The ranges that changed, one `OFFSET LENGTH` a line, by three ways: nbdinfo, qemu-img, and the command line.
@@ -102,7 +99,7 @@ for pair in "first second" "second third" "first third"; do
     check "something changed" test -s "$work/nbd.map"
     check "the copy of $1 and what changed" catch_up "$1" "$2"
     check "are $2" rebuilt "$2"
-    check "and a wrong byte would be seen" bash -c "! cmp '$work/$1.raw' '$work/backup.raw'"
+    refuse "and a wrong byte would be seen" "differ: byte" cmp "$work/$1.raw" "$work/backup.raw"
 done
 check "several contexts at once" several
 api() { curl -s --unix-socket "$WEIR_DATA_DIR/api.sock" "http://weir$1"; }
@@ -119,9 +116,9 @@ check "the volume grows" "$weir" volume resize demo 1200M
 check "take a fourth" "$weir" snapshot create demo@fourth
 map third fourth >"$work/nbd.map"
 check "what was added counts as changed" test "$(cat "$work/nbd.map")" = "1073741824 184549376"
-exec 8> >(nbdsh --uri "$(at demo@fourth)" -c 'import sys; sys.stdin.read()')
+exec 8> >(nbdsh --uri "$(at demo@fourth)" -c "import sys; open('$work/connected', 'w'); sys.stdin.read()")
+wait_until "a client of the fourth is connected" test -e "$work/connected"
 check "an earlier snapshot can be deleted" "$weir" snapshot delete demo@first
 check "and is not offered any more" offers demo@third "base:allocation qemu:dirty-bitmap:second "
 exec 8>&-
-kill "$weir_pid" && wait "$weir_pid"
-weir_pid=
+stop

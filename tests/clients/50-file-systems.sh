@@ -13,7 +13,7 @@ attach() {
     nbdfuse -C 1 "$work/disk/disk" "$uri" &
     fuse_pid=$!
     processes+=("$fuse_pid")
-    for ((i = 0; i < 200; i++)); do [ -s "$work/disk/disk" ] && break; sleep 0.05; done
+    wait_until "the disk is there" test -s "$work/disk/disk"
     mounts+=("$work/disk/disk")
     loop=$(losetup -f --show --direct-io=on "$work/disk/disk")
     loops+=("$loop")
@@ -66,12 +66,13 @@ file_system() {
         xfs) check "xfs: xfs_repair -n" xfs_repair -n "$loop" ;;
         btrfs) check "btrfs: btrfs check" btrfs check "$loop" ;;
     esac
-    mount "$loop" "$work/fs"
+    check "$kind: mount again" mount "$loop" "$work/fs"
+    check "$kind: as many files" many
     after=$(sums)
     check "$kind: every file is the same after a restart" test "$before" = "$after"
     detach
     stop
-    "$weir" volume delete "$kind" --yes
+    check "$kind: delete" "$weir" volume delete "$kind" --yes
 }
 
 file_system ext4 -q -F

@@ -17,7 +17,7 @@ watch_memory() { # until the process $1 ends
 start little --size 1G --memory 64M --journal 128M --batch 1M --batch-age 1 --upload-bandwidth 5M
 at_rest=$(resident_mib)
 # Asks for reads and never takes a reply.
-/usr/bin/python3 - "${uri#*socket=}" <<'PY' &
+/usr/bin/python3 - "${uri#*socket=}" "$work/held-back" <<'PY' &
 import socket, struct, sys, time
 client = socket.socket(socket.AF_UNIX)
 client.connect(sys.argv[1])
@@ -28,6 +28,7 @@ try:
     while True:
         client.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, 1, 0, 1 << 20))
 except TimeoutError:
+    open(sys.argv[2], "w").close()
     time.sleep(600)
 PY
 deaf=$!
@@ -41,11 +42,13 @@ if wait "$fio_pid"; then
 else
     not_ok "clients that are faster than the store get no error" "$(cut -c 1-300 "$work/fio.out" "$work/fio.log")"
 fi
-check "a client that takes no replies is held back" kill -0 "$deaf"
+check "a client that takes no replies is held back" test -e "$work/held-back"
+check "and keeps its connection" kill -0 "$deaf"
 kill "$deaf" 2>/dev/null
 wait "$deaf" 2>/dev/null
 # Maps and threads come on top of the budget: a volume of 1 GiB of blocks needs some 10 MiB of maps.
 limit=$((64 + at_rest + 16))
 echo "# most memory ${most} MiB, limit ${limit} MiB"
+check "memory was measured" [ "$most" -ge "${at_rest:-1}" ]
 check "memory stays within its budget" [ "$most" -le "$limit" ]
 stop

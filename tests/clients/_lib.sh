@@ -41,6 +41,7 @@ not_ok() {
     return 0
 }
 skip() { echo "skip - $script: $1"; }
+. "$repository/tests/wait.sh"
 
 # check NAME COMMAND...: the command must succeed.
 check() {
@@ -49,10 +50,15 @@ check() {
     if output=$("$@" 2>&1); then ok "$name"; else not_ok "$name" "$output"; fi
 }
 
-# refuse NAME PATTERN COMMAND...: the command must fail and say something that matches.
+# refuse NAME PATTERN COMMAND...: the command must fail and say something that matches. Any failure would match an empty
+# pattern, that of a test which is broken as well.
 refuse() {
     local name=$1 pattern=$2 output
     shift 2
+    if [ -z "$pattern" ]; then
+        not_ok "$name" "a refusal needs a pattern"
+        return
+    fi
     if output=$("$@" 2>&1); then
         not_ok "$name" "it succeeded: $output"
     elif grep -qE -- "$pattern" <<<"$output"; then
@@ -74,6 +80,18 @@ start() {
         sleep 0.05
     done
     not_ok "weir up $*" "$(cat "$work/weir.log")"
+    exit 1
+}
+
+# wait_for_export URI: until the process weir_pid serves it; without it the script ends.
+wait_for_export() {
+    local i
+    for ((i = 0; i < 1200; i++)); do
+        nbdinfo --size "$1" >/dev/null 2>&1 && return 0
+        kill -0 "$weir_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    not_ok "$1 is served" "$(cat "$work/weir.log")"
     exit 1
 }
 
