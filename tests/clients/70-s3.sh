@@ -64,11 +64,8 @@ each_server versitygw
 check "serve --check with a bucket" "$weir" serve --check --store "$store"
 "$weir" serve --read-only --store "$store" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
 weir_pid=$!
-for ((i = 0; i < 600; i++)); do
-    grep -q '^listening at ' "$work/weir.log" && break
-    sleep 0.05
-done
 uri="nbd+unix:///versitygw?socket=$WEIR_DATA_DIR/nbd.sock"
+wait_for_export "$uri"
 check "serve --read-only with a bucket: a volume is offered for reading" nbdinfo --is read-only "$uri"
 refuse "and nobody opens it for writing" "Permission denied" qemu-io -f raw "$uri" -c "write -P 1 0 4k"
 check "status names the bucket" sh -c "'$weir' status | grep -q 'store $store'"
@@ -177,8 +174,8 @@ start outage "${small[@]}"
 fio_slowly
 sleep 2
 faults answer=404:NoSuchBucket
-sleep 6
-check "a deleted bucket is said in the log" logged "no such bucket"
+check "a deleted bucket is said in the log" wait_until "it is said" logged "no such bucket"
+sleep 4
 faults
 fio_ends "and gives no error at the client once it is back"
 stop
@@ -192,11 +189,14 @@ start_versitygw versitygw "$s3_port" || not_ok "versitygw starts again"
 fio_ends "a restart of the server gives no error at the client"
 stop
 
-# The suite of crates/weir-store, on real servers.
-if command -v cargo >/dev/null; then
+# The suite of crates/weir-store, on real servers. A name that matches no test would pass, so one must have run.
+if ! command -v cargo >/dev/null; then
+    skip "the suite of weir-store on real servers: cargo is not installed"
+else
     conforms() {
         env WEIR_STORE_CONFORMANCE_URL="s3://weir/$1" cargo test -q --manifest-path "$repository/Cargo.toml" \
-            -p weir-store --test conformance s3_of_the_environment
+            -p weir-store --test real_s3 >"$work/conforms" 2>&1 \
+            && grep -q '^test result: ok. 1 passed' "$work/conforms" || { cat "$work/conforms"; return 1; }
     }
     check "versitygw conforms" conforms conformance-1
     start_minio minio-2 || not_ok "MinIO starts again"

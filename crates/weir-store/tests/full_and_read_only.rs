@@ -73,7 +73,8 @@ async fn read_only(store: &Store, path: &Path) {
 #[test]
 fn a_full_and_a_read_only_file_system_have_clear_errors() {
     if !can_mount() {
-        assert!(std::env::var_os("CI").is_none(), "CI must be able to mount a tmpfs");
+        let ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+        assert!(!ci, "CI must be able to mount a tmpfs");
         println!("skipped: cannot mount a tmpfs in a namespace here");
         return;
     }

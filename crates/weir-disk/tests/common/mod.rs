@@ -69,17 +69,23 @@ pub(crate) fn engines() -> Vec<EngineChoice> {
     match uring {
         Ok(_) => vec![EngineChoice::Uring, EngineChoice::Threads],
         Err(error) => {
-            println!("skipped: {error}");
+            skipped(&error.to_string());
             vec![EngineChoice::Threads]
         }
     }
 }
 
+/// Says what this machine cannot test; in CI, where nothing may be missing, that is a failure.
+#[track_caller]
+fn skipped(reason: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "not tested in CI: {reason}");
+    println!("skipped: {reason}");
+}
+
 fn run_real(test: &impl AsyncFn(Setup), choice: EngineChoice, direct: DirectIo, root: &Path) {
     println!("{choice:?}, direct I/O {direct:?}, in {}", root.display());
     let Ok(temporary) = tempfile::tempdir_in(root) else {
-        println!("skipped: no directory in {}", root.display());
-        return;
+        return skipped(&format!("no directory in {}", root.display()));
     };
     block_on(async {
         let disks = Disks::new(choice).unwrap().with_direct_io(direct);
