@@ -246,6 +246,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn keys_are_shown_by_their_names_only() {
+        let (kek, data) = (WrappingKey::of([0xab; 32]), data_key(0xcd));
+        assert_eq!(format!("{:?}", data.id()), format!("KeyId({})", data.id()));
+        assert_eq!(
+            format!("{kek:?} {data:?}"),
+            format!("WrappingKey({}) DataKey({})", kek.id(), data.id())
+        );
+    }
+
     /// What is stored in manifests, headers and superblocks for ever.
     #[test]
     fn derivation_and_wrapping_are_frozen() {

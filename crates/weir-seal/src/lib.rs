@@ -23,3 +23,13 @@ pub use seal::{Forged, NONCE_BYTES, SealKey, TAG_BYTES, counter_nonce};
 pub fn wipe(text: &mut Vec<u8>) {
     text.zeroize();
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_text_is_wiped() {
+        let mut text = b"a key".to_vec();
+        super::wipe(&mut text);
+        assert_eq!(text, b"");
+    }
+}

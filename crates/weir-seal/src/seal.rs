@@ -143,6 +143,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_key_shows_nothing_of_itself() {
+        assert_eq!(format!("{:?}", SealKey::new(&[0xab; 32])), "SealKey");
+    }
+
+    #[cfg(feature = "audit")]
+    #[test]
+    fn the_audit_counts_nonces_that_seal_two_texts() {
+        let (key, other) = (SealKey::new(&[1; 32]), SealKey::new(&[2; 32]));
+        let seal = |key: &SealKey, nonce, text: &[u8]| _ = key.seal(nonce, b"", &mut text.to_vec());
+        seal(&key, counter_nonce(0, 0), b"before it watches");
+        assert_eq!(audit::seen(), (0, 0));
+        audit::begin();
+        seal(&key, counter_nonce(0, 0), b"one");
+        seal(&key, counter_nonce(0, 1), b"one");
+        seal(&other, counter_nonce(0, 0), b"two");
+        // What is encoded once more gives the same bytes, and breaks nothing.
+        seal(&key, counter_nonce(0, 0), b"one");
+        assert_eq!(audit::seen(), (3, 0));
+        seal(&key, counter_nonce(0, 1), b"two");
+        seal(&key, counter_nonce(0, 0), b"three");
+        assert_eq!(audit::seen(), (3, 2));
+        audit::begin();
+        assert_eq!(audit::seen(), (0, 0));
+    }
+
+    #[test]
     fn nothing_opens_but_what_was_sealed() {
         let (key, other) = (SealKey::new(&[1; 32]), SealKey::new(&[2; 32]));
         let nonce = counter_nonce(5, 6);
