@@ -69,6 +69,12 @@ def _first_line(command):
     return (done.stdout or done.stderr).strip().split("\n")[0]
 
 
+def _version(text):
+    """`weir 0.1.0 (d23a516-dirty)`: the commit is the one that the program was built from."""
+    name, _, commit = text.partition(" (")
+    return {"weir": name, "commit": commit.rstrip(")") or "built from an unknown commit"}
+
+
 def facts():
     """The machine and the versions, for the head of a report."""
     model = "unknown"
@@ -86,8 +92,7 @@ def facts():
         "memory_gib": round(memory_kib / MIB, 1),
         "kernel": platform.release(),
         "load_average_at_start": load_average(),
-        "commit": _first_line(["git", "-C", REPOSITORY, "describe", "--always", "--dirty"]),
-        "weir": _first_line([weir_binary(), "--version"]),
+        **_version(_first_line([weir_binary(), "--version"])),
         "fio": _first_line(["fio", "--version"]),
     }
 

@@ -27,6 +27,7 @@ use crate::tuning::Tuning;
 /// Virtual disks on a local SSD over shared object storage.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, propagate_version = true, after_help = AFTER_HELP)]
+#[command(long_version = concat!(env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")))]
 #[command(disable_help_subcommand = true, subcommand_required = true)]
 pub(crate) struct Cli {
     /// What every command takes.
