@@ -86,6 +86,9 @@ struct Arguments {
     /// Run every deliberate bug (or those named) until it is caught; needs a build with --cfg weir_mutants.
     #[arg(long, num_args = 0.., value_name = "NAME")]
     mutants: Option<Vec<String>>,
+    /// The names of the deliberate bugs, one a line.
+    #[arg(long)]
+    list_mutants: bool,
     /// Nothing but violations.
     #[arg(long)]
     quiet: bool,
@@ -104,6 +107,9 @@ fn main() -> ExitCode {
     if traced {
         let format = tracing_subscriber::fmt().without_time().with_writer(std::io::stderr);
         format.with_env_filter(filter).with_ansi(false).init();
+    }
+    if arguments.list_mutants {
+        return mutants::list();
     }
     if let Some(names) = &arguments.mutants {
         return mutants::run_all(names, arguments.seeds);
