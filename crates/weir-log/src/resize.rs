@@ -97,9 +97,13 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
     if size == present {
         return Ok(());
     }
-    let discard = shared.journal.append(size, Payload::Discard, present - size);
-    discard.await.map_err(LogError::Journal)?;
+    // First, so that the object with the discard says the new size, whenever it is sealed: the newest one counts.
     shared.state.borrow_mut().set_size(size);
+    let discard = shared.journal.append(size, Payload::Discard, present - size);
+    if let Err(error) = discard.await {
+        shared.state.borrow_mut().set_size(present);
+        return Err(LogError::Journal(error).into());
+    }
     shared.upload_all().await?;
     let mut manifest = shared.manifest.lock().await;
     let published = manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.size = size).await;

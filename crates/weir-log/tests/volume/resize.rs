@@ -1,5 +1,8 @@
 //! Growing an open volume, and checking what a store holds of one.
 
+use std::rc::Rc;
+use std::time::Duration;
+
 use weir_device::{Device, ErrorKind};
 use weir_log::{CheckOptions, CheckReport, check};
 
@@ -79,6 +82,47 @@ fn a_volume_shrinks_where_that_is_said_and_what_lay_beyond_is_gone() {
         volume.rollback(&name("before")).await.unwrap();
         expect_bytes(&volume, 0, &data).await;
         volume.check_invariants();
+    });
+}
+
+#[test]
+fn a_size_that_grows_counts_once_the_manifest_says_so() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        host.faults.change(|plan| plan.outage = true);
+        let growing = tokio::task::spawn_local({
+            let volume = Rc::clone(&volume);
+            async move { volume.resize(2 * SIZE).await }
+        });
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(volume.size(), SIZE);
+        let beyond = write(&volume, SIZE, &[1; 512]).await.unwrap_err();
+        assert_eq!(beyond.kind(), ErrorKind::Invalid);
+        host.faults.calm();
+        growing.await.unwrap().unwrap();
+        assert_eq!(volume.size(), 2 * SIZE);
+        write(&volume, SIZE, &[1; 512]).await.unwrap();
+    });
+}
+
+/// A batch that is sealed as soon as it begins, so that the last object of a shrink says the size that it has then.
+#[test]
+fn a_size_that_shrank_lasts_whenever_its_object_is_sealed() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.age = Duration::ZERO;
+        host.options.batch.age_small = Duration::ZERO;
+        host.in_killed_process(|volume| async move {
+            fill(&volume, 1).await;
+            volume.shrink(SIZE / 2).await.unwrap();
+            assert_eq!(volume.size(), SIZE / 2);
+        })
+        .await;
+        let (volume, _) = host.open().await;
+        assert_eq!(volume.size(), SIZE / 2);
+        volume.resize(SIZE).await.unwrap();
+        expect_bytes(&volume, SIZE / 2, &[0; 5000]).await;
     });
 }
 
