@@ -16,6 +16,7 @@ use weir_journal::Epoch;
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, encode_page, encode_table};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::objects::ObjectMap;
+use crate::table::Dead;
 
 /// What a run of payload in a checkpoint object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,11 +198,11 @@ impl CheckpointState {
         gone
     }
 
-    /// Begins a checkpoint of the map as it is now, with so many entries per piece of the table.
+    /// Begins a checkpoint of the map as it is now, with these pieces of the table.
     pub(crate) fn begin(
         &mut self,
         objects: &mut ObjectMap,
-        table_piece_entries: u64,
+        (table_piece_entries, dead): (u64, Dead),
         as_of: ObjectSeq,
         committed: WriteMark,
         volume_size: u64,
@@ -215,7 +216,8 @@ impl CheckpointState {
         let mut waiting: BTreeSet<u64> = objects.map.take_dirty().into_iter().collect();
         waiting.extend(map_pieces);
         // The table as of now: it is small, and what is freed from here on may be used again at once.
-        let encoded = objects.table.take_pieces(table_pieces, table_piece_entries).into_iter();
+        let encoded =
+            objects.table.take_pieces(table_pieces, table_piece_entries, dead).into_iter();
         let encoded =
             encoded.map(|(number, records)| (PieceKind::Table, number, encode_table(&records)));
         self.build = Some(Build {

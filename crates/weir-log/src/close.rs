@@ -199,7 +199,8 @@ impl LogVolume {
 }
 
 impl State {
-    fn is_settled(&self) -> bool {
+    /// Whether nothing acknowledged is on its way to the store, and no checkpoint or snapshot is under way.
+    pub(crate) fn is_settled(&self) -> bool {
         self.all_committed() && !self.checkpoint.under_way && self.snapshots.are_taken()
     }
 }

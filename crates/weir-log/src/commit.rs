@@ -13,6 +13,7 @@ use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::objects::ApplyCursor;
 use crate::options::MapLimits;
+use crate::table::Dead;
 use crate::volume::{Shared, State};
 
 /// Encoded bytes per extent of the map, to estimate what a checkpoint would write.
@@ -111,8 +112,11 @@ pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
         let (as_of, committed) = (state.pipeline.committed(), state.committed);
         state.checkpoint_as_of = as_of.0;
         let pieces = shared.options.map.table_piece_entries;
-        state.checkpoint.begin(&mut state.objects, pieces, as_of, committed, state.size);
-        state.begin_snapshots(&shared.env);
+        // As long as nobody knows what snapshots reach, a version lists nothing.
+        let dead = if state.snapshots.pins_known() { Dead::Hidden } else { Dead::Named };
+        let (objects, size) = (&mut state.objects, state.size);
+        state.checkpoint.begin(objects, (pieces, dead), as_of, committed, size);
+        state.begin_snapshots(&shared.env, dead);
     }
     let env = shared.env.clone();
     env.spawn_local(encode_checkpoint(Rc::clone(shared)));

@@ -16,12 +16,10 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use weir_device::VolumeId;
-use weir_store::RetryPolicy;
 
 use crate::format::manifest::Manifest;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::replica::NoteWatch;
-use crate::upload::splitmix;
 use crate::volume::{Shared, State};
 
 /// Deletions in flight: they hide each other's latency, and are cheap for a store.
@@ -205,17 +203,7 @@ async fn hold_back(
 
 async fn delete(shared: &Rc<Shared>, id: ObjectId) {
     // G1: without its lease a volume does not know whether the newest version is still its own.
-    let may = shared.holds_lease() || weir_device::mutant("delete_without_lease");
-    if shared.stopped.get() || !may {
-        return;
-    }
-    let (store, seed) = (shared.collector_store(), shared.env.random.next_u64());
-    let deleted = shared.env.background(async move {
-        let mut random = splitmix(seed);
-        let key = id.key();
-        store.retry(&RetryPolicy::reads(), &mut random, None, || store.delete(&key)).await
-    });
-    match deleted.await {
+    match shared.delete_key(shared.collector_store(), id.key()).await {
         Some(Ok(())) => {
             let mut state = shared.state.borrow_mut();
             state.garbage.pending.remove(&id);

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use weir_device::{DeviceError, ErrorKind};
-use weir_store::RetryPolicy;
+use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
 use crate::format::manifest::{Manifest, Takeover};
@@ -68,20 +68,36 @@ impl Shared {
         let shared = Rc::clone(self);
         self.env.spawn_local(async move {
             for key in keys {
-                if shared.stopped.get() || !shared.holds_lease() {
-                    return;
-                }
-                let (store, seed) = (shared.store.clone(), shared.env.random.next_u64());
-                let deleted = shared.env.background(async move {
-                    let mut random = crate::upload::splitmix(seed);
-                    let delete = || store.delete(&key);
-                    store.retry(&RetryPolicy::reads(), &mut random, None, delete).await
-                });
-                if let Some(Err(error)) = deleted.await {
-                    tracing::warn!(volume = %shared.id, %error, "a void object or an old manifest stays");
+                match shared.delete_key(shared.store.clone(), key).await {
+                    None => return,
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => {
+                        tracing::warn!(volume = %shared.id, %error, "a void object or an old manifest stays");
+                    }
                 }
             }
         });
+    }
+
+    /// Deletes a key of the store. Attempts end with the lease that is held now, renewed or not; `None` where none is,
+    /// or the volume has stopped.
+    pub(crate) async fn delete_key(
+        &self,
+        store: Store,
+        key: String,
+    ) -> Option<Result<(), StoreError>> {
+        let mut left = self.hold.left(&*self.env.clock).filter(|_| self.holds_lease());
+        if weir_device::mutant("delete_without_lease") {
+            left = Some(RetryPolicy::reads().deadline?);
+        }
+        let left = left.filter(|_| !self.stopped.get())?;
+        let seed = self.env.random.next_u64();
+        let deleted = self.env.background(async move {
+            let mut random = crate::upload::splitmix(seed);
+            let delete = || store.delete(&key);
+            store.retry(&RetryPolicy::reads(), &mut random, Some(left), delete).await
+        });
+        deleted.await
     }
 }
 

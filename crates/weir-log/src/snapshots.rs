@@ -24,6 +24,7 @@ use crate::ids::ObjectId;
 use crate::load;
 use crate::manifests::ManifestWriter;
 use crate::overlay::Overlay;
+use crate::table::Dead;
 use crate::ties;
 use crate::volume::{Frozen, LogVolume, Shared, State};
 
@@ -93,12 +94,17 @@ impl Snapshots {
 
 impl State {
     /// S1: a checkpoint begins, which becomes every snapshot that is wanted by now.
-    pub(crate) fn begin_snapshots(&mut self, env: &weir_device::Env) {
+    pub(crate) fn begin_snapshots(&mut self, env: &weir_device::Env, dead: Dead) {
         let wanted = std::mem::take(&mut self.snapshots.wanted);
         if wanted.is_empty() {
             return;
         }
-        let reached: Vec<ObjectId> = self.objects.table.objects().collect();
+        // What its table names: it is read when the snapshot goes.
+        let table = &self.objects.table;
+        let reached: Vec<ObjectId> = match dead {
+            Dead::Hidden => table.live_objects().map(|object| object.id).collect(),
+            Dead::Named => table.objects().collect(),
+        };
         for name in wanted {
             let mut id = [0; 16];
             env.random.fill(&mut id);
@@ -355,15 +361,21 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
     let snapshot = shared.find_snapshot(name)?;
     let (store, env, key) = (&shared.store, &shared.env, shared.key.as_ref());
     let loaded = load::checkpoint(store, env, shared.id, key, snapshot.root(shared.id)).await?;
-    // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
-    shared.settle().await?;
-    // It may have been deleted; with the lock it is not being deleted now.
-    let manifest = shared.manifest.lock().await;
-    let found = shared.find_snapshot(name)?;
-    drop(manifest);
-    if found.id != snapshot.id {
-        let message = format!("snapshot {name} of volume {} was replaced meanwhile", shared.id);
-        return Err(DeviceError::new(ErrorKind::NotFound, message));
+    loop {
+        // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
+        shared.settle().await?;
+        // It may have been deleted; with the lock it is not being deleted now.
+        let manifest = shared.manifest.lock().await;
+        let found = shared.find_snapshot(name)?;
+        drop(manifest);
+        if found.id != snapshot.id {
+            let message = format!("snapshot {name} of volume {} was replaced meanwhile", shared.id);
+            return Err(DeviceError::new(ErrorKind::NotFound, message));
+        }
+        // Waiting for the lock took its time as well. Nothing can begin between this look and the change below.
+        if shared.state.borrow().is_settled() || weir_device::mutant("rollback_looks_once") {
+            break;
+        }
     }
     set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
     commit::begin_checkpoint(shared);

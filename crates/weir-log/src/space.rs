@@ -1,6 +1,6 @@
 //! What the snapshots of a volume take in the store, and what deleting one would give back: by objects, because space
-//! comes back an object at a time. A checkpoint names objects that died since the one before it as well, so that a
-//! snapshot keeps some that it shows nothing of.
+//! comes back an object at a time. Checkpoints of older versions name objects that died since the one before too, so
+//! that such a snapshot keeps some that it shows nothing of.
 //!
 //! Made from the store alone, in one pass: a list of the volume's own objects with their sizes, the object tables of
 //! the snapshots, and the map of the newest checkpoint, a few pieces at a time. Memory is some 100 bytes per object.

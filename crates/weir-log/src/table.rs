@@ -56,6 +56,16 @@ pub(crate) struct Usage {
     pub(crate) shared_live_bytes: u64,
 }
 
+/// What a checkpoint says of the objects that the map as of it does not point at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dead {
+    /// Nothing: the version that publishes it lists them for deletion, or a snapshot names them. So a snapshot that the
+    /// checkpoint becomes reaches what it shows, and nothing else.
+    Hidden,
+    /// Their names: they are not listed yet, and must not be forgotten.
+    Named,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct ObjectTable {
     /// The stream whose objects are the volume's own; all are where none is named.
@@ -364,12 +374,17 @@ impl ObjectTable {
         self.all_changed = true;
     }
 
-    /// The pieces, of so many entries each, that changed since the last call, and those of `more`, as they are now.
+    /// The pieces, of so many entries each, that changed since the last call, and those of `more`, as they are now:
+    /// with what is dead by now, or as if its entries were free already.
     pub(crate) fn take_pieces(
         &mut self,
         more: Vec<u64>,
         piece_entries: u64,
+        dead: Dead,
     ) -> Vec<(u64, Vec<TableRecord>)> {
+        if dead == Dead::Hidden {
+            self.changed.extend(self.dead.iter().map(|(_, index)| *index));
+        }
         let changed = std::mem::take(&mut self.changed).into_iter();
         let mut wanted: BTreeSet<u64> = more.into_iter().collect();
         wanted.extend(changed.map(|index| u64::from(index.0) / piece_entries));
@@ -379,14 +394,18 @@ impl ObjectTable {
         if weir_device::mutant("table_pieces_dropped") {
             wanted.retain(|piece| *piece == 0);
         }
-        wanted.into_iter().map(|piece| (piece, self.piece(piece, piece_entries))).collect()
+        wanted.into_iter().map(|piece| (piece, self.piece(piece, piece_entries, dead))).collect()
     }
 
-    fn piece(&self, piece: u64, piece_entries: u64) -> Vec<TableRecord> {
+    fn piece(&self, piece: u64, piece_entries: u64, dead: Dead) -> Vec<TableRecord> {
         let to_usize = |v: u64| usize::try_from(v).expect("the table is in memory");
         let first = piece * piece_entries;
         let end = self.len().min(first + piece_entries);
-        self.entries[to_usize(first)..to_usize(end)].iter().map(|e| e.record).collect()
+        let record = |entry: &Entry| match dead {
+            Dead::Hidden if entry.live_bytes == 0 => TableRecord::FREE,
+            _ => entry.record,
+        };
+        self.entries[to_usize(first)..to_usize(end)].iter().map(record).collect()
     }
 
     /// T1 against a count of the map; for tests and the simulation.
@@ -454,11 +473,25 @@ mod tests {
         table.lose(one, 60, two, ObjectSeq(3));
         table.lose(one, 40, two, ObjectSeq(4));
         assert_eq!(table.take_dead(ObjectSeq(3)), []);
-        assert_eq!(table.take_pieces(Vec::new(), 4), [(0, vec![record(1), record(2)])]);
+        let hidden = [(0, vec![TableRecord::FREE, record(2)])];
+        assert_eq!(
+            table.take_pieces(Vec::new(), 4, Dead::Hidden),
+            hidden,
+            "dead, and not free yet"
+        );
+        assert_eq!(table.take_pieces(Vec::new(), 4, Dead::Named), []);
+        table.mark_all_changed();
+        assert_eq!(
+            table.take_pieces(Vec::new(), 4, Dead::Named),
+            [(0, vec![record(1), record(2)])]
+        );
         assert_eq!(table.take_dead(ObjectSeq(4)), [record(1).id]);
         assert_eq!(table.find(&record(1).id), None);
         assert_eq!(table.reclaimed_bytes(), 100);
-        assert_eq!(table.take_pieces(Vec::new(), 4), [(0, vec![TableRecord::FREE, record(2)])]);
+        assert_eq!(
+            table.take_pieces(Vec::new(), 4, Dead::Named),
+            [(0, vec![TableRecord::FREE, record(2)])]
+        );
         assert_eq!(table.add(record(5)), one, "the entry is used again");
         table.on_applied(one);
         table.check_invariants(&[0, 50]);

@@ -5,7 +5,9 @@ use std::time::Duration;
 use weir_device::{Device, Extent, ExtentState, IoHeader, Operation};
 use weir_log::{Closed, LogError, Takeover, VolumeState, catalog};
 
-use crate::support::{Host, SIZE, discard, expect_bytes, fill, flush, objects, read, run, write};
+use crate::support::{
+    Host, SIZE, discard, expect_bytes, fill, filled, flush, objects, read, run, write,
+};
 
 #[test]
 fn the_log_volume_conforms() {
@@ -236,5 +238,21 @@ fn a_volume_that_is_being_filled_opens_only_for_that() {
         catalog::set_incomplete(store, env, &name, false).await.expect("closed");
         let (volume, _) = host.open().await;
         expect_bytes(&volume, 0, &[1; 100]).await;
+    });
+}
+
+#[test]
+fn a_read_outlives_an_outage_of_the_store() {
+    run(async {
+        let host = Host::new().await;
+        let data = filled(&host, 1).await;
+        let (volume, _) = host.other(5).open().await;
+        host.faults.change(|plan| plan.outage = true);
+        let outage = async {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            host.faults.calm();
+        };
+        let (there, ()) = futures_util::join!(read(&volume, 0, 100_000), outage);
+        assert!(there.unwrap() == data[..100_000]);
     });
 }

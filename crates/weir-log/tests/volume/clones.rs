@@ -287,3 +287,21 @@ fn a_thousand_clones_of_one_image_cost_what_each_writes() {
         }
     });
 }
+
+#[test]
+fn a_clone_gives_back_what_it_overwrites_of_its_own() {
+    run(async {
+        let host = Host::new().await;
+        parent(&host).await;
+        let clone = clone_of(&host, 7, ("demo", "cut"), "other").await;
+        let (volume, _) = clone.open().await;
+        for round in 0..4 {
+            fill(&volume, 10 + round).await;
+            let_it_settle(&volume).await;
+        }
+        let_it_settle(&volume).await;
+        assert!(volume.status().deleted_objects > 40, "{:?}", volume.status());
+        volume.close().await.expect("closed");
+        expect_whole(&clone).await;
+    });
+}

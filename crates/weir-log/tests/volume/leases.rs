@@ -8,7 +8,7 @@ use weir_device::{Device, ErrorKind};
 use weir_log::{LogError, Takeover, catalog};
 use weir_store::Chance;
 
-use crate::support::{Host, LEASE, expect_bytes, flush, read, run, write};
+use crate::support::{Host, LEASE, expect_bytes, fill, flush, objects, read, run, write};
 
 async fn set_auto(host: &Host) {
     let name = catalog::VolumeName::new("demo").expect("valid");
@@ -278,5 +278,31 @@ fn a_clock_that_hides_time_harms_no_data() {
         expect_bytes(&again, 0, &[2; 4096]).await;
         let rest = read(&again, 4096, 30_000).await.unwrap();
         assert!(rest.iter().all(|byte| *byte == 0), "nothing of the old epoch shows");
+    });
+}
+
+#[test]
+fn nothing_is_deleted_without_the_lease_however_long_it_was_tried() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        gate.change(|plan| plan.delete.server_error = Chance::percent(100));
+        fill(&volume, 2).await;
+        volume.flush_remote().await.unwrap();
+        assert!(volume.status().pending_deletions > 0);
+        // The lease runs out while what is listed is still being tried.
+        gate.change(|plan| plan.put.server_error = Chance::percent(100));
+        tokio::time::sleep(LEASE + LEASE / 2).await;
+        assert!(!volume.status().lease_held);
+        let before = objects(&host).await.len();
+        gate.change(|plan| plan.delete.server_error = Chance::NEVER);
+        tokio::time::sleep(LEASE * 3).await;
+        assert_eq!(objects(&host).await.len(), before);
+        gate.calm();
+        volume.flush_remote().await.unwrap();
+        tokio::time::sleep(LEASE * 3).await;
+        assert!(volume.status().lease_held && volume.status().pending_deletions == 0);
+        assert!(objects(&host).await.len() < before);
     });
 }

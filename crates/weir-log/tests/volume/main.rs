@@ -13,6 +13,7 @@ mod leases;
 mod repair;
 mod replicas;
 mod resize;
+mod rollback;
 mod scale;
 mod snapshots;
 mod support;
