@@ -88,6 +88,10 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn identity(&self) -> String {
         String::new()
     }
+
+    /// Where the objects are: the same for every spelling of one URL, never the same for two stores. One service under
+    /// two host names has two.
+    fn location(&self) -> String;
 }
 
 /// The part of `range` that an object of `size` bytes has.

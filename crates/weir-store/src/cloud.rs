@@ -48,13 +48,18 @@ pub(crate) fn open_azure(
         .with_http_connector(Connector { runtime })
         .build()
         .map_err(|error| failed("the settings of az stores", error))?;
-    Ok(Remote::new(url, Arc::new(client), remote(bucket, options, "Azure Blob Storage")))
+    let mut options = remote(bucket, options, "Azure Blob Storage");
+    // Containers have their names from the account, buckets elsewhere from the whole service.
+    let account = crate::options::process_variable("AZURE_STORAGE_ACCOUNT_NAME");
+    options.bucket = format!("{} {}", account.unwrap_or_default(), bucket.name);
+    Ok(Remote::new(url, Arc::new(client), options))
 }
 
 #[cfg(any(feature = "gcs", feature = "azure"))]
 fn remote(bucket: &Bucket, options: &StoreOptions, endpoint: &str) -> RemoteOptions {
     RemoteOptions {
         prefix: bucket.prefix.clone(),
+        bucket: bucket.name.clone(),
         dialect: Dialect::Other,
         endpoint: endpoint.to_owned(),
         look_first: options.single_writer,

@@ -463,6 +463,12 @@ impl Backend for Directory {
         let (state, deletion) = (Arc::clone(&self.state), Arc::clone(&self.deletion));
         Some(Arc::new(Self { state, deletion, pace }))
     }
+
+    /// Of the directory that was opened (D5), whichever path led there.
+    fn location(&self) -> String {
+        let (device, inode) = self.state.identity;
+        format!("directory {device}:{inode}")
+    }
 }
 
 impl fmt::Debug for Directory {

@@ -104,6 +104,10 @@ impl Backend for Memory {
             Ok(())
         })
     }
+
+    fn location(&self) -> String {
+        format!("memory {:p}", Arc::as_ptr(&self.objects))
+    }
 }
 
 impl fmt::Debug for Memory {

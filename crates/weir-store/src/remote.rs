@@ -39,6 +39,8 @@ pub(crate) struct RemoteOptions {
     pub(crate) dialect: Dialect,
     /// Name of the service in messages.
     pub(crate) endpoint: String,
+    /// The bucket, and what else tells it from others of that service.
+    pub(crate) bucket: String,
     /// Of every object created.
     pub(crate) attributes: Attributes,
     /// Look for an object before creating it: enough where one process alone writes, and all there is if the store
@@ -305,6 +307,11 @@ impl Backend for Remote {
 
     fn identity(&self) -> String {
         format!("{} {}", self.options.endpoint, self.url)
+    }
+
+    fn location(&self) -> String {
+        let RemoteOptions { endpoint, bucket, prefix, .. } = &self.options;
+        format!("{endpoint} {bucket} {prefix}")
     }
 }
 

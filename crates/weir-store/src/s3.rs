@@ -51,6 +51,7 @@ pub(crate) fn open(
     }
     let remote = RemoteOptions {
         prefix: bucket.prefix.clone(),
+        bucket: bucket.name.clone(),
         dialect: Dialect::S3,
         endpoint: service.name,
         attributes,
@@ -270,6 +271,30 @@ mod tests {
         assert!(service(None, None, "b-1").in_host);
         assert!(!service(None, None, "with.dots").in_host);
         assert!(!service(None, Some(true), "b-1").in_host);
+    }
+
+    #[test]
+    fn a_bucket_has_one_location_however_its_endpoint_is_written() {
+        let location = |endpoint: Option<&str>, name: &str, prefix: &str| {
+            let s3 = S3Options {
+                endpoint: endpoint.map(str::to_owned),
+                access_key_id: Some("key".to_owned()),
+                secret_access_key: Some(Secret::new("hunter2")),
+                ..S3Options::default()
+            };
+            let options = StoreOptions { s3, ..StoreOptions::default() };
+            let bucket = Bucket { name: name.to_owned(), prefix: prefix.to_owned() };
+            let remote = open("s3://bucket".into(), &bucket, &options, &|_| None).expect("open");
+            crate::backend::Backend::location(&remote)
+        };
+        let there = location(Some("https://s3.example.org"), "bucket", "a/");
+        for same in ["https://S3.example.org/", "https://s3.example.org:443"] {
+            assert_eq!(location(Some(same), "bucket", "a/"), there, "{same}");
+        }
+        assert_ne!(location(Some("https://s3.example.com"), "bucket", "a/"), there);
+        assert_ne!(location(Some("https://s3.example.org"), "bucket", "b/"), there);
+        assert_ne!(location(Some("https://s3.example.org"), "bucket2", "a/"), there);
+        assert_ne!(location(None, "bucket", "a/"), there);
     }
 
     #[test]

@@ -187,6 +187,13 @@ impl Store {
         self.backend.identity()
     }
 
+    /// Where its objects are: the same for every spelling of one URL (links, slashes, letter case of the host), and
+    /// never the same for two stores. One service under two host names has two. Short, ASCII, and without secrets.
+    #[must_use]
+    pub fn location(&self) -> String {
+        self.backend.location()
+    }
+
     /// The URL it was opened with.
     #[must_use]
     pub fn url(&self) -> &str {

@@ -33,6 +33,23 @@ async fn only_the_owner_may_read() {
     assert_eq!(mode(&root.join("a/b")), 0o600);
 }
 
+#[test]
+fn a_store_has_one_location_whatever_path_leads_to_it_and_a_copy_another() {
+    let top = temporary();
+    let (root, other) = (top.path().join("store"), top.path().join("copy"));
+    let location = open(&root).location();
+    std::os::unix::fs::symlink(&root, top.path().join("link")).expect("link");
+    for spelling in ["store/", "./store", "copy/../store", "link", "link/"] {
+        fs::create_dir_all(&other).expect("directory");
+        assert_eq!(open(&top.path().join(spelling)).location(), location, "{spelling}");
+    }
+    assert_ne!(open(&other).location(), location);
+    // Another directory in its place is another store.
+    fs::rename(&root, top.path().join("moved")).expect("rename");
+    assert_ne!(open(&root).location(), location);
+    assert_eq!(open(&top.path().join("moved")).location(), location);
+}
+
 /// What `work` syncs, as paths below the root; temporary files under one name.
 fn synced_by(state: &State, work: impl FnOnce(&State)) -> Vec<String> {
     lock(&state.synced).clear();

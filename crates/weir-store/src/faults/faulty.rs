@@ -321,6 +321,10 @@ impl Backend for Faulty {
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
         Box::pin(self.answer(Operation::Delete, key, self.remove(key)))
     }
+
+    fn location(&self) -> String {
+        self.inner.location()
+    }
 }
 
 impl fmt::Debug for Faulty {

@@ -86,6 +86,10 @@ impl Backend for Bad {
     fn identity(&self) -> String {
         format!("{:?}", self.fault)
     }
+
+    fn location(&self) -> String {
+        self.inner.location()
+    }
 }
 
 fn store(fault: Fault, single_writer: bool) -> (Store, Arc<Bad>) {
