@@ -159,9 +159,9 @@ async fn make(life: &Rc<Life>, env: &Env, dice: &mut Dice) {
 }
 
 async fn delete(world: &World, env: &Env, clone: &Shared) {
-    let name = clone.borrow().name.clone();
+    let (name, disk) = (clone.borrow().name.clone(), clone.borrow().disk.clone());
     clone.borrow_mut().deleting = true;
-    let deleted = catalog::delete(&world.store, env, &name, DeleteConsent::Ours, |_, _| {}).await;
+    let deleted = delete_with_journal(world, env, (&name, disk.directory())).await;
     match deleted {
         Ok(()) | Err(LogError::NoSuchVolume { .. }) => {
             world.note("clone deleted", [0; 3]);
@@ -173,6 +173,18 @@ async fn delete(world: &World, env: &Env, clone: &Shared) {
         }
         Err(error) => tracing::info!(%error, "deleting a clone"),
     }
+}
+
+/// A clone that was not closed is deleted where its journal is.
+async fn delete_with_journal(
+    world: &World,
+    env: &Env,
+    (name, directory): (&VolumeName, weir_disk::Directory),
+) -> Result<(), LogError> {
+    let id = catalog::find(&world.store, env, name).await?;
+    let journal = catalog::journal_in(&directory, id).await?;
+    let consent = DeleteConsent { ours: journal, ..DeleteConsent::default() };
+    catalog::delete(&world.store, env, name, consent, |_, _| {}).await
 }
 
 async fn open(

@@ -286,6 +286,14 @@ impl Journal {
         recover::recover(directory, name, expected, config, accept_loss, env).await
     }
 
+    /// Whose the journal of this name is: what its superblock says, and nothing else of it is read.
+    ///
+    /// # Errors
+    /// If it has no superblock that can be read.
+    pub async fn identify(directory: &Directory, name: &str) -> Result<Identity, JournalError> {
+        recover::identify(directory, name).await
+    }
+
     /// Says who hears of durable records and of positions to forget.
     pub fn set_sink(&self, sink: Rc<dyn RecordSink>) {
         *self.inner().sink.borrow_mut() = Some(sink);

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use weir_device::{Env, VolumeId};
+use weir_device::{Env, ErrorKind, VolumeId};
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::chain::Retention;
-use crate::clones::note_of;
-use crate::dependants;
 use crate::error::LogError;
 use crate::format::manifest::{
     Encryption, HexId, Manifest, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
@@ -119,6 +117,7 @@ pub fn check_size(size: u64) -> Result<(), LogError> {
 }
 
 pub use crate::clones::create_clone;
+pub use crate::deletion::{DeleteConsent, delete, is_journal_of, journal_in};
 
 /// A store, for verbs.
 #[derive(Clone, Copy)]
@@ -278,11 +277,20 @@ pub(crate) async fn point(
     }
 }
 
+/// The volumes of a store.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Those that can be told of, by name.
+    pub volumes: Vec<VolumeSummary>,
+    /// Names whose record or manifest cannot be read, and why: damaged, or of a newer format.
+    pub unreadable: Vec<(VolumeName, LogError)>,
+}
+
 /// All volumes of a store, by name.
 ///
 /// # Errors
-/// What the store says.
-pub async fn list(store: &Store, env: &Env) -> Result<Vec<VolumeSummary>, LogError> {
+/// What the store says. What is wrong with one volume alone is in the listing.
+pub async fn list(store: &Store, env: &Env) -> Result<Listing, LogError> {
     let verb = Verb { store, env };
     let listed = verb.retry(|| store.list(NAMES, None)).await?;
     let mut newest: BTreeMap<VolumeName, u64> = BTreeMap::new();
@@ -290,15 +298,36 @@ pub async fn list(store: &Store, env: &Env) -> Result<Vec<VolumeSummary>, LogErr
         let entry = newest.entry(name).or_insert(number);
         *entry = (*entry).max(number);
     }
-    let mut summaries = Vec::new();
+    let mut listing = Listing::default();
     for (name, number) in newest {
-        let record = verb.read_name(&name, number).await?;
-        if let Some(id) = record.volume {
-            let manifest = manifests::newest(store, env, VolumeId(id.0)).await?;
-            summaries.push(summary_of(name, &manifest));
+        match summary(&verb, &name, number).await {
+            Ok(Some(summary)) => listing.volumes.push(summary),
+            Ok(None) => {}
+            Err(error) if is_of_one_volume(&error) => listing.unreadable.push((name, error)),
+            Err(error) => return Err(error),
         }
     }
-    Ok(summaries)
+    Ok(listing)
+}
+
+/// The volume of a name as of its record `number`; none where it stands for nothing any more.
+async fn summary(
+    verb: &Verb<'_>,
+    name: &VolumeName,
+    number: u64,
+) -> Result<Option<VolumeSummary>, LogError> {
+    let Some(id) = verb.read_name(name, number).await?.volume else { return Ok(None) };
+    let manifest = manifests::newest(verb.store, verb.env, VolumeId(id.0)).await?;
+    Ok(Some(summary_of(name.clone(), &manifest)))
+}
+
+/// Whether others of the same store may be read all the same.
+fn is_of_one_volume(error: &LogError) -> bool {
+    match error {
+        // After a listing that was allowed, a record that may not be read is one of another owner.
+        LogError::Store(StoreError::Denied { .. } | StoreError::NotFound { .. }) => true,
+        error => matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported),
+    }
 }
 
 fn summary_of(name: VolumeName, manifest: &Manifest) -> VolumeSummary {
@@ -428,91 +457,6 @@ async fn change_closed(
     let retention = Retention::default();
     let mut writer = ManifestWriter::new(store.clone(), volume, manifest, retention);
     writer.publish(env, &RetryPolicy::reads(), |m| change(m)).await
-}
-
-/// What allows a volume to be deleted that was not closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeleteConsent {
-    /// Nothing.
-    None,
-    /// Somebody asked for it; the holder's lease must have run out all the same.
-    TakeOver,
-    /// The volume's journal is here, and its lock is held: nobody has it open.
-    Ours,
-}
-
-/// Publishes that a volume is deleted, unless clones need it.
-async fn mark_deleted(
-    store: &Store,
-    env: &Env,
-    name: &VolumeName,
-    manifest: &Manifest,
-) -> Result<(), LogError> {
-    let (id, policy) = (VolumeId(manifest.volume.0), RetryPolicy::reads());
-    let refusal = |clones: Vec<String>| {
-        let (name, clones) = (name.to_string(), clones.join(", "));
-        if clones.is_empty() { Ok(()) } else { Err(LogError::Dependants { name, clones }) }
-    };
-    let before = manifest.state;
-    if before != VolumeState::Deleted {
-        refusal(dependants::names(store, env, id).await?)?;
-    }
-    let retention = Retention::default();
-    let mut writer = ManifestWriter::new(store.clone(), id, manifest.clone(), retention);
-    if before != VolumeState::Deleted {
-        writer.publish(env, &policy, |m| m.state = VolumeState::Deleted).await?;
-    }
-    // As of that version nobody makes another clone; one may have been made just before.
-    let refused = refusal(dependants::names(store, env, id).await?);
-    if refused.is_err() {
-        let active = if before == VolumeState::Deleted { VolumeState::Active } else { before };
-        writer.publish(env, &policy, |m| m.state = active).await?;
-    }
-    refused
-}
-
-/// Deletes a volume that nobody has open: the manifest says so first, then the name goes, then the objects. A deletion
-/// that was interrupted goes on when it is asked for again. `progress` hears of objects gone and objects in all.
-///
-/// # Errors
-/// [`LogError::InUse`] while a node has it open; [`LogError::Held`] where one did not close it, unless `consent` says
-/// to go on; [`LogError::Dependants`] while clones need it; [`LogError::NoSuchVolume`].
-pub async fn delete(
-    store: &Store,
-    env: &Env,
-    name: &VolumeName,
-    consent: DeleteConsent,
-    mut progress: impl FnMut(u64, u64),
-) -> Result<(), LogError> {
-    let verb = Verb { store, env };
-    let gone = || LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() };
-    let Some(NameRecord { number, volume: Some(id), .. }) = verb.newest_name(name).await? else {
-        return Err(gone());
-    };
-    let id = VolumeId(id.0);
-    let manifest = manifests::newest(store, env, id).await?;
-    let manifest = match consent {
-        DeleteConsent::Ours => manifest,
-        DeleteConsent::None | DeleteConsent::TakeOver => {
-            let take_over = consent == DeleteConsent::TakeOver;
-            let (volume, ours, length_default) = (id, None, LEASE_LENGTH);
-            let claim = Claim { store, env, volume, take_over, ours, length_default };
-            claim.admit(manifest).await?
-        }
-    };
-    mark_deleted(store, env, name, &manifest).await?;
-    for origin in &manifest.origins {
-        dependants::remove(store, env, &note_of(origin, id)).await?;
-    }
-    let prefix = ObjectId::prefix(id);
-    let objects = verb.retry(|| store.list(&prefix, None)).await?;
-    let total = objects.len() as u64;
-    for (done, object) in (1..).zip(&objects) {
-        verb.retry(|| store.delete(&object.key)).await?;
-        progress(done, total);
-    }
-    verb.publish_name(name, number + 1, None).await?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod close;
 mod collect;
 mod commit;
 mod compact;
+mod deletion;
 mod dependants;
 mod error;
 mod fetch;

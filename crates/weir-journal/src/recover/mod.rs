@@ -197,6 +197,14 @@ fn open_journal(
     Ok(Journal::new(file, env.clone(), state))
 }
 
+/// What the superblock says of whose journal this is.
+pub(crate) async fn identify(directory: &Directory, name: &str) -> Result<Identity, JournalError> {
+    let file = directory.open(name, OpenMode::Existing).await?;
+    let file_name: Arc<str> = Arc::from(file.display());
+    let (superblock, _) = read_superblock(&file, &file_name).await?;
+    Ok(superblock.identity)
+}
+
 /// Opens an existing journal and reads what it holds.
 pub(crate) async fn recover(
     directory: &Directory,

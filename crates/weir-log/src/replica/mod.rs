@@ -112,6 +112,8 @@ pub struct Replicator {
     hold: LeaseHold,
     run: Run,
     writer: ManifestWriter,
+    /// A publication failed, and nobody knows whether its version is there, or will be.
+    is_unsure: bool,
     notes: NoteWriter,
     status: ReplicaStatus,
     /// What snapshots reach, by their identity: they never change.
@@ -193,8 +195,17 @@ impl Replicator {
             as_of: current.root().map(|root| root.checkpoint.as_of),
             ..ReplicaStatus::default()
         };
-        let mut replicator =
-            Self { key, hold, run, writer, notes, status, reached: BTreeMap::new(), args };
+        let mut replicator = Self {
+            key,
+            hold,
+            run,
+            writer,
+            is_unsure: false,
+            notes,
+            status,
+            reached: BTreeMap::new(),
+            args,
+        };
         replicator.measure(&from).await?;
         Ok(replicator)
     }
@@ -262,12 +273,45 @@ impl Replicator {
     }
 
     /// Publishes a version of the replica's manifest that we hold.
-    async fn publish(&mut self, change: impl FnOnce(&mut Manifest)) -> Result<(), LogError> {
+    async fn publish(&mut self, change: impl Fn(&mut Manifest)) -> Result<(), LogError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            if self.is_unsure && !weir_device::mutant("replicator_trusts_its_writer") {
+                self.look_at_target().await?;
+            }
+            match self.publish_once(&change).await {
+                Ok(()) => return Ok(()),
+                // A version of our own, given up by an earlier attempt, may have come late.
+                Err(LogError::Fenced { .. }) if attempt < RESOLVE_ATTEMPTS_MAX => {
+                    self.look_at_target().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Goes on from the newest version of the replica's manifest, as long as that is ours.
+    async fn look_at_target(&mut self) -> Result<(), LogError> {
+        let (target, env, volume) = (&self.args.target, &self.args.env, self.args.volume);
+        let newest = manifests::newest(target, env, volume).await?;
+        check_target(&self.args, &newest)?;
+        // A node is one process at a time, and this process has one replicator of a volume.
+        if newest.holder.as_ref().is_none_or(|holder| holder.node != self.run.identity.node) {
+            let evidence = format!("version {} has another holder", newest.number);
+            return Err(LogError::Fenced { volume, ours: newest.newest_epoch(), evidence });
+        }
+        self.writer = ManifestWriter::new(target.clone(), volume, newest, Retention::default());
+        self.is_unsure = false;
+        Ok(())
+    }
+
+    async fn publish_once(&mut self, change: &impl Fn(&mut Manifest)) -> Result<(), LogError> {
         let env = &self.args.env;
         let run = self.hold.acquire(&*env.clock, LEASE_PATIENCE).await?;
         let holder = holder_of(&self.hold, run);
         let changed = |m: &mut Manifest| {
-            m.holder = Some(holder);
+            m.holder = Some(holder.clone());
             change(m);
         };
         match self.writer.publish(env, &RetryPolicy::reads(), changed).await {
@@ -279,12 +323,10 @@ impl Replicator {
                 }
                 Ok(())
             }
-            Err(error @ LogError::Fenced { .. }) => {
-                let newest = manifests::newest(&self.args.target, env, self.args.volume).await?;
-                check_target(&self.args, &newest)?;
+            Err(error) => {
+                self.is_unsure = true;
                 Err(error)
             }
-            Err(error) => Err(error),
         }
     }
 

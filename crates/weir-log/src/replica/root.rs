@@ -292,7 +292,7 @@ impl Replicator {
         } else {
             self.unneeded(plan)
         };
-        let names = unneeded.iter().map(garbage::name_of).collect();
+        let names: Vec<_> = unneeded.iter().map(garbage::name_of).collect();
         let (number, written_at) = (source.number, source.written_at);
         self.publish(|m| {
             m.size = source.size;
@@ -302,7 +302,7 @@ impl Replicator {
             m.lineage.clone_from(&source.lineage);
             m.encryption.clone_from(&source.encryption);
             m.snapshots.clone_from(&source.snapshots);
-            m.pending_deletions = names;
+            m.pending_deletions.clone_from(&names);
             if let Some(replica) = &mut m.replica {
                 (replica.manifest, replica.written_at) = (number, written_at);
             }

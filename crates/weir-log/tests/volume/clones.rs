@@ -29,7 +29,7 @@ async fn notes(host: &Host) -> usize {
 
 async fn delete(host: &Host, volume: &str) -> Result<(), LogError> {
     let (store, env) = (&host.store, &host.env);
-    catalog::delete(store, env, &name(volume), DeleteConsent::None, |_, _| {}).await
+    catalog::delete(store, env, &name(volume), DeleteConsent::default(), |_, _| {}).await
 }
 
 async fn let_it_settle(volume: &LogVolume) {
@@ -303,5 +303,35 @@ fn a_clone_gives_back_what_it_overwrites_of_its_own() {
         assert!(volume.status().deleted_objects > 40, "{:?}", volume.status());
         volume.close().await.expect("closed");
         expect_whole(&clone).await;
+    });
+}
+
+#[test]
+fn a_clone_whose_name_cannot_be_read_is_not_taken_for_one_that_was_never_finished() {
+    run(async {
+        let host = Host::new().await;
+        let cut = parent(&host).await;
+        let clone = clone_of(&host, 7, ("demo", "cut"), "other").await;
+        // Older than what is given up where no name stands for it.
+        tokio::time::sleep(Duration::from_secs(7200)).await;
+        let key = "names/other/0000000000000001.json";
+        let record = host.store.get(key).await.expect("read");
+        host.store.delete(key).await.expect("deleted");
+        let mut damaged = record.to_vec();
+        damaged[record.len() / 2] ^= 1;
+        host.store.put_create(key, vec![damaged.into()]).await.expect("put");
+        let refused = delete(&host, "demo").await.expect_err("nobody knows");
+        assert!(refused.to_string().contains("names/other/"), "{refused}");
+
+        host.store.delete(key).await.expect("deleted");
+        host.store.put_create(key, vec![record]).await.expect("put");
+        host.faults.change(|plan| plan.get.server_error = weir_store::Chance::ALWAYS);
+        delete(&host, "demo").await.expect_err("the store fails");
+        host.faults.calm();
+        let refused = delete(&host, "demo").await.expect_err("the clone needs it");
+        assert!(matches!(refused, LogError::Dependants { .. }), "{refused}");
+        let (volume, _) = clone.open().await;
+        expect_bytes(&volume, 0, &cut).await;
+        volume.close().await.expect("closed");
     });
 }

@@ -2,13 +2,38 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use weir_device::{ErrorKind, SharedBuf};
+use weir_disk::OpenMode;
 use weir_log::catalog::{self, DeleteConsent};
-use weir_log::{Closed, LogError};
+use weir_log::{Closed, JOURNAL_FILE, LogError, Takeover, VolumeState};
 use weir_store::Chance;
 
 use crate::support::{
     Host, SIZE, expect_bytes, expect_whole, fill, filled, name, objects, run, write,
 };
+
+/// The consent of the journal that lies on this host.
+async fn ours(host: &Host) -> DeleteConsent {
+    let journal = catalog::journal_in(&host.disk.directory(), host.id).await.expect("readable");
+    assert!(journal.is_some(), "there is one");
+    DeleteConsent { ours: journal, ..DeleteConsent::default() }
+}
+
+async fn delete(host: &Host, volume: &str, consent: DeleteConsent) -> Result<(), LogError> {
+    catalog::delete(&host.store, &host.env, &name(volume), consent, |_, _| {}).await
+}
+
+/// Puts `bytes` in the place of an object.
+async fn replace(host: &Host, key: &str, bytes: &'static [u8]) {
+    host.store.delete(key).await.expect("deleted");
+    host.store.put_create(key, vec![Bytes::from_static(bytes)]).await.expect("put");
+}
+
+async fn newest(host: &Host, prefix: &str) -> String {
+    let listed = host.store.list(prefix, None).await.expect("listed");
+    listed.last().expect("there is one").key.clone()
+}
 
 /// How long the store takes for what it has told nobody about.
 const LATE: Duration = Duration::from_secs(3600);
@@ -29,7 +54,8 @@ fn late_puts_of_a_deleted_volume_do_not_reach_the_next_one_of_its_name() {
         .await;
         host.faults.calm();
         let (store, env, demo) = (&host.store, &host.env, name("demo"));
-        catalog::delete(store, env, &demo, DeleteConsent::Ours, |_, _| {}).await.expect("deleted");
+        let ours = ours(&host).await;
+        catalog::delete(store, env, &demo, ours, |_, _| {}).await.expect("deleted");
         assert!(objects(&host).await.is_empty());
         assert!(host.faults.late_puts() > 0, "they are on their way yet");
 
@@ -50,5 +76,122 @@ fn late_puts_of_a_deleted_volume_do_not_reach_the_next_one_of_its_name() {
         expect_whole(&next).await;
         let gone = host.try_open(|_| {}).await.expect_err("the old one stays deleted");
         assert!(matches!(gone, LogError::Deleted { .. }), "{gone}");
+    });
+}
+
+#[test]
+fn the_journal_of_an_earlier_opening_allows_no_deletion_of_a_volume_that_is_open_with_another() {
+    run(async {
+        // Both hosts have the same name, as two processes of one machine have.
+        let host = Host::new().await;
+        filled(&host, 1).await;
+        let other = host.other(5);
+        let (volume, _) = other.open().await;
+        let bytes = fill(&volume, 2).await;
+        volume.flush_remote().await.expect("flushed");
+        let before = objects(&host).await;
+
+        let refused = delete(&host, "demo", ours(&host).await).await.expect_err("it is open");
+        assert!(matches!(refused, LogError::InUse { .. }), "{refused}");
+        assert_eq!(objects(&host).await, before);
+        expect_bytes(&volume, 0, &bytes).await;
+        assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        drop(volume);
+        // Of one that died the journal may hold what nobody has uploaded.
+        other.in_killed_process(|_| async {}).await;
+        let refused = delete(&host, "demo", ours(&host).await).await.expect_err("not closed");
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        delete(&other, "demo", ours(&other).await).await.expect("its own journal allows it");
+        assert!(objects(&host).await.is_empty());
+    });
+}
+
+#[test]
+fn a_journal_that_says_nothing_allows_nothing() {
+    run(async {
+        let host = Host::new().await;
+        let directory = host.disk.directory();
+        assert_eq!(catalog::journal_in(&directory, host.id).await.expect("none"), None);
+        filled(&host, 1).await;
+        let there = catalog::journal_in(&directory, host.id).await.expect("readable");
+        assert!(there.is_some());
+        let another = weir_device::VolumeId([9; 16]);
+        assert_eq!(catalog::journal_in(&directory, another).await.expect("readable"), None);
+        directory.remove(JOURNAL_FILE).await.expect("removed");
+        let file = directory.open(JOURNAL_FILE, OpenMode::CreateNew).await.expect("created");
+        let garbage = SharedBuf::copy_of(&[0x5a; 8192]);
+        file.write_at(vec![garbage], 0).await.1.expect("written");
+        assert_eq!(catalog::journal_in(&directory, host.id).await.expect("readable"), None);
+    });
+}
+
+#[test]
+fn a_deletion_that_began_stays_one_though_a_clone_shows_up() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        volume.snapshot(&name("cut")).await.expect("taken");
+        volume.close().await.expect("closed");
+        drop(volume);
+        let from = (&name("demo"), &name("cut"));
+        let (store, env) = (&host.store, &host.env);
+        catalog::create_clone(store, env, from, &name("other"), Takeover::Manual)
+            .await
+            .expect("made");
+        // Its note is missing while the deletion begins, and the first objects go.
+        let note = newest(&host, &format!("{}/dependants/", host.id)).await;
+        let body = store.get(&note).await.expect("read");
+        store.delete(&note).await.expect("deleted");
+        let (faults, demo) = (host.faults.clone(), name("demo"));
+        let interrupted =
+            catalog::delete(store, env, &demo, DeleteConsent::default(), |done, _| {
+                if done == 1 {
+                    faults.change(|plan| plan.outage = true);
+                }
+            });
+        interrupted.await.expect_err("the store went away");
+        host.faults.calm();
+        store.put_create(&note, vec![body]).await.expect("put");
+
+        let refused =
+            delete(&host, "demo", DeleteConsent::default()).await.expect_err("a clone needs it");
+        assert!(matches!(refused, LogError::Dependants { .. }), "{refused}");
+        let shown = catalog::show(store, env, &name("demo")).await.expect("shown");
+        assert_eq!(shown.summary.state, VolumeState::Deleted, "objects are gone");
+        let closed = host.try_open(|_| {}).await.expect_err("it is deleted");
+        assert!(matches!(closed, LogError::Deleted { .. }), "{closed}");
+    });
+}
+
+#[test]
+fn a_listing_names_what_cannot_be_read_and_goes_on() {
+    run(async {
+        let host = Host::new().await;
+        let (store, env) = (&host.store, &host.env);
+        for volume in ["a", "b", "c", "d"] {
+            catalog::create(store, env, &name(volume), SIZE).await.expect("created");
+        }
+        let id = catalog::find(store, env, &name("b")).await.expect("found");
+        let manifest = newest(&host, &format!("{id}/manifest/")).await;
+        replace(&host, &manifest, b"{\"format\": 1").await;
+        let record = newest(&host, "names/c/").await;
+        replace(&host, &record, b"garbage").await;
+        let id = catalog::find(store, env, &name("d")).await.expect("found");
+        let manifest = newest(&host, &format!("{id}/manifest/")).await;
+        replace(&host, &manifest, b"{\"format\": 4000000}").await;
+
+        let listing = catalog::list(store, env).await.expect("listed");
+        let names: Vec<_> = listing.volumes.iter().map(|v| v.name.as_str()).collect();
+        assert_eq!(names, ["a", "demo"]);
+        let unreadable: Vec<_> =
+            listing.unreadable.iter().map(|(name, error)| (name.as_str(), error.kind())).collect();
+        let expected =
+            [("b", ErrorKind::Corrupt), ("c", ErrorKind::Corrupt), ("d", ErrorKind::Unsupported)];
+        assert_eq!(unreadable, expected);
+        // A store that does not answer is nobody's own fault.
+        host.faults.change(|plan| plan.get.server_error = Chance::ALWAYS);
+        let error = catalog::list(store, env).await.expect_err("no answer");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     });
 }

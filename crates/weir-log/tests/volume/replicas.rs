@@ -434,7 +434,7 @@ fn a_promoted_volume_is_replicated_back_with_what_it_has_of_its_first_stream() {
             &there.store,
             &there.host.env,
             &demo(),
-            catalog::DeleteConsent::None,
+            catalog::DeleteConsent::default(),
             |_, _| {},
         )
         .await
@@ -457,5 +457,55 @@ fn a_name_that_stands_for_another_volume_is_refused_before_anything_is_written()
         let refused = replica::promote(&there.store, &there.host.env, &demo()).await.unwrap_err();
         assert!(matches!(refused, LogError::NoReplica { .. }), "{refused}");
         assert!(there.store.list(&format!("{}/", host.id), None).await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_publication_that_failed_does_not_end_a_replicator_whatever_became_of_it() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        volume.snapshot(&VolumeName::new("first").expect("valid")).await.expect("taken");
+        let there = Elsewhere::new(&host);
+        let mut replicator = there.begin(&host).await;
+        replicator.move_root().await.expect("moved");
+
+        // Everything is there already: only the manifest is new. It is published, and nobody hears of it.
+        volume.snapshot(&VolumeName::new("second").expect("valid")).await.expect("taken");
+        there.faults.change(|plan| plan.lost_reply = Chance::ALWAYS);
+        let error = replicator.move_root().await.expect_err("no answer");
+        assert_ne!(error.kind(), ErrorKind::Fenced, "{error}");
+        there.faults.calm();
+        replicator.look().await.expect("looked");
+        let third = fill(&volume, 3).await;
+        volume.snapshot(&VolumeName::new("third").expect("valid")).await.expect("taken");
+        replicator.move_root().await.expect("it goes on");
+        assert!(there.show(host.id).await == third);
+
+        // The next version comes only long after it was given up, and after the one that was meant to follow.
+        let late = Duration::from_secs(300);
+        there.faults.change(|plan| {
+            (plan.late_put, plan.late_put_delay) = (Chance::ALWAYS, late..=late);
+        });
+        volume.snapshot(&VolumeName::new("fourth").expect("valid")).await.expect("taken");
+        replicator.move_root().await.expect_err("no answer");
+        there.faults.calm();
+        tokio::time::sleep(2 * late).await;
+        let fifth = fill(&volume, 5).await;
+        volume.snapshot(&VolumeName::new("fifth").expect("valid")).await.expect("taken");
+        replicator.move_root().await.expect("it goes on");
+        assert!(there.show(host.id).await == fifth);
+
+        // Another replicator is another one all the same.
+        volume.snapshot(&VolumeName::new("sixth").expect("valid")).await.expect("taken");
+        there.faults.change(|plan| plan.lost_reply = Chance::ALWAYS);
+        replicator.move_root().await.expect_err("no answer");
+        there.faults.calm();
+        tokio::time::sleep(10 * LEASE).await;
+        drop(replicator);
+        let other = there.try_begin(&host, 51).await.expect("the first one is dead");
+        other.end().await.expect("ended");
+        volume.close().await.expect("closed");
     });
 }

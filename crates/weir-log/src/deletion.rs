@@ -1,0 +1,142 @@
+//! Deleting a volume that nobody has open: the manifest says so first, then the objects go, then the name.
+
+use weir_device::{Env, VolumeId};
+use weir_disk::Directory;
+use weir_journal::{Journal, JournalError, JournalId};
+use weir_store::{RetryPolicy, Store};
+
+use crate::catalog::{Verb, VolumeName};
+use crate::chain::Retention;
+use crate::clones::note_of;
+use crate::dependants;
+use crate::error::LogError;
+use crate::format::manifest::{Manifest, VolumeState};
+use crate::format::name::NameRecord;
+use crate::ids::ObjectId;
+use crate::limits::LEASE_LENGTH;
+use crate::manifests::{self, ManifestWriter};
+use crate::open::JOURNAL_FILE;
+use crate::takeover::Claim;
+
+/// What allows a volume to be deleted that was not closed; by default nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeleteConsent {
+    /// Somebody asked for it; the holder's lease must have run out all the same.
+    pub take_over: bool,
+    /// This journal is here, and its lock is held: nobody has the volume open with it. It allows nothing where the
+    /// volume is held with another journal: then another process has it open or did not close it, whatever its host is
+    /// called.
+    pub ours: Option<JournalId>,
+}
+
+/// The journal of `volume` in `directory`, if there is a whole one; a damaged or foreign one proves nothing.
+///
+/// # Errors
+/// When the directory or the file cannot be read.
+pub async fn journal_in(
+    directory: &Directory,
+    volume: VolumeId,
+) -> Result<Option<JournalId>, LogError> {
+    if !directory.list().await?.iter().any(|name| name == JOURNAL_FILE) {
+        return Ok(None);
+    }
+    match Journal::identify(directory, JOURNAL_FILE).await {
+        Ok(identity) if identity.volume == volume => Ok(Some(identity.journal)),
+        Ok(_) => Ok(None),
+        Err(JournalError::Disk(error)) => Err(error.into()),
+        Err(error) => {
+            tracing::warn!(%volume, %error, "the local journal does not say whose it is");
+            Ok(None)
+        }
+    }
+}
+
+/// Whether a volume was ever open with this journal: files beside one that it does not know are another volume's, such
+/// as the source of a replica, which has the same identity.
+///
+/// # Errors
+/// What the store says.
+pub async fn is_journal_of(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    journal: JournalId,
+) -> Result<bool, LogError> {
+    let manifest = manifests::newest(store, env, volume).await?;
+    if manifest.replica.is_some() {
+        // The openings that it names are its source's.
+        return Ok(false);
+    }
+    let held = manifest.holder.iter().any(|holder| holder.journal.0 == journal.0);
+    Ok(held || manifest.epochs.iter().any(|epoch| epoch.journal.0 == journal.0))
+}
+
+/// Publishes that a volume is deleted, unless clones need it.
+async fn mark_deleted(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    manifest: &Manifest,
+) -> Result<(), LogError> {
+    let (id, policy) = (VolumeId(manifest.volume.0), RetryPolicy::reads());
+    let refusal = |clones: Vec<String>| {
+        let (name, clones) = (name.to_string(), clones.join(", "));
+        if clones.is_empty() { Ok(()) } else { Err(LogError::Dependants { name, clones }) }
+    };
+    let retention = Retention::default();
+    let mut writer = ManifestWriter::new(store.clone(), id, manifest.clone(), retention);
+    let before = manifest.state;
+    if before == VolumeState::Deleted {
+        // Whoever said so first may be about to take it back, or about to delete objects as well: of the two of us only
+        // one publishes the next version. Objects may be gone already, so it stays deleted whatever is found.
+        writer.publish(env, &policy, |_| {}).await?;
+        return refusal(dependants::names(store, env, id).await?);
+    }
+    refusal(dependants::names(store, env, id).await?)?;
+    writer.publish(env, &policy, |m| m.state = VolumeState::Deleted).await?;
+    // As of that version nobody makes another clone; one may have been made just before.
+    let refused = refusal(dependants::names(store, env, id).await?);
+    if refused.is_err() {
+        // This writer has deleted nothing yet, and the version counts only if nobody else has gone on from ours.
+        writer.publish(env, &policy, |m| m.state = before).await?;
+    }
+    refused
+}
+
+/// Deletes a volume that nobody has open: the manifest says so first, then the objects go, then the name. A deletion
+/// that was interrupted goes on when it is asked for again. `progress` hears of objects gone and objects in all.
+///
+/// # Errors
+/// [`LogError::InUse`] while a node has it open; [`LogError::Held`] where one did not close it, unless `consent` says
+/// to go on; [`LogError::Dependants`] while clones need it; [`LogError::NoSuchVolume`].
+pub async fn delete(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    consent: DeleteConsent,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<(), LogError> {
+    let verb = Verb { store, env };
+    let gone = || LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() };
+    let Some(NameRecord { number, volume: Some(id), .. }) = verb.newest_name(name).await? else {
+        return Err(gone());
+    };
+    let id = VolumeId(id.0);
+    let manifest = manifests::newest(store, env, id).await?;
+    let DeleteConsent { take_over, ours } = consent;
+    let claim = Claim { store, env, volume: id, take_over, ours, length_default: LEASE_LENGTH };
+    let manifest = claim.admit(manifest).await?;
+    mark_deleted(store, env, name, &manifest).await?;
+    for origin in &manifest.origins {
+        dependants::remove(store, env, &note_of(origin, id)).await?;
+    }
+    let prefix = ObjectId::prefix(id);
+    let objects = verb.retry(|| store.list(&prefix, None)).await?;
+    let total = objects.len() as u64;
+    for (done, object) in (1..).zip(&objects) {
+        verb.retry(|| store.delete(&object.key)).await?;
+        progress(done, total);
+    }
+    verb.publish_name(name, number + 1, None).await?;
+    Ok(())
+}
