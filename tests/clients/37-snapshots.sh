@@ -56,6 +56,24 @@ check "its bytes are there" io "read -P 1 0 8M"
 check "and nothing else" io "read -P 0 8M 8M"
 refuse "a wrong byte would be seen" "Pattern verification failed" qemu-io -f raw "$uri" -c 'read -P 9 0 1M'
 check "what is written now stays" io "write -P 4 1M 1M"
+# A rollback that takes its time: the store goes away for a while.
+if [ -d "$WEIR_DATA_DIR/store" ]; then
+    check "write over it all" io "write -P 5 0 8M"
+    mv "$WEIR_DATA_DIR/store" "$WEIR_DATA_DIR/away"
+    curl -sS --unix-socket "$WEIR_DATA_DIR/api.sock" -H 'Content-Type: application/json' \
+        -d '{"action": "roll_back", "snapshot": "first"}' http://weir/v1/volumes/demo/snapshots >"$work/rollback" 2>&1 &
+    rolling=$!
+    wait_until "the rollback begins" grep -q running "$work/rollback"
+    qemu-io -r -f raw "$uri" -c "read -P 1 0 8M" >"$work/meanwhile" 2>&1 &
+    meanwhile=$!
+    sleep 2
+    mv "$WEIR_DATA_DIR/away" "$WEIR_DATA_DIR/store"
+    wait "$rolling" "$meanwhile"
+    check "the rollback ended" grep '"state":"done"' "$work/rollback"
+    check "who came meanwhile saw no byte of before" bash -c \
+        'grep -q "read 8388608/8388608" "$0" && ! grep -E "rror|failed" "$0"' "$work/meanwhile"
+fi
+check "and who comes now is let in" io "write -P 4 1M 1M"
 stop
 check "while nobody serves it: list" prints '^first +20' snapshot list demo
 check "take one" "$weir" snapshot create demo@third

@@ -58,7 +58,7 @@ impl Node {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
             let mut report = None;
-            if let Some(mut process) = home.holder(id).await? {
+            if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{name}/flatten");
                 let nothing = serde_json::json!({});
                 if let Some(Report::Flatten(flattened)) =

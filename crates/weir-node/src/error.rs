@@ -47,6 +47,26 @@ pub enum NodeError {
         /// Where it is served, as " at URI"; empty where unknown.
         place: String,
     },
+    /// A process of this machine has a volume of the same identity open, from another store.
+    #[error("process {process} has volume {name:?} open from {served}, which is another store")]
+    OtherStore {
+        /// Name of the volume.
+        name: String,
+        /// The process.
+        process: ProcessId,
+        /// URL of the store that it is served from.
+        served: String,
+    },
+    /// The process has another volume under this name.
+    #[error("volume {name:?} is {found} in the process that serves it, not {meant}")]
+    OtherVolume {
+        /// The name.
+        name: String,
+        /// Identity of the volume that the caller found in the store.
+        meant: String,
+        /// Identity of the one that is served.
+        found: String,
+    },
     /// The volume has another size than was asked for.
     #[error("volume {name:?} has {found} bytes, not {wanted}")]
     OtherSize {
@@ -131,6 +151,14 @@ pub enum NodeError {
         /// How many.
         clients: usize,
     },
+    /// Two verbs at once of which each needs a volume without clients.
+    #[error(
+        "volume {name:?} is being changed by another verb, which goes back to a snapshot or shrinks it"
+    )]
+    Changing {
+        /// Name of the volume.
+        name: String,
+    },
     /// A snapshot that clients read cannot be deleted.
     #[error("snapshot {export:?} is open: clients are connected to the export of that name")]
     SnapshotOpen {
@@ -214,9 +242,11 @@ impl NodeError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Io { source, .. } => io_kind(source),
-            Self::Served { .. } | Self::SocketInUse { .. } | Self::SecondNode { .. } => {
-                ErrorKind::Busy
-            }
+            Self::Served { .. }
+            | Self::OtherStore { .. }
+            | Self::OtherVolume { .. }
+            | Self::SocketInUse { .. }
+            | Self::SecondNode { .. } => ErrorKind::Busy,
             Self::OtherSize { .. }
             | Self::SocketPath { .. }
             | Self::NotLoopback { .. }
@@ -225,7 +255,9 @@ impl NodeError {
             | Self::ZeroLimit
             | Self::Config { .. } => ErrorKind::Invalid,
             Self::InMemory { .. } => ErrorKind::Unsupported,
-            Self::Connected { .. } | Self::SnapshotOpen { .. } => ErrorKind::Busy,
+            Self::Connected { .. } | Self::Changing { .. } | Self::SnapshotOpen { .. } => {
+                ErrorKind::Busy
+            }
             Self::SizeNeeded { .. } | Self::NothingServed { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
@@ -244,6 +276,13 @@ impl NodeError {
         match self {
             Self::Served { .. } => {
                 Some("use it where it is served, or end that process with SIGTERM first".to_owned())
+            }
+            Self::OtherStore { served, .. } => Some(format!(
+                "a data directory has one of them open at a time: use another --data-dir, or end that process with \
+                 SIGTERM first; if both are one store, name it as {served}"
+            )),
+            Self::OtherVolume { .. } => {
+                Some("the name was given to another volume meanwhile: try again".to_owned())
             }
             Self::OtherSize { name, .. } => Some(format!(
                 "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
@@ -283,6 +322,7 @@ impl NodeError {
             Self::Connected { .. } => {
                 Some("unmount it and end what uses it, then try again".into())
             }
+            Self::Changing { .. } => Some("try again when it has ended".into()),
             Self::SnapshotOpen { .. } => {
                 Some("disconnect them first; it is closed when the last one has left".into())
             }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -16,6 +17,7 @@ use weir_store::Store;
 
 use crate::endpoint::Endpoint;
 use crate::error::NodeError;
+use crate::gate::Gate;
 use crate::measure::Measured;
 use crate::replicas::ReplicateTo;
 use crate::shard::ShardContext;
@@ -84,6 +86,7 @@ pub(crate) struct Hosted {
     pub(crate) device: Rc<Measured>,
     pub(crate) read_only: bool,
     pub(crate) clients: OnceCell<Rc<Cell<usize>>>,
+    pub(crate) gate: Arc<Gate>,
 }
 
 impl Hosted {
@@ -100,6 +103,33 @@ impl Hosted {
         self.clients.get().map_or(0, |counter| counter.get())
     }
 
+    /// Does what clients must not see happen: there are none, and none is let in until `work` has ended, even if whoever
+    /// waits for it goes away.
+    pub(crate) async fn without_clients(
+        self: &Rc<Self>,
+        work: impl Future<Output = Result<(), NodeError>> + 'static,
+    ) -> Result<(), NodeError> {
+        let name = || self.name.to_string();
+        let Some(kept_out) = self.gate.close() else {
+            return Err(NodeError::Changing { name: name() });
+        };
+        // A client that is on its way is counted here already, or finds the gate closed: `OneExport::find`.
+        let clients = self.client_count();
+        if clients > 0 {
+            return Err(NodeError::Connected { name: name(), clients });
+        }
+        let hosted = Rc::clone(self);
+        let working = tokio::task::spawn_local(async move {
+            let kept_out = kept_out;
+            let worked = work.await;
+            // Whatever came of it, and before anybody is let in.
+            hosted.gate.set_size(hosted.device.size());
+            drop(kept_out);
+            worked
+        });
+        working.await.map_err(|_| NodeError::ShuttingDown)?
+    }
+
     /// Makes acknowledged writes survive.
     pub(crate) async fn flush(&self, remote: bool) -> Result<(), NodeError> {
         match self.log() {
@@ -114,7 +144,7 @@ impl Hosted {
 #[derive(Clone, Debug)]
 pub(crate) struct Hosting {
     pub(crate) id: VolumeId,
-    pub(crate) size: u64,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) created: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,
@@ -148,6 +178,7 @@ pub(crate) async fn host(
         device: Measured::new(opened.endpoint.clone()),
         read_only: spec.read_only,
         clients: OnceCell::new(),
+        gate: Gate::new(opened.endpoint.size()),
     });
     let options = ListenerOptions::new(connection_options(&context));
     let exports = OneExport {
@@ -161,13 +192,14 @@ pub(crate) async fn host(
         device: Rc::clone(&hosted.device),
         volume: hosted.id,
         history: None,
+        gate: Some(Arc::clone(&hosted.gate)),
     };
     let (door, server) = open_door(Rc::new(exports), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
     let hosting = Hosting {
         id: opened.id,
-        size: opened.endpoint.size(),
+        gate: Arc::clone(&hosted.gate),
         created: opened.created,
         place: opened.place,
         report: opened.report,
@@ -240,7 +272,7 @@ async fn open_replica(
     id: VolumeId,
     read_deadline: Duration,
 ) -> Result<Opened, NodeError> {
-    let cache = std::sync::Arc::clone(&context.cache);
+    let cache = Arc::clone(&context.cache);
     let volume = (id, &home.keys);
     let view =
         SnapshotView::open_replica(store, &context.env, volume, cache, read_deadline).await?;
@@ -310,13 +342,16 @@ pub(crate) struct OneExport {
     pub(crate) device: Rc<Measured>,
     pub(crate) volume: VolumeId,
     pub(crate) history: Option<Rc<dyn History>>,
+    /// Keeps clients out at times.
+    pub(crate) gate: Option<Arc<Gate>>,
 }
 
 impl Exports for OneExport {
     type Device = Measured;
 
     fn find(&self, name: &str) -> Option<Export<Measured>> {
-        (name == self.info.name).then(|| Export {
+        let is_closed = self.gate.as_ref().is_some_and(|gate| gate.is_closed());
+        (name == self.info.name && !is_closed).then(|| Export {
             name: self.info.name.clone(),
             description: self.info.description.clone(),
             device: Rc::clone(&self.device),

@@ -32,6 +32,7 @@ pub(crate) struct Leases {
 #[derive(Default)]
 struct Known {
     identities: BTreeMap<PathBuf, Identity>,
+    /// By data directory and by where the store is: two chains of renewals under one identity fence each other.
     leases: BTreeMap<(PathBuf, String), NodeLease>,
 }
 
@@ -53,7 +54,7 @@ impl Leases {
         store: &Store,
     ) -> Result<NodeLease, NodeError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (data.path().to_owned(), store.url().to_owned());
+        let key = (data.path().to_owned(), store.location());
         if let Some(lease) = known.leases.get(&key) {
             return Ok(lease.clone());
         }
@@ -76,7 +77,7 @@ impl Leases {
     /// The lease in `store`, if volumes of it were opened here.
     pub(crate) fn find(&self, data: &DataDirectory, store: &Store) -> Option<NodeLease> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.leases.get(&(data.path().to_owned(), store.url().to_owned())).cloned()
+        known.leases.get(&(data.path().to_owned(), store.location())).cloned()
     }
 }
 

@@ -24,7 +24,7 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Read).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
-            let Some(mut process) = home.holder(id).await? else { return Ok(()) };
+            let Some(mut process) = home.holder(&store, id).await? else { return Ok(()) };
             let path = format!("/v1/volumes/{name}/repair");
             // A repair of nothing.
             let asked = RepairVolume { objects: Vec::new(), zero: false };
@@ -50,7 +50,7 @@ impl Node {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
             let mut report = RepairReport::default();
-            if let Some(mut process) = home.holder(id).await? {
+            if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{name}/repair");
                 let (mut before, total) = (0, asked.objects.len() as u64);
                 for objects in asked.objects.chunks(KEYS_AT_A_TIME) {

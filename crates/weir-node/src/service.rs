@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weir_device::VolumeId;
+use weir_device::{VolumeId, with_causes};
 use weir_frontend::nbd::{
     ConnectionOptions, Door, ExportInfo, ListenerOptions, Listening, Routes, receive,
 };
@@ -24,6 +24,7 @@ use crate::api::server::{ApiServer, TcpApi};
 use crate::api::types::Limits;
 use crate::error::{NodeError, ProcessId};
 use crate::events::Events;
+use crate::gate::Gate;
 use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, describe};
 use crate::node::{Node, NodeHandle};
 use crate::replicas::{self, Following};
@@ -130,7 +131,7 @@ pub(crate) struct Entry {
     pub(crate) name: VolumeName,
     pub(crate) id: VolumeId,
     pub(crate) shard: usize,
-    pub(crate) size: AtomicU64,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) read_only: bool,
     pub(crate) created: bool,
     pub(crate) place: String,
@@ -240,17 +241,23 @@ fn uri_path(path: &std::path::Path) -> String {
 struct Volumes(Arc<Core>);
 
 impl Volumes {
-    fn volume(&self, name: &str) -> Option<(ExportInfo, Door)> {
+    fn entry(&self, name: &str) -> Option<Arc<Entry>> {
         let volumes = lock(&self.0.volumes);
         // One volume is the default as well.
-        let entry = match name {
-            "" if volumes.len() == 1 => volumes.values().next(),
-            name => volumes.get(name),
-        }?;
+        match name {
+            "" if volumes.len() == 1 => volumes.values().next().cloned(),
+            name => volumes.get(name).cloned(),
+        }
+    }
+
+    async fn volume(&self, name: &str) -> Option<(ExportInfo, Door)> {
+        let entry = self.entry(name)?;
+        // While a verb changes what clients see, a handshake waits, as long as the time for one lasts.
+        entry.gate.opened().await;
         let info = ExportInfo {
             name: entry.name.to_string(),
             description: describe(entry.id),
-            size: entry.size.load(Ordering::Relaxed),
+            size: entry.gate.size(),
             read_only: entry.read_only,
             earlier: [].into(),
         };
@@ -262,7 +269,7 @@ impl Routes for Volumes {
     async fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
         match name.contains('@') {
             true => views::find(&self.0, name).await,
-            false => self.volume(name),
+            false => self.volume(name).await,
         }
     }
 
@@ -327,11 +334,11 @@ impl Node {
             let listener = api_socket(&path, &mut options.inherited, &mut sockets);
             listeners.push(listener.map_err(|error| second_node(error, &home))?);
         }
-        let mut core = self.core(&options).await?;
-        let specs = self.specs(&mut core, &options.volumes).await?;
+        let core = self.core(&options).await?;
+        let (specs, unreadable) = self.specs(&core, &options.volumes).await?;
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
-        let running = open_all(&core, specs).await?;
+        let running = open_all(&core, specs, unreadable).await?;
         let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
         let mut service = Service {
             core,
@@ -377,26 +384,29 @@ impl Node {
         })
     }
 
+    /// The volumes to open, and those of which the store has nothing that can be read.
     async fn specs(
         &self,
-        core: &mut Core,
+        core: &Core,
         volumes: &VolumeSet,
-    ) -> Result<Vec<VolumeSpec>, NodeError> {
+    ) -> Result<(Vec<VolumeSpec>, Failed), NodeError> {
         let template = match volumes {
-            VolumeSet::Listed(specs) => return Ok(specs.clone()),
+            VolumeSet::Listed(specs) => return Ok((specs.clone(), Vec::new())),
             VolumeSet::All(template) => template,
         };
         let store = core.store.clone().expect("opened for all volumes of it");
         let list = |context: Rc<crate::ShardContext>| async move {
             catalog::list(&store, &context.env).await
         };
-        let summaries = self.run(0, list).await??;
+        let listing = self.run(0, list).await??;
         let spec = |name| VolumeSpec { name, ..(**template).clone() };
         // What is being filled is nobody's yet, and replicas are another's.
-        let whole = summaries
+        let whole = listing
+            .volumes
             .into_iter()
             .filter(|s| !matches!(s.state, VolumeState::Incomplete | VolumeState::Replica));
-        Ok(whole.map(|summary| spec(summary.name)).collect())
+        let unreadable = listing.unreadable.into_iter().map(|(name, error)| (name, error.into()));
+        Ok((whole.map(|summary| spec(summary.name)).collect(), unreadable.collect()))
     }
 }
 
@@ -429,14 +439,21 @@ fn api_socket(
     Ok(listener)
 }
 
-/// Opens every volume on its shard. An error only if none could be opened.
-async fn open_all(core: &Arc<Core>, specs: Vec<VolumeSpec>) -> Result<Vec<Running>, NodeError> {
+/// Volumes that are not served, and why.
+type Failed = Vec<(VolumeName, NodeError)>;
+
+/// Opens every volume on its shard; those of `failed` are beyond that already. An error only if none could be opened.
+async fn open_all(
+    core: &Arc<Core>,
+    specs: Vec<VolumeSpec>,
+    mut failed: Failed,
+) -> Result<Vec<Running>, NodeError> {
     let mut opening = Vec::new();
     for (index, spec) in specs.into_iter().enumerate() {
         let shard = index % core.node.shard_count();
         opening.push(open_one(Arc::clone(core), spec, shard));
     }
-    let (mut running, mut failed) = (Vec::new(), Vec::new());
+    let mut running = Vec::new();
     for (name, opened) in futures_util::future::join_all(opening).await {
         match opened {
             Ok(volume) => running.push(volume),
@@ -447,9 +464,10 @@ async fn open_all(core: &Arc<Core>, specs: Vec<VolumeSpec>) -> Result<Vec<Runnin
         return Err(failed.remove(0).1);
     }
     for (name, error) in failed {
-        core.events.note("volume_failed", Some(name.as_str()), error.to_string());
-        tracing::error!(volume = %name, %error, "a volume is not served");
-        lock(&core.not_served).insert(name.to_string(), error.to_string());
+        let reason = with_causes(&error);
+        core.events.note("volume_failed", Some(name.as_str()), reason.clone());
+        tracing::error!(volume = %name, reason, "a volume is not served");
+        lock(&core.not_served).insert(name.to_string(), reason);
     }
     Ok(running)
 }
@@ -479,7 +497,7 @@ async fn try_open(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> Result<Ru
             Ok(Ok(_)) | Err(_) => Err(NodeError::ShuttingDown),
         };
     };
-    let size = hosting.size;
+    let size = hosting.gate.size();
     let (replica, following) = match replica {
         Some(to) => Some(replicas::keep(core, &name, shard, to)?).unzip(),
         None => (None, None),
@@ -488,7 +506,7 @@ async fn try_open(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> Result<Ru
         name: name.clone(),
         id: hosting.id,
         shard,
-        size: AtomicU64::new(size),
+        gate: hosting.gate,
         read_only,
         created: hosting.created,
         place: hosting.place,
@@ -508,7 +526,7 @@ impl Service {
         let info = |entry: Arc<Entry>| ServedInfo {
             name: entry.name.clone(),
             id: entry.id,
-            size: entry.size.load(Ordering::Relaxed),
+            size: entry.gate.size(),
             created: entry.created,
             place: entry.place.clone(),
             uri: self.core.uri(entry.name.as_str()),

@@ -100,7 +100,7 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &volume).await?;
-            if let Some(mut process) = home.holder(id).await? {
+            if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{volume}/snapshots");
                 let body = ChangeSnapshots { action, snapshot: snapshot.to_string() };
                 return process.client.work(&path, &body, |_, _| {}).await.map(drop);
@@ -137,22 +137,22 @@ pub(crate) async fn space(
     Ok(spaces.into_iter().map(SnapshotSpace::from).collect())
 }
 
-/// Changes the snapshots of a served volume; its size from then on.
+/// Changes the snapshots of a served volume. It goes back to one while no client is there.
 pub(crate) async fn change(
     hosted: Rc<Hosted>,
     snapshot: VolumeName,
     action: SnapshotAction,
-) -> Result<u64, NodeError> {
+) -> Result<(), NodeError> {
     let name = hosted.name.to_string();
-    let Some(volume) = hosted.log() else {
+    let Some(volume) = hosted.log().cloned() else {
         return Err(NodeError::InMemory { name, reason: "has no snapshots" });
     };
-    let clients = hosted.client_count();
-    if action == SnapshotAction::RollBack && clients > 0 {
-        return Err(NodeError::Connected { name, clients });
+    match action {
+        SnapshotAction::Take | SnapshotAction::Delete => apply(&volume, &snapshot, action).await,
+        SnapshotAction::RollBack => {
+            hosted.without_clients(async move { apply(&volume, &snapshot, action).await }).await
+        }
     }
-    apply(volume, &snapshot, action).await?;
-    Ok(weir_device::Device::size(&**volume))
 }
 
 async fn apply(

@@ -187,7 +187,7 @@ fn export_of(name: &str, volume: VolumeId, view: Rc<SnapshotView>) -> (ExportInf
     };
     let history: Rc<dyn History> = Rc::clone(&view) as _;
     let device = Measured::new(Endpoint::Snapshot(view));
-    (info.clone(), OneExport { info, device, volume, history: Some(history) })
+    (info.clone(), OneExport { info, device, volume, history: Some(history), gate: None })
 }
 
 #[cfg(test)]

@@ -5,25 +5,25 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_device::{Device, VolumeId};
-use weir_disk::{Directory, DiskError, LockGuard};
+use weir_device::{Device, VolumeId, with_causes};
+use weir_disk::{Directory, LockGuard};
 use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
 use weir_log::{
     CheckOptions, CheckStep, Encryption, JOURNAL_FILE, Keys, LOCK_FILE, LogError, LogVolume,
-    OpenArgs, OpenReport, Takeover, VolumeOptions, VolumeState,
+    OpenArgs, OpenReport, Takeover, VolumeOptions,
 };
 use weir_store::{Access, Store, StoreOptions};
 
-use crate::api::client::Client;
 use crate::api::progress::Reporter;
 use crate::api::types::{
-    CheckReport, CompactReport, CompactVolume, FlushVolume, Limits, Listed, NodeStatus, Report,
-    ResizeVolume, ServedVolume, SetTakeover, Shown,
+    CheckReport, CompactReport, CompactVolume, FlushVolume, Limits, Listed, Report, ResizeVolume,
+    SetTakeover, Shown,
 };
 use crate::data_directory::DataDirectory;
 use crate::error::{NodeError, ProcessId};
 use crate::host::Hosted;
 use crate::node::Node;
+use crate::processes::{Process, locked};
 use crate::shard::ShardContext;
 
 /// How often a flush looks at what is still to go.
@@ -66,34 +66,6 @@ pub enum FlushScope {
     Store,
 }
 
-/// A process that serves volumes from this data directory.
-#[derive(Debug)]
-pub struct Process {
-    /// Its id.
-    pub id: ProcessId,
-    /// What it says of itself, or why it does not.
-    pub status: Result<NodeStatus, NodeError>,
-    /// The one volume it serves, if its socket says so.
-    volume: Option<VolumeId>,
-    pub(crate) client: Client,
-}
-
-impl Process {
-    fn volume(&self, id: VolumeId) -> Option<&ServedVolume> {
-        let volumes = self.status.as_ref().ok().map(|status| &status.volumes);
-        volumes?.iter().find(|volume| volume.id == id.to_string())
-    }
-
-    /// A process that does not answer holds what its socket is named after.
-    fn holds(&self, id: VolumeId) -> bool {
-        self.volume(id).is_some() || (self.status.is_err() && self.volume == Some(id))
-    }
-
-    fn number(&self) -> Option<u32> {
-        self.id.0.and_then(|id| u32::try_from(id).ok())
-    }
-}
-
 impl Home {
     /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart. The embedded one is
     /// created with its data directory.
@@ -127,39 +99,6 @@ impl Home {
         Ok(Some(drawn.map_err(LogError::Key)?))
     }
 
-    /// The processes that serve volumes from this data directory.
-    pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
-        let mut asked = Vec::new();
-        for (path, volume) in self.data.api_sockets()? {
-            asked.push(async move {
-                let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
-                let status = client.status().await;
-                Ok::<_, NodeError>(Some(Process { id: client.process(), status, volume, client }))
-            });
-        }
-        let answers = futures_util::future::join_all(asked).await;
-        answers.into_iter().filter_map(Result::transpose).collect()
-    }
-
-    /// The process that serves volume `id` from this data directory, if one does.
-    pub(crate) async fn holder(&self, id: VolumeId) -> Result<Option<Process>, NodeError> {
-        Ok(self.processes().await?.into_iter().find(|process| process.holds(id)))
-    }
-
-    /// A replica has the identity of its source, which a process here may serve from another store.
-    fn is_meant(&self, summary: &VolumeSummary, process: &Process) -> bool {
-        let store = process.status.as_ref().map(|status| status.store.as_str());
-        summary.state != VolumeState::Replica || store.is_ok_and(|store| store == self.store_url)
-    }
-
-    /// Fails if a process serves the volume, with its id and where it serves.
-    async fn refuse_if_served(&self, name: &VolumeName, id: VolumeId) -> Result<(), NodeError> {
-        let Some(process) = self.holder(id).await? else { return Ok(()) };
-        let place =
-            process.volume(id).map_or(String::new(), |volume| format!(" at {}", volume.uri));
-        Err(NodeError::Served { name: name.to_string(), process: process.id, place })
-    }
-
     /// Opens a volume for writing and recovers what its last opening left.
     pub(crate) async fn open_volume(
         &self,
@@ -172,7 +111,7 @@ impl Home {
     ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
         let lease = context.leases.get(&context.env, &self.data, &store)?;
         let args = OpenArgs {
-            store,
+            store: store.clone(),
             id,
             directory: context.disks.directory(self.data.volume(id))?,
             env: context.env.clone(),
@@ -187,30 +126,15 @@ impl Home {
         };
         match LogVolume::open(args).await {
             Ok(opened) => Ok(opened),
-            Err(error) => {
-                let error = locked(error.into(), name);
-                if matches!(error, NodeError::Served { .. }) {
-                    // Whoever holds the lock may say where it serves.
-                    self.refuse_if_served(name, id).await?;
+            Err(error) => Err(match locked(error.into(), name) {
+                // Whoever holds the lock may say where it serves.
+                error @ NodeError::Served { .. } => {
+                    self.who_has_locked(&store, name, id, error).await
                 }
-                Err(error)
-            }
+                error => error,
+            }),
         }
     }
-}
-
-/// A lock that another process holds means that it serves the volume.
-fn locked(error: NodeError, name: &VolumeName) -> NodeError {
-    let held = match &error {
-        NodeError::Disk(held @ DiskError::Locked { .. })
-        | NodeError::Log(LogError::Disk(held @ DiskError::Locked { .. })) => held,
-        _ => return error,
-    };
-    let process = match held {
-        DiskError::Locked { holder_pid, .. } => holder_pid.and_then(|id| i32::try_from(id).ok()),
-        _ => None,
-    };
-    NodeError::Served { name: name.to_string(), process: ProcessId(process), place: String::new() }
 }
 
 async fn lock(directory: &Directory, name: &VolumeName) -> Result<LockGuard, NodeError> {
@@ -235,16 +159,18 @@ pub(crate) async fn create(
 /// Lists the volumes of the store.
 pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<Listed>, NodeError> {
     let store = home.open_store(context, Access::Read).await?;
-    let summaries = catalog::list(&store, &context.env).await?;
+    let listing = catalog::list(&store, &context.env).await?;
     let processes = home.processes().await?;
     let mut volumes = Vec::new();
-    for summary in summaries {
+    for summary in listing.volumes {
         let id = volume_id(&summary)?;
-        let process = processes.iter().find(|process| process.holds(id));
-        let process = process.filter(|process| home.is_meant(&summary, process));
+        let process = processes.iter().find(|process| process.holds(&store, id));
         let uri = process.and_then(|process| process.volume(id)).map(|volume| volume.uri.clone());
         volumes.push(Listed::new(summary, process.and_then(Process::number), uri));
     }
+    let unreadable = listing.unreadable.into_iter();
+    volumes.extend(unreadable.map(|(name, error)| Listed::unreadable(&name, with_causes(&error))));
+    volumes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(volumes)
 }
 
@@ -257,8 +183,7 @@ pub(crate) async fn show(
     let store = home.open_store(context, Access::Read).await?;
     let details = catalog::show(&store, &context.env, name).await?;
     let id = volume_id(&details.summary)?;
-    let holder = home.holder(id).await?;
-    let holder = holder.filter(|process| home.is_meant(&details.summary, process));
+    let holder = home.holder(&store, id).await?;
     let process = holder.as_ref().and_then(Process::number);
     let serving = holder.as_ref().and_then(|process| process.volume(id)).cloned();
     let mut shown = Shown::new(details, process.zip(serving));
@@ -278,19 +203,35 @@ pub(crate) async fn delete(
     let store = home.open_store(context, Access::Write).await?;
     let details = catalog::show(&store, &context.env, name).await?;
     let id = volume_id(&details.summary)?;
-    home.refuse_if_served(name, id).await?;
+    home.refuse_if_served(&store, name, id).await?;
     let directory = context.disks.directory(home.data.volume(id))?;
-    let _lock = lock(&directory, name).await?;
-    // A node that ended without closing holds the volume only by name if this is its own directory.
+    let local = match lock(&directory, name).await {
+        Ok(lock) => Some(lock),
+        // They are those of a volume of another store, which is none of ours to delete.
+        Err(_) if home.is_open_elsewhere(&store, id).await? => None,
+        Err(error) => return Err(error),
+    };
+    // A process that ended without closing the volume held it with this journal, or it was another one.
+    let journal = match local {
+        Some(_) => catalog::journal_in(&directory, id).await?,
+        None => None,
+    };
+    let consent = DeleteConsent { take_over, ours: journal };
     let files = directory.list().await?;
-    let ours = details.summary.holder.as_deref() == Some(&*context.node_name)
-        && files.iter().any(|file| file == JOURNAL_FILE);
-    let consent = match (ours, take_over) {
-        (true, _) => DeleteConsent::Ours,
-        (false, true) => DeleteConsent::TakeOver,
-        (false, false) => DeleteConsent::None,
+    let has_journal = files.iter().any(|file| file == JOURNAL_FILE);
+    let are_its = match journal {
+        Some(journal) => catalog::is_journal_of(&store, &context.env, id, journal).await?,
+        None => !has_journal,
     };
     catalog::delete(&store, &context.env, name, consent, on_progress).await?;
+    if local.is_none() {
+        return Ok(());
+    }
+    if !are_its {
+        let path = home.data.volume(id);
+        tracing::warn!(volume = %name, path = %path.display(), "the local files are not of this volume, and stay");
+        return Ok(());
+    }
     for file in files.iter().filter(|file| *file != LOCK_FILE) {
         directory.remove(file).await?;
     }
@@ -306,7 +247,7 @@ pub(crate) async fn set_takeover(
 ) -> Result<(), NodeError> {
     let store = home.open_store(context, Access::Write).await?;
     let id = catalog::find(&store, &context.env, name).await?;
-    home.refuse_if_served(name, id).await?;
+    home.refuse_if_served(&store, name, id).await?;
     Ok(catalog::set_takeover(&store, &context.env, name, takeover).await?)
 }
 
@@ -319,7 +260,7 @@ async fn rekey(
 ) -> Result<Shown, NodeError> {
     let store = home.open_store(context, Access::Write).await?;
     let id = catalog::find(&store, &context.env, name).await?;
-    home.refuse_if_served(name, id).await?;
+    home.refuse_if_served(&store, name, id).await?;
     catalog::rekey(&store, &context.env, name, (&home.keys, new)).await?;
     Ok(Shown::new(catalog::show(&store, &context.env, name).await?, None))
 }
@@ -338,17 +279,24 @@ pub(crate) async fn check(
 }
 
 /// Resizes a served volume; its size from then on.
-pub(crate) async fn resize_hosted(hosted: &Hosted, asked: ResizeVolume) -> Result<u64, NodeError> {
+pub(crate) async fn resize_hosted(
+    hosted: Rc<Hosted>,
+    asked: ResizeVolume,
+) -> Result<u64, NodeError> {
     let name = hosted.name.to_string();
-    let Some(volume) = hosted.log() else {
+    let Some(volume) = hosted.log().cloned() else {
         return Err(NodeError::InMemory { name, reason: "keeps its size" });
     };
-    let clients = hosted.client_count();
-    let shrinks = asked.size_bytes < volume.size();
-    if shrinks && asked.shrink && clients > 0 {
-        return Err(NodeError::Connected { name, clients });
+    if asked.shrink && asked.size_bytes < volume.size() {
+        let shrunk = Rc::clone(&volume);
+        let shrink = async move { resize(&shrunk, asked).await.map(drop) };
+        hosted.without_clients(shrink).await?;
+    } else {
+        let resized = resize(&volume, asked).await;
+        hosted.gate.set_size(volume.size());
+        resized?;
     }
-    resize(volume, asked).await
+    Ok(volume.size())
 }
 
 async fn resize(volume: &LogVolume, asked: ResizeVolume) -> Result<u64, NodeError> {
@@ -412,7 +360,7 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
-            if let Some(mut process) = home.holder(id).await? {
+            if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{name}/takeover");
                 let body = SetTakeover { takeover: takeover.into() };
                 return process.client.work(&path, &body, |_, _| {}).await.map(drop);
@@ -523,7 +471,7 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
-            if let Some(mut process) = home.holder(id).await? {
+            if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{name}/flush");
                 let body = FlushVolume { remote, wait };
                 let on_progress = |_, to_go| on_progress(to_go);
@@ -554,7 +502,7 @@ impl Node {
         self.run(0, move |context| async move {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
-            if let Some(mut process) = home.holder(id).await? {
+            if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{name}/resize");
                 return process.client.work(&path, &asked, |_, _| {}).await.map(drop);
             }
@@ -582,7 +530,7 @@ impl Node {
             let store = home.open_store(&context, Access::Write).await?;
             let id = catalog::find(&store, &context.env, &name).await?;
             let mut report = None;
-            if let Some(mut process) = home.holder(id).await? {
+            if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{name}/compact");
                 let body = CompactVolume { percent };
                 if let Some(Report::Compact(compacted)) =

@@ -39,7 +39,8 @@ pub(crate) struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 success, 1 failure, 2 wrong usage; `weir up NAME -- COMMAND` hands on COMMAND's.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found or something is left undone;
+128 and the signal's number when a signal ended it; `weir up NAME -- COMMAND` hands on COMMAND's.
 Every flag can be given in the environment: --data-dir is WEIR_DATA_DIR.";
 
 /// Flags of every command.

@@ -60,7 +60,9 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
             let shown = node.create_volume(home, name, size.0, takeover.into()).await?;
             show(&shown, output.output)
         }
-        VolumeCommand::List { output } => list(&node.list_volumes(home).await?, output.output),
+        VolumeCommand::List { output } => {
+            return list(&node.list_volumes(home).await?, output.output);
+        }
         VolumeCommand::Show { name, space, output } => {
             let mut shown = node.show_volume(home.clone(), name.clone()).await?;
             if space {
@@ -115,26 +117,37 @@ async fn resize(
     Ok(())
 }
 
-fn list(volumes: &[Listed], form: OutputForm) -> Result<(), Failure> {
-    if form == OutputForm::Json {
-        return output::print_json(&volumes);
-    }
+/// Lists volumes. One that cannot be read is a line as well, and says so by the exit code.
+fn list(volumes: &[Listed], form: OutputForm) -> Result<ExitCode, Failure> {
     let row = |volume: &Listed| {
         let state = match (&volume.process, &volume.holder, volume.state) {
             (Some(process), _, VolumeState::Incomplete) => format!("being filled by {process}"),
             (Some(process), _, _) => format!("served by {process}"),
-            (
-                None,
-                _,
-                state @ (VolumeState::Incomplete | VolumeState::Replica | VolumeState::Deleted),
-            ) => state.to_string(),
-            (None, Some(holder), _) => format!("not closed on {holder}"),
-            (None, None, _) => "closed".to_owned(),
+            (None, Some(holder), VolumeState::Active) => format!("not closed on {holder}"),
+            (None, None, VolumeState::Active) => "closed".to_owned(),
+            (None, _, state) => state.to_string(),
+        };
+        let size = match volume.state {
+            VolumeState::Unreadable => String::new(),
+            _ => human(volume.size_bytes),
         };
         let uri = volume.uri.clone().unwrap_or_default();
-        vec![volume.name.clone(), human(volume.size_bytes), state, uri]
+        vec![volume.name.clone(), size, state, uri]
     };
-    output::print_table(&["NAME", "SIZE", "STATE", "URI"], volumes.iter().map(row).collect())
+    if form == OutputForm::Json {
+        output::print_json(&volumes)?;
+    } else {
+        let rows = volumes.iter().map(row).collect();
+        output::print_table(&["NAME", "SIZE", "STATE", "URI"], rows)?;
+    }
+    let mut code = ExitCode::SUCCESS;
+    for Listed { name, error, .. } in volumes {
+        if let Some(error) = error {
+            eprintln!("warning: volume {name} cannot be read: {error}");
+            code = ExitCode::from(DAMAGED);
+        }
+    }
+    Ok(code)
 }
 
 fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {

@@ -182,6 +182,16 @@ pub(super) async fn serve<E: Exports>(
     options.client = client;
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else { return };
+    if weir_device::Device::size(&*handle.device) != info.size {
+        let (export, told) = (info.name, info.size);
+        tracing::warn!(
+            client = options.client,
+            export,
+            told,
+            "a client was turned away: the size changed while it shook hands"
+        );
+        return;
+    }
     let window = Window::of(&unread);
     let chosen = Chosen { session, info, handle };
     let shutdown = std::pin::pin!(shutdown);

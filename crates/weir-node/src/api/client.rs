@@ -13,8 +13,10 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
-use weir_device::ErrorKind;
+use weir_device::{ErrorKind, VolumeId};
+use weir_store::Store;
 
+use crate::api::meant::{STORE_HEADER, VOLUME_HEADER};
 use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress, Report};
 use crate::error::{NodeError, ProcessId};
 
@@ -31,6 +33,8 @@ pub struct Client {
     place: String,
     process: ProcessId,
     sender: SendRequest<Full<Bytes>>,
+    /// Location of the store and identity of the volume that requests are about, once that is known.
+    meant: Option<(String, VolumeId)>,
 }
 
 impl Client {
@@ -66,13 +70,19 @@ impl Client {
         let (sender, connection) = handshake.await.map_err(|error| failed(&error))?;
         // It ends with the sender; an error shows where an answer is awaited.
         tokio::spawn(async move { drop(connection.await) });
-        Ok(Some(Self { place, process, sender }))
+        Ok(Some(Self { place, process, sender, meant: None }))
     }
 
     /// Id of the process at the other end.
     #[must_use]
     pub fn process(&self) -> ProcessId {
         self.process
+    }
+
+    /// From here on every request says that it is about this volume of this store, and is refused by a process that
+    /// has another one of its name.
+    pub(crate) fn mean(&mut self, store: &Store, volume: VolumeId) {
+        self.meant = Some((store.location(), volume));
     }
 
     fn no_answer(&self, reason: &dyn std::fmt::Display) -> NodeError {
@@ -86,13 +96,16 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<Response<Incoming>, NodeError> {
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, "weir")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| self.no_answer(&error))?;
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some((store, volume)) = &self.meant {
+            request = request.header(STORE_HEADER, store);
+            request = request.header(VOLUME_HEADER, volume.to_string());
+        }
+        let request = request.body(Full::new(body)).map_err(|error| self.no_answer(&error))?;
         let sent = self.sender.send_request(request);
         let response = match tokio::time::timeout(SILENCE_TIMEOUT, sent).await {
             Err(_) => return Err(self.no_answer(&"it is silent")),

@@ -2,6 +2,7 @@
 
 pub mod client;
 mod clones;
+mod meant;
 mod metrics;
 pub(crate) mod progress;
 mod repair;

@@ -30,7 +30,7 @@ use crate::api::types::{
     CompactVolume, CreateVolume, ErrorBody, FlushVolume, Limits, Listed, NodeStatus, Problem,
     Progress, ResizeVolume, SetTakeover, Shown,
 };
-use crate::api::{metrics, types};
+use crate::api::{meant, metrics, types};
 use crate::error::NodeError;
 use crate::events::Event;
 use crate::host::Hosted;
@@ -81,6 +81,7 @@ pub(crate) fn router(core: Arc<Core>) -> Router {
         .route("/v1/openapi.json", axum::routing::get(move || async move { (json, document) }))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&core), meant::check))
         .with_state(core)
 }
 
@@ -373,10 +374,9 @@ async fn resize_volume(
     let (_reporter, done, response) = begin();
     tokio::spawn(async move {
         let resize =
-            move |hosted: Rc<Hosted>| async move { volumes::resize_hosted(&hosted, asked).await };
+            move |hosted: Rc<Hosted>| async move { volumes::resize_hosted(hosted, asked).await };
         let resized = status::on_volume(&core, &entry, resize).await;
         if let Ok(size_bytes) = resized {
-            entry.size.store(size_bytes, std::sync::atomic::Ordering::Relaxed);
             let message = format!("{size_bytes} bytes");
             core.events.note("volume_resized", Some(entry.name.as_str()), message);
         }

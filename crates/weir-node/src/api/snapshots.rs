@@ -62,8 +62,7 @@ pub(super) async fn change_snapshots(
     let (_reporter, done, response) = begin();
     tokio::spawn(async move {
         let changed = change(&core, &entry, &snapshot, action).await;
-        if let Ok(size) = &changed {
-            entry.size.store(*size, std::sync::atomic::Ordering::Relaxed);
+        if changed.is_ok() {
             let kind = match action {
                 SnapshotAction::Take => "snapshot_taken",
                 SnapshotAction::Delete => "snapshot_deleted",
@@ -72,7 +71,7 @@ pub(super) async fn change_snapshots(
             core.events.note(kind, Some(entry.name.as_str()), snapshot.to_string());
         }
         // Whoever asked may be gone.
-        let _ = done.send(changed.map(|_| None));
+        let _ = done.send(changed.map(|()| None));
     });
     Ok(response)
 }
@@ -82,7 +81,7 @@ async fn change(
     entry: &Entry,
     snapshot: &VolumeName,
     action: SnapshotAction,
-) -> Result<u64, NodeError> {
+) -> Result<(), NodeError> {
     let export = format!("{}@{snapshot}", entry.name);
     let _unopened = match action {
         SnapshotAction::Delete => Some(core.views.keep_closed(&export).await?),

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_log::catalog::{VolumeDetails, VolumeSummary};
+use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
 
 pub use reports::{
     CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport, Report,
@@ -81,6 +81,8 @@ pub enum VolumeState {
     Replica,
     /// A deletion of it has not come to its end.
     Deleted,
+    /// What the store has of it cannot be read.
+    Unreadable,
 }
 
 impl From<weir_log::VolumeState> for VolumeState {
@@ -101,6 +103,7 @@ impl fmt::Display for VolumeState {
             Self::Incomplete => "incomplete",
             Self::Replica => "replica",
             Self::Deleted => "deleted",
+            Self::Unreadable => "unreadable",
         })
     }
 }
@@ -131,6 +134,9 @@ pub struct NodeStatus {
     pub reasons: Vec<String>,
     /// URL of the store.
     pub store: String,
+    /// Where that store is, the same for every way to write its URL; none while only memory is served.
+    #[serde(default)]
+    pub store_location: Option<String>,
     /// The data directory.
     pub data_dir: String,
     /// Seconds since it began to serve.
@@ -355,9 +361,9 @@ pub struct LogStatus {
 pub struct Listed {
     /// Name of the volume.
     pub name: String,
-    /// Its identity, 32 hex digits.
+    /// Its identity, 32 hex digits; empty where it cannot be read.
     pub id: String,
-    /// Its size.
+    /// Its size; 0 where it cannot be read.
     pub size_bytes: u64,
     /// Whether it is whole.
     pub state: VolumeState,
@@ -369,6 +375,9 @@ pub struct Listed {
     pub process: Option<u32>,
     /// Where it serves it.
     pub uri: Option<String>,
+    /// Why it cannot be read, if it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl Listed {
@@ -377,7 +386,23 @@ impl Listed {
     pub fn new(summary: VolumeSummary, process: Option<u32>, uri: Option<String>) -> Self {
         let VolumeSummary { name, id, size_bytes, holder, takeover, state } = summary;
         let (name, takeover, state) = (name.to_string(), takeover.into(), state.into());
-        Self { name, id, size_bytes, state, holder, takeover, process, uri }
+        Self { name, id, size_bytes, state, holder, takeover, process, uri, error: None }
+    }
+
+    /// The line of a volume that cannot be read, and why.
+    #[must_use]
+    pub fn unreadable(name: &VolumeName, error: String) -> Self {
+        Self {
+            name: name.to_string(),
+            id: String::new(),
+            size_bytes: 0,
+            state: VolumeState::Unreadable,
+            holder: None,
+            takeover: Takeover::default(),
+            process: None,
+            uri: None,
+            error: Some(error),
+        }
     }
 }
 

@@ -1,0 +1,56 @@
+//! What a caller means: a request may say which store and which volume it is about, and goes no further here if this
+//! process has another one under that name.
+//!
+//! The command line finds a volume in the store that it was given, and the process that serves it by its identity.
+//! Replicas and copies of stores have the identities of their sources, and a process may end and another begin between
+//! the question and the request: so the request says what it means, and the process that acts on it compares.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::api::routes::Refusal;
+use crate::error::{NodeError, ProcessId};
+use crate::service::Core;
+
+/// Header with the location of the store that is meant ([`weir_store::Store::location`]).
+pub(crate) const STORE_HEADER: &str = "weir-store";
+
+/// Header with the identity of the volume that is meant, 32 hex digits.
+pub(crate) const VOLUME_HEADER: &str = "weir-volume";
+
+const VOLUMES: &str = "/v1/volumes/";
+
+/// Refuses a request that is about another store or another volume than this process has.
+pub(super) async fn check(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
+    match compare(&core, &request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => Refusal::from(error).into_response(),
+    }
+}
+
+fn compare(core: &Core, request: &Request) -> Result<(), NodeError> {
+    if weir_device::mutant("verb_without_store") {
+        return Ok(());
+    }
+    let header = |name| request.headers().get(name).map(|value| value.as_bytes());
+    let name = request.uri().path().strip_prefix(VOLUMES).unwrap_or_default();
+    let name = name.split('/').next().unwrap_or_default();
+    let store = core.store.as_ref().map(weir_store::Store::location).unwrap_or_default();
+    if header(STORE_HEADER).is_some_and(|meant| meant != store.as_bytes()) {
+        let served = core.store.as_ref().map_or("memory", |store| store.url()).to_owned();
+        let process = ProcessId(i32::try_from(std::process::id()).ok());
+        return Err(NodeError::OtherStore { name: name.to_owned(), process, served });
+    }
+    let (Some(meant), Some(entry)) = (header(VOLUME_HEADER), core.entry(name)) else {
+        return Ok(());
+    };
+    let found = entry.id.to_string();
+    if meant == found.as_bytes() {
+        return Ok(());
+    }
+    let meant = String::from_utf8_lossy(meant).into_owned();
+    Err(NodeError::OtherVolume { name: name.to_owned(), meant, found })
+}
