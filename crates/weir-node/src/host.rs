@@ -103,8 +103,8 @@ impl Hosted {
         self.clients.get().map_or(0, |counter| counter.get())
     }
 
-    /// Does what clients must not see happen: there are none, and none is let in until `work` has ended, even if whoever
-    /// waits for it goes away.
+    /// Does what clients must not see happen: there are none, and none is let in until `work` has ended, even if
+    /// whoever waits for it goes away.
     pub(crate) async fn without_clients(
         self: &Rc<Self>,
         work: impl Future<Output = Result<(), NodeError>> + 'static,
