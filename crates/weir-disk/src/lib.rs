@@ -17,10 +17,12 @@ mod disks;
 mod engine;
 mod error;
 mod file;
+mod identity;
 pub mod sim;
 
 pub use directory::{Directory, LockGuard, OpenMode};
 pub use disks::{DirectIo, Disks, EngineChoice};
 pub use error::{DiskError, DiskOperation};
 pub use file::File;
+pub use identity::FileIdentity;
 pub use rustix::io::Errno;
