@@ -1,5 +1,5 @@
 //! One suite of rules over every engine: threads, direct and buffered, and the simulated disk.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs, reason = "tests")]
 
 mod common;
 

@@ -12,8 +12,8 @@ use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, ErrorKind, VolumeId};
 use weir_disk::{Directory, LockGuard};
 use weir_journal::{
-    AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, PieceKind, PlacedPiece,
-    Recovered,
+    AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, OpeningId, PieceKind,
+    PlacedPiece, Recovered,
 };
 use weir_seal::DataKey;
 use weir_store::{RetryPolicy, Store};
@@ -151,7 +151,7 @@ impl LogVolume {
         }
         // Power may have taken acknowledged writes that were uploaded already: their numbers are not used again.
         journal.recovered.journal.set_write_floor(loaded.committed.write);
-        journal.recovered.journal.begin_epoch(epoch).await?;
+        journal.recovered.journal.begin_epoch(epoch, fresh_opening(&args.env)).await?;
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         // A size that grew is in the manifest before any object says so.
         let size = loaded.size.unwrap_or(0).max(current.size);
@@ -175,6 +175,12 @@ impl LogVolume {
         tracing::info!(volume = %shared.id, ?report, "volume opened");
         Ok((Self::start(shared), report))
     }
+}
+
+fn fresh_opening(env: &Env) -> OpeningId {
+    let mut id = [0; 16];
+    env.random.fill(&mut id);
+    OpeningId(id)
 }
 
 /// What is known before the journal is replayed.
@@ -211,7 +217,7 @@ enum Local {
     /// A crash while it was made: nothing was ever acknowledged out of it. A journal that was in use has a holder in
     /// the manifest, so zeroes in its place need a claim on the volume.
     NeverFinished,
-    Recovered(Recovered),
+    Recovered(Box<Recovered>),
 }
 
 async fn recover_journal(args: &OpenArgs, key: Option<&DataKey>) -> Result<Local, LogError> {
@@ -226,7 +232,7 @@ async fn recover_journal(args: &OpenArgs, key: Option<&DataKey>) -> Result<Local
             .await;
     match recovered {
         Err(JournalError::NeverFinished { .. }) => Ok(Local::NeverFinished),
-        other => Ok(Local::Recovered(other?)),
+        other => Ok(Local::Recovered(Box::new(other?))),
     }
 }
 
@@ -299,7 +305,7 @@ async fn use_journal(
         Local::None => return create_journal(args, key).await,
         Local::NeverFinished => {}
         Local::Recovered(recovered) if !is_superseded(&recovered, manifest) => {
-            return Ok(LocalJournal { recovered, is_new: false });
+            return Ok(LocalJournal { recovered: *recovered, is_new: false });
         }
         Local::Recovered(recovered) => {
             let writes = unsent_writes(&recovered, manifest);

@@ -55,7 +55,7 @@ const NETWORK: &[(u64, &str)] = &[
     (0xbacb_acbc, "VMware shared folders"),
 ];
 
-/// Programs behind FUSE mounts whose storage is on another machine, by what stands behind `fuse.` in the list of mounts.
+/// Programs behind FUSE mounts whose storage is on another machine, by what follows `fuse.` in the list of mounts.
 const NETWORK_FUSE: &[&str] = &[
     "sshfs",
     "s3fs",
