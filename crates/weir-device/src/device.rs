@@ -274,7 +274,10 @@ mod tests {
 
     /// Keeps the writes that it is given, and takes nothing else.
     #[derive(Default)]
-    struct Writes(RefCell<Vec<(u64, u64, Vec<u8>, bool)>>);
+    struct Writes(RefCell<Vec<Written>>, RefCell<Vec<String>>);
+
+    /// Offset and length of the header, the bytes, and whether they are to be durable.
+    type Written = (u64, u64, Vec<u8>, bool);
 
     impl Device for Writes {
         fn size(&self) -> u64 {
@@ -304,6 +307,25 @@ mod tests {
         async fn extents(&self, _: IoHeader, _: usize) -> Result<Vec<Extent>, DeviceError> {
             unreachable!("nobody asks")
         }
+        fn check_reply(&self) -> Result<(), DeviceError> {
+            Err(DeviceError::new(ErrorKind::Fenced, "superseded"))
+        }
+        fn on_resize(&self, size: u64) {
+            self.1.borrow_mut().push(format!("{size} bytes"));
+        }
+        fn invalidate(&self, range: ByteRange) {
+            self.1.borrow_mut().push(format!("{}..{}", range.start, range.end));
+        }
+    }
+
+    #[test]
+    fn what_is_told_to_a_stack_reaches_the_device() {
+        let device = Writes::default();
+        let stack: &dyn DynDevice = &device;
+        assert_eq!(stack.dyn_check_reply().expect_err("fenced").kind(), ErrorKind::Fenced);
+        stack.dyn_on_resize(7);
+        stack.dyn_invalidate(ByteRange { start: 3, end: 5 });
+        assert_eq!(*device.1.borrow(), ["7 bytes", "3..5"]);
     }
 
     #[tokio::test]
