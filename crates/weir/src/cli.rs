@@ -21,7 +21,7 @@ use weir_node::size::Size;
 pub(crate) use self::replicate::Replicate;
 pub(crate) use self::snapshot::{SnapshotCommand, SnapshotPath};
 pub(crate) use self::trace::{TraceCommand, TraceShape};
-pub(crate) use self::volume::{CheckLimits, VolumeCommand, VolumePlace};
+pub(crate) use self::volume::{CheckLimits, SalvageCommand, VolumeCommand, VolumePlace};
 use crate::tuning::Tuning;
 
 /// Virtual disks on a local SSD over shared object storage.
