@@ -2,6 +2,7 @@
 //! Format: `docs/formats/copy-record.md`.
 
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -105,13 +106,22 @@ impl CopyRecord {
         }
     }
 
-    /// Puts the record in the place of the one at `path`, durably.
+    /// Puts the record in the place of the one at `path`, durably. Makes the directory, for its owner alone, where it
+    /// is missing.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
+        if let Some(directory) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            if let Some(above) = directory.parent() {
+                weir_disk::adopt_directory(above)?;
+            }
+            weir_disk::adopt_directory(directory)?;
+        }
         let new = path.with_extension("new");
         let mut file = std::fs::File::create(&new)?;
+        weir_disk::adopt_file(&file, &new)?;
         io::Write::write_all(&mut file, &self.encode())?;
         file.sync_all()?;
         std::fs::rename(&new, path)?;

@@ -39,6 +39,9 @@ impl DataDirectory {
             std::fs::DirBuilder::new().recursive(true).mode(MODE).create(&directory).map_err(
                 |source| NodeError::io("creating", directory.display().to_string(), source),
             )?;
+            weir_disk::adopt_directory(&directory).map_err(|source| {
+                NodeError::io("giving to its owner", directory.display().to_string(), source)
+            })?;
         }
         self.try_writing()
     }

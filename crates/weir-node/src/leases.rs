@@ -87,7 +87,7 @@ fn take_identity(directory: &Path, env: &Env) -> Result<Identity, NodeError> {
         move |source| NodeError::io("taking the node's identity in", path, source)
     };
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(failed(directory))?;
+    made.and_then(|()| weir_disk::adopt_directory(directory)).map_err(failed(directory))?;
     for number in 0..PROCESSES_MAX {
         let path = directory.join(number.to_string());
         if let Some(identity) = try_identity(&path, env).map_err(failed(&path))? {
@@ -103,6 +103,7 @@ fn try_identity(path: &Path, env: &Env) -> io::Result<Option<Identity>> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.open(path)?;
+    weir_disk::adopt_file(&file, path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(None),

@@ -66,6 +66,7 @@ pub(crate) fn bind_unix(
     let failed = |source| NodeError::io("listening on", shown.clone(), source);
     let listener = UnixListener::bind(path).map_err(failed)?;
     let bound = BoundSocket { path: path.to_owned(), inode: identity(path).map_err(failed)? };
+    weir_disk::adopt_socket(path).map_err(failed)?;
     if let Some(mode) = mode {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
     }

@@ -415,7 +415,8 @@ fn read_object(
 fn make_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        result => result,
+        Err(error) => Err(error),
+        Ok(()) => weir_disk::adopt_directory(path),
     }
 }
 

@@ -88,6 +88,7 @@ impl OpenDirectory {
             }
         };
         if mode == OpenMode::CreateNew {
+            self.adopt(&file.fd, &file.path)?;
             rustix::fs::fsync(&file.fd).map_err(failed(DiskOperation::Sync, &file.path))?;
             self.sync()?;
         }
@@ -104,9 +105,19 @@ impl OpenDirectory {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())
             .map_err(failed(DiskOperation::Open, &path))?;
+        self.adopt(&fd, &path)?;
         // Also when it was there: whoever made it may have died before it was durable.
         self.sync()?;
         Ok(OpenDirectory { fd, path })
+    }
+
+    /// Gives what root made here to the owner of the directory.
+    fn adopt(&self, made: &OwnedFd, path: &Arc<str>) -> Result<(), DiskError> {
+        let errno = |error: std::io::Error| {
+            error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+        };
+        let adopted = crate::owner::adopt(made, &self.fd).map_err(errno);
+        adopted.map_err(failed(DiskOperation::Create, path))
     }
 
     /// Names in the directory, sorted.
@@ -138,6 +149,7 @@ impl OpenDirectory {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let fd =
             rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR).map_err(error())?;
+        self.adopt(&fd, &path)?;
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {

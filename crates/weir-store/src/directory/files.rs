@@ -79,7 +79,9 @@ pub(super) struct FileError {
 
 /// A new file that only its owner may read.
 pub(super) fn create_exclusively(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    weir_disk::adopt_file(&file, path)?;
+    Ok(file)
 }
 
 /// 64 bits that no other opening of the store has.
