@@ -34,6 +34,8 @@ pub(crate) enum Created {
     Counts(Vec<u64>),
     /// Another writer is there.
     Refused(String),
+    /// Nobody is, but versions before it are gone that nobody may have pruned: the store was emptied or set back.
+    Lost(String),
 }
 
 /// Key of a version below `prefix`.
@@ -116,6 +118,11 @@ pub(crate) async fn create(
     let before = number == 1 || listed.iter().rev().nth(1) == Some(&(number - 1));
     if highest && before {
         return Ok(Created::Counts(listed));
+    }
+    if highest {
+        // Whoever prunes has published many versions since, and the newest of them would be the highest.
+        let before = listed.iter().rev().nth(1).map_or("nothing".to_owned(), u64::to_string);
+        return Ok(Created::Lost(format!("{key} is the newest, and {before} is there before it")));
     }
     let seen = listed.last().copied().unwrap_or(0);
     Ok(Created::Refused(format!("{key} is not the newest with its predecessor: {seen} is there")))

@@ -6,7 +6,6 @@ use weir_journal::{Epoch, JournalError, JournalId};
 use weir_store::StoreError;
 
 use crate::format::DecodeError;
-use crate::heir::Refusal;
 use crate::ids::ObjectId;
 use crate::keys::KeyError;
 
@@ -110,6 +109,21 @@ pub enum LogError {
         /// What showed it.
         evidence: String,
     },
+    /// The store has lost what this writer published.
+    #[error(
+        "volume {volume}: epoch {ours} stopped, because {store} was emptied or set back ({evidence}); bring it back as \
+         it was: the journal keeps what it holds"
+    )]
+    StoreSetBack {
+        /// The volume.
+        volume: VolumeId,
+        /// Our epoch.
+        ours: Epoch,
+        /// URL of the store.
+        store: String,
+        /// What showed it.
+        evidence: String,
+    },
     /// Our node did not renew its lease in time.
     #[error(
         "volume {volume}: epoch {ours} missed the deadline of its node's lease, so that another node may own the \
@@ -156,30 +170,18 @@ pub enum LogError {
         /// What its journal may hold.
         may_hold: String,
     },
-    /// The local journal must not be replayed, and something would be lost without it.
-    #[error("volume {volume}: {refusal}")]
-    JournalRefused {
+    /// The local journal holds writes that nobody uploaded, but its volume went on elsewhere.
+    #[error(
+        "volume {volume}: the local journal {journal} holds {writes} writes that are not in the store, and the volume \
+         has been taken over since; pass --discard-journal to give them up"
+    )]
+    JournalSuperseded {
         /// The volume.
         volume: VolumeId,
-        /// Why, and what is at stake.
-        refusal: Box<Refusal>,
-    },
-    /// There is no journal to salvage.
-    #[error("volume {volume}: nothing is salvaged: {why}")]
-    NothingToSalvage {
-        /// The volume.
-        volume: VolumeId,
-        /// Why not.
-        why: String,
-    },
-    /// What a takeover found could not be kept.
-    #[error("volume {volume}: the snapshot of what was taken over could not be taken: {source}")]
-    NotKept {
-        /// The volume.
-        volume: VolumeId,
-        /// Why not.
-        #[source]
-        source: DeviceError,
+        /// The local journal.
+        journal: JournalId,
+        /// Writes that would be lost.
+        writes: u64,
     },
     /// The store lacks objects that the journal was already allowed to forget.
     #[error(
@@ -288,11 +290,13 @@ impl LogError {
                 ErrorKind::NotFound
             }
             Self::Exists { .. } => ErrorKind::Exists,
-            Self::Fenced { .. } | Self::LeaseMissed { .. } => ErrorKind::Fenced,
+            Self::Fenced { .. } | Self::StoreSetBack { .. } | Self::LeaseMissed { .. } => {
+                ErrorKind::Fenced
+            }
             Self::NoLease { .. } => ErrorKind::Unavailable,
             Self::Held { .. }
             | Self::InUse { .. }
-            | Self::JournalRefused { .. }
+            | Self::JournalSuperseded { .. }
             | Self::Incomplete { .. } => ErrorKind::Busy,
             Self::Replica { .. } => ErrorKind::ReadOnly,
             Self::NoReplica { .. } => ErrorKind::Invalid,
@@ -304,8 +308,6 @@ impl LogError {
             Self::FormatTooNew { .. } => ErrorKind::Unsupported,
             Self::Dependants { .. } => ErrorKind::Busy,
             Self::Origin { source, .. } => source.kind(),
-            Self::NothingToSalvage { .. } => ErrorKind::NotFound,
-            Self::NotKept { source, .. } => source.kind(),
             Self::Key(source) => source.kind(),
             Self::Store(source) => source.kind(),
             Self::Journal(source) => source.kind(),

@@ -298,11 +298,13 @@ impl LeaseHold {
     }
 
     /// The opening has begun: from here on each renewal is a witness of what it has flushed.
+    #[allow(dead_code, reason = "openings are about to have names")]
     pub(crate) fn set_opening(&self, opening: HexId) {
         *self.opening.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(opening);
     }
 
     /// The last write that survives a loss of power; others see it with the next renewal.
+    #[allow(dead_code, reason = "openings are about to have names")]
     pub(crate) fn set_flushed(&self, write: WriteNumber) {
         self.opening.flushed_write.fetch_max(write.0, Ordering::SeqCst);
     }
@@ -448,23 +450,24 @@ impl Renewer {
         let rules = CreateRules { without_list: weir_device::mutant("renew_without_list") };
         let (store, number) = (&self.store, record.number);
         let created = chain::create(store, &policy, &mut random, &prefix, number, &body, rules);
-        match created.await? {
+        let (evidence, what) = match created.await? {
             Created::Counts(listed) => {
                 self.newest = Some(number);
-                Ok(Some(listed))
+                return Ok(Some(listed));
             }
-            Created::Refused(evidence) => {
-                tracing::warn!(
-                    node = &*self.inner.name,
-                    evidence,
-                    "another process renews this node's lease: was the data directory copied?"
-                );
-                self.newest = None;
-                self.pruner = Pruner::default();
-                self.begin_run(Some(self.new_id()));
-                Ok(None)
+            Created::Refused(evidence) => (
+                evidence,
+                "another process renews this node's lease: was the data directory copied?",
+            ),
+            Created::Lost(evidence) => {
+                (evidence, "the store has lost this node's renewals: was it emptied or set back?")
             }
-        }
+        };
+        tracing::warn!(node = &*self.inner.name, evidence, "{what}");
+        self.newest = None;
+        self.pruner = Pruner::default();
+        self.begin_run(Some(self.new_id()));
+        Ok(None)
     }
 
     /// The next version, without its number.

@@ -188,6 +188,12 @@ impl ManifestWriter {
         let created = chain::create(store, policy, &mut random, &prefix, number, &body, rules);
         match created.await? {
             Created::Refused(evidence) => Err(self.fence(evidence)),
+            Created::Lost(evidence) => {
+                self.fenced = true;
+                let (volume, ours) = (self.volume, self.current.newest_epoch());
+                let store = self.store.url().to_owned();
+                Err(LogError::StoreSetBack { volume, ours, store, evidence })
+            }
             Created::Counts(listed) => {
                 let now = env.clock.boottime();
                 self.prunable = self.pruner.on_listing(&listed, now, &self.retention);

@@ -231,10 +231,7 @@ impl Shared {
     }
 }
 
-pub(crate) async fn take(
-    shared: &Rc<Shared>,
-    name: &VolumeName,
-) -> Result<SnapshotRecord, DeviceError> {
+async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
     shared.check_failure()?;
     shared.check_owned()?;
     shared.check_not_closing()?;
@@ -263,7 +260,7 @@ pub(crate) async fn take(
     Ok(record)
 }
 
-pub(crate) async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
+async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
     shared.check_failure()?;
     shared.check_not_closing()?;
     let id = {

@@ -7,7 +7,7 @@ use weir_log::LogError;
 use weir_store::Chance;
 
 use crate::support::{
-    Host, expect_bytes, fill, flush, object_key, objects, pattern, read, run, write,
+    Host, expect_bytes, fill, flush, name, object_key, objects, pattern, read, run, write,
 };
 
 #[test]
@@ -111,5 +111,26 @@ fn objects_missing_from_the_store_are_noticed() {
         let refused = host.try_open(|_| {}).await.unwrap_err();
         assert!(matches!(refused, LogError::ObjectsMissing { .. }), "{refused}");
         let (_volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+    });
+}
+
+#[test]
+fn a_store_that_was_emptied_or_set_back_is_not_called_another_writer() {
+    run(async {
+        for keep in [0, 1] {
+            let host = Host::new().await;
+            let (volume, _) = host.open().await;
+            fill(&volume, 1).await;
+            volume.flush_remote().await.expect("flushed");
+            let versions = format!("{}/manifest/", host.id);
+            for object in host.store.list(&versions, None).await.expect("listed").iter().skip(keep)
+            {
+                host.store.delete(&object.key).await.expect("deleted");
+            }
+            let error = volume.snapshot(&name("cut")).await.expect_err("it is lost");
+            assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+            assert!(error.to_string().contains("was emptied or set back"), "{error}");
+            assert!(!error.to_string().contains("another writer"), "{error}");
+        }
     });
 }
