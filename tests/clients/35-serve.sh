@@ -243,3 +243,23 @@ all_there() {
 }
 check "and everything is there" all_there
 stop
+
+# A volume that is taken out of the file, and loaded away while it holds what the store has not.
+volumes() { for name; do printf '[[volumes]]\nname = "%s"\nsize = "64M"\nbatch_age = 60.0\n' "$name"; done; }
+volumes stays goes >"$work/two.toml"
+serve --config "$work/two.toml"
+check "write to it" qemu-io -f raw "$(at goes)" -c "write -P 7 0 1M"
+volumes stays >"$work/two.toml"
+: >"$work/weir.log"
+kill -USR2 "$weir_pid"
+wait_until_served
+wait_until "it is closed" sh -c '"$0" volume list | grep -qE "^goes +[0-9.]+ [A-Za-z]+ +closed"' "$weir"
+check "nothing is wrong" "$weir" status
+elsewhere() {
+    local store=${WEIR_STORE:-file://$WEIR_DATA_DIR/store}
+    WEIR_DATA_DIR=$work/elsewhere WEIR_STORE=$store "$weir" up goes -- \
+        sh -c 'qemu-io -f raw "$WEIR_URI" -c "read -P 7 0 1M" | { ! grep -E "failed|differ"; }'
+}
+check "another host opens it, with everything in it" elsewhere
+check "the other one is served" qemu-io -f raw "$(at stays)" -c "write -P 8 0 1M"
+stop

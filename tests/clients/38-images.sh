@@ -224,3 +224,17 @@ check "a killed copy" observed volume copy half "$second/again"
 check "goes on" went_on_at "$at_stop"
 check "to the end" "$weir" volume copy "$second/again" back
 check "and is the same" exports back out.img
+
+# Killed at any moment, from before the volume is there until after it is whole: the same import goes on.
+truncate -s 40M kill.img
+head -c 3000000 /dev/urandom | dd of=kill.img bs=1M seek=7 conv=notrunc status=none
+for delay in 0.02 0.04 0.06 0.08 0.1 0.13 0.16 0.2 0.3 0.5; do
+    for ((i = 0; i < 4; i++)); do
+        timeout -s KILL "$delay" "$weir" volume import kill.img "kill-$delay" >>"$work/kill.log" 2>&1
+    done
+    # It may have come to its end all the same.
+    lists "^kill-$delay +[0-9.]+ MiB +closed" ||
+        check "killed after $delay s it goes on" "$weir" volume import kill.img "kill-$delay"
+    check "killed after $delay s it is whole in the end" exports "kill-$delay" kill.img
+done
+check "none was taken for another import" sh -c '! grep "not from this" "$0"' "$work/kill.log"

@@ -26,6 +26,7 @@ use crate::error::{NodeError, ProcessId};
 use crate::events::Events;
 use crate::gate::Gate;
 use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, describe};
+use crate::left;
 use crate::node::{Node, NodeHandle};
 use crate::replicas::{self, Following};
 use crate::sockets::{self, BoundSocket, Inherited};
@@ -82,6 +83,8 @@ pub struct ServiceOptions {
     pub limits: Limits,
     /// Sockets that listen already.
     pub inherited: Inherited,
+    /// Volumes that the process before this one served. Those of them that are not served any more are closed.
+    pub left: Vec<VolumeName>,
 }
 
 impl ServiceOptions {
@@ -152,6 +155,7 @@ pub(crate) struct Core {
     pub(crate) is_stopping: AtomicBool,
     volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
     not_served: Mutex<BTreeMap<String, String>>,
+    left: Mutex<BTreeMap<String, String>>,
     pub(crate) views: Views,
     nbd_places: Mutex<Vec<NbdPlace>>,
     limits: Mutex<Limits>,
@@ -176,6 +180,20 @@ impl Core {
     /// Volumes that should be served and are not, and why.
     pub(crate) fn not_served(&self) -> BTreeMap<String, String> {
         lock(&self.not_served).clone()
+    }
+
+    /// Volumes that the process before this one served and that are not closed yet, and why.
+    pub(crate) fn left(&self) -> BTreeMap<String, String> {
+        lock(&self.left).clone()
+    }
+
+    /// What is to be known of such a volume; nothing once it is closed.
+    pub(crate) fn note_left(&self, name: &VolumeName, what: Option<String>) {
+        let mut left = lock(&self.left);
+        match what {
+            Some(what) => left.insert(name.to_string(), what),
+            None => left.remove(name.as_str()),
+        };
     }
 
     /// Whether this process was told to serve the volume, though another node may have it.
@@ -339,6 +357,9 @@ impl Node {
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
         let running = open_all(&core, specs, unreadable).await?;
+        let mut left = std::mem::take(&mut options.left);
+        left.retain(|name| !core.offers(name.as_str()));
+        left::close(&core, left)?;
         let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
         let mut service = Service {
             core,
@@ -378,6 +399,7 @@ impl Node {
             is_stopping: AtomicBool::new(false),
             volumes: Mutex::default(),
             not_served: Mutex::default(),
+            left: Mutex::default(),
             views: Views::default(),
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
@@ -539,6 +561,16 @@ impl Service {
     #[must_use]
     pub fn not_served(&self) -> BTreeMap<String, String> {
         self.core.not_served()
+    }
+
+    /// The volumes that a process which comes after this one serves or closes.
+    #[must_use]
+    pub fn handed_over(&self) -> Vec<String> {
+        let served = self.core.entries().into_iter().map(|entry| entry.name.to_string());
+        served
+            .chain(self.core.not_served().into_keys())
+            .chain(self.core.left().into_keys())
+            .collect()
     }
 
     /// Where NBD clients find the process.

@@ -189,6 +189,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         .flat_map(|volume| volume.reasons.iter().map(|r| format!("{}: {r}", volume.name)))
         .collect();
     reasons.extend(not_served.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
+    reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
     let lease = lease(core).await;
     reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
     if core.is_stopping.load(Ordering::Relaxed) {

@@ -193,6 +193,7 @@ fn the_steady_state_of_a_volume_allocates_nothing() {
         api_tcp: None,
         limits: Default::default(),
         inherited: Inherited::default(),
+        left: Vec::new(),
     };
     let node = Node::start(NodeConfig { shards: Some(1), ..NodeConfig::default() });
     let node = node.expect("threads start");

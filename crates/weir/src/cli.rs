@@ -11,7 +11,8 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use weir_log::Takeover;
 use weir_log::catalog::VolumeName;
 use weir_node::EngineChoice;
@@ -21,7 +22,7 @@ use weir_node::size::Size;
 pub(crate) use self::replicate::Replicate;
 pub(crate) use self::snapshot::{SnapshotCommand, SnapshotPath};
 pub(crate) use self::trace::{TraceCommand, TraceShape};
-pub(crate) use self::volume::{CheckLimits, SalvageCommand, VolumeCommand, VolumePlace};
+pub(crate) use self::volume::{CheckLimits, VolumeCommand, VolumePlace};
 use crate::tuning::Tuning;
 
 /// Virtual disks on a local SSD over shared object storage.
@@ -42,6 +43,24 @@ const AFTER_HELP: &str = "\
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found or something is left undone;
 128 and the signal's number when a signal ended it; `weir up NAME -- COMMAND` hands on COMMAND's.
 Every flag can be given in the environment: --data-dir is WEIR_DATA_DIR.";
+
+/// The command with all its flags. Those that take no value understand in the environment what people write there:
+/// `1`, `yes`, `on` and `true`, and their opposites; anything else is refused.
+pub(crate) fn command() -> clap::Command {
+    fn with_words(command: clap::Command) -> clap::Command {
+        let words = |arg: Arg| match arg.get_action() {
+            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            _ => arg,
+        };
+        command.mut_args(words).mut_subcommands(with_words)
+    }
+    with_words(Cli::command())
+}
+
+/// What was typed. Ends the process with a message where that is wrong, or where help was asked for.
+pub(crate) fn parse() -> Cli {
+    Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
+}
 
 /// Flags of every command.
 #[derive(Args, Debug)]
@@ -218,12 +237,9 @@ pub(crate) struct Up {
     /// Take the volume from a node that did not close it, with what the store holds
     #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
     pub(crate) take_over: bool,
-    /// Give up writes in a local journal that the volume has gone on without, or that was set back
+    /// Give up writes in a local journal that the volume has gone on without
     #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
     pub(crate) discard_journal: bool,
-    /// Go on with a local journal that was copied here from another disk, once the lease of the original has run out
-    #[arg(long, env = "WEIR_ADOPT_JOURNAL", hide_env_values = true)]
-    pub(crate) adopt_journal: bool,
     /// How bytes are kept
     #[command(flatten)]
     pub(crate) tuning: Tuning,
@@ -274,12 +290,9 @@ pub(crate) struct Serve {
     /// Take volumes from a node that did not close them, with what the store holds
     #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
     pub(crate) take_over: bool,
-    /// Give up writes in local journals that volumes have gone on without, or that were set back
+    /// Give up writes in local journals that volumes have gone on without
     #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
     pub(crate) discard_journal: bool,
-    /// Go on with local journals that were copied here from another disk, once the leases of the originals have run out
-    #[arg(long, env = "WEIR_ADOPT_JOURNAL", hide_env_values = true)]
-    pub(crate) adopt_journal: bool,
     /// How bytes are kept
     #[command(flatten)]
     pub(crate) tuning: Tuning,

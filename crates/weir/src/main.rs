@@ -32,8 +32,6 @@ mod volume;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 
@@ -56,7 +54,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(cli::parse()) {
         Ok(code) => code,
         Err(failure) => {
             failure.print();

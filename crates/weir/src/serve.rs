@@ -21,13 +21,16 @@ use crate::upgrade;
 pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {
     // Before any thread runs: it takes variables out of the environment.
     let inherited = Inherited::from_environment()?;
-    let (config, options) = settings::serve(global, file, serve, inherited)?;
+    let (config, mut options) = settings::serve(global, file, serve, inherited)?;
+    options.left = upgrade::handed_over();
     if serve.check {
         return check(&options);
     }
     match threads::on_node(config, async |node| serve_until_told(node, options).await)? {
         End::Stopped => Ok(ExitCode::SUCCESS),
-        End::Replaced { program, sockets } => Err(upgrade::replace(program, sockets)),
+        End::Replaced { program, sockets, volumes } => {
+            Err(upgrade::replace(program, sockets, &volumes))
+        }
     }
 }
 
@@ -38,6 +41,7 @@ enum End {
     Replaced {
         program: PathBuf,
         sockets: Vec<OwnedFd>,
+        volumes: Vec<String>,
     },
 }
 
@@ -72,8 +76,9 @@ async fn serve_until_told(node: &Node, options: ServiceOptions) -> Result<End, F
             _ = replace.recv() => match tokio::task::spawn_blocking(upgrade::check).await {
                 Ok(Ok(program)) => {
                     eprintln!("replacing the program by {}", program.display());
+                    let volumes = service.handed_over();
                     let sockets = service.hand_over().await?;
-                    return Ok(End::Replaced { program, sockets });
+                    return Ok(End::Replaced { program, sockets, volumes });
                 }
                 Ok(Err(failure)) => failure.print(),
                 Err(error) => eprintln!("error: the program was not replaced: {error}"),

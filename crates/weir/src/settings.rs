@@ -194,7 +194,6 @@ pub(crate) fn up(
             accept_loss: up.accept_loss,
             take_over: up.take_over,
             discard_journal: up.discard_journal,
-            adopt_journal: up.adopt_journal,
             incomplete: false,
         },
         options: settings.options(memory, 1),
@@ -216,6 +215,7 @@ pub(crate) fn up(
         api_tcp: None,
         limits,
         inherited: Inherited::default(),
+        left: Vec::new(),
     };
     Ok((node, service))
 }
@@ -253,6 +253,7 @@ pub(crate) fn serve(
         api_tcp: api_tcp(file, serve, insecure(file.api.insecure))?,
         limits,
         inherited,
+        left: Vec::new(),
     };
     Ok((node, service))
 }
@@ -263,7 +264,6 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         accept_loss: serve.accept_loss,
         take_over: serve.take_over,
         discard_journal: serve.discard_journal,
-        adopt_journal: serve.adopt_journal,
         incomplete: false,
     };
     let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| {

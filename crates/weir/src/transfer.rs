@@ -26,6 +26,9 @@ use crate::failure::Failure;
 use crate::settings::Transfer;
 use crate::signals::Signals;
 
+/// What stands for standard input and output elsewhere. A file of this name is `./-`.
+const STREAM: &str = "-";
+
 /// `weir volume import`.
 pub(crate) async fn import(
     node: &Node,

@@ -89,8 +89,8 @@ pub(crate) fn describe(info: &ServedInfo) {
     eprintln!("{what} {}: {}, {}", info.name, human(info.size), info.place);
     let report = &info.report;
     if report.replayed_writes > 0 {
-        let (writes, bytes) = (report.replayed_writes, human(report.replayed_bytes));
-        eprintln!("recovered {writes} writes, {bytes}, that were only in the journal");
+        let bytes = human(report.replayed_bytes);
+        eprintln!("recovered {bytes} of writes that were only in the journal");
     }
     if report.poisoned_ranges > 0 {
         let ranges = report.poisoned_ranges;

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
 
+use weir_log::catalog::VolumeName;
 use weir_node::HANDED_OVER_FIRST;
 
 use crate::failure::Failure;
@@ -22,6 +23,16 @@ const RUNNING: &str = "/proc/self/exe";
 
 /// What the kernel adds to the path of a program whose file is gone.
 const DELETED: &[u8] = b" (deleted)";
+
+/// Names of the volumes that were served, with commas between them: what the next process does not serve, it closes.
+const VOLUMES: &str = "WEIR_HANDED_OVER";
+
+/// The volumes that the process before this one served.
+pub(crate) fn handed_over() -> Vec<VolumeName> {
+    // Only what another process wrote: anything else is no name.
+    let names = std::env::var(VOLUMES).unwrap_or_default();
+    names.split(',').filter_map(|name| VolumeName::new(name).ok()).collect()
+}
 
 fn arguments() -> impl Iterator<Item = OsString> {
     std::env::args_os().skip(1)
@@ -54,21 +65,22 @@ pub(crate) fn check() -> Result<PathBuf, Failure> {
 }
 
 /// Executes `program` in the place of this one, or this one anew if that cannot be done. Returns only if neither can.
-pub(crate) fn replace(program: PathBuf, sockets: Vec<OwnedFd>) -> Failure {
+pub(crate) fn replace(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[String]) -> Failure {
     let copies: Vec<OwnedFd> = sockets.iter().filter_map(|fd| fd.try_clone().ok()).collect();
-    let error = execute(program, sockets);
+    let error = execute(program, sockets, volumes);
     eprintln!("warning: {error}; going on with the program that ran so far");
-    let error = execute(PathBuf::from(RUNNING), copies);
+    let error = execute(PathBuf::from(RUNNING), copies, volumes);
     Failure::new(error).with_help("start it again; what was acknowledged is in the journals")
 }
 
-fn execute(program: PathBuf, sockets: Vec<OwnedFd>) -> String {
+fn execute(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[String]) -> String {
     let shown = program.display().to_string();
     let mut command = Command::new(program);
     command
         .args(arguments())
         .env("LISTEN_FDS", sockets.len().to_string())
         .env("LISTEN_PID", std::process::id().to_string())
+        .env(VOLUMES, volumes.join(","))
         .env_remove("LISTEN_FDNAMES");
     let mappings = (HANDED_OVER_FIRST..)
         .zip(sockets)

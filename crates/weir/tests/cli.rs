@@ -117,6 +117,39 @@ fn deleting_asks_a_person_and_refuses_a_script() {
 }
 
 #[test]
+fn flags_without_a_value_take_words_from_the_environment() {
+    let place = Place::new();
+    let with = |arguments: &[&str], yes: &str| {
+        place.command(arguments).env("WEIR_YES", yes).output().unwrap().status.code()
+    };
+    for yes in ["1", "true", "yes", "on"] {
+        place.ok(&["volume", "create", "demo", "--size", "1M"]);
+        assert_eq!(with(&["volume", "delete", "demo"], yes), Some(0), "{yes}");
+    }
+    place.ok(&["volume", "create", "demo", "--size", "2M"]);
+    for no in ["0", "false", "perhaps", ""] {
+        assert_eq!(with(&["volume", "delete", "demo"], no), Some(2), "{no:?}");
+    }
+    place.ok(&["snapshot", "create", "demo@cut"]);
+    assert_eq!(with(&["snapshot", "rollback", "demo@cut"], "1"), Some(0));
+    let mut command = place.command(&["volume", "resize", "demo", "1M"]);
+    assert!(command.env("WEIR_SHRINK", "1").output().unwrap().status.success());
+}
+
+#[test]
+fn streams_are_refused_and_no_file_has_their_name() {
+    let place = Place::new();
+    place.ok(&["volume", "create", "demo", "--size", "1M"]);
+    for arguments in [&["volume", "export", "demo", "-"][..], &["volume", "import", "-", "new"]] {
+        let output = place.command(arguments).current_dir(place.path()).output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("help: for a stream of"), "{errors}");
+        assert!(!place.path().join("-").exists());
+    }
+}
+
+#[test]
 fn malformed_names_are_wrong_usage() {
     let place = Place::new();
     for (name, reason) in [

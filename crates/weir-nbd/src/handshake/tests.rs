@@ -1,6 +1,5 @@
 //! Golden bytes, every option and its faults, truncations, and server against client over random chunks.
 
-mod client;
 mod contexts;
 
 use std::sync::Arc;

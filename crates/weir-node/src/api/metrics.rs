@@ -109,9 +109,11 @@ const LOG_GAUGES: [LogGauge; 19] = [
         log.journal_resident_bytes
     }),
     ("dirty_bytes", "Acknowledged bytes that are not in the store yet", |log| log.unsent_bytes),
-    ("dirty_writes", "Acknowledged writes that are not in the store yet", |log| {
-        log.acked_write.saturating_sub(log.committed_write)
-    }),
+    (
+        "dirty_writes",
+        "Acknowledged pieces of writes, of up to 4 KiB, that are not in the store yet",
+        |log| log.acked_write.saturating_sub(log.committed_write),
+    ),
     ("puts_in_flight", "Objects on their way to the store", |log| log.puts_in_flight),
     ("committed_sequence", "Last object of the committed prefix", |log| log.committed_sequence),
     ("checkpoint_sequence", "Sequence that the newest checkpoint is as of", |log| {

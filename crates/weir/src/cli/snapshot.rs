@@ -63,7 +63,7 @@ pub(crate) enum SnapshotCommand {
         #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_path)]
         path: SnapshotPath,
         /// Do not ask
-        #[arg(long)]
+        #[arg(long, env = "WEIR_YES", hide_env_values = true)]
         yes: bool,
     },
 }

@@ -14,11 +14,11 @@ use super::{Output, TakeoverKind, volume_name};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CheckLimits {
     /// Bytes per second read from the store at most, as 100M [default: no limit]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", env = "WEIR_LIMIT", hide_env_values = true)]
     limit: Option<Size>,
     /// A file that remembers what was found whole: a check that is interrupted goes on with it. It is removed when the
     /// check has come to its end
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "WEIR_RESUME", hide_env_values = true)]
     pub(crate) resume: Option<PathBuf>,
 }
 
@@ -27,30 +27,6 @@ impl CheckLimits {
     pub(crate) fn bytes_per_second(&self) -> Option<NonZeroU64> {
         self.limit.and_then(|limit| NonZeroU64::new(limit.0))
     }
-}
-
-/// `weir volume salvage`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct SalvageCommand {
-    /// Name of the volume that was taken over
-    #[arg(value_parser = volume_name)]
-    pub(crate) name: VolumeName,
-    /// Name of the volume to make
-    #[arg(value_parser = volume_name, required_unless_present = "dry_run")]
-    pub(crate) new: Option<VolumeName>,
-    /// Only say what there is
-    #[arg(long, env = "WEIR_DRY_RUN", hide_env_values = true)]
-    pub(crate) dry_run: bool,
-    /// Leave out what is damaged in the journal
-    #[arg(long, env = "WEIR_ACCEPT_LOSS", hide_env_values = true)]
-    pub(crate) accept_loss: bool,
-    /// What happens when the lease of the node that holds the new volume runs out
-    #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
-    #[arg(hide_env_values = true)]
-    pub(crate) takeover: TakeoverKind,
-    /// Form of the output
-    #[command(flatten)]
-    pub(crate) output: Output,
 }
 
 /// `weir volume`.
@@ -93,7 +69,7 @@ pub(crate) enum VolumeCommand {
         #[arg(value_parser = volume_name)]
         name: VolumeName,
         /// Say what each snapshot takes in the store, and what deleting it would give back; reads the volume's map
-        #[arg(long)]
+        #[arg(long, env = "WEIR_SPACE", hide_env_values = true)]
         space: bool,
         /// Form of the output
         #[command(flatten)]
@@ -136,7 +112,7 @@ pub(crate) enum VolumeCommand {
         /// The new size: bytes, or 20G
         size: Size,
         /// Give up what lies beyond a smaller size, for ever but for what snapshots show
-        #[arg(long)]
+        #[arg(long, env = "WEIR_SHRINK", hide_env_values = true)]
         shrink: bool,
     },
     /// Read everything a volume has in the store, and report what is damaged or missing
@@ -158,7 +134,7 @@ pub(crate) enum VolumeCommand {
         #[arg(value_parser = volume_name)]
         name: VolumeName,
         /// Lost bytes read as zeroes from then on; otherwise reads of them fail until they are written again
-        #[arg(long)]
+        #[arg(long, env = "WEIR_ZERO", hide_env_values = true)]
         zero: bool,
         /// Do not ask
         #[arg(long, env = "WEIR_YES", hide_env_values = true)]
@@ -241,8 +217,6 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Make a volume of what a takeover gave up: what it took, and what the old journal in this data directory holds
-    Salvage(SalvageCommand),
     /// Copy what a clone shares with the volume it was made of, so that it does not need it any more
     Flatten {
         /// Name of the clone

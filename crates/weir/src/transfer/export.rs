@@ -58,6 +58,11 @@ impl Wanted {
         format: Option<String>,
         overwrite: bool,
     ) -> Result<Self, Failure> {
+        if path == Path::new(super::STREAM) {
+            return Err(Failure::usage("an export is written to a file, not to standard output").with_help(
+                "for a stream of the raw bytes: weir up NAME --read-only -- sh -c 'nbdcopy \"$WEIR_URI\" -'",
+            ));
+        }
         let path = std::path::absolute(path).map_err(|error| failed("writing", path, &error))?;
         match std::fs::metadata(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

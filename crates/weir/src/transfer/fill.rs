@@ -206,7 +206,7 @@ pub(super) async fn run(
     let plan = plan(seen, bytes, wishes).map_err(|(why, way_out)| {
         Failure::new(format!("volume {target}: {why}")).with_help(way_out)
     })?;
-    let shown = begin(node, target, (plan, found)).await?;
+    let shown = begin(node, (source, target), (plan, found)).await?;
     let place = Place::reach(node, setup, (target, &shown), Use::Fill, signals).await?;
     let served_elsewhere = place.is_served_elsewhere();
     let filled = fill(node, (source, &place), plan, signals).await;
@@ -235,19 +235,31 @@ fn done(source: &Source<'_>, at: &VolumeAt, shown: &Shown) -> Result<Option<Done
 }
 
 /// Creates the volume, or marks the one that is there, so that nobody takes it for whole.
+///
+/// What is being filled, and from where, is written down before anybody can find the volume incomplete and opened: a
+/// process that is killed in between would leave one that nobody can go on with, or an older record to go on from.
 async fn begin(
     node: &Node,
-    target: &VolumeAt,
+    (source, target): (&Source<'_>, &VolumeAt),
     (plan, found): (Plan, Option<Shown>),
 ) -> Result<Shown, Failure> {
     let (home, name) = (target.home.clone(), target.name.clone());
     match (plan, found) {
         (Plan::Create { size }, _) => {
             let takeover = weir_log::Takeover::default();
-            Ok(node.mark_volume(home, name, Mark::New { size, takeover }).await?)
+            let shown = node.mark_volume(home, name, Mark::New { size, takeover }).await?;
+            note_begun(source, target, (plan, &shown))?;
+            Ok(shown)
         }
-        (_, Some(shown)) if is_incomplete(&shown) || shown.serving.is_some() => Ok(shown),
-        _ => {
+        (_, Some(shown)) if shown.serving.is_some() => Ok(shown),
+        (_, Some(shown)) if is_incomplete(&shown) => {
+            note_begun(source, target, (plan, &shown))?;
+            Ok(shown)
+        }
+        (_, found) => {
+            if let Some(shown) = &found {
+                note_begun(source, target, (plan, shown))?;
+            }
             // One that was not closed is opened and closed first: only then can it be marked.
             let flushed =
                 node.flush_volume(home.clone(), name.clone(), FlushScope::Store, true, |_| {});
@@ -255,6 +267,21 @@ async fn begin(
             Ok(node.mark_volume(home, name, Mark::Incomplete).await?)
         }
     }
+}
+
+/// Writes down what the volume is about to be filled from, unless that stands there already.
+fn note_begun(
+    source: &Source<'_>,
+    target: &VolumeAt,
+    (plan, shown): (Plan, &Shown),
+) -> Result<(), Failure> {
+    let done = plan.done();
+    if done.bytes > 0 {
+        return Ok(());
+    }
+    let path = target.home.data.copy_record(volume_id(shown)?);
+    let failed = |error| Failure::new(format!("writing {}: {error}", path.display()));
+    source.record(done.blank).write(&path).map_err(failed)
 }
 
 async fn fill(

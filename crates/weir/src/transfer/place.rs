@@ -148,5 +148,6 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         api_tcp: None,
         limits: setup.limits,
         inherited: Inherited::default(),
+        left: Vec::new(),
     }
 }
