@@ -37,7 +37,6 @@ impl Process {
     pub(crate) fn holds(&self, store: &Store, id: VolumeId) -> bool {
         match &self.status {
             Err(_) => self.volume == Some(id),
-            Ok(_) if weir_device::mutant("verb_without_store") => self.volume(id).is_some(),
             Ok(status) => self.volume(id).is_some() && is_of(status, store),
         }
     }

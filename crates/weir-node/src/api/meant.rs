@@ -32,9 +32,6 @@ pub(super) async fn check(State(core): State<Arc<Core>>, request: Request, next:
 }
 
 fn compare(core: &Core, request: &Request) -> Result<(), NodeError> {
-    if weir_device::mutant("verb_without_store") {
-        return Ok(());
-    }
     let header = |name| request.headers().get(name).map(|value| value.as_bytes());
     let name = request.uri().path().strip_prefix(VOLUMES).unwrap_or_default();
     let name = name.split('/').next().unwrap_or_default();
