@@ -86,6 +86,25 @@ check "a volume of any size" "$weir" volume create odd --size 1000001
 check "is exported" "$weir" volume export odd odd.img
 check "with that size" test "$(stat -c %s odd.img)" = 1000001
 
+# What begins and ends within a sector, on a volume that is blank otherwise.
+check "a blank volume" "$weir" volume create within --size 1M
+if command -v nbdsh >/dev/null; then
+    writes_within() { "$weir" up within -- sh -c 'nbdsh -u "$WEIR_URI" -c "h.pwrite(bytes([7]) * 3000, 100100)" -c "h.flush()"'; }
+    check "3,000 bytes at 100,100" writes_within
+    truncate -s 1M within.img
+    head -c 3000 /dev/zero | tr '\0' '\7' | dd of=within.img bs=1 seek=100100 conv=notrunc status=none
+    check "its export" "$weir" volume export within within.out
+    check "has every byte" cmp within.img within.out
+    check "its copy" "$weir" volume copy within "file://$work/third/within"
+    check "is exported" "$weir" --store "file://$work/third" volume export within within-copy.out
+    check "and has every byte" cmp within.img within-copy.out
+    converts() { "$weir" up within -- sh -c 'qemu-img convert -O raw "$WEIR_URI" within-convert.out'; }
+    check "qemu-img convert" converts
+    check "has every byte too" cmp within.img within-convert.out
+else
+    skip "bytes within a sector: nbdsh is not installed"
+fi
+
 # Sparse stays sparse.
 qemu-img create -q -f qcow2 sparse.qcow2 200G
 qemu-io -c "write -P 5 100G 3M" -c "write -P 5 199G 1M" sparse.qcow2 >/dev/null

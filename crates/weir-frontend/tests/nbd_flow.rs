@@ -10,7 +10,7 @@ use support::{
     wish,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use weir_device::ErrorKind;
+use weir_device::{ErrorKind, Operation};
 use weir_frontend::nbd::{ConnectionOptions, NbdError};
 use weir_nbd::{CommandCode, CommandFlags, ErrorCode, OptionRequest, ReplyStyle, encode_option};
 
@@ -72,6 +72,22 @@ fn connections_share_the_device() {
         key.send(()).unwrap();
         first.receive().await.ok();
         assert_eq!(second.read(0, 4).await.ok().data, b"held");
+    });
+}
+
+/// A flush is of the whole volume, whichever connection wrote: several connections rest on it.
+#[test]
+fn a_flush_reaches_the_device_though_another_connection_wrote() {
+    run(async {
+        for style in STYLES {
+            let device = TestDevice::new(SIZE);
+            let mut writer = Client::connect(serve(&device).0, wish("disk", style)).await;
+            let mut other = Client::connect(serve(&device).0, wish("disk", style)).await;
+            writer.write(NONE, 0, b"written here").await.ok();
+            other.flush().await.ok();
+            let calls: Vec<_> = device.calls.borrow().iter().map(|c| c.io.operation).collect();
+            assert_eq!(calls, [Operation::Write, Operation::Flush], "flushed there");
+        }
     });
 }
 

@@ -13,6 +13,7 @@ mod listener;
 mod operation;
 mod outgoing;
 mod slots;
+mod status;
 mod window;
 
 use std::future::Future;

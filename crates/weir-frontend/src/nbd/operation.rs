@@ -9,7 +9,7 @@ use weir_device::{
 use weir_nbd::limits::EXTENTS_MAX;
 use weir_nbd::{ChosenContext, Command, Context, ContextStatus, ExtentStatus};
 
-use super::answer::{changed_statuses, extent_statuses};
+use super::status::{Mixed, in_blocks};
 
 /// Most bytes that one `CACHE` request reads ahead. The protocol leaves the amount to the server; a client that wants a
 /// whole volume warm asks in pieces.
@@ -84,12 +84,12 @@ impl<D: Device> Target<D> {
     ) -> Result<Option<Vec<ExtentStatus>>, DeviceError> {
         match (Context::of(context), &self.history) {
             (Some(Context::Allocation), _) => {
-                let extents = self.device.extents(io, extents_max).await?;
-                Ok(extent_statuses(&extents, io.len))
+                let ask = async |io, most| self.device.extents(io, most).await;
+                in_blocks(io, self.device.size(), extents_max, Mixed::Common, ask).await
             }
             (Some(Context::ChangedSince(state)), Some(history)) => {
-                let runs = history.changed(state, io, extents_max).await?;
-                Ok(changed_statuses(&runs, io.len))
+                let ask = async |io, most| history.changed(state, io, most).await;
+                in_blocks(io, self.device.size(), extents_max, Mixed::Any, ask).await
             }
             _ => {
                 let message = format!("the export no longer tells {context}");

@@ -10,8 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use weir_device::{
-    ChangedRun, Device, DeviceError, ErrorKind, Extent, History, IoHeader, LocalBoxFuture,
-    MemoryDevice, Operation, SharedBuf, SourceId, VolumeId, WriteFlags, WriteZeroesFlags,
+    ChangedRun, Device, DeviceError, ErrorKind, Extent, ExtentState, History, IoHeader,
+    LocalBoxFuture, MemoryDevice, Operation, SharedBuf, SourceId, VolumeId, WriteFlags,
+    WriteZeroesFlags,
 };
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, NbdError, serve_connection};
 use weir_nbd::{
@@ -53,6 +54,8 @@ pub struct TestDevice {
     /// Replies may not leave any more.
     pub superseded: Cell<bool>,
     pub extents_max: Cell<usize>,
+    /// Where it says that its data lies, if not where the memory has some.
+    pub data: RefCell<Option<(u64, u64)>>,
 }
 
 impl TestDevice {
@@ -70,6 +73,7 @@ impl TestDevice {
             failure: Cell::new(None),
             superseded: Cell::new(false),
             extents_max: Cell::new(usize::MAX),
+            data: RefCell::default(),
         })
     }
 
@@ -162,7 +166,24 @@ impl Device for TestDevice {
 
     async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
         self.enter(io, false, WriteZeroesFlags::default()).await?;
-        self.memory.extents(io, extents_max.min(self.extents_max.get())).await
+        let extents_max = extents_max.min(self.extents_max.get());
+        let Some((from, to)) = *self.data.borrow() else {
+            return self.memory.extents(io, extents_max).await;
+        };
+        let end = io.offset + io.len;
+        let mut extents = Vec::new();
+        let edges =
+            [(from, ExtentState::Hole), (to, ExtentState::Data), (u64::MAX, ExtentState::Hole)];
+        let mut at = io.offset;
+        for (edge, state) in edges {
+            let stop = edge.min(end);
+            if stop > at {
+                extents.push(Extent { len: stop - at, state });
+                at = stop;
+            }
+        }
+        extents.truncate(extents_max);
+        Ok(extents)
     }
 
     fn check_reply(&self) -> Result<(), DeviceError> {
@@ -173,7 +194,7 @@ impl Device for TestDevice {
     }
 }
 
-/// Earlier states by what changed since: all of it, every other 512 bytes, and one that is gone.
+/// Earlier states by what changed since: all of it, every other 4 KiB, and one that is gone.
 pub const EARLIER: [&str; 3] = ["all", "odd", "gone"];
 
 impl History for TestDevice {
@@ -198,14 +219,14 @@ impl History for TestDevice {
     }
 }
 
-/// Runs of 512 bytes, of which every other changed.
+/// Runs of 4 KiB, of which every other changed.
 pub fn odd(offset: u64, len: u64) -> impl Iterator<Item = ChangedRun> {
     let mut at = offset;
     std::iter::from_fn(move || {
         let start = at;
-        at = (at / 512 + 1) * 512;
+        at = (at / 4096 + 1) * 4096;
         let len = at.min(offset + len).checked_sub(start).filter(|len| *len > 0)?;
-        Some(ChangedRun { len, changed: start / 512 % 2 == 1 })
+        Some(ChangedRun { len, changed: start / 4096 % 2 == 1 })
     })
 }
 
