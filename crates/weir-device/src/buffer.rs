@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::room::Rooms;
+
 /// Alignment of every buffer in bytes: what `O_DIRECT` asks for on any device in use.
 pub const BUFFER_ALIGN: usize = 4096;
 
@@ -237,6 +239,7 @@ impl FreeList {
 
 struct PoolShared {
     bytes_max: usize,
+    rooms: Rooms,
     free: Mutex<FreeList>,
 }
 
@@ -323,7 +326,8 @@ impl BufferPool {
     pub fn new(bytes_max: usize) -> Self {
         let classes = std::array::from_fn(|_| Vec::new());
         let free = FreeList { classes, fewest: [0; POOL_CLASSES], bytes: 0, held_bytes: 0 };
-        Self { shared: Arc::new(PoolShared { bytes_max, free: Mutex::new(free) }) }
+        let rooms = Rooms::new(bytes_max);
+        Self { shared: Arc::new(PoolShared { bytes_max, rooms, free: Mutex::new(free) }) }
     }
 
     /// A buffer of `len` bytes. Its content is unspecified (zeroes or bytes of an earlier buffer of this pool):
@@ -343,6 +347,10 @@ impl BufferPool {
     /// users need down as well as up.
     pub fn trim(&self) -> Unneeded {
         self.shared.trim()
+    }
+
+    pub(crate) fn rooms(&self) -> &Rooms {
+        &self.shared.rooms
     }
 
     /// What unused buffers and those in use are together at most, for unused ones to be kept.

@@ -13,6 +13,7 @@ mod history;
 mod memory;
 mod mutant;
 mod range;
+mod room;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
 pub use device::{
@@ -26,3 +27,4 @@ pub use history::{ChangedRun, History};
 pub use memory::MemoryDevice;
 pub use mutant::mutant;
 pub use range::ByteRange;
+pub use room::Room;

@@ -49,6 +49,9 @@ pub(crate) const SCAN_CHUNK_BYTES: u64 = 4 << 20;
 /// Reads of recovery in flight at once: one is verified while the next ones come.
 pub(crate) const SCAN_READS_IN_FLIGHT: usize = 3;
 
+/// Memory of one scan: its reads in flight, and the one that is verified.
+pub(crate) const SCAN_BYTES_MAX: u64 = SCAN_CHUNK_BYTES * (SCAN_READS_IN_FLIGHT as u64 + 1);
+
 /// Largest single disk read made for [`crate::Journal::read`].
 pub(crate) const READ_BYTES_MAX: u64 = 1 << 20;
 

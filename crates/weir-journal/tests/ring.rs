@@ -4,7 +4,9 @@ mod common;
 
 use common::*;
 use weir_disk::sim::SimDisk;
-use weir_journal::{Epoch, Journal, JournalConfig, JournalPos, PlacedPiece, WriteNumber};
+use weir_journal::{
+    AcceptLoss, Epoch, Journal, JournalConfig, JournalPos, PlacedPiece, WriteNumber,
+};
 
 fn pieces_of(ear: &Ear) -> Vec<PlacedPiece> {
     ear.pieces.borrow().clone()
@@ -49,6 +51,33 @@ fn an_append_that_fits_a_record_is_in_one() {
             pair[0].offset >> 20 != pair[1].offset >> 20 || pair[0].record == pair[1].record
         };
         assert!(pieces.windows(2).all(whole));
+    });
+}
+
+/// A node opens all its volumes at once: what their scans allocate together must be bounded.
+#[test]
+fn a_recovery_takes_room_before_it_scans() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = create(&disk, small_config()).await;
+        write(&journal, 0, 1, 4096).await;
+        drop(journal);
+        let env = env_of(&disk);
+        let all = env.buffers.room(usize::MAX).await;
+        let recovering = tokio::task::spawn_local({
+            let (directory, env) = (disk.directory(), env.clone());
+            async move {
+                let key = key();
+                let (config, accept) = (small_config(), AcceptLoss::No);
+                Journal::recover(&directory, NAME, VOLUME, key.as_ref(), config, accept, &env).await
+            }
+        });
+        milliseconds(60_000).await;
+        assert!(!recovering.is_finished(), "others have all the room");
+        drop(all);
+        let recovered = recovering.await.expect("no panic").expect("a sound journal");
+        assert_eq!(recovered.report.records, 1);
+        assert!(futures_util::FutureExt::now_or_never(env.buffers.room(usize::MAX)).is_some());
     });
 }
 

@@ -43,6 +43,12 @@ pub const PUTS_IN_FLIGHT_MAX: usize = 4;
 /// Header or checkpoint GETs in flight during recovery.
 pub const RECOVERY_GETS_MAX: usize = 16;
 
+/// Room that the loading of a checkpoint takes before its objects are fetched, in bytes: a few of its pieces at once.
+pub const LOADING_BYTES: usize = 16 << 20;
+
+/// Room that rolling forward takes: the headers in flight.
+pub const ROLLING_BYTES: usize = RECOVERY_GETS_MAX * HEADER_GUESS_BYTES as usize;
+
 /// Extents applied to the map before the committer lets other work run; about half a millisecond.
 pub const APPLY_STEP_EXTENTS: usize = 1024;
 

@@ -20,7 +20,7 @@ use crate::format::frame;
 use crate::format::manifest::{CheckpointRef, Manifest, Origin};
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
-use crate::limits::RECOVERY_GETS_MAX;
+use crate::limits::{LOADING_BYTES, RECOVERY_GETS_MAX, ROLLING_BYTES};
 use crate::manifests::retry_log;
 use crate::objects::{ApplyCursor, ObjectMap};
 use crate::options::MapLimits;
@@ -381,6 +381,8 @@ pub(crate) async fn checkpoint(
     root: Origin,
 ) -> Result<Loaded, LogError> {
     let (stream, named) = (VolumeId(root.stream.0), root.checkpoint);
+    // Before anything is fetched: a node opens all its volumes at once.
+    let _room = env.buffers.room(LOADING_BYTES).await;
     let mut objects = ObjectMap::of(volume);
     let (mut loader, root, id) = open_root(store, env, stream, key, named).await?;
     let fail = |source| LogError::Object { object: id, source };
@@ -506,6 +508,8 @@ pub(crate) async fn roll_forward(
         let read = env.background(read_header(store.clone(), id, key.cloned(), seed));
         async move { read.await.ok_or(LogError::ShuttingDown)? }
     });
+    // Before they are fetched: a node opens all its volumes at once.
+    let _room = env.buffers.room(ROLLING_BYTES).await;
     let mut headers = stream::iter(headers).buffered(RECOVERY_GETS_MAX);
     while let Some(header) = headers.next().await {
         take_object(loaded, &header?, limits).await;

@@ -18,7 +18,7 @@ use crate::format::superblock::{SLOT_OFFSETS, Superblock};
 use crate::format::{DecodeError, to_u64, to_usize};
 use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
 use crate::journal::{Journal, JournalConfig};
-use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START};
+use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START, SCAN_BYTES_MAX};
 use crate::pieces::{PieceEntry, PieceTable};
 use crate::ring::Ring;
 use crate::seal::Seals;
@@ -240,7 +240,7 @@ pub(crate) async fn recover(
         superblock.tail_segment(),
         &superblock.segments,
     );
-    let scan = scan::scan(&file, &identity, key.is_some(), &stretches(&superblock, &ring)).await?;
+    let scan = scan_in_turn(&file, &superblock, key.is_some(), &ring, env).await?;
     let (bytes, records) = (scan.bytes_read, scan.found.len());
     tracing::debug!(file = %file_name, bytes, records, "journal scanned");
     let same_boot = superblock.boot_id == env.clock.boot_id();
@@ -283,6 +283,18 @@ fn check_key(
     let name = |key: Option<KeyId>| key.map_or("no key".to_owned(), |key| format!("key {key}"));
     let (found, expected) = (name(superblock.key), name(expected));
     Err(JournalError::OtherKey { file: Arc::clone(file), found, expected })
+}
+
+/// Takes room for the buffers of a scan before they are allocated: a node opens all its volumes at once.
+async fn scan_in_turn(
+    file: &File,
+    superblock: &Superblock,
+    sealed: bool,
+    ring: &Ring,
+    env: &Env,
+) -> Result<Scan, DiskError> {
+    let _room = env.buffers.room(to_usize(SCAN_BYTES_MAX)).await;
+    scan::scan(file, &superblock.identity, sealed, &stretches(superblock, ring)).await
 }
 
 /// The newer of the two copies, and whether one of them needs repair.
