@@ -48,6 +48,31 @@ check "and are seen" says 'weir_limit_upload_bytes_per_second 5000000' http://we
 check "a limit of zero" code 400 -X PUT -d '{"upload_requests_per_second":0}' http://weir/v1/limits
 check "no limit again" says '"upload_bytes_per_second":null' -X PUT -d '{}' http://weir/v1/limits
 
+# Connections that send half a head, or half a body, keep nobody out.
+python3 - "$socket" "$work/half" <<'PYTHON' &
+import socket, sys, time
+half = []
+for index in range(600):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    try:
+        if index % 2:
+            s.sendall(b"GET /v1/node HTTP/1.1\r\nHost: weir\r\n")
+        else:
+            s.sendall(b"POST /v1/volumes HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+    except OSError:
+        pass
+    half.append(s)
+open(sys.argv[2], "w").close()
+time.sleep(60)
+PYTHON
+half_pid=$!
+processes+=("$half_pid")
+for ((i = 0; i < 400; i++)); do [ -e "$work/half" ] && break; sleep 0.05; done
+check "600 half-open connections were made" test -e "$work/half"
+check "status beside them" timeout 5 "$weir" status
+kill "$half_pid" 2>/dev/null
+
 # The same from the command line.
 prints() { "$weir" "${@:2}" | grep -qE -- "$1" || { "$weir" "${@:2}"; return 1; }; }
 check "limits are shown" prints "^$weir_pid +none +none$" limits show

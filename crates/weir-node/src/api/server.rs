@@ -4,21 +4,24 @@
 //! 0700). What a client sends is bounded in length and in time, so that a mistaken one costs a connection and nothing
 //! else.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
+use axum::body::{Body, to_bytes};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use weir_device::ErrorKind;
 
 use crate::api::routes::{self, Refusal};
@@ -26,8 +29,9 @@ use crate::error::NodeError;
 use crate::service::Core;
 use crate::sockets;
 
-/// Connections served at once: people, scripts, a scraper, and room. More wait in the backlog.
-const CONNECTIONS_MAX: usize = 64;
+/// Connections served at once: people, scripts, a scraper, and room. Where there are more, the oldest one that has not
+/// sent a whole request yet makes way; only if there is none, more wait in the backlog.
+const CONNECTIONS_MAX: usize = 256;
 
 /// Longest body of a request in bytes; the longest real one is a name and a size.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -35,7 +39,8 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 /// Longest head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Time that a client has to send the head of its next request; one that is silent for longer is let go.
+/// Time that a client has to send the head of its next request, and as much for the body; one that is silent for longer
+/// is let go.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for a request, its body included. What takes longer by its nature answers at once and goes on in lines.
@@ -114,7 +119,7 @@ impl ApiServer {
         listener.set_nonblocking(true).map_err(failed)?;
         let _runtime = core.node.workers.enter();
         let listener = UnixListener::from_std(listener).map_err(failed)?;
-        let router = routes::router(Arc::clone(&core));
+        let router = routes::router(Arc::clone(&core)).layer(from_fn(take_whole));
         Ok(Self::start(&core, Listener::Unix(listener), router, None))
     }
 
@@ -133,7 +138,8 @@ impl ApiServer {
             let token = Arc::clone(&token);
             async move { authorize(&token, request, next).await }
         });
-        let router = routes::router(Arc::clone(&core)).layer(check);
+        // Who has no token never counts as having sent a request.
+        let router = routes::router(Arc::clone(&core)).layer(from_fn(take_whole)).layer(check);
         Ok(Self::start(&core, Listener::Tcp(listener), router, Some(bound)))
     }
 
@@ -178,28 +184,26 @@ impl Listener {
 }
 
 async fn accept_loop(listener: Listener, router: Router, mut stopped: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
+    // In the order of their coming.
+    let mut open: VecDeque<(Arrived, AbortHandle)> = VecDeque::new();
     loop {
         let stop = stopped.clone();
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            let place = place.expect("nobody closes this semaphore");
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
+        open.retain(|(_, handle)| !handle.is_finished());
+        let has_room =
+            open.len() < CONNECTIONS_MAX || open.iter().any(|(arrived, _)| !arrived.has());
+        let accepted = tokio::select! {
             biased;
             () = until_stopped(&mut stopped) => break,
             Some(_) = connections.join_next() => continue,
-            next = next => next,
+            accepted = listener.accept(), if has_room => accepted,
         };
         match accepted {
             Ok(stream) => {
-                let router = router.clone();
-                connections.spawn(async move {
-                    let _place = place;
-                    serve(stream, router, stop).await;
-                });
+                make_way(&mut open);
+                let arrived = Arrived::default();
+                let router = router.clone().layer(Extension(arrived.clone()));
+                open.push_back((arrived, connections.spawn(serve(stream, router, stop))));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection of the API");
@@ -210,6 +214,50 @@ async fn accept_loop(listener: Listener, router: Router, mut stopped: watch::Rec
     let _ =
         tokio::time::timeout(LINGER, async { while connections.join_next().await.is_some() {} })
             .await;
+}
+
+/// Whether a whole request has arrived on a connection.
+#[derive(Clone, Debug, Default)]
+struct Arrived(Arc<AtomicBool>);
+
+impl Arrived {
+    fn has(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Ends the oldest connection that has not sent a whole request, if there are as many as may be.
+fn make_way(open: &mut VecDeque<(Arrived, AbortHandle)>) {
+    if open.len() < CONNECTIONS_MAX {
+        return;
+    }
+    let oldest = open.iter().position(|(arrived, _)| !arrived.has());
+    if let Some((_, handle)) = oldest.and_then(|oldest| open.remove(oldest)) {
+        tracing::debug!("a connection of the API that sent no request makes way for another");
+        handle.abort();
+    }
+}
+
+/// Receives the body of a request before anything is done about it.
+async fn take_whole(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let refused =
+        |code, message: String| Refusal::new(code, ErrorKind::Invalid, message).into_response();
+    let body = match tokio::time::timeout(HEAD_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => Body::from(body),
+        Ok(Err(error)) => {
+            let message = format!("the body cannot be received: {error}");
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, message);
+        }
+        Err(_) => {
+            let message = format!("the body took longer than {} s", HEAD_TIMEOUT.as_secs());
+            return refused(StatusCode::REQUEST_TIMEOUT, message);
+        }
+    };
+    if let Some(Arrived(arrived)) = parts.extensions.get() {
+        arrived.store(true, Ordering::Relaxed);
+    }
+    next.run(Request::from_parts(parts, body)).await
 }
 
 async fn until_stopped(stopped: &mut watch::Receiver<bool>) {
@@ -284,6 +332,32 @@ mod tests {
             let error = tcp(token).unwrap_err();
             assert!(error.to_string().contains(reason), "{token:?}: {error}");
         }
+    }
+
+    /// A hundred half-open connections kept everybody else out until their time was over.
+    #[tokio::test]
+    async fn the_oldest_connection_without_a_request_makes_way() {
+        let mut tasks = Vec::new();
+        let mut open = VecDeque::new();
+        for index in 0..CONNECTIONS_MAX {
+            let arrived = Arrived::default();
+            arrived.0.store(index != 7 && index != 9, Ordering::Relaxed);
+            let task = tokio::spawn(std::future::pending::<()>());
+            open.push_back((arrived, task.abort_handle()));
+            tasks.push(task);
+        }
+        make_way(&mut open);
+        assert_eq!(open.len(), CONNECTIONS_MAX - 1);
+        assert!(tasks.remove(7).await.expect_err("it was ended").is_cancelled());
+        make_way(&mut open);
+        assert_eq!(open.len(), CONNECTIONS_MAX - 1, "there is room");
+        open.retain(|(arrived, _)| arrived.has());
+        while open.len() < CONNECTIONS_MAX {
+            let (arrived, handle) = open[0].clone();
+            open.push_back((arrived, handle));
+        }
+        make_way(&mut open);
+        assert_eq!(open.len(), CONNECTIONS_MAX, "who has sent a request stays");
     }
 
     #[test]
