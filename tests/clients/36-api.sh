@@ -59,7 +59,7 @@ for index in range(600):
         if index % 2:
             s.sendall(b"GET /v1/node HTTP/1.1\r\nHost: weir\r\n")
         else:
-            s.sendall(b"POST /v1/volumes HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+            s.sendall(b"POST /v1/volumes HTTP/1.1\r\nHost: weir\r\nContent-Length: 99\r\n\r\n{")
     except OSError:
         pass
     half.append(s)

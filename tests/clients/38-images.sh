@@ -89,7 +89,9 @@ check "with that size" test "$(stat -c %s odd.img)" = 1000001
 # What begins and ends within a sector, on a volume that is blank otherwise.
 check "a blank volume" "$weir" volume create within --size 1M
 if command -v nbdsh >/dev/null; then
-    writes_within() { "$weir" up within -- sh -c 'nbdsh -u "$WEIR_URI" -c "h.pwrite(bytes([7]) * 3000, 100100)" -c "h.flush()"'; }
+    writes_within() {
+        "$weir" up within -- sh -c 'nbdsh -u "$WEIR_URI" -c "h.pwrite(bytes([7]) * 3000, 100100)" -c "h.flush()"'
+    }
     check "3,000 bytes at 100,100" writes_within
     truncate -s 1M within.img
     head -c 3000 /dev/zero | tr '\0' '\7' | dd of=within.img bs=1 seek=100100 conv=notrunc status=none

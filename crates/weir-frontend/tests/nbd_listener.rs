@@ -6,13 +6,15 @@ use std::rc::Rc;
 
 use support::{Client, SIZE, STYLES, Shelf, TestDevice, options, pattern, settle, wish};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::LocalSet;
 use weir_device::ErrorKind;
 use weir_frontend::nbd::{
-    Door, ExportInfo, ListenerOptions, Listening, Routes, open_door, receive, serve_tcp, serve_unix,
+    ConnectionOptions, Door, ExportInfo, Handshakes, ListenerOptions, Listening, Places, Routes,
+    open_door, receive, serve_tcp, serve_unix,
 };
-use weir_nbd::{CommandFlags, ReplyStyle};
+use weir_nbd::{CommandFlags, OptionRequest, ReplyStyle, encode_option};
 
 const NONE: CommandFlags = CommandFlags(0);
 
@@ -69,24 +71,101 @@ fn tcp_clients_are_served() {
     });
 }
 
+/// What the server answers to a wish to begin with `disk`: an option reply's code and message.
+async fn go(stream: &mut UnixStream) -> (u32, String) {
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).await.expect("the server is there");
+    let mut bytes = vec![0, 0, 0, 3];
+    encode_option(&OptionRequest::Go { name: "disk", facts: Vec::new() }, &mut bytes)
+        .expect("the server is there");
+    stream.write_all(&bytes).await.expect("the server is there");
+    let mut head = [0; 20];
+    stream.read_exact(&mut head).await.expect("the server is there");
+    let code = u32::from_be_bytes(head[12..16].try_into().expect("the server is there"));
+    let length = u32::from_be_bytes(head[16..20].try_into().expect("the server is there"));
+    let mut data = vec![0; usize::try_from(length).expect("the server is there")];
+    stream.read_exact(&mut data).await.expect("the server is there");
+    (code, String::from_utf8_lossy(&data).into_owned())
+}
+
 #[test]
-fn clients_beyond_the_limit_wait_for_their_turn() {
+fn a_client_beyond_the_limit_is_refused_before_the_export_is_handed_out() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("nbd");
+        let places = Places::new(2);
+        let exports = Rc::new(Shelf(Rc::clone(&device)));
+        let connection = ConnectionOptions { places: places.clone(), ..options() };
+        let server = serve_unix(&path, exports, ListenerOptions::new(connection)).await.unwrap();
+        let stream = UnixStream::connect(&path).await.unwrap();
+        let mut first = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
+        let mut second = UnixStream::connect(&path).await.unwrap();
+        let (code, message) = go(&mut second).await;
+        assert_eq!(code, 0x8000_0002, "ERR_POLICY");
+        assert!(message.contains("as many connections as one may have"), "{message}");
+        assert_eq!((places.taken(), places.refused()), (1, 1));
+        first.disconnect().await;
+        assert_eq!(first.try_receive().await, None);
+        // The same connection may ask again.
+        let mut bytes = Vec::new();
+        encode_option(&OptionRequest::Go { name: "disk", facts: Vec::new() }, &mut bytes).unwrap();
+        second.write_all(&bytes).await.unwrap();
+        let mut head = [0; 20];
+        second.read_exact(&mut head).await.unwrap();
+        assert_eq!(u32::from_be_bytes(head[12..16].try_into().unwrap()), 3, "INFO");
+        server.stop().await;
+        assert_eq!(places.taken(), 0);
+    });
+}
+
+/// More than waited at a door, and more than one listener took: all are served.
+#[test]
+fn hundreds_of_clients_of_one_export_are_served() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("nbd");
+        let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let (door, server) = open_door(Rc::new(Shelf(device)), listener());
+        let unix = receive(Listening::Unix(socket), Rc::new(OneDoor(door)), listener()).unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..200 {
+            let stream = UnixStream::connect(&path).await.unwrap();
+            clients.push(Client::connect(stream, wish("disk", ReplyStyle::Structured)).await);
+        }
+        for client in &mut clients {
+            client.read(0, 1).await.ok();
+        }
+        assert_eq!(server.clients(), 200);
+        drop(clients);
+        unix.stop().await;
+        server.stop().await;
+    });
+}
+
+#[test]
+fn silent_peers_keep_nobody_out() {
     run(async {
         let device = TestDevice::new(SIZE);
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("nbd");
         let exports = Rc::new(Shelf(Rc::clone(&device)));
-        let options = ListenerOptions { connections_max: 1, ..listener() };
-        let server = serve_unix(&path, exports, options).await.unwrap();
+        let handshakes = Handshakes::new(8);
+        let connection = ConnectionOptions { handshakes: handshakes.clone(), ..options() };
+        let server = serve_unix(&path, exports, ListenerOptions::new(connection)).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..30 {
+            silent.push(UnixStream::connect(&path).await.unwrap());
+            settle().await;
+        }
         let stream = UnixStream::connect(&path).await.unwrap();
-        let mut first = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
-        let stream = UnixStream::connect(&path).await.unwrap();
-        let second =
-            tokio::task::spawn_local(Client::connect(stream, wish("disk", ReplyStyle::Simple)));
-        settle().await;
-        assert!(!second.is_finished(), "the second client was not greeted");
-        first.disconnect().await;
-        second.await.unwrap().read(0, 1).await.ok();
+        let mut client = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
+        client.read(0, 1).await.ok();
+        assert!(handshakes.running() <= 4, "{}", handshakes.running());
+        let mut bytes = Vec::new();
+        silent[0].read_to_end(&mut bytes).await.unwrap();
+        assert_eq!(bytes.len(), 18, "greeted, then cut off");
         server.stop().await;
     });
 }

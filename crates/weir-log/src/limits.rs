@@ -46,8 +46,8 @@ pub const RECOVERY_GETS_MAX: usize = 16;
 /// Room that the loading of a checkpoint takes before its objects are fetched, in bytes: a few of its pieces at once.
 pub const LOADING_BYTES: usize = 16 << 20;
 
-/// Room that rolling forward takes: the headers in flight.
-pub const ROLLING_BYTES: usize = RECOVERY_GETS_MAX * HEADER_GUESS_BYTES as usize;
+/// Room that rolling forward takes, in bytes: the headers in flight.
+pub const ROLLING_BYTES: usize = RECOVERY_GETS_MAX * (48 << 10);
 
 /// Extents applied to the map before the committer lets other work run; about half a millisecond.
 pub const APPLY_STEP_EXTENTS: usize = 1024;
@@ -100,6 +100,7 @@ pub const THROTTLE_FROM_PERCENT: u64 = 75;
 /// Longest delay that the throttle puts before a write, in milliseconds, reached as the journal is full.
 pub const THROTTLE_DELAY_MAX_MS: u64 = 20;
 
+const _: () = assert!(ROLLING_BYTES as u64 == RECOVERY_GETS_MAX as u64 * HEADER_GUESS_BYTES);
 const _: () = assert!((PAYLOAD_BYTES_MAX as u64) < 1 << PAYLOAD_BITS);
 const _: () = assert!(OBJECTS_MAX << PAYLOAD_BITS == 1 << 56);
 

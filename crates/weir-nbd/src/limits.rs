@@ -26,6 +26,10 @@ pub const CONTEXTS_MAX: usize = 16;
 /// Largest payload of a request or a reply in bytes, as advertised. What the protocol calls most portable.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
+/// Longest payload of a request, and longest read, that a server takes all the same: as many pages as a compact header
+/// can say. Clients that were not told of block sizes may send more than what is advertised; it is served in pieces.
+pub const REQUEST_BYTES_MAX: u32 = u32::MAX - 4095;
+
 /// Smallest unit a client may address, in bytes, as advertised: nothing is rounded.
 pub const BLOCK_BYTES_MIN: u32 = 1;
 
@@ -47,5 +51,6 @@ pub const MESSAGE_BYTES_MAX: usize = 256;
 
 const _: () = assert!(MESSAGE_BYTES_MAX <= STRING_BYTES_MAX);
 const _: () = assert!(BLOCK_BYTES_PREFERRED >= 512 && PAYLOAD_BYTES_MAX >= BLOCK_BYTES_PREFERRED);
+const _: () = assert!(REQUEST_BYTES_MAX >= PAYLOAD_BYTES_MAX);
 const _: () = assert!(EXTENTS_MAX >= CONTEXTS_MAX, "every context has one");
 const _: () = assert!(EXTENTS_MAX <= EXTENTS_RECEIVED_MAX, "one's own replies are taken");

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use weir_device::{Device, History, IoHeader, MemoryDevice, Operation, SourceId, VolumeId};
+use weir_device::{Device, History, IoHeader, MemoryDevice, Operation, VolumeId};
 use weir_frontend::nbd::{
-    ConnectionOptions, Door, Export, ExportInfo, Exports, IN_FLIGHT_BYTES_MAX, ListenerOptions,
-    open_door,
+    ConnectionOptions, Door, Export, ExportInfo, Exports, ListenerOptions, open_door,
 };
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{Closed, LogError, LogVolume, OpenReport, SnapshotView, Takeover, VolumeOptions};
@@ -52,13 +51,6 @@ pub struct VolumeSpec {
     /// The replica that is kept of it while it is served.
     pub replica: Option<ReplicateTo>,
 }
-
-/// The part of a shard's memory for buffers that one connection may hold, so that one that takes no replies does not
-/// hold them all.
-const IN_FLIGHT_SHARE: usize = 8;
-
-/// What a connection may hold at least, in bytes.
-const IN_FLIGHT_BYTES_MIN: usize = 1 << 20;
 
 /// How a volume that was served ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,13 +210,7 @@ pub(crate) async fn host(
 
 /// How a client of an export on this thread is served.
 pub(crate) fn connection_options(context: &ShardContext) -> ConnectionOptions {
-    let pool = context.env.buffers.clone();
-    let share = pool.bytes_max() / IN_FLIGHT_SHARE;
-    ConnectionOptions {
-        in_flight_bytes_max: share.clamp(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
-        pool,
-        ..ConnectionOptions::new(SourceId(1), "nbd")
-    }
+    context.clients.options(&context.env.buffers)
 }
 
 async fn open_log(

@@ -8,6 +8,7 @@
 )]
 
 pub mod api;
+mod clients;
 mod clones;
 pub mod config;
 mod copy_record;

@@ -10,6 +10,7 @@ use weir_device::BufferPool;
 use weir_disk::EngineChoice;
 use weir_log::{LeaseSettings, MemoryFrameCache};
 
+use crate::clients::Clients;
 use crate::env;
 use crate::error::NodeError;
 use crate::leases::Leases;
@@ -58,6 +59,7 @@ pub(crate) struct NodeHandle {
     pub(crate) cache: Arc<MemoryFrameCache>,
     buffers: Arc<[BufferPool]>,
     pub(crate) node_name: Arc<str>,
+    pub(crate) clients: Clients,
     shared: Shared,
 }
 
@@ -141,7 +143,10 @@ impl Node {
         let cache_bytes = config.cache_bytes.unwrap_or(FRAME_CACHE_BYTES_DEFAULT);
         let cache = Arc::new(MemoryFrameCache::new(cache_bytes));
         let node_name: Arc<str> = env::read_node_name()?.into();
+        let all_buffer_bytes = config.buffer_bytes.unwrap_or(BUFFER_BYTES_DEFAULT);
+        let clients = Clients::of(all_buffer_bytes);
         let shared = Shared {
+            clients: clients.clone(),
             engine: config.engine,
             workers: workers.handle().clone(),
             boot_id: env::read_boot_id()?,
@@ -149,8 +154,7 @@ impl Node {
             leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
             node_name,
         };
-        let buffer_bytes = config.buffer_bytes.unwrap_or(BUFFER_BYTES_DEFAULT) / count as u64;
-        let buffer_bytes = usize::try_from(buffer_bytes).unwrap_or(usize::MAX);
+        let buffer_bytes = usize::try_from(all_buffer_bytes / count as u64).unwrap_or(usize::MAX);
         let buffers: Arc<[_]> = (0..count).map(|_| BufferPool::new(buffer_bytes)).collect();
         let shards = buffers
             .iter()
@@ -162,6 +166,7 @@ impl Node {
             workers: workers.handle().clone(),
             cache,
             buffers,
+            clients,
             node_name: Arc::clone(&shared.node_name),
             shared,
         };

@@ -13,9 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_device::{VolumeId, with_causes};
-use weir_frontend::nbd::{
-    ConnectionOptions, Door, ExportInfo, ListenerOptions, Listening, Routes, receive,
-};
+use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, Listening, Routes, receive};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{OpenReport, VolumeState};
 use weir_store::{Access, Store};
@@ -25,7 +23,7 @@ use crate::api::types::Limits;
 use crate::error::{NodeError, ProcessId};
 use crate::events::Events;
 use crate::gate::Gate;
-use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, describe};
+use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, connection_options, describe};
 use crate::left;
 use crate::node::{Node, NodeHandle};
 use crate::replicas::{self, Following};
@@ -671,9 +669,8 @@ impl Service {
         let (ready, started) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let core = Arc::clone(&self.core);
-        let ended = self.core.node.submit(0, move |_| async move {
-            let options =
-                ListenerOptions::new(ConnectionOptions::new(weir_device::SourceId(1), "nbd"));
+        let ended = self.core.node.submit(0, move |context| async move {
+            let options = ListenerOptions::new(connection_options(&context));
             match receive(listening, Rc::new(Volumes(core)), options) {
                 Ok(server) => {
                     // The other end waits for this, or is gone; then the next line returns at once.

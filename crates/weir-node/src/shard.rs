@@ -16,6 +16,7 @@ use weir_device::{BufferPool, Env, LocalBoxFuture, VolumeId};
 use weir_disk::{Disks, EngineChoice};
 use weir_log::FrameCache;
 
+use crate::clients::Clients;
 use crate::env;
 use crate::error::NodeError;
 use crate::host::Hosted;
@@ -32,6 +33,8 @@ pub struct ShardContext {
     pub env: Env,
     /// Decoded frames of objects: the one thing that all shards share.
     pub cache: Arc<dyn FrameCache>,
+    /// What the clients of all shards share.
+    pub(crate) clients: Clients,
     /// How this node is called in messages to others.
     pub node_name: Arc<str>,
     /// The volumes served on this thread.
@@ -49,6 +52,7 @@ impl fmt::Debug for ShardContext {
 /// What every shard of a node gets.
 #[derive(Clone)]
 pub(crate) struct Shared {
+    pub(crate) clients: Clients,
     pub(crate) engine: EngineChoice,
     pub(crate) workers: Handle,
     pub(crate) boot_id: [u8; 16],
@@ -162,6 +166,7 @@ fn run(
                 disks,
                 env: env::real(shared.workers, shared.boot_id, buffers.clone()),
                 cache: shared.cache,
+                clients: shared.clients,
                 node_name: shared.node_name,
                 hosted: RefCell::default(),
                 leases: shared.leases,

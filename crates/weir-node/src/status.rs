@@ -8,8 +8,8 @@ use weir_device::Device;
 use weir_log::{FrameCache, VolumeStatus};
 
 use crate::api::types::{
-    AtRisk, Health, Lease, LogStatus, Memory, NodeStatus, NotServed, Operations, ServedVolume,
-    StoreRequests,
+    AtRisk, Health, Lease, LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations,
+    ServedVolume, StoreRequests,
 };
 use crate::error::NodeError;
 use crate::host::Hosted;
@@ -212,6 +212,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         data_dir: core.home.data.path().display().to_string(),
         uptime_seconds: core.started.elapsed().as_secs(),
         nbd: core.nbd_uris(),
+        nbd_clients: nbd_clients(core),
         at_risk: total_risk(&volumes),
         not_served,
         store_requests: store_requests(core),
@@ -283,6 +284,17 @@ pub(crate) fn store_requests(core: &Core) -> StoreRequests {
     }
 }
 
+/// How many clients there are.
+pub(crate) fn nbd_clients(core: &Core) -> NbdClients {
+    let places = &core.node.clients.places;
+    NbdClients {
+        connected: places.taken() as u64,
+        most: places.max() as u64,
+        most_of_one: places.peer_max() as u64,
+        refused: places.refused(),
+    }
+}
+
 /// Memory by kind.
 pub(crate) fn memory(core: &Core, volumes: &[ServedVolume]) -> Memory {
     let logs = || volumes.iter().filter_map(|volume| volume.log.as_ref());
@@ -290,6 +302,7 @@ pub(crate) fn memory(core: &Core, volumes: &[ServedVolume]) -> Memory {
         frame_cache: core.node.cache.bytes(),
         maps: logs().map(|log| log.map_bytes).sum(),
         journals: logs().map(|log| log.journal_resident_bytes).sum(),
+        requests: core.node.clients.memory.shared_bytes() as u64,
         unused_buffers: core.node.unused_buffer_bytes(),
         resident: resident_bytes(),
     }

@@ -15,8 +15,16 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Looks until the process stops.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut seen: BTreeMap<String, Health> = BTreeMap::new();
+    let mut refused_before = 0;
     while !core.is_stopping.load(Ordering::Relaxed) {
         tokio::time::sleep(INTERVAL).await;
+        let refused = core.node.clients.places.refused();
+        if refused > refused_before {
+            // The log has said who.
+            let text = format!("{} clients found no place", refused - refused_before);
+            core.events.note("clients_refused", None, text);
+            refused_before = refused;
+        }
         for entry in core.entries() {
             let Ok(volume) = status::of_volume(&core, &entry).await else { continue };
             let before = seen.insert(volume.name.clone(), volume.health).unwrap_or(Health::Ok);

@@ -3,12 +3,17 @@
 //! Invariants
 //!  C1. A request is in flight from the moment its header is taken until its reply was sent or there is nobody to send
 //!      it to. Requests in flight are at most `in_flight_max`.
-//!  C2. Buffers in flight are at most `in_flight_bytes_max`, except for one request that is alone.
+//!  C2. Buffers in flight are at most `in_flight_bytes_max`, except for one request that is alone. Each is drawn from
+//!      the memory of all clients before it is allocated.
 //!  C3. Nothing is received while a whole request waits for C1 or C2: the client is held back by its own socket.
 //!  C4. A started operation is polled to its end, whatever becomes of the client.
-//!  C5. A write runs only when its whole payload has arrived.
+//!  C5. A write runs only when its whole payload has arrived; one that is too long to be whole runs in pieces, each of
+//!      which has.
 //!  C6. The device allows every successful reply twice: when it is queued, and again right before bytes go to the
 //!      socket. One that may not leave any more ends the connection; its client asks again and is told why.
+//!  C7. A client that is in the middle of something and does not get on is cut off: it holds what others wait for.
+
+mod large;
 
 use std::future::Future;
 use std::io;
@@ -26,12 +31,15 @@ use weir_nbd::{
     decode_request,
 };
 
+use self::large::{LargeRead, LargeWrite, WHOLE_READ_BYTES_MAX, WHOLE_WRITE_BYTES_MAX};
 use super::answer::error_code;
 use super::handshake::Chosen;
+use super::memory::Share;
 use super::operation::{self, Answer, CACHE_PIECE_BYTES, Target};
 use super::outgoing::Outgoing;
 use super::slots::Slots;
-use super::window::{DIRECT_BYTES_MIN, Window};
+use super::watch::{self, Look, Watch};
+use super::window::{DIRECT_BYTES_MIN, WINDOW_BYTES, Window};
 use super::{ConnectionOptions, Export, NbdError};
 
 /// Rounds of receiving, running and sending before other tasks of the thread get their turn.
@@ -59,6 +67,8 @@ enum Receiving {
         buf: AlignedBuf,
         filled: usize,
     },
+    /// The next piece of a write that is too long to be whole.
+    Piece,
     /// The payload of a refused request, thrown away.
     Skip {
         left: usize,
@@ -70,6 +80,17 @@ struct Ticket {
     reply_to: ReplyTo,
     command: Command,
     cost_bytes: usize,
+    part: Part,
+}
+
+/// What an operation is of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// A piece of the read that is being answered in pieces.
+    Read,
+    /// A piece of the write that arrives in pieces.
+    Write,
 }
 
 /// What can be done about the next request.
@@ -96,6 +117,17 @@ struct Connection<'a, F, M> {
     /// Makes the future of an operation.
     operate: M,
     bytes_in_flight: usize,
+    /// What is drawn from the memory of all clients.
+    share: Share,
+    /// It was short the last time.
+    is_short: bool,
+    /// Memory that an operation takes beside its buffers.
+    slot_bytes: usize,
+    large_read: Option<LargeRead>,
+    large_write: Option<LargeWrite>,
+    watch: Watch,
+    /// The rest of a request is waited for.
+    waits_for_rest: bool,
     /// Whether requests are still taken.
     is_taking: bool,
     /// Whether replies still have a reader.
@@ -130,6 +162,7 @@ where
         history: export.history.clone(),
         contexts: chosen.session.contexts.clone(),
     });
+    let operate = |command, payload| operation::run(Rc::clone(&target), command, payload);
     let mut connection = Connection {
         options,
         session: chosen.session,
@@ -140,8 +173,15 @@ where
         slots: Slots::new(options.in_flight_max.max(1)),
         completed: Vec::new(),
         outgoing: Outgoing::default(),
-        operate: |command, payload| operation::run(Rc::clone(&target), command, payload),
+        slot_bytes: size_of_future(&operate),
+        operate,
         bytes_in_flight: 0,
+        share: options.memory.share(),
+        is_short: false,
+        large_read: None,
+        large_write: None,
+        watch: Watch::new(),
+        waits_for_rest: false,
         is_taking: true,
         is_sending: true,
         needs_flush: false,
@@ -174,17 +214,23 @@ fn buffer_bytes(len: usize) -> usize {
     len.max(BUFFER_ALIGN).checked_next_power_of_two().unwrap_or(len)
 }
 
-/// Memory that a command holds while it runs, payload and answer together.
+/// Memory that the buffers of a command and its reply take, payload and answer together.
 fn cost_bytes(command: &Command) -> usize {
     let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    match command {
-        Command::Write { length, .. } | Command::Read { length, .. } => {
-            buffer_bytes(to_usize(u64::from(*length)))
+    REPLY_BYTES
+        + match command {
+            Command::Write { length, .. } | Command::Read { length, .. } => {
+                buffer_bytes(to_usize(u64::from(*length)))
+            }
+            Command::Cache { length, .. } => buffer_bytes(to_usize(CACHE_PIECE_BYTES.min(*length))),
+            Command::BlockStatus { .. } => to_usize(command.reply_payload_bytes_max()),
+            Command::WriteZeroes { .. } | Command::Trim { .. } | Command::Flush => 0,
         }
-        Command::Cache { length, .. } => buffer_bytes(to_usize(CACHE_PIECE_BYTES.min(*length))),
-        Command::BlockStatus { .. } => to_usize(command.reply_payload_bytes_max()) + REPLY_BYTES,
-        Command::WriteZeroes { .. } | Command::Trim { .. } | Command::Flush => REPLY_BYTES,
-    }
+}
+
+/// Memory of the future that `operate` makes.
+fn size_of_future<F>(_operate: &impl FnMut(Command, SharedBuf) -> F) -> usize {
+    size_of::<Option<F>>()
 }
 
 /// Memory that a queued block status stands for, beside [`REPLY_BYTES`].
@@ -207,14 +253,17 @@ where
         for _ in 0..ROUNDS_MAX {
             let mut has_progress = self.complete(device);
             let taken = self.take_requests(device);
-            if self.is_taking && matches!(taken, Taken::NeedsBytes) {
+            has_progress |= self.read_pieces(device);
+            let needs_bytes = self.is_taking && matches!(taken, Taken::NeedsBytes);
+            if needs_bytes {
                 has_progress |= self.poll_receive(stream, cx);
             }
             has_progress |= self.poll_send(stream, device, cx);
             if self.is_over() {
                 return Poll::Ready(());
             }
-            if !has_progress {
+            self.waits_for_rest = needs_bytes && !self.is_between_requests();
+            if !has_progress && !self.look(cx) {
                 return Poll::Pending;
             }
         }
@@ -224,28 +273,85 @@ where
 
     fn is_over(&self) -> bool {
         let is_quiet = self.slots.active() == 0 && self.outgoing.is_empty() && !self.needs_flush;
-        !self.is_taking && is_quiet
+        !self.is_taking && is_quiet && self.large_read.is_none()
+    }
+
+    fn is_between_requests(&self) -> bool {
+        matches!(self.receiving, Receiving::Header) && self.window.unread().is_empty()
+    }
+
+    /// Looks after the connection when nothing else is to be done; whether something is now.
+    fn look(&mut self, cx: &mut Context<'_>) -> bool {
+        let state = watch::State {
+            is_clients_turn: !self.outgoing.is_empty() || self.waits_for_rest,
+            is_quiet: self.in_flight() == 0 && self.is_between_requests(),
+            is_short: self.is_short,
+            is_wanted: self.share.others_wait(),
+        };
+        match self.watch.poll(state, cx) {
+            Poll::Pending => return false,
+            Poll::Ready(Look::Fine) => {}
+            Poll::Ready(Look::Stuck) => {
+                self.share.set_good(false);
+                self.slots.shrink();
+            }
+            Poll::Ready(Look::Idle) => {
+                self.window.shrink();
+                self.share.give_back_windows();
+                self.outgoing.shrink();
+                self.slots.shrink();
+                self.completed = Vec::new();
+            }
+            Poll::Ready(Look::Stalled(time)) => {
+                self.stop_taking(Err(NbdError::Stalled { seconds: time.as_secs() }));
+                self.stop_sending();
+            }
+        }
+        true
     }
 
     fn in_flight(&self) -> usize {
         self.slots.active() + self.outgoing.len()
     }
 
-    /// Whether C1 and C2 allow another request.
-    fn admits(&self, cost_bytes: usize) -> bool {
+    /// Takes the memory for another request, if C1 and C2 allow it.
+    fn admit(&mut self, cost_bytes: usize) -> bool {
         let in_flight = self.in_flight();
-        in_flight == 0
+        let bytes = self.bytes_in_flight.saturating_add(cost_bytes);
+        let is_within = in_flight == 0
             || (in_flight < self.options.in_flight_max
-                && self.bytes_in_flight.saturating_add(cost_bytes)
-                    <= self.options.in_flight_bytes_max)
+                && bytes <= self.options.in_flight_bytes_max);
+        if !is_within {
+            return false;
+        }
+        self.is_short = !self.share.take(cost_bytes + self.slot_bytes);
+        if !self.is_short {
+            self.bytes_in_flight = bytes;
+        }
+        !self.is_short
+    }
+
+    /// Gives back memory of a request.
+    fn release(&mut self, cost_bytes: usize) {
+        self.bytes_in_flight -= cost_bytes;
+        self.share.give_back(cost_bytes);
+    }
+
+    /// Gives back what an operation takes beside its buffers: it ended, or was none.
+    fn release_slot(&mut self) {
+        self.share.give_back(self.slot_bytes);
     }
 
     /// Takes every request that has arrived and may run; why it stopped.
     fn take_requests(&mut self, device: &impl Device) -> Taken {
+        self.is_short = false;
         while self.is_taking {
             let taken = match &self.receiving {
+                // Its reply may have to be unbroken.
+                Receiving::Header if self.large_read.is_some() => return Taken::HeldBack,
                 Receiving::Header => self.take_header(device),
                 Receiving::Payload { .. } => self.take_payload(device),
+                Receiving::Piece => Ok(self.take_piece()),
                 Receiving::Skip { .. } => self.skip(),
             };
             match taken {
@@ -269,9 +375,10 @@ where
                 Ok(Taken::Yes)
             }
             Verdict::Refuse { refusal, payload_bytes } => {
-                if !self.admits(REPLY_BYTES) {
+                if !self.admit(REPLY_BYTES) {
                     return Ok(Taken::HeldBack);
                 }
+                self.release_slot();
                 self.window.consume(header_bytes);
                 self.refuse(&header, refusal);
                 self.receiving = Receiving::Skip { left: to_usize(payload_bytes) };
@@ -282,6 +389,7 @@ where
                     reply_to: self.session.reply_to(&header),
                     command,
                     cost_bytes: cost_bytes(&command),
+                    part: Part::Whole,
                 };
                 let payload_bytes = to_usize(payload_bytes);
                 Ok(self.take_command(ticket, header_bytes, payload_bytes, device))
@@ -296,7 +404,26 @@ where
         payload_bytes: usize,
         device: &impl Device,
     ) -> Taken {
-        if !self.admits(ticket.cost_bytes) {
+        if payload_bytes > WHOLE_WRITE_BYTES_MAX {
+            return self.begin_large_write(&ticket, header_bytes);
+        }
+        let is_direct = payload_bytes >= DIRECT_BYTES_MIN
+            || header_bytes + payload_bytes > self.window.capacity();
+        let arrived = self.window.unread().len() - header_bytes;
+        if !is_direct && arrived < payload_bytes {
+            self.expects_payload = false;
+            return Taken::NeedsBytes;
+        }
+        if let Command::Read { length, .. } = ticket.command
+            && length > WHOLE_READ_BYTES_MAX
+        {
+            return self.begin_large_read(&ticket, header_bytes);
+        }
+        if !self.admit(ticket.cost_bytes) {
+            if self.is_short && self.in_flight() == 0 && payload_bytes == 0 {
+                // Memory for a piece of it there always is.
+                return self.begin_large_read(&ticket, header_bytes);
+            }
             return Taken::HeldBack;
         }
         if payload_bytes == 0 {
@@ -304,18 +431,14 @@ where
             self.start(ticket, SharedBuf::default(), device);
             return Taken::Yes;
         }
-        if payload_bytes >= DIRECT_BYTES_MIN {
+        self.expects_payload = is_direct;
+        if is_direct {
             self.window.consume(header_bytes);
-            self.bytes_in_flight += ticket.cost_bytes;
             let buf = self.pool.alloc(payload_bytes);
             self.receiving = Receiving::Payload { ticket, buf, filled: 0 };
-            self.expects_payload = true;
             return Taken::Yes;
         }
-        self.expects_payload = false;
-        let Some(payload) = self.window.unread()[header_bytes..].get(..payload_bytes) else {
-            return Taken::NeedsBytes;
-        };
+        let payload = &self.window.unread()[header_bytes..header_bytes + payload_bytes];
         let mut buf = self.pool.alloc(payload_bytes);
         buf.copy_from_slice(payload);
         self.window.consume(header_bytes + payload_bytes);
@@ -340,7 +463,9 @@ where
         if let Receiving::Payload { ticket, buf, .. } =
             std::mem::replace(&mut self.receiving, Receiving::Header)
         {
-            self.bytes_in_flight -= ticket.cost_bytes;
+            if ticket.part == Part::Write {
+                self.receiving = self.after_piece();
+            }
             self.start(ticket, buf.freeze(), device);
         }
         Ok(Taken::Yes)
@@ -373,13 +498,12 @@ where
             "request refused"
         );
         let reply_to = self.session.reply_to(header);
-        self.bytes_in_flight += REPLY_BYTES;
         self.outgoing
             .push(None, REPLY_BYTES, |out| reply_to.error(out, refusal.code, refusal.reason));
     }
 
+    /// Starts an operation whose memory was taken.
     fn start(&mut self, ticket: Ticket, payload: SharedBuf, device: &impl Device) {
-        self.bytes_in_flight += ticket.cost_bytes;
         let future = (self.operate)(ticket.command, payload);
         if let Some((ticket, outcome)) = self.slots.start(future, ticket) {
             self.on_completed(ticket, outcome, device);
@@ -403,16 +527,23 @@ where
         outcome: Result<Answer, DeviceError>,
         device: &impl Device,
     ) {
-        self.bytes_in_flight -= ticket.cost_bytes;
-        let Ticket { reply_to, command, .. } = ticket;
+        self.release_slot();
         // C6.
         let outcome = outcome.and_then(|answer| device.check_reply().map(|()| answer));
         if let Err(error) = &outcome {
-            self.log_error(&command, error);
+            self.log_error(&ticket.command, error);
         }
-        if !self.is_sending {
-            return;
+        match ticket.part {
+            Part::Whole if self.is_sending => self.reply(ticket, outcome),
+            Part::Whole => self.release(ticket.cost_bytes),
+            Part::Read => self.on_piece_read(&ticket, outcome),
+            Part::Write => self.on_piece_written(&ticket, outcome),
         }
+    }
+
+    /// Queues the reply to a whole request; what it does not take of the request's memory is given back.
+    fn reply(&mut self, ticket: Ticket, outcome: Result<Answer, DeviceError>) {
+        let Ticket { reply_to, command, cost_bytes: taken_bytes, .. } = ticket;
         self.has_successes |= outcome.is_ok();
         let cost_bytes = REPLY_BYTES
             + match &outcome {
@@ -420,7 +551,8 @@ where
                 Ok(Answer::Status(statuses)) => status_bytes(statuses),
                 Ok(Answer::Done) | Err(_) => 0,
             };
-        self.bytes_in_flight += cost_bytes;
+        let cost_bytes = cost_bytes.min(taken_bytes);
+        self.release(taken_bytes - cost_bytes);
         match outcome {
             Ok(Answer::Data(buf)) => {
                 let length = u32::try_from(buf.len()).expect("a read is at most 32 MiB");
@@ -469,7 +601,9 @@ where
         let space = match &mut self.receiving {
             Receiving::Payload { buf, filled, .. } => &mut buf[*filled..],
             Receiving::Header if self.expects_payload => self.window.space(HEADER_READ_BYTES),
-            Receiving::Header | Receiving::Skip { .. } => self.window.space(usize::MAX),
+            Receiving::Header | Receiving::Skip { .. } | Receiving::Piece => {
+                self.window.space(usize::MAX)
+            }
         };
         let mut into = ReadBuf::new(space);
         let received = match Pin::new(stream).poll_read(cx, &mut into) {
@@ -478,10 +612,7 @@ where
         };
         match received {
             Ok(0) => self.on_end_of_stream(),
-            Ok(bytes) => match &mut self.receiving {
-                Receiving::Payload { filled, .. } => *filled += bytes,
-                Receiving::Header | Receiving::Skip { .. } => self.window.received(bytes),
-            },
+            Ok(bytes) => self.on_received(bytes),
             Err(source) => {
                 self.stop_taking(Err(NbdError::Connection { source }));
                 self.stop_sending();
@@ -490,9 +621,21 @@ where
         true
     }
 
+    fn on_received(&mut self, bytes: usize) {
+        self.watch.moved(bytes);
+        if let Receiving::Payload { filled, .. } = &mut self.receiving {
+            *filled += bytes;
+            return;
+        }
+        self.window.received(bytes);
+        let more = WINDOW_BYTES - self.window.capacity().min(WINDOW_BYTES);
+        if self.window.wants_to_grow() && self.share.take_window(more) {
+            self.window.grow();
+        }
+    }
+
     fn on_end_of_stream(&mut self) {
-        let is_between =
-            matches!(self.receiving, Receiving::Header) && self.window.unread().is_empty();
+        let is_between = self.is_between_requests();
         self.stop_taking(if is_between { Ok(()) } else { Err(NbdError::Truncated) });
     }
 
@@ -525,7 +668,10 @@ where
             match sent {
                 Poll::Pending => return has_progress,
                 Poll::Ready(Ok(bytes)) if bytes > 0 => {
-                    self.bytes_in_flight -= self.outgoing.sent(bytes);
+                    self.watch.moved(bytes);
+                    let sent_bytes = self.outgoing.sent(bytes);
+                    self.release(sent_bytes);
+                    self.share.set_good(sent_bytes > 0 || self.share.is_good());
                     self.needs_flush = true;
                 }
                 Poll::Ready(Ok(_)) => self.on_send_failed(io::ErrorKind::WriteZero.into()),
@@ -555,11 +701,13 @@ where
             self.is_taking = false;
             self.result = result;
         }
-        // A payload that is not whole is never written (C5).
+        // A payload that is not whole is never written (C5), and nobody waits for the rest of a long one.
+        self.large_write = None;
         if let Receiving::Payload { ticket, .. } =
             std::mem::replace(&mut self.receiving, Receiving::Header)
         {
-            self.bytes_in_flight -= ticket.cost_bytes;
+            self.release(ticket.cost_bytes);
+            self.release_slot();
         }
     }
 
@@ -567,7 +715,9 @@ where
     fn stop_sending(&mut self) {
         self.is_sending = false;
         self.needs_flush = false;
-        self.bytes_in_flight -= self.outgoing.clear();
+        let forgotten_bytes = self.outgoing.clear();
+        self.release(forgotten_bytes);
+        self.large_read = None;
     }
 }
 

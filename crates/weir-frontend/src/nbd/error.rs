@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use weir_device::ErrorKind;
+use weir_device::{DeviceError, ErrorKind};
 use weir_nbd::ProtocolError;
 
 /// Why a connection ended, or a listener could not start.
@@ -29,12 +29,30 @@ pub enum NbdError {
     /// The device was superseded before replies could be sent.
     #[error("the device was superseded before the client took its replies")]
     Stale,
+    /// The client stopped in the middle of something.
+    #[error(
+        "the client neither took its replies nor sent the rest of a request for {seconds} s: cut off"
+    )]
+    Stalled {
+        /// The time it had.
+        seconds: u64,
+    },
+    /// A reply that had begun could not be ended: it has no place for an error.
+    #[error("a read of which a part was sent failed: {source}")]
+    ReadFailed {
+        /// How.
+        #[source]
+        source: DeviceError,
+    },
     /// The client did not finish its handshake.
     #[error("the client did not finish its handshake within {seconds} s")]
     HandshakeTimeout {
         /// The time it had.
         seconds: u64,
     },
+    /// Too many handshakes were in progress.
+    #[error("too many handshakes at a time: the oldest one of the peer with the most is cut off")]
+    HandshakesFull,
     /// A unix socket cannot be listened on.
     #[error("listening on {path}", path = path.display())]
     ListenUnix {
@@ -61,7 +79,11 @@ impl NbdError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Protocol { source } => source.kind(),
-            Self::Truncated | Self::HandshakeTimeout { .. } => ErrorKind::Invalid,
+            Self::Truncated | Self::HandshakeTimeout { .. } | Self::Stalled { .. } => {
+                ErrorKind::Invalid
+            }
+            Self::ReadFailed { source } => source.kind(),
+            Self::HandshakesFull => ErrorKind::Busy,
             Self::Stale => ErrorKind::Fenced,
             Self::Connection { .. } => ErrorKind::Unavailable,
             Self::ListenUnix { source, .. } | Self::ListenTcp { source, .. } => {

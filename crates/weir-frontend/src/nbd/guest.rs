@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use weir_nbd::{Catalog, ExportInfo, Session, Wanted};
 
 use super::handshake::{self, Chosen, Prepared};
+use super::places::{Entrance, Place};
 use super::window::Window;
 use super::{ConnectionOptions, Exports, NbdError, transmit};
 
@@ -22,6 +23,8 @@ pub struct Guest {
     session: Session,
     info: ExportInfo,
     client: String,
+    /// Until it has left.
+    place: Option<Place>,
     /// The door that it came through stays open as long as it is there.
     door: Door,
 }
@@ -76,6 +79,7 @@ pub trait Routes {
 /// What one client asked for last.
 struct RoutesCatalog<'a, R> {
     routes: &'a R,
+    entrance: Entrance<'a>,
     found: RefCell<Option<(ExportInfo, Door)>>,
     listed: RefCell<Vec<String>>,
 }
@@ -89,6 +93,10 @@ impl<R: Routes> Catalog for RoutesCatalog<'_, R> {
 
     fn list(&self) -> Vec<String> {
         self.listed.take()
+    }
+
+    fn admit(&self, _: &Door) -> Result<(), &'static str> {
+        self.entrance.enter()
     }
 }
 
@@ -136,7 +144,9 @@ pub(super) async fn hand_over<S: Movable, R: Routes>(
     shutdown: impl Future<Output = ()>,
 ) {
     let mut window = Window::new();
-    let catalog = RoutesCatalog { routes, found: RefCell::default(), listed: RefCell::default() };
+    let entrance = Entrance::of(&options);
+    let (found, listed) = Default::default();
+    let catalog = RoutesCatalog { routes, entrance, found, listed };
     let shaken = tokio::select! {
         biased;
         () = shutdown => return,
@@ -145,11 +155,15 @@ pub(super) async fn hand_over<S: Movable, R: Routes>(
     let chosen = match shaken {
         Ok(Some(chosen)) => chosen,
         Ok(None) => return,
+        // Said once for many of them.
+        Err(NbdError::HandshakesFull) => return,
         Err(error) => {
             tracing::warn!(client = options.client, %error, "client connection ended");
             return;
         }
     };
+    let place = catalog.entrance.leave();
+    drop(catalog);
     let Chosen { session, info, handle: door } = chosen;
     let stream = match stream.leave() {
         Ok(MovableStream(stream)) => stream,
@@ -160,7 +174,7 @@ pub(super) async fn hand_over<S: Movable, R: Routes>(
     };
     let unread = window.unread().to_vec();
     let through = door.clone();
-    let guest = Guest { stream, unread, session, info, client: options.client, door };
+    let guest = Guest { stream, unread, session, info, client: options.client, place, door };
     if let Err(error) = through.0.try_send(guest) {
         let (reason, guest) = match error {
             mpsc::error::TrySendError::Full(guest) => ("too many clients wait for it", guest),
@@ -178,7 +192,7 @@ pub(super) async fn serve<E: Exports>(
     mut options: ConnectionOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let Guest { stream, unread, session, info, client, door: _door } = guest;
+    let Guest { stream, unread, session, info, client, place: _place, door: _door } = guest;
     options.client = client;
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else { return };

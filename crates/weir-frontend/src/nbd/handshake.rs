@@ -6,8 +6,9 @@ use weir_nbd::{
     Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session, Wanted,
 };
 
+use super::places::Entrance;
 use super::window::Window;
-use super::{ConnectionOptions, Export, Exports, NbdError};
+use super::{ConnectionOptions, Export, Exports, HANDSHAKE_SILENCE, NbdError};
 
 /// The export that a client chose, and what was agreed on.
 pub(super) struct Chosen<H> {
@@ -24,13 +25,16 @@ pub(super) trait Prepared: Catalog {
 }
 
 /// The exports of this thread, as the handshake looks at them.
-pub(super) struct ExportsCatalog<'a, E>(pub(super) &'a E);
+pub(super) struct ExportsCatalog<'a, E> {
+    pub(super) exports: &'a E,
+    pub(super) entrance: Entrance<'a>,
+}
 
 impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
     type Handle = Export<E::Device>;
 
     fn find(&self, name: &str) -> Option<(ExportInfo, Self::Handle)> {
-        let export = self.0.find(name)?;
+        let export = self.exports.find(name)?;
         let info = ExportInfo {
             name: export.name.clone(),
             description: export.description.clone(),
@@ -42,7 +46,11 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
     }
 
     fn list(&self) -> Vec<String> {
-        self.0.list()
+        self.exports.list()
+    }
+
+    fn admit(&self, _: &Self::Handle) -> Result<(), &'static str> {
+        self.entrance.enter()
     }
 }
 
@@ -65,10 +73,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Prepared,
 {
+    let handshaking = options.handshakes.begin(&options.peer, &options.client);
     let handshake = shake_hands(stream, window, catalog);
-    match tokio::time::timeout(options.handshake_timeout, handshake).await {
-        Ok(result) => result,
-        Err(_) => Err(NbdError::HandshakeTimeout { seconds: options.handshake_timeout.as_secs() }),
+    tokio::select! {
+        biased;
+        () = handshaking.cut() => Err(NbdError::HandshakesFull),
+        shaken = tokio::time::timeout(options.handshake_timeout, handshake) => match shaken {
+            Ok(result) => result,
+            Err(_) => {
+                Err(NbdError::HandshakeTimeout { seconds: options.handshake_timeout.as_secs() })
+            }
+        },
     }
 }
 
@@ -103,7 +118,14 @@ where
                 return Ok(Some(Chosen { session, info, handle }));
             }
             HandshakeStep::NeedMore(_) => {
-                let received = stream.read(window.space(usize::MAX)).await.map_err(connection)?;
+                let receive = stream.read(window.space(usize::MAX));
+                let received = match tokio::time::timeout(HANDSHAKE_SILENCE, receive).await {
+                    Ok(received) => received.map_err(connection)?,
+                    Err(_) => {
+                        let seconds = HANDSHAKE_SILENCE.as_secs();
+                        return Err(NbdError::HandshakeTimeout { seconds });
+                    }
+                };
                 if received == 0 && window.unread().is_empty() {
                     return Ok(None);
                 }

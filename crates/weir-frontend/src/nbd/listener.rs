@@ -1,4 +1,5 @@
-//! Listeners: accept clients up to a limit, serve each in a task of this thread, stop in an orderly way.
+//! Listeners: accept clients, serve each in a task of this thread, stop in an orderly way. How many there may be is
+//! decided when they shake hands; see `places.rs`.
 
 use std::cell::Cell;
 use std::io;
@@ -15,10 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use weir_device::LocalBoxFuture;
 
 use super::guest::{self, Door, Guest, Routes};
-use super::{ConnectionOptions, Exports, NbdError, serve_connection};
-
-/// Clients that one listener serves at a time. Each may hold `in_flight_bytes_max`; more wait in the backlog.
-pub const CONNECTIONS_MAX: usize = 64;
+use super::{ConnectionOptions, Exports, NbdError, Peer, serve_connection};
 
 /// Pause after an `accept` that failed, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -34,15 +32,13 @@ const KEEPALIVE_QUESTIONS: u32 = 4;
 pub struct ListenerOptions {
     /// How each connection is served; its `client` gets the peer's address appended.
     pub connection: ConnectionOptions,
-    /// Clients at a time; further ones wait.
-    pub connections_max: usize,
 }
 
 impl ListenerOptions {
     /// The defaults for `connection`.
     #[must_use]
     pub fn new(connection: ConnectionOptions) -> Self {
-        Self { connection, connections_max: CONNECTIONS_MAX }
+        Self { connection }
     }
 }
 
@@ -168,7 +164,7 @@ pub async fn serve_unix<E: Exports + 'static>(
     };
     tracing::info!(path = %path.display(), "serving NBD");
     let serving = serving(exports, options.connection.clone());
-    let server = start(Socket::Unix(listener), options.connections_max, serving);
+    let server = start(Socket::Unix(listener), serving);
     Ok(Server { path: Some(path.to_owned()), ..server })
 }
 
@@ -198,7 +194,7 @@ pub async fn serve_tcp<E: Exports + 'static>(
     let bound = listener.local_addr().map_err(failed)?;
     tracing::info!(address = %bound, "serving NBD");
     let serving = serving(exports, options.connection.clone());
-    let server = start(Socket::Tcp(listener), options.connections_max, serving);
+    let server = start(Socket::Tcp(listener), serving);
     Ok(Server { address: Some(bound), ..server })
 }
 
@@ -228,9 +224,12 @@ pub fn receive<R: Routes + 'static>(
     let receiving = move |accepted, stopped| -> Option<LocalBoxFuture<'static, ()>> {
         let (routes, mut options) = (Rc::clone(&routes), connection.clone());
         match accepted {
-            Accepted::Unix(stream) => Some(Box::pin(async move {
-                guest::hand_over(stream, &*routes, options, until_stopped(stopped)).await;
-            })),
+            Accepted::Unix(stream) => {
+                options.peer = user_of(&stream);
+                Some(Box::pin(async move {
+                    guest::hand_over(stream, &*routes, options, until_stopped(stopped)).await;
+                }))
+            }
             Accepted::Tcp(stream, address) => {
                 name_and_prepare(&stream, address, &mut options)?;
                 Some(Box::pin(async move {
@@ -240,7 +239,7 @@ pub fn receive<R: Routes + 'static>(
             Accepted::Guest(_) | Accepted::Nobody => None,
         }
     };
-    let server = start(socket, options.connections_max, receiving);
+    let server = start(socket, receiving);
     Ok(Server { address, ..server })
 }
 
@@ -248,9 +247,10 @@ pub fn receive<R: Routes + 'static>(
 ///
 /// Must be called within a `LocalSet`; connections run on its thread.
 pub fn open_door<E: Exports + 'static>(exports: Rc<E>, options: ListenerOptions) -> (Door, Server) {
-    let (door, guests) = guest::door(options.connections_max.max(1));
+    // Whoever has a place may come through at once.
+    let (door, guests) = guest::door(options.connection.places.max());
     let serving = serving(exports, options.connection.clone());
-    (door, start(Socket::Door(guests), options.connections_max, serving))
+    (door, start(Socket::Door(guests), serving))
 }
 
 /// What is done with a client that was let in; `None` when it is gone already.
@@ -258,13 +258,12 @@ type Serving = Option<LocalBoxFuture<'static, ()>>;
 
 fn start(
     socket: Socket,
-    connections_max: usize,
     serving: impl Fn(Accepted, watch::Receiver<bool>) -> Serving + 'static,
 ) -> Server {
     let (stop, stopped) = watch::channel(false);
     let clients = Rc::new(Cell::new(0));
     let counter = Rc::clone(&clients);
-    let loops = accept_loop(socket, connections_max.max(1), serving, stopped, counter);
+    let loops = accept_loop(socket, serving, stopped, counter);
     let task = tokio::task::spawn_local(loops);
     Server { stop, task, address: None, path: None, clients }
 }
@@ -277,7 +276,6 @@ async fn until_stopped(mut stopped: watch::Receiver<bool>) {
 
 async fn accept_loop(
     mut socket: Socket,
-    connections_max: usize,
     serving: impl Fn(Accepted, watch::Receiver<bool>) -> Serving,
     stopped: watch::Receiver<bool>,
     clients: Rc<Cell<usize>>,
@@ -286,12 +284,11 @@ async fn accept_loop(
     let mut stop = std::pin::pin!(until_stopped(stopped.clone()));
     loop {
         clients.set(connections.len());
-        let has_room = connections.len() < connections_max;
         tokio::select! {
             biased;
             () = stop.as_mut() => break,
             Some(ended) = connections.join_next() => note_end(ended),
-            accepted = socket.accept(), if has_room => match accepted {
+            accepted = socket.accept() => match accepted {
                 Ok(Accepted::Nobody) => break,
                 Ok(accepted) => if let Some(connection) = serving(accepted, stopped.clone()) {
                     connections.spawn_local(connection);
@@ -326,9 +323,12 @@ fn serving<E: Exports + 'static>(
         let stop = until_stopped(stopped);
         // `serve_connection` logs how it ended.
         match accepted {
-            Accepted::Unix(stream) => Some(Box::pin(async move {
-                let _ = serve_connection(stream, exports, options, stop).await;
-            })),
+            Accepted::Unix(stream) => {
+                options.peer = user_of(&stream);
+                Some(Box::pin(async move {
+                    let _ = serve_connection(stream, exports, options, stop).await;
+                }))
+            }
             Accepted::Tcp(stream, address) => {
                 name_and_prepare(&stream, address, &mut options)?;
                 Some(Box::pin(async move {
@@ -341,6 +341,11 @@ fn serving<E: Exports + 'static>(
     }
 }
 
+/// The user at the other end of a unix socket.
+fn user_of(stream: &UnixStream) -> Peer {
+    stream.peer_cred().map_or(Peer::Unknown, |credentials| Peer::User(credentials.uid()))
+}
+
 /// Names a TCP client after its address; `None` when it left at once.
 fn name_and_prepare(
     stream: &TcpStream,
@@ -348,6 +353,7 @@ fn name_and_prepare(
     options: &mut ConnectionOptions,
 ) -> Option<()> {
     options.client = format!("{} {address}", options.client);
+    options.peer = Peer::host(address.ip());
     if let Err(error) = prepare(stream) {
         tracing::warn!(client = options.client, %error, "a client left at once");
         return None;

@@ -10,10 +10,13 @@ mod error;
 mod guest;
 mod handshake;
 mod listener;
+mod memory;
 mod operation;
 mod outgoing;
+mod places;
 mod slots;
 mod status;
+mod watch;
 mod window;
 
 use std::future::Future;
@@ -23,12 +26,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use weir_device::{BufferPool, Device, History, SourceId, VolumeId};
 
+use self::places::Entrance;
+
 pub use answer::error_code;
 pub use error::NbdError;
 pub use guest::{Door, Guest, Routes, WeakDoor};
-pub use listener::{
-    CONNECTIONS_MAX, ListenerOptions, Listening, Server, open_door, receive, serve_tcp, serve_unix,
-};
+pub use listener::{ListenerOptions, Listening, Server, open_door, receive, serve_tcp, serve_unix};
+pub use memory::RequestMemory;
+pub use places::{HANDSHAKES_MAX, Handshakes, NoPlace, Peer, Places};
 pub use weir_nbd::ExportInfo;
 
 /// Requests that one connection has in flight at most: what the clients in use ask for at their deepest.
@@ -37,8 +42,14 @@ pub const IN_FLIGHT_MAX: usize = 128;
 /// Bytes of buffers that one connection holds at most: two of the largest payloads.
 pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
 
-/// Time that a client has for its whole handshake.
+/// Memory for the requests of all clients where nothing else is said.
+const REQUEST_BYTES_DEFAULT: usize = 4 * IN_FLIGHT_BYTES_MAX;
+
+/// Time that a client has for its whole handshake, what is looked up for it included.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time that a client has for each of its messages in the handshake.
+pub const HANDSHAKE_SILENCE: Duration = Duration::from_secs(10);
 
 /// Time that a client has to take its last replies when the server stops.
 pub const LINGER: Duration = Duration::from_secs(10);
@@ -94,12 +105,21 @@ pub struct ConnectionOptions {
     pub linger: Duration,
     /// Where buffers come from.
     pub pool: BufferPool,
+    /// What all clients of the process may hold together.
+    pub memory: RequestMemory,
+    /// The places for all clients of the process.
+    pub places: Places,
+    /// The handshakes in progress on the same listener.
+    pub handshakes: Handshakes,
+    /// Who the client is, for limits.
+    pub peer: Peer,
 }
 
 impl ConnectionOptions {
     /// The defaults, for a client of this name.
     #[must_use]
     pub fn new(source: SourceId, client: impl Into<String>) -> Self {
+        let memory = RequestMemory::new(REQUEST_BYTES_DEFAULT);
         Self {
             source,
             client: client.into(),
@@ -108,6 +128,10 @@ impl ConnectionOptions {
             handshake_timeout: HANDSHAKE_TIMEOUT,
             linger: LINGER,
             pool: BufferPool::new(IN_FLIGHT_BYTES_MAX),
+            places: Places::new(memory.connections_max()),
+            memory,
+            handshakes: Handshakes::new(HANDSHAKES_MAX),
+            peer: Peer::Unknown,
         }
     }
 }
@@ -132,14 +156,19 @@ where
 {
     let mut shutdown = std::pin::pin!(shutdown);
     let mut window = window::Window::new();
-    let catalog = handshake::ExportsCatalog(&*exports);
+    let catalog =
+        handshake::ExportsCatalog { exports: &*exports, entrance: Entrance::of(&options) };
     let shaken = tokio::select! {
         biased;
         () = shutdown.as_mut() => Ok(None),
         shaken = handshake::run(&mut stream, &mut window, &catalog, &options) => shaken,
     };
     match shaken {
-        Ok(Some(chosen)) => transmit(stream, window, chosen, options, shutdown).await,
+        Ok(Some(chosen)) => {
+            // Until the client has left.
+            let _place = catalog.entrance.leave();
+            transmit(stream, window, chosen, options, shutdown).await
+        }
         Ok(None) => end(stream, &options, Ok(())).await,
         Err(error) => end(stream, &options, Err(error)).await,
     }

@@ -118,7 +118,7 @@ pub(super) async fn run<D: Device>(
     payload: SharedBuf,
 ) -> Result<Answer, DeviceError> {
     match command {
-        Command::Read { offset, length } => {
+        Command::Read { offset, length, .. } => {
             target.read(offset, u64::from(length)).await.map(Answer::Data)
         }
         Command::Write { offset, length, fua } => {

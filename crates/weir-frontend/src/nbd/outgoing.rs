@@ -44,7 +44,7 @@ impl Outgoing {
         self.replies.is_empty()
     }
 
-    /// Queues a reply whose header `put_head` appends. `cost_bytes` comes back when it was sent.
+    /// Queues a reply, or a part of one, whose header `put_head` appends. `cost_bytes` comes back when it was sent.
     pub(super) fn push(
         &mut self,
         data: Option<AlignedBuf>,
@@ -54,7 +54,8 @@ impl Outgoing {
         let before = self.heads.len();
         put_head(&mut self.heads);
         let head_bytes = self.heads.len() - before;
-        assert!(head_bytes > 0, "every reply begins with a header");
+        let has_bytes = head_bytes > 0 || data.as_ref().is_some_and(|data| !data.is_empty());
+        assert!(has_bytes, "there is something to send");
         self.replies.push_back(Reply { head_bytes, data, cost_bytes });
     }
 
@@ -120,6 +121,13 @@ impl Outgoing {
             self.heads_start = 0;
         }
         cost_bytes
+    }
+
+    /// Lets go of memory that an idle client does not need.
+    pub(super) fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
     }
 
     /// Forgets everything: nobody is there to read it. The cost of what was forgotten.

@@ -66,6 +66,13 @@ impl<F: Future, T> Slots<F, T> {
         self.slots.len() - self.free.len()
     }
 
+    /// Gives back the memory of slots if all are free.
+    pub(super) fn shrink(&mut self) {
+        if self.active() == 0 {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+        }
+    }
+
     /// Who is woken when a future can go on.
     pub(super) fn register(&self, waker: &Waker) {
         self.ready.parent.register(waker);

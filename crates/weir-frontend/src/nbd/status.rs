@@ -1,8 +1,9 @@
 //! Block status in whole blocks of the preferred size.
 //!
-//! Clients round what they are told: `qemu-img convert` counts in sectors, others in pages. A hole that ends within such
-//! a unit would swallow the bytes behind it. So data wins: a block that holds a byte of data is data, and only a block
-//! that is a hole from end to end is a hole. Blocks are counted from the start of the export; the last one ends with it.
+//! Clients round what they are told: `qemu-img convert` counts in sectors, others in pages. A hole that ends within
+//! such a unit would swallow the bytes behind it. So data wins: a block that holds a byte of data is data, and only a
+//! block that is a hole from end to end is a hole. Blocks are counted from the start of the export; the last one ends
+//! with it.
 
 use weir_device::{ChangedRun, DeviceError, Extent, ExtentState, IoHeader};
 use weir_nbd::limits::BLOCK_BYTES_PREFERRED;
@@ -212,7 +213,8 @@ mod tests {
         ) {
             let mut bytes = vec![ExtentState::Hole; index(SIZE)];
             for (at, len, state) in pieces {
-                let state = [ExtentState::Data, ExtentState::Zero, ExtentState::Hole][usize::from(state)];
+                let states = [ExtentState::Data, ExtentState::Zero, ExtentState::Hole];
+                let state = states[usize::from(state)];
                 bytes[index(at)..index((at + len).min(SIZE))].fill(state);
             }
             let statuses = told(&bytes, offset, len, max, per_call);

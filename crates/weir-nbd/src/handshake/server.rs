@@ -48,6 +48,15 @@ pub trait Catalog {
 
     /// Names of all exports, for clients that list them.
     fn list(&self) -> Vec<String>;
+
+    /// Called when a client wants to begin with an export, before that is answered. An error is a sentence for the
+    /// client, which does not get it.
+    ///
+    /// # Errors
+    /// When there is no place for it.
+    fn admit(&self, _handle: &Self::Handle) -> Result<(), &'static str> {
+        Ok(())
+    }
 }
 
 /// What the next message asks of the catalog: for one that has to look it up first.
@@ -360,6 +369,7 @@ impl ServerHandshake {
         let (info, handle) = catalog
             .find(name)
             .ok_or(ProtocolError::ExportRefused { reason: "there is no such export" })?;
+        catalog.admit(&handle).map_err(|reason| ProtocolError::ExportRefused { reason })?;
         put_u64(out, info.size);
         put_u16(out, self.transmission_flags(&info).0);
         if !self.client.contains(ClientFlags::NO_ZEROES) {
@@ -390,6 +400,12 @@ impl ServerHandshake {
             refuse(code, OptionReplyCode::ERR_UNKNOWN, "there is no such export", out);
             return None;
         };
+        if code == OptionCode::GO
+            && let Err(reason) = catalog.admit(&handle)
+        {
+            refuse(code, OptionReplyCode::ERR_POLICY, reason, out);
+            return None;
+        }
         let flags = self.transmission_flags(&info);
         let mut say = |fact| encode_option_reply(code, &OptionReply::Info(fact), out);
         say(Fact::Export { size: info.size, flags });

@@ -4,7 +4,7 @@ use super::reply::STATUS_HEAD_BYTES_MAX;
 use super::{ReplyStyle, ReplyTo, RequestHeader};
 use crate::error::ProtocolError;
 use crate::handshake::ChosenContext;
-use crate::limits::{CONTEXTS_MAX, EXTENTS_MAX, PAYLOAD_BYTES_MAX};
+use crate::limits::{CONTEXTS_MAX, EXTENTS_MAX, PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::numbers::{CommandCode, CommandFlags, ErrorCode, TransmissionFlags};
 
 /// What client and server agreed on for one export.
@@ -25,14 +25,16 @@ pub enum Command {
     Read {
         /// First byte.
         offset: u64,
-        /// Bytes, at most [`PAYLOAD_BYTES_MAX`].
+        /// Bytes, at most [`REQUEST_BYTES_MAX`].
         length: u32,
+        /// They must be sent as one run without a break: in a simple reply, or where the client asked for one chunk.
+        unbroken: bool,
     },
     /// Write the payload at `offset`.
     Write {
         /// First byte.
         offset: u64,
-        /// Bytes of payload, at most [`PAYLOAD_BYTES_MAX`].
+        /// Bytes of payload, at most [`REQUEST_BYTES_MAX`].
         length: u32,
         /// Answer when it is on stable storage.
         fua: bool,
@@ -145,11 +147,11 @@ impl Session {
             return Ok(0);
         }
         match u32::try_from(header.length) {
-            Ok(length) if length <= PAYLOAD_BYTES_MAX => Ok(length),
+            Ok(length) if length <= REQUEST_BYTES_MAX => Ok(length),
             _ => Err(ProtocolError::TooLong {
                 field: "payload of a request",
                 value: header.length,
-                limit: u64::from(PAYLOAD_BYTES_MAX),
+                limit: u64::from(REQUEST_BYTES_MAX),
             }),
         }
     }
@@ -213,18 +215,15 @@ impl Session {
     }
 
     fn read(&self, header: &RequestHeader) -> Result<Command, Refusal> {
+        let is_one_chunk = header.flags.contains(CommandFlags::DF);
+        let most = if is_one_chunk { PAYLOAD_BYTES_MAX } else { REQUEST_BYTES_MAX };
         match u32::try_from(header.length) {
-            Ok(length) if length <= PAYLOAD_BYTES_MAX => {
-                Ok(Command::Read { offset: header.offset, length })
+            Ok(length) if length <= most => {
+                let unbroken = is_one_chunk || self.style == ReplyStyle::Simple;
+                Ok(Command::Read { offset: header.offset, length, unbroken })
             }
-            // EOVERFLOW belongs to replies in chunks; older clients know EINVAL only.
-            _ => Err(refusal(
-                match self.style {
-                    ReplyStyle::Simple => ErrorCode::Invalid,
-                    ReplyStyle::Structured | ReplyStyle::Extended => ErrorCode::Overflow,
-                },
-                "a read exceeds the advertised maximum payload",
-            )),
+            // Only replies in chunks can ask for as much.
+            _ => Err(refusal(ErrorCode::Overflow, "a read exceeds the maximum payload")),
         }
     }
 

@@ -3,7 +3,9 @@
 use super::{Cookie, ReplyStyle};
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64};
 use crate::error::ProtocolError;
-use crate::limits::{CHUNK_BYTES_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{
+    CHUNK_BYTES_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
+};
 use crate::numbers::{
     CHUNK_ERROR_BIT, ChunkCode, ChunkFlags, EXTENDED_REPLY_MAGIC, ErrorCode, SIMPLE_REPLY_MAGIC,
     STRUCTURED_REPLY_MAGIC,
@@ -126,6 +128,15 @@ impl ReplyTo {
                 put_u64(out, self.offset);
             }
         }
+    }
+
+    /// Appends what goes before `length` bytes of a read from `offset`, one of many chunks; the last one is `DONE`.
+    /// Only in styles with chunks.
+    pub fn read_chunk(&self, out: &mut Vec<u8>, offset: u64, length: u32, flags: ChunkFlags) {
+        assert!(self.style != ReplyStyle::Simple, "simple replies have no chunks");
+        assert!(length <= PAYLOAD_BYTES_MAX, "a chunk is at most as long as what is advertised");
+        self.chunk(out, flags, ChunkCode::OFFSET_DATA, 8 + length);
+        put_u64(out, offset);
     }
 
     /// Appends a chunk of a read that holds zeroes only, without sending them. Only in styles with chunks.

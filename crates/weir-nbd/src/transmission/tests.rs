@@ -8,6 +8,7 @@ use crate::error::ProtocolError;
 use crate::handshake::ChosenContext;
 use crate::limits::{
     CONTEXTS_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
+    REQUEST_BYTES_MAX,
 };
 use crate::numbers::{
     ChunkCode, ChunkFlags, CommandCode, CommandFlags, ErrorCode, TransmissionFlags,
@@ -343,10 +344,14 @@ fn commands_with_all_their_flags_are_run() {
         assert_eq!(verdict, Verdict::Run { command, payload_bytes });
     };
     let (offset, length) = (5, 7);
-    runs(request(CommandCode::READ, none, 5, 7), Command::Read { offset, length: 7 }, 0);
+    runs(
+        request(CommandCode::READ, none, 5, 7),
+        Command::Read { offset, length: 7, unbroken: false },
+        0,
+    );
     runs(
         request(CommandCode::READ, CommandFlags::DF, 5, 7),
-        Command::Read { offset, length: 7 },
+        Command::Read { offset, length: 7, unbroken: true },
         0,
     );
     runs(
@@ -466,28 +471,39 @@ fn a_read_only_export_refuses_changes() {
 
 #[test]
 fn payloads_beyond_the_limit_end_the_connection() {
-    let length = u64::from(PAYLOAD_BYTES_MAX) + 1;
-    let header = request(CommandCode::WRITE, CommandFlags::default(), 0, length);
-    assert!(session(ReplyStyle::Simple).judge(&header, SIZE).is_err());
     let flags = CommandFlags::PAYLOAD_LEN;
+    let length = u64::from(REQUEST_BYTES_MAX) + 1;
     for command in [CommandCode::WRITE, CommandCode::READ, CommandCode(99)] {
-        let header = request(command, flags, 0, u64::MAX);
-        assert!(session(ReplyStyle::Extended).judge(&header, SIZE).is_err());
+        for length in [length, u64::MAX] {
+            let header = request(command, flags, 0, length);
+            assert!(session(ReplyStyle::Extended).judge(&header, SIZE).is_err());
+        }
     }
-    let header = request(CommandCode::WRITE, CommandFlags::default(), 0, length - 1);
-    let verdict = session(ReplyStyle::Simple).judge(&header, SIZE).unwrap();
-    assert_eq!(refused(verdict), Some((ErrorCode::NoSpace, PAYLOAD_BYTES_MAX)));
+    for length in [PAYLOAD_BYTES_MAX + 1, REQUEST_BYTES_MAX] {
+        let none = CommandFlags::default();
+        let header = request(CommandCode::WRITE, none, 0, length.into());
+        let verdict = session(ReplyStyle::Simple).judge(&header, SIZE).unwrap();
+        assert_eq!(refused(verdict), Some((ErrorCode::NoSpace, length)));
+    }
 }
 
 #[test]
-fn reads_beyond_the_limit_are_refused_in_the_words_of_their_style() {
-    let length = u64::from(PAYLOAD_BYTES_MAX) + 1;
-    let header = request(CommandCode::READ, CommandFlags::default(), 0, length);
-    let size = 1 << 40;
-    let code = |style| refused(session(style).judge(&header, size).unwrap()).unwrap().0;
-    assert_eq!(code(ReplyStyle::Simple), ErrorCode::Invalid);
-    assert_eq!(code(ReplyStyle::Structured), ErrorCode::Overflow);
-    assert_eq!(code(ReplyStyle::Extended), ErrorCode::Overflow);
+fn reads_are_refused_beyond_what_their_reply_can_carry() {
+    let none = CommandFlags::default();
+    let code = |style, flags, length| {
+        let header = request(CommandCode::READ, flags, 0, length);
+        refused(session(style).judge(&header, 1 << 40).unwrap()).map(|(code, _)| code)
+    };
+    let overflow = Some(ErrorCode::Overflow);
+    for style in [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended] {
+        assert_eq!(code(style, none, REQUEST_BYTES_MAX.into()), None);
+    }
+    for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
+        let most = u64::from(PAYLOAD_BYTES_MAX);
+        assert_eq!(code(style, CommandFlags::DF, most), None);
+        assert_eq!(code(style, CommandFlags::DF, most + 1), overflow, "it may not be cut up");
+    }
+    assert_eq!(code(ReplyStyle::Extended, none, u64::from(REQUEST_BYTES_MAX) + 1), overflow);
 }
 
 #[test]

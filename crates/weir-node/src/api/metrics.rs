@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use weir_log::{FrameCache, VolumeStatus};
 
-use crate::api::types::{Health, Lease, Limits, ReplicaState, StoreRequests};
+use crate::api::types::{Health, Lease, Limits, NbdClients, ReplicaState, StoreRequests};
 use crate::measure::{BUCKETS_US, Counted, Kind};
 use crate::service::Core;
 use crate::status::{self, Snapshot};
@@ -27,6 +27,8 @@ struct Scrape {
     frame_cache: u64,
     unused_buffers: u64,
     resident: u64,
+    requests: u64,
+    clients: NbdClients,
     cpu_seconds: f64,
     uptime_seconds: f64,
     events: u64,
@@ -52,6 +54,8 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         lease: status::lease(core).await,
         frame_cache: core.node.cache.bytes(),
         unused_buffers: core.node.unused_buffer_bytes(),
+        requests: core.node.clients.memory.shared_bytes() as u64,
+        clients: status::nbd_clients(core),
         resident: status::resident_bytes(),
         cpu_seconds: cpu_seconds(),
         uptime_seconds: core.started.elapsed().as_secs_f64(),
@@ -189,9 +193,18 @@ impl Scrape {
             ("resident", self.resident),
             ("frame_cache", self.frame_cache),
             ("unused_buffers", self.unused_buffers),
+            ("requests", self.requests),
         ] {
             gauge(&mut memory.encode_family(&[("kind", kind)])?, bytes)?;
         }
+        let help = "Clients of NBD that can be connected at a time";
+        single(encoder, "nbd_clients_max", help, MetricType::Gauge, |m| {
+            gauge(m, self.clients.most)
+        })?;
+        let help = "Clients of NBD that were turned away for want of a place";
+        single(encoder, "nbd_clients_refused", help, MetricType::Counter, |m| {
+            counter(m, self.clients.refused)
+        })?;
         let help = "Volumes that should be served and are not";
         single(encoder, "volumes_not_served", help, MetricType::Gauge, |m| {
             gauge(m, self.not_served)
@@ -419,6 +432,8 @@ mod tests {
             }),
             frame_cache: 5,
             unused_buffers: 7,
+            requests: 8,
+            clients: NbdClients { connected: 2, most: 2048, most_of_one: 1024, refused: 3 },
             resident: 6,
             cpu_seconds: 1.5,
             uptime_seconds: 2.0,

@@ -143,6 +143,9 @@ pub struct NodeStatus {
     pub uptime_seconds: u64,
     /// Where clients of NBD find it.
     pub nbd: Vec<String>,
+    /// How many clients of NBD there are.
+    #[serde(default)]
+    pub nbd_clients: NbdClients,
     /// What would be lost if the host died now, all volumes together.
     pub at_risk: AtRisk,
     /// The volumes that it serves.
@@ -212,6 +215,19 @@ pub struct StoreRequests {
     pub upload_wait_ms: u64,
 }
 
+/// Clients of NBD, of all volumes and snapshots together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NbdClients {
+    /// Connected now.
+    pub connected: u64,
+    /// As many can be.
+    pub most: u64,
+    /// One host, or one user of this host, can have as many.
+    pub most_of_one: u64,
+    /// Turned away since the process began, for want of a place.
+    pub refused: u64,
+}
+
 /// Memory by kind, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Memory {
@@ -221,6 +237,9 @@ pub struct Memory {
     pub maps: u64,
     /// Copies of what is in journals.
     pub journals: u64,
+    /// Requests and replies of clients, beyond what each connection always has.
+    #[serde(default)]
+    pub requests: u64,
     /// Buffers that nobody holds now, kept for the next requests.
     pub unused_buffers: u64,
     /// All of the process, as the kernel counts it.

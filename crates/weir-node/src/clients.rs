@@ -1,0 +1,58 @@
+//! What all clients of NBD of a node share: memory for their requests, and places.
+
+use rustix::process::{Resource, getrlimit};
+use weir_device::{BufferPool, SourceId};
+use weir_frontend::nbd::{
+    ConnectionOptions, HANDSHAKES_MAX, Handshakes, IN_FLIGHT_BYTES_MAX, Places, RequestMemory,
+};
+
+/// The part of the memory for buffers that clients' requests may take; the rest is for copies of what is in journals.
+const REQUESTS_SHARE: u64 = 2;
+
+/// The part of the process's open files that clients may take, as a divisor; the rest is for volumes and stores.
+const DESCRIPTORS_SHARE: usize = 2;
+
+/// The same for handshakes in progress on one listener.
+const HANDSHAKE_DESCRIPTORS_SHARE: usize = 8;
+
+/// The part of a shard's memory for buffers that one connection may hold, so that one that takes no replies does not
+/// hold them all.
+const IN_FLIGHT_SHARE: usize = 8;
+
+/// What a connection may hold at least, in bytes: a little more than a write that is to be whole.
+const IN_FLIGHT_BYTES_MIN: usize = 5 << 20;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Clients {
+    pub(crate) memory: RequestMemory,
+    pub(crate) places: Places,
+    handshakes_max: usize,
+}
+
+impl Clients {
+    /// For a node with so much memory for buffers, and as many open files as the process may have.
+    pub(crate) fn of(buffer_bytes: u64) -> Self {
+        let bytes = usize::try_from(buffer_bytes / REQUESTS_SHARE).unwrap_or(usize::MAX);
+        let memory = RequestMemory::new(bytes);
+        let descriptors = getrlimit(Resource::Nofile).current;
+        let descriptors =
+            descriptors.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        let places = Places::new(memory.connections_max().min(descriptors / DESCRIPTORS_SHARE));
+        let handshakes_max = HANDSHAKES_MAX.min(descriptors / HANDSHAKE_DESCRIPTORS_SHARE);
+        Self { memory, places, handshakes_max }
+    }
+
+    /// How clients of one listener, or of the exports of one thread, are served.
+    pub(crate) fn options(&self, pool: &BufferPool) -> ConnectionOptions {
+        let share = pool.bytes_max() / IN_FLIGHT_SHARE;
+        ConnectionOptions {
+            in_flight_bytes_max: share.clamp(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
+            pool: pool.clone(),
+            memory: self.memory.clone(),
+            places: self.places.clone(),
+            handshakes: Handshakes::new(self.handshakes_max),
+            ..ConnectionOptions::new(SourceId(1), "nbd")
+        }
+    }
+}
