@@ -33,7 +33,7 @@ pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
     // A PUT that lands after the deletion of its object is an orphan.
     let late = world.faults.counts().of(Fault::LatePutLanded) > 0;
     // Where a snapshot cannot be read, nothing is deleted, and what should have been is forgotten.
-    let unread = world.profile.store_damage && world.profile.snapshots;
+    let unread = world.profile.store_damage;
     if !report.orphans.is_empty() && !late && !unread {
         return Some(format!("{} objects are left that nobody will delete", report.orphans.len()));
     }

@@ -213,6 +213,7 @@ async fn open(
         accept_loss: false,
         take_over: false,
         discard_journal: false,
+        adopt_journal: false,
         incomplete: false,
     };
     let (volume, _) = Box::pin(LogVolume::open(args)).await?;

@@ -45,6 +45,7 @@ pub(crate) async fn open(
         accept_loss: false,
         take_over: true,
         discard_journal: false,
+        adopt_journal: false,
         incomplete: false,
     };
     match tasks.run_until(timeout(HANG, Box::pin(LogVolume::open(args)))).await {

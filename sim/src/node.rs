@@ -221,6 +221,7 @@ impl Node {
                 accept_loss,
                 take_over,
                 discard_journal,
+                adopt_journal: false,
                 incomplete: false,
             };
             world.detail("opening", [u64::from(take_over), u64::from(accept_loss), 0]);
@@ -263,7 +264,7 @@ impl Node {
                 self.take_over = true;
                 self.must_be_held = false;
             }
-            LogError::JournalSuperseded { .. } if self.foreign && !self.discard_journal => {
+            LogError::JournalRefused { .. } if self.foreign && !self.discard_journal => {
                 world.note("superseded journal given up", [0; 3]);
                 self.discard_journal = true;
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use weir_device::{Device, Env, IoHeader, Operation, SharedBuf, WriteFlags};
+use weir_device::{Device, Env, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags};
 use weir_log::format::object::{ObjectHeader, ObjectKind};
 use weir_log::{CheckOptions, CheckReport, Damage, GivenUp, LogVolume, ObjectId};
 
@@ -88,7 +88,7 @@ pub(crate) async fn run(world: &World, dice: &mut Dice) -> Result<(), String> {
     let mut rounds = if damaged.map() { 3 } else { 1 };
     while !report.damage.is_empty() {
         if rounds == 0 {
-            let Some(left) = left_over(world, &damaged, &report) else { break };
+            let Some(left) = left_over(world.id.get(), &damaged, &report) else { break };
             let Damage { place, problem, ranges, .. } = left;
             return Err(format!("after its repair: {place}: {problem}: {ranges:?}"));
         }
@@ -109,13 +109,14 @@ pub(crate) async fn run(world: &World, dice: &mut Dice) -> Result<(), String> {
 
 /// Damage that a repair must not leave. An object may stay damaged while a snapshot needs it; then no byte of the
 /// volume is lost by it.
-fn left_over<'a>(world: &World, damaged: &Damaged, report: &'a CheckReport) -> Option<&'a Damage> {
-    let lost_in_journal = ObjectId::prefix(world.id.get());
+fn left_over<'a>(id: VolumeId, damaged: &Damaged, report: &'a CheckReport) -> Option<&'a Damage> {
+    let lost_in_journal = ObjectId::prefix(id);
     let of_snapshots = |left: &Damage| {
         let id = ObjectId::parse_key(&left.place);
         match id.and_then(|id| damaged.objects.get(&id)) {
             // Whether the map of the volume itself is whole again shows at its next opening.
-            Some(_) => world.profile.snapshots && left.lost_bytes == 0,
+            // A takeover keeps one, whatever the seed.
+            Some(_) => left.lost_bytes == 0,
             None => false,
         }
     };

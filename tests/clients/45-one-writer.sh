@@ -80,8 +80,20 @@ prefix() {
 check "with --take-over it shows a prefix" prefix
 check "that holds what was there before" holds "$other_uri" 0x11 0 64K
 check "a write there" put "$other_uri" 0x22 0 1M
-refuse "the first host is refused now" "is open on $here, which renews its lease" "$weir" up demo
+refuse "the first host is refused now" "is open on $here, which renews its lease|went on without them" "$weir" up demo
 end_other TERM
+# Neither what the first host acknowledged nor what the other wrote since has to be given up.
+check "a salvage says what there is" "$weir" volume salvage demo --dry-run
+check "a salvage" "$weir" volume salvage demo saved
+start saved "${flags[@]}"
+all_numbers() {
+    local number
+    for number in $(seq 1 60); do
+        holds "$uri" "$number" $((number * 65536)) 64K || { echo "$number is missing"; return 1; }
+    done
+}
+check "what was salvaged is all that the first host acknowledged" all_numbers
+stop
 start demo --discard-journal "${flags[@]}"
 check "the first host sees what the other wrote" holds "$uri" 0x22 0 1M
 

@@ -565,6 +565,26 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_size_is_kept_and_a_larger_one_is_not() {
+        let pool = BufferPool::new(4 * POOLED_LEN_MAX);
+        drop(pool.alloc(POOLED_LEN_MAX));
+        assert_eq!(pool.kept_bytes(), POOLED_LEN_MAX);
+        drop(pool.alloc(POOLED_LEN_MAX + 1));
+        assert_eq!(pool.kept_bytes(), POOLED_LEN_MAX);
+        drop(pool.trim());
+        assert_eq!(format!("{:?}", pool.trim()), "Unneeded(1 buffers)");
+    }
+
+    #[test]
+    fn a_shared_buffer_says_what_it_keeps_alive() {
+        let shared = AlignedBuf::zeroed(8192).freeze();
+        assert_eq!(shared.memory_bytes(), 8192);
+        assert_eq!(shared.slice(5, 1).memory_bytes(), 8192);
+        assert_eq!(SharedBuf::default().memory_bytes(), 0);
+        assert_eq!(AsRef::<[u8]>::as_ref(&SharedBuf::copy_of(b"abc")), b"abc");
+    }
+
+    #[test]
     fn a_pool_hands_out_every_size() {
         let pool = BufferPool::new(CHUNK_BYTES);
         for len in (0..=POOLED_LEN_MAX.ilog2()).map(|bits| 1 << bits).chain([POOLED_LEN_MAX + 1]) {

@@ -264,3 +264,92 @@ pub fn check_bounds(io: &IoHeader, size: u64) -> Result<ByteRange, DeviceError> 
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::{Operation, SourceId, VolumeId};
+
+    /// Keeps the writes that it is given, and takes nothing else.
+    #[derive(Default)]
+    struct Writes(RefCell<Vec<Written>>, RefCell<Vec<String>>);
+
+    /// Offset and length of the header, the bytes, and whether they are to be durable.
+    type Written = (u64, u64, Vec<u8>, bool);
+
+    impl Device for Writes {
+        fn size(&self) -> u64 {
+            1 << 20
+        }
+        async fn read(&self, _: IoHeader, _: &mut [u8]) -> Result<(), DeviceError> {
+            unreachable!("nobody reads")
+        }
+        async fn write(
+            &self,
+            io: IoHeader,
+            data: SharedBuf,
+            flags: WriteFlags,
+        ) -> Result<(), DeviceError> {
+            self.0.borrow_mut().push((io.offset, io.len, data.to_vec(), flags.fua));
+            Ok(())
+        }
+        async fn write_zeroes(&self, _: IoHeader, _: WriteZeroesFlags) -> Result<(), DeviceError> {
+            unreachable!("nobody zeroes")
+        }
+        async fn discard(&self, _: IoHeader) -> Result<(), DeviceError> {
+            unreachable!("nobody discards")
+        }
+        async fn flush(&self, _: IoHeader) -> Result<(), DeviceError> {
+            unreachable!("nobody flushes")
+        }
+        async fn extents(&self, _: IoHeader, _: usize) -> Result<Vec<Extent>, DeviceError> {
+            unreachable!("nobody asks")
+        }
+        fn check_reply(&self) -> Result<(), DeviceError> {
+            Err(DeviceError::new(ErrorKind::Fenced, "superseded"))
+        }
+        fn on_resize(&self, size: u64) {
+            self.1.borrow_mut().push(format!("{size} bytes"));
+        }
+        fn invalidate(&self, range: ByteRange) {
+            self.1.borrow_mut().push(format!("{}..{}", range.start, range.end));
+        }
+    }
+
+    #[test]
+    fn what_is_told_to_a_stack_reaches_the_device() {
+        let device = Writes::default();
+        let stack: &dyn DynDevice = &device;
+        assert_eq!(stack.dyn_check_reply().expect_err("fenced").kind(), ErrorKind::Fenced);
+        stack.dyn_on_resize(7);
+        stack.dyn_invalidate(ByteRange { start: 3, end: 5 });
+        assert_eq!(*device.1.borrow(), ["7 bytes", "3..5"]);
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_written_in_order_and_its_last_write_makes_all_of_it_durable() {
+        for fua in [false, true] {
+            let device = Writes::default();
+            let segments = [(10, b"ab".as_slice()), (50, b"c"), (20, b"def")];
+            let io = IoHeader {
+                source: SourceId(1),
+                operation: Operation::Write,
+                volume: VolumeId([0; 16]),
+                offset: 10,
+                len: 41,
+            };
+            let batch = segments
+                .iter()
+                .map(|(offset, data)| Segment { offset: *offset, data: SharedBuf::copy_of(data) });
+            device.write_batch(io, batch.collect(), WriteFlags { fua }).await.unwrap();
+            let expected = [
+                (10, 2, b"ab".to_vec(), false),
+                (50, 1, b"c".to_vec(), false),
+                (20, 3, b"def".to_vec(), fua),
+            ];
+            assert_eq!(*device.0.borrow(), expected);
+        }
+    }
+}

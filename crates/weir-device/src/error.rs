@@ -95,3 +95,37 @@ pub fn with_causes(error: &dyn Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Because(&'static str, Option<Box<Because>>);
+
+    impl fmt::Display for Because {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Because {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_ref().map(|cause| &**cause as &(dyn Error + 'static))
+        }
+    }
+
+    #[test]
+    fn causes_are_told_in_order_and_none_twice() {
+        let chain = |texts: &[&'static str]| {
+            let link = |below, text: &&'static str| Some(Box::new(Because(text, below)));
+            texts.iter().rev().fold(None, link).expect("not empty")
+        };
+        assert_eq!(with_causes(&*chain(&["a write"])), "a write");
+        let told = with_causes(&*chain(&["a write", "the disk", "disk", "sector 7"]));
+        assert_eq!(told, "a write: the disk: sector 7");
+        let error = DeviceError::from_source(ErrorKind::Corrupt, *chain(&["a read", "a checksum"]));
+        assert_eq!(with_causes(&error), "a read: a checksum");
+        assert_eq!(format!("{error:?}"), "Corrupt: a read");
+    }
+}

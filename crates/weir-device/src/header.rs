@@ -87,3 +87,21 @@ impl IoHeader {
         Self { offset, len, ..self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_read_as_it_is_written() {
+        let text = "0123456789abcdef00000000000000ff";
+        let id = VolumeId::parse(text).expect("32 digits");
+        assert_eq!(id.0[..2], [0x01, 0x23]);
+        assert_eq!((id.to_string(), format!("{id:?}")), (text.into(), format!("VolumeId({text})")));
+        for wrong in
+            [&text[1..], &format!("{text}0"), "", &text.to_uppercase(), &text.replace('f', "g")]
+        {
+            assert_eq!(VolumeId::parse(wrong), None, "{wrong}");
+        }
+    }
+}

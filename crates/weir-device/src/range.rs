@@ -59,3 +59,20 @@ impl fmt::Display for ByteRange {
         write!(f, "bytes {}..{}", self.start, self.end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_ranges_share() {
+        let range = |start, end| ByteRange { start, end };
+        assert_eq!(range(2, 6).intersect(range(4, 9)), Some(range(4, 6)));
+        assert_eq!(range(4, 9).intersect(range(2, 6)), Some(range(4, 6)));
+        assert_eq!(range(2, 9).intersect(range(4, 6)), Some(range(4, 6)));
+        assert_eq!(range(2, 4).intersect(range(4, 6)), None, "they touch");
+        assert_eq!(range(2, 3).intersect(range(5, 6)), None);
+        assert!(range(2, 6).contains(range(2, 6)) && range(2, 6).contains(range(3, 5)));
+        assert!(!range(2, 6).contains(range(1, 6)) && !range(2, 6).contains(range(2, 7)));
+    }
+}

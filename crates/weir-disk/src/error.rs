@@ -27,6 +27,8 @@ pub enum DiskOperation {
     Remove,
     /// Locking a file.
     Lock,
+    /// Asking which file it is, and on what file system.
+    Identify,
 }
 
 impl fmt::Display for DiskOperation {
@@ -41,6 +43,7 @@ impl fmt::Display for DiskOperation {
             Self::List => "list",
             Self::Remove => "remove",
             Self::Lock => "lock",
+            Self::Identify => "identification",
         })
     }
 }
@@ -82,6 +85,17 @@ pub enum DiskError {
         /// The process that wrote its id into the lock file, if it is readable.
         holder_pid: Option<u32>,
     },
+    /// A file that must be on a disk of this machine is on another one.
+    #[error(
+        "{path} is on {name}, a network file system: a write of a killed process could land there after the next \
+         opening and destroy a newer one; move it to a disk of this machine"
+    )]
+    NetworkFileSystem {
+        /// The file.
+        path: Arc<str>,
+        /// What the file system is called.
+        name: String,
+    },
     /// A name that is not a plain file name.
     #[error("{directory}: {name:?} is not a file name")]
     Name {
@@ -120,7 +134,7 @@ impl DiskError {
             Self::Short { .. } | Self::Stopped { .. } => ErrorKind::Unavailable,
             Self::Locked { .. } => ErrorKind::Busy,
             Self::Name { .. } => ErrorKind::Invalid,
-            Self::UringRefused { .. } => ErrorKind::Unsupported,
+            Self::UringRefused { .. } | Self::NetworkFileSystem { .. } => ErrorKind::Unsupported,
         }
     }
 

@@ -3,12 +3,15 @@
 use std::cmp::min;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::Instant;
 use weir_device::{AlignedBuf, SharedBuf};
 
-use crate::engine::{Engine, OpenFile, SyncKind, metadata};
+use crate::engine::{Engine, OpenFile, SyncKind, metadata, whose};
 use crate::error::DiskError;
+use crate::identity::FileIdentity;
 use crate::sim::SimFile;
 
 /// Size of one write of [`File::extend_zeroed`], in bytes: large enough that the disk streams,
@@ -18,6 +21,16 @@ const ZERO_WRITE_BYTES: u64 = 1 << 20;
 /// Writes of [`File::extend_zeroed`] in flight at once: keeps a disk busy while one completion is
 /// handled.
 const ZERO_WRITES_IN_FLIGHT_MAX: usize = 4;
+
+/// Pause before a lock that is held is tried again.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// After this long the wait for a lock is mentioned for the first time: what is left of an opening before in the same
+/// process is gone by then.
+const LOCK_FIRST_WORD: Duration = Duration::from_secs(1);
+
+/// A wait for a lock is mentioned again after this long.
+const LOCK_NEXT_WORD: Duration = Duration::from_secs(5);
 
 /// An open file. Cheap to clone; the file closes when the last clone is gone and nothing is in
 /// flight on it.
@@ -128,6 +141,62 @@ impl File {
                 metadata::run(&file.engine, metadata::length_job(open)).await
             }
             Inner::Sim(file) => file.len().await,
+        }
+    }
+
+    /// What names this file on its file system; `None` where nothing does that lasts.
+    pub async fn identity(&self) -> Result<Option<FileIdentity>, DiskError> {
+        match &self.0 {
+            Inner::Real(file) => {
+                let open = Arc::clone(&file.open);
+                metadata::run(&file.engine, whose::identity_job(open)).await
+            }
+            Inner::Sim(file) => file.identity().await,
+        }
+    }
+
+    /// Locks the file against every other handle of it until this one is closed and nothing is in flight on it.
+    ///
+    /// The lock belongs to the descriptor that reads and writes go through, so requests in flight hold it beyond the
+    /// end of their process: whoever has this lock knows that no write of an opener before can land any more. It waits
+    /// for that as long as it takes, and says so.
+    ///
+    /// # Errors
+    /// [`DiskError::NetworkFileSystem`] where the lock would prove nothing; what the kernel says otherwise.
+    pub async fn lock_exclusive(&self) -> Result<(), DiskError> {
+        if let Inner::Real(file) = &self.0 {
+            metadata::run(&file.engine, whose::local_job(Arc::clone(&file.open))).await?;
+        }
+        let began = Instant::now();
+        let mut next_word = LOCK_FIRST_WORD;
+        loop {
+            let locked = match &self.0 {
+                Inner::Real(file) => {
+                    metadata::run(&file.engine, whose::lock_job(Arc::clone(&file.open))).await?
+                }
+                Inner::Sim(file) => file.try_lock().await?,
+            };
+            let (file, waited) = (self.display(), began.elapsed());
+            if locked {
+                if next_word > LOCK_FIRST_WORD {
+                    tracing::info!(
+                        file,
+                        seconds = waited.as_secs(),
+                        "nothing holds the file any more"
+                    );
+                }
+                return Ok(());
+            }
+            if waited >= next_word {
+                next_word = waited + LOCK_NEXT_WORD;
+                tracing::warn!(
+                    file,
+                    seconds = waited.as_secs(),
+                    "waiting for requests in flight of a process that had this file open: they could destroy what is \
+                     written now; is its disk slow or hung, or another process still there?"
+                );
+            }
+            tokio::time::sleep(LOCK_RETRY).await;
         }
     }
 

@@ -17,6 +17,7 @@ mod disks;
 mod engine;
 mod error;
 mod file;
+mod identity;
 mod owner;
 pub mod sim;
 
@@ -24,5 +25,6 @@ pub use directory::{Directory, LockGuard, OpenMode};
 pub use disks::{DirectIo, Disks, EngineChoice};
 pub use error::{DiskError, DiskOperation};
 pub use file::File;
+pub use identity::FileIdentity;
 pub use owner::{adopt, adopt_directory, adopt_file, adopt_socket};
 pub use rustix::io::Errno;

@@ -1,5 +1,5 @@
 //! One suite of rules over every engine: threads, direct and buffered, and the simulated disk.
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, missing_docs, reason = "tests")]
 
 mod common;
 
@@ -7,9 +7,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use common::{Setup, aligned, on_every_engine, pattern};
+use common::{Setup, aligned, block_on, on_every_engine, pattern};
 use weir_device::{AlignedBuf, ErrorKind, SharedBuf};
-use weir_disk::{DiskError, DiskOperation, File, OpenMode};
+use weir_disk::{DiskError, DiskOperation, Disks, EngineChoice, File, OpenMode};
 
 async fn fresh(setup: &Setup) -> File {
     setup.directory.open("data", OpenMode::CreateNew).await.unwrap()
@@ -296,5 +296,78 @@ fn files_through_the_page_cache_take_any_offset() {
             assert_eq!(read(&file, 3, 12).await, b"hello, world");
             assert_eq!(file.len().await.unwrap(), 15);
         }
+    });
+}
+
+#[test]
+fn a_locked_file_is_waited_for_until_nothing_uses_it() {
+    on_every_engine(async |setup| {
+        let first = fresh(&setup).await;
+        first.lock_exclusive().await.unwrap();
+        first.lock_exclusive().await.unwrap();
+        let second = setup.directory.open("data", OpenMode::Existing).await.unwrap();
+        let mut waiting = Box::pin(second.lock_exclusive());
+        let mut turns = 0;
+        while turns < 5 {
+            tokio::select! {
+                biased;
+                result = &mut waiting => panic!("locked twice: {result:?}"),
+                () = tokio::time::sleep(std::time::Duration::from_millis(10)) => turns += 1,
+            }
+        }
+        let clone = first.clone();
+        drop(first);
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "a clone is the same opening");
+        // What is in flight holds the lock although its handle is gone.
+        let block = aligned(&clone);
+        start(clone.write_at(vec![SharedBuf::copy_of(&pattern(1, block))], 0));
+        drop(clone);
+        waiting.await.unwrap();
+        assert!(read(&second, 0, block).await == pattern(1, block));
+    });
+}
+
+#[test]
+fn a_renamed_file_is_the_same_and_another_one_is_not() {
+    on_every_engine(async |setup| {
+        let file = fresh(&setup).await;
+        let identity = file.identity().await.unwrap();
+        let other = setup.directory.open("other", OpenMode::CreateNew).await.unwrap();
+        let Some(identity) = identity else {
+            println!("nothing names a file here");
+            return;
+        };
+        let again = setup.directory.open("data", OpenMode::Existing).await.unwrap();
+        assert_eq!(again.identity().await.unwrap().unwrap().is_same(&identity), Some(true));
+        assert_eq!(other.identity().await.unwrap().unwrap().is_same(&identity), Some(false));
+    });
+}
+
+#[test]
+fn a_copy_of_a_real_file_is_another_file_and_a_move_is_not() {
+    let temporary = tempfile::tempdir().unwrap();
+    block_on(async {
+        let disks = Disks::new(EngineChoice::Threads).unwrap();
+        let old = temporary.path().join("old");
+        let directory = disks.directory(&old).unwrap();
+        let file = directory.open("data", OpenMode::CreateNew).await.unwrap();
+        write(&file, 0, &pattern(1, aligned(&file))).await;
+        file.sync().await.unwrap();
+        let Some(identity) = file.identity().await.unwrap() else {
+            println!("nothing names a file here");
+            return;
+        };
+        drop(file);
+        let new = temporary.path().join("new");
+        std::fs::create_dir(&new).unwrap();
+        std::fs::copy(old.join("data"), new.join("copy")).unwrap();
+        std::fs::rename(old.join("data"), new.join("data")).unwrap();
+        let directory = disks.directory(&new).unwrap();
+        let of = async |name| {
+            let file = directory.open(name, OpenMode::Existing).await.unwrap();
+            file.identity().await.unwrap().unwrap()
+        };
+        assert_eq!(of("data").await.is_same(&identity), Some(true));
+        assert_eq!(of("copy").await.is_same(&identity), Some(false));
     });
 }

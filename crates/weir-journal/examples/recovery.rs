@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use weir_device::{AlignedBuf, BufferPool, Clock, Env, Random, Spawn, VolumeId};
 use weir_disk::{Disks, EngineChoice};
-use weir_journal::{AcceptLoss, Epoch, Identity, Journal, JournalConfig, JournalId, Payload};
+use weir_journal::{
+    AcceptLoss, Epoch, Identity, Journal, JournalConfig, JournalId, OpeningId, Payload,
+};
 
 struct Host;
 
@@ -45,6 +47,7 @@ impl Spawn for Host {
     }
 }
 
+const OPENING: OpeningId = OpeningId([7; 16]);
 const WRITERS: u64 = 32;
 const WRITE_BYTES: u64 = 4096;
 
@@ -63,7 +66,7 @@ async fn measure(directory: &str, mebibytes: u64) {
     let config = JournalConfig::default();
     let created = Journal::create(&directory, name, identity, None, config, &env).await;
     let journal = created.expect("created").journal;
-    journal.begin_epoch(Epoch(1)).await.expect("epoch");
+    journal.begin_epoch(Epoch(1), OPENING).await.expect("epoch");
     for depth in [1, WRITERS] {
         let begin = Instant::now();
         let share = mebibytes << 20 >> 1;

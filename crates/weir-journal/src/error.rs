@@ -47,6 +47,16 @@ pub enum JournalError {
         /// By the caller.
         asked: Epoch,
     },
+    /// So many openings were announced and none of them counted that the list is full.
+    #[error(
+        "journal {file} announces {count} openings, which is all it can: the newest of them has to be used again"
+    )]
+    AnnouncementsFull {
+        /// The file.
+        file: Arc<str>,
+        /// How many.
+        count: usize,
+    },
     /// Another volume's journal.
     #[error("{file} is the journal of volume {found}, not of volume {expected}")]
     WrongVolume {
@@ -95,6 +105,16 @@ pub enum JournalError {
         /// The file.
         file: Arc<str>,
         /// Of the file.
+        found: u32,
+        /// Newest that is understood.
+        known: u32,
+    },
+    /// Holds records that a newer program wrote.
+    #[error("{file} may hold records of format version {found}; this program reads up to {known}")]
+    NewerRecords {
+        /// The file.
+        file: Arc<str>,
+        /// In the file.
         found: u32,
         /// Newest that is understood.
         known: u32,
@@ -172,13 +192,15 @@ impl JournalError {
             Self::Disk(error) => error.kind(),
             Self::Poisoned { .. } => ErrorKind::Poisoned,
             Self::Closed { .. } => ErrorKind::Unavailable,
-            Self::NotBegun { .. } | Self::NoSuchPosition { .. } => ErrorKind::Bug,
+            Self::NotBegun { .. }
+            | Self::NoSuchPosition { .. }
+            | Self::AnnouncementsFull { .. } => ErrorKind::Bug,
             Self::EpochNotHigher { .. } => ErrorKind::Fenced,
             Self::WrongVolume { .. } | Self::OtherKey { .. } | Self::Config(_) => {
                 ErrorKind::Invalid
             }
             Self::NeverFinished { .. } => ErrorKind::NotFound,
-            Self::NewerVersion { .. } => ErrorKind::Unsupported,
+            Self::NewerVersion { .. } | Self::NewerRecords { .. } => ErrorKind::Unsupported,
             Self::NotAJournal { .. }
             | Self::Truncated { .. }
             | Self::Damaged { .. }

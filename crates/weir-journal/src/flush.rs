@@ -50,7 +50,7 @@ pub(crate) async fn syncer(inner: Rc<Inner>) {
 
 /// One sync of the file; what was acknowledged when it started is durable when it returns.
 pub(crate) async fn sync_now(inner: &Rc<Inner>) -> Result<(), JournalError> {
-    let acked_at_start = inner.state.borrow().acked_through;
+    let acked_at_start = inner.state.borrow().acked();
     let result = if mutant("skip_fdatasync") { Ok(()) } else { inner.file.sync().await };
     match result {
         Ok(()) => {

@@ -85,6 +85,40 @@ impl fmt::Debug for JournalId {
     }
 }
 
+/// Random 128-bit identity of one opening of a volume. Epochs order the openings of one history; where there are
+/// several (a store that was set back, a copied journal), the same epoch belongs to different openings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpeningId(pub [u8; 16]);
+
+impl OpeningId {
+    /// Parses the 32 lower-case hex digits that [`fmt::Display`] writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        VolumeId::parse(text).map(|id| Self(id.0))
+    }
+}
+
+impl fmt::Display for OpeningId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for OpeningId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpeningId({self})")
+    }
+}
+
+/// An opening that may be published, and the epoch it is published with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The opening.
+    pub opening: OpeningId,
+    /// Its epoch.
+    pub epoch: Epoch,
+}
+
 /// Whose journal a file is. Part of every checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {

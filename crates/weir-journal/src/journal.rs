@@ -15,9 +15,9 @@ use weir_seal::DataKey;
 
 use crate::commit::{Payload, PlacedPiece, Shape};
 use crate::error::JournalError;
-use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
+use crate::ids::{Announced, Epoch, Identity, JournalPos, OpeningId, RecordSeq, WriteNumber};
 use crate::limits::{
-    BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
+    ANNOUNCED_MAX, BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
 };
 use crate::recover::{self, AcceptLoss, Recovered};
@@ -107,6 +107,8 @@ pub struct JournalStatus {
     pub acked_through: RecordSeq,
     /// Last record known to survive power loss.
     pub flushed_through: RecordSeq,
+    /// Last write that a successful sync of this opening covers; 0 before [`Journal::begin_epoch`].
+    pub flushed_write: WriteNumber,
     /// Memory held by copies of payloads.
     pub resident_bytes: usize,
     /// Payload pieces that can be read.
@@ -312,12 +314,43 @@ impl Journal {
         state.next_write = state.next_write.max(floor.next());
     }
 
-    /// Begins an epoch: everything recovered is made durable, then the superblock. Appends are taken once this has
-    /// returned.
+    /// Openings that may be published and were not in force yet, the oldest first: announced by those that tried
+    /// before, or by this one.
+    #[must_use]
+    pub fn announced(&self) -> Vec<Announced> {
+        self.inner().state.borrow().announced().to_vec()
+    }
+
+    /// Last write that a successful sync of this opening covers; 0 before [`Journal::begin_epoch`].
+    #[must_use]
+    pub fn flushed_write(&self) -> WriteNumber {
+        self.inner().state.borrow().flushed_write
+    }
+
+    /// Says that `opening` is about to be published with `epoch`. Durable in both copies of the superblock when it
+    /// returns, also where a program wrote them that did not know openings. Kept until [`Journal::begin_epoch`]: a
+    /// publication that takes effect late is still one of this journal. An opening that was announced before keeps the
+    /// higher of its epochs.
     ///
     /// # Errors
-    /// If the epoch is not higher than the journal's, or the disk fails (which poisons the journal).
-    pub async fn begin_epoch(&self, epoch: Epoch) -> Result<(), JournalError> {
+    /// [`JournalError::AnnouncementsFull`]: the newest of [`Journal::announced`] has to be published instead. If the
+    /// epoch is not higher than the journal's, or the disk fails (which poisons the journal).
+    pub async fn announce(&self, opening: OpeningId, epoch: Epoch) -> Result<(), JournalError> {
+        let inner = self.inner();
+        self.check_new_epoch(epoch)?;
+        let superblock = inner.state.borrow_mut().announce(opening, epoch);
+        let Some(superblock) = superblock else {
+            let file = Arc::clone(&inner.file_name);
+            return Err(JournalError::AnnouncementsFull { file, count: ANNOUNCED_MAX });
+        };
+        if mutant("announcement_not_durable") {
+            return Ok(());
+        }
+        prepare::write_superblock(inner, &superblock).await
+    }
+
+    /// Whether an epoch after the journal's can be announced or begun.
+    fn check_new_epoch(&self, epoch: Epoch) -> Result<(), JournalError> {
         let inner = self.inner();
         let current = self.epoch();
         let file = Arc::clone(&inner.file_name);
@@ -328,6 +361,21 @@ impl Journal {
         if inner.state.borrow().phase != Phase::Recovered {
             return Err(JournalError::Closed { file });
         }
+        Ok(())
+    }
+
+    /// Begins an epoch under its opening: everything recovered is made durable, then the superblock, which names this
+    /// file and announces nothing any more. Appends are taken once this has returned.
+    ///
+    /// # Errors
+    /// If the epoch is not higher than the journal's, or the disk fails (which poisons the journal).
+    ///
+    /// # Panics
+    /// If the opening is all zero, which stands for none.
+    pub async fn begin_epoch(&self, epoch: Epoch, opening: OpeningId) -> Result<(), JournalError> {
+        assert!(opening.0 != [0; 16], "an opening has a name");
+        let inner = self.inner();
+        self.check_new_epoch(epoch)?;
         // What survived so far must not vanish under an epoch that builds on it.
         flush::sync_now(inner).await?;
         let boot_id = inner.env.clock.boot_id();
@@ -336,7 +384,9 @@ impl Journal {
         if inner.state.borrow().seals.is_some() {
             inner.env.random.fill(&mut salt);
         }
-        let superblock = inner.state.borrow_mut().begin_epoch(epoch, boot_id, salt, &drop_released);
+        let opening = (epoch, opening);
+        let superblock =
+            inner.state.borrow_mut().begin_epoch(opening, boot_id, salt, &drop_released);
         if !mutant("epoch_not_durable") {
             prepare::write_superblock(inner, &superblock).await?;
         }
@@ -491,6 +541,7 @@ impl Journal {
             segments_listed: state.ring.listed_count(),
             acked_through: state.acked_through,
             flushed_through: state.flushed_through,
+            flushed_write: state.flushed_write,
             resident_bytes: state.pieces.resident_bytes(),
             pieces: state.pieces.pieces(),
             queued_bytes: state.queue.bytes(),

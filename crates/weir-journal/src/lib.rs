@@ -41,6 +41,10 @@ pub use commit::{Payload, PlacedPiece};
 pub use error::JournalError;
 pub use format::DecodeError;
 pub use format::record::PieceKind;
-pub use ids::{Epoch, Identity, JournalId, JournalPos, RecordSeq, WriteNumber};
+pub use ids::{
+    Announced, Epoch, Identity, JournalId, JournalPos, OpeningId, RecordSeq, WriteNumber,
+};
 pub use journal::{Journal, JournalConfig, JournalStatus, Pin, RecordSink};
-pub use recover::{AcceptLoss, Damage, DamageKind, Recovered, RecoveredPiece, RecoveryReport};
+pub use recover::{
+    AcceptLoss, Damage, DamageKind, FileMatch, Recovered, RecoveredPiece, RecoveryReport,
+};

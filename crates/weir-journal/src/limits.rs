@@ -27,6 +27,10 @@ pub const RECORD_BYTES_LIMIT: u64 = 8 << 20;
 /// Most segments of a file: their list must fit the superblock's block.
 pub const SEGMENTS_LIMIT: usize = 960;
 
+/// Most openings that a superblock announces. Each attempt to open that ends between its announcement and its first
+/// acknowledgement leaves one; whoever finds the list full uses the newest again.
+pub const ANNOUNCED_MAX: usize = 32;
+
 /// Smallest segment: what the simulation uses to make the ring wrap often.
 pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 

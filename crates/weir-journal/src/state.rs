@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use weir_device::{BufferPool, mutant};
-use weir_disk::DiskError;
+use weir_disk::{DiskError, FileIdentity};
 
 use crate::commit::{Builder, Built, Place, PlacedPiece, Queue, Shape, Spare, build};
 use crate::error::JournalError;
 use crate::format::record::{PieceChecksum, Salt};
 use crate::format::superblock::Superblock;
 use crate::format::to_u64;
-use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
+use crate::ids::{Announced, Epoch, Identity, JournalPos, OpeningId, RecordSeq, WriteNumber};
 use crate::journal::JournalConfig;
-use crate::limits::{RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES_MIN};
+use crate::limits::{ANNOUNCED_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES_MIN};
 use crate::pieces::{PieceEntry, PieceTable, Resident};
 use crate::ring::{Plan, Ring, Step};
 use crate::seal::{PieceSeal, Sealer, Seals};
@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
     pub(crate) poisoned: Option<DiskError>,
     pub(crate) flushed_through: RecordSeq,
+    /// Last write that a good sync of this opening covers.
+    pub(crate) flushed_write: WriteNumber,
     pub(crate) flush_wanted: RecordSeq,
     pub(crate) acked_through: RecordSeq,
     pub(crate) acked_write: WriteNumber,
@@ -92,6 +94,9 @@ pub(crate) struct State {
     /// Seals what is written, from the begin of the epoch on.
     sealer: Option<Sealer>,
     superblock: Superblock,
+    /// The file itself, which the next superblock of an epoch names.
+    file: Option<FileIdentity>,
+    loss_accepted_through: RecordSeq,
     checksum: PieceChecksum,
     /// For heads of records and for reads.
     pub(crate) pool: BufferPool,
@@ -109,6 +114,7 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) superblock: Superblock,
+    pub(crate) file: Option<FileIdentity>,
     pub(crate) ring: Ring,
     pub(crate) pieces: PieceTable,
     pub(crate) last_record: RecordSeq,
@@ -125,9 +131,7 @@ impl State {
         pool: BufferPool,
         start: Start,
     ) -> Self {
-        let mut superblock = start.superblock;
-        superblock.loss_accepted_through =
-            superblock.loss_accepted_through.max(start.loss_accepted_through);
+        let superblock = start.superblock;
         let segment_bytes = superblock.segment_bytes;
         Self {
             file_name,
@@ -142,6 +146,7 @@ impl State {
             poisoned: None,
             // What recovery has read survived so far, but only begin_epoch makes it durable.
             flushed_through: superblock.flushed_through.min(start.last_record),
+            flushed_write: WriteNumber(0),
             flush_wanted: RecordSeq(0),
             acked_through: start.last_record,
             acked_write: start.last_write,
@@ -151,6 +156,10 @@ impl State {
             checksum: PieceChecksum::new(&superblock.identity),
             seals: start.seals,
             sealer: None,
+            loss_accepted_through: superblock
+                .loss_accepted_through
+                .max(start.loss_accepted_through),
+            file: start.file,
             superblock,
             pool,
             spare: Spare::default(),
@@ -186,16 +195,38 @@ impl State {
 
     // --- superblocks ---------------------------------------------------------------------------------------------
 
+    pub(crate) fn announced(&self) -> &[Announced] {
+        &self.superblock.announced
+    }
+
+    /// Announces an opening; answers the superblock that must be durable before it is published, or nothing if there is
+    /// no room. All else in the superblock stays what recovery found: the opening before is still the one in force.
+    pub(crate) fn announce(&mut self, opening: OpeningId, epoch: Epoch) -> Option<Superblock> {
+        let announced = &mut self.superblock.announced;
+        let known = announced.iter().position(|known| known.opening == opening);
+        match known {
+            Some(known) => announced[known].epoch = announced[known].epoch.max(epoch),
+            None if announced.len() == ANNOUNCED_MAX => return None,
+            None => announced.push(Announced { opening, epoch }),
+        }
+        self.superblock.generation += 1;
+        Some(self.superblock.clone())
+    }
+
     /// Makes `epoch` the current one; answers the superblock that must be durable before the first append.
     pub(crate) fn begin_epoch(
         &mut self,
-        epoch: Epoch,
+        (epoch, opening): (Epoch, OpeningId),
         boot_id: [u8; 16],
         salt: Salt,
         plan: &Plan,
     ) -> Superblock {
         assert!(epoch > self.superblock.epoch, "every opening has a higher epoch");
         self.superblock.epoch = epoch;
+        self.superblock.opening = Some(opening);
+        self.superblock.announced.clear();
+        self.superblock.file = self.file;
+        self.superblock.loss_accepted_through = self.loss_accepted_through;
         self.superblock.boot_id = boot_id;
         self.superblock.first_record = self.next_record;
         self.superblock.first_position = self.ring.head();
@@ -426,12 +457,18 @@ impl State {
 
     // --- syncs and releases --------------------------------------------------------------------------------------
 
+    /// What a sync that starts now covers.
+    pub(crate) fn acked(&self) -> (RecordSeq, WriteNumber) {
+        (self.acked_through, self.acked_write)
+    }
+
     /// A sync that started when `acked_at_start` was acknowledged has succeeded.
-    pub(crate) fn synced(&mut self, acked_at_start: RecordSeq) {
-        let through =
-            if mutant("flush_joins_running") { self.acked_through } else { acked_at_start };
+    pub(crate) fn synced(&mut self, acked_at_start: (RecordSeq, WriteNumber)) {
+        let (through, write) =
+            if mutant("flush_joins_running") { self.acked() } else { acked_at_start };
         assert!(through <= self.acked_through, "J3: nothing is flushed before it is complete");
         self.flushed_through = self.flushed_through.max(through);
+        self.flushed_write = self.flushed_write.max(write);
     }
 
     pub(crate) fn release(&mut self, through: WriteNumber) {

@@ -63,7 +63,7 @@ fn rot_in_a_payload_poisons_exactly_its_piece() {
         );
         // The volume logs what is lost, and goes on.
         let journal = recovered.journal;
-        journal.begin_epoch(Epoch(2)).await.unwrap();
+        journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
         journal.append(4 * 4096, Payload::Poison, 4096).await.unwrap();
         disk.crash_process();
         assert_eq!(recover(&disk, config()).await.pieces.len(), 11);
@@ -111,7 +111,7 @@ fn rot_in_a_header_is_damage_not_the_end() {
         assert_eq!(recovered.report.damage[0].kind, DamageKind::Records);
         assert_eq!(recovered.report.last_write, WriteNumber(10));
         // The consent is remembered: the next recovery does not ask again.
-        recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
         write(&recovered.journal, 0, 99, 4096).await;
         disk.crash_power();
         let again = recover(&disk, config()).await;
@@ -143,9 +143,10 @@ fn a_flushed_last_record_has_the_superblock_as_witness_after_a_clean_close() {
         assert!(matches!(refused, JournalError::Damaged { first: RecordSeq(10), .. }), "{refused}");
         let recovered = try_recover(&disk, config(), AcceptLoss::Yes).await.unwrap();
         assert_eq!(recovered.pieces.len(), 9);
-        recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
         write(&recovered.journal, 0, 99, 4096).await;
         recovered.journal.close().await.unwrap();
+        drop(recovered);
         let again = recover(&disk, config()).await;
         assert_eq!(again.pieces.len(), 10);
         assert_eq!(again.pieces[9].piece.record, RecordSeq(11));
@@ -193,13 +194,13 @@ fn a_new_epoch_is_not_confused_by_records_that_recovery_dropped() {
         rot_block(&disk, header_at(4));
         let recovered = recover(&disk, config()).await;
         assert_eq!(recovered.pieces.len(), 4);
-        recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
         // Records 6 to 10 of epoch 1 are still there, behind the head.
         disk.crash_process();
         let recovered = recover(&disk, config()).await;
         assert_eq!(recovered.pieces.len(), 4);
         assert_eq!(recovered.report.stale_records, 5);
-        recovered.journal.begin_epoch(Epoch(3)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(3), OPENING).await.unwrap();
         write(&recovered.journal, 0, 50, 4096).await;
         disk.crash_process();
         let recovered = recover(&disk, config()).await;
@@ -218,6 +219,7 @@ fn an_unreadable_sector_is_handled_like_rot() {
         disk.inject_eio(NAME, payload_at(3)..payload_at(3) + 512);
         let recovered = recover(&disk, config()).await;
         assert_eq!(recovered.pieces.iter().filter(|found| found.poisoned).count(), 1);
+        drop(recovered);
         disk.clear_eio();
         // At the end it hides whether there was a record: that is not taken for an end.
         disk.inject_eio(NAME, header_at(9)..header_at(9) + 512);
@@ -226,6 +228,7 @@ fn an_unreadable_sector_is_handled_like_rot() {
         let recovered = try_recover(&disk, config(), AcceptLoss::Yes).await.unwrap();
         assert_eq!(recovered.pieces.len(), 9);
         assert_eq!(recovered.report.damage[0].kind, DamageKind::Unreadable);
+        drop(recovered);
         disk.clear_eio();
         disk.inject_eio(NAME, header_at(4)..header_at(4) + 512);
         let refused = try_recover(&disk, config(), AcceptLoss::No).await.unwrap_err();
@@ -244,7 +247,7 @@ fn either_copy_of_the_superblock_is_enough_and_is_repaired() {
             let recovered = recover(&disk, config()).await;
             assert!(recovered.report.superblock_repaired);
             assert_eq!(recovered.pieces.len(), 10);
-            recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+            recovered.journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
             disk.crash_process();
             rot_block(&disk, 4096 - slot);
             let recovered = recover(&disk, config()).await;
@@ -298,7 +301,7 @@ fn a_truncated_file_is_refused_with_what_is_missing() {
         assert_eq!(recovered.pieces.len(), 6);
         let lost: Vec<&Damage> = recovered.report.damage.iter().collect();
         assert_eq!((lost[0].first, lost[0].last), (RecordSeq(7), RecordSeq(10)));
-        recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
         write(&recovered.journal, 0, 1, 512).await;
         disk.crash_process();
         assert_eq!(recover(&disk, config()).await.pieces.len(), 7);

@@ -6,6 +6,7 @@ mod common;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use common::*;
 use weir_device::{Env, LocalBoxFuture};
@@ -129,6 +130,8 @@ impl Run {
         let random = TestRandom::new(seed);
         let options = SimDiskOptions {
             alignment: [1, 512, 4096][usize::try_from(random.below(3)).expect("small")],
+            late_write_one_in: seed % 3,
+            late_write_max: Duration::from_millis(200),
             ..SimDiskOptions::default()
         };
         let disk = SimDisk::new(seed, options);
@@ -398,8 +401,9 @@ impl Run {
                 self.epoch = self.epoch.next();
                 let released = self.model.borrow().released;
                 journal.set_write_floor(released);
-                let patience = std::time::Duration::from_millis(self.random.below(15));
-                let begun = tokio::time::timeout(patience, journal.begin_epoch(self.epoch)).await;
+                let patience = Duration::from_millis(self.random.below(15));
+                let begun =
+                    tokio::time::timeout(patience, journal.begin_epoch(self.epoch, OPENING)).await;
                 if begun.is_ok() {
                     self.all_is_durable();
                 }
@@ -428,12 +432,13 @@ impl Run {
             journal.set_sink(Rc::new(Volume(self.model.clone())));
             let released = self.model.borrow().released;
             journal.set_write_floor(released);
-            journal.begin_epoch(self.epoch).await.expect("epoch");
+            journal.begin_epoch(self.epoch, OPENING).await.expect("epoch");
             self.all_is_durable();
             // As a volume does once it knows what the object stream holds.
             journal.release(released);
             let end = self.work(&journal).await;
             self.crash(end);
+            drop(journal);
             journal = self.reopen(end).await;
         }
     }
@@ -455,10 +460,13 @@ fn random_runs_keep_what_was_promised() {
             total.power_crashes += counters.power_crashes;
             total.in_flight_torn += counters.in_flight_torn;
             total.sectors_lost += counters.sectors_lost;
+            total.late_writes += counters.late_writes;
+            total.lock_waits += counters.lock_waits;
         });
     }
     if only.is_none() {
         assert!(total.process_crashes > 100 && total.power_crashes > 100, "{total:?}");
         assert!(total.in_flight_torn > 0 && total.sectors_lost > 0, "{total:?}");
+        assert!(total.late_writes > 0 && total.lock_waits > 0, "{total:?}");
     }
 }

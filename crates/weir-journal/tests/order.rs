@@ -180,7 +180,7 @@ fn a_clean_close_is_seen_and_loses_nothing_even_with_power() {
         assert!(recovered.report.clean && recovered.report.boot_changed);
         assert_eq!(recovered.pieces.len(), 5);
         assert_eq!(recovered.report.bytes_scanned, 5 * 8192, "nothing behind the end is read");
-        recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
         write(&recovered.journal, 0, 9, 512).await;
         disk.crash_process();
         let recovered = recover(&disk, small_config()).await;
@@ -201,10 +201,10 @@ fn an_epoch_must_rise_and_writes_start_above_the_floor() {
         let recovered = recover(&disk, small_config()).await;
         let refused = recovered.journal.append(0, Payload::Zero, 1).await.unwrap_err();
         assert_eq!(refused.kind(), weir_device::ErrorKind::Bug);
-        let refused = recovered.journal.begin_epoch(Epoch(1)).await.unwrap_err();
+        let refused = recovered.journal.begin_epoch(Epoch(1), OPENING).await.unwrap_err();
         assert_eq!(refused.kind(), weir_device::ErrorKind::Fenced);
         recovered.journal.set_write_floor(WriteNumber(1000));
-        recovered.journal.begin_epoch(Epoch(7)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(7), OPENING).await.unwrap();
         write(&recovered.journal, 0, 1, 512).await;
         assert_eq!(recovered.journal.status().last_write, WriteNumber(1001));
         disk.crash_process();

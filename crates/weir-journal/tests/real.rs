@@ -63,7 +63,7 @@ async fn round(engine: EngineChoice) {
     let created = Journal::create(&directory, NAME, IDENTITY, None, config, &env).await;
     let journal = created.expect("created").journal;
     let ear = listen(&journal);
-    journal.begin_epoch(Epoch(1)).await.expect("epoch");
+    journal.begin_epoch(Epoch(1), OPENING).await.expect("epoch");
     let mut writers = Vec::new();
     for id in 0..600_u64 {
         let len = 1 + usize::try_from(id * 37 % 20_000).expect("small");
@@ -91,7 +91,7 @@ async fn round(engine: EngineChoice) {
     for piece in &found {
         assert!(read(&recovered.journal, piece).await.expect("verified") == written(piece));
     }
-    recovered.journal.begin_epoch(Epoch(2)).await.expect("epoch");
+    recovered.journal.begin_epoch(Epoch(2), OPENING).await.expect("epoch");
     recovered.journal.close().await.expect("closed");
 }
 

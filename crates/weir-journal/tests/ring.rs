@@ -368,8 +368,9 @@ fn an_append_larger_than_the_ring_passes_through_it() {
         let total: u64 = pieces_of(&ear).iter().map(|piece| piece.len).sum();
         assert_eq!(total, 400_000);
         journal.close().await.unwrap();
+        drop(journal);
         let recovered = recover(&disk, two_segments()).await;
-        recovered.journal.begin_epoch(Epoch(2)).await.unwrap();
+        recovered.journal.begin_epoch(Epoch(2), OPENING).await.unwrap();
         recovered.journal.check_invariants();
     });
 }

@@ -123,7 +123,7 @@ fn a_record_number_that_comes_again_seals_under_another_key() {
             let recovered =
                 Journal::recover(&directory, NAME, VOLUME, key.as_ref(), config(), accept, &env);
             let journal = recovered.await.expect("recovers").journal;
-            journal.begin_epoch(Epoch(epoch)).await.expect("begins");
+            journal.begin_epoch(Epoch(epoch), OPENING).await.expect("begins");
             write(&journal, 0, 1, 4096).await;
             let (header, sealed) = first_piece(&content(&disk).await, 0);
             assert_eq!((header.record.0, header.epoch), (1, Epoch(epoch)));

@@ -10,16 +10,27 @@ use tokio::sync::oneshot;
 use weir_device::DeviceError;
 
 pub use crate::fetch::FrameTable;
+use crate::format::manifest::HexId;
 use crate::ids::ObjectId;
 
 /// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
 const FRAME_TABLES_MAX: usize = 4096;
 
+/// An object of one history of its volume. Where a store was set back, other objects get the names of those that are
+/// gone, while a process that read those may live on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// What names it in the store.
+    pub id: ObjectId,
+    /// An opening that tells the history, where that is known.
+    pub history: Option<HexId>,
+}
+
 /// A frame of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameKey {
     /// The object.
-    pub object: ObjectId,
+    pub object: ObjectKey,
     /// Index of the frame in it.
     pub index: u32,
 }
@@ -49,9 +60,9 @@ pub trait FrameCache: Send + Sync {
     /// who wait look again.
     fn settle(&self, key: FrameKey, result: Option<FrameResult>);
     /// Where the frames of an object are, if it is known.
-    fn table(&self, object: &ObjectId) -> Option<Arc<FrameTable>>;
+    fn table(&self, object: &ObjectKey) -> Option<Arc<FrameTable>>;
     /// Keeps where the frames of an object are.
-    fn keep_table(&self, object: ObjectId, table: Arc<FrameTable>);
+    fn keep_table(&self, object: ObjectKey, table: Arc<FrameTable>);
     /// Bytes held now.
     fn bytes(&self) -> u64;
 }
@@ -69,9 +80,9 @@ struct Frames {
     bytes: u64,
     /// Frames that are being fetched, and who waits for them.
     coming: BTreeMap<FrameKey, Vec<oneshot::Sender<FrameResult>>>,
-    tables: BTreeMap<ObjectId, Arc<FrameTable>>,
+    tables: BTreeMap<ObjectKey, Arc<FrameTable>>,
     /// In the order in which they came.
-    table_queue: VecDeque<ObjectId>,
+    table_queue: VecDeque<ObjectKey>,
 }
 
 impl Frames {
@@ -160,11 +171,11 @@ impl FrameCache for MemoryFrameCache {
         }
     }
 
-    fn table(&self, object: &ObjectId) -> Option<Arc<FrameTable>> {
+    fn table(&self, object: &ObjectKey) -> Option<Arc<FrameTable>> {
         self.lock().tables.get(object).cloned()
     }
 
-    fn keep_table(&self, object: ObjectId, table: Arc<FrameTable>) {
+    fn keep_table(&self, object: ObjectKey, table: Arc<FrameTable>) {
         let mut frames = self.lock();
         if frames.tables.insert(object, table).is_none() {
             frames.table_queue.push_back(object);
@@ -195,7 +206,8 @@ mod tests {
     use weir_journal::Epoch;
 
     fn key(seq: u64) -> FrameKey {
-        let object = ObjectId { stream: VolumeId([0; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) };
+        let id = ObjectId { stream: VolumeId([0; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) };
+        let object = ObjectKey { id, history: None };
         FrameKey { object, index: 0 }
     }
 
@@ -209,6 +221,21 @@ mod tests {
         assert_eq!(cache.bytes(), 300);
         assert!(cache.get(&key(0)).is_some(), "used since it came, so spared");
         assert!(cache.get(&key(1)).is_none(), "the oldest that was not used went");
+    }
+
+    /// A store that was set back under a living process: the same name, another object.
+    #[test]
+    fn objects_of_the_same_name_in_two_histories_are_two() {
+        let cache = MemoryFrameCache::new(300);
+        let of = |byte| {
+            let object = ObjectKey { history: Some(HexId([byte; 16])), ..key(1).object };
+            FrameKey { object, index: 0 }
+        };
+        cache.settle(of(1), Some(Ok(Bytes::from_static(b"before"))));
+        assert!(cache.get(&of(2)).is_none() && cache.get(&key(1)).is_none());
+        cache.settle(of(2), Some(Ok(Bytes::from_static(b"since"))));
+        assert_eq!(cache.get(&of(1)).unwrap(), "before");
+        assert_eq!(cache.get(&of(2)).unwrap(), "since");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::format::manifest::{
     Encryption, HexId, Manifest, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
 };
 use crate::format::name::NameRecord;
-use crate::ids::ObjectId;
+use crate::ids::{ObjectId, WriteMark};
 use crate::keys::{KeyError, Keys};
 use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
 use crate::manifests::{self, ManifestWriter};
@@ -116,7 +116,7 @@ pub fn check_size(size: u64) -> Result<(), LogError> {
     }
 }
 
-pub use crate::clones::create_clone;
+pub use crate::clones::{create_clone, create_incomplete_clone};
 pub use crate::deletion::{DeleteConsent, delete, is_journal_of, journal_in};
 
 /// A store, for verbs.
@@ -232,6 +232,7 @@ pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
         pending_deletions: Vec::new(),
         encryption: None,
         closed: None,
+        salvage: Vec::new(),
         checksum: String::new(),
     }
 }
@@ -441,9 +442,8 @@ async fn change_closed(
     if manifest.state == VolumeState::Deleted {
         return Err(LogError::Deleted { volume });
     }
-    let (take_over, ours, length_default) = (false, None, LEASE_LENGTH);
-    let claim = Claim { store, env, volume, take_over, ours, length_default };
-    let manifest = claim.admit(manifest).await?;
+    let claim = Claim::without_journal((store, env), volume, false, LEASE_LENGTH);
+    let manifest = claim.admit(manifest, WriteMark::default()).await?.manifest;
     if let Some(holder) = manifest.holder {
         let (node, holder) = (holder.name, weir_journal::JournalId(holder.journal.0));
         let may_hold = "acknowledged writes that are not in the store yet".to_owned();

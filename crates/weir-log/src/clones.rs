@@ -22,9 +22,34 @@ use crate::manifests::{self, ManifestWriter};
 pub async fn create_clone(
     store: &Store,
     env: &Env,
-    (parent, snapshot): (&VolumeName, &VolumeName),
+    from: (&VolumeName, &VolumeName),
     name: &VolumeName,
     takeover: Takeover,
+) -> Result<VolumeId, LogError> {
+    create_in_state(store, env, from, name, (takeover, VolumeState::Active)).await
+}
+
+/// [`create_clone`] of a volume that is to be filled first: it opens only for that until
+/// [`crate::catalog::set_incomplete`] says that it is whole.
+///
+/// # Errors
+/// As there.
+pub async fn create_incomplete_clone(
+    store: &Store,
+    env: &Env,
+    from: (&VolumeName, &VolumeName),
+    name: &VolumeName,
+    takeover: Takeover,
+) -> Result<VolumeId, LogError> {
+    create_in_state(store, env, from, name, (takeover, VolumeState::Incomplete)).await
+}
+
+async fn create_in_state(
+    store: &Store,
+    env: &Env,
+    (parent, snapshot): (&VolumeName, &VolumeName),
+    name: &VolumeName,
+    how: (Takeover, VolumeState),
 ) -> Result<VolumeId, LogError> {
     let verb = Verb { store, env };
     let next = verb.next_free(name).await?;
@@ -36,7 +61,7 @@ pub async fn create_clone(
     for note in &notes {
         dependants::put(store, env, note, name).await?;
     }
-    let created = finish(&verb, (stream, parent, snapshot), (id, name, next, takeover), &seen);
+    let created = finish(&verb, (stream, parent, snapshot), (id, name, next, how), &seen);
     let created = created.await;
     if let Err(error) = &created
         && is_certain(error)
@@ -60,7 +85,7 @@ fn is_certain(error: &LogError) -> bool {
 async fn finish(
     verb: &Verb<'_>,
     (stream, parent, snapshot): (VolumeId, &VolumeName, &VolumeName),
-    (id, name, next, takeover): (VolumeId, &VolumeName, u64, Takeover),
+    (id, name, next, (takeover, state)): (VolumeId, &VolumeName, u64, (Takeover, VolumeState)),
     seen: &Manifest,
 ) -> Result<(), LogError> {
     let Verb { store, env } = *verb;
@@ -79,6 +104,7 @@ async fn finish(
     let origins = origins_of(&now, found, parent);
     let manifest = Manifest {
         size: found.size,
+        state,
         takeover,
         // It reads what its parent wrote.
         encryption: now.encryption.clone(),

@@ -8,7 +8,7 @@ use weir_store::RetryPolicy;
 
 use crate::commit;
 use crate::error::LogError;
-use crate::format::manifest::Takeover;
+use crate::format::manifest::{ClosedRecord, Manifest, Takeover};
 use crate::volume::{LogVolume, Shared, State};
 
 /// How a close ended.
@@ -173,7 +173,7 @@ impl LogVolume {
         let shared = &self.shared;
         shared.check_failure()?;
         shared.closing.set(true);
-        shared.journal.flush().await.map_err(LogError::Journal)?;
+        shared.flush_journal().await?;
         match tokio::time::timeout(deadline, self.hand_over()).await {
             Ok(result) => result.map(|()| Closed::Clean),
             Err(_) => Ok(Closed::LocalOnly),
@@ -193,7 +193,13 @@ impl LogVolume {
             shared.settle().await?;
         }
         let mut manifest = shared.manifest.lock().await;
-        manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.holder = None).await?;
+        let closed =
+            ClosedRecord { opening: shared.opening, write: shared.state.borrow().acked.write.0 };
+        let change = |m: &mut Manifest| {
+            m.holder = None;
+            m.closed = Some(closed);
+        };
+        manifest.publish(&shared.env, &RetryPolicy::forever(), change).await?;
         Ok(())
     }
 }

@@ -62,7 +62,7 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
         }
         checkpoint_is_due(shared, state)
     };
-    if header.kind == ObjectKind::Data {
+    if header.kind == ObjectKind::Data && !shared.state.borrow().keeps_journal {
         shared.journal.release(header.last_write.write);
     }
     let published_early = weir_device::mutant("publish_before_stored")

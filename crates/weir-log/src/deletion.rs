@@ -12,7 +12,7 @@ use crate::dependants;
 use crate::error::LogError;
 use crate::format::manifest::{Manifest, VolumeState};
 use crate::format::name::NameRecord;
-use crate::ids::ObjectId;
+use crate::ids::{ObjectId, WriteMark};
 use crate::limits::LEASE_LENGTH;
 use crate::manifests::{self, ManifestWriter};
 use crate::open::JOURNAL_FILE;
@@ -124,8 +124,16 @@ pub async fn delete(
     let id = VolumeId(id.0);
     let manifest = manifests::newest(store, env, id).await?;
     let DeleteConsent { take_over, ours } = consent;
-    let claim = Claim { store, env, volume: id, take_over, ours, length_default: LEASE_LENGTH };
-    let manifest = claim.admit(manifest).await?;
+    let is_ours = manifest
+        .holder
+        .as_ref()
+        .is_some_and(|holder| ours.is_some_and(|ours| ours.0 == holder.journal.0));
+    let manifest = if is_ours {
+        manifest
+    } else {
+        let claim = Claim::without_journal((store, env), id, take_over, LEASE_LENGTH);
+        claim.admit(manifest, WriteMark::default()).await?.manifest
+    };
     mark_deleted(store, env, name, &manifest).await?;
     for origin in &manifest.origins {
         dependants::remove(store, env, &note_of(origin, id)).await?;

@@ -6,6 +6,7 @@ use weir_journal::{Epoch, JournalError, JournalId};
 use weir_store::StoreError;
 
 use crate::format::DecodeError;
+use crate::heir::Refusal;
 use crate::ids::ObjectId;
 use crate::keys::KeyError;
 
@@ -170,18 +171,30 @@ pub enum LogError {
         /// What its journal may hold.
         may_hold: String,
     },
-    /// The local journal holds writes that nobody uploaded, but its volume went on elsewhere.
-    #[error(
-        "volume {volume}: the local journal {journal} holds {writes} writes that are not in the store, and the volume \
-         has been taken over since; pass --discard-journal to give them up"
-    )]
-    JournalSuperseded {
+    /// The local journal must not be replayed, and something would be lost without it.
+    #[error("volume {volume}: {refusal}")]
+    JournalRefused {
         /// The volume.
         volume: VolumeId,
-        /// The local journal.
-        journal: JournalId,
-        /// Writes that would be lost.
-        writes: u64,
+        /// Why, and what is at stake.
+        refusal: Box<Refusal>,
+    },
+    /// There is no journal to salvage.
+    #[error("volume {volume}: nothing is salvaged: {why}")]
+    NothingToSalvage {
+        /// The volume.
+        volume: VolumeId,
+        /// Why not.
+        why: String,
+    },
+    /// What a takeover found could not be kept.
+    #[error("volume {volume}: the snapshot of what was taken over could not be taken: {source}")]
+    NotKept {
+        /// The volume.
+        volume: VolumeId,
+        /// Why not.
+        #[source]
+        source: DeviceError,
     },
     /// The store lacks objects that the journal was already allowed to forget.
     #[error(
@@ -296,7 +309,7 @@ impl LogError {
             Self::NoLease { .. } => ErrorKind::Unavailable,
             Self::Held { .. }
             | Self::InUse { .. }
-            | Self::JournalSuperseded { .. }
+            | Self::JournalRefused { .. }
             | Self::Incomplete { .. } => ErrorKind::Busy,
             Self::Replica { .. } => ErrorKind::ReadOnly,
             Self::NoReplica { .. } => ErrorKind::Invalid,
@@ -308,6 +321,8 @@ impl LogError {
             Self::FormatTooNew { .. } => ErrorKind::Unsupported,
             Self::Dependants { .. } => ErrorKind::Busy,
             Self::Origin { source, .. } => source.kind(),
+            Self::NothingToSalvage { .. } => ErrorKind::NotFound,
+            Self::NotKept { source, .. } => source.kind(),
             Self::Key(source) => source.kind(),
             Self::Store(source) => source.kind(),
             Self::Journal(source) => source.kind(),

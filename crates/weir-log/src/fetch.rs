@@ -8,13 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
+use weir_journal::Epoch;
 use weir_seal::{DataKey, SealKey};
 use weir_store::{RetryPolicy, Store, StoreError};
 
-use crate::cache::{FrameCache, FrameKey, FrameResult, Look};
+use crate::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
 use crate::error::LogError;
 use crate::format::DecodeError;
 use crate::format::frame::{self, Codec, Frame};
+use crate::format::manifest::{EpochEntry, HexId, Manifest};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
 use crate::limits::{
@@ -46,9 +48,31 @@ impl FrameTable {
     }
 }
 
+/// Which history the objects of a volume's own stream are of, by their epochs.
+#[derive(Debug)]
+pub(crate) struct Histories(Vec<(Epoch, HexId)>);
+
+impl Histories {
+    /// As the manifest says.
+    pub(crate) fn of(manifest: &Manifest) -> Self {
+        let named = |entry: &EpochEntry| Some((Epoch(entry.epoch), entry.opening?));
+        Self(manifest.epochs.iter().filter_map(named).collect())
+    }
+
+    /// The opening of that epoch, or else the next one that has a name: it goes on from exactly one history.
+    fn find(&self, epoch: Epoch) -> Option<HexId> {
+        if weir_device::mutant("cache_without_history") {
+            return None;
+        }
+        let next = self.0.partition_point(|(known, _)| *known < epoch);
+        self.0.get(next).map(|(_, opening)| *opening)
+    }
+}
+
 /// Reads objects for a volume.
 pub(crate) struct Fetcher {
     pub(crate) volume: VolumeId,
+    histories: Histories,
     key: Option<DataKey>,
     pub(crate) store: Store,
     pub(crate) env: Env,
@@ -60,7 +84,7 @@ pub(crate) struct Fetcher {
 /// Frames that the caller is the one to fetch. What is not settled in the end is given up.
 struct Flight {
     cache: Arc<dyn FrameCache>,
-    object: ObjectId,
+    object: ObjectKey,
     first: u32,
     last: u32,
     settled: bool,
@@ -89,12 +113,24 @@ impl Drop for Flight {
 impl Fetcher {
     pub(crate) fn new(
         (volume, key): (VolumeId, Option<DataKey>),
+        histories: Histories,
         store: Store,
         env: Env,
         cache: Arc<dyn FrameCache>,
         deadline: Duration,
     ) -> Rc<Self> {
-        Rc::new(Self { volume, key, store, env, cache, deadline })
+        Rc::new(Self { volume, histories, key, store, env, cache, deadline })
+    }
+
+    /// What the cache knows an object by. Of other streams the history is not known here.
+    fn key_of(&self, object: ObjectId) -> ObjectKey {
+        let own = object.stream == self.volume;
+        let history = if own { self.histories.find(object.epoch) } else { None };
+        ObjectKey { id: object, history }
+    }
+
+    fn frame_key(&self, object: ObjectId, index: u32) -> FrameKey {
+        FrameKey { object: self.key_of(object), index }
     }
 
     /// Keeps the frame table of an object that was just written.
@@ -104,15 +140,15 @@ impl Fetcher {
 
     fn keep_table(&self, header: &ObjectHeader, key: Option<SealKey>) -> Arc<FrameTable> {
         let table = Arc::new(FrameTable::of(header, key));
-        self.cache.keep_table(header.id, Arc::clone(&table));
+        self.cache.keep_table(self.key_of(header.id), Arc::clone(&table));
         table
     }
 
     /// Fetches frames that [`FrameCache::look`] left to the caller.
     fn fetch(self: &Rc<Self>, object: ObjectId, indices: &[u32]) {
         for (first, last) in runs_of(indices) {
-            let flight =
-                Flight { cache: Arc::clone(&self.cache), object, first, last, settled: false };
+            let (cache, object) = (Arc::clone(&self.cache), self.key_of(object));
+            let flight = Flight { cache, object, first, last, settled: false };
             self.env.spawn_local(fetch_run(Rc::clone(self), flight));
         }
     }
@@ -133,7 +169,7 @@ pub(crate) async fn frames(
     let mut to_fetch: Vec<u32> = Vec::new();
     for index in first..=last {
         let at = found.len();
-        match fetcher.cache.look(&FrameKey { object, index }) {
+        match fetcher.cache.look(&fetcher.frame_key(object, index)) {
             Look::Found(frame) => {
                 found.push(frame);
                 continue;
@@ -161,7 +197,7 @@ pub(crate) async fn frames(
 /// A frame, or the header, whoever fetches it; again where its fetch was given up by another volume.
 async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> FrameResult {
     loop {
-        match fetcher.cache.look(&FrameKey { object, index }) {
+        match fetcher.cache.look(&fetcher.frame_key(object, index)) {
             Look::Found(frame) => return Ok(frame),
             Look::Coming(receiver) => {
                 if let Ok(frame) = receiver.await {
@@ -179,7 +215,7 @@ async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> Fra
 /// Starts fetching frames that are neither cached nor on their way, without waiting for them.
 pub(crate) fn prefetch(fetcher: &Rc<Fetcher>, object: ObjectId, first: u32, last: u32) {
     let is_missing = |index: &u32| {
-        matches!(fetcher.cache.look(&FrameKey { object, index: *index }), Look::Missing(_))
+        matches!(fetcher.cache.look(&fetcher.frame_key(object, *index)), Look::Missing(_))
     };
     let to_fetch: Vec<u32> = (first..=last).filter(is_missing).collect();
     fetcher.fetch(object, &to_fetch);
@@ -213,7 +249,7 @@ fn near_runs_of(indices: &[u32], along_max: u32, frames_max: u32) -> Vec<(u32, u
 
 /// Fetches one run of frames and answers everybody who waits for one of them. Runs to its end whoever goes away.
 async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
-    let Flight { object, first, last, .. } = flight;
+    let Flight { object: ObjectKey { id: object, .. }, first, last, .. } = flight;
     let frames: Option<Vec<FrameResult>> = match get_run(&fetcher, object, first, last).await {
         Ok(frames) => frames.map(|frames| frames.into_iter().map(Ok).collect()),
         // One of them may be damaged, and the others whole.
@@ -269,7 +305,7 @@ async fn get_run(
 
 /// Where the frames of an object are. Its header is asked for once, however many runs of it are wanted at a time.
 async fn table_of(fetcher: &Rc<Fetcher>, object: ObjectId) -> Result<Arc<FrameTable>, DeviceError> {
-    if let Some(table) = fetcher.cache.table(&object) {
+    if let Some(table) = fetcher.cache.table(&fetcher.key_of(object)) {
         return Ok(table);
     }
     // Boxed: a run waits for its header, which is a run of its own kind.
@@ -379,7 +415,7 @@ pub(crate) async fn pieces(
 ) -> Result<Vec<Bytes>, DeviceError> {
     let table = table_of(fetcher, object).await?;
     let reader = Reader { store: store.clone(), ..Reader::new(fetcher, object) };
-    let cache = Arc::clone(&fetcher.cache);
+    let (cache, key) = (Arc::clone(&fetcher.cache), fetcher.key_of(object));
     let got = fetcher.env.background(async move {
         let wanted: BTreeSet<u32> = pieces
             .iter()
@@ -391,7 +427,7 @@ pub(crate) async fn pieces(
         let mut frames: BTreeMap<u32, Bytes> = BTreeMap::new();
         let mut to_fetch = Vec::new();
         for index in wanted {
-            match cache.get(&FrameKey { object, index }) {
+            match cache.get(&FrameKey { object: key, index }) {
                 Some(frame) => drop(frames.insert(index, frame)),
                 None => to_fetch.push(index),
             }
@@ -550,6 +586,15 @@ mod tests {
         assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 16), [(1, 10)]);
         assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 8), [(1, 6), (9, 10)]);
         assert_eq!(near_runs_of(&[1, 5], 2, 16), [(1, 1), (5, 5)]);
+    }
+
+    #[test]
+    fn objects_of_a_name_have_a_history_each() {
+        let [third, fifth] = [HexId([3; 16]), HexId([5; 16])];
+        let histories = Histories(vec![(Epoch(3), third), (Epoch(5), fifth)]);
+        // Those of older programs, and of entries that are gone, are of the history that the next one goes on from.
+        let found = [1, 3, 4, 5, 6].map(|epoch| histories.find(Epoch(epoch)));
+        assert_eq!(found, [Some(third), Some(third), Some(fifth), Some(fifth), None]);
     }
 
     #[test]

@@ -298,13 +298,11 @@ impl LeaseHold {
     }
 
     /// The opening has begun: from here on each renewal is a witness of what it has flushed.
-    #[allow(dead_code, reason = "openings are about to have names")]
     pub(crate) fn set_opening(&self, opening: HexId) {
         *self.opening.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(opening);
     }
 
     /// The last write that survives a loss of power; others see it with the next renewal.
-    #[allow(dead_code, reason = "openings are about to have names")]
     pub(crate) fn set_flushed(&self, write: WriteNumber) {
         self.opening.flushed_write.fetch_max(write.0, Ordering::SeqCst);
     }

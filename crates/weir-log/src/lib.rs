@@ -8,6 +8,7 @@
 //! This crate must not know front ends, sockets, configuration files or how threads are made.
 
 mod batch;
+mod begin;
 mod cache;
 pub mod catalog;
 mod chain;
@@ -26,7 +27,6 @@ mod fetch;
 mod flatten;
 pub mod format;
 mod garbage;
-#[allow(dead_code, reason = "the opening of volumes is about to ask it")]
 mod heir;
 mod history;
 mod ids;
@@ -34,6 +34,7 @@ mod keys;
 mod lease;
 pub mod limits;
 mod load;
+mod local;
 mod manifests;
 mod names;
 mod objects;
@@ -48,8 +49,10 @@ mod repair;
 mod replay;
 pub mod replica;
 mod resize;
+mod salvage;
 mod snapshots;
 mod space;
+mod survey;
 mod table;
 mod takeover;
 mod ties;
@@ -59,7 +62,7 @@ mod view;
 mod volume;
 
 pub use batch::BatchLimits;
-pub use cache::{FrameCache, FrameKey, FrameResult, FrameTable, Look, MemoryFrameCache};
+pub use cache::{FrameCache, FrameKey, FrameResult, FrameTable, Look, MemoryFrameCache, ObjectKey};
 pub use chain::Retention;
 pub use changes::{Change, Changes, changes};
 pub use check::{Awaited, CheckOptions, CheckReport, CheckStep, Damage, check};
@@ -77,6 +80,7 @@ pub use open::{JOURNAL_FILE, LOCK_FILE, OpenArgs, OpenReport};
 pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, MapLimits, VolumeOptions};
 pub use repair::{GivenUp, RepairReport};
 pub use replay::{Merging, Replay, ReplayReport};
+pub use salvage::{Salvage, SalvageArgs, SalvageReport};
 pub use snapshots::SNAPSHOTS_MAX;
 pub use space::{SnapshotSpace, snapshot_space};
 pub use view::SnapshotView;

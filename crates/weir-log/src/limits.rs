@@ -129,5 +129,11 @@ pub const LEASE_LENGTH_PER_MARGIN: u32 = 12;
 /// Looks at a holder's lease per length of it, while waiting for it to run out.
 pub const LEASE_LOOKS_PER_LENGTH: u32 = 12;
 
+/// Renewals that an opening reads at the most to find what its holder had flushed: as many as are always kept.
+pub const LEASE_WITNESS_LOOKS_MAX: usize = 64;
+
+/// Of them, those that are read at a time: mostly one of the first has it.
+pub const LEASE_WITNESS_READS_MAX: usize = 4;
+
 /// How long an opening waits for its own node's lease: as long as a read waits for a failing store.
 pub const LEASE_PATIENCE: Duration = Duration::from_secs(120);

@@ -17,7 +17,7 @@ use crate::fetch::open_header;
 use crate::format::DecodeError;
 use crate::format::checkpoint::{CheckpointRoot, PieceRef, decode_page, decode_table};
 use crate::format::frame;
-use crate::format::manifest::{CheckpointRef, Manifest, Origin};
+use crate::format::manifest::{CheckpointRef, HexId, Manifest, Origin};
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::{LOADING_BYTES, RECOVERY_GETS_MAX, ROLLING_BYTES};
@@ -488,8 +488,8 @@ pub(crate) async fn roll_forward(
     let mut run = Vec::new();
     let mut seq = loaded.committed_seq.next();
     loop {
-        let owner = manifest.owner_of(seq);
-        let mut id = owner.map(|epoch| ObjectId { stream: volume, seq, epoch });
+        let owner = manifest.owning_entry(seq);
+        let mut id = owner.map(|e| ObjectId { stream: volume, seq, epoch: Epoch(e.epoch) });
         if weir_device::mutant("superseded_epoch_accepted") {
             id = there.iter().find(|i| i.seq == seq).copied();
         }
@@ -500,22 +500,40 @@ pub(crate) async fn roll_forward(
         if !there.remove(&id) {
             break;
         }
-        run.push(id);
+        run.push((id, owner.and_then(|e| e.opening)));
         seq = id.seq.next();
     }
-    let headers = run.into_iter().map(|id| {
+    let void = take_run((store, env), key, run, loaded, limits).await?;
+    loaded.void.extend(void.into_iter().chain(there));
+    Ok(())
+}
+
+/// Applies a run of objects, each with the opening that owns its sequence. Those that are not part of the prefix: from
+/// the first one on that is of another opening, because what comes behind it is beyond a gap.
+async fn take_run(
+    (store, env): (&Store, &Env),
+    key: Option<&DataKey>,
+    run: Vec<(ObjectId, Option<HexId>)>,
+    loaded: &mut Loaded,
+    limits: &MapLimits,
+) -> Result<Vec<ObjectId>, LogError> {
+    let headers = run.iter().map(|(id, _)| {
         let seed = env.random.next_u64();
-        let read = env.background(read_header(store.clone(), id, key.cloned(), seed));
+        let read = env.background(read_header(store.clone(), *id, key.cloned(), seed));
         async move { read.await.ok_or(LogError::ShuttingDown)? }
     });
     // Before they are fetched: a node opens all its volumes at once.
     let _room = env.buffers.room(ROLLING_BYTES).await;
     let mut headers = stream::iter(headers).buffered(RECOVERY_GETS_MAX);
-    while let Some(header) = headers.next().await {
-        take_object(loaded, &header?, limits).await;
+    for (taken, (id, opening)) in run.iter().enumerate() {
+        let header = headers.next().await.expect("one for each of the run")?;
+        if header.opening != *opening && !weir_device::mutant("object_of_other_opening_accepted") {
+            tracing::warn!(object = %id, "an object of another opening is void");
+            return Ok(run[taken..].iter().map(|(id, _)| *id).collect());
+        }
+        take_object(loaded, &header, limits).await;
     }
-    loaded.void.extend(there);
-    Ok(())
+    Ok(Vec::new())
 }
 
 async fn read_header(

@@ -1,7 +1,9 @@
 //! Opening a volume: who may, what its journal holds, what the store holds, and how they are joined (recovery).
 //!
-//! Order, each step durable before the next: the manifest gets our epoch; the store is listed and the prefix found; the
-//! manifest gets our first sequence; the journal's superblock gets our epoch; the first write is acknowledged.
+//! Order, each step durable before the next: the journal announces our opening; the manifest gets its epoch and name;
+//! the store is listed and the prefix found; the manifest gets our first sequence; the journal's superblock gets our
+//! epoch and opening; the first write is acknowledged. After a crash between any two of them the journal knows each
+//! opening that the manifest can name.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,31 +13,32 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, ErrorKind, VolumeId};
 use weir_disk::{Directory, LockGuard};
-use weir_journal::{
-    AcceptLoss, Epoch, Identity, Journal, JournalError, JournalId, PieceKind, PlacedPiece,
-    Recovered,
-};
+use weir_journal::{Epoch, Journal, PieceKind, PlacedPiece, Recovered};
 use weir_seal::DataKey;
-use weir_store::{RetryPolicy, Store};
+use weir_store::Store;
 
+use crate::begin::{self, Begun};
 use crate::cache::FrameCache;
 use crate::collect::Collector;
 use crate::error::LogError;
-use crate::fetch::Fetcher;
-use crate::format::manifest::{CheckpointRef, EpochEntry, Holder, Manifest, VolumeState};
+use crate::fetch::{Fetcher, Histories};
+use crate::format::manifest::{CheckpointRef, Manifest, VolumeState};
 use crate::garbage::Garbage;
+use crate::heir::{self, Consent, Decision, JournalView};
 use crate::ids::WriteMark;
 use crate::keys::Keys;
 use crate::lease::{LeaseHold, NodeLease, Run};
 use crate::limits::LEASE_PATIENCE;
 use crate::load::{self, Loaded};
+use crate::local::{Local, LocalJournal};
 use crate::manifests::{self, ManifestWriter};
 use crate::options::VolumeOptions;
 use crate::overlay::Overlay;
 use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
+use crate::salvage;
 use crate::snapshots::Snapshots;
-use crate::takeover::Claim;
+use crate::takeover::{Admitted, Claim};
 use crate::unsent::Unsent;
 use crate::volume::{LogVolume, Shared, State};
 
@@ -68,8 +71,10 @@ pub struct OpenArgs {
     pub accept_loss: bool,
     /// Go on although another journal may hold acknowledged writes.
     pub take_over: bool,
-    /// Give up what a superseded local journal holds.
+    /// Give up what a local journal holds that must not be replayed.
     pub discard_journal: bool,
+    /// The local journal is a copy of another file, and the one to go on with.
+    pub adopt_journal: bool,
     /// Open a volume that is only partly filled, to go on filling it.
     pub incomplete: bool,
 }
@@ -114,7 +119,7 @@ impl LogVolume {
         let key = args.keys.open(args.id, manifest.encryption.as_ref()).await?;
         // They mostly read, and each can take a second: side by side.
         let (local, loaded, run) = futures_util::join!(
-            recover_journal(&args, key.as_ref()),
+            Local::read(&args, key.as_ref()),
             load::head(&args.store, &args.env, key.as_ref(), &manifest),
             hold.acquire(&*args.env.clock, LEASE_PATIENCE),
         );
@@ -122,21 +127,35 @@ impl LogVolume {
         run?;
         // Each phase of an opening leaves a line: bench/recovery prints them with their times.
         tracing::debug!(volume = %args.id, "journal and checkpoint read");
+        let view = local.view();
         let first = (manifest.checkpoint, loaded);
-        let claimed =
-            Box::pin(claim_and_load(&args, key.as_ref(), &local, manifest, first)).await?;
-        let (manifest, mut loaded) = claimed;
+        let claimed = claim_and_load(&args, key.as_ref(), view.as_ref(), manifest, first);
+        let (admitted, loaded) = Box::pin(claimed).await?;
+        let claimed = Claimed { lock, hold, key, local, view, admitted, loaded };
+        Box::pin(Self::begin(args, claimed)).await
+    }
+
+    /// What follows once the volume may be opened.
+    async fn begin(args: OpenArgs, claimed: Claimed) -> Result<(Rc<Self>, OpenReport), LogError> {
+        let Claimed { lock, hold, key, local, view, admitted, mut loaded } = claimed;
+        let Admitted { manifest, decision, survey, given_up } = admitted;
         let published = manifest.checkpoint;
-        let journal = use_journal(&args, key.as_ref(), local, &manifest).await?;
+        let journal = local.settle(&args, key.as_ref(), &decision).await?;
         // It may have run out meanwhile, and another one begun.
         let run = hold.acquire(&*args.env.clock, LEASE_PATIENCE).await?;
         let retention = args.options.manifests;
         let mut writer = ManifestWriter::new(args.store.clone(), args.id, manifest, retention);
-        let epoch = begin_epoch(&args, &mut writer, &journal, (&hold, run)).await?;
+        let (local, lease) = ((&journal, view.as_ref()), (&hold, run));
+        let begun = begin::announce_and_publish(&args, &mut writer, local, &survey, lease).await?;
+        let epoch = begun.epoch;
         let current = writer.current().clone();
         let (store, env) = (&args.store, &args.env);
         let (volume, limits) = ((args.id, key.as_ref()), &args.options.map);
         load::roll_forward(store, env, volume, &current, &mut loaded, limits).await?;
+        if let (Some(view), Decision::Replay(_)) = (&view, &decision) {
+            let store = survey.view(&current, loaded.committed);
+            check_not_set_back(&args, view, &store, loaded.committed)?;
+        }
         check_nothing_missing(&args, &journal, &loaded)?;
         let since_checkpoint = loaded.checkpoint.objects_since;
         tracing::debug!(volume = %args.id, since_checkpoint, "rolled forward");
@@ -147,11 +166,12 @@ impl LogVolume {
             }
         }
         if !weir_device::mutant("sequences_not_owned") {
-            own_sequences(&args, &mut writer, epoch, &loaded).await?;
+            begin::own_sequences(&args, &mut writer, epoch, &loaded, given_up).await?;
         }
-        // Power may have taken acknowledged writes that were uploaded already: their numbers are not used again.
+        // Whatever numbers the prefix knows are not used again: what is in it was another journal's, or what this one
+        // lost, where that was accepted.
         journal.recovered.journal.set_write_floor(loaded.committed.write);
-        journal.recovered.journal.begin_epoch(epoch).await?;
+        journal.recovered.journal.begin_epoch(epoch, begun.opening).await?;
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         // A size that grew is in the manifest before any object says so.
         let size = loaded.size.unwrap_or(0).max(current.size);
@@ -166,15 +186,32 @@ impl LogVolume {
             journal.recovered.journal.release(write);
         }
         hold.set_dirty(journal.recovered.journal.status().bytes_used);
+        hold.set_flushed(journal.recovered.journal.flushed_write());
+        hold.set_opening(begun.opening.into());
         let lease = (hold, run);
+        let unneeded = begun.unneeded.clone();
         let shared =
-            shared_of(args, (key, epoch), journal.recovered.journal, writer, state, lock, lease);
+            shared_of(args, (key, begun), journal.recovered.journal, writer, state, lock, lease);
         if shared.check_owned().is_err() {
             return Err(LogError::LeaseMissed { volume: shared.id, ours: epoch });
         }
         tracing::info!(volume = %shared.id, ?report, "volume opened");
-        Ok((Self::start(shared), report))
+        let volume = Self::start(shared);
+        salvage::keep_first_maps(&volume.shared).await?;
+        salvage::delete_unneeded(&volume, &unneeded);
+        Ok((volume, report))
     }
+}
+
+/// A volume that may be opened, and what was read for that.
+struct Claimed {
+    lock: LockGuard,
+    hold: LeaseHold,
+    key: Option<DataKey>,
+    local: Local,
+    view: Option<JournalView>,
+    admitted: Admitted,
+    loaded: Loaded,
 }
 
 /// What is known before the journal is replayed.
@@ -188,12 +225,6 @@ fn report_of(epoch: Epoch, loaded: &Loaded, new_journal: bool) -> OpenReport {
     }
 }
 
-/// The local journal as this opening uses it.
-struct LocalJournal {
-    recovered: Recovered,
-    is_new: bool,
-}
-
 fn check_state(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogError> {
     match manifest.state {
         VolumeState::Deleted => Err(LogError::Deleted { volume: args.id }),
@@ -205,190 +236,62 @@ fn check_state(args: &OpenArgs, manifest: &Manifest) -> Result<(), LogError> {
     }
 }
 
-/// What is there of a journal.
-enum Local {
-    None,
-    /// A crash while it was made: nothing was ever acknowledged out of it. A journal that was in use has a holder in
-    /// the manifest, so zeroes in its place need a claim on the volume.
-    NeverFinished,
-    Recovered(Recovered),
-}
-
-async fn recover_journal(args: &OpenArgs, key: Option<&DataKey>) -> Result<Local, LogError> {
-    let files = args.directory.list().await?;
-    if !files.iter().any(|name| name == JOURNAL_FILE) {
-        return Ok(Local::None);
-    }
-    let accept = if args.accept_loss { AcceptLoss::Yes } else { AcceptLoss::No };
-    let config = args.options.journal;
-    let recovered =
-        Journal::recover(&args.directory, JOURNAL_FILE, args.id, key, config, accept, &args.env)
-            .await;
-    match recovered {
-        Err(JournalError::NeverFinished { .. }) => Ok(Local::NeverFinished),
-        other => Ok(Local::Recovered(other?)),
-    }
-}
-
-/// Whether the volume went on with another journal.
-fn is_superseded(recovered: &Recovered, manifest: &Manifest) -> bool {
-    let ours = recovered.identity.journal;
-    let mut since = manifest.epochs.iter().filter(|e| e.epoch >= recovered.epoch.0);
-    since.any(|e| e.journal.0 != ours.0) && !weir_device::mutant("replay_superseded_journal")
-}
-
-/// Waits until the volume may be opened; the newest manifest by then. A journal that the volume went on with needs no
-/// claim: nobody else has its lock, and nothing is lost.
-async fn claim(args: &OpenArgs, local: &Local, manifest: Manifest) -> Result<Manifest, LogError> {
-    let ours = match local {
-        Local::Recovered(recovered) if !is_superseded(recovered, &manifest) => {
-            return Ok(manifest);
-        }
-        Local::Recovered(recovered) => Some(recovered.identity.journal),
-        Local::None | Local::NeverFinished => None,
-    };
+/// Claims the volume and loads the checkpoint that its manifest names, unless `first` is that one already.
+async fn claim_and_load(
+    args: &OpenArgs,
+    key: Option<&DataKey>,
+    journal: Option<&JournalView>,
+    manifest: Manifest,
+    first: (Option<CheckpointRef>, Result<Loaded, LogError>),
+) -> Result<(Admitted, Loaded), LogError> {
     let claim = Claim {
         store: &args.store,
         env: &args.env,
         volume: args.id,
         take_over: args.take_over,
-        ours,
+        journal,
+        consent: Consent {
+            discard_journal: args.discard_journal,
+            adopt_journal: args.adopt_journal,
+            accept_loss: args.accept_loss,
+        },
         length_default: args.lease.settings().length,
     };
-    claim.admit(manifest).await
-}
-
-/// Claims the volume and loads the checkpoint that its manifest names, unless `first` is that one already.
-async fn claim_and_load(
-    args: &OpenArgs,
-    key: Option<&DataKey>,
-    local: &Local,
-    manifest: Manifest,
-    first: (Option<CheckpointRef>, Result<Loaded, LogError>),
-) -> Result<(Manifest, Loaded), LogError> {
     let (checkpoint, mut loaded) = first;
-    let mut manifest = claim(args, local, manifest).await?;
-    let mut is_newest = manifest.checkpoint == checkpoint;
+    let sent = loaded.as_ref().map(|loaded| loaded.committed).unwrap_or_default();
+    let mut admitted = claim.admit(manifest, sent).await?;
+    let mut is_newest = admitted.manifest.checkpoint == checkpoint;
     loop {
-        check_state(args, &manifest)?;
+        check_state(args, &admitted.manifest)?;
         if !is_newest {
-            loaded = load::head(&args.store, &args.env, key, &manifest).await;
+            loaded = load::head(&args.store, &args.env, key, &admitted.manifest).await;
         }
         let error = match loaded {
-            Ok(loaded) => return Ok((manifest, loaded)),
+            Ok(loaded) => return Ok((admitted, loaded)),
             Err(error) => error,
         };
         // A holder that was only away for a while may have published another checkpoint and deleted this one.
         let newest = manifests::newest(&args.store, &args.env, args.id).await?;
-        if error.kind() != ErrorKind::NotFound || newest.number == manifest.number {
+        if error.kind() != ErrorKind::NotFound || newest.number == admitted.manifest.number {
             return Err(error);
         }
-        manifest = claim(args, local, newest).await?;
+        admitted = claim.admit(newest, sent).await?;
         (is_newest, loaded) = (false, Err(error));
     }
 }
 
-/// The journal to go on with: the one that is there, or a new one.
-async fn use_journal(
+/// A journal that goes on where its own history ends. What the prefix holds of it, it must know.
+fn check_not_set_back(
     args: &OpenArgs,
-    key: Option<&DataKey>,
-    local: Local,
-    manifest: &Manifest,
-) -> Result<LocalJournal, LogError> {
-    match local {
-        Local::None => return create_journal(args, key).await,
-        Local::NeverFinished => {}
-        Local::Recovered(recovered) if !is_superseded(&recovered, manifest) => {
-            return Ok(LocalJournal { recovered, is_new: false });
-        }
-        Local::Recovered(recovered) => {
-            let writes = unsent_writes(&recovered, manifest);
-            if writes > 0 && !args.discard_journal {
-                let journal = recovered.identity.journal;
-                return Err(LogError::JournalSuperseded { volume: args.id, journal, writes });
-            }
-        }
-    }
-    args.directory.remove(JOURNAL_FILE).await?;
-    create_journal(args, key).await
-}
-
-/// Writes in a superseded journal that no object held when the next owner began.
-fn unsent_writes(recovered: &Recovered, manifest: &Manifest) -> u64 {
-    let successor = manifest.epochs.iter().find(|e| {
-        e.epoch > recovered.epoch.0
-            && e.journal.0 != recovered.identity.journal.0
-            && e.first_sequence.is_some()
-    });
-    let sent = successor.and_then(|e| e.after_write).map(WriteMark::from).unwrap_or_default();
-    let pieces = recovered.pieces.iter().map(|p| mark_of(&p.piece));
-    pieces.filter(|mark| *mark > sent).count() as u64
-}
-
-async fn create_journal(args: &OpenArgs, key: Option<&DataKey>) -> Result<LocalJournal, LogError> {
-    let mut id = [0; 16];
-    args.env.random.fill(&mut id);
-    let identity = Identity { volume: args.id, journal: JournalId(id) };
-    let config = args.options.journal;
-    let recovered =
-        Journal::create(&args.directory, JOURNAL_FILE, identity, key, config, &args.env).await?;
-    Ok(LocalJournal { recovered, is_new: true })
-}
-
-/// Publishes the manifest version that makes us the holder, under a new epoch.
-async fn begin_epoch(
-    args: &OpenArgs,
-    writer: &mut ManifestWriter,
-    journal: &LocalJournal,
-    (hold, run): (&LeaseHold, Run),
-) -> Result<Epoch, LogError> {
-    let newest = writer.current().newest_epoch().max(journal.recovered.epoch);
-    let epoch = if weir_device::mutant("epoch_used_again") && newest.0 > 0 {
-        newest
-    } else {
-        newest.next()
-    };
-    let journal = journal.recovered.identity.journal;
-    let entry = EpochEntry {
-        epoch: epoch.0,
-        first_sequence: None,
-        after_write: None,
-        journal: journal.into(),
-        opening: None,
-        previous: None,
-    };
-    let holder = Holder {
-        name: hold.name().to_owned(),
-        node: run.identity.node,
-        incarnation: run.identity.incarnation,
-        journal: journal.into(),
-    };
-    writer
-        .publish(&args.env, &RetryPolicy::reads(), |m| {
-            m.epochs.push(entry);
-            m.holder = Some(holder);
-        })
-        .await?;
-    Ok(epoch)
-}
-
-/// Publishes the first sequence that our epoch owns: from here on older epochs can add nothing.
-async fn own_sequences(
-    args: &OpenArgs,
-    writer: &mut ManifestWriter,
-    epoch: Epoch,
-    loaded: &Loaded,
+    journal: &JournalView,
+    store: &heir::StoreView<'_>,
+    committed: WriteMark,
 ) -> Result<(), LogError> {
-    let first = loaded.committed_seq.next().0;
-    let committed = loaded.committed;
-    writer
-        .publish(&args.env, &RetryPolicy::reads(), |m| {
-            let entry = m.epochs.iter_mut().rfind(|e| e.epoch == epoch.0);
-            let entry = entry.expect("published by begin_epoch");
-            entry.first_sequence = Some(first);
-            entry.after_write = Some(committed.into());
-        })
-        .await
+    if args.accept_loss {
+        return Ok(());
+    }
+    heir::check_prefix(journal, store, committed)
+        .map_err(|refusal| LogError::JournalRefused { volume: args.id, refusal })
 }
 
 /// The journal was allowed to forget only what objects hold: if it begins after the prefix ends, objects are missing.
@@ -440,6 +343,7 @@ fn state_of(
         gathering: false,
         acked: loaded.committed,
         committed: loaded.committed,
+        keeps_journal: false,
         checkpoint: loaded.checkpoint,
         checkpoint_as_of: 0,
         published: None,
@@ -490,7 +394,7 @@ fn replay(
 
 fn shared_of(
     args: OpenArgs,
-    (key, epoch): (Option<DataKey>, Epoch),
+    (key, begun): (Option<DataKey>, Begun),
     journal: Journal,
     writer: ManifestWriter,
     state: State,
@@ -500,11 +404,13 @@ fn shared_of(
     let takeover = writer.current().takeover;
     let deadline = args.options.read_deadline;
     let (store, env) = (args.store.clone(), args.env.clone());
-    let fetcher = Fetcher::new((args.id, key.clone()), store, env, args.cache, deadline);
+    let volume = (args.id, key.clone());
+    let histories = Histories::of(writer.current());
+    let fetcher = Fetcher::new(volume, histories, store, env, args.cache, deadline);
     Rc::new(Shared {
         id: args.id,
-        epoch,
-        opening: None,
+        epoch: begun.epoch,
+        opening: begun.opening.into(),
         store: args.store,
         key,
         env: args.env,

@@ -181,6 +181,20 @@ pub(crate) async fn run(shared: Rc<Shared>) {
     }
 }
 
+/// Nobody took the volume, so everything that was stored meanwhile is in its prefix for whoever comes.
+fn release_kept(shared: &Shared) {
+    let committed = {
+        let mut state = shared.state.borrow_mut();
+        if !std::mem::take(&mut state.keeps_journal) {
+            return;
+        }
+        state.committed
+    };
+    if committed.epoch == shared.epoch {
+        shared.journal.release(committed.write);
+    }
+}
+
 /// Puts the volume under a new run of the lease. If another node took it meanwhile, this is where that shows.
 async fn confirm(shared: &Rc<Shared>, run: crate::lease::Run) {
     let published = {
@@ -198,6 +212,7 @@ async fn confirm(shared: &Rc<Shared>, run: crate::lease::Run) {
         Ok(()) => {
             tracing::info!(volume = %shared.id, "still ours after a missed lease deadline");
             shared.lease_generation.set(run.generation);
+            release_kept(shared);
             shared.progress.notify_waiters();
             // Nothing was deleted without the lease.
             shared.listed.notify_one();

@@ -231,7 +231,10 @@ impl Shared {
     }
 }
 
-async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, DeviceError> {
+pub(crate) async fn take(
+    shared: &Rc<Shared>,
+    name: &VolumeName,
+) -> Result<SnapshotRecord, DeviceError> {
     shared.check_failure()?;
     shared.check_owned()?;
     shared.check_not_closing()?;
@@ -260,7 +263,7 @@ async fn take(shared: &Rc<Shared>, name: &VolumeName) -> Result<SnapshotRecord, 
     Ok(record)
 }
 
-async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
+pub(crate) async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceError> {
     shared.check_failure()?;
     shared.check_not_closing()?;
     let id = {

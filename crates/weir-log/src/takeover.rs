@@ -1,9 +1,10 @@
 //! Who may open a volume that another opening did not close.
 //!
-//! The same journal, with its lock obtained, is opened at once: nothing can be lost. Everybody else waits until the
-//! renewals of the holder's lease have stood still for its whole length by this node's own clock, whatever was asked
-//! for: a holder that renews keeps its volume. After that the volume is taken where that was asked for or where the
-//! volume says so, and what is taken is a prefix of what was acknowledged.
+//! The journal of the holder's own opening, with its lock obtained, is opened at once: nothing can be lost. Everybody
+//! else waits until the renewals of the holder's lease have stood still for its whole length by this node's own clock,
+//! whatever was asked for: a holder that renews keeps its volume. After that the volume is taken where nothing is lost
+//! with the holder, where that was asked for, or where the volume says so; and what is taken then is a prefix of what
+//! was acknowledged. What becomes of a local journal meanwhile is decided in [`crate::heir`].
 
 use std::time::Duration;
 
@@ -14,22 +15,40 @@ use weir_store::{RetryPolicy, Store, StoreError};
 use crate::chain;
 use crate::error::LogError;
 use crate::format::lease::LeaseRecord;
-use crate::format::manifest::{Holder, Manifest, Takeover};
+use crate::format::manifest::{Holder, Manifest, SalvageRecord, Takeover};
+use crate::heir::{self, Consent, Decision, JournalView, Wait};
+use crate::ids::WriteMark;
 use crate::lease::read_record;
 use crate::limits::{LEASE_LOOKS_PER_LENGTH, RESOLVE_ATTEMPTS_MAX};
 use crate::manifests;
+use crate::salvage;
+use crate::survey::Survey;
 
-/// What others need to know of a volume that is held.
+/// What is claimed, and with what.
 pub(crate) struct Claim<'a> {
     pub(crate) store: &'a Store,
     pub(crate) env: &'a Env,
     pub(crate) volume: VolumeId,
     /// Take it from a holder whose lease ran out, with what the store holds.
     pub(crate) take_over: bool,
-    /// The local journal, if there is one: it needs no claim.
-    pub(crate) ours: Option<JournalId>,
+    /// The local journal, if there is one.
+    pub(crate) journal: Option<&'a JournalView>,
+    /// What else was allowed.
+    pub(crate) consent: Consent,
     /// Length of a lease of which no record can be read.
     pub(crate) length_default: Duration,
+}
+
+/// The volume may be opened.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    /// The newest version.
+    pub(crate) manifest: Manifest,
+    /// What becomes of the local journal.
+    pub(crate) decision: Decision,
+    pub(crate) survey: Survey,
+    /// The journal that is given up by it, if one is.
+    pub(crate) given_up: Option<SalvageRecord>,
 }
 
 /// The newest record of a node's lease, as far as it can be read.
@@ -38,18 +57,39 @@ struct Seen {
     record: Option<LeaseRecord>,
 }
 
-impl Claim<'_> {
-    /// Waits until the volume of `manifest` may be opened; the newest manifest by then.
+impl<'a> Claim<'a> {
+    /// By somebody who has no journal of the volume, or does not ask what it holds.
+    pub(crate) fn without_journal(
+        (store, env): (&'a Store, &'a Env),
+        volume: VolumeId,
+        take_over: bool,
+        length_default: Duration,
+    ) -> Self {
+        let (journal, consent) = (None, Consent::default());
+        Self { store, env, volume, take_over, journal, consent, length_default }
+    }
+
+    /// Decides what becomes of the local journal, and waits until the volume of `manifest` may be opened so. `sent` is
+    /// the last write that a published checkpoint holds.
     ///
     /// # Errors
+    /// [`LogError::JournalRefused`] where the journal must not be replayed and something would be lost without it;
     /// [`LogError::InUse`] while the holder renews its lease; [`LogError::Held`] when it does not, and nobody said to
     /// take over.
-    pub(crate) async fn admit(&self, mut manifest: Manifest) -> Result<Manifest, LogError> {
+    pub(crate) async fn admit(
+        &self,
+        mut manifest: Manifest,
+        sent: WriteMark,
+    ) -> Result<Admitted, LogError> {
         loop {
-            let Some(holder) = manifest.holder.clone() else { return Ok(manifest) };
-            if self.ours.is_some_and(|ours| ours.0 == holder.journal.0) {
-                return Ok(manifest);
-            }
+            let (decision, survey) = self.decide(&manifest, sent).await?;
+            let holder = match (decision.wait(), &manifest.holder) {
+                (Wait::Nothing, _) | (_, None) => {
+                    let given_up = salvage::given_up(&manifest, &decision);
+                    return Ok(Admitted { manifest, decision, survey, given_up });
+                }
+                (Wait::Lease | Wait::LeaseAndConsent, Some(holder)) => holder.clone(),
+            };
             let dirty = if weir_device::mutant("takeover_without_wait") {
                 None
             } else {
@@ -61,19 +101,43 @@ impl Claim<'_> {
             if changed {
                 continue;
             }
-            if self.take_over || manifest.takeover == Takeover::Auto {
+            // The holder may have owned sequences meanwhile.
+            let (decision, survey) = self.decide(&manifest, sent).await?;
+            let needs_consent = decision.wait() == Wait::LeaseAndConsent;
+            if needs_consent && !self.take_over && manifest.takeover != Takeover::Auto {
+                return Err(LogError::Held {
+                    volume: self.volume,
+                    holder: JournalId(holder.journal.0),
+                    node: holder.name,
+                    may_hold: may_hold(dirty),
+                });
+            }
+            if needs_consent {
                 tracing::warn!(
                     volume = %self.volume, holder = holder.name,
                     "taking the volume over with what the store holds"
                 );
-                return Ok(manifest);
             }
-            return Err(LogError::Held {
-                volume: self.volume,
-                holder: JournalId(holder.journal.0),
-                node: holder.name,
-                may_hold: may_hold(dirty),
-            });
+            let given_up = salvage::given_up(&manifest, &decision);
+            return Ok(Admitted { manifest, decision, survey, given_up });
+        }
+    }
+
+    async fn decide(
+        &self,
+        manifest: &Manifest,
+        sent: WriteMark,
+    ) -> Result<(Decision, Survey), LogError> {
+        let survey = Survey::read((self.store, self.env), manifest, self.journal).await?;
+        let decision = match self.journal {
+            Some(journal) => heir::decide(journal, &survey.view(manifest, sent), self.consent),
+            None => heir::decide_without_journal(manifest),
+        };
+        match decision {
+            Decision::Refuse(refusal) => {
+                Err(LogError::JournalRefused { volume: self.volume, refusal })
+            }
+            other => Ok((other, survey)),
         }
     }
 

@@ -215,11 +215,8 @@ fn poison_overlay(shared: &Shared, extent: &MergedExtent) {
     }
 }
 
-async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
-    let is_calm = shared.is_calm_after(&batch);
-    // Thousands of small writes take milliseconds to merge: not on the volume's thread.
-    let merging = shared.env.background(async move { (batch.merge(), batch) });
-    let Some((merged, batch)) = merging.await else { return };
+/// The extents of an object and its payload. What cannot be read is poison.
+async fn gather(shared: &Shared, merged: Vec<MergedExtent>) -> (Vec<ObjectExtent>, Vec<SharedBuf>) {
     let mut from_disk = gather_from_disk(shared, &merged).await;
     let mut payload = Vec::new();
     let mut extents = Vec::new();
@@ -240,6 +237,30 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
         }
         extents.push(ObjectExtent { offset: merged.offset, len: merged.len, kind });
     }
+    (extents, payload)
+}
+
+/// Waits until the journal survives a loss of power up to the last write of a batch, so that the objects are a witness
+/// of what the journal holds: one that lacks a write of its opening that was sent was set back.
+async fn make_durable(shared: &Shared, last: WriteMark) -> Result<(), LogError> {
+    if shared.journal.flushed_write() >= last.write || weir_device::mutant("send_before_flush") {
+        return Ok(());
+    }
+    shared.flush_journal().await
+}
+
+async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
+    let is_calm = shared.is_calm_after(&batch);
+    // Thousands of small writes take milliseconds to merge: not on the volume's thread.
+    let merging = shared.env.background(async move { (batch.merge(), batch) });
+    let Some((merged, batch)) = merging.await else { return };
+    let gathered = gather(shared, merged);
+    let ((extents, payload), durable) =
+        futures_util::join!(gathered, make_durable(shared, batch.last));
+    if let Err(error) = durable {
+        shared.fail(error);
+        return;
+    }
     wait_for_slot(shared).await;
     if shared.stopped.get() {
         return;
@@ -248,7 +269,7 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
     shared.state.borrow_mut().gathering = false;
     let spec = ObjectSpec {
         id,
-        opening: shared.opening,
+        opening: Some(shared.opening),
         kind: ObjectKind::Data,
         first_write: batch.first,
         last_write: batch.last,
@@ -273,7 +294,7 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
     let volume_size = shared.state.borrow().size;
     let spec = ObjectSpec {
         id,
-        opening: shared.opening,
+        opening: Some(shared.opening),
         kind: ObjectKind::Checkpoint,
         first_write: WriteMark::default(),
         last_write: WriteMark::default(),
@@ -293,7 +314,7 @@ pub(crate) fn moving_object(shared: &Shared, described: Described) -> ObjectSpec
     let (id, salt) = name_object(shared);
     ObjectSpec {
         id,
-        opening: shared.opening,
+        opening: Some(shared.opening),
         kind: ObjectKind::Gc,
         first_write: WriteMark::default(),
         last_write: WriteMark::default(),
@@ -348,8 +369,11 @@ fn on_stored(shared: &Rc<Shared>, header: Arc<ObjectHeader>) {
     if weir_device::mutant("release_at_put") && header.kind == ObjectKind::Data {
         shared.journal.release(header.last_write.write);
     }
+    let is_held = shared.holds_lease() || weir_device::mutant("release_without_lease");
     {
         let mut state = shared.state.borrow_mut();
+        // Whoever takes the volume over may not see this object any more: the journal keeps what it holds.
+        state.keeps_journal |= !is_held;
         state.upload_note = None;
         state.pipeline.on_stored(header);
     }

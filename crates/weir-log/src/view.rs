@@ -16,7 +16,7 @@ use weir_store::Store;
 use crate::cache::FrameCache;
 use crate::catalog::VolumeName;
 use crate::error::LogError;
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Histories};
 use crate::format::manifest::SnapshotRecord;
 use crate::history::Comparisons;
 use crate::keys::Keys;
@@ -57,7 +57,8 @@ impl SnapshotView {
         let loaded = load::checkpoint(store, env, volume, key.as_ref(), root).await?;
         let (store, env) = (store.clone(), env.clone());
         let comparisons = Comparisons::of(&manifest, name.as_str(), key.clone());
-        let fetcher = Fetcher::new((volume, key), store, env, cache, read_deadline);
+        let histories = Histories::of(&manifest);
+        let fetcher = Fetcher::new((volume, key), histories, store, env, cache, read_deadline);
         Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }))
     }
 
@@ -101,7 +102,9 @@ impl SnapshotView {
             };
             let (store, env) = (store.clone(), env.clone());
             let comparisons = Comparisons::default();
-            let fetcher = Fetcher::new((volume, key), store, env, cache, read_deadline);
+            let histories = Histories::of(&manifest);
+            let volume = (volume, key);
+            let fetcher = Fetcher::new(volume, histories, store, env, cache, read_deadline);
             return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }));
         }
     }

@@ -72,6 +72,9 @@ pub(crate) struct State {
     pub(crate) acked: WriteMark,
     /// The last write of the committed prefix.
     pub(crate) committed: WriteMark,
+    /// An object came into the store while the lease was not held. Nothing of the journal is released before it is
+    /// known that nobody took the volume over without that object.
+    pub(crate) keeps_journal: bool,
     pub(crate) checkpoint: CheckpointState,
     /// Sequence that the checkpoint under way is as of.
     pub(crate) checkpoint_as_of: u64,
@@ -140,7 +143,7 @@ pub(crate) struct Shared {
     pub(crate) id: VolumeId,
     pub(crate) epoch: Epoch,
     /// What names this opening in the journal, the manifest and its objects.
-    pub(crate) opening: Option<HexId>,
+    pub(crate) opening: HexId,
     pub(crate) store: Store,
     /// None where the volume is not encrypted.
     pub(crate) key: Option<DataKey>,
@@ -271,6 +274,14 @@ impl Shared {
         let error = DeviceError::from(error);
         self.fail(error.clone());
         error
+    }
+
+    /// Makes every write acknowledged before the call survive a loss of power. The next renewal of the lease is a
+    /// witness of it.
+    pub(crate) async fn flush_journal(&self) -> Result<(), LogError> {
+        self.journal.flush().await?;
+        self.hold.set_flushed(self.journal.flushed_write());
+        Ok(())
     }
 
     /// Waits until every write acknowledged before the call is in the committed prefix.
@@ -463,7 +474,7 @@ impl LogVolume {
             }
         }
         if fua {
-            self.shared.journal.flush().await.map_err(LogError::Journal)?;
+            self.shared.flush_journal().await?;
         }
         // V3: a volume that was fenced meanwhile acknowledges nothing.
         self.shared.check_failure()
@@ -517,7 +528,7 @@ impl Device for LogVolume {
 
     async fn flush(&self, _io: IoHeader) -> Result<(), DeviceError> {
         self.shared.check_failure()?;
-        self.shared.journal.flush().await.map_err(LogError::Journal)?;
+        self.shared.flush_journal().await?;
         self.shared.check_failure()
     }
 

@@ -51,8 +51,10 @@ pub struct Consent {
     pub accept_loss: bool,
     /// Take the volume from a node that did not close it.
     pub take_over: bool,
-    /// Give up a local journal that the volume has gone on without.
+    /// Give up a local journal that must not be replayed.
     pub discard_journal: bool,
+    /// Go on with a local journal that is a copy of another file.
+    pub adopt_journal: bool,
     /// Open a volume that is only partly filled, to go on filling it.
     pub incomplete: bool,
 }
@@ -122,6 +124,7 @@ impl Home {
             accept_loss: consent.accept_loss,
             take_over: consent.take_over,
             discard_journal: consent.discard_journal,
+            adopt_journal: consent.adopt_journal,
             incomplete: consent.incomplete,
         };
         match LogVolume::open(args).await {

@@ -22,7 +22,7 @@ use weir_node::size::Size;
 pub(crate) use self::replicate::Replicate;
 pub(crate) use self::snapshot::{SnapshotCommand, SnapshotPath};
 pub(crate) use self::trace::{TraceCommand, TraceShape};
-pub(crate) use self::volume::{CheckLimits, VolumeCommand, VolumePlace};
+pub(crate) use self::volume::{CheckLimits, SalvageCommand, VolumeCommand, VolumePlace};
 use crate::tuning::Tuning;
 
 /// Virtual disks on a local SSD over shared object storage.
@@ -237,9 +237,12 @@ pub(crate) struct Up {
     /// Take the volume from a node that did not close it, with what the store holds
     #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
     pub(crate) take_over: bool,
-    /// Give up writes in a local journal that the volume has gone on without
+    /// Give up writes in a local journal that the volume has gone on without, or that was set back
     #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
     pub(crate) discard_journal: bool,
+    /// Go on with a local journal that was copied here from another disk, once the lease of the original has run out
+    #[arg(long, env = "WEIR_ADOPT_JOURNAL", hide_env_values = true)]
+    pub(crate) adopt_journal: bool,
     /// How bytes are kept
     #[command(flatten)]
     pub(crate) tuning: Tuning,
@@ -290,9 +293,12 @@ pub(crate) struct Serve {
     /// Take volumes from a node that did not close them, with what the store holds
     #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
     pub(crate) take_over: bool,
-    /// Give up writes in local journals that volumes have gone on without
+    /// Give up writes in local journals that volumes have gone on without, or that were set back
     #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
     pub(crate) discard_journal: bool,
+    /// Go on with local journals that were copied here from another disk, once the leases of the originals have run out
+    #[arg(long, env = "WEIR_ADOPT_JOURNAL", hide_env_values = true)]
+    pub(crate) adopt_journal: bool,
     /// How bytes are kept
     #[command(flatten)]
     pub(crate) tuning: Tuning,

@@ -194,6 +194,7 @@ pub(crate) fn up(
             accept_loss: up.accept_loss,
             take_over: up.take_over,
             discard_journal: up.discard_journal,
+            adopt_journal: up.adopt_journal,
             incomplete: false,
         },
         options: settings.options(memory, 1),
@@ -264,6 +265,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         accept_loss: serve.accept_loss,
         take_over: serve.take_over,
         discard_journal: serve.discard_journal,
+        adopt_journal: serve.adopt_journal,
         incomplete: false,
     };
     let spec = |name: VolumeName, size: Option<Size>, settings: VolumeSettings, count| {

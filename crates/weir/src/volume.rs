@@ -8,10 +8,10 @@ use weir_log::catalog::VolumeName;
 use weir_node::api::types::{Listed, ResizeVolume, Shown, SnapshotSpace, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
-use weir_node::{FlushScope, Home, KeyPlace, Node};
+use weir_node::{FlushScope, Home, KeyPlace, Node, SalvageWish};
 
 use crate::check::{self, DAMAGED, Repair};
-use crate::cli::{Global, OutputForm, VolumeCommand};
+use crate::cli::{Global, OutputForm, SalvageCommand, VolumeCommand};
 use crate::confirm::{self, Question};
 use crate::failure::Failure;
 use crate::output;
@@ -50,6 +50,7 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
             let from = (from.volume, from.snapshot);
             show(&node.clone_volume(home, from, name, takeover.into()).await?, output.output)
         }
+        VolumeCommand::Salvage(asked) => salvage(node, home, asked).await,
         VolumeCommand::Flatten { name, output } => {
             return flatten(node, home, name, output.output).await;
         }
@@ -94,11 +95,7 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Copy { from, to, overwrite, output } => {
             show(&transfer::copy(node, setup, (from, to), overwrite).await?, output.output)
         }
-        VolumeCommand::Promote { name } => {
-            let id = node.promote_volume(home, name.clone()).await?;
-            eprintln!("{name} is a volume of its own now, {id}");
-            Ok(())
-        }
+        VolumeCommand::Promote { name } => promote(node, home, name).await,
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
     .map(|()| ExitCode::SUCCESS)
@@ -316,6 +313,49 @@ async fn compact(
     let Some(obstacle) = &report.obstacle else { return Ok(ExitCode::SUCCESS) };
     eprintln!("warning: {obstacle}");
     Ok(ExitCode::from(DAMAGED))
+}
+
+async fn promote(node: &Node, home: Home, name: VolumeName) -> Result<(), Failure> {
+    let id = node.promote_volume(home, name.clone()).await?;
+    eprintln!("{name} is a volume of its own now, {id}");
+    Ok(())
+}
+
+async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), Failure> {
+    let SalvageCommand { name, new, dry_run, accept_loss, takeover, output } = asked;
+    let form = output.output;
+    let new = new.filter(|_| !dry_run);
+    let wish = SalvageWish { name: name.clone(), new, takeover: takeover.into(), accept_loss };
+    let bar = ProgressBar::no_length().with_message(format!("salvaging {name}"));
+    bar.set_style(output::style("{spinner} {msg}: {bytes} of {total_bytes} replayed"));
+    bar.enable_steady_tick(TICK);
+    let progress = bar.clone();
+    let salvaged = node.salvage_volume(home, wish, move |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
+    });
+    let salvaged = salvaged.await;
+    bar.finish_and_clear();
+    let salvaged = salvaged?;
+    if form == OutputForm::Json {
+        return output::print_json(&salvaged);
+    }
+    let found = &salvaged.found;
+    let (writes, bytes) = (found.writes, human(found.bytes));
+    let holds =
+        format!("the journal holds {writes} writes of {bytes} behind {name}@{}", found.snapshot);
+    let damaged = match found.damaged_bytes {
+        0 => String::new(),
+        damaged => format!(", {} of it damaged", human(damaged)),
+    };
+    let made = match &salvaged.volume {
+        Some(shown) => format!(
+            "\n{} has them; once it is what it should be, weir up {name} --discard-journal gives up the journal",
+            shown.name
+        ),
+        None => String::new(),
+    };
+    output::print(&format!("{holds}{damaged}{made}\n"))
 }
 
 async fn flatten(

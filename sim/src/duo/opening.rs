@@ -78,6 +78,7 @@ impl Duo {
                     accept_loss: false,
                     take_over,
                     discard_journal,
+                    adopt_journal: false,
                     incomplete: false,
                 })
                 .await
@@ -240,7 +241,7 @@ impl Duo {
                     side.take_over.set(true);
                 }
             }
-            LogError::JournalSuperseded { .. } if !side.discard_journal.get() => {
+            LogError::JournalRefused { .. } if !side.discard_journal.get() => {
                 world.note("superseded journal given up", [attempt.side as u64, 0, 0]);
                 side.discard_journal.set(true);
             }

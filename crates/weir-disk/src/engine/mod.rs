@@ -5,6 +5,7 @@ mod sync_gate;
 pub(crate) mod threads;
 mod transfer;
 pub(crate) mod uring;
+pub(crate) mod whose;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -68,7 +68,7 @@ pub(super) fn index(value: u64) -> usize {
 }
 
 /// Pages that have been written; everything else is zero.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct SparseBytes {
     pages: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
 }

@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep_until};
 use weir_device::{AlignedBuf, SharedBuf};
 
 use super::content::Content;
-use super::state::{Action, FileId, OperationId, State};
+use super::state::{Action, FileId, OpenId, OperationId, State};
 use crate::directory::OpenMode;
 use crate::error::{DiskError, DiskOperation};
+use crate::identity::FileIdentity;
 
 /// The disk as one process sees it.
 #[derive(Clone, Debug)]
@@ -65,11 +66,25 @@ impl Mounted {
     }
 }
 
+/// One opening of a file; closes it when the last handle is gone.
+#[derive(Debug)]
+struct Opened {
+    state: Rc<RefCell<State>>,
+    id: OpenId,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.state.borrow_mut().close(self.id);
+    }
+}
+
 /// A file of a simulated disk.
 #[derive(Clone, Debug)]
 pub(crate) struct SimFile {
     mounted: Mounted,
     file: FileId,
+    opened: Rc<Opened>,
     path: Arc<str>,
     alignment: usize,
 }
@@ -128,8 +143,8 @@ impl SimFile {
     }
 
     async fn write(&self, content: Content, offset: u64) -> Result<(), DiskError> {
-        let file = self.file;
-        let action = Action::Write { file, offset, content };
+        let (file, open) = (self.file, self.opened.id);
+        let action = Action::Write { file, open, offset, content };
         let result = self.mounted.operate(|_| action).await;
         result.map_err(|errno| self.error(DiskOperation::Write, Some(offset), errno))
     }
@@ -144,6 +159,23 @@ impl SimFile {
         let result = self.mounted.operate(|_| Action::Wait).await;
         let len = result.and_then(|()| self.mounted.state.borrow().len(self.file));
         len.map_err(|errno| self.error(DiskOperation::Length, None, errno))
+    }
+
+    pub(crate) async fn identity(&self) -> Result<Option<FileIdentity>, DiskError> {
+        if !self.mounted.is_alive() {
+            return pending().await;
+        }
+        let inode = self.mounted.state.borrow().inode(self.file);
+        let inode = inode.map_err(|errno| self.error(DiskOperation::Identify, None, errno))?;
+        Ok(Some(FileIdentity::of_handle(0, &inode.to_le_bytes())))
+    }
+
+    /// Whether this opening has the lock of the file now.
+    pub(crate) async fn try_lock(&self) -> Result<bool, DiskError> {
+        if !self.mounted.is_alive() {
+            return pending().await;
+        }
+        Ok(self.mounted.state.borrow_mut().lock_file(self.file, self.opened.id))
     }
 
     pub(crate) async fn extend_zeroed(&self, from: u64, to: u64) -> Result<(), DiskError> {
@@ -187,11 +219,14 @@ impl SimDirectory {
             }
         };
         let result = self.mounted.operate(|_| action).await;
-        let state = self.mounted.state.borrow();
+        let mut state = self.mounted.state.borrow_mut();
         let file = result.and_then(|()| state.lookup(&path));
+        let file = file.map_err(|errno| Self::error(operation, &path, errno))?;
+        let id = state.open();
         Ok(SimFile {
             mounted: self.mounted.clone(),
-            file: file.map_err(|errno| Self::error(operation, &path, errno))?,
+            file,
+            opened: Rc::new(Opened { state: Rc::clone(&self.mounted.state), id }),
             path: Arc::from(format!("sim:/{path}")),
             alignment: state.options.alignment,
         })

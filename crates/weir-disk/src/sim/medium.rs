@@ -152,6 +152,14 @@ impl Medium {
         }
     }
 
+    /// Another file with the bytes that reads see now, all of them durable.
+    pub(super) fn copy(&self) -> Self {
+        let mut copy = Self::new(self.sector_bytes);
+        copy.bytes = self.bytes.clone();
+        (copy.len, copy.durable_len) = (self.len, self.len);
+        copy
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.len
     }

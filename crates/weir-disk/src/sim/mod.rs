@@ -3,7 +3,8 @@
 //! - Operations take random time and overtake each other. A read over a write in flight sees any
 //!   mixture of sectors.
 //! - [`SimDisk::crash_process`] is `kill -9`: what is in flight happens wholly, partly (by sector)
-//!   or not at all.
+//!   or not at all. A write may also stay in flight and land long after, when a later process has written to the same
+//!   place; until then it holds the lock of its file ([`crate::File::lock_exclusive`]).
 //! - [`SimDisk::crash_power`] also loses any subset of the sectors whose writes no successful sync
 //!   covers. A sync covers what had ended when it started; a write in flight beside it is not
 //!   covered.
@@ -16,6 +17,7 @@
 //! the same calls give the same bytes.
 
 mod content;
+mod copies;
 mod handles;
 mod medium;
 mod random;
@@ -26,6 +28,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+pub use copies::{CopyAs, SimCopy};
 pub(crate) use handles::{SimDirectory, SimFile, SimLock};
 
 use crate::directory::Directory;
@@ -56,6 +59,10 @@ pub struct SimDiskOptions {
     pub write_errors_per_million: u64,
     /// Syncs that fail with EIO, in a million.
     pub sync_errors_per_million: u64,
+    /// One write in this many that is in flight when its process is killed outlives it; 0 is none.
+    pub late_write_one_in: u64,
+    /// How long after the kill such a write lands at the latest.
+    pub late_write_max: Duration,
 }
 
 impl Default for SimDiskOptions {
@@ -70,6 +77,8 @@ impl Default for SimDiskOptions {
             read_errors_per_million: 0,
             write_errors_per_million: 0,
             sync_errors_per_million: 0,
+            late_write_one_in: 0,
+            late_write_max: Duration::from_secs(10),
         }
     }
 }
@@ -95,6 +104,10 @@ pub struct SimCounters {
     pub in_flight_lost: u64,
     /// Writes in flight at a crash of which some sectors were written.
     pub in_flight_torn: u64,
+    /// Writes in flight at a crash that stayed in flight.
+    pub late_writes: u64,
+    /// Attempts to lock a file that another opening, or a late write, had locked.
+    pub lock_waits: u64,
     /// Unsynced writes that survived a loss of power whole.
     pub writes_kept: u64,
     /// Unsynced writes of which a loss of power left nothing.
@@ -136,8 +149,8 @@ impl SimDisk {
         Directory::simulated(SimDirectory::root(mounted))
     }
 
-    /// Kills the process: what is in flight may happen or not, locks are released, its handles
-    /// never answer again.
+    /// Kills the process: what is in flight may happen, or not, or later; locks are released (those of files when
+    /// nothing is in flight on them any more); its handles never answer again.
     pub fn crash_process(&self) {
         self.state.borrow_mut().crash_process();
     }

@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //!  S1. An operation is either in flight, or finished and waiting for its future, or forgotten.
-//!  S2. After a crash nothing of the process before it is in flight, finished or locked.
+//!  S2. After a crash nothing of the process before it is finished, and its lock files are free. In flight of it are
+//!      only late writes, which hold the locks of their files until they land.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::content::Content;
+use super::copies::CopiedFile;
 use super::medium::Medium;
 use super::random::SimRandom;
 use super::{SimCounters, SimDiskOptions};
@@ -32,6 +34,10 @@ pub(super) struct FileId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OperationId(u64);
 
+/// Names one opening of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct OpenId(u64);
+
 /// What an operation does when it is due.
 #[derive(Debug)]
 pub(super) enum Action {
@@ -39,6 +45,8 @@ pub(super) enum Action {
     Wait,
     Write {
         file: FileId,
+        /// What the write was made through.
+        open: OpenId,
         offset: u64,
         content: Content,
     },
@@ -80,6 +88,8 @@ struct SimFileState {
     medium: Medium,
     path: Rc<str>,
     sync_failures: u64,
+    /// Tells it from every other file of this disk and of its copies.
+    inode: u64,
 }
 
 /// Everything about one simulated disk.
@@ -97,6 +107,12 @@ pub(super) struct State {
     names: BTreeMap<Rc<str>, FileId>,
     directories: BTreeSet<Rc<str>>,
     locks: BTreeMap<Rc<str>, u64>,
+    /// Files that are open, by this process.
+    open: BTreeSet<OpenId>,
+    /// Which opening has locked a file. The lock is held while that is open, and while writes through it are in flight.
+    file_locks: BTreeMap<FileId, OpenId>,
+    /// Makes the inodes of one disk differ from those of others.
+    inode_base: u64,
     bad_ranges: Vec<BadRange>,
     in_flight: Vec<InFlight>,
     finished: BTreeMap<OperationId, Result<(), Errno>>,
@@ -117,6 +133,9 @@ impl State {
             names: BTreeMap::new(),
             directories: BTreeSet::new(),
             locks: BTreeMap::new(),
+            open: BTreeSet::new(),
+            file_locks: BTreeMap::new(),
+            inode_base: SimRandom::new(!seed).next(),
             bad_ranges: Vec::new(),
             in_flight: Vec::new(),
             finished: BTreeMap::new(),
@@ -188,7 +207,7 @@ impl State {
     fn carry_out(&mut self, action: Action) -> Result<(), Errno> {
         match action {
             Action::Wait => Ok(()),
-            Action::Write { file, offset, content } => self.write(file, offset, &content),
+            Action::Write { file, offset, content, .. } => self.write(file, offset, &content),
             Action::Sync { file, covered, failures } => self.sync(file, covered, failures),
             Action::CreateFile { path } => self.create_file(&path),
             Action::CreateDirectory { path } => self.create_directory(&path),
@@ -299,7 +318,8 @@ impl State {
         state.medium.read(offset, bytes);
         let sector_bytes = self.options.sector_bytes;
         for operation in &self.in_flight {
-            let Action::Write { file: target, offset: start, content } = &operation.action else {
+            let Action::Write { file: target, offset: start, content, .. } = &operation.action
+            else {
                 continue;
             };
             let overlap = offset.max(*start)..(offset + len).min(start + content.len());
@@ -349,9 +369,15 @@ impl State {
         }
         let file = FileId(self.fresh_id());
         let medium = Medium::new(self.options.sector_bytes);
-        self.files.insert(file, SimFileState { medium, path: Rc::clone(path), sync_failures: 0 });
-        self.names.insert(Rc::clone(path), file);
+        self.insert_file(file, path, medium, None);
         Ok(())
+    }
+
+    fn insert_file(&mut self, file: FileId, path: &Rc<str>, medium: Medium, inode: Option<u64>) {
+        let inode = inode.unwrap_or(self.inode_base.wrapping_add(file.0));
+        let state = SimFileState { medium, path: Rc::clone(path), sync_failures: 0, inode };
+        self.files.insert(file, state);
+        self.names.insert(Rc::clone(path), file);
     }
 
     fn create_directory(&mut self, path: &Rc<str>) -> Result<(), Errno> {
@@ -405,8 +431,50 @@ impl State {
         }
     }
 
-    /// The process dies: what is in flight may happen, wholly, partly or not at all; locks go.
+    /// Opens a file for this process.
+    pub(super) fn open(&mut self) -> OpenId {
+        let id = OpenId(self.fresh_id());
+        self.open.insert(id);
+        id
+    }
+
+    /// The last handle of an opening is gone.
+    pub(super) fn close(&mut self, open: OpenId) {
+        self.open.remove(&open);
+    }
+
+    /// Locks a file for an opening of it; false while another one has it.
+    pub(super) fn lock_file(&mut self, file: FileId, open: OpenId) -> bool {
+        self.advance(Instant::now());
+        if let Some(holder) = self.file_locks.get(&file)
+            && *holder != open
+            && self.holds_locks(*holder)
+        {
+            self.counters.lock_waits += 1;
+            return false;
+        }
+        self.file_locks.insert(file, open);
+        true
+    }
+
+    fn holds_locks(&self, open: OpenId) -> bool {
+        let mut actions = self.in_flight.iter().map(|operation| &operation.action);
+        self.open.contains(&open)
+            || actions.any(|action| matches!(action, Action::Write { open: by, .. } if *by == open))
+    }
+
+    /// What tells a file from others.
+    pub(super) fn inode(&self, file: FileId) -> Result<u64, Errno> {
+        self.files.get(&file).map(|state| state.inode).ok_or(Errno::IO)
+    }
+
+    /// The process dies: what is in flight may happen, wholly, partly or not at all, or later; locks go, but for those
+    /// of files that are yet to be written to.
     pub(super) fn crash_process(&mut self) {
+        self.end_process(true);
+    }
+
+    fn end_process(&mut self, writes_may_be_late: bool) {
         self.advance(Instant::now());
         self.counters.process_crashes += 1;
         let mut in_flight = std::mem::take(&mut self.in_flight);
@@ -414,10 +482,15 @@ impl State {
         while !in_flight.is_empty() {
             let chosen = self.random.below(in_flight.len() as u64);
             let operation = in_flight.swap_remove(super::content::index(chosen));
-            self.half_carry_out(operation.action);
+            if writes_may_be_late && self.is_late(&operation.action) {
+                self.postpone(operation);
+            } else {
+                self.half_carry_out(operation.action);
+            }
         }
         self.finished.clear();
         self.locks.clear();
+        self.open.clear();
         self.process += 1;
         let names = &self.names;
         self.files.retain(|file, state| names.get(&state.path) == Some(file));
@@ -426,10 +499,23 @@ impl State {
         }
     }
 
+    fn is_late(&mut self, action: &Action) -> bool {
+        let one_in = self.options.late_write_one_in;
+        one_in > 0 && matches!(action, Action::Write { .. }) && self.random.chance(1, one_in)
+    }
+
+    /// The disk has the write, and carries it out long after its process is gone.
+    fn postpone(&mut self, operation: InFlight) {
+        let span = u64::try_from(self.options.late_write_max.as_nanos()).unwrap_or(u64::MAX - 1);
+        let due = Instant::now() + Duration::from_nanos(self.random.below(span + 1));
+        self.counters.late_writes += 1;
+        self.in_flight.push(InFlight { due: due.max(operation.due), abandoned: true, ..operation });
+    }
+
     fn half_carry_out(&mut self, action: Action) {
         let fate = self.random.below(3);
         match action {
-            Action::Write { file, offset, content } if fate == 1 => {
+            Action::Write { file, offset, content, .. } if fate == 1 => {
                 let growth_allowed = self.write_allowed(file, offset, content.len()).is_ok();
                 if let (true, Some(state)) = (growth_allowed, self.files.get_mut(&file)) {
                     let kept = self.random.within(16..240);
@@ -447,7 +533,7 @@ impl State {
 
     /// The host loses power: the process dies, and unsynced writes are kept or lost by sector.
     pub(super) fn crash_power(&mut self) {
-        self.crash_process();
+        self.end_process(false);
         self.counters.power_crashes += 1;
         for file in self.files.values_mut() {
             let losses = file.medium.lose_power(&mut self.random);
@@ -462,12 +548,72 @@ impl State {
 
     /// The disk is replaced by an empty one.
     pub(super) fn lose_disk(&mut self) {
-        self.crash_process();
+        self.end_process(false);
         self.files.clear();
         self.names.clear();
         self.directories.clear();
         self.bad_ranges.clear();
         self.boot();
+    }
+
+    /// The files below `prefix`, which is empty or ends in a slash, as whoever reads them now finds them.
+    pub(super) fn copy_files(&mut self, prefix: &str) -> Vec<CopiedFile> {
+        self.advance(Instant::now());
+        let below = self.names.iter().filter_map(|(path, file)| {
+            let name = path.strip_prefix(prefix)?;
+            let state = self.files.get(file)?;
+            Some(CopiedFile {
+                name: name.to_owned(),
+                medium: state.medium.copy(),
+                inode: state.inode,
+            })
+        });
+        below.collect()
+    }
+
+    /// Replaces what is below `prefix`. Whoever has a file open that was there keeps that one.
+    pub(super) fn put_files(&mut self, prefix: &str, copies: &[CopiedFile], keep_inodes: bool) {
+        self.remove_files(prefix);
+        for copy in copies {
+            let path: Rc<str> = Rc::from(format!("{prefix}{}", copy.name));
+            for (at, _) in path.match_indices('/') {
+                self.directories.insert(Rc::from(&path[..at]));
+            }
+            let file = FileId(self.fresh_id());
+            let inode = keep_inodes.then_some(copy.inode);
+            self.insert_file(file, &path, copy.medium.copy(), inode);
+        }
+    }
+
+    fn remove_files(&mut self, prefix: &str) {
+        self.names.retain(|path, _| !path.starts_with(prefix));
+    }
+
+    /// Gives everything below `from` a name below `to` instead. The files stay what they are.
+    pub(super) fn rename(&mut self, from: &str, to: &str) {
+        self.remove_files(to);
+        let moved: Vec<(Rc<str>, FileId)> = self
+            .names
+            .iter()
+            .filter(|(path, _)| path.starts_with(from))
+            .map(|(path, file)| (Rc::clone(path), *file))
+            .collect();
+        for (path, file) in moved {
+            let new: Rc<str> = Rc::from(format!("{to}{}", &path[from.len()..]));
+            self.names.remove(&path);
+            self.names.insert(Rc::clone(&new), file);
+            if let Some(state) = self.files.get_mut(&file) {
+                state.path = new;
+            }
+        }
+        let directories = std::mem::take(&mut self.directories);
+        self.directories = directories
+            .into_iter()
+            .map(|path| match format!("{path}/").strip_prefix(from) {
+                Some(rest) => Rc::from(format!("{to}{rest}").trim_end_matches('/')),
+                None => path,
+            })
+            .collect();
     }
 
     pub(super) fn add_bad_range(&mut self, path: &str, range: Range<u64>) {

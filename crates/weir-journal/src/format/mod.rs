@@ -31,6 +31,14 @@ pub enum DecodeError {
         /// Newest known.
         known: u32,
     },
+    /// Records of a version this program does not know.
+    #[error("records of format version {found}, this program knows version {known}")]
+    RecordsVersion {
+        /// In the file.
+        found: u32,
+        /// Newest known.
+        known: u32,
+    },
     /// The checksum does not match.
     #[error("checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]
     Checksum {

@@ -1,23 +1,34 @@
-//! The superblock: which segments hold the journal, where this epoch began, what is known to be durable.
-//! Layout: docs/formats/journal.md#superblock.
+//! The superblock: which segments hold the journal, which opening is in force and where it began, which are announced,
+//! and what is known to be durable. Layout: docs/formats/journal.md#superblock.
 
 use std::mem::{offset_of, size_of};
 
 use weir_device::VolumeId;
+use weir_disk::FileIdentity;
 use weir_seal::KeyId;
-use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{DecodeError, crc32c, to_u64, to_usize};
-use crate::ids::{Epoch, Identity, JournalId, JournalPos, RecordSeq, WriteNumber};
-use crate::limits::{BLOCK_BYTES, BLOCK_LEN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT};
+use crate::ids::{
+    Announced, Epoch, Identity, JournalId, JournalPos, OpeningId, RecordSeq, WriteNumber,
+};
+use crate::limits::{
+    ANNOUNCED_MAX, BLOCK_BYTES, BLOCK_LEN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
+};
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"WEIR-JSB";
-/// Format version of a journal whose payload is plain.
-pub const VERSION: u32 = 1;
-/// Format version of a journal whose payload is sealed; the newest that is understood.
+/// Format version that is written, and the newest that is understood.
+pub const VERSION: u32 = 3;
+/// Version of a journal of plain payload, before openings had names.
+pub const PLAIN_VERSION: u32 = 1;
+/// Version of a journal of sealed payload, before openings had names.
 pub const SEALED_VERSION: u32 = 2;
+/// Version of records whose payload is plain.
+pub const PLAIN_RECORDS: u32 = 1;
+/// Version of records whose payload is sealed; the newest that is understood.
+pub const SEALED_RECORDS: u32 = 2;
 /// The two copies.
 pub const SLOT_OFFSETS: [u64; 2] = [0, BLOCK_BYTES];
 
@@ -25,10 +36,10 @@ const FLAG_CLEAN: u32 = 1;
 const CRC_OFFSET: usize = 12;
 const CRC_END: usize = 16;
 
-/// Bytes of a superblock, format versions 1 and 2. In version 2 the first 16 reserved bytes are the name of the key.
+/// What superblocks of all versions begin with.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct SuperblockV1 {
+struct Head {
     magic: [u8; 8],
     version: U32,
     crc: U32,
@@ -50,18 +61,57 @@ pub struct SuperblockV1 {
     flags: U32,
     segments_physical: U32,
     segment_count: U32,
-    reserved: [u8; 84],
+    /// Name of the key that the payload is sealed under; zero where it is plain.
+    key: [u8; 16],
+}
+
+/// Bytes of a superblock, format versions 1 and 2.
+#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct SuperblockV1 {
+    head: Head,
+    reserved: [u8; 68],
     segments: [U32; SEGMENTS_LIMIT],
+}
+
+/// An announced opening.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AnnouncedV3 {
+    opening: [u8; 16],
+    epoch: U64,
+}
+
+/// Bytes of a superblock, format version 3.
+#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct SuperblockV3 {
+    head: Head,
+    opening: [u8; 16],
+    records_version: U32,
+    file_kind: U32,
+    file: [u8; 16],
+    announced_count: U32,
+    reserved: [u8; 24],
+    segments: [U16; SEGMENTS_LIMIT],
+    announced: [AnnouncedV3; ANNOUNCED_MAX],
+    reserved_end: [u8; 1152],
 }
 
 const _: () = {
     assert!(size_of::<SuperblockV1>() == BLOCK_LEN);
-    assert!(offset_of!(SuperblockV1, crc) == CRC_OFFSET);
-    assert!(offset_of!(SuperblockV1, generation) == CRC_END);
-    assert!(offset_of!(SuperblockV1, epoch) == 72);
-    assert!(offset_of!(SuperblockV1, tail_position) == 112);
-    assert!(offset_of!(SuperblockV1, flags) == 160);
+    assert!(size_of::<SuperblockV3>() == BLOCK_LEN);
+    assert!(offset_of!(Head, crc) == CRC_OFFSET);
+    assert!(offset_of!(Head, generation) == CRC_END);
+    assert!(offset_of!(Head, epoch) == 72);
+    assert!(offset_of!(Head, tail_position) == 112);
+    assert!(offset_of!(Head, flags) == 160);
     assert!(offset_of!(SuperblockV1, segments) == 256);
+    assert!(offset_of!(SuperblockV3, opening) == 188);
+    assert!(offset_of!(SuperblockV3, file) == 212);
+    assert!(offset_of!(SuperblockV3, segments) == 256);
+    assert!(offset_of!(SuperblockV3, announced) == 2176);
+    assert!(offset_of!(SuperblockV3, reserved_end) == 2944);
 };
 
 /// A superblock as values.
@@ -73,8 +123,14 @@ pub struct Superblock {
     pub identity: Identity,
     /// Boot of the host that opened this epoch.
     pub boot_id: [u8; 16],
-    /// The opening that wrote this.
+    /// Epoch of the opening in force.
     pub epoch: Epoch,
+    /// The opening in force; `None` before the first, and where it was one of a program that did not name them.
+    pub opening: Option<OpeningId>,
+    /// Openings that may be published and were not in force yet, the oldest first.
+    pub announced: Vec<Announced>,
+    /// The file that the opening in force wrote to, if it has a name that lasts.
+    pub file: Option<FileIdentity>,
     /// First record of the epoch.
     pub first_record: RecordSeq,
     /// Where it is: nothing of an older epoch counts from here on.
@@ -110,23 +166,62 @@ impl Superblock {
         self.tail_position.0 / self.segment_bytes
     }
 
-    /// The block that stores this superblock.
+    /// The block that stores this superblock, in the newest version.
     ///
     /// # Panics
-    /// If more segments are listed than fit, or none.
+    /// If more segments are listed or openings announced than fit, or no segment.
     #[must_use]
     pub fn encode(&self) -> Box<[u8]> {
-        assert!(!self.segments.is_empty(), "a journal lists at least one segment");
         assert!(self.segments.len() <= SEGMENTS_LIMIT, "the segment list fits its block");
+        assert!(self.announced.len() <= ANNOUNCED_MAX, "the announcements fit their block");
+        let mut segments = [U16::ZERO; SEGMENTS_LIMIT];
+        for (slot, physical) in segments.iter_mut().zip(&self.segments) {
+            slot.set(u16::try_from(*physical).expect("below SEGMENTS_LIMIT"));
+        }
+        let none = AnnouncedV3 { opening: [0; 16], epoch: U64::ZERO };
+        let mut announced = [none; ANNOUNCED_MAX];
+        for (slot, Announced { opening, epoch }) in announced.iter_mut().zip(&self.announced) {
+            *slot = AnnouncedV3 { opening: opening.0, epoch: U64::new(epoch.0) };
+        }
+        let (file_kind, file) = self.file.map_or((0, [0; 16]), FileIdentity::to_parts);
+        let records = if self.key.is_some() { SEALED_RECORDS } else { PLAIN_RECORDS };
+        let count = u32::try_from(self.announced.len()).expect("at most ANNOUNCED_MAX");
+        let block = SuperblockV3 {
+            head: self.head(VERSION),
+            opening: self.opening.map_or([0; 16], |opening| opening.0),
+            records_version: U32::new(records),
+            file_kind: U32::new(file_kind),
+            file,
+            announced_count: U32::new(count),
+            reserved: [0; 24],
+            segments,
+            announced,
+            reserved_end: [0; 1152],
+        };
+        with_crc(block.as_bytes())
+    }
+
+    /// The block as programs before version 3 wrote it. For tests of the upgrade.
+    ///
+    /// # Panics
+    /// If it names openings or a file, which it could not, or more segments are listed than fit, or none.
+    #[must_use]
+    pub fn encode_before_openings(&self) -> Box<[u8]> {
+        let nameless = self.opening.is_none() && self.announced.is_empty() && self.file.is_none();
+        assert!(nameless, "older versions have no room for names");
         let mut segments = [U32::ZERO; SEGMENTS_LIMIT];
         for (slot, physical) in segments.iter_mut().zip(&self.segments) {
             slot.set(*physical);
         }
+        let version = if self.key.is_some() { SEALED_VERSION } else { PLAIN_VERSION };
+        let block = SuperblockV1 { head: self.head(version), reserved: [0; 68], segments };
+        with_crc(block.as_bytes())
+    }
+
+    fn head(&self, version: u32) -> Head {
+        assert!(!self.segments.is_empty(), "a journal lists at least one segment");
         let count = u32::try_from(self.segments.len()).expect("at most SEGMENTS_LIMIT");
-        let mut reserved = [0; 84];
-        reserved[..16].copy_from_slice(&self.key.map_or([0; 16], |key| key.0));
-        let version = if self.key.is_some() { SEALED_VERSION } else { VERSION };
-        let block = SuperblockV1 {
+        Head {
             magic: MAGIC,
             version: U32::new(version),
             crc: U32::ZERO,
@@ -148,49 +243,90 @@ impl Superblock {
             flags: U32::new(if self.clean_end.is_some() { FLAG_CLEAN } else { 0 }),
             segments_physical: U32::new(self.segments_physical),
             segment_count: U32::new(count),
-            reserved,
-            segments,
-        };
-        let mut bytes: Box<[u8]> = block.as_bytes().into();
-        let crc = block_crc(&bytes);
-        bytes[CRC_OFFSET..CRC_END].copy_from_slice(&crc.to_le_bytes());
-        bytes
+            key: self.key.map_or([0; 16], |key| key.0),
+        }
     }
 
-    /// Reads a superblock out of its block.
+    /// Reads a superblock out of its block, of any version.
     ///
     /// # Errors
     /// Whatever is wrong with the bytes. Identity is for the caller to compare: a wrong one deserves a message of its
     /// own.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let Ok((block, _rest)) = SuperblockV1::ref_from_prefix(bytes) else {
-            return Err(DecodeError::Short { have: to_u64(bytes.len()), need: BLOCK_BYTES });
+        let Ok((head, _rest)) = Head::ref_from_prefix(bytes) else {
+            return Err(short(bytes));
         };
-        let bytes = &bytes[..BLOCK_LEN];
-        if block.magic != MAGIC {
+        let Some(bytes) = bytes.get(..BLOCK_LEN) else { return Err(short(bytes)) };
+        if head.magic != MAGIC {
             let zeroes = bytes.iter().all(|byte| *byte == 0);
             return Err(if zeroes { DecodeError::Zeroes } else { DecodeError::Magic });
         }
-        let version = block.version.get();
+        let found = head.version.get();
         let computed = block_crc(bytes);
         // A version is believed before the checksum: a newer format may check itself differently.
-        if version > SEALED_VERSION {
-            return Err(DecodeError::Version { found: version, known: SEALED_VERSION });
+        if found > VERSION {
+            return Err(DecodeError::Version { found, known: VERSION });
         }
         // The fuzzer must get behind the checksum.
-        if block.crc.get() != computed && !cfg!(fuzzing) {
-            return Err(DecodeError::Checksum { stored: block.crc.get(), computed });
+        if head.crc.get() != computed && !cfg!(fuzzing) {
+            return Err(DecodeError::Checksum { stored: head.crc.get(), computed });
         }
-        if version != VERSION && version != SEALED_VERSION {
-            return Err(DecodeError::Version { found: version, known: SEALED_VERSION });
+        match found {
+            PLAIN_VERSION | SEALED_VERSION => {
+                SuperblockV1::ref_from_bytes(bytes).expect("a whole block").to_memory()
+            }
+            VERSION => SuperblockV3::ref_from_bytes(bytes).expect("a whole block").to_memory(),
+            _ => Err(DecodeError::Version { found, known: VERSION }),
         }
-        block.check()?;
-        Ok(block.to_memory())
     }
 }
 
-impl SuperblockV1 {
-    fn check(&self) -> Result<(), DecodeError> {
+fn short(bytes: &[u8]) -> DecodeError {
+    DecodeError::Short { have: to_u64(bytes.len()), need: BLOCK_BYTES }
+}
+
+impl Head {
+    /// What is in the head, if that and the list of segments are in range.
+    fn to_memory(&self, segments: &[u32]) -> Result<Superblock, DecodeError> {
+        let count = u64::from(self.segment_count.get());
+        require(count >= 1 && count <= to_u64(SEGMENTS_LIMIT), "segment_count", count)?;
+        self.check(count)?;
+        let (used, unused) = segments.split_at(to_usize(count));
+        let mut seen = [false; SEGMENTS_LIMIT];
+        for index in used {
+            let value = u64::from(*index);
+            require(value < u64::from(self.segments_physical.get()), "segments", value)?;
+            let slot = &mut seen[to_usize(value)];
+            require(!*slot, "segments", value)?;
+            *slot = true;
+        }
+        require(unused.iter().all(|index| *index == 0), "segments", count)?;
+        let clean = self.flags.get() & FLAG_CLEAN != 0;
+        Ok(Superblock {
+            generation: self.generation.get(),
+            identity: Identity { volume: VolumeId(self.volume), journal: JournalId(self.journal) },
+            boot_id: self.boot_id,
+            epoch: Epoch(self.epoch.get()),
+            opening: None,
+            announced: Vec::new(),
+            file: None,
+            first_record: RecordSeq(self.first_record.get()),
+            first_position: JournalPos(self.first_position.get()),
+            first_write: WriteNumber(self.first_write.get()),
+            segment_bytes: self.segment_bytes.get(),
+            tail_position: JournalPos(self.tail_position.get()),
+            tail_record: RecordSeq(self.tail_record.get()),
+            tail_write: WriteNumber(self.tail_write.get()),
+            clean_end: clean.then(|| JournalPos(self.end_position.get())),
+            flushed_through: RecordSeq(self.flushed_through.get()),
+            loss_accepted_through: RecordSeq(self.loss_accepted_through.get()),
+            key: (self.key != [0; 16]).then_some(KeyId(self.key)),
+            segments_physical: self.segments_physical.get(),
+            segments: used.to_vec(),
+        })
+    }
+
+    fn check(&self, count: u64) -> Result<(), DecodeError> {
         let segment_bytes = self.segment_bytes.get();
         let sized = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes);
         require(
@@ -198,17 +334,11 @@ impl SuperblockV1 {
             "segment_bytes",
             segment_bytes,
         )?;
-        let count = u64::from(self.segment_count.get());
-        require(count >= 1 && count <= to_u64(SEGMENTS_LIMIT), "segment_count", count)?;
         let physical = u64::from(self.segments_physical.get());
         let bounded = physical >= count && physical <= to_u64(SEGMENTS_LIMIT);
         require(bounded, "segments_physical", physical)?;
         let flags = self.flags.get();
         require(flags & !FLAG_CLEAN == 0, "flags", u64::from(flags))?;
-        let (key, reserved) = self.reserved.split_first_chunk::<16>().expect("84 bytes");
-        require(reserved == [0; 68], "reserved", 1)?;
-        let sealed = self.version.get() == SEALED_VERSION;
-        require(sealed == (*key != [0; 16]), "key", u64::from(sealed))?;
 
         let tail = self.tail_position.get();
         let listed_bytes = count * segment_bytes;
@@ -224,56 +354,64 @@ impl SuperblockV1 {
             require(aligned && listed.contains(&end), "end_position", end)?;
         }
         let first = self.first_position.get();
-        require(
-            first.is_multiple_of(BLOCK_BYTES) && first <= *listed.end(),
-            "first_position",
-            first,
-        )?;
+        let placed = first.is_multiple_of(BLOCK_BYTES) && first <= *listed.end();
+        require(placed, "first_position", first)
+    }
+}
 
-        let (used, unused) = self.segments.split_at(to_usize(count));
-        let mut seen = [false; SEGMENTS_LIMIT];
-        for index in used {
-            let value = u64::from(index.get());
-            require(value < physical, "segments", value)?;
-            let slot = &mut seen[to_usize(value)];
-            require(!*slot, "segments", value)?;
-            *slot = true;
+impl SuperblockV1 {
+    fn to_memory(&self) -> Result<Superblock, DecodeError> {
+        require(self.reserved == [0; 68], "reserved", 1)?;
+        let sealed = self.head.version.get() == SEALED_VERSION;
+        require(sealed == (self.head.key != [0; 16]), "key", u64::from(sealed))?;
+        self.head.to_memory(&self.segments.map(U32::get))
+    }
+}
+
+impl SuperblockV3 {
+    fn to_memory(&self) -> Result<Superblock, DecodeError> {
+        let records = self.records_version.get();
+        // Behind the checksum, and before all that a newer program may mean otherwise.
+        if records > SEALED_RECORDS {
+            return Err(DecodeError::RecordsVersion { found: records, known: SEALED_RECORDS });
         }
-        require(unused.iter().all(|index| index.get() == 0), "segments", count)
+        let expected = if self.head.key == [0; 16] { PLAIN_RECORDS } else { SEALED_RECORDS };
+        require(records == expected, "records_version", u64::from(records))?;
+        require(self.reserved == [0; 24] && self.reserved_end == [0; 1152], "reserved", 1)?;
+        let mut superblock = self.head.to_memory(&self.segments.map(|index| index.get().into()))?;
+        superblock.opening = (self.opening != [0; 16]).then_some(OpeningId(self.opening));
+        let file_kind = self.file_kind.get();
+        require(file_kind != 0 || self.file == [0; 16], "file_kind", u64::from(file_kind))?;
+        // A kind that a newer program knows is as good as none.
+        superblock.file = FileIdentity::from_parts(file_kind, self.file);
+        superblock.announced = self.announced()?;
+        Ok(superblock)
     }
 
-    fn key(&self) -> Option<KeyId> {
-        let (key, _) = self.reserved.split_first_chunk::<16>().expect("84 bytes");
-        (self.version.get() == SEALED_VERSION).then_some(KeyId(*key))
-    }
-
-    fn to_memory(&self) -> Superblock {
-        let clean = self.flags.get() & FLAG_CLEAN != 0;
-        let count = to_usize(u64::from(self.segment_count.get()));
-        Superblock {
-            generation: self.generation.get(),
-            identity: Identity { volume: VolumeId(self.volume), journal: JournalId(self.journal) },
-            boot_id: self.boot_id,
-            epoch: Epoch(self.epoch.get()),
-            first_record: RecordSeq(self.first_record.get()),
-            first_position: JournalPos(self.first_position.get()),
-            first_write: WriteNumber(self.first_write.get()),
-            segment_bytes: self.segment_bytes.get(),
-            tail_position: JournalPos(self.tail_position.get()),
-            tail_record: RecordSeq(self.tail_record.get()),
-            tail_write: WriteNumber(self.tail_write.get()),
-            clean_end: clean.then(|| JournalPos(self.end_position.get())),
-            flushed_through: RecordSeq(self.flushed_through.get()),
-            loss_accepted_through: RecordSeq(self.loss_accepted_through.get()),
-            key: self.key(),
-            segments_physical: self.segments_physical.get(),
-            segments: self.segments[..count].iter().map(|index| index.get()).collect(),
-        }
+    fn announced(&self) -> Result<Vec<Announced>, DecodeError> {
+        let count = u64::from(self.announced_count.get());
+        require(count <= to_u64(ANNOUNCED_MAX), "announced_count", count)?;
+        let (used, unused) = self.announced.split_at(to_usize(count));
+        let named = used.iter().all(|entry| entry.opening != [0; 16]);
+        let empty = unused.iter().all(|entry| entry.opening == [0; 16] && entry.epoch.get() == 0);
+        require(named && empty, "announced", count)?;
+        let entry = |entry: &AnnouncedV3| Announced {
+            opening: OpeningId(entry.opening),
+            epoch: Epoch(entry.epoch.get()),
+        };
+        Ok(used.iter().map(entry).collect())
     }
 }
 
 fn require(holds: bool, field: &'static str, value: u64) -> Result<(), DecodeError> {
     if holds { Ok(()) } else { Err(DecodeError::Field { field, value }) }
+}
+
+fn with_crc(block: &[u8]) -> Box<[u8]> {
+    let mut bytes: Box<[u8]> = block.into();
+    let crc = block_crc(&bytes);
+    bytes[CRC_OFFSET..CRC_END].copy_from_slice(&crc.to_le_bytes());
+    bytes
 }
 
 fn block_crc(bytes: &[u8]) -> u32 {

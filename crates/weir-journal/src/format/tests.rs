@@ -2,13 +2,16 @@
 
 use proptest::prelude::*;
 use weir_device::VolumeId;
+use weir_disk::FileIdentity;
 use weir_seal::KeyId;
 
 use super::DecodeError;
 use super::record::{Piece, PieceChecksum, PieceKind, RecordHeader, header_bytes};
 use super::superblock::Superblock;
-use crate::ids::{Epoch, Identity, JournalId, JournalPos, RecordSeq, WriteNumber};
-use crate::limits::{BLOCK_LEN, PIECES_PER_RECORD_MAX};
+use crate::ids::{
+    Announced, Epoch, Identity, JournalId, JournalPos, OpeningId, RecordSeq, WriteNumber,
+};
+use crate::limits::{ANNOUNCED_MAX, BLOCK_LEN, PIECES_PER_RECORD_MAX};
 
 const PAGE: &str = include_str!("../../../../docs/formats/journal.md");
 
@@ -22,6 +25,9 @@ fn superblock() -> Superblock {
         identity: identity(),
         boot_id: *b"boot-id--16bytes",
         epoch: Epoch(3),
+        opening: Some(OpeningId(*b"opening-id-16byt")),
+        announced: vec![Announced { opening: OpeningId(*b"announced-16byte"), epoch: Epoch(5) }],
+        file: FileIdentity::from_parts(1, *b"file-digest-16by"),
         first_record: RecordSeq(21),
         first_position: JournalPos(0x0001_3000),
         first_write: WriteNumber(41),
@@ -36,6 +42,11 @@ fn superblock() -> Superblock {
         segments_physical: 3,
         segments: vec![1, 2],
     }
+}
+
+/// What a program before version 3 knew of it.
+fn nameless(superblock: Superblock) -> Superblock {
+    Superblock { opening: None, announced: Vec::new(), file: None, ..superblock }
 }
 
 fn record() -> (RecordHeader, Vec<u8>) {
@@ -79,10 +90,10 @@ fn encoded(header: &RecordHeader) -> Vec<u8> {
 }
 
 /// Hex lines as the page has them: offset, then sixteen bytes.
-fn dump(bytes: &[u8]) -> String {
+fn dump(bytes: &[u8], from: usize) -> String {
     let lines = bytes.chunks(16).enumerate().map(|(index, line)| {
         let hex: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{:04x}  {}\n", index * 16, hex.join(" "))
+        format!("{:04x}  {}\n", from + index * 16, hex.join(" "))
     });
     lines.collect()
 }
@@ -90,11 +101,30 @@ fn dump(bytes: &[u8]) -> String {
 #[test]
 fn the_page_shows_the_bytes_of_a_superblock() {
     let bytes = superblock().encode();
+    let (begin, rest) = bytes.split_at(272);
+    let (zeroes, rest) = rest.split_at(2176 - 272);
+    let (announced, end) = rest.split_at(32);
+    assert!(zeroes.iter().chain(end).all(|byte| *byte == 0));
+    for hex in [dump(begin, 0), dump(announced, 2176)] {
+        assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
+    }
+    assert_eq!(Superblock::decode(&bytes).unwrap(), superblock());
+}
+
+#[test]
+fn the_page_shows_the_bytes_of_older_superblocks() {
+    let superblock = nameless(superblock());
+    let bytes = superblock.encode_before_openings();
     let (shown, rest) = bytes.split_at(272);
     assert!(rest.iter().all(|byte| *byte == 0));
-    let hex = dump(shown);
+    let hex = dump(shown, 0);
     assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
-    assert_eq!(Superblock::decode(&bytes).unwrap(), superblock());
+    assert_eq!(Superblock::decode(&bytes).unwrap(), superblock);
+    let sealed = nameless(sealed_superblock());
+    let bytes = sealed.encode_before_openings();
+    let hex = dump(&bytes[..208], 0);
+    assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
+    assert_eq!(Superblock::decode(&bytes).unwrap(), sealed);
 }
 
 #[test]
@@ -102,7 +132,7 @@ fn the_page_shows_the_bytes_of_a_record() {
     let (header, payload) = record();
     let mut bytes = encoded(&header);
     bytes.extend_from_slice(&payload);
-    let hex = dump(&bytes);
+    let hex = dump(&bytes, 0);
     assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
     let decoded = RecordHeader::decode(&identity(), header.position, &bytes).unwrap();
     assert_eq!(decoded, header);
@@ -128,21 +158,28 @@ fn sealed_record() -> (RecordHeader, Vec<u8>) {
 #[test]
 fn the_page_shows_what_is_different_where_it_is_sealed() {
     let bytes = sealed_superblock().encode();
-    let hex = dump(&bytes[..208]);
+    let hex = dump(&bytes[..240], 0);
     assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
     assert_eq!(Superblock::decode(&bytes).unwrap(), sealed_superblock());
     let (header, payload) = sealed_record();
     let mut bytes = encoded(&header);
     bytes.extend_from_slice(&payload);
-    let hex = dump(&bytes);
+    let hex = dump(&bytes, 0);
     assert!(PAGE.contains(&hex), "docs/formats/journal.md must contain\n{hex}");
     let decoded = RecordHeader::decode(&identity(), header.position, &bytes);
     assert_eq!(decoded.unwrap(), header);
 }
 
+/// One of every version.
+fn superblocks() -> [Box<[u8]>; 4] {
+    let old = [superblock(), sealed_superblock()].map(|s| nameless(s).encode_before_openings());
+    let [plain, sealed] = old;
+    [superblock().encode(), sealed_superblock().encode(), plain, sealed]
+}
+
 #[test]
 fn every_prefix_is_rejected() {
-    for bytes in [superblock().encode(), sealed_superblock().encode()] {
+    for bytes in superblocks() {
         for len in 0..bytes.len() {
             assert!(Superblock::decode(&bytes[..len]).is_err(), "{len} bytes of a superblock");
         }
@@ -158,7 +195,7 @@ fn every_prefix_is_rejected() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    for good in [superblock().encode(), sealed_superblock().encode()] {
+    for good in superblocks() {
         for bit in (0..good.len() * 8).step_by(7) {
             let mut bytes = good.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -205,7 +242,51 @@ fn a_newer_version_is_named_whatever_its_checksum() {
     let mut bytes = superblock().encode();
     bytes[8] = 9;
     let error = Superblock::decode(&bytes).unwrap_err();
-    assert_eq!(error, DecodeError::Version { found: 9, known: 2 });
+    assert_eq!(error, DecodeError::Version { found: 9, known: 3 });
+}
+
+#[test]
+fn records_of_a_newer_version_are_named() {
+    let mut bytes = superblock().encode();
+    bytes[204] = 3;
+    seal_block(&mut bytes);
+    let error = Superblock::decode(&bytes).unwrap_err();
+    assert_eq!(error, DecodeError::RecordsVersion { found: 3, known: 2 });
+}
+
+#[test]
+fn a_file_named_in_an_unknown_way_is_not_named() {
+    let mut bytes = superblock().encode();
+    bytes[208] = 9;
+    seal_block(&mut bytes);
+    assert_eq!(Superblock::decode(&bytes).unwrap(), Superblock { file: None, ..superblock() });
+    bytes[208] = 0;
+    seal_block(&mut bytes);
+    let error = Superblock::decode(&bytes).unwrap_err();
+    assert_eq!(error, DecodeError::Field { field: "file_kind", value: 0 });
+}
+
+fn seal_block(bytes: &mut [u8]) {
+    let crc = super::crc32c(&[&bytes[..12], &bytes[16..]]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn announcements_and_reserved_bytes_are_checked() {
+    let full =
+        Superblock { announced: vec![superblock().announced[0]; ANNOUNCED_MAX], ..superblock() };
+    assert_eq!(Superblock::decode(&full.encode()).unwrap(), full);
+    // More than fit, one that has no name, and bytes behind the last.
+    for (at, byte) in [(228, 33), (2176, 0), (2200, 1), (232, 1), (2944, 1), (4095, 1)] {
+        let mut bytes = superblock().encode();
+        bytes[at] = byte;
+        if at == 2176 {
+            bytes[2176..2192].fill(0);
+        }
+        seal_block(&mut bytes);
+        let error = Superblock::decode(&bytes).unwrap_err();
+        assert!(matches!(error, DecodeError::Field { .. }), "byte {at}: {error}");
+    }
 }
 
 #[test]
@@ -223,8 +304,10 @@ fn superblocks_that_contradict_themselves_are_rejected() {
     for (index, break_it) in wrong.iter().enumerate() {
         let mut superblock = superblock();
         break_it(&mut superblock);
-        let error = Superblock::decode(&superblock.encode()).unwrap_err();
-        assert!(matches!(error, DecodeError::Field { .. }), "case {index}: {error}");
+        for bytes in [superblock.encode(), nameless(superblock).encode_before_openings()] {
+            let error = Superblock::decode(&bytes).unwrap_err();
+            assert!(matches!(error, DecodeError::Field { .. }), "case {index}: {error}");
+        }
     }
 }
 

@@ -5,8 +5,8 @@ mod verdict;
 
 use std::sync::Arc;
 
-use weir_device::{AlignedBuf, Env, SharedBuf, VolumeId};
-use weir_disk::{Directory, DiskError, File, OpenMode};
+use weir_device::{AlignedBuf, Env, SharedBuf, VolumeId, mutant};
+use weir_disk::{Directory, DiskError, File, FileIdentity, OpenMode};
 use weir_seal::{DataKey, KeyId};
 
 use self::scan::{Scan, Stretch};
@@ -16,7 +16,7 @@ use crate::error::JournalError;
 use crate::format::record::{Piece, PieceKind, RecordHeader};
 use crate::format::superblock::{SLOT_OFFSETS, Superblock};
 use crate::format::{DecodeError, to_u64, to_usize};
-use crate::ids::{Epoch, Identity, JournalPos, RecordSeq, WriteNumber};
+use crate::ids::{Announced, Epoch, Identity, JournalPos, OpeningId, RecordSeq, WriteNumber};
 use crate::journal::{Journal, JournalConfig};
 use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START, SCAN_BYTES_MAX};
 use crate::pieces::{PieceEntry, PieceTable};
@@ -41,12 +41,42 @@ pub struct Recovered {
     pub journal: Journal,
     /// Whose it is.
     pub identity: Identity,
-    /// Epoch that its superblock names.
+    /// Epoch of the opening that was in force last.
     pub epoch: Epoch,
+    /// That opening; `None` if there was none, or it was one of a program that did not name openings.
+    pub opening: Option<OpeningId>,
+    /// Openings that were announced since, the oldest first.
+    pub announced: Vec<Announced>,
+    /// Whether this is the file that the opening in force wrote to.
+    pub file: FileMatch,
+    /// Last write that this journal holds or held: no opening of its history has flushed a later one into it, unless
+    /// it was set back.
+    pub last_flushed: WriteNumber,
     /// What it holds, in the order of write numbers. What the object stream holds already is to be released (again).
     pub pieces: Vec<RecoveredPiece>,
     /// How the recovery went.
     pub report: RecoveryReport,
+}
+
+/// Whether a file is the one that its superblock names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileMatch {
+    /// It is.
+    Same,
+    /// The superblock names none, or nothing names this one.
+    Unknown,
+    /// It is a copy, or was put in the place of the other one.
+    Other,
+}
+
+impl FileMatch {
+    fn of(named: Option<FileIdentity>, own: Option<FileIdentity>) -> Self {
+        match named.zip(own).and_then(|(named, own)| named.is_same(&own)) {
+            Some(true) => Self::Same,
+            Some(false) => Self::Other,
+            None => Self::Unknown,
+        }
+    }
 }
 
 /// A piece found by recovery.
@@ -127,11 +157,22 @@ pub(crate) async fn create(
 ) -> Result<Recovered, JournalError> {
     config.check()?;
     let file = directory.open(name, OpenMode::CreateNew).await?;
+    let named = match lock(&file).await {
+        Ok(named) => named,
+        Err(error) => {
+            drop(file);
+            let _ = directory.remove(name).await;
+            return Err(error.into());
+        }
+    };
     let superblock = Superblock {
         generation: 1,
         identity,
         boot_id: env.clock.boot_id(),
         epoch: Epoch(0),
+        opening: None,
+        announced: Vec::new(),
+        file: named,
         first_record: RecordSeq(1),
         first_position: JournalPos(0),
         first_write: WriteNumber(1),
@@ -155,6 +196,7 @@ pub(crate) async fn create(
     let ring = Ring::new(config.segment_bytes, config.segments_max, 1, 0, &[0]);
     let start = Start {
         superblock,
+        file: named,
         ring,
         pieces: PieceTable::new(config.resident_bytes_max),
         last_record: RecordSeq(0),
@@ -166,9 +208,22 @@ pub(crate) async fn create(
         journal: open_journal(file, &config, env, start)?,
         identity,
         epoch: Epoch(0),
+        opening: None,
+        announced: Vec::new(),
+        file: FileMatch::of(named, named),
+        last_flushed: WriteNumber(0),
         pieces: Vec::new(),
         report: RecoveryReport::default(),
     })
+}
+
+/// Waits until nobody can write to the file any more, also no request in flight of a process that is gone; answers
+/// which file it is.
+async fn lock(file: &File) -> Result<Option<FileIdentity>, DiskError> {
+    if !mutant("journal_not_locked") {
+        file.lock_exclusive().await?;
+    }
+    file.identity().await
 }
 
 /// The segment first and the superblock last: a file that has one is whole.
@@ -216,17 +271,11 @@ pub(crate) async fn recover(
 ) -> Result<Recovered, JournalError> {
     config.check()?;
     let file = directory.open(name, OpenMode::Existing).await?;
+    let named = lock(&file).await?;
     let file_name: Arc<str> = Arc::from(file.display());
     let (mut superblock, superblock_repaired) = read_superblock(&file, &file_name).await?;
     let identity = superblock.identity;
-    if identity.volume != expected_volume {
-        return Err(JournalError::WrongVolume {
-            file: file_name,
-            expected: expected_volume,
-            found: identity.volume,
-        });
-    }
-    check_key(&file_name, &superblock, key)?;
+    check_whose(&file_name, &superblock, expected_volume, key)?;
     if superblock.epoch == Epoch(0) {
         // Made by an opening that was interrupted: a superblock that only the cache holds must not become the name of
         // a holder, or it would be missed after a loss of power.
@@ -241,8 +290,7 @@ pub(crate) async fn recover(
         &superblock.segments,
     );
     let scan = scan_in_turn(&file, &superblock, key.is_some(), &ring, env).await?;
-    let (bytes, records) = (scan.bytes_read, scan.found.len());
-    tracing::debug!(file = %file_name, bytes, records, "journal scanned");
+    tracing::debug!(file = %file_name, bytes = scan.bytes_read, records = scan.found.len(), "journal scanned");
     let same_boot = superblock.boot_id == env.clock.boot_id();
     let verdict = verdict::judge(&superblock, same_boot, &scan, accept)
         .map_err(|refusal| refused(&file_name, &refusal.damage))?;
@@ -262,20 +310,40 @@ pub(crate) async fn recover(
         last_record: verdict.last_record,
         last_write: WriteNumber(0),
     };
-    let epoch = superblock.epoch;
+    let (epoch, opening) = (superblock.epoch, superblock.opening);
+    let announced = superblock.announced.clone();
+    let file_match = FileMatch::of(superblock.file, named);
     let seals = key.map(|key| Seals::new(key.clone(), identity));
-    let (start, pieces) = take_over(superblock, ring, seals, &config, &scan, &verdict);
+    let (mut start, pieces) = take_over(superblock, ring, seals, &config, &scan, &verdict);
+    start.file = named;
     report.last_write = start.last_write;
+    let last_flushed = start.last_write;
     let journal = open_journal(file, &config, env, start)?;
-    Ok(Recovered { journal, identity, epoch, pieces, report })
+    Ok(Recovered {
+        journal,
+        identity,
+        epoch,
+        opening,
+        announced,
+        file: file_match,
+        last_flushed,
+        pieces,
+        report,
+    })
 }
 
-/// A journal that is sealed under another key than its volume's cannot be read, and must not be gone on with.
-fn check_key(
+/// Another volume's journal is none of ours, and one that is sealed under another key than its volume's cannot be read,
+/// and must not be gone on with.
+fn check_whose(
     file: &Arc<str>,
     superblock: &Superblock,
+    expected: VolumeId,
     key: Option<&DataKey>,
 ) -> Result<(), JournalError> {
+    let found = superblock.identity.volume;
+    if found != expected {
+        return Err(JournalError::WrongVolume { file: Arc::clone(file), expected, found });
+    }
     let expected = key.map(DataKey::id);
     if superblock.key == expected {
         return Ok(());
@@ -337,6 +405,10 @@ async fn read_superblock(
             if found > known =>
         {
             Err(JournalError::NewerVersion { file: Arc::clone(file_name), found, known })
+        }
+        (Err(DecodeError::RecordsVersion { found, known }), _)
+        | (_, Err(DecodeError::RecordsVersion { found, known })) => {
+            Err(JournalError::NewerRecords { file: Arc::clone(file_name), found, known })
         }
         // The second copy is written last, before anything is acknowledged: where nothing was ever written, the file
         // was not finished, and the first copy may be torn or missing. Without our magic it is somebody else's file.
@@ -496,6 +568,7 @@ fn take_over(
     let floor = WriteNumber(superblock.first_write.0.saturating_sub(1));
     let start = Start {
         superblock,
+        file: None,
         ring,
         pieces: table,
         last_record: verdict.last_record,

@@ -13,12 +13,13 @@ use weir_device::{
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::{
     AcceptLoss, Epoch, Identity, Journal, JournalConfig, JournalError, JournalId, JournalPos,
-    Payload, PlacedPiece, RecordSeq, RecordSink, Recovered, WriteNumber,
+    OpeningId, Payload, PlacedPiece, RecordSeq, RecordSink, Recovered, WriteNumber,
 };
 use weir_seal::DataKey;
 
 pub(crate) const NAME: &str = "journal";
 pub(crate) const VOLUME: VolumeId = VolumeId([7; 16]);
+pub(crate) const OPENING: OpeningId = OpeningId([7; 16]);
 pub(crate) const IDENTITY: Identity = Identity { volume: VOLUME, journal: JournalId([9; 16]) };
 pub(crate) const SEGMENT: u64 = 64 << 10;
 
@@ -148,7 +149,7 @@ pub(crate) async fn create(disk: &SimDisk, config: JournalConfig) -> Journal {
     let (directory, key, env) = (disk.directory(), key(), env_of(disk));
     let created = Journal::create(&directory, NAME, IDENTITY, key.as_ref(), config, &env);
     let journal = created.await.expect("a fresh journal").journal;
-    journal.begin_epoch(Epoch(1)).await.expect("first epoch");
+    journal.begin_epoch(Epoch(1), OPENING).await.expect("first epoch");
     journal
 }
 

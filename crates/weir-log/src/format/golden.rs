@@ -274,6 +274,8 @@ fn manifest_format_3_is_frozen() {
     let [old, new] = [&manifest.epochs[2], &manifest.epochs[3]];
     assert_eq!((old.opening, new.opening, new.previous), (None, Some(OPENING), None));
     assert_eq!(manifest.history_of(Epoch(1)), Some(OPENING), "the next one that has a name");
+    let kept: Vec<_> = manifest.salvage.iter().map(|record| record.snapshot).collect();
+    assert_eq!(kept, [Some(HexId([0x0b; 16])), None]);
 }
 
 #[test]

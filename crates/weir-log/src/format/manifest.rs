@@ -23,7 +23,7 @@ pub const PLAIN_FORMAT: u32 = 1;
 pub const CIPHER: &str = "aes-256-gcm";
 
 /// 16 bytes as 32 lower-case hex digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HexId(pub [u8; 16]);
 
@@ -104,6 +104,25 @@ pub struct ClosedRecord {
     pub opening: HexId,
     /// Its last write.
     pub write: u64,
+}
+
+/// A journal that a takeover went on without, and the snapshot that is kept for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SalvageRecord {
+    /// Epoch of the opening that was given up.
+    pub epoch: u64,
+    /// Its name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opening: Option<HexId>,
+    /// Its journal.
+    pub journal: HexId,
+    /// Last write that the taker found in the store.
+    pub after_write: MarkRecord,
+    /// Epoch of the opening that took over.
+    pub taken_at: u64,
+    /// The snapshot of what the taker found; none before it is taken.
+    pub snapshot: Option<HexId>,
 }
 
 /// Who has the volume open for writing.
@@ -297,6 +316,9 @@ pub struct Manifest {
     /// How the last clean close left it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<ClosedRecord>,
+    /// Journals that takeovers went on without, oldest first, until they are settled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub salvage: Vec<SalvageRecord>,
     /// CRC32C, 8 hex digits, of this version as it is written with an empty checksum. Set by [`Manifest::encode`].
     pub checksum: String,
 }
@@ -320,13 +342,17 @@ impl Manifest {
         self.epochs.iter().rfind(|e| owns(e.first_sequence))
     }
 
+    /// The newest opening that owns sequences. Those after it, if there are any, acknowledged nothing.
+    #[must_use]
+    pub fn newest_owner(&self) -> Option<&EpochEntry> {
+        self.epochs.iter().rfind(|entry| entry.first_sequence.is_some())
+    }
+
     /// What tells the objects of `epoch` from those of the same epoch in another history of this volume: the opening of
     /// that epoch, or else of the next one that has a name. Every later opening goes on from exactly one history.
     #[must_use]
     pub fn history_of(&self, epoch: Epoch) -> Option<HexId> {
-        let named = self.epochs.iter().filter(|e| e.epoch >= epoch.0);
-        let mut owners = named.filter(|e| e.first_sequence.is_some() || e.epoch == epoch.0);
-        owners.find_map(|e| e.opening)
+        self.epochs.iter().filter(|e| e.epoch >= epoch.0).find_map(|e| e.opening)
     }
 
     /// The checkpoint that the volume's map is loaded from.
@@ -411,6 +437,7 @@ mod tests {
             pending_deletions: Vec::new(),
             encryption: None,
             closed: None,
+            salvage: Vec::new(),
             checksum: String::new(),
         }
     }

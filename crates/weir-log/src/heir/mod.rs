@@ -14,25 +14,15 @@
 //! Everything here is a pure function of what was read.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use weir_journal::WriteNumber;
+use weir_journal::{Epoch, FileMatch, WriteNumber};
 
 use crate::format::manifest::{EpochEntry, HexId, Manifest};
 use crate::ids::WriteMark;
 
 #[cfg(test)]
 mod tests;
-
-/// Whether the file of a journal is the one that its superblock names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileMatch {
-    /// It is.
-    Same,
-    /// The file system does not say. Refuses nobody.
-    Unknown,
-    /// It is a copy.
-    Other,
-}
 
 /// A write, or a part of one, that a journal holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +93,8 @@ pub(crate) struct Consent {
     pub(crate) discard_journal: bool,
     /// The file is a copy, and the journal to go on with.
     pub(crate) adopt_journal: bool,
+    /// Go on though flushed writes are missing.
+    pub(crate) accept_loss: bool,
 }
 
 /// What has to be waited for before the volume may be opened.
@@ -170,11 +162,63 @@ pub struct Refusal {
     pub bytes: u64,
 }
 
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |opening: Option<HexId>| match opening {
+            Some(opening) => format!("opening {}", String::from(opening)),
+            None => "an opening without a name".to_owned(),
+        };
+        let journal = String::from(self.journal);
+        let own = format!("{} (epoch {})", name(self.opening), self.epoch);
+        let newest = format!("{} (epoch {})", name(self.newest), self.newest_epoch);
+        let (writes, bytes) = (self.writes, self.bytes);
+        let holds = format!("{writes} writes of {bytes} bytes");
+        match self.reason {
+            RefusalReason::Superseded => write!(
+                f,
+                "the local journal {journal} of {own} holds {holds} that are not in the store, and the volume went on \
+                 without them under {newest}; weir volume salvage makes a volume of them, --discard-journal gives them \
+                 up"
+            ),
+            RefusalReason::OtherHistory => write!(
+                f,
+                "the local journal {journal} is of {own}, which the volume in this store does not know: it is at \
+                 {newest}, so that the store or the data directory was set back to a backup, or is a copy of another; \
+                 the journal holds {holds}; bring back what belongs together, or pass --discard-journal to give them up"
+            ),
+            RefusalReason::SetBack { seen, by } => write!(
+                f,
+                "the local journal {journal} of {own} ends at write {}, and {by} of the volume, which is at {newest}, \
+                 knew write {seen} of the same opening: the data directory was set back to a backup, or is an old \
+                 copy; the journal holds {holds}; bring back the newest one, or pass --accept-loss to go on without \
+                 the writes that are missing, or --discard-journal to go on with what the store holds",
+                self.last_write
+            ),
+            RefusalReason::Copied => write!(
+                f,
+                "the local journal {journal} of {own} is a copy of the file that it was written to, and holds {holds} \
+                 that may not be in the store, which is at {newest}; if the other file is not used any more, pass \
+                 --adopt-journal to go on with this one, or --discard-journal to give up what it holds"
+            ),
+        }
+    }
+}
+
+impl Decision {
+    /// What has to be waited for.
+    pub(crate) fn wait(&self) -> Wait {
+        match self {
+            Self::Replay(wait) | Self::ReuseEmpty(wait) | Self::SetAside(wait) => *wait,
+            Self::Refuse(_) => Wait::Nothing,
+        }
+    }
+}
+
 impl JournalView {
     /// Whether an opening is this journal's.
     fn is_ours(&self, entry: &EpochEntry) -> bool {
         match entry.opening {
-            Some(opening) => self.opening == Some(opening) || self.announced.contains(&opening),
+            Some(opening) => self.knows(opening),
             None => {
                 self.opening.is_none()
                     && self.epoch > 0
@@ -182,6 +226,16 @@ impl JournalView {
                     && entry.epoch == self.epoch
             }
         }
+    }
+
+    /// Whether it is of a program that names openings.
+    pub(crate) fn has_openings(&self) -> bool {
+        self.opening.is_some() || !self.announced.is_empty()
+    }
+
+    /// Whether an opening of that name is this journal's.
+    pub(crate) fn knows(&self, opening: HexId) -> bool {
+        self.opening == Some(opening) || self.announced.contains(&opening)
     }
 
     fn at_stake(&self, beyond: WriteMark) -> (u64, u64) {
@@ -193,11 +247,6 @@ impl JournalView {
 impl StoreView<'_> {
     fn owners(&self) -> impl DoubleEndedIterator<Item = &EpochEntry> {
         self.manifest.epochs.iter().filter(|entry| entry.first_sequence.is_some())
-    }
-
-    /// The newest opening that owns sequences.
-    fn newest_owner(&self) -> Option<&EpochEntry> {
-        self.owners().next_back()
     }
 
     /// Whether an object of an opening is among the sequences that it owns.
@@ -241,7 +290,7 @@ pub(crate) fn decide(journal: &JournalView, store: &StoreView<'_>, consent: Cons
 
 /// H1.
 fn is_heir(journal: &JournalView, store: &StoreView<'_>) -> bool {
-    let Some(newest) = store.newest_owner() else { return false };
+    let Some(newest) = store.manifest.newest_owner() else { return false };
     if journal.is_ours(newest) {
         return true;
     }
@@ -262,7 +311,7 @@ fn is_heir(journal: &JournalView, store: &StoreView<'_>) -> bool {
 }
 
 fn decide_heir(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -> Decision {
-    let unsent = journal.at_stake(store.sent);
+    let unsent = journal.at_stake(store.sent.max(closed_at(journal, store)));
     if let Some((seen, by)) = set_back(journal, store)
         && !weir_device::mutant("witnesses_ignored")
     {
@@ -270,15 +319,15 @@ fn decide_heir(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -
         if by == WitnessKind::Close || consent.discard_journal {
             return Decision::SetAside(wait_without_journal(store));
         }
+        if consent.accept_loss {
+            // What it holds goes on where the objects end: a prefix, without what it lacks.
+            return Decision::Replay(wait_of_heir(journal, store));
+        }
         let reason = RefusalReason::SetBack { seen, by: by.phrase() };
         return Decision::Refuse(refusal(journal, store, reason, unsent));
     }
     if journal.file != FileMatch::Other || weir_device::mutant("copied_journal_replayed") {
-        return Decision::Replay(match wait_for_others(journal, store) {
-            // H1: whoever holds it owns nothing.
-            Wait::LeaseAndConsent => Wait::Lease,
-            wait => wait,
-        });
+        return Decision::Replay(wait_of_heir(journal, store));
     }
     if consent.adopt_journal {
         // The original may be in use.
@@ -293,9 +342,7 @@ fn decide_heir(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -
 
 /// H3: a write of the journal's own opening that was flushed and that it does not know, and who says so.
 fn set_back(journal: &JournalView, store: &StoreView<'_>) -> Option<(u64, WitnessKind)> {
-    let ours =
-        |opening: HexId| journal.opening == Some(opening) || journal.announced.contains(&opening);
-    let seen = store.witnesses.iter().filter(|witness| ours(witness.opening));
+    let seen = store.witnesses.iter().filter(|witness| journal.knows(witness.opening));
     // Of two that saw the same write, the one that closed the volume knows more.
     if let Some(witness) = seen.max_by_key(|witness| (witness.write, witness.who))
         && witness.write > journal.last_write
@@ -335,10 +382,7 @@ pub(crate) fn check_prefix(
 fn successor<'a>(journal: &JournalView, store: &'a StoreView<'_>) -> Option<&'a EpochEntry> {
     let by_id = store.owners().find(|entry| {
         let previous = entry.previous;
-        previous.is_some_and(|previous| {
-            (journal.opening == Some(previous) || journal.announced.contains(&previous))
-                && !journal.is_ours(entry)
-        })
+        previous.is_some_and(|previous| journal.knows(previous) && !journal.is_ours(entry))
     });
     if by_id.is_some() || journal.opening.is_some() {
         return by_id;
@@ -370,6 +414,31 @@ fn is_holder(journal: &JournalView, store: &StoreView<'_>, entry: &EpochEntry) -
     journal.is_ours(entry) || published_only
 }
 
+fn wait_of_heir(journal: &JournalView, store: &StoreView<'_>) -> Wait {
+    match wait_for_others(journal, store) {
+        // H1: whoever holds it owns nothing.
+        Wait::LeaseAndConsent => Wait::Lease,
+        wait => wait,
+    }
+}
+
+/// The last write that a clean close of the journal's opening put into the store.
+fn closed_at(journal: &JournalView, store: &StoreView<'_>) -> WriteMark {
+    let closed = store.witnesses.iter().filter(|witness| {
+        witness.who == WitnessKind::Close && journal.opening == Some(witness.opening)
+    });
+    let write = closed.map(|witness| witness.write).max();
+    write.map_or(WriteMark::default(), |write| WriteMark { epoch: Epoch(journal.epoch), write })
+}
+
+/// An opening without a journal, or with one that was never finished.
+pub(crate) fn decide_without_journal(manifest: &Manifest) -> Decision {
+    match manifest.holder {
+        Some(_) => Decision::SetAside(Wait::LeaseAndConsent),
+        None => Decision::SetAside(Wait::Nothing),
+    }
+}
+
 fn wait_without_journal(store: &StoreView<'_>) -> Wait {
     match store.manifest.holder {
         Some(_) => Wait::LeaseAndConsent,
@@ -383,7 +452,7 @@ fn refusal(
     reason: RefusalReason,
     (writes, bytes): (u64, u64),
 ) -> Box<Refusal> {
-    let newest = store.newest_owner();
+    let newest = store.manifest.newest_owner();
     Box::new(Refusal {
         reason,
         journal: journal.journal,

@@ -1,6 +1,6 @@
 //! Every history that a journal and a store can have between them, as far as somebody thought of it.
 
-use weir_journal::{Epoch, WriteNumber};
+use weir_journal::{Epoch, FileMatch, WriteNumber};
 
 use super::*;
 use crate::format::manifest::{
@@ -54,6 +54,7 @@ impl World {
             pending_deletions: Vec::new(),
             encryption: None,
             closed: None,
+            salvage: Vec::new(),
             checksum: String::new(),
         };
         let (witnesses, listed) = (Vec::new(), BTreeSet::new());
@@ -192,8 +193,10 @@ fn in_file(mut view: JournalView, file: FileMatch) -> JournalView {
     view
 }
 
-const DISCARD: Consent = Consent { discard_journal: true, adopt_journal: false };
-const ADOPT: Consent = Consent { discard_journal: false, adopt_journal: true };
+const NONE: Consent = Consent { discard_journal: false, adopt_journal: false, accept_loss: false };
+const DISCARD: Consent = Consent { discard_journal: true, ..NONE };
+const ADOPT: Consent = Consent { adopt_journal: true, ..NONE };
+const LOSS: Consent = Consent { accept_loss: true, ..NONE };
 
 fn at_a1() -> World {
     World::new().opened("a1", 1, 1, mark(0, 0))
@@ -218,6 +221,7 @@ fn a_journal_of_openings_that_the_store_forgot_is_refused() {
     assert_eq!((refused.newest, refused.newest_epoch), (Some(opening("b1")), 2));
     let with = |consent| decide(&journal("a3", 3, 6..=9), &world.view(), consent);
     assert!(matches!(with(ADOPT), Decision::Refuse(_)), "it is not a copy");
+    assert!(matches!(with(LOSS), Decision::Refuse(_)), "it would be no prefix");
     assert_eq!(with(DISCARD), Decision::SetAside(Wait::Nothing));
 }
 
@@ -288,6 +292,8 @@ fn a_copied_file_with_nothing_unsent_is_set_aside() {
     let world = world.closed();
     assert_eq!(world.decide(&copy), Decision::SetAside(Wait::Nothing));
     assert_eq!(decide(&copy, &world.view(), ADOPT), Decision::Replay(Wait::Nothing));
+    let closed = at_a1().closed().witness("a1", 9, WitnessKind::Close);
+    assert_eq!(closed.decide(&copy), Decision::SetAside(Wait::Nothing));
     let more = in_file(journal("a1", 1, 1..=10), FileMatch::Other);
     assert_eq!(
         (world.reason(&more).reason, world.reason(&more).writes),
@@ -313,6 +319,7 @@ fn a_journal_that_ends_before_a_witness_was_set_back() {
     let with = |consent| decide(&journal("a1", 1, 1..=19), &world.view(), consent);
     assert!(matches!(with(ADOPT), Decision::Refuse(_)), "what is missing is not in the copy");
     assert_eq!(with(DISCARD), Decision::SetAside(Wait::LeaseAndConsent));
+    assert_eq!(with(LOSS), Decision::Replay(Wait::Nothing), "a prefix, as in other losses");
     let others = at_a1().witness("b1", 20, WitnessKind::Lease);
     assert_eq!(others.decide(&journal("a1", 1, 1..=2)), Decision::Replay(Wait::Nothing));
 }

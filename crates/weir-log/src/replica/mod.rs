@@ -34,7 +34,7 @@ use crate::error::LogError;
 use crate::format::manifest::{
     HexId, Holder, Manifest, Origin, PLAIN_FORMAT, ReplicaRecord, Takeover, VolumeState,
 };
-use crate::ids::ObjectId;
+use crate::ids::{ObjectId, WriteMark};
 use crate::keys::Keys;
 use crate::lease::{LeaseHold, NodeLease, Run};
 use crate::limits::{LEASE_LENGTH, LEASE_PATIENCE, RESOLVE_ATTEMPTS_MAX};
@@ -381,9 +381,8 @@ async fn claim(
                 let there = if there.holder.as_ref().is_some_and(ours) {
                     there
                 } else {
-                    let (take_over, ours, length_default) = (true, None, LEASE_LENGTH);
-                    let claim = Claim { store, env, volume, take_over, ours, length_default };
-                    claim.admit(there).await?
+                    let claim = Claim::without_journal((store, env), volume, true, LEASE_LENGTH);
+                    claim.admit(there, WriteMark::default()).await?.manifest
                 };
                 check_target(args, &there)?;
                 there
@@ -446,6 +445,7 @@ fn blank(args: &ReplicateArgs, from: &Manifest) -> Manifest {
         pending_deletions: Vec::new(),
         encryption: from.encryption.clone(),
         closed: None,
+        salvage: Vec::new(),
         checksum: String::new(),
     }
 }

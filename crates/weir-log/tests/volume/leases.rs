@@ -140,7 +140,7 @@ fn nobody_waits_for_a_volume_whose_close_failed() {
         assert_eq!(volume.close().await.unwrap_err().kind(), ErrorKind::Poisoned);
         gate.change(|plan| plan.outage = false);
         let flushed = tokio::time::timeout(LEASE * 10, flushed).await.expect("ends");
-        assert_eq!(flushed.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(flushed.unwrap().unwrap_err().kind(), ErrorKind::Poisoned);
     });
 }
 

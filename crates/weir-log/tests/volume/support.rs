@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use weir_device::{
@@ -190,6 +191,7 @@ impl Host {
             accept_loss: false,
             take_over: false,
             discard_journal: false,
+            adopt_journal: false,
             incomplete: false,
         }
     }
@@ -304,6 +306,30 @@ pub(crate) async fn expect_whole(host: &Host) {
             .await
             .expect("the store answers");
     assert_eq!((report.damage.len(), report.orphans.len()), (0, 0), "{report:?}");
+}
+
+/// All that is in a store, to set it back to.
+pub(crate) struct Backup(Vec<(String, Bytes)>);
+
+impl Backup {
+    pub(crate) async fn of(store: &Store) -> Self {
+        let mut files = Vec::new();
+        for listed in store.list("", None).await.expect("listed") {
+            let bytes = store.get(&listed.key).await.expect("read");
+            files.push((listed.key, bytes));
+        }
+        Self(files)
+    }
+
+    /// Puts it in the place of everything that is there.
+    pub(crate) async fn restore(&self, store: &Store) {
+        for listed in store.list("", None).await.expect("listed") {
+            store.delete(&listed.key).await.expect("deleted");
+        }
+        for (key, bytes) in &self.0 {
+            store.put_create(key, vec![bytes.clone()]).await.expect("put");
+        }
+    }
 }
 
 /// Key of one of the volume's objects in the store.

@@ -31,7 +31,7 @@ fn a_volume_that_was_not_closed_is_not_taken_silently() {
 
         // The first host comes back: its journal holds writes that the takeover gave up.
         let back = host.try_open(|_| {}).await.unwrap_err();
-        assert!(matches!(back, LogError::JournalSuperseded { .. }), "{back}");
+        assert!(matches!(back, LogError::JournalRefused { .. }), "{back}");
         let (volume, _) = host.try_open(|args| args.discard_journal = true).await.unwrap();
         expect_bytes(&volume, 0, &[9; 100]).await;
     });
@@ -64,13 +64,56 @@ fn a_takeover_that_was_cut_off_is_finished_by_its_own_host_and_by_no_other() {
             () = published => {}
         }
         host.faults.calm();
-        for refused in [&host, &host.other(6)] {
-            let refused = refused.try_open(|_| {}).await.unwrap_err();
-            assert!(matches!(refused, LogError::Held { .. }), "{refused}");
-        }
+        let refused = host.other(6).try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
         let (volume, report) = other.try_open(|_| {}).await.expect("it is the holder by now");
         assert_eq!((report.epoch, report.replayed_writes), (3, 0));
         expect_bytes(&volume, 0, &[1; 1000]).await;
+    });
+}
+
+/// A takeover that owned nothing yet has given up nothing: the first host goes on once it is known to be dead.
+#[test]
+fn a_takeover_that_was_cut_off_does_not_cost_the_first_host_its_journal() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 1000]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+            write(&volume, 0, &[2; 1000]).await.unwrap();
+        })
+        .await;
+        let other = host.other(5);
+        host.faults.change(|plan| plan.latency = ANSWER..=ANSWER);
+        let versions = async || {
+            let listed = host.store.list(&format!("{}/manifest/", host.id), None).await;
+            listed.expect("listed").len()
+        };
+        let before = versions().await;
+        let published = async {
+            while versions().await == before {
+                tokio::time::sleep(ANSWER / 10).await;
+            }
+        };
+        let process = tokio::task::LocalSet::new();
+        process
+            .run_until(async {
+                tokio::select! {
+                    opened = other.try_open(|args| args.take_over = true) => panic!("{opened:?}"),
+                    () = published => {}
+                }
+            })
+            .await;
+        other.disk.crash_process();
+        drop(process);
+        host.faults.calm();
+        let begun = tokio::time::Instant::now();
+        let (volume, report) = host.try_open(|_| {}).await.expect("nothing of it was given up");
+        assert!(begun.elapsed() >= crate::support::LEASE, "the other one may be alive");
+        assert_eq!(report.replayed_writes, 1);
+        expect_bytes(&volume, 0, &[2; 1000]).await;
+        let refused = other.try_open(|args| args.take_over = true).await.unwrap_err();
+        assert!(matches!(refused, LogError::InUse { .. }), "{refused}");
     });
 }
 

@@ -1,5 +1,6 @@
 //! Golden bytes, every option and its faults, truncations, and server against client over random chunks.
 
+mod client;
 mod contexts;
 
 use std::sync::Arc;

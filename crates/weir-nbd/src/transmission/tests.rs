@@ -289,6 +289,7 @@ fn an_unknown_error_chunk_is_an_error_all_the_same() {
     let chunk = decode_chunk(ChunkCode(0x8077), &payload).unwrap();
     let expected = Chunk::Error { code: ErrorCode::Invalid, message: "a", offset: None };
     assert_eq!(chunk, expected, "unknown numbers count as EINVAL");
+    assert!(decode_chunk(ChunkCode(0x0077), &payload).is_err(), "no error, and not known");
 }
 
 #[test]

@@ -29,6 +29,30 @@ impl CheckLimits {
     }
 }
 
+/// `weir volume salvage`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SalvageCommand {
+    /// Name of the volume that was taken over
+    #[arg(value_parser = volume_name)]
+    pub(crate) name: VolumeName,
+    /// Name of the volume to make
+    #[arg(value_parser = volume_name, required_unless_present = "dry_run")]
+    pub(crate) new: Option<VolumeName>,
+    /// Only say what there is
+    #[arg(long, env = "WEIR_DRY_RUN", hide_env_values = true)]
+    pub(crate) dry_run: bool,
+    /// Leave out what is damaged in the journal
+    #[arg(long, env = "WEIR_ACCEPT_LOSS", hide_env_values = true)]
+    pub(crate) accept_loss: bool,
+    /// What happens when the lease of the node that holds the new volume runs out
+    #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
+    #[arg(hide_env_values = true)]
+    pub(crate) takeover: TakeoverKind,
+    /// Form of the output
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
 /// `weir volume`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
@@ -217,6 +241,8 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Make a volume of what a takeover gave up: what it took, and what the old journal in this data directory holds
+    Salvage(SalvageCommand),
     /// Copy what a clone shares with the volume it was made of, so that it does not need it any more
     Flatten {
         /// Name of the clone

@@ -1,0 +1,460 @@
+//! Stores and data directories that were set back, copied, and brought back: whose journal is replayed into what.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::LocalSet;
+use weir_device::VolumeId;
+use weir_disk::sim::CopyAs;
+use weir_journal::{Epoch, WriteNumber};
+use weir_log::format::manifest::{HexId, Manifest};
+use weir_log::format::object::{self, ExtentKind, ObjectExtent, ObjectKind, ObjectSpec};
+use weir_log::{
+    BatchLimits, Compression, LogError, LogVolume, ObjectId, ObjectSeq, RefusalReason, WriteMark,
+};
+
+use crate::support::{Backup, Host, LEASE, expect_bytes, flush, run, write};
+
+/// A host whose batches become objects only when that is asked for.
+fn slow(mut host: Host) -> Host {
+    let age = Duration::from_secs(3600);
+    host.options.batch = BatchLimits { age, age_small: age, ..host.options.batch };
+    host
+}
+
+fn reason_of(error: LogError) -> RefusalReason {
+    match error {
+        LogError::JournalRefused { refusal, .. } => refusal.reason,
+        other => panic!("another reason: {other}"),
+    }
+}
+
+async fn newest_manifest(host: &Host) -> Manifest {
+    let listed = host.open_store.list(&format!("{}/manifest/", host.id), None).await;
+    let newest = listed.expect("listed").pop().expect("there is one");
+    serde_json::from_slice(&host.open_store.get(&newest.key).await.expect("read"))
+        .expect("a manifest")
+}
+
+/// D1: A's store is set back while A is away; B goes on in it and closes; then A comes back.
+#[test]
+fn a_journal_of_a_lost_history_is_not_replayed_over_a_newer_owner() {
+    run(async {
+        let a = slow(Host::new().await);
+        a.in_killed_process(|volume| async move {
+            write(&volume, 0, &[0x11; 4096]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        })
+        .await;
+        let backup = Backup::of(&a.store).await;
+        a.in_killed_process(|_| async {}).await;
+        a.in_killed_process(|volume| async move {
+            write(&volume, 0, &[0x22; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        backup.restore(&a.store).await;
+        let b = a.other(5);
+        let (volume, _) = b.try_open(|args| args.take_over = true).await.unwrap();
+        write(&volume, 0, &[0x33; 4096]).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+
+        for (take_over, adopt_journal) in [(false, false), (true, false), (false, true)] {
+            let refused = a.try_open(|args| {
+                (args.take_over, args.adopt_journal) = (take_over, adopt_journal);
+            });
+            let refused = refused.await.unwrap_err();
+            let text = refused.to_string();
+            assert_eq!(reason_of(refused), RefusalReason::OtherHistory);
+            assert!(text.contains("2 writes of 8192 bytes"), "{text}");
+        }
+        let (volume, report) = a.try_open(|args| args.discard_journal = true).await.unwrap();
+        assert!(report.new_journal);
+        expect_bytes(&volume, 0, &[0x33; 4096]).await;
+    });
+}
+
+/// D3: an earlier state of the data directory is put back, and later the true one.
+#[test]
+fn an_old_copy_of_the_directory_is_not_taken_for_the_journal() {
+    run(async {
+        let host = slow(Host::new().await);
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        let old = host.disk.copy_directory("");
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[2; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        let newest = host.disk.copy_directory("");
+        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        let refused = host.try_open(|args| args.take_over = true).await.unwrap_err();
+        assert_eq!(reason_of(refused), RefusalReason::Superseded);
+        host.disk.put_copy("", &newest, CopyAs::SameFiles);
+        let (volume, report) = host.open().await;
+        assert!(!report.new_journal);
+        expect_bytes(&volume, 0, &[2; 4096]).await;
+    });
+}
+
+#[test]
+fn an_old_copy_that_holds_nothing_of_its_own_is_asked_about_as_a_lost_disk_is() {
+    run(async {
+        let host = slow(Host::new().await);
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        })
+        .await;
+        let old = host.disk.copy_directory("");
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[2; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        let newest = host.disk.copy_directory("");
+        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        let refused = host.try_open(|_| {}).await.unwrap_err();
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        let (volume, _) = host.try_open(|args| args.take_over = true).await.unwrap();
+        write(&volume, 8192, &[3; 4096]).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+        // The true one is brought back after all: what it holds is not lost in silence, and not replayed over the rest.
+        host.disk.put_copy("", &newest, CopyAs::SameFiles);
+        let refused = host.try_open(|_| {}).await.unwrap_err();
+        assert_eq!(reason_of(refused), RefusalReason::Superseded);
+    });
+}
+
+/// A backup from within the opening, and only a renewal of the lease has seen what it lacks.
+#[test]
+fn a_directory_that_was_set_back_within_an_opening_is_noticed_by_the_lease() {
+    run(async {
+        let host = slow(Host::new().await);
+        let disk = host.disk.clone();
+        let old = host
+            .in_killed_process(|volume| async move {
+                write(&volume, 0, &[1; 4096]).await.unwrap();
+                flush(&volume).await.unwrap();
+                let old = disk.copy_directory("");
+                write(&volume, 0, &[2; 4096]).await.unwrap();
+                flush(&volume).await.unwrap();
+                tokio::time::sleep(LEASE / 2).await;
+                old
+            })
+            .await;
+        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        for take_over in [false, true] {
+            let refused = host.try_open(|args| args.take_over = take_over).await.unwrap_err();
+            let reason = reason_of(refused);
+            assert!(matches!(reason, RefusalReason::SetBack { seen: 2, .. }), "{reason:?}");
+        }
+        let (volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+        expect_bytes(&volume, 0, &[1; 4096]).await;
+    });
+}
+
+/// The same, and objects hold what it lacks.
+#[test]
+fn a_directory_that_was_set_back_within_an_opening_is_noticed_by_the_objects() {
+    run(async {
+        let host = slow(Host::new().await);
+        let disk = host.disk.clone();
+        let old = host
+            .in_killed_process(|volume| async move {
+                write(&volume, 0, &[1; 4096]).await.unwrap();
+                let old = disk.copy_directory("");
+                write(&volume, 0, &[2; 4096]).await.unwrap();
+                volume.flush_remote().await.unwrap();
+                write(&volume, 8192, &[3; 4096]).await.unwrap();
+                old
+            })
+            .await;
+        let newest = host.disk.copy_directory("");
+        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        let reason = reason_of(host.try_open(|_| {}).await.unwrap_err());
+        assert!(matches!(reason, RefusalReason::SetBack { .. }), "{reason:?}");
+        host.disk.put_copy("", &newest, CopyAs::SameFiles);
+        let (volume, _) = host.open().await;
+        expect_bytes(&volume, 0, &[2; 4096]).await;
+        expect_bytes(&volume, 8192, &[3; 4096]).await;
+    });
+}
+
+#[test]
+fn a_directory_from_before_a_clean_close_opens_without_a_question() {
+    run(async {
+        let host = slow(Host::new().await);
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.unwrap();
+        let old = host.disk.copy_directory("");
+        write(&volume, 0, &[2; 4096]).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        let (volume, report) = host.open().await;
+        assert!(report.new_journal);
+        expect_bytes(&volume, 0, &[2; 4096]).await;
+    });
+}
+
+/// Data path 7: a copy of the directory beside the live holder.
+#[test]
+fn a_copied_directory_does_not_open_beside_the_live_holder() {
+    run(async {
+        let host = slow(Host::new().await);
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.unwrap();
+        flush(&volume).await.unwrap();
+        let copy = host.other(5);
+        copy.disk.put_copy("", &host.disk.copy_directory(""), CopyAs::NewFiles);
+        write(&volume, 0, &[2; 4096]).await.unwrap();
+        flush(&volume).await.unwrap();
+        let refused = copy.try_open(|args| args.take_over = true).await.unwrap_err();
+        assert_eq!(reason_of(refused), RefusalReason::Copied);
+        let refused = copy.try_open(|args| args.adopt_journal = true).await.unwrap_err();
+        assert!(!matches!(refused, LogError::Fenced { .. }), "{refused}");
+        tokio::time::sleep(2 * LEASE).await;
+        volume.flush_remote().await.expect("nobody took it");
+        expect_bytes(&volume, 0, &[2; 4096]).await;
+    });
+}
+
+/// A directory that was brought to a new disk by rsync, with writes that no object holds.
+#[test]
+fn a_copied_directory_is_adopted_when_that_is_asked_for() {
+    run(async {
+        let host = slow(Host::new().await);
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        let moved = slow(host.other(5));
+        moved.disk.put_copy("", &host.disk.copy_directory(""), CopyAs::NewFiles);
+        let reason = reason_of(moved.try_open(|_| {}).await.unwrap_err());
+        assert_eq!(reason, RefusalReason::Copied);
+        let begun = tokio::time::Instant::now();
+        let process = LocalSet::new();
+        process
+            .run_until(async {
+                let (volume, report) =
+                    moved.try_open(|args| args.adopt_journal = true).await.expect("adopted");
+                assert_eq!(report.replayed_writes, 1);
+                assert!(begun.elapsed() >= LEASE, "the original may be in use");
+                expect_bytes(&volume, 0, &[1; 4096]).await;
+                write(&volume, 8192, &[2; 4096]).await.unwrap();
+            })
+            .await;
+        moved.disk.crash_process();
+        drop(process);
+        // The new file is its own from then on.
+        let (volume, report) = moved.open().await;
+        assert!(!report.new_journal);
+        expect_bytes(&volume, 0, &[1; 4096]).await;
+        expect_bytes(&volume, 8192, &[2; 4096]).await;
+    });
+}
+
+#[test]
+fn a_volume_that_was_closed_and_was_elsewhere_asks_no_question_at_its_return() {
+    run(async {
+        let (a, b) = {
+            let a = Host::new().await;
+            let b = a.other(5);
+            (a, b)
+        };
+        for round in 0..3_u8 {
+            for host in [&a, &b] {
+                let (volume, _) = host.open().await;
+                if round > 0 {
+                    expect_bytes(&volume, 0, &[round; 4096]).await;
+                }
+                if host.node == b.node {
+                    write(&volume, 0, &[round + 1; 4096]).await.unwrap();
+                } else {
+                    write(&volume, 8192, &[round + 1; 4096]).await.unwrap();
+                }
+                volume.close().await.unwrap();
+            }
+        }
+    });
+}
+
+/// What is uploaded is flushed before: after a loss of power the journal is not taken for one that was set back.
+#[test]
+fn nothing_is_in_an_object_that_a_loss_of_power_takes_from_the_journal() {
+    run(async {
+        let host = Host::new().await;
+        let process = LocalSet::new();
+        process
+            .run_until(async {
+                let (volume, _) = host.open().await;
+                for round in 0..20_u8 {
+                    write(&volume, u64::from(round) * 4096, &[round + 1; 4096]).await.unwrap();
+                }
+                volume.flush_remote().await.unwrap();
+            })
+            .await;
+        host.disk.crash_power();
+        drop(process);
+        let (volume, report) = host.open().await;
+        assert!(!report.new_journal);
+        for round in 0..20_u8 {
+            expect_bytes(&volume, u64::from(round) * 4096, &[round + 1; 4096]).await;
+        }
+    });
+}
+
+/// A PUT that is answered after the lease was lost may not be seen by whoever takes over: the journal keeps its writes
+/// until it is known that nobody did.
+#[test]
+fn what_is_stored_without_the_lease_stays_in_the_journal() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.journal.segments_max = 16;
+        let answer = Duration::from_millis(500);
+        let process = LocalSet::new();
+        let used = |volume: &LogVolume| volume.status().journal_used_bytes;
+        let written = 12 * 65_536;
+        let (volume, before) = process
+            .run_until(async {
+                let (volume, _) = host.open().await;
+                write(&volume, 0, &[1; 4096]).await.unwrap();
+                volume.flush_remote().await.unwrap();
+                let before = used(&volume);
+                host.faults.change(|plan| plan.latency = answer..=answer);
+                for round in 0..12_u64 {
+                    write(&volume, round * 65_536, &[2; 65_536]).await.unwrap();
+                }
+                (volume, before)
+            })
+            .await;
+        // The process is stopped for longer than its lease, and goes on.
+        tokio::time::sleep(3 * LEASE).await;
+        process
+            .run_until(async {
+                tokio::time::sleep(3 * answer).await;
+                assert!(volume.status().committed_write > 1, "a PUT takes one answer");
+                assert!(!volume.status().lease_held, "a lease and the manifest take four");
+                assert!(used(&volume) >= before + written, "{} {before}", used(&volume));
+                volume.flush_remote().await.expect("the lease comes back");
+                write(&volume, 0, &[3; 4096]).await.unwrap();
+                volume.flush_remote().await.unwrap();
+                assert!(used(&volume) < before + written, "released: nobody can have taken it");
+            })
+            .await;
+    });
+}
+
+fn stray(host: &Host, seq: u64, epoch: u64, opening: Option<HexId>) -> (String, Vec<Bytes>) {
+    let write = WriteMark { epoch: Epoch(epoch), write: WriteNumber(1000) };
+    let id = ObjectId { stream: VolumeId(host.id.0), seq: ObjectSeq(seq), epoch: Epoch(epoch) };
+    let spec = ObjectSpec {
+        id,
+        opening,
+        kind: ObjectKind::Data,
+        first_write: write,
+        last_write: write,
+        volume_size: crate::support::SIZE,
+        salt: [7; 16],
+        root: None,
+        extents: vec![ObjectExtent { offset: 0, len: 4096, kind: ExtentKind::Data }],
+        streams: Vec::new(),
+        sources: Vec::new(),
+    };
+    let payload = [Bytes::from(vec![0x66; 4096])];
+    (id.key(), object::encode(spec, &payload, Compression::None, None).parts)
+}
+
+/// Somebody of another history, whose epochs are the same numbers, is still at it.
+#[test]
+fn an_object_of_another_opening_is_void_though_its_epoch_is_right() {
+    run(async {
+        let host = slow(Host::new().await);
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+            write(&volume, 8192, &[2; 4096]).await.unwrap();
+        })
+        .await;
+        let manifest = newest_manifest(&host).await;
+        let owner = manifest.newest_owner().expect("it was open");
+        let next = crate::support::objects(&host).await.len() as u64 + 1;
+        for (seq, opening) in [(next, Some(HexId([0x66; 16]))), (next + 1, owner.opening)] {
+            let (key, parts) = stray(&host, seq, owner.epoch, opening);
+            host.store.put_create(&key, parts).await.expect("put");
+        }
+        let (volume, report) = host.open().await;
+        assert_eq!((report.void_objects, report.replayed_writes), (2, 1));
+        expect_bytes(&volume, 0, &[1; 4096]).await;
+        expect_bytes(&volume, 8192, &[2; 4096]).await;
+        volume.close().await.unwrap();
+        drop(volume);
+        // An object without a name is no better.
+        let manifest = newest_manifest(&host).await;
+        let epoch = manifest.newest_owner().expect("it was open").epoch;
+        let next = manifest.checkpoint.expect("published at the close").sequence + 1;
+        let (key, parts) = stray(&host, next, epoch, None);
+        host.store.put_create(&key, parts).await.expect("put");
+        let (volume, report) = host.open().await;
+        assert_eq!(report.void_objects, 1);
+        expect_bytes(&volume, 0, &[1; 4096]).await;
+    });
+}
+
+/// Objects of a lost history may stay behind when a store is set back.
+#[test]
+fn a_new_epoch_is_above_all_that_objects_have() {
+    run(async {
+        let host = Host::new().await;
+        let (key, parts) = stray(&host, 7, 41, Some(HexId([0x66; 16])));
+        host.store.put_create(&key, parts).await.expect("put");
+        let (_volume, report) = host.open().await;
+        assert_eq!((report.epoch, report.void_objects), (42, 1));
+    });
+}
+
+/// An opening is cut off at every moment, again and again, and what the volume acknowledged stays with the journal.
+#[test]
+fn an_opening_that_is_cut_off_at_any_step_costs_nothing() {
+    run(async {
+        let host = slow(Host::new().await);
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+            write(&volume, 0, &[2; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        let answer = Duration::from_millis(100);
+        host.faults.change(|plan| plan.latency = answer..=answer);
+        let mut opened = 0;
+        for step in 0..100 {
+            let process = LocalSet::new();
+            let limit = (1 + step % 50) * answer;
+            let done = process.run_until(tokio::time::timeout(limit, host.try_open(|_| {}))).await;
+            match done {
+                Err(_) => {}
+                Ok(Ok(_)) => opened += 1,
+                // A version of an opening before that landed late.
+                Ok(Err(error)) => assert!(matches!(error, LogError::Fenced { .. }), "{error}"),
+            }
+            host.disk.crash_power();
+            drop(process);
+            // What was on its way lands.
+            tokio::time::sleep(2 * answer).await;
+        }
+        assert!(opened > 0, "the longest are long enough");
+        host.faults.calm();
+        let (volume, report) = host.open().await;
+        assert!(!report.new_journal);
+        expect_bytes(&volume, 0, &[2; 4096]).await;
+    });
+}

@@ -1,0 +1,169 @@
+//! What a takeover gave up is had back, as a volume of its own.
+
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use weir_log::{LogError, Salvage, SalvageArgs, Takeover, catalog};
+
+use crate::support::{Host, discard, expect_bytes, flush, name, run, write};
+
+/// How long every answer of a slow store takes.
+const ANSWER: Duration = Duration::from_millis(100);
+
+fn args_of(host: &Host) -> SalvageArgs {
+    SalvageArgs {
+        store: host.store.clone(),
+        env: host.env.clone(),
+        id: host.id,
+        directory: host.disk.directory(),
+        keys: host.keys.clone(),
+        options: host.options.clone(),
+        accept_loss: false,
+    }
+}
+
+/// Names of the snapshots that are kept for journals.
+async fn kept(host: &Host) -> Vec<String> {
+    let listed = catalog::snapshots(&host.store, &host.env, &name("demo")).await.expect("there");
+    listed.into_iter().map(|snapshot| snapshot.name).collect()
+}
+
+/// A host that dies with writes that only its journal holds, and another one that takes its volume over.
+async fn taken_over(host: &Host, other: &Host) {
+    host.in_killed_process(|volume| async move {
+        write(&volume, 0, &[1; 8192]).await.expect("done");
+        volume.flush_remote().await.expect("done");
+        write(&volume, 4096, &[2; 8192]).await.expect("done");
+        write(&volume, 30_000, &[3; 100]).await.expect("done");
+        discard(&volume, 0, 1024).await;
+        flush(&volume).await.expect("done");
+    })
+    .await;
+    let (volume, _) = other.try_open(|args| args.take_over = true).await.expect("taken over");
+    expect_bytes(&volume, 0, &[1; 8192]).await;
+    write(&volume, 0, &[9; 16_384]).await.expect("done");
+    volume.flush_remote().await.expect("done");
+    volume.close().await.expect("done");
+}
+
+#[test]
+fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
+    run(async {
+        for encrypted in [false, true] {
+            let host = if encrypted { Host::encrypted().await } else { Host::new().await };
+            let age = Duration::from_secs(3600);
+            let mut host = host;
+            (host.options.batch.age, host.options.batch.age_small) = (age, age);
+            let other = host.other(5);
+            taken_over(&host, &other).await;
+            assert_eq!(kept(&host).await, ["takeover-2"]);
+            let refused = host.try_open(|_| {}).await.unwrap_err();
+            assert!(matches!(refused, LogError::JournalRefused { .. }), "{refused}");
+
+            let salvage = Salvage::find(&args_of(&host)).await.expect("it is all there");
+            let report = salvage.report();
+            assert_eq!((report.writes, report.bytes, report.damaged_bytes), (4, 9316, 0));
+            let (store, env, new) = (&host.store, &host.env, name("saved"));
+            let from = (&name("demo"), salvage.snapshot());
+            let id = catalog::create_incomplete_clone(store, env, from, &new, Takeover::Manual);
+            let mut saved = host.other(7);
+            saved.id = id.await.expect("created");
+            let (volume, _) = saved.try_open(|args| args.incomplete = true).await.unwrap();
+            let mut seen = Vec::new();
+            salvage.replay(&volume, |done, all| seen.push((done, all))).await.expect("replayed");
+            assert_eq!(seen.last(), Some(&(9316, 9316)));
+            volume.close().await.unwrap();
+            drop((volume, salvage));
+            catalog::set_incomplete(store, env, &new, false).await.unwrap();
+
+            let (volume, _) = saved.open().await;
+            expect_bytes(&volume, 0, &[0; 1024]).await;
+            expect_bytes(&volume, 1024, &[1; 3072]).await;
+            expect_bytes(&volume, 4096, &[2; 8192]).await;
+            expect_bytes(&volume, 30_000, &[3; 100]).await;
+            volume.close().await.unwrap();
+            // The original knows nothing of it; and the journal may go now, with what was kept for it.
+            let (volume, _) = host.try_open(|args| args.discard_journal = true).await.unwrap();
+            expect_bytes(&volume, 0, &[9; 16_384]).await;
+            expect_bytes(&volume, 30_000, &[0; 100]).await;
+            volume.close().await.unwrap();
+            drop(volume);
+            let nothing = Salvage::find(&args_of(&host)).await.unwrap_err();
+            assert!(matches!(nothing, LogError::NothingToSalvage { .. }), "{nothing}");
+        }
+    });
+}
+
+#[test]
+fn a_journal_that_holds_nothing_of_its_own_is_settled_at_its_return() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 8192]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        })
+        .await;
+        let other = host.other(5);
+        let (volume, _) = other.try_open(|args| args.take_over = true).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+        assert_eq!(kept(&host).await, ["takeover-2"]);
+        let (volume, _) = host.open().await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        volume.close().await.unwrap();
+        assert!(kept(&host).await.is_empty(), "nobody needs it any more");
+    });
+}
+
+/// The taker dies after it owns sequences, at every moment until it has opened.
+#[test]
+fn what_is_taken_over_is_kept_before_anything_is_acknowledged() {
+    run(async {
+        for step in 0..40 {
+            let host = Host::new().await;
+            host.in_killed_process(|volume| async move {
+                write(&volume, 0, &[1; 8192]).await.unwrap();
+                volume.flush_remote().await.unwrap();
+            })
+            .await;
+            let other = host.other(5);
+            host.faults.change(|plan| plan.latency = ANSWER..=ANSWER);
+            let process = LocalSet::new();
+            let limit = crate::support::LEASE + Duration::from_secs(1) + step * ANSWER / 2;
+            let opened = process.run_until(tokio::time::timeout(
+                limit,
+                other.try_open(|args| args.take_over = true),
+            ));
+            let was_open = opened.await.is_ok();
+            other.disk.crash_process();
+            drop(process);
+            tokio::time::sleep(2 * ANSWER).await;
+            host.faults.calm();
+            let (volume, report) = other.try_open(|args| args.take_over = true).await.unwrap();
+            assert!(!was_open || report.epoch >= 3);
+            let kept = kept(&host).await;
+            assert_eq!(kept.len(), 1, "step {step}: {kept:?}");
+            write(&volume, 0, &[2; 8192]).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_lost_disk_leaves_a_snapshot_that_may_be_deleted() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 8192]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+        })
+        .await;
+        host.disk.lose_disk();
+        let (volume, _) = host.try_open(|args| args.take_over = true).await.unwrap();
+        let kept = kept(&host).await;
+        volume.delete_snapshot(&name(&kept[0])).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+        let (volume, _) = host.open().await;
+        volume.close().await.unwrap();
+    });
+}

@@ -1,0 +1,98 @@
+//! A volume of what a takeover gave up: the snapshot of what it took, and what the old journal here holds.
+
+use weir_log::catalog::{self, VolumeName};
+use weir_log::{Closed, Salvage, SalvageArgs, SalvageReport, Takeover, VolumeOptions};
+use weir_store::Access;
+
+use crate::api::types::Shown;
+use crate::error::NodeError;
+use crate::node::Node;
+use crate::processes::locked;
+use crate::shard::ShardContext;
+use crate::volumes::{Consent, Home};
+
+/// What is to be salvaged.
+#[derive(Clone, Debug)]
+pub struct SalvageWish {
+    /// The volume whose journal is here.
+    pub name: VolumeName,
+    /// The volume to make; none to look only.
+    pub new: Option<VolumeName>,
+    /// What happens when the lease of its holder runs out.
+    pub takeover: Takeover,
+    /// Go on without what is damaged in the journal.
+    pub accept_loss: bool,
+}
+
+/// What a salvage found, and made.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Salvaged {
+    /// What there is.
+    pub found: SalvageReport,
+    /// The new volume; none where it was only looked.
+    pub volume: Option<Shown>,
+}
+
+async fn salvage(
+    context: &ShardContext,
+    home: &Home,
+    wish: &SalvageWish,
+    on_progress: impl FnMut(u64, u64),
+) -> Result<Salvaged, NodeError> {
+    home.data.prepare()?;
+    let store = home.open_store(context, Access::Write).await?;
+    let env = &context.env;
+    let id = catalog::find(&store, env, &wish.name).await?;
+    let args = SalvageArgs {
+        store: store.clone(),
+        env: env.clone(),
+        id,
+        directory: context.disks.directory(home.data.volume(id))?,
+        keys: home.keys.clone(),
+        options: VolumeOptions::default(),
+        accept_loss: wish.accept_loss,
+    };
+    let salvage = Salvage::find(&args).await.map_err(|error| locked(error.into(), &wish.name))?;
+    let found = salvage.report();
+    let Some(new) = &wish.new else { return Ok(Salvaged { found, volume: None }) };
+    salvage.check_damage()?;
+    let from = (&wish.name, salvage.snapshot());
+    let id = catalog::create_incomplete_clone(&store, env, from, new, wish.takeover).await?;
+    let consent = Consent { incomplete: true, ..Consent::default() };
+    let options = VolumeOptions::default();
+    let opened = home.open_volume(context, store.clone(), id, new, options, consent).await?;
+    let (volume, _report) = opened;
+    let replayed = salvage.replay(&volume, on_progress).await;
+    let flushed = match replayed {
+        Ok(()) => volume.flush_remote().await,
+        failed => failed,
+    };
+    let closed = volume.close().await;
+    flushed?;
+    if closed? == Closed::Clean {
+        catalog::set_incomplete(&store, env, new, false).await?;
+    }
+    let volume = Some(Shown::new(catalog::show(&store, env, new).await?, None));
+    Ok(Salvaged { found, volume })
+}
+
+impl Node {
+    /// Makes a volume of what a takeover gave up; looks only, where no new one is named. `on_progress` hears of bytes
+    /// replayed and bytes to replay. A new volume that was not finished stays incomplete: delete it, and begin anew.
+    ///
+    /// # Errors
+    /// When there is nothing to salvage, the name is taken, the journal is damaged and that is not accepted, or what
+    /// store and disk say.
+    pub async fn salvage_volume(
+        &self,
+        home: Home,
+        wish: SalvageWish,
+        on_progress: impl FnMut(u64, u64) + Send + 'static,
+    ) -> Result<Salvaged, NodeError> {
+        self.run(
+            0,
+            move |context| async move { salvage(&context, &home, &wish, on_progress).await },
+        )
+        .await?
+    }
+}
