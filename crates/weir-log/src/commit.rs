@@ -62,8 +62,15 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
         }
         checkpoint_is_due(shared, state)
     };
-    if header.kind == ObjectKind::Data && !shared.state.borrow().keeps_journal {
-        shared.journal.release(header.last_write.write);
+    if header.kind == ObjectKind::Data {
+        let through = header.last_write.write;
+        let mut state = shared.state.borrow_mut();
+        if state.keeps_journal {
+            state.kept_through = Some(through);
+        } else {
+            drop(state);
+            shared.journal.release(through);
+        }
     }
     let published_early = weir_device::mutant("publish_before_stored")
         || weir_device::mutant("publish_outside_prefix");

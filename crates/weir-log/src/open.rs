@@ -344,6 +344,7 @@ fn state_of(
         acked: loaded.committed,
         committed: loaded.committed,
         keeps_journal: false,
+        kept_through: None,
         checkpoint: loaded.checkpoint,
         checkpoint_as_of: 0,
         published: None,

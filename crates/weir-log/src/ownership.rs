@@ -183,15 +183,13 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 
 /// Nobody took the volume, so everything that was stored meanwhile is in its prefix for whoever comes.
 fn release_kept(shared: &Shared) {
-    let committed = {
+    let kept = {
         let mut state = shared.state.borrow_mut();
-        if !std::mem::take(&mut state.keeps_journal) {
-            return;
-        }
-        state.committed
+        state.keeps_journal = false;
+        state.kept_through.take()
     };
-    if committed.epoch == shared.epoch {
-        shared.journal.release(committed.write);
+    if let Some(through) = kept {
+        shared.journal.release(through);
     }
 }
 

@@ -75,6 +75,8 @@ pub(crate) struct State {
     /// An object came into the store while the lease was not held. Nothing of the journal is released before it is
     /// known that nobody took the volume over without that object.
     pub(crate) keeps_journal: bool,
+    /// The last write that is kept for that, by its number: also one of an earlier opening that was replayed.
+    pub(crate) kept_through: Option<WriteNumber>,
     pub(crate) checkpoint: CheckpointState,
     /// Sequence that the checkpoint under way is as of.
     pub(crate) checkpoint_as_of: u64,
