@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use tokio::task::LocalSet;
 use weir_log::{CheckOptions, ObjectId};
-use weir_store::Fault;
 
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
@@ -30,12 +29,9 @@ pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
     if let Some(damage) = report.damage.iter().find(|d| d.place != lost_in_journal) {
         return Some(format!("{}: {}", damage.place, damage.problem));
     }
-    // A PUT that lands after the deletion of its object is an orphan.
-    let late = world.faults.counts().of(Fault::LatePutLanded) > 0;
-    // Where a snapshot cannot be read, nothing is deleted, and what should have been is forgotten.
-    let unread = world.profile.store_damage;
-    if !report.orphans.is_empty() && !late && !unread {
-        return Some(format!("{} objects are left that nobody will delete", report.orphans.len()));
+    if !report.orphans.is_empty() && !world.may_have_orphans() {
+        let (count, first) = (report.orphans.len(), report.orphans[0]);
+        return Some(format!("{count} objects are left that nobody will delete: {first} first"));
     }
     None
 }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -9,18 +10,25 @@ use tokio::time::Instant;
 use weir_device::{
     AlignedBuf, Device, DeviceError, ErrorKind, IoHeader, Operation, WriteFlags, WriteZeroesFlags,
 };
-use weir_log::LogVolume;
+use weir_log::{LogVolume, MemoryFrameCache, NodeLease};
 
 use crate::content::{self, Pattern, WriteId};
 use crate::dice::Dice;
+use crate::excuses::FailedRead;
 use crate::oracle::{Moment, Point};
-use crate::world::{FailedRead, World};
+use crate::world::World;
 
 /// Longest write in bytes: more than a segment of most journals.
 const LARGE_BYTES_MAX: u64 = 130 << 10;
 
 /// Numbers of writes from here on are those of owners that were superseded.
 const FOREIGN_WRITES: u32 = 1 << 31;
+
+/// Extents that are asked for at once of a whole island.
+const EXTENTS_MAX: usize = 1000;
+
+/// How often a client that was told to wait looks whether it may go on.
+pub(crate) const PAUSE_STEP: Duration = Duration::from_millis(5);
 
 /// Operations that a client tries on a volume that refuses writes or is being closed.
 const REFUSALS_MAX: u64 = 12;
@@ -29,13 +37,28 @@ const REFUSALS_MAX: u64 = 12;
 pub(crate) struct Life {
     pub(crate) world: Rc<World>,
     pub(crate) volume: Rc<LogVolume>,
+    /// Where the process runs.
+    pub(crate) host: usize,
+    /// Of the process; other volumes may share them.
+    pub(crate) lease: NodeLease,
+    pub(crate) cache: Arc<MemoryFrameCache>,
     pub(crate) read_deadline: Duration,
     /// Clients begin nothing more.
     pub(crate) stopping: Cell<bool>,
+    /// Clients wait before they begin the next operation.
+    pub(crate) paused: Cell<bool>,
+    /// Operations of clients that are under way.
+    pub(crate) operating: Cell<u64>,
+    /// When it last took writes again.
+    pub(crate) thawed: Cell<Option<Instant>>,
+    /// The volume is being grown or shrunk.
+    pub(crate) resizing: Cell<bool>,
     /// Nothing more is done to store and disk: what hangs now, hangs for ever.
     pub(crate) calm: Cell<bool>,
     /// The volume is being closed: what is begun now may be refused.
     pub(crate) closing: Cell<bool>,
+    /// The volume takes no writes while it is set back or shrunk.
+    pub(crate) frozen: Cell<u64>,
     /// The disk was made to fail writes or syncs in this life.
     pub(crate) disk_failed: Cell<bool>,
     /// Another opening of the volume was completed: nothing that happens here counts any more.
@@ -45,7 +68,7 @@ pub(crate) struct Life {
     /// The volume may find itself superseded, or miss its deadline.
     pub(crate) may_be_fenced: Cell<bool>,
     /// It stops at its deadline.
-    pub(crate) auto: bool,
+    pub(crate) auto: Cell<bool>,
     /// When the volume first said that it refuses writes.
     pub(crate) refused_since: Cell<Option<Moment>>,
     /// Clients that are still at work.
@@ -54,6 +77,8 @@ pub(crate) struct Life {
     pub(crate) target: Cell<u64>,
     /// The target was reached, or a rule was broken.
     pub(crate) reached: Notify,
+    /// The life ends before its target.
+    pub(crate) cut: Cell<bool>,
 }
 
 #[derive(Clone, Copy)]
@@ -73,7 +98,12 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
                 break;
             }
         }
+        while life.paused.get() && !life.stopping.get() {
+            tokio::time::sleep(PAUSE_STEP).await;
+        }
+        life.operating.set(life.operating.get() + 1);
         life.operate(&mut dice).await;
+        life.operating.set(life.operating.get() - 1);
         let operations = life.world.operations.get() + 1;
         life.world.operations.set(operations);
         if operations >= life.target.get() || life.world.is_violated() {
@@ -92,6 +122,7 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
 impl Life {
     pub(crate) async fn until_target(&self) {
         while self.world.operations.get() < self.target.get()
+            && !self.cut.get()
             && self.at_work.get() > 0
             && !self.world.is_violated()
         {
@@ -102,6 +133,20 @@ impl Life {
     /// A write at random, so that something is written.
     pub(crate) async fn write_somewhere(&self, dice: &mut Dice) {
         self.write(dice).await;
+    }
+
+    /// A write to the last bytes.
+    pub(crate) async fn write_at_end(&self, dice: &mut Dice) {
+        let size = self.bytes();
+        let offset = size - dice.within(1..size.min(4096) + 1);
+        let len = (size - offset).min(self.world.profile.islands.end(offset) - offset);
+        self.write_range(dice, Range { offset, len }).await;
+    }
+
+    /// The volume is to be cut off at `left`: nothing may show beyond once it is.
+    pub(crate) fn begin_cut(&self, left: u64) -> WriteId {
+        let len = self.world.profile.volume_bytes - left;
+        self.begin_write(Range { offset: left, len }, Pattern::Hole)
     }
 
     fn io(&self, range: Range, operation: Operation) -> IoHeader {
@@ -126,9 +171,14 @@ impl Life {
         }
     }
 
+    /// Bytes of the oracle that the volume has now, as every client can tell.
+    fn bytes(&self) -> u64 {
+        self.world.bytes_within(self.volume.size())
+    }
+
     fn range(&self, dice: &mut Dice) -> Range {
         let profile = &self.world.profile;
-        let size = profile.volume_bytes;
+        let size = self.bytes();
         let (len, align) = match dice.weighted(&profile.sizes) {
             0 => (dice.within(1..600), 1),
             1 => (dice.within(1..9) * 4096, 4096),
@@ -145,13 +195,17 @@ impl Life {
         if !dice.percent(15) {
             return self.range(dice);
         }
-        let size = self.world.profile.volume_bytes;
+        let size = self.bytes();
         let offset = dice.below(size);
         Range { offset, len: dice.within(1..size - offset + 1) }
     }
 
     async fn write(&self, dice: &mut Dice) {
         let range = self.range(dice);
+        self.write_range(dice, range).await;
+    }
+
+    async fn write_range(&self, dice: &mut Dice, range: Range) {
         let fua = dice.percent(self.world.profile.fua_percent);
         let pattern = if dice.percent(60) { Pattern::Noise } else { Pattern::Text };
         let id = self.begin_write(range, pattern);
@@ -180,7 +234,7 @@ impl Life {
         let flags = WriteZeroesFlags {
             fua: dice.percent(self.world.profile.fua_percent),
             no_hole: dice.percent(50),
-            fast: false,
+            fast: dice.percent(30),
         };
         let pattern = if flags.no_hole { Pattern::Zero } else { Pattern::Hole };
         let id = self.begin_write(range, pattern);
@@ -221,7 +275,7 @@ impl Life {
             return false;
         }
         match result {
-            Ok(_) if self.auto && self.honest.get() => {
+            Ok(_) if self.auto.get() && self.honest.get() => {
                 self.world.violate(format!("{what} was answered by an owner that was superseded"));
             }
             Ok(_) => self.world.note("superseded: answered, and void", [0; 3]),
@@ -229,7 +283,13 @@ impl Life {
                 self.refused();
                 self.world.note("superseded: fenced", [0; 3]);
             }
-            Err(_) => self.world.note("superseded: failed", [0; 3]),
+            Err(error) => {
+                // Its disk failed before anybody could tell it.
+                if error.kind() == ErrorKind::Poisoned && self.disk_failed.get() {
+                    self.refused();
+                }
+                self.world.note("superseded: failed", [0; 3]);
+            }
         }
         true
     }
@@ -265,16 +325,20 @@ impl Life {
         }
     }
 
+    /// Whether what needs no store may fail like this.
+    pub(crate) fn may_fail(&self, error: &DeviceError) -> bool {
+        match error.kind() {
+            ErrorKind::Poisoned => self.disk_failed.get(),
+            ErrorKind::Unavailable => self.closing.get() || self.frozen.get() > 0,
+            ErrorKind::Fenced => self.may_be_fenced.get(),
+            _ => false,
+        }
+    }
+
     /// A write or flush was answered with an error.
     fn failed(&self, what: &str, number: u64, error: &DeviceError) {
         self.world.note("operation refused", [number, 0, 0]);
-        let excused = match error.kind() {
-            ErrorKind::Poisoned => self.disk_failed.get(),
-            ErrorKind::Unavailable => self.closing.get(),
-            ErrorKind::Fenced => self.may_be_fenced.get(),
-            _ => false,
-        };
-        if !excused {
+        if !self.may_fail(error) {
             self.world.violate(format!("{what} {number} failed without a reason: {error:?}"));
         }
         if matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Fenced) {
@@ -308,7 +372,7 @@ impl Life {
         len: u64,
     ) -> Result<Vec<u8>, ()> {
         let world = &self.world;
-        let (started, faults_before) = (Instant::now(), world.faults_before_read());
+        let faults_before = world.faults_before_read();
         let mut bytes = vec![0xa5; usize::try_from(len).expect("small")];
         let io = self.io(Range { offset, len }, Operation::Read);
         let result = self.replied(self.volume.read(io, &mut bytes).await);
@@ -331,7 +395,8 @@ impl Life {
                 world.oracle.borrow_mut().abandon_read(begun);
                 world.detail("  read failed", [begun, offset, len]);
                 let deadline = self.read_deadline;
-                let read = FailedRead { point, started, faults_before, offset, len, deadline };
+                let host = self.host;
+                let read = FailedRead { point, faults_before, offset, len, deadline, host };
                 if !world.excuses_read(&read, &error) {
                     world.violate(format!(
                         "a read of {len} bytes at {offset} failed without a reason: {error:?}"
@@ -384,6 +449,20 @@ impl Life {
     async fn extents(&self, dice: &mut Dice) {
         let range = self.range(dice);
         let extents_max = usize::try_from(dice.within(1..20)).expect("small");
+        self.extents_of(range, extents_max).await;
+    }
+
+    /// Asks for the extents of everything.
+    pub(crate) async fn extents_of_all(&self) {
+        let (mut at, size) = (0, self.bytes());
+        while at < size {
+            let end = self.world.profile.islands.end(at).min(size);
+            self.extents_of(Range { offset: at, len: end - at }, EXTENTS_MAX).await;
+            at = end;
+        }
+    }
+
+    async fn extents_of(&self, range: Range, extents_max: usize) {
         let begun = self.world.oracle.borrow_mut().tick();
         self.world.note("extents", [begun, range.offset, range.len]);
         let io = self.io(range, Operation::Extents);
@@ -412,7 +491,7 @@ impl Life {
     }
 
     async fn out_of_bounds(&self, dice: &mut Dice) {
-        let size = self.world.profile.device_bytes();
+        let size = self.volume.size();
         let offset = size - dice.below(size.min(4096));
         let bytes = size - offset + dice.within(1..5000);
         self.world.note("out of bounds", [0, offset, bytes]);

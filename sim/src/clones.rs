@@ -10,17 +10,21 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use weir_device::{Device, DeviceError, Env, IoHeader, Operation, SharedBuf, WriteFlags};
+use weir_device::{
+    Device, DeviceError, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags,
+};
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::{
-    CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, Takeover,
+    CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, ObjectId, OpenArgs, Takeover,
     VolumeOptions,
 };
+use weir_store::Fault;
 
 use crate::client::Life;
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
+use crate::nemesis::DIRECTORY;
 use crate::node::HANG;
 use crate::snapshots::read;
 use crate::world::World;
@@ -34,6 +38,10 @@ const LOOKS_MAX: u64 = 6;
 /// A clone that was asked for.
 pub(crate) struct KnownClone {
     name: VolumeName,
+    /// Known once it was opened.
+    id: Option<VolumeId>,
+    /// The clone that it was made of a snapshot of, and those that this one was made of.
+    ancestors: Vec<VolumeName>,
     disk: SimDisk,
     /// It was answered: it must be there.
     made: bool,
@@ -47,6 +55,9 @@ pub(crate) struct KnownClone {
 }
 
 type Shared = Rc<RefCell<KnownClone>>;
+
+/// Lease and cache of a node that has another volume open already.
+type Place = (NodeLease, Arc<MemoryFrameCache>);
 
 /// Makes and uses clones until the life ends.
 pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
@@ -66,23 +77,46 @@ pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
         }
         let clone = &clones[index(dice.below(clones.len() as u64))];
         if dice.percent(15) {
-            delete(&world, &env, clone).await;
+            delete(&world, &env, clone, life.host).await;
             continue;
         }
-        match open(&world, &env, &mut dice, clone).await {
+        let place = dice.percent(50).then(|| (life.lease.clone(), Arc::clone(&life.cache)));
+        let beside = place.is_some();
+        match open(&world, &env, &mut dice, clone, place).await {
             Ok(volume) => {
-                if let Err(error) = work(&world, &volume, &mut dice, clone).await {
-                    tracing::info!(%error, "the work with a clone ends");
+                if beside {
+                    world.note("clone beside its volume", [0; 3]);
+                }
+                if let Err(error) = work(&world, &volume, &mut dice, clone).await
+                    && !world.excuses_store(error.kind())
+                    && error.kind() != ErrorKind::Fenced
+                {
+                    world.violate(format!("work with a clone failed without a reason: {error:?}"));
                 }
                 // What the store does not take in time stays in its journal.
                 let _ = volume.close_within(Duration::from_secs(5)).await;
             }
             Err(error) => {
                 tracing::info!(%error, "a clone cannot be opened");
-                if !clone.borrow().made && matches!(error, LogError::NoSuchVolume { .. }) {
-                    forget(&world, clone);
-                }
+                judge_opening(&world, clone, &error);
             }
+        }
+    }
+}
+
+/// A clone did not open: was there a reason?
+fn judge_opening(world: &World, clone: &Shared, error: &LogError) {
+    let (made, deleting) = (clone.borrow().made, clone.borrow().deleting);
+    match error {
+        LogError::NoSuchVolume { .. } if !made => {
+            lose(world, clone);
+        }
+        LogError::NoSuchVolume { .. } | LogError::Deleted { .. } if deleting => {}
+        LogError::InUse { .. } if world.has_late_puts() => {}
+        _ if world.excuses_store(error.kind()) => {}
+        _ => {
+            let name = &clone.borrow().name;
+            world.violate(format!("clone {name} did not open without a reason: {error}"));
         }
     }
 }
@@ -95,6 +129,16 @@ fn name(text: &str) -> VolumeName {
     VolumeName::new(text).expect("a valid name")
 }
 
+fn volume() -> VolumeName {
+    name("simulated")
+}
+
+/// It is not there, but may have left something behind that stands for a clone that may come, for an hour.
+fn lose(world: &World, clone: &Shared) {
+    world.clones_lost.borrow_mut().push(clone.borrow().ancestors.clone());
+    forget(world, clone);
+}
+
 fn forget(world: &World, clone: &Shared) {
     world.clones.borrow_mut().retain(|known| !Rc::ptr_eq(known, clone));
 }
@@ -102,24 +146,29 @@ fn forget(world: &World, clone: &Shared) {
 /// A clone of a snapshot of the volume, which may be deleted meanwhile, or of one of a clone.
 async fn make(life: &Rc<Life>, env: &Env, dice: &mut Dice) {
     let world = &life.world;
-    let mut origins: Vec<(VolumeName, VolumeName, Vec<u8>)> = Vec::new();
+    let mut origins: Vec<(Vec<VolumeName>, VolumeName, Vec<u8>)> = Vec::new();
     for known in world.snapshots.borrow().iter() {
-        origins.extend(known.shown().map(|s| (name("simulated"), known.name.clone(), s)));
+        origins.extend(known.shown().map(|s| (vec![], known.name.clone(), s)));
     }
     let of_volume = origins.len();
     for clone in world.clones.borrow().iter() {
         let clone = clone.borrow();
         let snapshots = clone.snapshots.iter().filter(|_| !clone.deleting);
-        origins.extend(snapshots.map(|(s, shown)| (clone.name.clone(), s.clone(), shown.clone())));
+        let mut ancestors = vec![clone.name.clone()];
+        ancestors.extend(clone.ancestors.iter().cloned());
+        origins.extend(snapshots.map(|(s, shown)| (ancestors.clone(), s.clone(), shown.clone())));
     }
     if origins.is_empty() {
         return;
     }
     let at = index(dice.below(origins.len() as u64));
-    let (parent, snapshot, content) = origins.swap_remove(at);
+    let (ancestors, snapshot, content) = origins.swap_remove(at);
+    let parent = ancestors.first().cloned().unwrap_or_else(volume);
     let clone_name = name(&format!("c{}", dice.next()));
     let known = KnownClone {
         name: clone_name.clone(),
+        id: None,
+        ancestors,
         disk: SimDisk::new(dice.next(), SimDiskOptions::default()),
         made: false,
         deleting: false,
@@ -131,48 +180,91 @@ async fn make(life: &Rc<Life>, env: &Env, dice: &mut Dice) {
     world.clones.borrow_mut().push(Rc::clone(&known));
     world.note("clone", [at as u64, 0, 0]);
     let from = (&parent, &snapshot);
+    let doing = world.begin(life.host, "clone");
     let made = catalog::create_clone(&world.store, env, from, &clone_name, Takeover::Manual);
     let made = if at < of_volume && dice.percent(40) {
-        crate::snapshots::mark_deleting(world, &snapshot);
         let pause = Duration::from_micros(dice.below(150_000));
         let deleted = async {
             tokio::time::sleep(pause).await;
-            let deleted = life.volume.delete_snapshot(&snapshot).await;
-            if deleted.is_ok() {
-                crate::snapshots::forget(world, &snapshot);
-            }
+            crate::snapshots::remove(life, &snapshot).await;
         };
         futures_util::join!(made, deleted).0
     } else {
         made.await
     };
-    match made {
-        Ok(_) => {
-            known.borrow_mut().made = true;
-            world.note("  clone made", [0; 3]);
+    drop(doing);
+    let is_of_volume = at < of_volume;
+    judge_making(world, &known, (&snapshot, is_of_volume), made);
+}
+
+/// A clone was made or refused: was there a reason?
+fn judge_making(
+    world: &World,
+    known: &Shared,
+    (snapshot, is_of_volume): (&VolumeName, bool),
+    made: Result<VolumeId, LogError>,
+) {
+    let error = match made {
+        Ok(id) => {
+            let known = &mut *known.borrow_mut();
+            (known.made, known.id) = (true, Some(id));
+            return world.note("  clone made", [0; 3]);
         }
-        Err(error) => {
-            tracing::info!(%error, "no clone");
-            world.note("  clone refused", [0; 3]);
-        }
+        Err(error) => error,
+    };
+    tracing::info!(%error, "no clone");
+    world.note("  clone refused", [0; 3]);
+    let is_leaving = || {
+        let snapshots = world.snapshots.borrow();
+        !snapshots.iter().any(|known| known.name == *snapshot && known.shown().is_some())
+    };
+    let excused = match &error {
+        LogError::NoSuchSnapshot { .. } => is_of_volume && is_leaving(),
+        _ => world.excuses_store(error.kind()),
+    };
+    if !excused {
+        world.violate(format!("a clone was refused without a reason: {error}"));
     }
 }
 
-async fn delete(world: &World, env: &Env, clone: &Shared) {
+/// Whether some clone may need one.
+fn may_be_needed(world: &World, name: &VolumeName) -> bool {
+    let clones = world.clones.borrow();
+    clones.iter().any(|clone| clone.borrow().ancestors.contains(name))
+        || world.clones_lost.borrow().iter().any(|ancestors| ancestors.contains(name))
+}
+
+/// Deletes a clone; whether it is gone.
+async fn delete(world: &Rc<World>, env: &Env, clone: &Shared, host: usize) -> bool {
     let (name, disk) = (clone.borrow().name.clone(), clone.borrow().disk.clone());
-    clone.borrow_mut().deleting = true;
+    let may_be_gone = std::mem::replace(&mut clone.borrow_mut().deleting, true);
+    let may_be_gone = may_be_gone || !clone.borrow().made;
+    let doing = world.begin(host, "deletion of a clone");
     let deleted = delete_with_journal(world, env, (&name, disk.directory())).await;
+    drop(doing);
     match deleted {
-        Ok(()) | Err(LogError::NoSuchVolume { .. }) => {
+        Ok(()) => {
             world.note("clone deleted", [0; 3]);
+            world.deleted.borrow_mut().extend(clone.borrow().id);
             forget(world, clone);
+            return true;
         }
-        Err(LogError::Dependants { .. }) => {
+        Err(LogError::NoSuchVolume { .. }) if may_be_gone => {
+            lose(world, clone);
+            return true;
+        }
+        Err(LogError::Dependants { .. }) if may_be_needed(world, &name) => {
             world.note("clone needed by clones", [0; 3]);
             clone.borrow_mut().deleting = false;
         }
-        Err(error) => tracing::info!(%error, "deleting a clone"),
+        Err(error) if world.excuses_store(error.kind()) => {
+            tracing::info!(%error, "deleting a clone");
+        }
+        Err(error) => {
+            world.violate(format!("deleting clone {name} failed without a reason: {error}"));
+        }
     }
+    false
 }
 
 /// A clone that was not closed is deleted where its journal is.
@@ -192,6 +284,7 @@ async fn open(
     env: &Env,
     dice: &mut Dice,
     clone: &Shared,
+    place: Option<Place>,
 ) -> Result<Rc<LogVolume>, LogError> {
     let (name, disk) = (clone.borrow().name.clone(), clone.borrow().disk.clone());
     let id = catalog::find(&world.store, env, &name).await?;
@@ -199,8 +292,11 @@ async fn open(
         close_deadline: Duration::from_secs(60),
         ..world.profile.draw_options(dice)
     };
-    let settings = world.profile.lease_settings(dice);
-    let lease = NodeLease::start(world.store.clone(), env, id.0, "clone", settings);
+    let (lease, cache) = place.unwrap_or_else(|| {
+        let settings = world.profile.lease_settings(dice);
+        let lease = NodeLease::start(world.store.clone(), env, id.0, "clone", settings);
+        (lease, Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)))
+    });
     let args = OpenArgs {
         store: world.store.clone(),
         id,
@@ -208,7 +304,7 @@ async fn open(
         env: env.clone(),
         keys: world.keys.clone(),
         options,
-        cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
+        cache,
         lease,
         accept_loss: false,
         take_over: false,
@@ -217,7 +313,8 @@ async fn open(
         incomplete: false,
     };
     let (volume, _) = Box::pin(LogVolume::open(args)).await?;
-    clone.borrow_mut().made = true;
+    let known = &mut *clone.borrow_mut();
+    (known.made, known.id) = (true, Some(id));
     Ok(volume)
 }
 
@@ -266,8 +363,9 @@ async fn write(
     clone: &Shared,
 ) -> Result<(), DeviceError> {
     let islands = &world.profile.islands;
-    let at = dice.below(world.profile.volume_bytes);
-    let end = islands.end(at).min(world.profile.volume_bytes).min(at + dice.within(1..30_000));
+    let size = world.bytes_within(volume.size());
+    let at = dice.below(size);
+    let end = islands.end(at).min(size).min(at + dice.within(1..30_000));
     let (from, byte) = (index(at), u8::try_from(dice.within(1..256)).expect("a byte"));
     let data: Vec<u8> = (from..index(end)).map(|n| byte ^ n.to_le_bytes()[0]).collect();
     clone.borrow_mut().unanswered = Some((from, data.clone()));
@@ -306,16 +404,19 @@ pub(crate) fn on_crash(world: &World) {
     }
 }
 
-/// Looks at every clone in the end, with a store that works; what is wrong, if anything is.
-pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
-    let clones = world.clones.borrow().clone();
+/// Looks at every clone in the end, with a store that works, and deletes some; what is wrong, if anything is.
+pub(crate) async fn audit(world: &Rc<World>, dice: &mut Dice) -> Option<String> {
+    let mut clones = world.clones.borrow().clone();
+    // Those that others were made of come last.
+    clones.reverse();
     for clone in clones {
         let mut last = String::new();
         for attempt in 0..LOOKS_MAX {
             let tasks = Rc::new(LocalSet::new());
             let (boot_id, scheduling) = (clone.borrow().disk.boot_id(), world.profile.scheduling);
             let env = env(dice, boot_id, scheduling, &tasks, Hidden::default());
-            let looked = tasks.run_until(timeout(HANG, look_at(world, &env, dice, &clone))).await;
+            let looking = Box::pin(look_at(world, &env, dice, &clone));
+            let looked = tasks.run_until(timeout(HANG, looking)).await;
             clone.borrow().disk.crash_process();
             drop(tasks);
             match looked {
@@ -332,32 +433,95 @@ pub(crate) async fn audit(world: &World, dice: &mut Dice) -> Option<String> {
         if !last.is_empty() {
             return Some(format!("clone {}: {last}", clone.borrow().name));
         }
+        if world.is_violated() {
+            return None;
+        }
+    }
+    left_of_deleted(world).await
+}
+
+/// Deletes every clone and the volume; what is left of them, if anything is.
+pub(crate) async fn delete_everything(world: &Rc<World>, dice: &mut Dice) -> Option<String> {
+    let tasks = Rc::new(LocalSet::new());
+    let env = env(dice, [8; 16], world.profile.scheduling, &tasks, Hidden::default());
+    let work = async {
+        let mut clones = world.clones.borrow().clone();
+        clones.reverse();
+        for clone in clones {
+            delete(world, &env, &clone, world.host.get()).await;
+        }
+        let directory = match world.disk().directory().subdirectory(DIRECTORY).await {
+            Ok(directory) => directory,
+            Err(error) => return Some(format!("the volume's directory: {error}")),
+        };
+        let deleted = delete_with_journal(world, &env, (&volume(), directory)).await;
+        let is_needed =
+            || !world.clones.borrow().is_empty() || !world.clones_lost.borrow().is_empty();
+        match deleted {
+            Ok(()) => world.deleted.borrow_mut().push(world.id.get()),
+            Err(LogError::Dependants { .. }) if is_needed() => {}
+            Err(error) => return Some(format!("the volume cannot be deleted: {error}")),
+        }
+        world.note("everything deleted", [0; 3]);
+        left_of_deleted(world).await
+    };
+    match tasks.run_until(timeout(HANG, Box::pin(work))).await {
+        Ok(wrong) => wrong,
+        Err(_) => Some("deleting everything hangs".to_owned()),
+    }
+}
+
+/// Nothing is left of what was deleted, but for PUTs that landed later.
+async fn left_of_deleted(world: &World) -> Option<String> {
+    let deleted = world.deleted.borrow().clone();
+    for id in deleted {
+        let listed = world.bare_store.list(&ObjectId::prefix(id), None).await;
+        let left = listed.map(|listed| listed.len()).unwrap_or_default();
+        if left > 0 && world.faults.counts().of(Fault::LatePutLanded) == 0 {
+            return Some(format!("{left} objects are left of volume {id}, which was deleted"));
+        }
     }
     None
 }
 
 async fn look_at(
-    world: &World,
+    world: &Rc<World>,
     env: &Env,
     dice: &mut Dice,
     clone: &Shared,
 ) -> Result<Option<String>, String> {
-    let volume = match open(world, env, dice, clone).await {
+    if clone.borrow().deleting {
+        // What was begun comes to its end.
+        delete(world, env, clone, world.host.get()).await;
+        return Ok(None);
+    }
+    let volume = match open(world, env, dice, clone, None).await {
         Ok(volume) => volume,
-        Err(LogError::NoSuchVolume { .. }) if !clone.borrow().made || clone.borrow().deleting => {
-            return Ok(None);
-        }
-        Err(LogError::Deleted { .. }) if clone.borrow().deleting => return Ok(None),
+        Err(LogError::NoSuchVolume { .. }) if !clone.borrow().made => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
     look(world, &volume, clone).await.map_err(|error| error.to_string())?;
     volume.check_invariants();
+    volume.flush_remote().await.map_err(|error| error.to_string())?;
+    while volume.status().pending_deletions > 0 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     volume.close().await.map_err(|error| error.to_string())?;
     let options = CheckOptions::default();
     let of = (volume.id(), &world.keys);
     let checked = weir_log::check(&world.bare_store, env, of, &options, |_| {}).await;
     let report = checked.map_err(|error| error.to_string())?;
     world.note("clone judged", [report.objects, 0, 0]);
-    let damage = report.damage.first();
-    Ok(damage.map(|d| format!("clone {}: {}: {}", clone.borrow().name, d.place, d.problem)))
+    let (name, orphans) = (clone.borrow().name.clone(), report.orphans.len());
+    if orphans > 0 && !world.may_have_orphans() {
+        return Ok(Some(format!("clone {name}: {orphans} objects are left that nobody deletes")));
+    }
+    if let Some(damage) = report.damage.first() {
+        return Ok(Some(format!("clone {name}: {}: {}", damage.place, damage.problem)));
+    }
+    drop(volume);
+    if dice.percent(40) {
+        delete(world, env, clone, world.host.get()).await;
+    }
+    Ok(None)
 }

@@ -17,10 +17,13 @@ use weir_log::{Closed, Takeover};
 use weir_store::Faults;
 
 use self::side::Side;
+use crate::audit::audit;
 use crate::client::{self, Life};
 use crate::dice::Dice;
+use crate::nemesis;
 use crate::node::{HANG, Stop};
 use crate::oracle::Point;
+use crate::replicas;
 use crate::world::World;
 
 /// Attempts of one node to open the volume before it gives up for the round.
@@ -72,7 +75,7 @@ pub(crate) struct Duo {
     world: Rc<World>,
     sides: [Side; 2],
     dice: RefCell<Dice>,
-    auto: bool,
+    begins_auto: bool,
     /// Both nodes have one name.
     copied: bool,
     /// The side whose opening counts.
@@ -95,6 +98,7 @@ impl Duo {
         let copied = dice.percent(25);
         let side = |index: usize| {
             let gate = Faults::new(index as u64);
+            gate.watch_deletes();
             let store = world.store.clone().with_faults(gate.clone());
             let node = if copied { [7; 16] } else { [u8::try_from(index).expect("two") + 1; 16] };
             Side {
@@ -114,6 +118,8 @@ impl Duo {
                 may_be_holder: Cell::default(),
                 take_over: Cell::default(),
                 discard_journal: Cell::default(),
+                superseded_at: Cell::default(),
+                resumed_at: Cell::default(),
             }
         };
         if copied {
@@ -126,7 +132,7 @@ impl Duo {
             world,
             sides,
             dice: RefCell::new(dice),
-            auto,
+            begins_auto: auto,
             copied,
             owner: Cell::new(None),
             epoch: Cell::new(0),
@@ -201,7 +207,7 @@ impl Duo {
         let side = &self.sides[0];
         self.start_process(side);
         let env = side.process.borrow().as_ref().expect("started").env.clone();
-        let takeover = if self.auto { Takeover::Auto } else { Takeover::Manual };
+        let takeover = if self.begins_auto { Takeover::Auto } else { Takeover::Manual };
         if let Err(error) = self.world.create(&env, takeover).await {
             return self.violate(format!("creating the volume: {error}"));
         }
@@ -229,7 +235,7 @@ impl Duo {
         self.work().await?;
         let Some(index) = self.owner.get() else { return Ok(()) };
         let side = &self.sides[index];
-        let weights = if self.auto {
+        let weights = if self.world.rule.is_auto() {
             [10, 8, 4, 4, 6, 30, 6, 24, 12]
         } else {
             [10, 12, 6, 5, 8, 24, 8, 24, 6]
@@ -289,6 +295,11 @@ impl Duo {
             }
         }
         let limit = self.world.profile.lease * 4;
+        if self.percent(20) {
+            let mut dice = Dice::new(self.dice.borrow_mut().next(), 25);
+            let struck = Box::pin(nemesis::strike(&life, &mut dice));
+            self.wait(struck, limit).await;
+        }
         self.wait(life.until_target(), limit).await;
         self.go_on()
     }
@@ -409,7 +420,10 @@ impl Duo {
                 self.world.note("close failed: fenced", [0; 3]);
             }
             Err(error) => {
-                return self.violate(format!("closing failed without a reason: {error:?}"));
+                if !life.may_fail(&error) {
+                    return self.violate(format!("closing failed without a reason: {error:?}"));
+                }
+                self.world.note("close failed", [0; 3]);
             }
         }
         // Clients that were refused come to their end.
@@ -426,6 +440,7 @@ impl Duo {
             self.end_process(side, Fate::Killed);
         }
         self.world.calm_store();
+        self.world.heal_object();
         let index = usize::from(self.percent(50));
         self.own(index).await?;
         let Some(life) = self.life(index) else { return Ok(()) };
@@ -444,7 +459,36 @@ impl Duo {
         drop(life);
         self.end_process(&self.sides[index], Fate::DiskLost);
         self.own(1 - index).await?;
+        // What the opening found unneeded is listed with the next checkpoint.
+        let Some(life) = self.life(1 - index) else { return Ok(()) };
+        match self.wait(life.volume.compact(1, |_, _| {}), HANG).await {
+            None => return self.violate("a compaction hangs though the store works"),
+            Some(compacted) => life.judge_verb("the last compaction", &compacted, |error| {
+                // The task beside it may have begun one.
+                error.kind() == ErrorKind::Busy
+            }),
+        };
+        drop(life);
+        self.look_at_store().await?;
         self.end_process(&self.sides[1 - index], Fate::Killed);
         self.go_on()
+    }
+
+    /// Nothing that the volume needs is missing, nothing is left, and the replica shows a past.
+    async fn look_at_store(&self) -> Result<(), Stop> {
+        let world = &self.world;
+        let mut dice = Dice::new(self.dice.borrow_mut().next(), 26);
+        let looked = async {
+            let wrong = Box::pin(audit(world, &mut dice)).await;
+            if wrong.is_some() || !world.profile.replicas {
+                return wrong;
+            }
+            Box::pin(replicas::look(world, &mut dice)).await
+        };
+        match self.wait(looked, HANG).await {
+            Some(None) => self.go_on(),
+            Some(Some(wrong)) => self.violate(wrong),
+            None => self.violate("looking at the store hangs"),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
@@ -24,6 +25,14 @@ impl fmt::Display for Event {
         write!(f, "{seconds:6}.{micros:06} {:<32}", self.what)?;
         self.numbers.iter().try_for_each(|number| write!(f, " {number:>9}"))
     }
+}
+
+/// The name of a pair. Those who count one are few, so that all names ever made are kept.
+pub(crate) fn pair(one: &'static str, other: &'static str) -> &'static str {
+    type Names = Mutex<BTreeMap<(&'static str, &'static str), &'static str>>;
+    static NAMES: Names = Mutex::new(BTreeMap::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    names.entry((one, other)).or_insert_with(|| format!("pair: {one} x {other}").leak())
 }
 
 /// Collects the events of one seed.
@@ -70,6 +79,11 @@ impl Events {
         if by > 0 {
             *self.counts.entry(what).or_default() += by;
         }
+    }
+
+    /// Counts that two things fell together.
+    pub(crate) fn count_pair(&mut self, one: &'static str, other: &'static str) {
+        self.count(pair(one, other), 1);
     }
 
     /// A number that differs when anything noted differs, its time included.

@@ -19,6 +19,7 @@ mod duo;
 mod elsewhere;
 mod env;
 mod events;
+mod excuses;
 mod mutants;
 mod nemesis;
 mod node;
@@ -28,8 +29,12 @@ mod profile;
 mod repairs;
 mod replicas;
 mod report;
+mod require;
+mod rot;
 mod run;
+mod sizes;
 mod snapshots;
+mod verbs;
 mod world;
 
 use std::cell::Cell;
@@ -121,7 +126,17 @@ fn main() -> ExitCode {
         return if report_violation(&verdict) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     let report = campaign(&arguments);
-    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let missing = require::missing(&report);
+    for line in &missing {
+        println!("NOT MET: {line}");
+    }
+    if report.seeds == 0 {
+        println!("no seed was run");
+    }
+    // A mutant must be caught by what it does, not by what it keeps from happening.
+    let is_mutant = cfg!(weir_mutants) && std::env::var_os("WEIR_MUTANT").is_some();
+    let enough = report.seeds > 0 && (missing.is_empty() || is_mutant);
+    if report.violations.is_empty() && enough { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A release assertion of the engine ends the process; the message must say which seed it was.

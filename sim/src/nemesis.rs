@@ -8,8 +8,9 @@ use weir_log::{JOURNAL_FILE, ObjectId};
 
 use crate::client::Life;
 use crate::dice::Dice;
-use crate::oracle::Moment;
+use crate::excuses::Rot;
 use crate::profile::DiskTrouble;
+use crate::rot::{self, Reach};
 
 /// Bytes before the first segment of a journal.
 const JOURNAL_DATA_START: u64 = 1 << 20;
@@ -80,9 +81,9 @@ fn look(life: &Life, dice: &mut Dice) {
 }
 
 /// Makes the trouble of this seed happen; `false` if it could not.
-async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
+pub(crate) async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
     let world = &life.world;
-    let disk = world.disk();
+    let disk = &world.disks[life.host];
     let journal = format!("{DIRECTORY}/{JOURNAL_FILE}");
     match world.profile.trouble {
         DiskTrouble::None if world.profile.store_damage => return damage_object(life, dice).await,
@@ -90,7 +91,7 @@ async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
         DiskTrouble::Sync => {
             life.disk_failed.set(true);
             disk.fail_next_syncs(1);
-            world.sync_failed.set(Some(Moment::MAX));
+            world.harm.sync_failing[life.host].set(true);
             world.note("disk: sync will fail", [0; 3]);
         }
         DiskTrouble::Write => {
@@ -99,7 +100,7 @@ async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
             world.note("disk: writes will fail", [0; 3]);
         }
         DiskTrouble::Read => {
-            world.reads_fail.set(true);
+            world.harm.reads_fail[life.host].set(true);
             disk.change_options(|options| options.read_errors_per_million = 200_000);
             world.note("disk: reads fail", [0; 3]);
         }
@@ -108,7 +109,7 @@ async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
             world.note("disk: full", [0; 3]);
         }
         DiskTrouble::Rot => {
-            if world.rotted.get().is_some() {
+            if world.harm.rot.borrow().is_some() {
                 return true;
             }
             if dice.percent(30) {
@@ -121,13 +122,18 @@ async fn strike(life: &Rc<Life>, dice: &mut Dice) -> bool {
             let segments = life.volume.status().journal_capacity_bytes;
             let offset = JOURNAL_DATA_START + dice.below(segments);
             let before = disk.counters().bytes_rotted;
+            let Reach { ranges, header } =
+                rot::reach(disk, &journal, offset, world.profile.segment_bytes);
             disk.rot(&journal, offset);
             if disk.counters().bytes_rotted == before {
                 return false;
             }
-            let now = world.oracle.borrow_mut().tick();
-            world.rotted.set(Some(now));
-            world.note("disk: a byte rotted", [offset, 0, 0]);
+            let at = world.oracle.borrow_mut().tick();
+            world.note("disk: a byte rotted", [offset, ranges.len() as u64, u64::from(header)]);
+            if header {
+                world.note("  in the header of a record", [0; 3]);
+            }
+            world.harm.rot.replace(Some(Rot { at, ranges, header }));
         }
     }
     true
@@ -153,6 +159,7 @@ async fn damage_object(life: &Rc<Life>, dice: &mut Dice) -> bool {
     let Ok(bytes) = world.bare_store.get(&victim.key).await else { return false };
     let Ok(header) = ObjectHeader::decode(&bytes) else { return false };
     let ranges = header.extents.iter().map(|extent| (extent.offset, extent.offset + extent.len));
+    world.harm.object_damaged.set(true);
     *world.damaged.borrow_mut() = Some((victim.key.clone(), ranges.collect()));
     if dice.percent(50) {
         world.faults.hide(&victim.key);

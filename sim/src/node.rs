@@ -1,5 +1,7 @@
 //! The lives of the node: opening, judging what recovery shows, work, and the end.
 
+mod ending;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,14 +9,13 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
-use weir_device::ErrorKind;
+use weir_device::{Device, ErrorKind};
 use weir_log::{
     Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, Takeover,
     VolumeOptions,
 };
 use weir_store::Fault;
 
-use crate::audit::audit;
 use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
@@ -23,16 +24,16 @@ use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
 use crate::oracle::Point;
 use crate::profile::End;
-use crate::repairs;
 use crate::replicas;
 use crate::snapshots::{self, Known};
+use crate::verbs;
 use crate::world::World;
 
 /// Openings tried before that is a violation; most of them crash on purpose.
 const OPENINGS_MAX: u64 = 24;
 
-/// Seeds without a replica, in a hundred, that end with damage and its repair.
-const REPAIRED_PERCENT: u64 = 30;
+/// Shortest time for which an opening tries again what the store refuses.
+pub(crate) const OPENING_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Simulated time after which an operation hangs, with a store that works.
 pub(crate) const HANG: Duration = Duration::from_secs(300);
@@ -55,6 +56,8 @@ pub(crate) struct Node {
     take_over: bool,
     accept_loss: bool,
     discard_journal: bool,
+    /// The last life ended with a clean close.
+    closed_clean: bool,
 }
 
 struct Opened {
@@ -75,6 +78,7 @@ impl Node {
             take_over: false,
             accept_loss: false,
             discard_journal: false,
+            closed_clean: false,
         }
     }
 
@@ -90,6 +94,9 @@ impl Node {
             self.live(&opened, target, end).await?;
             self.end(opened, end);
             self.go_on()?;
+            if std::mem::take(&mut self.closed_clean) && self.world.encrypted {
+                self.rekey().await?;
+            }
         }
         Box::pin(self.last_life()).await
     }
@@ -167,8 +174,9 @@ impl Node {
             .then(|| Duration::from_micros(self.dice.below(60_000)));
         let outage = self.dice.percent(profile.outage_percent);
         let outage = outage.then(|| Duration::from_millis(self.dice.below(3_000)));
-        let started = Instant::now();
-        let opening = self.attempt(options.clone(), env, lease, outage);
+        let cache = Arc::new(MemoryFrameCache::new(profile.volume_bytes / 3));
+        let place = (lease, cache);
+        let opening = self.attempt(options.clone(), env, place.clone(), outage);
         let limit = crash_after.unwrap_or(HANG);
         let opened = tasks.run_until(timeout(limit, opening)).await;
         world.end_outage();
@@ -182,11 +190,11 @@ impl Node {
             Err(_) => self.violate("opening hangs"),
             Ok(Ok((volume, report))) => {
                 self.opened(&report)?;
-                let life = self.life(volume, &options);
+                let life = self.life(volume, place, &options);
                 Ok(Some(Opened { tasks, life }))
             }
             Ok(Err(error)) => {
-                self.judge_refusal(&error, started)?;
+                self.judge_refusal(&error)?;
                 // The process ends, and another one tries.
                 self.crash(End::Kill);
                 Ok(None)
@@ -198,7 +206,7 @@ impl Node {
         &self,
         options: VolumeOptions,
         env: weir_device::Env,
-        lease: NodeLease,
+        (lease, cache): (NodeLease, Arc<MemoryFrameCache>),
         outage: Option<Duration>,
     ) -> impl Future<Output = Result<(Rc<LogVolume>, OpenReport), LogError>> + use<> {
         let world = Rc::clone(&self.world);
@@ -215,7 +223,7 @@ impl Node {
                 directory: root.subdirectory(DIRECTORY).await?,
                 env,
                 options,
-                cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
+                cache,
                 keys: world.keys.clone(),
                 lease,
                 accept_loss,
@@ -254,7 +262,7 @@ impl Node {
     }
 
     /// An opening was refused: was there a reason, and what would an operator do?
-    fn judge_refusal(&mut self, error: &LogError, started: Instant) -> Result<(), Stop> {
+    fn judge_refusal(&mut self, error: &LogError) -> Result<(), Stop> {
         self.world.note("opening refused", [0; 3]);
         tracing::info!(%error, "opening refused");
         let world = Rc::clone(&self.world);
@@ -276,8 +284,8 @@ impl Node {
             }
             _ if world.damaged.borrow().is_some() => world.heal_object(),
             _ if error.kind() == ErrorKind::Unavailable
-                && world.outage_since(started, Duration::ZERO) => {}
-            LogError::Journal(_) if world.rotted.get().is_some() && !self.accept_loss => {
+                && world.store_was_away(OPENING_PATIENCE) => {}
+            LogError::Journal(_) if world.header_rotted() && !self.accept_loss => {
                 world.note("loss accepted", [0; 3]);
                 self.accept_loss = true;
                 self.causal = false;
@@ -288,21 +296,36 @@ impl Node {
         Ok(())
     }
 
-    fn life(&self, volume: Rc<LogVolume>, options: &VolumeOptions) -> Rc<Life> {
+    fn life(
+        &self,
+        volume: Rc<LogVolume>,
+        (lease, cache): (NodeLease, Arc<MemoryFrameCache>),
+        options: &VolumeOptions,
+    ) -> Rc<Life> {
+        self.world.tell_whole(options);
         Rc::new(Life {
             world: Rc::clone(&self.world),
             volume,
+            host: self.world.host.get(),
+            lease,
+            cache,
             read_deadline: options.read_deadline,
             stopping: Cell::new(false),
+            paused: Cell::new(false),
+            operating: Cell::new(0),
+            thawed: Cell::new(None),
+            resizing: Cell::new(false),
             calm: Cell::new(false),
             closing: Cell::new(false),
+            frozen: Cell::new(0),
             disk_failed: Cell::new(false),
             superseded: Cell::new(false),
             honest: Cell::new(true),
             may_be_fenced: Cell::new(false),
-            auto: false,
+            auto: Cell::new(false),
             refused_since: Cell::new(None),
             at_work: Cell::new(0),
+            cut: Cell::new(false),
             target: Cell::new(0),
             reached: tokio::sync::Notify::new(),
         })
@@ -313,7 +336,9 @@ impl Node {
     /// Reads the whole volume, and asks the oracle.
     async fn verify(&mut self, life: &Rc<Life>) -> Result<(), Stop> {
         let seen = observe(life, self.pending, &mut self.dice).await?;
-        self.judge(&seen)
+        self.judge(&seen)?;
+        life.extents_of_all().await;
+        self.go_on()
     }
 
     fn judge(&mut self, seen: &crate::oracle::Observation) -> Result<(), Stop> {
@@ -361,12 +386,13 @@ impl Node {
         tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
         tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10)));
         tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 12)));
+        tasks.spawn_local(verbs::run(Rc::clone(life), Dice::new(dice.next(), 16)));
         let mut clones_dice = Dice::new(dice.next(), 14);
         let (boot_id, scheduling) = (life.world.disk().boot_id(), life.world.profile.scheduling);
         let clones_env = env(&mut clones_dice, boot_id, scheduling, tasks, Hidden::default());
         tasks.spawn_local(clones::run(Rc::clone(life), clones_env, clones_dice));
         tasks.run_until(self.wait_for_target(life)).await?;
-        if life.world.rotted.get().is_some() {
+        if life.world.harm.rot.borrow().is_some() {
             tasks.run_until(self.prove(life)).await?;
         }
         if dice.percent(15)
@@ -432,6 +458,7 @@ impl Node {
             Ok(Ok(Closed::Clean)) => {
                 self.world.oracle.borrow_mut().end_remote_flush(now);
                 self.world.note("closed: clean", [0; 3]);
+                self.closed_clean = true;
             }
             Ok(Ok(Closed::LocalOnly)) => {
                 self.world.oracle.borrow_mut().end_flush(now);
@@ -451,12 +478,20 @@ impl Node {
     /// Goes back to a snapshot; the life ends after it, or in the middle.
     async fn roll_back(&mut self, life: &Rc<Life>, dice: &mut Dice) -> Result<(), Stop> {
         self.stop_clients(life).await?;
-        let (name, shown) = {
+        let resized = async {
+            while life.resizing.get() {
+                tokio::time::sleep(client::PAUSE_STEP).await;
+            }
+        };
+        if timeout(HANG, resized).await.is_err() {
+            return self.go_on();
+        }
+        let (name, shown, size) = {
             let snapshots = self.world.snapshots.borrow();
             let seen: Vec<&Known> = snapshots.iter().filter(|known| known.is_seen()).collect();
             // It may be on its way out.
             let Some(known) = seen.first() else { return self.go_on() };
-            (known.name.clone(), known.oracle.clone().expect("it was seen"))
+            (known.name.clone(), known.oracle.clone().expect("it was seen"), known.size)
         };
         if dice.percent(50) {
             // A client goes away without its answer just before.
@@ -465,26 +500,44 @@ impl Node {
         }
         let mut back = self.world.oracle.borrow().clone();
         back.set_back(&shown);
+        let larger = size > life.volume.size();
+        self.world.sizes.add(size);
         self.world.set_back.replace(Some(back));
         self.world.note("rollback", [0; 3]);
         let patience = if dice.percent(40) { Duration::from_millis(dice.below(300)) } else { HANG };
+        let started = Instant::now();
+        life.freeze();
+        let doing = self.world.begin(self.world.host.get(), "rollback");
         let result = timeout(patience, life.volume.rollback(&name)).await;
-        match result {
-            Ok(Ok(())) => {
-                self.world.note("  rolled back", [0; 3]);
-                let back = self.world.set_back.take().expect("set above");
-                self.world.oracle.replace(back);
-            }
-            Ok(Err(error)) => tracing::info!(%error, "rollback refused"),
-            Err(_)
-                if patience == HANG
-                    && !self
-                        .world
-                        .outage_since(tokio::time::Instant::now() - HANG, Duration::ZERO) =>
-            {
+        life.thaw();
+        let Ok(result) = result else {
+            doing.goes_on();
+            if patience == HANG && !self.world.outage_since(started) {
                 return self.violate("a rollback hangs");
             }
-            Err(_) => self.world.note("  rollback cut off", [0; 3]),
+            self.world.note("  rollback cut off", [0; 3]);
+            return self.go_on();
+        };
+        let is_leaving = || {
+            let snapshots = self.world.snapshots.borrow();
+            !snapshots.iter().any(|known| known.name == name && known.is_seen())
+        };
+        let rolled_back = life.judge_verb("a rollback", &result, |error| {
+            let kind = error.kind();
+            self.world.excuses_store(kind) || (kind == ErrorKind::NotFound && is_leaving())
+        });
+        if rolled_back {
+            self.world.note("  rolled back", [0; 3]);
+            if !self.world.sizes.settle(size) || life.volume.size() != size {
+                let is = life.volume.size();
+                return self.violate(format!("{is} bytes after a rollback to {size}"));
+            }
+            self.world.events.borrow_mut().count("rollback to a larger size", u64::from(larger));
+            let back = self.world.set_back.take().expect("set above");
+            self.world.oracle.replace(back);
+        } else {
+            self.world.note("  rollback refused", [0; 3]);
+            self.world.sizes.settle(life.volume.size());
         }
         self.go_on()
     }
@@ -524,7 +577,7 @@ impl Node {
         if matches!(end, End::DiskLoss | End::Move) {
             self.must_be_held |= !life.closing.get();
         }
-        let sync_failed = self.world.sync_failed.get().is_some();
+        let sync_failed = self.world.harm.any_sync_failed();
         self.crash(match end {
             // Nobody knows what a page cache holds after a failed sync; the host restarts.
             End::Kill | End::Close if sync_failed => End::Power,
@@ -542,7 +595,8 @@ impl Node {
     /// What the disk and the oracle learn of a crash. The caller drops the tasks.
     fn crash(&mut self, end: End) {
         let world = &self.world;
-        snapshots::on_crash(world);
+        world.ends_verbs(world.host.get());
+        snapshots::on_crash(world, world.host.get());
         clones::on_crash(world);
         let oracle = world.oracle.borrow();
         let (what, point) = match end {
@@ -554,9 +608,8 @@ impl Node {
         };
         drop(oracle);
         self.pending = self.pending.min(point);
-        if world.sync_failed.get().is_some() {
-            world.sync_failed.set(Some(world.oracle.borrow_mut().tick()));
-        }
+        let sync_failed = world.harm.any_sync_failed();
+        world.harm.settle_syncs(world.host.get(), &mut world.oracle.borrow_mut());
         match end {
             End::Kill | End::Close => world.disk().crash_process(),
             End::Power => world.disk().crash_power(),
@@ -566,7 +619,7 @@ impl Node {
             }
             End::Move => {
                 // As above: a host whose sync failed restarts before anybody looks at its disk again.
-                if world.sync_failed.get().is_some() {
+                if sync_failed {
                     world.disk().crash_power();
                 } else {
                     world.disk().crash_process();
@@ -576,88 +629,5 @@ impl Node {
             }
         }
         world.note(what, [point.through, 0, 0]);
-    }
-
-    /// With a store and a disk that work, everything must come to its end, and the store alone must hold it.
-    async fn last_life(&mut self) -> Result<(), Stop> {
-        self.world.calm_store();
-        self.world.heal_object();
-        let opened = self.open().await?;
-        let life = Rc::clone(&opened.life);
-        let mut dice = Dice::new(self.dice.next(), 8);
-        let work = async {
-            for _ in 0..5 {
-                life.write_somewhere(&mut dice).await;
-            }
-            life.flush_remote().await;
-            life.volume.check_invariants();
-        };
-        let worked = opened.tasks.run_until(timeout(HANG, work)).await;
-        self.go_on()?;
-        if worked.is_err() {
-            return self.violate("writes or the remote flush hang though the store works");
-        }
-        drop(life);
-        if self.dice.percent(50) {
-            let mut dice = Dice::new(self.dice.next(), 9);
-            opened.tasks.run_until(self.close(&opened.life, &mut dice)).await?;
-            self.end(opened, End::Close);
-            self.world.disk().lose_disk();
-            self.foreign = true;
-            self.pending = self.pending.min(self.world.oracle.borrow().after_disk_loss());
-        } else {
-            self.end(opened, End::DiskLoss);
-        }
-        let opened = self.open().await?;
-        let audit = Box::pin(audit(&self.world, &mut self.dice));
-        let audited = opened.tasks.run_until(audit).await;
-        if let Some(wrong) = audited {
-            return self.violate(wrong);
-        }
-        let world = Rc::clone(&self.world);
-        if let Some(wrong) = Box::pin(clones::audit(&world, &mut self.dice)).await {
-            return self.violate(wrong);
-        }
-        self.go_on()?;
-        if !self.world.profile.replicas {
-            self.end(opened, End::Kill);
-            self.go_on()?;
-            return self.damage_and_repair().await;
-        }
-        let begun = replicas::Ending::begin(&world, &mut self.dice);
-        let begun = opened.tasks.run_until(Box::pin(begun)).await;
-        self.end(opened, End::Kill);
-        self.go_on()?;
-        match begun {
-            Ok(ending) => Box::pin(self.end_of_replica(ending)).await,
-            Err(wrong) => self.violate(wrong),
-        }
-    }
-
-    async fn damage_and_repair(&mut self) -> Result<(), Stop> {
-        if !self.dice.percent(REPAIRED_PERCENT) {
-            return Ok(());
-        }
-        let world = Rc::clone(&self.world);
-        let repaired = Box::pin(repairs::run(&world, &mut self.dice)).await;
-        repaired.or_else(|wrong| self.violate(wrong))
-    }
-
-    /// The source wakes and goes on, while its replica is promoted.
-    async fn end_of_replica(&mut self, ending: replicas::Ending) -> Result<(), Stop> {
-        let opened = self.open().await?;
-        let (life, mut dice) = (Rc::clone(&opened.life), Dice::new(self.dice.next(), 13));
-        let work = async {
-            for _ in 0..5 {
-                life.write_somewhere(&mut dice).await;
-            }
-            let name = weir_log::catalog::VolumeName::new("last").expect("a valid name");
-            let _ = life.volume.snapshot(&name).await;
-            replicas::take_over(&life.world, ending, &mut dice).await
-        };
-        let worked = opened.tasks.run_until(Box::pin(work)).await;
-        self.end(opened, End::Kill);
-        self.go_on()?;
-        worked.or_else(|wrong| self.violate(wrong))
     }
 }

@@ -26,16 +26,19 @@ pub(crate) async fn observe(
     };
     life.volume.check_invariants();
     let size = world.profile.volume_bytes;
-    if life.volume.size() != world.profile.device_bytes() {
-        return violate(format!("the volume has {} bytes now", life.volume.size()));
+    let device = life.volume.size();
+    if !world.sizes.settle(device) {
+        return violate(format!("the volume has {device} bytes now"));
     }
+    // What lies beyond the end shows as zeroes.
+    let end_of_volume = world.bytes_within(device);
     let mut seen = Observation { bytes: Vec::new(), unreadable: Vec::new() };
     seen.bytes.resize(usize::try_from(size).expect("small"), 0);
     let step = dice.pick(&[32 << 10, 64 << 10, 100_000, 256 << 10]);
     let mut waiting: Vec<(u64, u64)> = Vec::new();
     let mut at = 0;
-    while at < size {
-        let end = (at + step).min(size).min(world.profile.islands.end(at));
+    while at < end_of_volume {
+        let end = (at + step).min(end_of_volume).min(world.profile.islands.end(at));
         waiting.push((at, end));
         at = end;
     }

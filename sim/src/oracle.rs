@@ -26,6 +26,9 @@ use weir_device::{Extent, ExtentState};
 use self::matching::{Run, match_segment};
 use crate::content::{Pattern, WriteId, fill};
 
+/// Longest run of zeroes that extents may report as data: the collector closes holes of 8 KiB, some side by side.
+const PLUGGED_BYTES_MAX: u64 = 32 << 10;
+
 /// A point in the order of events.
 pub(crate) type Moment = u64;
 
@@ -38,7 +41,9 @@ pub(crate) struct Write {
     pub(crate) issued: Moment,
     pub(crate) acked: Option<Moment>,
     /// Answered with forced unit access.
-    fua: bool,
+    pub(crate) fua: bool,
+    /// It fits one record of the journal, so that it shows whole or not at all.
+    whole: bool,
 }
 
 /// A write that may show in a segment.
@@ -112,6 +117,8 @@ pub(crate) struct Oracle {
     recovered_at: Moment,
     remote: Moment,
     readers: BTreeSet<Moment>,
+    /// Longest write that the journal of this life takes as one record.
+    pub(crate) whole_bytes_max: u64,
 }
 
 impl Oracle {
@@ -123,6 +130,7 @@ impl Oracle {
             issued: 0,
             acked: Some(1),
             fua: false,
+            whole: true,
         };
         let items = vec![Item { id: WriteId(0), rank: 0, tied: false }];
         Self {
@@ -134,6 +142,7 @@ impl Oracle {
             recovered_at: 0,
             remote: 0,
             readers: BTreeSet::new(),
+            whole_bytes_max: u64::MAX,
         }
     }
 
@@ -168,7 +177,8 @@ impl Oracle {
     pub(crate) fn begin_write(&mut self, offset: u64, len: u64, pattern: Pattern) -> WriteId {
         let issued = self.tick();
         let id = WriteId(u32::try_from(self.writes.len()).expect("few writes per seed"));
-        self.writes.push(Write { pattern, offset, len, issued, acked: None, fua: false });
+        let whole = pattern.is_zero() || len <= self.whole_bytes_max;
+        self.writes.push(Write { pattern, offset, len, issued, acked: None, fua: false, whole });
         if len > 0 {
             self.cut(offset);
             self.cut(offset + len);
@@ -217,6 +227,19 @@ impl Oracle {
         self.recovered_at = now;
         self.remote = now;
         self.prune();
+    }
+
+    /// The volume was cut off by `id`, a discard up to the end, while no client was at work: what was not answered
+    /// before is older, and the store holds all of it.
+    pub(crate) fn end_shrink(&mut self, id: WriteId) {
+        self.end_write(id, false);
+        let item = Item { id, rank: 0, tied: false };
+        let offset = self.write(id).offset;
+        for (_, segment) in self.segments.range_mut(offset..) {
+            put_on_top(segment, item);
+        }
+        let now = self.tick();
+        self.end_remote_flush(now);
     }
 
     /// What is certain after the death of the process.
@@ -336,13 +359,24 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether some byte of a range may be of a write issued before `moment`, as of `point`.
-    pub(crate) fn may_be_older(&self, point: Point, offset: u64, len: u64, moment: Moment) -> bool {
+    /// Whether some byte of a range may be of a write that is `such`, as of `point`.
+    pub(crate) fn may_show(
+        &self,
+        point: Point,
+        offset: u64,
+        len: u64,
+        such: impl Fn(&Write) -> bool,
+    ) -> bool {
         let mut allowed = Vec::new();
         self.touching(offset, offset + len).any(|(_, _, segment)| {
             self.allowed(segment, point, &mut allowed);
-            allowed.iter().any(|item| self.write(item.id).issued < moment)
+            allowed.iter().any(|item| such(self.write(item.id)))
         })
+    }
+
+    /// Everything that was answered by then is durable on the disk.
+    pub(crate) fn flushed(&self) -> Moment {
+        self.flushed.max(self.remote)
     }
 
     /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether
@@ -358,7 +392,10 @@ impl Oracle {
         for extent in extents {
             let end = at + extent.len;
             let wanted: &[Pattern] = match extent.state {
-                ExtentState::Data => &[],
+                ExtentState::Data => {
+                    self.check_data(begun, at, end)?;
+                    &[]
+                }
                 ExtentState::Zero => &[Pattern::Zero, Pattern::Hole],
                 ExtentState::Hole => &[Pattern::Hole],
             };
@@ -379,6 +416,24 @@ impl Oracle {
                 }
             }
             at = end;
+        }
+        Ok(())
+    }
+
+    /// What is reported as data must be able to show data, but for what the collector writes into small holes.
+    fn check_data(&self, begun: Moment, start: u64, end: u64) -> Result<(), Violation> {
+        let mut allowed = Vec::new();
+        let mut holes_since = start;
+        for (segment_start, segment_end, segment) in self.touching(start, end) {
+            self.allowed(segment, Point::at(begun), &mut allowed);
+            if allowed.iter().any(|item| !self.write(item.id).pattern.is_zero()) {
+                holes_since = segment_end;
+            } else if segment_end.min(end).saturating_sub(holes_since) > PLUGGED_BYTES_MAX {
+                let (from, list) = (segment_start.max(holes_since), self.describe(&allowed));
+                return Err(Violation(format!(
+                    "extents: data reported from {holes_since}, where there is none: at {from} {list}"
+                )));
+            }
         }
         Ok(())
     }

@@ -122,6 +122,9 @@ pub(crate) struct Profile {
     pub(crate) lease: Duration,
     /// Whether snapshots are taken. Rot may cost them bytes, as it costs the volume.
     pub(crate) snapshots: bool,
+    pub(crate) nodes: u64,
+    /// Lives, in a hundred, in which the volume is resized and compacted.
+    pub(crate) verbs_percent: u64,
     /// Whether there is a replica. Then nothing is rolled back: the oracle knows one past only.
     pub(crate) replicas: bool,
     /// What work on maps and checkpoints is cut into: so little that volumes of this size cross it.
@@ -134,14 +137,7 @@ fn ms(ms: u64) -> Duration {
 
 impl Profile {
     pub(crate) fn draw(dice: &mut Dice) -> Self {
-        let trouble = match dice.below(100) {
-            0..50 => DiskTrouble::None,
-            50..60 => DiskTrouble::Sync,
-            60..67 => DiskTrouble::Write,
-            67..75 => DiskTrouble::Read,
-            75..83 => DiskTrouble::Full,
-            _ => DiskTrouble::Rot,
-        };
+        let trouble = trouble(dice);
         let odd = if dice.percent(30) { dice.below(4096) } else { 0 };
         let slow_disk = dice.percent(20);
         let volume_bytes = dice.pick(&[192, 256, 384, 512, 1024]) * KIB - odd;
@@ -174,6 +170,8 @@ impl Profile {
                 latency_min: Duration::from_micros(20),
                 latency_max: if slow_disk { ms(20) } else { ms(dice.within(1..4)) },
                 slow_one_in: dice.pick(&[0, 30, 100]),
+                late_write_one_in: dice.pick(&[0, 1, 2, 4]),
+                late_write_max: ms(dice.pick(&[20, 1_000, 5_000])),
                 ..SimDiskOptions::default()
             },
             trouble,
@@ -193,6 +191,8 @@ impl Profile {
             },
             lease: ms(dice.pick(&[4_000, 8_000, 15_000])),
             snapshots: dice.percent(50) && trouble != DiskTrouble::Rot,
+            nodes: 1,
+            verbs_percent: dice.pick(&[0, 30, 80]),
             replicas: dice.percent(30) && trouble != DiskTrouble::Rot,
             map: MapLimits {
                 apply_step_extents: dice.pick(&[1, 2, 5, 1024]),
@@ -205,10 +205,13 @@ impl Profile {
 
     /// The same with two nodes in view: their trouble is each other.
     pub(crate) fn with_two_nodes(mut self, dice: &mut Dice) -> Self {
-        self.trouble = DiskTrouble::None;
-        self.store_damage = false;
-        self.snapshots = false;
-        self.replicas = false;
+        self.nodes = 2;
+        // After rot somebody has to say what he gives up.
+        if self.trouble == DiskTrouble::Rot || dice.percent(50) {
+            self.trouble = DiskTrouble::None;
+        }
+        self.store_damage &= self.trouble == DiskTrouble::None;
+        self.replicas &= dice.percent(50);
         self.clients = dice.within(1..4);
         self.think_percent = 100;
         self.think_us = dice.pick(&[100_000, 400_000]);
@@ -277,6 +280,17 @@ impl Profile {
             manifests: self.retention,
             replica_patience: ms(dice.pick(&[0, 1_000, 60_000])),
         }
+    }
+}
+
+fn trouble(dice: &mut Dice) -> DiskTrouble {
+    match dice.below(100) {
+        0..50 => DiskTrouble::None,
+        50..60 => DiskTrouble::Sync,
+        60..67 => DiskTrouble::Write,
+        67..75 => DiskTrouble::Read,
+        75..83 => DiskTrouble::Full,
+        _ => DiskTrouble::Rot,
     }
 }
 

@@ -4,17 +4,22 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 use weir_device::{Device, Env, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags};
+use weir_log::catalog::VolumeName;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{CheckOptions, CheckReport, Damage, GivenUp, LogVolume, ObjectId};
+use weir_log::{
+    CheckOptions, CheckReport, Damage, GivenUp, LogVolume, MemoryFrameCache, ObjectId, SnapshotView,
+};
 
 use crate::dice::Dice;
 use crate::elsewhere;
 use crate::node::HANG;
+use crate::snapshots;
 use crate::world::World;
 
 /// Bytes that are compared at a time.
@@ -70,6 +75,10 @@ pub(crate) async fn run(world: &World, dice: &mut Dice) -> Result<(), String> {
     let given_up = if dice.percent(50) { GivenUp::Error } else { GivenUp::Zero };
     let mut report = host.check(world).await?;
     let mut lost = judge(&report, &damaged)?;
+    let names_none = report.damage.iter().all(|d| ObjectId::parse_key(&d.place).is_none());
+    if names_none && let Some(name) = host.unreadable_snapshot(world).await {
+        return Err(format!("snapshot {name} cannot be read, and the check says nothing"));
+    }
     tracing::debug!(damage = ?report.damage, islands = ?world.profile.islands, "lost, by the check");
     host.expect(world, &model, &lost, None).await?;
     let model = Rc::new(RefCell::new(model));
@@ -210,6 +219,29 @@ impl Host {
         checked.map_err(|error| format!("the store cannot be checked: {error}"))
     }
 
+    /// A snapshot that cannot be read.
+    async fn unreadable_snapshot(&self, world: &World) -> Option<VolumeName> {
+        let known: Vec<VolumeName> = {
+            let snapshots = world.snapshots.borrow();
+            snapshots.iter().filter(|k| k.is_seen()).map(|k| k.name.clone()).collect()
+        };
+        let look = async {
+            for name in known {
+                let cache = Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
+                let (store, volume) = (&world.bare_store, (world.id.get(), &world.keys));
+                let patience = Duration::from_secs(5);
+                let opened =
+                    SnapshotView::open(store, &self.env, volume, &name, cache, patience).await;
+                let Ok(view) = opened else { return Some(name) };
+                if snapshots::read(world, &*view).await.is_err() {
+                    return Some(name);
+                }
+            }
+            None
+        };
+        self.tasks.run_until(look).await
+    }
+
     /// Repairs, while a client writes.
     async fn repair(
         &self,
@@ -221,7 +253,7 @@ impl Host {
     ) -> Result<(), String> {
         let writes: Vec<(usize, Vec<u8>)> = (0..dice.within(0..30))
             .map(|_| {
-                let block = dice.below(world.profile.volume_bytes / BLOCK);
+                let block = dice.below(world.bytes_within(self.volume.size()) / BLOCK);
                 let byte = u8::try_from(dice.within(1..256)).expect("a byte");
                 let len = usize::try_from(BLOCK).expect("small");
                 (usize::try_from(block).expect("small"), vec![byte; len])
@@ -260,7 +292,9 @@ impl Host {
     /// A block, if it can be read. The last one may be short.
     async fn block(&self, world: &World, block: usize) -> Result<Option<Vec<u8>>, String> {
         let (start, islands) = (block as u64 * BLOCK, &world.profile.islands);
-        let end = (start + BLOCK).min(world.profile.volume_bytes);
+        let last = (start + BLOCK).min(world.profile.volume_bytes);
+        // What lies beyond the end shows as zeroes.
+        let end = last.min(world.bytes_within(self.volume.size())).max(start);
         let mut bytes = Vec::new();
         let mut at = start;
         while at < end {
@@ -278,6 +312,7 @@ impl Host {
             }
             at = to;
         }
+        bytes.resize(usize::try_from(last - start).expect("small"), 0);
         Ok(Some(bytes))
     }
 

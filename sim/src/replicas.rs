@@ -10,6 +10,7 @@ use tokio::task::LocalSet;
 use tokio::time::timeout;
 use weir_device::{Device, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags};
 use weir_log::catalog::VolumeName;
+use weir_log::limits::DAMAGED_ATTEMPTS_MAX;
 use weir_log::replica::{ReplicateArgs, Replicator};
 use weir_log::{CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, SnapshotView};
 use weir_store::{Fault, Faults, Store};
@@ -19,9 +20,8 @@ use crate::dice::Dice;
 use crate::elsewhere;
 use crate::env::{Hidden, env};
 use crate::node::HANG;
-use crate::oracle::{Moment, Observation, Point};
-use crate::profile::DiskTrouble;
-use crate::snapshots::read;
+use crate::oracle::{Moment, Point};
+use crate::snapshots::{look_through, read};
 use crate::world::World;
 
 /// What is known of the replica.
@@ -34,6 +34,8 @@ pub(crate) struct Replica {
     floor: Cell<Moment>,
     /// It has a root.
     seen: Cell<bool>,
+    /// A replicator did not come to its end.
+    killed: Cell<bool>,
     /// What it showed last.
     bytes: RefCell<Vec<u8>>,
 }
@@ -44,8 +46,8 @@ impl Replica {
         let bare_store = Store::open("memory://").expect("a store in memory");
         let store =
             bare_store.clone().with_faults(faults.clone()).with_attempt_timeout(attempt_timeout);
-        let (floor, seen, bytes) = Default::default();
-        Self { faults, bare_store, store, floor, seen, bytes }
+        let (floor, seen, killed, bytes) = Default::default();
+        Self { faults, bare_store, store, floor, seen, killed, bytes }
     }
 }
 
@@ -56,6 +58,9 @@ struct Process {
     args: ReplicateArgs,
 }
 
+/// The first of two nodes of the replicators that each host runs.
+const NODES: [u8; 2] = [70, 72];
+
 /// Attempts to begin in the end: a renewal of the one before, which was killed, may land late and hold one up.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -64,12 +69,12 @@ fn name() -> VolumeName {
 }
 
 /// A new process; two nodes take turns.
-fn process(world: &World, dice: &mut Dice) -> Process {
+fn process(world: &World, node: u8, dice: &mut Dice) -> Process {
     let tasks = Rc::new(LocalSet::new());
     let scheduling = world.profile.scheduling;
     let env = env(dice, [9; 16], scheduling, &tasks, Hidden::default());
     let settings = world.profile.lease_settings(dice);
-    let node = if dice.percent(80) { [70; 16] } else { [71; 16] };
+    let node = if dice.percent(80) { [node; 16] } else { [node + 1; 16] };
     let target = world.replica.store.clone();
     let lease = NodeLease::start(target.clone(), &env, node, "replicator", settings);
     let args = ReplicateArgs {
@@ -97,7 +102,7 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
         if over || world.is_violated() {
             return;
         }
-        some_rounds(&world, &mut dice).await;
+        some_rounds(&world, life.host, &mut dice).await;
         if let Some(wrong) = look(&world, &mut dice).await {
             world.violate(wrong);
         }
@@ -105,8 +110,8 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
 }
 
 /// One process: it moves roots until it is killed, or ends in order.
-async fn some_rounds(world: &World, dice: &mut Dice) {
-    let Process { tasks, args, .. } = process(world, dice);
+async fn some_rounds(world: &Rc<World>, host: usize, dice: &mut Dice) {
+    let Process { tasks, args, .. } = process(world, NODES[host], dice);
     let patience = Duration::from_millis(dice.pick(&[50, 300, 1000, 5000, 60_000]));
     let patience = patience.mul_f64(dice.pick(&[0.1, 0.3, 0.5, 0.7, 1.0]));
     let rounds = dice.within(1..4);
@@ -122,8 +127,13 @@ async fn some_rounds(world: &World, dice: &mut Dice) {
         replicator.end().await
     };
     world.note("replicator", [0; 3]);
+    let doing = world.begin(host, "replication");
+    let killed = world.replica.killed.replace(true);
     match tasks.run_until(timeout(patience, Box::pin(work))).await {
-        Ok(Ok(())) => world.note("  replicator ended", [0; 3]),
+        Ok(Ok(())) => {
+            world.replica.killed.set(killed);
+            world.note("  replicator ended", [0; 3]);
+        }
         Ok(Err(error)) => {
             tracing::info!(%error, "replicator failed");
             world.note("  replicator failed", [0; 3]);
@@ -133,22 +143,26 @@ async fn some_rounds(world: &World, dice: &mut Dice) {
         }
         Err(_) => world.note("crash: replicator", [0; 3]),
     }
+    drop(doing);
     drop(tasks);
 }
 
 /// A replicator may fail for want of a store, and for another replicator.
 fn judge_failure(world: &World, error: &LogError) -> Option<String> {
-    let late = |faults: &Faults| faults.counts().of(Fault::LatePutQueued) > 0;
-    let flips: u64 = [&world.faults, &world.replica.faults]
-        .iter()
-        .map(|faults| faults.counts().of(Fault::FlippedBit))
-        .sum();
+    let replica = &world.replica;
+    let flips = replica.faults.counts().of(Fault::FlippedBit);
+    let late = replica.faults.counts().of(Fault::LatePutQueued) > 0;
+    // Each node has its own, and one may wake up late.
+    let two = world.profile.nodes == 2;
     let excused = match error.kind() {
-        ErrorKind::Unavailable | ErrorKind::Busy => true,
-        ErrorKind::Fenced => late(&world.replica.faults),
-        // Damage at the source must not travel, a bit may flip again and again, and names have no checksum.
-        ErrorKind::Corrupt | ErrorKind::Exists => world.profile.store_damage || flips > 0,
-        _ => world.profile.store_damage,
+        // One that was killed keeps its lease for a while.
+        ErrorKind::Busy => late || replica.killed.get() || two,
+        ErrorKind::Fenced => late || two || world.excuses_store(error.kind()),
+        // Names have no checksum.
+        ErrorKind::Exists => flips > 0,
+        // Damage at the source must not travel, and a bit may flip again and again.
+        ErrorKind::Corrupt if flips >= u64::from(DAMAGED_ATTEMPTS_MAX) => true,
+        kind => world.excuses_store(kind),
     };
     (!excused).then(|| format!("a replicator failed without a reason: {error}"))
 }
@@ -170,27 +184,22 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
         Err(error) => return Some(format!("the replica: {error}")),
     };
     replica.seen.set(true);
-    if view.size() != world.profile.device_bytes() {
+    if !world.sizes.ever(view.size()) {
         return Some(format!("the replica has {} bytes", view.size()));
     }
-    let bytes = match tasks.run_until(read(world, &*view)).await {
-        Ok(bytes) => bytes,
-        // What the disk lost, it lost to the replica too.
-        Err(error)
-            if error.kind() == ErrorKind::Corrupt && world.profile.trouble != DiskTrouble::None =>
-        {
-            replica.bytes.borrow_mut().clear();
-            return None;
-        }
+    let mut oracle = world.oracle.borrow().clone();
+    let seen = look_through(world, &*view, &oracle, Point::at(replica.floor.get()));
+    let seen = match tasks.run_until(seen).await {
+        Ok(seen) => seen,
         Err(error) => return Some(format!("the replica: {error}")),
     };
-    let seen = Observation { bytes, unreadable: Vec::new() };
-    let mut oracle = world.oracle.borrow().clone();
     match oracle.recovered(Point::at(replica.floor.get()), true, &seen) {
         Ok(recovery) => replica.floor.set(recovery.through.max(replica.floor.get())),
         Err(violation) => return Some(format!("the replica: {}", violation.0)),
     }
-    *replica.bytes.borrow_mut() = seen.bytes;
+    // What the disk lost, it lost to the replica too.
+    let lost = !seen.unreadable.is_empty();
+    *replica.bytes.borrow_mut() = if lost { Vec::new() } else { seen.bytes };
     world.note("  replica looked at", [replica.floor.get(), 0, 0]);
     if let Some(wrong) = look_at_snapshots(world, &env, &tasks).await {
         return Some(wrong);
@@ -248,7 +257,7 @@ impl Ending {
         world.replica.faults.calm();
         let mut attempts = 0;
         let (tasks, env, replicator) = loop {
-            let Process { tasks, env, args } = process(world, dice);
+            let Process { tasks, env, args } = process(world, NODES[0], dice);
             let work = async {
                 let mut replicator = Replicator::begin(args).await?;
                 while replicator.look().await? {
@@ -318,8 +327,9 @@ impl Promoted {
         let islands = &world.profile.islands;
         let work = async {
             for _ in 0..dice.within(5..40) {
-                let at = dice.below(world.profile.volume_bytes);
-                let end = islands.end(at).min(world.profile.volume_bytes);
+                let size = world.bytes_within(self.volume.size());
+                let at = dice.below(size);
+                let end = islands.end(at).min(size);
                 let len = (end - at).min(dice.within(1..20_000));
                 let byte = u8::try_from(dice.within(1..256)).expect("a byte");
                 let data = vec![byte; usize::try_from(len).expect("small")];

@@ -9,6 +9,9 @@ use crate::run::Verdict;
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     counts: BTreeMap<&'static str, (u64, u64)>,
+    /// Seeds by the number of their nodes, and those of them with an event.
+    seeds_of: BTreeMap<u64, u64>,
+    seeds_with: BTreeMap<(u64, &'static str), u64>,
     operations: Vec<u64>,
     crashes: Vec<u64>,
     store_faults: Vec<u64>,
@@ -25,7 +28,9 @@ fn median(numbers: &[u64]) -> u64 {
 impl Report {
     pub(crate) fn add(&mut self, verdict: Verdict) {
         self.seeds += 1;
+        *self.seeds_of.entry(verdict.nodes).or_default() += 1;
         for (what, count) in &verdict.counts {
+            *self.seeds_with.entry((verdict.nodes, what)).or_default() += 1;
             let entry = self.counts.entry(what).or_default();
             entry.0 += count;
             entry.1 += 1;
@@ -36,6 +41,16 @@ impl Report {
         if verdict.violation.is_some() {
             self.violations.push(verdict);
         }
+    }
+
+    /// Seeds with so many nodes.
+    pub(crate) fn seeds_of(&self, nodes: u64) -> u64 {
+        self.seeds_of.get(&nodes).copied().unwrap_or(0)
+    }
+
+    /// Those of them in which an event was met.
+    pub(crate) fn seeds_with(&self, nodes: u64, event: &'static str) -> u64 {
+        self.seeds_with.get(&(nodes, event)).copied().unwrap_or(0)
     }
 
     /// The table, as text.

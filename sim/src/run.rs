@@ -58,6 +58,8 @@ fn verdict(seed: u64, nodes: u64, world: &World) -> Verdict {
         events.count("disk: syncs failed", counters.syncs_failed);
         events.count("disk: writes in flight lost in a crash", counters.in_flight_lost);
         events.count("disk: writes in flight torn in a crash", counters.in_flight_torn);
+        events.count("disk: writes that outlived their process", counters.late_writes);
+        events.count("disk: looks at a journal that such a write locks", counters.lock_waits);
         events.count("disk: unsynced writes kept", counters.writes_kept);
         events.count("disk: unsynced writes lost", counters.writes_lost);
         events.count("disk: unsynced writes torn", counters.writes_torn);

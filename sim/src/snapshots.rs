@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use weir_device::{Device, Env, ErrorKind, IoHeader, Operation};
+use weir_device::{Device, DeviceError, Env, ErrorKind, IoHeader, Operation};
 use weir_log::catalog::VolumeName;
 use weir_log::{Change, MemoryFrameCache, SnapshotView};
 
@@ -14,8 +14,11 @@ use crate::client::Life;
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
 use crate::oracle::{Moment, Observation, Oracle, Point};
-use crate::profile::DiskTrouble;
+use crate::sizes::SizesSeen;
 use crate::world::World;
+
+/// Bytes that are read at a time where some of them cannot be.
+const PROBED_BYTES: u64 = 512;
 
 /// Snapshots that are kept at a time.
 const KEPT_MAX: usize = 4;
@@ -23,6 +26,8 @@ const KEPT_MAX: usize = 4;
 /// A snapshot that was asked for.
 pub(crate) struct Known {
     pub(crate) name: VolumeName,
+    /// Where it was asked for.
+    host: usize,
     /// When it was asked for.
     begun: Moment,
     /// It was answered: it must be there.
@@ -32,6 +37,10 @@ pub(crate) struct Known {
     /// What it may show, as of the end of the call; once it was seen, what it does show.
     pub(crate) oracle: Option<Oracle>,
     seen: Option<Vec<u8>>,
+    /// The sizes that the volume may have had when it was asked for.
+    sizes: SizesSeen,
+    /// Its size, once it was seen.
+    pub(crate) size: u64,
 }
 
 impl Known {
@@ -69,15 +78,36 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
 
 async fn take(life: &Rc<Life>) {
     let world = &life.world;
+    if life.superseded.get() {
+        return;
+    }
     // As a reader: what was on top at some moment of the call may show in it.
     let begun = world.oracle.borrow_mut().begin_read();
     let name = VolumeName::new(&format!("s{begun}")).expect("a valid name");
     let (taken, deleting) = (false, false);
-    let known = Known { name: name.clone(), begun, taken, deleting, oracle: None, seen: None };
+    let known = Known {
+        name: name.clone(),
+        host: life.host,
+        begun,
+        taken,
+        deleting,
+        oracle: None,
+        seen: None,
+        sizes: world.sizes.begin(),
+        size: 0,
+    };
     world.snapshots.borrow_mut().push(known);
     world.note("snapshot", [begun, 0, 0]);
+    let doing = world.begin(life.host, "snapshot");
     let result = life.volume.snapshot(&name).await;
-    let done = result.is_ok();
+    drop(doing);
+    let mut done = life.judge_verb("a snapshot", &result, |_| false);
+    if done && life.superseded.get() {
+        if life.honest.get() {
+            world.violate("a snapshot of a superseded owner succeeded");
+        }
+        done = false;
+    }
     {
         let mut oracle = world.oracle.borrow_mut();
         oracle.abandon_read(begun);
@@ -85,6 +115,7 @@ async fn take(life: &Rc<Life>) {
         let mut snapshots = world.snapshots.borrow_mut();
         let known = snapshots.iter_mut().find(|k| k.name == name).expect("pushed above");
         known.taken = done;
+        world.sizes.end(&mut known.sizes);
         known.oracle = Some(oracle);
     }
     if done {
@@ -98,44 +129,74 @@ async fn take(life: &Rc<Life>) {
 async fn delete(life: &Rc<Life>, dice: &mut Dice) {
     let world = &life.world;
     let name = {
+        let snapshots = world.snapshots.borrow();
+        // Not one that another process still asks for.
+        let settled: Vec<&Known> = snapshots.iter().filter(|k| k.oracle.is_some()).collect();
+        if settled.is_empty() {
+            return;
+        }
+        settled[index(dice.below(settled.len() as u64))].name.clone()
+    };
+    remove(life, &name).await;
+}
+
+/// Deletes all of them, and waits until the store has deleted what only they needed.
+pub(crate) async fn remove_all(life: &Life) {
+    let names: Vec<VolumeName> =
+        life.world.snapshots.borrow().iter().map(|known| known.name.clone()).collect();
+    for name in names {
+        remove(life, &name).await;
+    }
+    while life.volume.status().pending_deletions > 0 && !life.world.is_violated() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Deletes a snapshot. One that is there must go.
+pub(crate) async fn remove(life: &Life, name: &VolumeName) {
+    let world = &life.world;
+    if life.superseded.get() {
+        return;
+    }
+    let may_be_gone = {
         let mut snapshots = world.snapshots.borrow_mut();
-        let at = usize::try_from(dice.below(snapshots.len() as u64)).expect("an index");
-        snapshots[at].deleting = true;
-        snapshots[at].name.clone()
+        let known = snapshots.iter_mut().find(|known| known.name == *name);
+        known.is_none_or(|known| {
+            let may_be_gone = !known.taken || known.deleting;
+            known.deleting = true;
+            may_be_gone
+        })
     };
     world.note("snapshot to be deleted", [0; 3]);
-    if life.volume.delete_snapshot(&name).await.is_ok() {
-        world.snapshots.borrow_mut().retain(|known| known.name != name);
+    let doing = world.begin(life.host, "deletion of a snapshot");
+    let result = life.volume.delete_snapshot(name).await;
+    drop(doing);
+    let is_excused = |error: &DeviceError| error.kind() == ErrorKind::NotFound && may_be_gone;
+    if life.judge_verb("the deletion of a snapshot", &result, is_excused) {
+        world.snapshots.borrow_mut().retain(|known| known.name != *name);
         world.note("  snapshot deleted", [0; 3]);
     }
 }
 
-/// A snapshot is being deleted.
-pub(crate) fn mark_deleting(world: &World, name: &VolumeName) {
-    for known in world.snapshots.borrow_mut().iter_mut().filter(|known| known.name == *name) {
-        known.deleting = true;
-    }
-}
-
-/// A snapshot was deleted.
-pub(crate) fn forget(world: &World, name: &VolumeName) {
-    world.snapshots.borrow_mut().retain(|known| known.name != *name);
-}
-
 /// The process dies: what was being asked for may have come about.
-pub(crate) fn on_crash(world: &World) {
+pub(crate) fn on_crash(world: &World, host: usize) {
     for known in world.snapshots.borrow_mut().iter_mut() {
-        if known.oracle.is_none() {
+        if known.host == host && known.oracle.is_none() {
             let mut oracle = world.oracle.borrow_mut();
             oracle.abandon_read(known.begun);
             known.oracle = Some(oracle.clone());
+            world.sizes.end(&mut known.sizes);
         }
     }
 }
 
 /// Looks at every snapshot; what is wrong with one, if anything is.
 pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
-    let mut known = std::mem::take(&mut *world.snapshots.borrow_mut());
+    // Those that another process still asks for stay where they are.
+    let all = std::mem::take(&mut *world.snapshots.borrow_mut());
+    let (mut known, asked): (Vec<Known>, Vec<Known>) =
+        all.into_iter().partition(|known| known.oracle.is_some());
+    *world.snapshots.borrow_mut() = asked;
     let mut wrong = None;
     let tasks = Rc::new(LocalSet::new());
     let (boot_id, scheduling) = (world.disk().boot_id(), world.profile.scheduling);
@@ -158,15 +219,25 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
                 break;
             }
         };
-        match tasks.run_until(read(world, &*view)).await {
-            Ok(bytes) => wrong = wrong.or(snapshot.judge(bytes)),
+        let size = view.size();
+        let fits = match &snapshot.seen {
+            Some(_) => snapshot.size == size,
+            None => snapshot.sizes.contains(size),
+        };
+        if !fits {
+            wrong.get_or_insert(format!("snapshot {} has {size} bytes", snapshot.name));
+        }
+        snapshot.size = size;
+        let oracle =
+            snapshot.oracle.as_ref().expect("set at the end of the call or of the process");
+        let seen = look_through(world, &*view, oracle, Point::at(snapshot.begun));
+        match tasks.run_until(seen).await {
             // What the disk lost, it lost to the snapshot too.
-            Err(error)
-                if error.kind() == ErrorKind::Corrupt
-                    && world.profile.trouble != DiskTrouble::None =>
-            {
+            Ok(seen) if !seen.unreadable.is_empty() => {
+                world.note("  snapshot with bytes that the disk lost", [0; 3]);
                 continue;
             }
+            Ok(seen) => wrong = wrong.or(snapshot.judge(seen.bytes)),
             Err(error) => wrong = Some(format!("snapshot {}: {error}", snapshot.name)),
         }
         kept.push(snapshot);
@@ -175,7 +246,8 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
         let compared = Box::pin(compare(world, &env, &pair[0], &pair[1]));
         wrong = wrong.or(tasks.run_until(compared).await);
     }
-    *world.snapshots.borrow_mut() = kept;
+    let asked = std::mem::replace(&mut *world.snapshots.borrow_mut(), kept);
+    world.snapshots.borrow_mut().extend(asked);
     wrong
 }
 
@@ -191,8 +263,10 @@ async fn compare(world: &World, env: &Env, from: &Known, to: &Known) -> Option<S
         return Some(format!("from snapshot {} to {}: {error}", from.name, to.name));
     }
     let islands = &world.profile.islands;
+    // What lies beyond its end is no difference.
+    let after = &after[..index(world.bytes_within(to.size))];
     let missed =
-        before.iter().zip(&after).enumerate().filter(|(_, (was, is))| was != is).find(|(at, _)| {
+        before.iter().zip(after).enumerate().filter(|(_, (was, is))| was != is).find(|(at, _)| {
             let place = islands.place(*at as u64);
             let next = said.partition_point(|(_, end)| *end <= place);
             said.get(next).is_none_or(|(start, _)| *start > place)
@@ -219,17 +293,55 @@ impl Known {
     }
 }
 
+/// All bytes that the oracle knows of, where those that the disk may have lost may be unreadable. `oracle` knows what
+/// may show as of `point`.
+pub(crate) async fn look_through(
+    world: &World,
+    view: &impl Device,
+    oracle: &Oracle,
+    point: Point,
+) -> Result<Observation, DeviceError> {
+    match read(world, view).await {
+        Ok(bytes) => return Ok(Observation { bytes, unreadable: Vec::new() }),
+        Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+        Err(_) => {}
+    }
+    let (size, islands) = (world.profile.volume_bytes, &world.profile.islands);
+    let mut seen = Observation { bytes: vec![0; index(size)], unreadable: Vec::new() };
+    let (mut at, size) = (0, world.bytes_within(view.size()));
+    while at < size {
+        let end = size.min(islands.end(at)).min(at + PROBED_BYTES);
+        let io = IoHeader::internal(Operation::Read, islands.place(at), end - at);
+        match view.read(io, &mut seen.bytes[index(at)..index(end)]).await {
+            Ok(()) => {}
+            Err(error)
+                if error.kind() == ErrorKind::Corrupt
+                    && world.is_lost(oracle, point, (at, end - at)) =>
+            {
+                seen.unreadable.push((at, end));
+            }
+            Err(error) => return Err(error),
+        }
+        at = end;
+    }
+    Ok(seen)
+}
+
+fn index(at: u64) -> usize {
+    usize::try_from(at).expect("small")
+}
+
 /// All bytes that the oracle knows of.
 pub(crate) async fn read(
     world: &World,
     view: &impl Device,
 ) -> Result<Vec<u8>, weir_device::DeviceError> {
     let (size, islands) = (world.profile.volume_bytes, &world.profile.islands);
-    let mut bytes = vec![0; usize::try_from(size).expect("small")];
-    let mut at = 0;
+    let mut bytes = vec![0; index(size)];
+    // What lies beyond the end shows as zeroes.
+    let (mut at, size) = (0, world.bytes_within(view.size()));
     while at < size {
         let end = size.min(islands.end(at));
-        let index = |at: u64| usize::try_from(at).expect("small");
         let io = IoHeader::internal(Operation::Read, islands.place(at), end - at);
         view.read(io, &mut bytes[index(at)..index(end)]).await?;
         at = end;

@@ -4,29 +4,30 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
+use weir_device::{Env, VolumeId};
 use weir_disk::sim::SimDisk;
+use weir_journal::format::record::header_bytes;
+use weir_journal::limits::{BLOCK_BYTES, PIECE_BYTES};
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{FixedKeys, Keys, LogError, Takeover};
+use weir_log::{FixedKeys, Keys, LogError, Takeover, VolumeOptions};
 use weir_seal::WrappingKey;
-use weir_store::{Fault, FaultCounts, Faults, Store};
+use weir_store::{Faults, Store};
 
 use crate::clones::KnownClone;
 use crate::dice::Dice;
 use crate::events::Events;
-use crate::oracle::{Moment, Oracle, Point, Violation};
+use crate::excuses::{FaultsBefore, Harm, Outages};
+use crate::oracle::{Oracle, Violation};
 use crate::profile::Profile;
 use crate::replicas::Replica;
+use crate::sizes::Sizes;
 use crate::snapshots::Known;
+use crate::verbs::{Rule, Verbs};
 
 /// Key of an object that is damaged or hidden, and the ranges it holds as offset and length.
 pub(crate) type Damaged = (String, Vec<(u64, u64)>);
-
-/// How long a fetch that a read joins may have been under way: three attempts of two slow GETs.
-const JOINED_FETCH_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// One seed in so many is about an encrypted volume.
 const ENCRYPTED_ONE_IN: u64 = 3;
@@ -46,27 +47,30 @@ pub(crate) struct World {
     pub(crate) host: Cell<usize>,
     pub(crate) id: Cell<VolumeId>,
     /// Whether this seed is about an encrypted volume.
-    encrypted: bool,
+    pub(crate) encrypted: bool,
     /// The operator's.
     pub(crate) keys: Keys,
+    /// The same, the other one first.
+    pub(crate) new_keys: Keys,
     pub(crate) operations: Cell<u64>,
-    /// When the store last failed or swallowed everything.
-    outage_seen: Cell<Option<Instant>>,
+    pub(crate) outages: RefCell<Outages>,
     /// Ranges held by an object that is damaged or hidden, and its key.
     pub(crate) damaged: RefCell<Option<Damaged>>,
-    /// When a byte of the journal rotted: writes issued before may be unreadable.
-    pub(crate) rotted: Cell<Option<Moment>>,
-    /// A sync failed: what was written before may be gone from the disk, though it was answered.
-    pub(crate) sync_failed: Cell<Option<Moment>>,
+    pub(crate) harm: Harm,
+    pub(crate) verbs: Verbs,
+    pub(crate) sizes: Sizes,
+    pub(crate) rule: Rule,
     /// Faults at the begin of late reads.
-    faults_seen: RefCell<VecDeque<(Instant, FaultsBefore)>>,
-    /// The disk fails reads by chance.
-    pub(crate) reads_fail: Cell<bool>,
+    pub(crate) faults_seen: RefCell<VecDeque<(Instant, FaultsBefore)>>,
     /// Writes of owners that were superseded.
     pub(crate) foreign_writes: Cell<u32>,
     pub(crate) snapshots: RefCell<Vec<Known>>,
     pub(crate) replica: Replica,
     pub(crate) clones: RefCell<Vec<Rc<RefCell<KnownClone>>>>,
+    /// Clones whose making was cut off before they had a name, each by those it was to be made of.
+    pub(crate) clones_lost: RefCell<Vec<Vec<VolumeName>>>,
+    /// Volumes that were deleted.
+    pub(crate) deleted: RefCell<Vec<VolumeId>>,
     /// What the volume shows if a rollback that was cut off came about.
     pub(crate) set_back: RefCell<Option<Oracle>>,
 }
@@ -91,10 +95,16 @@ impl World {
             // A replica may show any past: for a reader that never ends nothing is forgotten.
             oracle.begin_read();
         }
-        let keys = FixedKeys(vec![WrappingKey::of([0x0f; 32])]);
+        let all = [0x0f, 0xf0].map(|byte| WrappingKey::of([byte; 32]));
+        let keys = |first: usize| {
+            let mut keys = all.to_vec();
+            keys.rotate_left(first);
+            Keys::from(Arc::new(FixedKeys(keys)))
+        };
         Rc::new(Self {
             encrypted: seed.is_multiple_of(ENCRYPTED_ONE_IN),
-            keys: Keys::from(Arc::new(keys)),
+            keys: keys(0),
+            new_keys: keys(1),
             oracle: RefCell::new(oracle),
             events: RefCell::new(Events::new()),
             violation: RefCell::new(None),
@@ -105,16 +115,19 @@ impl World {
             host: Cell::new(0),
             id: Cell::new(VolumeId([0; 16])),
             operations: Cell::new(0),
-            outage_seen: Cell::new(None),
+            outages: RefCell::default(),
             damaged: RefCell::new(None),
-            rotted: Cell::new(None),
-            sync_failed: Cell::new(None),
+            harm: Harm::default(),
+            verbs: Verbs::default(),
+            rule: Rule::default(),
+            sizes: Sizes::new(profile.device_bytes()),
             faults_seen: RefCell::default(),
-            reads_fail: Cell::new(false),
             foreign_writes: Cell::new(0),
             snapshots: RefCell::default(),
             replica: Replica::new(&mut dice, profile.attempt_timeout),
             clones: RefCell::default(),
+            clones_lost: RefCell::default(),
+            deleted: RefCell::default(),
             set_back: RefCell::default(),
             profile,
         })
@@ -130,6 +143,7 @@ impl World {
         let (store, size) = (&self.store, self.profile.device_bytes());
         let id = catalog::create_as(store, env, &name, size, takeover, encryption).await?;
         self.id.set(id);
+        self.rule.settle(takeover);
         Ok(())
     }
 
@@ -166,16 +180,16 @@ impl World {
     }
 
     pub(crate) fn set_outage(&self, outage: bool, silence: bool) {
+        let (before, now) = (self.faults.plan(), outage || silence);
         self.faults.change(|plan| {
             plan.outage = outage;
             plan.silence = silence;
         });
-        self.see_outage();
-    }
-
-    /// From now on, for a while, reads may fail for want of the store.
-    pub(crate) fn see_outage(&self) {
-        self.outage_seen.set(Some(Instant::now()));
+        match (before.outage || before.silence, now) {
+            (false, true) => self.outages.borrow_mut().begin(),
+            (true, false) => self.outages.borrow_mut().end(),
+            _ => {}
+        }
     }
 
     /// Ends an outage, if there is one.
@@ -186,30 +200,9 @@ impl World {
         }
     }
 
-    /// Whether the store failed altogether within `before` the moment `since`, or later.
-    pub(crate) fn outage_since(&self, since: Instant, before: Duration) -> bool {
-        let plan = self.faults.plan();
-        if plan.outage || plan.silence {
-            return true;
-        }
-        self.outage_seen.get().is_some_and(|seen| seen + before >= since)
-    }
-
-    /// Faults so far, for a read that begins now. A fetch that it joins may have begun a while ago.
-    pub(crate) fn faults_before_read(&self) -> FaultsBefore {
-        let (now, counts) = (Instant::now(), self.faults.counts());
-        let mut seen = self.faults_seen.borrow_mut();
-        while seen.len() > 1 && seen[1].0 + JOINED_FETCH_AGE_MAX < now {
-            seen.pop_front();
-        }
-        if seen.back().is_none_or(|(at, _)| *at < now) {
-            seen.push_back((now, FaultsBefore::of(&counts)));
-        }
-        seen.front().map_or_else(|| FaultsBefore::of(&counts), |(_, before)| *before)
-    }
-
     /// The chance faults of the profile, no outage.
     pub(crate) fn usual_faults(&self) {
+        self.end_outage();
         let plan = self.profile.plan.clone();
         self.replica.faults.change(|now| now.clone_from(&plan));
         self.faults.change(|now| *now = plan);
@@ -217,11 +210,24 @@ impl World {
 
     /// The store works.
     pub(crate) fn calm_store(&self) {
-        if self.faults.plan().outage || self.faults.plan().silence {
-            self.see_outage();
-        }
+        self.end_outage();
         let latency = self.profile.plan.latency.clone();
         self.faults.change(|plan| *plan = weir_store::FaultPlan { latency, ..Default::default() });
+    }
+
+    /// Tells the oracle which writes one record of the journal takes, with these settings.
+    pub(crate) fn tell_whole(&self, options: &VolumeOptions) {
+        let record = options.journal.record_bytes_max as u64;
+        let limit = record.min(options.journal.segment_bytes);
+        let mut pieces = limit / PIECE_BYTES;
+        let bytes = |pieces: u64| {
+            let header = header_bytes(usize::try_from(pieces).expect("few"), self.encrypted) as u64;
+            header.next_multiple_of(BLOCK_BYTES) + pieces * PIECE_BYTES
+        };
+        while bytes(pieces) > limit {
+            pieces -= 1;
+        }
+        self.oracle.borrow_mut().whole_bytes_max = pieces * PIECE_BYTES;
     }
 
     /// Undoes the damage to an object.
@@ -234,8 +240,15 @@ impl World {
 
     /// The disk takes and returns everything again.
     pub(crate) fn calm_disk(&self) {
-        self.reads_fail.set(false);
-        for disk in &self.disks {
+        for host in [0, 1] {
+            self.calm_disk_of(host);
+        }
+    }
+
+    pub(crate) fn calm_disk_of(&self, host: usize) {
+        self.harm.reads_fail[host].set(false);
+        let disk = &self.disks[host];
+        {
             disk.change_options(|options| {
                 options.read_errors_per_million = 0;
                 options.write_errors_per_million = 0;
@@ -245,59 +258,4 @@ impl World {
             disk.fail_next_syncs(0);
         }
     }
-
-    /// Whether a read of a range may fail with `error`, after what was done to disk and store.
-    pub(crate) fn excuses_read(&self, read: &FailedRead, error: &DeviceError) -> bool {
-        let start = self.profile.islands.place(read.offset);
-        let end = start + read.len;
-        let now = FaultsBefore::of(&self.faults.counts());
-        match error.kind() {
-            ErrorKind::Corrupt => {
-                let damaged = self.damaged.borrow();
-                let hit = |(from, to): &(u64, u64)| *from < end && start < *to;
-                let damaged = damaged.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(hit));
-                let bad_before = self.rotted.get().max(self.sync_failed.get());
-                let rotten = bad_before.is_some_and(|moment| {
-                    let oracle = self.oracle.borrow();
-                    oracle.may_be_older(read.point, read.offset, read.len, moment)
-                });
-                // A frame is fetched three times before it counts as damaged.
-                damaged || rotten || now.flips >= read.faults_before.flips + 3
-            }
-            ErrorKind::Unavailable => {
-                // Nothing but bad luck: a dozen attempts in a row that failed by chance.
-                let unlucky = now.failures >= read.faults_before.failures + 12;
-                unlucky || self.outage_since(read.started, read.deadline) || self.reads_fail.get()
-            }
-            _ => false,
-        }
-    }
-}
-
-/// Counts of faults that can make a read fail.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FaultsBefore {
-    /// Wrong bits in bodies.
-    flips: u64,
-    /// GETs that returned an error or too little.
-    failures: u64,
-}
-
-impl FaultsBefore {
-    fn of(counts: &FaultCounts) -> Self {
-        let failing = [Fault::ServerError, Fault::Throttled, Fault::TimedOut, Fault::ShortBody];
-        let failures = failing.into_iter().map(|fault| counts.of(fault)).sum();
-        Self { flips: counts.of(Fault::FlippedBit), failures }
-    }
-}
-
-/// A read that failed, and what was known when it began.
-pub(crate) struct FailedRead {
-    /// As of when writes are certainly applied.
-    pub(crate) point: Point,
-    pub(crate) started: Instant,
-    pub(crate) faults_before: FaultsBefore,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    pub(crate) deadline: Duration,
 }

@@ -183,7 +183,10 @@ impl Queue {
         room: u64,
         spare: &mut Spare,
     ) -> Option<Gathered> {
-        let limit = to_usize(room.min(shape.record_bytes_max));
+        let mut limit = to_usize(room.min(shape.record_bytes_max));
+        if weir_device::mutant("writes_split_early") {
+            limit = limit.min(32 << 10);
+        }
         let totals = Totals { sealed: shape.sealed, ..Totals::default() };
         let cuts = std::mem::take(&mut spare.cuts);
         let mut gathered = Gathered { cuts, totals, ..Gathered::default() };

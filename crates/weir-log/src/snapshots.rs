@@ -238,6 +238,9 @@ pub(crate) async fn take(
     shared.check_failure()?;
     shared.check_owned()?;
     shared.check_not_closing()?;
+    if weir_device::mutant("snapshots_refused") {
+        return Err(DeviceError::new(ErrorKind::NoSpace, "no snapshot is ever taken"));
+    }
     shared.upload_all().await?;
     // It may be on its way to another state.
     shared.check_not_closing()?;

@@ -520,7 +520,8 @@ impl Device for LogVolume {
     async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
         check_bounds(&io, self.size())?;
         let payload = if flags.no_hole { Payload::Zero } else { Payload::Discard };
-        self.append(io.offset, payload, io.len, flags.fua).await
+        let fua = flags.fua && !weir_device::mutant("fua_ignored_on_zeroes");
+        self.append(io.offset, payload, io.len, fua).await
     }
 
     async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
@@ -537,6 +538,9 @@ impl Device for LogVolume {
     async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
         check_bounds(&io, self.size())?;
         self.shared.check_owned()?;
+        if weir_device::mutant("extents_all_data") {
+            return Ok(vec![Extent { len: io.len, state: weir_device::ExtentState::Data }]);
+        }
         Ok(crate::read::extents(&self.shared.state.borrow(), io.offset, io.len, extents_max))
     }
 

@@ -147,6 +147,8 @@ struct State {
     created: VecDeque<(Instant, String)>,
     trace: VecDeque<TraceEntry>,
     trace_entries_max: usize,
+    /// When each DELETE was sent, while somebody wants to know.
+    deletes: Option<Vec<(Instant, String)>>,
     first: Option<Instant>,
 }
 
@@ -188,6 +190,7 @@ impl Faults {
             created: VecDeque::new(),
             trace: VecDeque::new(),
             trace_entries_max: 0,
+            deletes: None,
             first: None,
         };
         Self { state: Arc::new(Mutex::new(state)) }
@@ -252,6 +255,17 @@ impl Faults {
     #[must_use]
     pub fn trace(&self) -> Vec<TraceEntry> {
         self.lock().trace.iter().cloned().collect()
+    }
+
+    /// Keeps what is asked to be deleted from now on, for [`Faults::take_deletes`].
+    pub fn watch_deletes(&self) {
+        self.lock().deletes.get_or_insert_default();
+    }
+
+    /// The keys whose deletion was asked for, every attempt of it, and when it was sent; forgets them.
+    #[must_use]
+    pub fn take_deletes(&self) -> Vec<(Instant, String)> {
+        self.lock().deletes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// A backend that misbehaves as this handle says.

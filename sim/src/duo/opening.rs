@@ -3,21 +3,25 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_device::ErrorKind;
-use weir_log::{LogError, LogVolume, MemoryFrameCache, OpenArgs, OpenReport, VolumeOptions};
+use weir_log::{
+    LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, VolumeOptions,
+};
 use weir_store::Fault;
 
 use super::{ATTEMPTS_MAX, Duo, Fate, OPENING_MAX, OPENINGS_MAX};
 use crate::client::Life;
 use crate::dice::Dice;
 use crate::nemesis::DIRECTORY;
-use crate::node::Stop;
+use crate::node::{OPENING_PATIENCE, Stop};
 use crate::observe::observe;
 use crate::oracle::Point;
+use crate::replicas;
+use crate::snapshots;
+use crate::verbs;
 
 type OpenResult = Result<(Rc<LogVolume>, OpenReport), LogError>;
 
@@ -28,6 +32,8 @@ pub(super) struct Attempt {
     pub(super) take_over: bool,
     pub(super) discard_journal: bool,
     pub(super) options: VolumeOptions,
+    lease: NodeLease,
+    cache: Arc<MemoryFrameCache>,
     pub(super) result: Rc<RefCell<Option<OpenResult>>>,
     pub(super) done: Rc<Notify>,
 }
@@ -35,6 +41,7 @@ pub(super) struct Attempt {
 impl Duo {
     pub(super) fn begin_attempt(&self, index: usize) -> Attempt {
         let side = &self.sides[index];
+        self.world.calm_disk_of(index);
         self.start_process(side);
         let process = side.process.borrow();
         let process = process.as_ref().expect("just started");
@@ -45,11 +52,13 @@ impl Duo {
             take_over: side.take_over.get(),
             discard_journal: side.discard_journal.get(),
             options: options.clone(),
+            lease: process.lease.clone(),
+            cache: Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3)),
             result: Rc::default(),
             done: Rc::default(),
         };
         self.world.note("opening", [index as u64, u64::from(attempt.take_over), 0]);
-        if attempt.take_over || self.auto {
+        if attempt.take_over || self.world.rule.may_be_auto() {
             // Whoever has it may find itself superseded from here on.
             for other in [0, 1] {
                 if let Some(life) = self.life(other) {
@@ -59,7 +68,7 @@ impl Duo {
         }
         let root = self.world.disks[index].directory();
         let (id, env, lease) = (self.world.id.get(), process.env.clone(), process.lease.clone());
-        let cache = Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3));
+        let cache = Arc::clone(&attempt.cache);
         let (store, discard_journal) = (side.store.clone(), side.discard_journal.get());
         let (result, done) = (Rc::clone(&attempt.result), Rc::clone(&attempt.done));
         let (take_over, keys) = (attempt.take_over, self.world.keys.clone());
@@ -127,7 +136,8 @@ impl Duo {
     pub(super) fn note_possible_epoch(&self, attempt: &Attempt) {
         self.epoch_may_have_moved.set(true);
         let same = self.journal_of.get() == Some(attempt.side) && !attempt.discard_journal;
-        if !same && (attempt.take_over || self.auto || !self.must_be_held.get()) {
+        if !same && (attempt.take_over || self.world.rule.may_be_auto() || !self.must_be_held.get())
+        {
             self.journal_of.set(None);
         }
     }
@@ -143,7 +153,7 @@ impl Duo {
         world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
         if report.epoch < self.epoch.get() {
             // It was superseded before anybody looked at it.
-            let life = self.new_life(volume, &attempt.options);
+            let life = self.new_life(attempt, volume);
             life.superseded.set(true);
             if let Some(process) = &mut *side.process.borrow_mut() {
                 process.life = Some(life);
@@ -153,22 +163,15 @@ impl Duo {
         self.epoch.set(report.epoch);
         world.events.borrow_mut().count("recovery: new journal", u64::from(report.new_journal));
         // A takeover that was told to, and was cut off, is finished without being told again.
-        let allowed = attempt.take_over || self.auto || side.may_be_holder.get();
+        let allowed = attempt.take_over || world.rule.may_be_auto() || side.may_be_holder.get();
         if report.new_journal && self.must_be_held.get() && !allowed {
             return self.violate("opened without take-over beside a holder that was not closed");
         }
-        if let Some(old) = self.life(1 - attempt.side)
-            && !old.superseded.replace(true)
-        {
-            world.note("owner superseded", [attempt.side as u64, 0, 0]);
-            if old.honest.get() && old.volume.status().lease_held {
-                return self.violate("a volume was taken whose holder still holds its lease");
-            }
-        }
+        self.supersede(1 - attempt.side)?;
         self.sides.iter().for_each(|side| side.may_be_holder.set(false));
         side.take_over.set(false);
         side.discard_journal.set(false);
-        let life = self.new_life(volume, &attempt.options);
+        let life = self.new_life(attempt, volume);
         if let Some(process) = &mut *side.process.borrow_mut() {
             life.honest.set(process.hidden.get().is_zero());
             process.life = Some(Rc::clone(&life));
@@ -199,25 +202,72 @@ impl Duo {
         self.journal_of.set(Some(attempt.side));
         self.must_be_held.set(true);
         self.epoch_may_have_moved.set(false);
+        self.begin_verbs(attempt.side, &life, dice).await
+    }
+
+    /// The process of a side, if there is one, does not own the volume any more.
+    fn supersede(&self, side: usize) -> Result<(), Stop> {
+        let world = &self.world;
+        if let Some(old) = self.life(side)
+            && !old.superseded.replace(true)
+        {
+            world.meets(side, "takeover");
+            self.sides[side].superseded_at.set(Some(Instant::now()));
+            world.note("owner superseded", [1 - side as u64, 0, 0]);
+            if old.honest.get() && old.volume.status().lease_held {
+                return self.violate("a volume was taken whose holder still holds its lease");
+            }
+        }
         Ok(())
     }
 
-    pub(super) fn new_life(&self, volume: Rc<LogVolume>, options: &VolumeOptions) -> Rc<Life> {
+    /// Looks at the snapshots, and lets verbs begin.
+    async fn begin_verbs(&self, side: usize, life: &Rc<Life>, mut dice: Dice) -> Result<(), Stop> {
+        let (world, side) = (&self.world, &self.sides[side]);
+        let looked = Box::pin(snapshots::look(world, &mut dice));
+        match self.wait(looked, OPENING_MAX).await {
+            None => return self.violate("looking at the snapshots hangs"),
+            Some(Some(wrong)) => return self.violate(wrong),
+            Some(None) => {}
+        }
+        if let Some(process) = &*side.process.borrow() {
+            let tasks = &process.tasks;
+            tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 27)));
+            tasks.spawn_local(verbs::run(Rc::clone(life), Dice::new(dice.next(), 28)));
+            tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 29)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn new_life(&self, attempt: &Attempt, volume: Rc<LogVolume>) -> Rc<Life> {
+        let options = &attempt.options;
+        self.world.tell_whole(options);
         Rc::new(Life {
             world: Rc::clone(&self.world),
             volume,
+            host: attempt.side,
+            lease: attempt.lease.clone(),
+            cache: Arc::clone(&attempt.cache),
             read_deadline: options.read_deadline,
             stopping: Cell::new(false),
+            paused: Cell::new(false),
+            operating: Cell::new(0),
+            thawed: Cell::new(None),
+            resizing: Cell::new(false),
             calm: Cell::new(false),
             closing: Cell::new(false),
+            frozen: Cell::new(0),
             disk_failed: Cell::new(false),
             superseded: Cell::new(false),
             honest: Cell::new(true),
             // A deadline may pass because the store is slow.
-            may_be_fenced: Cell::new(self.auto || self.epoch_may_have_moved.get()),
-            auto: self.auto,
+            may_be_fenced: Cell::new(
+                self.world.rule.may_be_auto() || self.epoch_may_have_moved.get(),
+            ),
+            auto: Cell::new(self.world.rule.is_auto()),
             refused_since: Cell::new(None),
             at_work: Cell::new(0),
+            cut: Cell::new(false),
             target: Cell::new(0),
             reached: Notify::new(),
         })
@@ -235,7 +285,7 @@ impl Duo {
             LogError::InUse { .. } if other_was_there || late => {
                 world.note("refused: in use", [attempt.side as u64, 0, 0]);
             }
-            LogError::Held { .. } if !attempt.take_over && !self.auto => {
+            LogError::Held { .. } if !attempt.take_over && world.rule.may_be_manual() => {
                 world.note("refused: not closed", [attempt.side as u64, 0, 0]);
                 if self.percent(85) {
                     side.take_over.set(true);
@@ -248,11 +298,13 @@ impl Duo {
             LogError::Fenced { .. } if other_was_there || late => {
                 world.note("refused: another was faster", [attempt.side as u64, 0, 0]);
             }
-            LogError::LeaseMissed { .. } if self.auto => {
+            // Also while it takes the snapshot of what it took over.
+            _ if error.kind() == ErrorKind::Fenced && world.rule.may_be_auto() => {
                 world.note("refused: own lease missed", [attempt.side as u64, 0, 0]);
             }
+            _ if world.damaged.borrow().is_some() => world.heal_object(),
             _ if error.kind() == ErrorKind::Unavailable
-                && world.outage_since(attempt.started, Duration::ZERO) => {}
+                && world.store_was_away(OPENING_PATIENCE) => {}
             _ => {
                 return self.violate(format!("opening failed without a reason: {error}"));
             }

@@ -1,6 +1,7 @@
 //! The two hosts: their processes, and what happens to them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,6 +17,10 @@ use super::{Duo, Fate};
 use crate::client::Life;
 use crate::env::{Hidden, env};
 use crate::oracle::Point;
+use crate::snapshots;
+
+/// Time from the look at the lease to the request.
+const ON_ITS_WAY_MAX: Duration = Duration::from_millis(100);
 
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -52,6 +57,10 @@ pub(super) struct Side {
     pub(super) may_be_holder: Cell<bool>,
     pub(super) take_over: Cell<bool>,
     pub(super) discard_journal: Cell<bool>,
+    /// When it last went on after it was stopped.
+    pub(super) resumed_at: Cell<Option<Instant>>,
+    /// When another opening took the volume of the process that runs here.
+    pub(super) superseded_at: Cell<Option<Instant>>,
 }
 
 impl Duo {
@@ -81,7 +90,18 @@ impl Duo {
     /// The process ends; `crash` does to the disk what comes with it.
     pub(super) fn end_process(&self, side: &Side, fate: Fate) {
         let Some(process) = side.process.borrow_mut().take() else { return };
-        let disk = &self.world.disks[side.index];
+        self.look_who_deleted(side, process.life.as_deref());
+        let world = &self.world;
+        let disk = &world.disks[side.index];
+        world.ends_verbs(side.index);
+        snapshots::on_crash(world, side.index);
+        // Nobody knows what a page cache holds after a failed sync; the host restarts.
+        let fate = match fate {
+            Fate::DiskLost => fate,
+            _ if world.harm.sync_failed_on(side.index) => Fate::PowerLost,
+            _ => fate,
+        };
+        world.harm.settle_syncs(side.index, &mut world.oracle.borrow_mut());
         let oracle = self.world.oracle.borrow();
         let (what, point) = match fate {
             Fate::PowerLost => ("crash: power lost", oracle.after_power_loss()),
@@ -111,6 +131,24 @@ impl Duo {
         drop(process);
     }
 
+    /// A superseded owner deletes nothing: what it deletes was its garbage, but it cannot know whether it still is.
+    /// Requests that were on their way are tried again, so that the first attempt counts.
+    fn look_who_deleted(&self, side: &Side, life: Option<&Life>) {
+        let deletes = side.gate.take_deletes();
+        let superseded = side.superseded_at.take();
+        let (Some(superseded), Some(life)) = (superseded, life) else { return };
+        if !life.honest.get() {
+            return;
+        }
+        let since = superseded.max(side.resumed_at.get().unwrap_or(superseded)) + ON_ITS_WAY_MAX;
+        let mut seen = BTreeSet::new();
+        for (at, key) in deletes {
+            if seen.insert(key.clone()) && at > since && key.contains("/log/") {
+                self.world.violate(format!("a superseded owner deleted {key}"));
+            }
+        }
+    }
+
     pub(super) fn stop(&self, side: &Side, time: Duration, hides: bool) {
         self.disturbed.set(true);
         let what = if hides { "node stopped, clock as well" } else { "node stopped" };
@@ -128,6 +166,7 @@ impl Duo {
             return;
         }
         self.world.note("node goes on", [side.index as u64, 0, 0]);
+        side.resumed_at.set(Some(Instant::now()));
         if side.hides.take()
             && let Some(process) = &*side.process.borrow()
         {
@@ -140,7 +179,7 @@ impl Duo {
         let silent = self.percent(50);
         self.world.note("node cut off", [side.index as u64, as_ms(time), u64::from(silent)]);
         side.gate.change(|plan| (plan.outage, plan.silence) = (!silent, silent));
-        self.world.see_outage();
+        self.world.outages.borrow_mut().begin();
         side.cut_off_until.set(Some(Instant::now() + time));
     }
 
@@ -149,8 +188,7 @@ impl Duo {
         if side.cut_off_until.take().is_some() {
             self.world.note("node reaches the store again", [side.index as u64, 0, 0]);
             side.gate.change(|plan| (plan.outage, plan.silence) = (false, false));
-            // Reads that hung meanwhile had a reason.
-            self.world.set_outage(false, false);
+            self.world.outages.borrow_mut().end();
         }
     }
 

@@ -4,9 +4,6 @@ use std::collections::BTreeSet;
 
 use super::{Item, Observation, Oracle, Point, Run, Violation, WriteId};
 
-/// Longest write that fits the smallest record that a seed draws, with its header.
-const WHOLE_BYTES_MAX: u64 = 24 << 10;
-
 impl Oracle {
     /// Where such a write shows, nothing that is certainly older shows in the rest of its range.
     pub(super) fn check_whole(
@@ -16,7 +13,7 @@ impl Oracle {
         seen: &Observation,
     ) -> Result<(), Violation> {
         let certain = runs.iter().filter(|run| run.items.len() == 1).map(|run| run.items[0].id);
-        let fits = |id: &WriteId| self.write(*id).len <= WHOLE_BYTES_MAX;
+        let fits = |id: &WriteId| self.write(*id).whole;
         let shown: BTreeSet<WriteId> = certain.filter(fits).collect();
         for run in runs.iter().filter(|run| !run.items.is_empty()) {
             let (_, segment) = self.segments.range(..=run.start).next_back().expect("from 0 on");

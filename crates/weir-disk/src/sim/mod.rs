@@ -207,6 +207,12 @@ impl SimDisk {
         self.state.borrow_mut().clear_bad_ranges();
     }
 
+    /// What lies on the medium of the file at `path` from `offset` on, without what is in flight;
+    /// zeroes beyond its end and where there is no such file.
+    pub fn peek(&self, path: &str, offset: u64, bytes: &mut [u8]) {
+        self.state.borrow().peek(path, offset, bytes);
+    }
+
     /// Flips bits of one byte of the file at `path`, silently. Nothing happens beyond the end of
     /// the file.
     pub fn rot(&self, path: &str, offset: u64) {

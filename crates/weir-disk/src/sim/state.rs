@@ -625,6 +625,15 @@ impl State {
     }
 
     /// Flips at least one bit of a byte.
+    pub(super) fn peek(&self, path: &str, offset: u64, bytes: &mut [u8]) {
+        bytes.fill(0);
+        if let Ok(file) = self.lookup(path)
+            && let Some(state) = self.files.get(&file)
+        {
+            state.medium.read(offset, bytes);
+        }
+    }
+
     pub(super) fn rot(&mut self, path: &str, offset: u64) {
         let Ok(file) = self.lookup(path) else { return };
         let mask = u8::try_from(self.random.within(1..256)).expect("a byte");

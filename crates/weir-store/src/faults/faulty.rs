@@ -190,6 +190,9 @@ impl Faulty {
     }
 
     async fn remove(&self, key: &str) -> Result<((), Duration), StoreError> {
+        if let Some(deletes) = &mut self.faults.lock().deletes {
+            deletes.push((Instant::now(), key.to_owned()));
+        }
         let back = self.arrive(Operation::Delete, key).await?;
         self.inner.delete(key).await?;
         if self.faults.lock().loses_reply() {

@@ -1,0 +1,263 @@
+//! Which errors have a reason: what was done to store, disk and objects, and how far each of it reaches.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_device::{DeviceError, ErrorKind};
+use weir_log::limits::DAMAGED_ATTEMPTS_MAX;
+use weir_store::{Fault, FaultCounts};
+
+use crate::oracle::{Moment, Oracle, Point, Write};
+use crate::world::World;
+
+/// How long a fetch that a read joins may have been under way, for the counts of faults: five attempts of two slow
+/// GETs.
+const JOINED_FETCH_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// Shortest time for which any verb tries again what the store refuses.
+const VERB_PATIENCE: Duration = Duration::from_secs(30);
+
+/// When the store could not be reached.
+#[derive(Debug, Default)]
+pub(crate) struct Outages {
+    /// Reasons in force: with two nodes each may have its own.
+    depth: u64,
+    since: Option<Instant>,
+    over: Vec<(Instant, Instant)>,
+}
+
+impl Outages {
+    pub(crate) fn begin(&mut self) {
+        self.depth += 1;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+        if self.depth == 0
+            && let Some(since) = self.since.take()
+        {
+            self.over.push((since, Instant::now()));
+        }
+    }
+
+    /// Whether it cannot be reached now.
+    pub(crate) fn is_now(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// How much of the time since `from` the store could be reached.
+    fn reachable_since(&self, from: Instant) -> Duration {
+        let now = Instant::now();
+        let current = self.since.map(|since| (since, now));
+        let away = self.over.iter().copied().chain(current);
+        let away: Duration =
+            away.map(|(begin, end)| end.saturating_duration_since(begin.max(from))).sum();
+        now.saturating_duration_since(from).saturating_sub(away)
+    }
+}
+
+/// A byte of the journal that rotted, and what it reaches.
+#[derive(Clone, Debug)]
+pub(crate) struct Rot {
+    /// Nothing that was written later.
+    pub(crate) at: Moment,
+    /// Ranges of the volume, from and to.
+    pub(crate) ranges: Vec<(u64, u64)>,
+    /// It is in the header of a record: without it nobody can say what was lost.
+    pub(crate) header: bool,
+}
+
+/// What a failed sync reaches: writes that were issued before `until`, and that no earlier sync made durable.
+#[derive(Clone, Copy, Debug)]
+struct LostSync {
+    durable: Moment,
+    until: Moment,
+}
+
+impl LostSync {
+    fn reaches(&self, write: &Write) -> bool {
+        let safe = write.fua || write.acked.is_some_and(|acked| acked <= self.durable);
+        write.issued < self.until && !safe
+    }
+}
+
+/// What was done to the disks and to objects.
+#[derive(Debug, Default)]
+pub(crate) struct Harm {
+    pub(crate) rot: RefCell<Option<Rot>>,
+    /// A sync was made to fail on a host, and it has not restarted since.
+    pub(crate) sync_failing: [Cell<bool>; 2],
+    lost_syncs: RefCell<Vec<LostSync>>,
+    /// The disk fails reads by chance.
+    pub(crate) reads_fail: [Cell<bool>; 2],
+    /// An object of the store was damaged or hidden at some time.
+    pub(crate) object_damaged: Cell<bool>,
+}
+
+impl Harm {
+    /// A sync failed in this seed: nobody knows what a page cache holds after that, so the host restarts.
+    pub(crate) fn any_sync_failed(&self) -> bool {
+        self.sync_failing.iter().any(Cell::get) || !self.lost_syncs.borrow().is_empty()
+    }
+
+    pub(crate) fn sync_failed_on(&self, host: usize) -> bool {
+        self.sync_failing[host].get()
+    }
+
+    /// The host restarts: what the failed sync reaches is settled.
+    pub(crate) fn settle_syncs(&self, host: usize, oracle: &mut Oracle) {
+        if self.sync_failing[host].take() {
+            let lost = LostSync { durable: oracle.flushed(), until: oracle.tick() };
+            self.lost_syncs.borrow_mut().push(lost);
+        }
+    }
+
+    /// Whether some byte of a range of the oracle, at `place` on the volume, may be lost.
+    fn reaches(
+        &self,
+        oracle: &Oracle,
+        point: Point,
+        (offset, len): (u64, u64),
+        place: u64,
+    ) -> bool {
+        let mut lost = self.lost_syncs.borrow().clone();
+        if self.sync_failing.iter().any(Cell::get) {
+            lost.push(LostSync { durable: oracle.flushed(), until: Moment::MAX });
+        }
+        let unsynced = |write: &Write| lost.iter().any(|lost| lost.reaches(write));
+        if !lost.is_empty() && oracle.may_show(point, offset, len, unsynced) {
+            return true;
+        }
+        let rot = self.rot.borrow();
+        let Some(rot) = &*rot else { return false };
+        rot.ranges.iter().any(|(from, to)| {
+            let (from, to) = ((*from).max(place), (*to).min(place + len));
+            from < to
+                && oracle.may_show(point, offset + (from - place), to - from, |write| {
+                    write.issued < rot.at
+                })
+        })
+    }
+}
+
+impl World {
+    /// Whether the store could not be reached for most of the time that a request is tried again: only then may it be
+    /// given up. One that had half of it to succeed in should have.
+    pub(crate) fn store_was_away(&self, patience: Duration) -> bool {
+        let from = Instant::now().checked_sub(patience);
+        from.is_some_and(|from| self.outages.borrow().reachable_since(from) <= patience / 2)
+    }
+
+    /// Whether a rotted byte may hide how much a journal holds.
+    pub(crate) fn header_rotted(&self) -> bool {
+        self.harm.rot.borrow().as_ref().is_some_and(|rot| rot.header)
+    }
+
+    /// Whether the store was out of reach at some moment since `from`.
+    pub(crate) fn outage_since(&self, from: Instant) -> bool {
+        let outages = self.outages.borrow();
+        outages.since.is_some() || outages.over.iter().any(|(_, end)| *end >= from)
+    }
+
+    /// Whether a PUT may land late, which holds up or fences who comes after it.
+    pub(crate) fn has_late_puts(&self) -> bool {
+        self.faults.counts().of(Fault::LatePutQueued) > 0
+    }
+
+    /// Whether what works on the store alone may fail like this.
+    pub(crate) fn excuses_store(&self, kind: ErrorKind) -> bool {
+        let damaged = || self.damaged.borrow().is_some();
+        match kind {
+            ErrorKind::Unavailable => self.store_was_away(VERB_PATIENCE),
+            ErrorKind::Fenced => self.has_late_puts(),
+            ErrorKind::Corrupt => damaged() || self.many_flips(),
+            ErrorKind::NotFound => damaged(),
+            _ => false,
+        }
+    }
+
+    /// Whether objects may be left that nobody deletes: a PUT that lands after the deletion of its object is one, and
+    /// where a snapshot could not be read nothing is deleted, and what should have been is forgotten.
+    pub(crate) fn may_have_orphans(&self) -> bool {
+        let late = self.faults.counts().of(Fault::LatePutLanded) > 0;
+        late || self.harm.object_damaged.get()
+    }
+
+    /// A bit may have flipped each time that something was fetched.
+    pub(crate) fn many_flips(&self) -> bool {
+        self.faults.counts().of(Fault::FlippedBit) >= u64::from(DAMAGED_ATTEMPTS_MAX)
+    }
+
+    /// Faults so far, for a read that begins now. A fetch that it joins may have begun a while ago.
+    pub(crate) fn faults_before_read(&self) -> FaultsBefore {
+        let (now, counts) = (Instant::now(), self.faults.counts());
+        let mut seen = self.faults_seen.borrow_mut();
+        while seen.len() > 1 && seen[1].0 + JOINED_FETCH_AGE_MAX < now {
+            seen.pop_front();
+        }
+        if seen.back().is_none_or(|(at, _)| *at < now) {
+            seen.push_back((now, FaultsBefore::of(&counts)));
+        }
+        seen.front().map_or_else(|| FaultsBefore::of(&counts), |(_, before)| *before)
+    }
+
+    /// Whether a read of a range may fail with `error`, after what was done to disk and store.
+    pub(crate) fn excuses_read(&self, read: &FailedRead, error: &DeviceError) -> bool {
+        match error.kind() {
+            ErrorKind::Corrupt => {
+                let now = FaultsBefore::of(&self.faults.counts());
+                let flips_min = u64::from(DAMAGED_ATTEMPTS_MAX);
+                let range = (read.offset, read.len);
+                self.is_damaged(range)
+                    || self.is_lost(&self.oracle.borrow(), read.point, range)
+                    || now.flips >= read.faults_before.flips + flips_min
+            }
+            // The fetch that it joined may be older than the read, but no older than the deadline of both.
+            ErrorKind::Unavailable => {
+                self.harm.reads_fail[read.host].get() || self.store_was_away(read.deadline)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an object that held bytes of a range of the oracle is damaged or hidden.
+    fn is_damaged(&self, (offset, len): (u64, u64)) -> bool {
+        let start = self.profile.islands.place(offset);
+        let end = start + len;
+        let damaged = self.damaged.borrow();
+        let hit = |(from, to): &(u64, u64)| *from < end && start < *to;
+        damaged.as_ref().is_some_and(|(_, ranges)| ranges.iter().any(hit))
+    }
+
+    /// Whether the disk may have lost bytes of a range, of what `oracle` says may show there.
+    pub(crate) fn is_lost(&self, oracle: &Oracle, point: Point, range: (u64, u64)) -> bool {
+        let place = self.profile.islands.place(range.0);
+        self.harm.reaches(oracle, point, range, place)
+    }
+}
+
+/// Counts of faults that can make a read fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FaultsBefore {
+    /// Wrong bits in bodies.
+    flips: u64,
+}
+
+impl FaultsBefore {
+    fn of(counts: &FaultCounts) -> Self {
+        Self { flips: counts.of(Fault::FlippedBit) }
+    }
+}
+
+/// A read that failed, and what was known when it began.
+pub(crate) struct FailedRead {
+    /// As of when writes are certainly applied.
+    pub(crate) point: Point,
+    pub(crate) faults_before: FaultsBefore,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) deadline: Duration,
+    pub(crate) host: usize,
+}

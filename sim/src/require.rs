@@ -1,0 +1,125 @@
+//! What a run must have met: a simulation in which a verb never succeeds, or never falls together with a crash, shows
+//! nothing about it.
+
+use crate::report::Report;
+
+/// Fewest seeds, of those with as many nodes, in which something is expected before it is missed: by chance there may
+/// be a third of that, not less.
+const EXPECTED_MIN: u64 = 15;
+
+/// Share of what is expected that must be there.
+const SHARE: u64 = 3;
+
+/// Event, and in how many of a thousand seeds with one node it is met.
+const ONE_NODE: &[(&str, u64)] = &[
+    ("all snapshots deleted", 173),
+    ("clone beside its volume", 40),
+    ("clone deleted", 73),
+    ("clone judged", 106),
+    ("  clone made", 106),
+    ("closed: clean", 553),
+    ("  compacted", 120),
+    ("crash: while repairing", 73),
+    ("disk: a byte rotted", 126),
+    ("everything deleted", 146),
+    ("promoted", 200),
+    ("  rekeyed", 66),
+    ("  replica looked at", 260),
+    ("  replicator ended", 80),
+    ("  resized", 446),
+    ("  rolled back", 33),
+    ("  root moved", 100),
+    ("  snapshot deleted", 180),
+    ("  snapshot taken", 286),
+    ("  snapshots compared", 133),
+    ("pair: clone x crash", 80),
+    ("pair: clone x deletion of a snapshot", 113),
+    ("pair: clone x snapshot", 100),
+    ("pair: compaction x crash", 313),
+    ("pair: compaction x outage", 60),
+    ("pair: compaction x snapshot", 93),
+    ("pair: deletion of a snapshot x crash", 60),
+    ("pair: deletion of a snapshot x shrink", 93),
+    ("pair: grow x crash", 146),
+    ("pair: grow x outage", 73),
+    ("pair: grow x snapshot", 113),
+    ("pair: replication x crash", 200),
+    ("pair: replication x outage", 100),
+    ("pair: replication x shrink", 60),
+    ("pair: replication x snapshot", 133),
+    ("pair: shrink x crash", 60),
+    ("pair: shrink x snapshot", 120),
+    ("pair: snapshot x crash", 326),
+    ("pair: snapshot x outage", 146),
+];
+
+/// The same with two nodes.
+const TWO_NODES: &[(&str, u64)] = &[
+    ("  compacted", 296),
+    ("crash: while opening", 368),
+    ("node cut off", 696),
+    ("node stopped", 648),
+    ("node stopped, clock as well", 204),
+    ("owner ended by itself", 120),
+    ("owner superseded", 676),
+    ("  replica looked at", 120),
+    ("  resized", 476),
+    ("  root moved", 116),
+    ("  snapshot deleted", 416),
+    ("  snapshot taken", 432),
+    ("  snapshots compared", 344),
+    ("  takeover changed", 328),
+    ("pair: compaction x crash", 148),
+    ("pair: compaction x takeover", 32),
+    ("pair: deletion of a snapshot x crash", 180),
+    ("pair: deletion of a snapshot x takeover", 100),
+    ("pair: grow x crash", 104),
+    ("pair: grow x outage", 80),
+    ("pair: grow x takeover", 40),
+    ("pair: replication x crash", 128),
+    ("pair: replication x takeover", 56),
+    ("pair: shrink x crash", 184),
+    ("pair: shrink x outage", 100),
+    ("pair: shrink x snapshot", 172),
+    ("pair: shrink x takeover", 48),
+    ("pair: snapshot x crash", 188),
+    ("pair: snapshot x outage", 144),
+    ("pair: snapshot x takeover", 44),
+    ("pair: takeover set x crash", 40),
+    ("pair: takeover set x outage", 40),
+];
+
+/// What a run did not meet often enough, a line each.
+pub(crate) fn missing(report: &Report) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (nodes, required) in [(1, ONE_NODE), (2, TWO_NODES)] {
+        let seeds = report.seeds_of(nodes);
+        for (event, per_mille) in required {
+            let expected = per_mille * seeds / 1000;
+            let met = report.seeds_with(nodes, event);
+            if expected >= EXPECTED_MIN && met < expected / SHARE {
+                missing.push(format!(
+                    "{event}: in {met} of {seeds} seeds with {nodes} node(s), {expected} are usual"
+                ));
+            }
+        }
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events;
+
+    #[test]
+    fn what_is_required_is_named_once() {
+        for required in [ONE_NODE, TWO_NODES] {
+            for (at, (event, share)) in required.iter().enumerate() {
+                assert!(required[..at].iter().all(|(other, _)| other != event), "{event}");
+                assert!((1..=1000).contains(share), "{event}");
+            }
+        }
+        assert_eq!(events::pair("a", "b"), "pair: a x b");
+    }
+}
