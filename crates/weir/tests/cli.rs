@@ -378,6 +378,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-volume-rekey.1",
             "weir-volume-repair.1",
             "weir-volume-resize.1",
+            "weir-volume-salvage.1",
             "weir-volume-set.1",
             "weir-volume-show.1",
             "weir-volume.1",

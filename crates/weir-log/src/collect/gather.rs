@@ -38,7 +38,7 @@ pub(super) async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) 
         }
     }
     drop(headers);
-    runs.sort_unstable_by_key(|run| run.offset);
+    runs::sort_disjoint(&mut runs);
     let runs = {
         let state = shared.state.borrow();
         let plugs_min = shared.options.collect.plugs_per_read_min;
