@@ -5,6 +5,7 @@
     one_writer.py judge URI FIRST LAST       exits with 1 unless the blocks from FIRST that show are a prefix, each of
                                              them whole; prints the last one. LAST was the last one answered: with
                                              --whole it must show
+    one_writer.py fill URI FIRST COUNT       writes COUNT blocks from FIRST and flushes them
     one_writer.py wait URI                   on a line on stdin sends requests, on the next one collects their answers
 
 Block N lies at N times 64 KiB and says N in each of its cells of 512 bytes. Block 0 is the page that `wait` works on.
@@ -69,6 +70,12 @@ def judge(handle, first, last, whole=False):
     print(shown)
 
 
+def fill(handle, first, count):
+    for number in range(first, first + count):
+        handle.pwrite(block_of(number), number * BLOCK)
+    handle.flush()
+
+
 def wait(uri):
     """Prints how many requests were answered well, how many with ESHUTDOWN, otherwise, and never."""
     handle = connect(uri)
@@ -107,6 +114,8 @@ def main(arguments):
         write(uri, *rest)
     elif verb == "judge":
         judge(connect(uri), *map(int, rest), whole=whole)
+    elif verb == "fill":
+        fill(connect(uri), *map(int, rest))
     elif verb == "wait":
         wait(uri)
     else:
