@@ -60,7 +60,7 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("index_pages_dropped", 1, "name only the first index page of the map in a checkpoint"),
     ("table_pieces_dropped", 1, "write only the first piece of the object table"),
     ("extent_lost_between_steps", 1, "lose an extent after each step of applying an object"),
-    ("collect_overlapping_runs", 1, "the collector moves a range twice that an object applied in steps showed twice"),
+    ("collect_overlapping_runs", 1, "move a range twice that two objects show as live"),
     ("copy_resumed_elsewhere", 1, "go on with a copy at the wrong offset after a step of it"),
     ("grow_before_manifest", 1, "take writes beyond the old end before the manifest says so"),
     ("snapshots_refused", 1, "refuse every snapshot"),
