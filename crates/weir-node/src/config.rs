@@ -368,8 +368,8 @@ impl VolumeSettings {
     }
 }
 
-/// How the memory for buffers is divided: half holds decoded frames, a quarter copies of what is in journals, and the
-/// rest is for requests and objects on their way.
+/// How the memory for buffers is divided: three eighths hold decoded frames, a quarter copies of what is in journals, a
+/// quarter requests of clients, and the rest is for objects on their way and for what the allocator cannot give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory(u64);
 
@@ -394,7 +394,7 @@ impl Memory {
     /// For decoded frames.
     #[must_use]
     pub fn frames_bytes(self) -> u64 {
-        self.0 / 2
+        self.0 / 8 * 3
     }
 
     /// For buffers: copies of what is in journals, requests, objects on their way, and as many unused ones as are left.

@@ -20,8 +20,8 @@ use crate::shard::{Shard, ShardContext, ShardHandle, Shared};
 const SHARDS_DEFAULT_MAX: usize = 4;
 /// Most worker threads. They compress and wait for the store; more than this would crowd out the shards.
 const WORKERS_MAX: usize = 8;
-/// Decoded frames kept in memory, in bytes: half of the 512 MiB that a node may use for buffers.
-pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 256 << 20;
+/// Decoded frames kept in memory, in bytes: three eighths of the 512 MiB that a node may use for buffers.
+pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;
 
 /// Memory for buffers, in bytes: the other half.
 const BUFFER_BYTES_DEFAULT: u64 = 256 << 20;

@@ -12,6 +12,7 @@ mod confirm;
 mod failure;
 mod limits;
 mod logging;
+mod malloc;
 mod manual;
 mod output;
 mod replicate;
@@ -54,6 +55,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
 }
 
 fn main() -> ExitCode {
+    malloc::share_arenas();
     match run(cli::parse()) {
         Ok(code) => code,
         Err(failure) => {
