@@ -220,6 +220,18 @@ pub enum LogError {
         #[source]
         source: DecodeError,
     },
+    /// An object was made that no reader would take.
+    #[error(
+        "object {object} was not sent, because nobody could read it ({source}): this is a bug in Weir, please report \
+         it; the volume stopped, and the journal keeps what it holds: open it again"
+    )]
+    NotSent {
+        /// The object.
+        object: ObjectId,
+        /// What a reader would say.
+        #[source]
+        source: DecodeError,
+    },
     /// A manifest or name record does not decode.
     #[error("{key} in {store} cannot be read as {what}: {source}")]
     Json {
@@ -318,6 +330,7 @@ impl LogError {
             | Self::Object { .. }
             | Self::Json { .. }
             | Self::Inconsistent { .. } => ErrorKind::Corrupt,
+            Self::NotSent { .. } => ErrorKind::Bug,
             Self::FormatTooNew { .. } => ErrorKind::Unsupported,
             Self::Dependants { .. } => ErrorKind::Busy,
             Self::Origin { source, .. } => source.kind(),

@@ -347,7 +347,9 @@ pub(crate) fn send(
     let key = shared.key.clone();
     let seed = shared.env.random.next_u64();
     let sent = shared.env.background(async move {
-        let encoded = object::encode(spec, &payload(), compression, key.as_ref());
+        let object = spec.id;
+        let encoded = object::encode(spec, &payload(), compression, key.as_ref())
+            .map_err(|source| LogError::NotSent { object, source })?;
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
         Ok::<_, LogError>(Arc::new(encoded.header))
     });

@@ -174,7 +174,8 @@ impl Collector {
         self.active || self.flattens || self.objects_since_look >= SMALL_LOOK_OBJECTS
     }
 
-    /// Chooses and claims the objects of `stream` whose live bytes make the next object of about `batch_bytes`.
+    /// Chooses and claims the objects of `stream` whose live bytes make the next object of about `batch_bytes`; none
+    /// beyond `newest`, the last one that is applied.
     pub(crate) fn next_sources(
         &mut self,
         objects: &ObjectMap,
@@ -201,8 +202,14 @@ impl Collector {
         if looks_for_small {
             self.objects_since_look = 0;
         }
+        // Of an object that is being applied in steps, what it overwrites is live in older objects until its last step:
+        // chosen together with one of them, it would be moved twice. Once all of them are applied, a range is live in
+        // one of them at most, because what changes later goes to newer objects.
         let ours = |o: &LiveObject| {
-            o.id.stream == stream && !self.claimed.contains(&o.id) && !self.stuck.contains(&o.id)
+            o.id.stream == stream
+                && o.id.seq <= newest
+                && !self.claimed.contains(&o.id)
+                && !self.stuck.contains(&o.id)
         };
         let order = choose::Order {
             policy: limits.policy,
@@ -305,7 +312,11 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 
 /// Moves what lives of these objects into others, however much that is, and waits until the map says so.
 pub(crate) async fn evacuate(shared: &Rc<Shared>, ids: &[ObjectId]) -> Result<(), DeviceError> {
-    let is_free = |state: &State| !ids.iter().any(|id| state.collector.claimed.contains(id));
+    let is_free = |state: &State| {
+        let (stream, applied) = (state.stream, state.pipeline.committed());
+        let is_applied = |id: &ObjectId| id.stream != stream || id.seq <= applied;
+        ids.iter().all(|id| is_applied(id) && !state.collector.claimed.contains(id))
+    };
     // What the collector has begun with it may give up halfway, when it meets what cannot be read.
     shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await?;
     let sources = {
@@ -337,5 +348,46 @@ async fn wait_for_room(shared: &Shared) {
             return;
         }
         progress.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::runs::Described;
+    use crate::format::object::{ExtentKind, ObjectExtent};
+    use crate::objects::ApplyCursor;
+    use crate::options::MapLimits;
+    use crate::replay::header_of;
+
+    #[test]
+    fn an_object_that_is_being_applied_is_not_chosen() {
+        let data = |offset| ObjectExtent { offset, len: 4096, kind: ExtentKind::Data };
+        let object = |seq, extents| {
+            let described = Described { extents, streams: Vec::new(), sources: Vec::new() };
+            header_of(ObjectKind::Data, described, ObjectSeq(seq))
+        };
+        let mut objects = ObjectMap::new();
+        let limits = MapLimits { apply_step_extents: 1, ..MapLimits::default() };
+        let older = object(1, vec![data(0), data(4096), data(8192)]);
+        let newer = object(2, vec![data(0), data(4096)]);
+        let mut cursor = ApplyCursor::default();
+        while !objects.apply_step(&older, &mut cursor, &limits, |_, _, _| {}) {}
+        let mut cursor = ApplyCursor::default();
+        assert!(!objects.apply_step(&newer, &mut cursor, &limits, |_, _, _| {}), "one of two");
+        let choose = |objects: &ObjectMap, applied| {
+            let limits = CollectLimits { start_percent: 100, ..CollectLimits::default() };
+            let mut collector = Collector::default();
+            let stream = older.id.stream;
+            let chosen =
+                collector.next_sources(objects, &limits, stream, ObjectSeq(applied), 1 << 20);
+            chosen.iter().map(|object| object.id.seq.0).collect::<Vec<_>>()
+        };
+        assert_eq!(choose(&objects, 1), [1]);
+        while !objects.apply_step(&newer, &mut cursor, &limits, |_, _, _| {}) {}
+        let mut cursor = ApplyCursor::default();
+        let third = object(3, vec![data(0)]);
+        while !objects.apply_step(&third, &mut cursor, &limits, |_, _, _| {}) {}
+        assert_eq!(choose(&objects, 3), [1, 2], "once it is applied");
     }
 }

@@ -66,7 +66,8 @@ fn object_of(kind: ObjectKind, opening: Option<HexId>) -> Vec<u8> {
 }
 
 fn encoded(spec: ObjectSpec) -> Vec<u8> {
-    object::encode(spec, &[Bytes::from_static(b"water")], Compression::None, None).parts.concat()
+    let payload = [Bytes::from_static(b"water")];
+    object::encode(spec, &payload, Compression::None, None).expect("readable").parts.concat()
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn sealed_object_of(opening: Option<HexId>) -> Vec<u8> {
     let payload = [Bytes::from_static(b"water")];
     let key = data_key();
     let spec = ObjectSpec { opening, ..spec(ObjectKind::Data) };
-    object::encode(spec, &payload, Compression::None, Some(&key)).parts.concat()
+    object::encode(spec, &payload, Compression::None, Some(&key)).expect("readable").parts.concat()
 }
 
 #[test]
@@ -190,8 +191,44 @@ fn what_a_repair_gave_up_is_frozen() {
 
 #[test]
 fn an_extent_of_a_gc_object_that_discards_is_refused() {
-    let refused = ObjectHeader::decode(&gc_with(ExtentKind::Discard)).unwrap_err();
+    let mut bytes = gc_with(ExtentKind::Poison);
+    let header = ObjectHeader::decode(&bytes).unwrap();
+    let len = usize::try_from(header.header_len()).unwrap();
+    // The kind of the second extent, behind the frames.
+    bytes[object::FIXED_BYTES + header.frames.len() * 16 + 16 + 15] = 2;
+    let crc = crate::format::crc32c(&[&bytes[12..len], &[bytes[6]]]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    let refused = ObjectHeader::decode(&bytes).unwrap_err();
     assert!(refused.to_string().contains("extent of a gc object"), "{refused}");
+}
+
+#[test]
+fn an_object_that_nobody_could_read_is_not_made() {
+    let good = spec(ObjectKind::Data);
+    let refused = |extents: Vec<ObjectExtent>, root| {
+        let spec = ObjectSpec { extents, root, ..good.clone() };
+        let payload = [Bytes::from_static(b"water")];
+        object::encode(spec, &payload, Compression::None, None).map(drop).unwrap_err().to_string()
+    };
+    let (data, zeroes) = (good.extents[0], good.extents[1]);
+    let overlapping = ObjectExtent { offset: data.offset + data.len - 1, ..zeroes };
+    for extents in [vec![data, overlapping], vec![zeroes, data]] {
+        assert!(refused(extents, None).contains("field extent is"));
+    }
+    let empty = ObjectExtent { len: 0, ..zeroes };
+    assert!(refused(vec![data, empty], None).contains("field extent is"));
+    let beyond = ObjectExtent { offset: i64::MAX as u64, ..zeroes };
+    assert!(refused(vec![data, beyond], None).contains("field extent is"));
+    let longer = ObjectExtent { len: 6, ..data };
+    assert!(refused(vec![longer], None).contains("data of the extents"));
+    assert!(refused(good.extents.clone(), Some((4, 2))).contains("field root"));
+    let source = GcSource { stream: 1, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
+    let mut moved = spec(ObjectKind::Gc);
+    (moved.streams, moved.sources) = (vec![moved.id.stream], vec![source]);
+    moved.extents.truncate(1);
+    let payload = [Bytes::from_static(b"water")];
+    let refused = object::encode(moved, &payload, Compression::None, None).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("source stream"), "{refused}");
 }
 
 #[test]

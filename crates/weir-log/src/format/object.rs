@@ -268,15 +268,18 @@ fn u32_of(len: usize) -> u32 {
 /// Encodes an object whose payload is `payload` read as one run of bytes, sealed under `key` if the volume has one.
 /// Burns CPU: run it on a worker.
 ///
+/// # Errors
+/// Where [`ObjectHeader::decode`] would refuse the header, by the same rules: an object that nobody can read must not
+/// be sent, because what it holds is given up elsewhere once it is stored.
+///
 /// # Panics
 /// If the spec exceeds the limits of an object: the batcher keeps them.
-#[must_use]
 pub fn encode(
     spec: ObjectSpec,
     payload: &[Bytes],
     compression: Compression,
     key: Option<&DataKey>,
-) -> EncodedObject {
+) -> Result<EncodedObject, DecodeError> {
     let payload_len = frame::len_of(payload);
     assert!(payload_len <= PAYLOAD_BYTES_MAX as usize, "an object's payload fits 26 bits");
     assert!(spec.extents.len() <= EXTENTS_PER_OBJECT_MAX, "a batch is sealed before this");
@@ -313,8 +316,9 @@ pub fn encode(
         streams: spec.streams,
         sources: spec.sources,
     };
+    header.check(&Reader::new(WHAT, &[]))?;
     parts[0] = Bytes::from(header.encode(object_key.as_ref()));
-    EncodedObject { header, parts }
+    Ok(EncodedObject { header, parts })
 }
 
 impl ObjectHeader {
@@ -569,9 +573,6 @@ impl ObjectHeader {
         }
         for _ in 0..sources {
             let (stream, payload_offset) = (reader.u32()?, reader.u32()?);
-            if stream as usize >= self.streams.len() {
-                return Err(reader.field("source stream", stream.into()));
-            }
             let (seq, epoch) = (ObjectSeq(reader.u64()?), Epoch(reader.u64()?));
             self.sources.push(GcSource { stream, payload_offset, seq, epoch });
         }
@@ -606,6 +607,10 @@ impl ObjectHeader {
         }
         if self.kind != ObjectKind::Checkpoint && data != payload {
             return Err(reader.field("data of the extents", data));
+        }
+        let streams = self.streams.len();
+        if let Some(source) = self.sources.iter().find(|s| s.stream as usize >= streams) {
+            return Err(reader.field("source stream", source.stream.into()));
         }
         if let Some((offset, len)) = self.root
             && u64::from(offset) + u64::from(len) > payload

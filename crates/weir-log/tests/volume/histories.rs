@@ -370,7 +370,7 @@ fn stray(host: &Host, seq: u64, epoch: u64, opening: Option<HexId>) -> (String, 
         sources: Vec::new(),
     };
     let payload = [Bytes::from(vec![0x66; 4096])];
-    (id.key(), object::encode(spec, &payload, Compression::None, None).parts)
+    (id.key(), object::encode(spec, &payload, Compression::None, None).expect("readable").parts)
 }
 
 /// Somebody of another history, whose epochs are the same numbers, is still at it.
