@@ -20,7 +20,7 @@ use crate::limits::{
     ANNOUNCED_MAX, BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
 };
-use crate::recover::{self, AcceptLoss, Recovered};
+use crate::recover::{self, AcceptLoss, Identified, Recovered};
 use crate::state::{Phase, State, Ticket};
 use crate::{flush, prepare, read, write};
 
@@ -292,7 +292,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it has no superblock that can be read.
-    pub async fn identify(directory: &Directory, name: &str) -> Result<Identity, JournalError> {
+    pub async fn identify(directory: &Directory, name: &str) -> Result<Identified, JournalError> {
         recover::identify(directory, name).await
     }
 

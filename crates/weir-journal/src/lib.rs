@@ -46,5 +46,6 @@ pub use ids::{
 };
 pub use journal::{Journal, JournalConfig, JournalStatus, Pin, RecordSink};
 pub use recover::{
-    AcceptLoss, Damage, DamageKind, FileMatch, Recovered, RecoveredPiece, RecoveryReport,
+    AcceptLoss, Damage, DamageKind, FileMatch, Identified, Recovered, RecoveredPiece,
+    RecoveryReport,
 };

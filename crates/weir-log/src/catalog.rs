@@ -117,7 +117,7 @@ pub fn check_size(size: u64) -> Result<(), LogError> {
 }
 
 pub use crate::clones::{create_clone, create_incomplete_clone};
-pub use crate::deletion::{DeleteConsent, delete, is_journal_of, journal_in};
+pub use crate::deletion::{DeleteConsent, JournalHere, delete, is_journal_of, journal_in};
 
 /// A store, for verbs.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use weir_device::{Env, VolumeId};
 use weir_disk::Directory;
-use weir_journal::{Journal, JournalError, JournalId};
+use weir_journal::{Identified, Journal, JournalError, WriteNumber};
 use weir_store::{RetryPolicy, Store};
 
 use crate::catalog::{Verb, VolumeName};
@@ -10,8 +10,9 @@ use crate::chain::Retention;
 use crate::clones::note_of;
 use crate::dependants;
 use crate::error::LogError;
-use crate::format::manifest::{Manifest, VolumeState};
+use crate::format::manifest::{HexId, Manifest, VolumeState};
 use crate::format::name::NameRecord;
+use crate::heir::{self, JournalView};
 use crate::ids::{ObjectId, WriteMark};
 use crate::limits::LEASE_LENGTH;
 use crate::manifests::{self, ManifestWriter};
@@ -19,14 +20,33 @@ use crate::open::JOURNAL_FILE;
 use crate::takeover::Claim;
 
 /// What allows a volume to be deleted that was not closed; by default nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct DeleteConsent {
     /// Somebody asked for it; the holder's lease must have run out all the same.
     pub take_over: bool,
-    /// This journal is here, and its lock is held: nobody has the volume open with it. It allows nothing where the
-    /// volume is held with another journal: then another process has it open or did not close it, whatever its host is
-    /// called.
-    pub ours: Option<JournalId>,
+    /// This journal is here, and the lock of its directory is held: nobody has the volume open with it. It allows
+    /// nothing where the volume is held with another opening or another file, as where this one is a copy: then another
+    /// process has it open or did not close it, whatever its host is called.
+    pub ours: Option<JournalHere>,
+}
+
+/// A whole journal of a volume that lies in a directory, as its superblock tells it.
+#[derive(Clone, Debug)]
+pub struct JournalHere(JournalView);
+
+impl From<Identified> for JournalHere {
+    fn from(found: Identified) -> Self {
+        Self(JournalView {
+            journal: found.identity.journal.into(),
+            epoch: found.epoch.0,
+            opening: found.opening.map(HexId::from),
+            announced: found.announced.iter().map(|known| known.opening.into()).collect(),
+            file: found.file,
+            // What it holds is not asked: it goes with the volume.
+            last_write: WriteNumber(0),
+            held: Vec::new(),
+        })
+    }
 }
 
 /// The journal of `volume` in `directory`, if there is a whole one; a damaged or foreign one proves nothing.
@@ -36,12 +56,12 @@ pub struct DeleteConsent {
 pub async fn journal_in(
     directory: &Directory,
     volume: VolumeId,
-) -> Result<Option<JournalId>, LogError> {
+) -> Result<Option<JournalHere>, LogError> {
     if !directory.list().await?.iter().any(|name| name == JOURNAL_FILE) {
         return Ok(None);
     }
     match Journal::identify(directory, JOURNAL_FILE).await {
-        Ok(identity) if identity.volume == volume => Ok(Some(identity.journal)),
+        Ok(found) if found.identity.volume == volume => Ok(Some(found.into())),
         Ok(_) => Ok(None),
         Err(JournalError::Disk(error)) => Err(error.into()),
         Err(error) => {
@@ -51,8 +71,8 @@ pub async fn journal_in(
     }
 }
 
-/// Whether a volume was ever open with this journal: files beside one that it does not know are another volume's, such
-/// as the source of a replica, which has the same identity.
+/// Whether a volume was ever open with this journal, as its manifest knows: files beside one that it does not know are
+/// of another volume, such as the source of a replica, which has the same identity, or of another history.
 ///
 /// # Errors
 /// What the store says.
@@ -60,15 +80,15 @@ pub async fn is_journal_of(
     store: &Store,
     env: &Env,
     volume: VolumeId,
-    journal: JournalId,
+    journal: &JournalHere,
 ) -> Result<bool, LogError> {
     let manifest = manifests::newest(store, env, volume).await?;
     if manifest.replica.is_some() {
         // The openings that it names are its source's.
         return Ok(false);
     }
-    let held = manifest.holder.iter().any(|holder| holder.journal.0 == journal.0);
-    Ok(held || manifest.epochs.iter().any(|epoch| epoch.journal.0 == journal.0))
+    let held = heir::is_held_with(&journal.0, &manifest);
+    Ok(held || manifest.epochs.iter().any(|entry| journal.0.is_ours(entry)))
 }
 
 /// Publishes that a volume is deleted, unless clones need it.
@@ -124,10 +144,7 @@ pub async fn delete(
     let id = VolumeId(id.0);
     let manifest = manifests::newest(store, env, id).await?;
     let DeleteConsent { take_over, ours } = consent;
-    let is_ours = manifest
-        .holder
-        .as_ref()
-        .is_some_and(|holder| ours.is_some_and(|ours| ours.0 == holder.journal.0));
+    let is_ours = ours.is_some_and(|ours| heir::is_held_with(&ours.0, &manifest));
     let manifest = if is_ours {
         manifest
     } else {

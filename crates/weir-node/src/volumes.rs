@@ -219,10 +219,10 @@ pub(crate) async fn delete(
         Some(_) => catalog::journal_in(&directory, id).await?,
         None => None,
     };
-    let consent = DeleteConsent { take_over, ours: journal };
+    let consent = DeleteConsent { take_over, ours: journal.clone() };
     let files = directory.list().await?;
     let has_journal = files.iter().any(|file| file == JOURNAL_FILE);
-    let are_its = match journal {
+    let are_its = match &journal {
         Some(journal) => catalog::is_journal_of(&store, &context.env, id, journal).await?,
         None => !has_journal,
     };

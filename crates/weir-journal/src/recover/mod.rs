@@ -58,6 +58,21 @@ pub struct Recovered {
     pub report: RecoveryReport,
 }
 
+/// What the superblock of a journal says, without a look at what the journal holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identified {
+    /// Whose it is.
+    pub identity: Identity,
+    /// As in [`Recovered`].
+    pub epoch: Epoch,
+    /// As in [`Recovered`].
+    pub opening: Option<OpeningId>,
+    /// As in [`Recovered`].
+    pub announced: Vec<Announced>,
+    /// As in [`Recovered`].
+    pub file: FileMatch,
+}
+
 /// Whether a file is the one that its superblock names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileMatch {
@@ -253,11 +268,20 @@ fn open_journal(
 }
 
 /// What the superblock says of whose journal this is.
-pub(crate) async fn identify(directory: &Directory, name: &str) -> Result<Identity, JournalError> {
+pub(crate) async fn identify(
+    directory: &Directory,
+    name: &str,
+) -> Result<Identified, JournalError> {
     let file = directory.open(name, OpenMode::Existing).await?;
     let file_name: Arc<str> = Arc::from(file.display());
     let (superblock, _) = read_superblock(&file, &file_name).await?;
-    Ok(superblock.identity)
+    Ok(Identified {
+        identity: superblock.identity,
+        epoch: superblock.epoch,
+        opening: superblock.opening,
+        announced: superblock.announced,
+        file: FileMatch::of(superblock.file, file.identity().await?),
+    })
 }
 
 /// Opens an existing journal and reads what it holds.

@@ -216,7 +216,7 @@ impl Decision {
 
 impl JournalView {
     /// Whether an opening is this journal's.
-    fn is_ours(&self, entry: &EpochEntry) -> bool {
+    pub(crate) fn is_ours(&self, entry: &EpochEntry) -> bool {
         match entry.opening {
             Some(opening) => self.knows(opening),
             None => {
@@ -402,6 +402,18 @@ fn wait_for_others(journal: &JournalView, store: &StoreView<'_>) -> Wait {
         }
         Some(_) => Wait::LeaseAndConsent,
     }
+}
+
+/// Whether a volume is held with this journal, by what its superblock and the manifest say: the journal's own opening
+/// is the last one that was published, and its file is the one that was written to. A copy has the names of both, and
+/// its lock keeps nobody out.
+pub(crate) fn is_held_with(journal: &JournalView, manifest: &Manifest) -> bool {
+    let Some(entry) = manifest.holder.as_ref().and(manifest.epochs.last()) else { return false };
+    let published_only = entry.opening.is_none()
+        && !journal.has_openings()
+        && entry.journal == journal.journal
+        && entry.epoch >= journal.epoch;
+    journal.file != FileMatch::Other && (journal.is_ours(entry) || published_only)
 }
 
 /// Whether the entry of the holder is the journal's: nobody else has its lock then.

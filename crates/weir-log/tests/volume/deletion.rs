@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_device::{ErrorKind, SharedBuf};
 use weir_disk::OpenMode;
+use weir_disk::sim::CopyAs;
 use weir_log::catalog::{self, DeleteConsent};
 use weir_log::{Closed, JOURNAL_FILE, LogError, Takeover, VolumeState};
 use weir_store::Chance;
@@ -107,21 +108,50 @@ fn the_journal_of_an_earlier_opening_allows_no_deletion_of_a_volume_that_is_open
 }
 
 #[test]
+fn a_copy_of_the_journal_allows_no_deletion_of_a_volume_that_is_open() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("written");
+        volume.flush_remote().await.expect("flushed");
+        let copy = host.other(5);
+        copy.disk.put_copy("", &host.disk.copy_directory(""), CopyAs::NewFiles);
+        let refused = delete(&copy, "demo", ours(&copy).await).await.expect_err("it is open");
+        assert!(matches!(refused, LogError::InUse { .. }), "{refused}");
+        expect_bytes(&volume, 0, &[1; 4096]).await;
+        volume.close().await.expect("closed");
+        drop(volume);
+        host.in_killed_process(|_| async {}).await;
+        // A directory of before that opening, put back as the same file: another opening was in force since.
+        let refused = delete(&copy, "demo", ours(&copy).await).await.expect_err("not closed");
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        let was = host.disk.copy_directory("");
+        host.in_killed_process(|_| async {}).await;
+        let now = host.disk.copy_directory("");
+        host.disk.put_copy("", &was, CopyAs::SameFiles);
+        let refused = delete(&host, "demo", ours(&host).await).await.expect_err("not its opening");
+        assert!(matches!(refused, LogError::Held { .. }), "{refused}");
+        host.disk.put_copy("", &now, CopyAs::SameFiles);
+        delete(&host, "demo", ours(&host).await).await.expect("its own journal allows it");
+    });
+}
+
+#[test]
 fn a_journal_that_says_nothing_allows_nothing() {
     run(async {
         let host = Host::new().await;
         let directory = host.disk.directory();
-        assert_eq!(catalog::journal_in(&directory, host.id).await.expect("none"), None);
+        assert!(catalog::journal_in(&directory, host.id).await.expect("none").is_none());
         filled(&host, 1).await;
         let there = catalog::journal_in(&directory, host.id).await.expect("readable");
         assert!(there.is_some());
         let another = weir_device::VolumeId([9; 16]);
-        assert_eq!(catalog::journal_in(&directory, another).await.expect("readable"), None);
+        assert!(catalog::journal_in(&directory, another).await.expect("readable").is_none());
         directory.remove(JOURNAL_FILE).await.expect("removed");
         let file = directory.open(JOURNAL_FILE, OpenMode::CreateNew).await.expect("created");
         let garbage = SharedBuf::copy_of(&[0x5a; 8192]);
         file.write_at(vec![garbage], 0).await.1.expect("written");
-        assert_eq!(catalog::journal_in(&directory, host.id).await.expect("readable"), None);
+        assert!(catalog::journal_in(&directory, host.id).await.expect("readable").is_none());
     });
 }
 
