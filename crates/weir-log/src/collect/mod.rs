@@ -205,6 +205,7 @@ impl Collector {
         // Of an object that is being applied in steps, what it overwrites is live in older objects until its last step:
         // chosen together with one of them, it would be moved twice. Once all of them are applied, a range is live in
         // one of them at most, because what changes later goes to newer objects.
+        // By itself it seems half dead: it would be moved whole, and its copy as well, without end.
         let ours = |o: &LiveObject| {
             o.id.stream == stream
                 && o.id.seq <= newest

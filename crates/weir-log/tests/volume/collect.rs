@@ -248,3 +248,25 @@ fn compacting_says_when_objects_cannot_be_read() {
         assert!(report.live_percent_after > report.live_percent_before);
     });
 }
+
+#[test]
+fn an_object_that_is_being_applied_is_not_collected() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.map.apply_step_extents = 1;
+        (host.options.collect.start_percent, host.options.collect.stop_percent) = (99, 100);
+        host.options.checkpoint.objects_max = 1;
+        host.options.collect.plugs_per_read_min = 1;
+        let (volume, _) = host.open().await;
+        let mut data = fill_all(&volume).await;
+        scatter(&volume, &mut data, 1, SIZE / PIECE / 2).await;
+        volume.flush_remote().await.unwrap();
+        // Each copy would be chosen halfway through its application, moved whole, and so on.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let settled = volume.status().collected_objects;
+        assert!(settled > 0);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(volume.status().collected_objects, settled, "nothing was written meanwhile");
+        expect_bytes(&volume, 0, &data).await;
+    });
+}
