@@ -392,6 +392,27 @@ fn stopping_does_not_wait_forever_for_a_client_that_does_not_read() {
 }
 
 #[test]
+fn stopping_does_not_wait_forever_for_a_device_that_does_not_answer() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let (stream, served) = serve(&device);
+        let mut client = Client::connect(stream, wish("disk", STRUCTURED)).await;
+        let _key = device.hold(0);
+        client.send_write(NONE, 0, b"in flight").await;
+        settle().await;
+        let before = tokio::time::Instant::now();
+        served.stop.send(()).unwrap();
+        served.task.await.unwrap().unwrap();
+        assert_eq!(before.elapsed().as_secs(), 10, "the time of `linger`, on the test's clock");
+        assert_eq!(
+            client.try_receive().await,
+            None,
+            "it is not answered, so the client asks again"
+        );
+    });
+}
+
+#[test]
 fn a_handshake_has_its_time() {
     run(async {
         let device = TestDevice::new(SIZE);

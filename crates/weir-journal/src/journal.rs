@@ -119,6 +119,8 @@ pub struct JournalStatus {
     pub last_write: WriteNumber,
     /// Why no writes are taken any more.
     pub poisoned: Option<String>,
+    /// The file, while it has to grow and cannot for want of space on its file system.
+    pub no_space: Option<String>,
     /// Syncs since the journal was opened.
     pub fsyncs: u64,
     /// Records since the journal was opened.
@@ -547,6 +549,7 @@ impl Journal {
             queued_bytes: state.queue.bytes(),
             last_write: state.acked_write,
             poisoned: state.poisoned.as_ref().map(ToString::to_string),
+            no_space: state.no_space.then(|| self.inner().file_name.to_string()),
             fsyncs: state.counters.fsyncs,
             records: state.counters.records,
             bytes_written: state.counters.bytes_written,

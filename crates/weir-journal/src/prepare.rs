@@ -33,6 +33,8 @@ pub(crate) async fn preparer(inner: Rc<Inner>) {
 async fn wait(inner: &Inner) {
     let work = inner.ring_work.notified();
     if !inner.state.borrow().ring.growth_blocked() {
+        // What it has is enough.
+        inner.state.borrow_mut().no_space = false;
         return work.await;
     }
     let retry = Duration::from_secs(GROWTH_RETRY_SECONDS);
@@ -56,14 +58,20 @@ async fn grow(inner: &Inner, physical: u32) {
         (state.ring.physical_start(physical), state.ring.physical_start(physical + 1))
     };
     match inner.file.extend_zeroed(from, to).await {
-        Ok(()) => inner.state.borrow_mut().ring.grown(physical),
+        Ok(()) => {
+            let mut state = inner.state.borrow_mut();
+            state.no_space = false;
+            state.ring.grown(physical);
+        }
         Err(error) if error.kind() == ErrorKind::NoSpace => {
             tracing::warn!(
                 file = %inner.file_name,
                 %error,
                 "no space for the journal to grow; writers wait until what it holds is uploaded"
             );
-            inner.state.borrow_mut().ring.growth_failed();
+            let mut state = inner.state.borrow_mut();
+            state.no_space = true;
+            state.ring.growth_failed();
         }
         Err(error) => inner.poison(error),
     }

@@ -80,6 +80,8 @@ pub(crate) struct State {
     pub(crate) queue_bytes_max: u64,
     pub(crate) counters: Counters,
     pub(crate) poisoned: Option<DiskError>,
+    /// The file could not grow the last time.
+    pub(crate) no_space: bool,
     pub(crate) flushed_through: RecordSeq,
     /// Last write that a good sync of this opening covers.
     pub(crate) flushed_write: WriteNumber,
@@ -144,6 +146,7 @@ impl State {
             queue_bytes_max: config.queue_bytes_max,
             counters: Counters::default(),
             poisoned: None,
+            no_space: false,
             // What recovery has read survived so far, but only begin_epoch makes it durable.
             flushed_through: superblock.flushed_through.min(start.last_record),
             flushed_write: WriteNumber(0),

@@ -91,7 +91,18 @@ pub struct VolumeStatus {
     /// What the uploader struggles with, if it does.
     pub upload_note: Option<String>,
     /// What the last PUT to the store failed with, of whichever volume it was; nothing if it succeeded.
-    pub put_error: Option<String>,
+    pub put_error: Option<PutError>,
+    /// The journal's file, while it cannot grow for want of space on its file system.
+    pub journal_no_space: Option<String>,
+}
+
+/// What a PUT failed with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PutError {
+    /// Whether it may pass by itself: no space, for one, does not.
+    pub passes: bool,
+    /// The error, with its causes.
+    pub text: String,
 }
 
 impl LogVolume {
@@ -137,9 +148,16 @@ impl LogVolume {
             waits_for_collector: state.collector.holds_data(),
             lease_held: shared.holds_lease(),
             takeover: shared.takeover.get(),
-            failure: state.failure.as_ref().map(ToString::to_string),
+            failure: match (&state.failure, journal.poisoned) {
+                (Some(failure), _) => Some(failure.to_string()),
+                (None, poisoned) => poisoned.map(|cause| format!("its journal failed: {cause}")),
+            },
+            journal_no_space: journal.no_space,
             upload_note: state.upload_note.clone(),
-            put_error: shared.store.put_error().map(|error| with_causes(&error)),
+            put_error: shared
+                .store
+                .put_error()
+                .map(|error| PutError { passes: error.is_retryable(), text: with_causes(&error) }),
         }
     }
 

@@ -66,7 +66,7 @@ pub use cache::{FrameCache, FrameKey, FrameResult, FrameTable, Look, MemoryFrame
 pub use chain::Retention;
 pub use changes::{Change, Changes, changes};
 pub use check::{Awaited, CheckOptions, CheckReport, CheckStep, Damage, check};
-pub use close::{Closed, VolumeStatus};
+pub use close::{Closed, PutError, VolumeStatus};
 pub use compact::CompactReport;
 pub use error::LogError;
 pub use flatten::FlattenReport;

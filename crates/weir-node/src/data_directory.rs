@@ -70,6 +70,26 @@ impl DataDirectory {
         self.path.join("volumes").join(id.to_string())
     }
 
+    /// The volumes that have files here, in no order.
+    ///
+    /// # Errors
+    /// When the directory is there and cannot be read.
+    pub fn volumes(&self) -> Result<Vec<VolumeId>, NodeError> {
+        let path = self.path.join("volumes");
+        let failed = |e| NodeError::io("reading", path.display().to_string(), e);
+        let entries = match std::fs::read_dir(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut volumes = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            // What is called otherwise is not a volume's.
+            volumes.extend(name.to_str().and_then(VolumeId::parse));
+        }
+        Ok(volumes)
+    }
+
     /// Where a copy into or out of a volume keeps how far it has come.
     #[must_use]
     pub fn copy_record(&self, id: VolumeId) -> PathBuf {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use weir_device::{Device, History, IoHeader, MemoryDevice, Operation, VolumeId};
 use weir_frontend::nbd::{
     ConnectionOptions, Door, Export, ExportInfo, Exports, ListenerOptions, open_door,
@@ -203,9 +204,15 @@ pub(crate) async fn host(
         // Nobody waits only if the process is going away; then it stops at once.
         Err(_) => Closing::Quick,
     };
+    let began = Instant::now();
     server.stop().await;
     context.hosted.borrow_mut().remove(&hosted.id);
-    close(&opened.endpoint, closing).await
+    // The time that clients took is part of what a close may take.
+    let deadline = match closing {
+        Closing::ToStore => spec.options.close_deadline.saturating_sub(began.elapsed()),
+        Closing::Quick => Duration::ZERO,
+    };
+    close(&opened.endpoint, deadline).await
 }
 
 /// How a client of an export on this thread is served.
@@ -243,7 +250,7 @@ async fn open_log(
         // Its real size is known only now: a volume may have been resized after it was listed.
         Some(wanted) if wanted != volume.size() && spec.size_must_match => {
             let found = volume.size();
-            close(&opened.endpoint, Closing::ToStore).await?;
+            close(&opened.endpoint, spec.options.close_deadline).await?;
             Err(NodeError::OtherSize { name: name.to_string(), found, wanted })
         }
         _ => Ok(opened),
@@ -309,13 +316,9 @@ fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened, Node
     })
 }
 
-async fn close(endpoint: &Endpoint, closing: Closing) -> Result<Stopped, NodeError> {
+async fn close(endpoint: &Endpoint, deadline: Duration) -> Result<Stopped, NodeError> {
     let Endpoint::Log(volume) = endpoint else { return Ok(Stopped::Clean) };
-    let closed = match closing {
-        Closing::ToStore => volume.close().await?,
-        Closing::Quick => volume.close_within(Duration::ZERO).await?,
-    };
-    match closed {
+    match volume.close_within(deadline).await? {
         Closed::Clean => Ok(Stopped::Clean),
         Closed::LocalOnly => Ok(Stopped::LocalOnly),
     }

@@ -4,12 +4,14 @@
 //! what is encrypted anew, or wrapped anew, takes the first one. The place is asked whenever an encrypted volume is
 //! opened or made, and never for others.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::unix::pipe;
 use tokio::process::Command;
 use weir_log::{KeyError, KeySource, Keys, WrappingKeys};
 use weir_seal::WrappingKey;
@@ -19,6 +21,9 @@ const TEXT_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a place may take to give its keys: a key service that is asked across the network, with its own retries.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Pause before a pipe that nobody writes to is read again.
+const PIPE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How much of what a command complains of is shown.
 const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
@@ -54,10 +59,7 @@ impl KeyPlace {
 
     async fn text(&self) -> Result<Text, String> {
         match self {
-            Self::File(path) => {
-                let file = tokio::fs::File::open(path).await.map_err(|error| error.to_string())?;
-                all_of(file).await
-            }
+            Self::File(path) => of_file(path).await.map_err(|error| error.to_string())?,
             Self::Variable { text, .. } => Ok(Text(text.clone().into_bytes())),
             Self::Command(command) => printed_by(command).await,
         }
@@ -94,6 +96,24 @@ struct Text(Vec<u8>);
 impl Drop for Text {
     fn drop(&mut self) {
         weir_seal::wipe(&mut self.0);
+    }
+}
+
+/// What a file holds, or what comes out of a pipe: a shell gives one for `<(command)`.
+async fn of_file(path: &Path) -> std::io::Result<Result<Text, String>> {
+    let kind = tokio::fs::metadata(path).await?.file_type();
+    if !kind.is_fifo() {
+        return Ok(all_of(tokio::fs::File::open(path).await?).await);
+    }
+    // Opening it as a file would hold a thread for as long as nobody writes to it.
+    let mut pipe = pipe::OpenOptions::new().open_receiver(path)?;
+    loop {
+        let text = all_of(&mut pipe).await;
+        match &text {
+            // Without a writer it reads as if it had ended.
+            Ok(Text(bytes)) if bytes.is_empty() => tokio::time::sleep(PIPE_PAUSE).await,
+            _ => return Ok(text),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
@@ -20,6 +21,8 @@ use crate::shard::{Shard, ShardContext, ShardHandle, Shared};
 const SHARDS_DEFAULT_MAX: usize = 4;
 /// Most worker threads. They compress and wait for the store; more than this would crowd out the shards.
 const WORKERS_MAX: usize = 8;
+/// Time that the worker threads have to end what they do when the node shuts down.
+const WORKERS_TIME: Duration = Duration::from_secs(1);
 /// Decoded frames kept in memory, in bytes: three eighths of the 512 MiB that a node may use for buffers.
 pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;
 
@@ -201,7 +204,7 @@ impl Node {
     /// Ends the node without waiting for background work that the store does not answer.
     pub fn shut_down(self) {
         drop(self.shards);
-        self.workers.shutdown_background();
+        self.workers.shutdown_timeout(WORKERS_TIME);
     }
 }
 

@@ -27,6 +27,12 @@ pub struct Process {
 }
 
 impl Process {
+    /// The volumes it has, or waits for; none of one that does not answer.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        let volumes = self.status.iter().flat_map(|status| &status.volumes);
+        volumes.filter_map(|volume| VolumeId::parse(&volume.id)).chain(self.volume)
+    }
+
     pub(crate) fn volume(&self, id: VolumeId) -> Option<&ServedVolume> {
         let volumes = self.status.as_ref().ok().map(|status| &status.volumes);
         volumes?.iter().find(|volume| volume.id == id.to_string())

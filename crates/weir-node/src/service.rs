@@ -9,7 +9,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::join_all;
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_device::{VolumeId, with_causes};
@@ -25,6 +28,7 @@ use crate::events::Events;
 use crate::gate::Gate;
 use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, connection_options, describe};
 use crate::left;
+use crate::nbd_place::NbdPlace;
 use crate::node::{Node, NodeHandle};
 use crate::replicas::{self, Following};
 use crate::sockets::{self, BoundSocket, Inherited};
@@ -159,6 +163,14 @@ pub(crate) struct Core {
     limits: Mutex<Limits>,
 }
 
+/// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
+const DESCRIPTORS_BASE: u64 = 192;
+const DESCRIPTORS_PER_VOLUME: u64 = 4;
+
+/// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
+/// wait for a store that is away.
+const ANCILLARY_TIME: Duration = Duration::from_secs(5);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is behind these is whole between two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -222,35 +234,6 @@ impl Core {
         *lock(&self.limits) = limits;
         Ok(())
     }
-}
-
-/// A socket for NBD, as a URI says it.
-#[derive(Clone, Debug)]
-enum NbdPlace {
-    Unix(PathBuf),
-    Tcp(String),
-}
-
-impl NbdPlace {
-    fn uri(&self, volume: &str) -> String {
-        match self {
-            Self::Unix(path) => format!("nbd+unix:///{volume}?socket={}", uri_path(path)),
-            Self::Tcp(address) => format!("nbd://{address}/{volume}"),
-        }
-    }
-}
-
-/// A path as the query of a URI takes it.
-fn uri_path(path: &std::path::Path) -> String {
-    let mut text = String::new();
-    for &byte in std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()) {
-        if byte.is_ascii_alphanumeric() || b"/._~-".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
 }
 
 /// The volumes of the process as a client that shakes hands sees them.
@@ -354,7 +337,9 @@ impl Node {
         let (specs, unreadable) = self.specs(&core, &options.volumes).await?;
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
-        let running = open_all(&core, specs, unreadable).await?;
+        // A process that took over serves on, whatever became of its volumes: clients and verbs ask it what is wrong.
+        let takes_over = !options.left.is_empty();
+        let running = open_all(&core, specs, unreadable, takes_over).await?;
         let mut left = std::mem::take(&mut options.left);
         left.retain(|name| !core.offers(name.as_str()));
         left::close(&core, left)?;
@@ -462,25 +447,28 @@ fn api_socket(
 /// Volumes that are not served, and why.
 type Failed = Vec<(VolumeName, NodeError)>;
 
-/// Opens every volume on its shard; those of `failed` are beyond that already. An error only if none could be opened.
+/// Opens every volume on its shard; those of `failed` are beyond that already. An error only if none could be opened
+/// and `none_will_do` is not said.
 async fn open_all(
     core: &Arc<Core>,
     specs: Vec<VolumeSpec>,
     mut failed: Failed,
+    none_will_do: bool,
 ) -> Result<Vec<Running>, NodeError> {
+    warn_of_descriptors(specs.len() as u64);
     let mut opening = Vec::new();
     for (index, spec) in specs.into_iter().enumerate() {
         let shard = index % core.node.shard_count();
         opening.push(open_one(Arc::clone(core), spec, shard));
     }
     let mut running = Vec::new();
-    for (name, opened) in futures_util::future::join_all(opening).await {
+    for (name, opened) in join_all(opening).await {
         match opened {
             Ok(volume) => running.push(volume),
             Err(error) => failed.push((name, error)),
         }
     }
-    if running.is_empty() && !failed.is_empty() {
+    if running.is_empty() && !failed.is_empty() && !none_will_do {
         return Err(failed.remove(0).1);
     }
     for (name, error) in failed {
@@ -490,6 +478,20 @@ async fn open_all(
         lock(&core.not_served).insert(name.to_string(), reason);
     }
     Ok(running)
+}
+
+/// Says when the process may not have as many files open as so many volumes need.
+fn warn_of_descriptors(volumes: u64) {
+    let needed = DESCRIPTORS_BASE + volumes * DESCRIPTORS_PER_VOLUME;
+    match getrlimit(Resource::Nofile).current {
+        Some(most) if most < needed => tracing::warn!(
+            most,
+            needed,
+            "too few open files are allowed for {volumes} volumes: opening them may fail or take long; raise \
+             LimitNOFILE of the service, or ulimit -n"
+        ),
+        _ => {}
+    }
 }
 
 async fn open_one(
@@ -698,28 +700,39 @@ impl Service {
 
     /// [`Service::stop`] for a process that comes next: socket files stay, and the sockets that listen are returned.
     ///
-    /// # Errors
-    /// As [`Service::stop`].
-    pub async fn hand_over(mut self) -> Result<Vec<std::os::fd::OwnedFd>, NodeError> {
-        self.end(Closing::Quick).await?;
+    /// A volume that could not be closed (it was fenced, its disk failed) is logged, and does not keep the others from
+    /// being handed over: the process that comes next says what is wrong with it.
+    pub async fn hand_over(mut self) -> Vec<std::os::fd::OwnedFd> {
+        if let Err(error) = self.end(Closing::Quick).await {
+            tracing::warn!(%error, "handing over without a clean end of all volumes");
+        }
         for socket in self.sockets.drain(..) {
             socket.leave();
         }
-        Ok(std::mem::take(&mut self.handles))
+        std::mem::take(&mut self.handles)
     }
 
     async fn end(&mut self, closing: Closing) -> Result<Stopped, NodeError> {
         self.core.is_stopping.store(true, Ordering::Relaxed);
         self.core.events.note("node_stopping", None, "closing all volumes");
-        for Reception { stop, ended } in self.receptions.drain(..) {
-            // They may have ended by themselves.
-            let _ = stop.send(());
-            let _ = ended.await;
+        let receptions = std::mem::take(&mut self.receptions);
+        let followings: Vec<_> =
+            self.running.iter_mut().filter_map(|running| running.following.take()).collect();
+        let core = Arc::clone(&self.core);
+        let ancillary = async move {
+            for Reception { stop, ended } in receptions {
+                // They may have ended by themselves.
+                let _ = stop.send(());
+                let _ = ended.await;
+            }
+            join_all(followings.into_iter().map(replicas::End::wait)).await;
+            core.views.close().await;
+        };
+        if tokio::time::timeout(ANCILLARY_TIME, ancillary).await.is_err() {
+            tracing::warn!(
+                "closing the volumes while handshakes, replicas or snapshots still wait for a store"
+            );
         }
-        for end in self.running.iter_mut().filter_map(|running| running.following.take()) {
-            end.wait().await;
-        }
-        self.core.views.close().await;
         let mut ending = Vec::new();
         for Running { name, stop, ended, .. } in self.running.drain(..) {
             let _ = stop.send(closing);
@@ -744,17 +757,5 @@ impl Service {
             api.stop().await;
         }
         first_error.map_or(Ok(stopped), Err)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_quoted_in_uris() {
-        let quoted = |path: &str| uri_path(std::path::Path::new(path));
-        assert_eq!(quoted("/a-b/c_d~e.sock"), "/a-b/c_d~e.sock");
-        assert_eq!(quoted("/a b?c=d&e%"), "/a%20b%3Fc%3Dd%26e%25");
     }
 }

@@ -25,6 +25,10 @@ use crate::leases::Leases;
 /// Time after which memory that nobody needed goes back to the kernel.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Time that jobs have to end when the node shuts down: volumes are closed before. What is left waits for a store that
+/// is away (a snapshot that is being opened, a replica), and holds nothing that was acknowledged.
+const JOBS_TIME: Duration = Duration::from_secs(5);
+
 /// What lives on a shard's thread besides volumes.
 pub struct ShardContext {
     /// Local files, through this thread's own engine.
@@ -197,6 +201,9 @@ fn run(
                 Some(_) = running.join_next() => {}
             }
         }
-        while running.join_next().await.is_some() {}
+        let rest = async { while running.join_next().await.is_some() {} };
+        if tokio::time::timeout(JOBS_TIME, rest).await.is_err() {
+            tracing::warn!("ending beside work that still waits for a store");
+        }
     });
 }

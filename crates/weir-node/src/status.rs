@@ -8,8 +8,8 @@ use weir_device::Device;
 use weir_log::{FrameCache, VolumeStatus};
 
 use crate::api::types::{
-    AtRisk, Health, Lease, LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations,
-    ServedVolume, StoreRequests,
+    AtRisk, Health, Lease, Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed,
+    Operations, ServedVolume, StoreRequests,
 };
 use crate::error::NodeError;
 use crate::host::Hosted;
@@ -78,24 +78,36 @@ fn at_risk(log: &VolumeStatus) -> AtRisk {
     }
 }
 
-fn why_objects_wait(log: &VolumeStatus) -> &'static str {
+fn why_objects_wait(log: &VolumeStatus, limits: &Limits) -> &'static str {
+    let is_limited =
+        limits.upload_bytes_per_second.is_some() || limits.upload_requests_per_second.is_some();
     if log.waits_for_collector {
         "more is overwritten than the collector can copy"
+    } else if is_limited && log.put_error.is_none() {
+        "uploads are held to the limits that were set (weir limits show), or the store is slow"
     } else {
         "the store is slow or cannot be reached"
     }
 }
 
 /// What is wrong with a volume.
-pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
+pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>) {
     if let Some(failure) = &log.failure {
         return (Health::Failed, vec![format!("it takes no writes: {failure}")]);
     }
     let mut reasons = Vec::new();
-    if let Some(wait) = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX) {
-        let (why, seconds) = (why_objects_wait(log), wait / 1000);
+    if let Some(file) = &log.journal_no_space {
+        reasons.push(format!(
+            "the local disk is full: the journal {file} cannot grow, and writers wait until what it holds is uploaded"
+        ));
+    }
+    let lasting = log.put_error.as_ref().filter(|error| !error.passes);
+    if let (Some(error), Some(_)) = (lasting, log.object_wait_ms) {
+        reasons.push(format!("the store takes no objects: {}", error.text));
+    } else if let Some(wait) = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX) {
+        let (why, seconds) = (why_objects_wait(log, limits), wait / 1000);
         reasons.push(format!("{why}: an object has waited for {seconds} s"));
-        reasons.extend(log.put_error.clone());
+        reasons.extend(log.put_error.as_ref().map(|error| error.text.clone()));
     }
     let percent = log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
     if percent >= JOURNAL_PERCENT_MAX {
@@ -119,7 +131,9 @@ pub(crate) fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
 /// One volume.
 pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume, NodeError> {
     let snapshot = snapshot(core, entry).await?;
-    let (mut health, mut reasons) = snapshot.log.as_ref().map_or((Health::Ok, Vec::new()), judge);
+    let limits = core.limits();
+    let judged = snapshot.log.as_ref().map(|log| judge(log, &limits));
+    let (mut health, mut reasons) = judged.unwrap_or((Health::Ok, Vec::new()));
     let replica = entry.replica.as_ref().map(Following::status);
     if let Some(trouble) = replica.as_ref().and_then(|replica| replica.trouble.as_ref()) {
         reasons.push(format!("the replica waits: {trouble}"));
@@ -317,6 +331,8 @@ pub(crate) fn resident_bytes() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use weir_log::PutError;
+
     use super::*;
 
     fn log() -> VolumeStatus {
@@ -355,7 +371,12 @@ mod tests {
             failure: None,
             upload_note: None,
             put_error: None,
+            journal_no_space: None,
         }
+    }
+
+    fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
+        super::judge(log, &Limits::default())
     }
 
     #[test]
@@ -367,8 +388,19 @@ mod tests {
         let (health, reasons) = judge(&slow);
         assert_eq!(health, Health::Degraded);
         assert!(reasons[0].contains("an object has waited for 16 s"), "{reasons:?}");
-        let full = VolumeStatus { put_error: Some("no space left".to_owned()), ..slow.clone() };
-        assert_eq!(judge(&full).1[1..], ["no space left"]);
+        let failed = |passes| Some(PutError { passes, text: "it failed".to_owned() });
+        let away = VolumeStatus { put_error: failed(true), ..slow.clone() };
+        assert_eq!(judge(&away).1[1..], ["it failed"]);
+        let briefly = VolumeStatus { object_wait_ms: Some(20), ..away };
+        assert_eq!(judge(&briefly), (Health::Ok, vec![]));
+        let full = VolumeStatus { put_error: failed(false), ..briefly };
+        assert_eq!(judge(&full).1, ["the store takes no objects: it failed"]);
+        let limits = Limits { upload_bytes_per_second: Some(1), ..Limits::default() };
+        assert!(super::judge(&slow, &limits).1[0].starts_with("uploads are held to the limits"));
+        let no_room = VolumeStatus { journal_no_space: Some("/d/journal".to_owned()), ..log() };
+        let (health, reasons) = judge(&no_room);
+        assert_eq!(health, Health::Degraded);
+        assert!(reasons[0].contains("the journal /d/journal cannot grow"), "{reasons:?}");
         let behind = VolumeStatus { waits_for_collector: true, ..slow };
         assert!(
             judge(&behind).1[0].contains("the collector can copy: an object has waited for 16")

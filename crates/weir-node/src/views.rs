@@ -76,13 +76,14 @@ impl Views {
     /// Sends all clients away.
     pub(crate) async fn close(&self) {
         let slots = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for slot in slots.into_values() {
+        let ends = slots.into_values().map(|slot| async move {
             if let Some(View { stop, ended, .. }) = slot.lock().await.take() {
                 // It may have ended by itself.
                 let _ = stop.send(());
                 let _ = ended.await;
             }
-        }
+        });
+        futures_util::future::join_all(ends).await;
     }
 }
 

@@ -43,7 +43,7 @@ struct Inner {
     backend: Arc<dyn Backend>,
     counters: Counters,
     /// What the last PUT failed with, if it failed.
-    put_error: Mutex<Option<StoreError>>,
+    put_error: Mutex<Option<(StoreError, u64)>>,
     /// Whether the store heeds checksums of bodies has been found out.
     checksums_tried: OnceCell<()>,
     attempt_timeout: Duration,
@@ -217,8 +217,7 @@ impl Store {
         inner.counters.upload_wait_ms.add(to_millis(waiting.elapsed()));
         inner.counters.puts.add(1);
         let put = inner.attempt(key, self.backend.put_create(key, parts)).await;
-        *inner.put_error.lock().unwrap_or_else(PoisonError::into_inner) =
-            put.as_ref().err().cloned();
+        inner.note_put(bytes, put.as_ref().err());
         let put = put?;
         if put == Put::Created {
             inner.counters.bytes_up.add(bytes);
@@ -321,10 +320,12 @@ impl Store {
         self.inner.counters.snapshot()
     }
 
-    /// What the last PUT that ended failed with; nothing if it succeeded.
+    /// What the last PUT that ended failed with; nothing if it succeeded. Where there was no space for a body, a
+    /// smaller one that found some says nothing.
     #[must_use]
     pub fn put_error(&self) -> Option<StoreError> {
-        self.inner.put_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let noted = self.inner.put_error.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.as_ref().map(|(error, _)| error.clone())
     }
 
     async fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<Got, StoreError> {
@@ -355,6 +356,16 @@ impl Store {
 }
 
 impl Inner {
+    /// Keeps what a PUT of so many bytes failed with.
+    fn note_put(&self, bytes: u64, failed: Option<&StoreError>) {
+        let mut noted = self.put_error.lock().unwrap_or_else(PoisonError::into_inner);
+        match (failed, &*noted) {
+            (Some(error), _) => *noted = Some((error.clone(), bytes)),
+            (None, Some((StoreError::NoSpace { .. }, wanted))) if bytes < *wanted => {}
+            (None, _) => *noted = None,
+        }
+    }
+
     /// The same, counting from zero.
     fn again(&self) -> Self {
         Self {

@@ -30,7 +30,7 @@ async fn inside() {
     mount(&["-t", "tmpfs", "-o", "size=1m", "none"], path);
     let url = format!("file://{}", path.display());
     let store = Store::open(&url).expect("open");
-    full(&store).await;
+    full(&store, path).await;
     mount(&["-o", "remount,ro"], path);
     read_only(&store, path).await;
     read_only(&Store::open(&url).expect("a read-only store can be opened"), path).await;
@@ -38,7 +38,7 @@ async fn inside() {
     assert!(matches!(error, StoreError::ReadOnly { .. }), "{error:?}");
 }
 
-async fn full(store: &Store) {
+async fn full(store: &Store, path: &Path) {
     let body = |bytes| vec![Bytes::from(vec![7; bytes])];
     assert_eq!(store.put_create("a/small", body(400 << 10)).await.expect("put"), Put::Created);
     let error = store.put_create("a/large", body(900 << 10)).await.expect_err("full");
@@ -50,7 +50,15 @@ async fn full(store: &Store) {
     assert!(matches!(store.put_error(), Some(StoreError::NoSpace { .. })), "{store:?}");
     // The part that was written is gone again: what fits, fits.
     assert_eq!(store.put_create("a/medium", body(500 << 10)).await.expect("put"), Put::Created);
+    assert!(store.put_error().is_some(), "a smaller body says nothing");
+    std::fs::remove_file(path.join("a/medium")).expect("remove");
+    std::fs::remove_file(path.join("a/small")).expect("remove");
+    assert_eq!(store.put_create("a/large", body(900 << 10)).await.expect("put"), Put::Created);
     assert!(store.put_error().is_none());
+    std::fs::remove_file(path.join("a/large")).expect("remove");
+    for (key, bytes) in [("a/small", 400 << 10), ("a/medium", 500 << 10)] {
+        assert_eq!(store.put_create(key, body(bytes)).await.expect("put"), Put::Created);
+    }
     let listed = store.list("", None).await.expect("list");
     assert_eq!(listed.iter().map(|l| &l.key[..]).collect::<Vec<_>>(), ["a/medium", "a/small"]);
 }

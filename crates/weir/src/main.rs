@@ -9,6 +9,7 @@
 mod check;
 mod cli;
 mod confirm;
+mod descriptors;
 mod failure;
 mod limits;
 mod logging;

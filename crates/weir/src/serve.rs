@@ -4,14 +4,15 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_node::config::Config;
 use weir_node::{Closing, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
 
 use crate::cli::{Global, Serve};
+use crate::descriptors;
 use crate::failure::Failure;
 use crate::settings;
-use crate::signals::{Signals, quit};
+use crate::signals::{self, Signals, quit};
 use crate::systemd;
 use crate::threads;
 use crate::up;
@@ -19,18 +20,51 @@ use crate::upgrade;
 
 /// Runs the verb to its end.
 pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {
-    // Before any thread runs: it takes variables out of the environment.
+    descriptors::raise();
+    // Before any thread runs, and before any file is opened: it takes variables out of the environment, and reserves
+    // the descriptors of what is handed over.
     let inherited = Inherited::from_environment()?;
+    let runtime = threads::runtime()?;
+    // Then, before all else: without anybody who listens a signal would end the process, or be lost. The program before
+    // this one may have left some.
+    let mut told = {
+        let _context = runtime.enter();
+        Told::listen()?
+    };
+    signals::deliver()?;
     let (config, mut options) = settings::serve(global, file, serve, inherited)?;
     options.left = upgrade::handed_over();
     if serve.check {
         return check(&options);
     }
-    match threads::on_node(config, async |node| serve_until_told(node, options).await)? {
+    let node = Node::start(config)?;
+    let serving = async |node: &Node| serve_until_told(node, options, &mut told).await;
+    match threads::on_started(&runtime, node, serving)? {
         End::Stopped => Ok(ExitCode::SUCCESS),
         End::Replaced { program, sockets, volumes } => {
-            Err(upgrade::replace(program, sockets, &volumes))
+            signals::hold_back()?;
+            // What came before that would be forgotten with this program. The journals have what was acknowledged.
+            match runtime.block_on(told.end.came()) {
+                Some(number) => quit(number),
+                None => Err(upgrade::replace(program, sockets, &volumes)),
+            }
         }
+    }
+}
+
+/// The signals that this verb knows.
+struct Told {
+    end: Signals,
+    replace: Signal,
+}
+
+impl Told {
+    fn listen() -> Result<Self, Failure> {
+        let failed = |error| Failure::new(format!("listening for signals: {error}"));
+        Ok(Self {
+            end: Signals::listen()?,
+            replace: signal(SignalKind::user_defined2()).map_err(failed)?,
+        })
     }
 }
 
@@ -56,11 +90,12 @@ fn check(options: &ServiceOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve_until_told(node: &Node, options: ServiceOptions) -> Result<End, Failure> {
-    // First of all: without anybody who listens it would end the process.
-    let mut replace = signal(SignalKind::user_defined2())
-        .map_err(|error| Failure::new(format!("listening for signals: {error}")))?;
-    let mut signals = Signals::listen()?;
+async fn serve_until_told(
+    node: &Node,
+    options: ServiceOptions,
+    told: &mut Told,
+) -> Result<End, Failure> {
+    let Told { end: signals, replace } = told;
     let service = tokio::select! {
         biased;
         // Nothing was acknowledged yet, and opening can be ended anywhere.
@@ -77,7 +112,11 @@ async fn serve_until_told(node: &Node, options: ServiceOptions) -> Result<End, F
                 Ok(Ok(program)) => {
                     eprintln!("replacing the program by {}", program.display());
                     let volumes = service.handed_over();
-                    let sockets = service.hand_over().await?;
+                    let sockets = tokio::select! {
+                        biased;
+                        number = signals.next() => quit(number),
+                        sockets = service.hand_over() => sockets,
+                    };
                     return Ok(End::Replaced { program, sockets, volumes });
                 }
                 Ok(Err(failure)) => failure.print(),

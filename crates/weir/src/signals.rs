@@ -1,5 +1,8 @@
 //! The signals that a serving process listens to.
 
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
@@ -14,6 +17,22 @@ pub(crate) struct Signals {
     hang_up: Signal,
 }
 
+/// What a process that serves can be told, and that must neither end it nor get lost while nobody listens.
+fn told() -> SigSet {
+    [Number::SIGINT, Number::SIGTERM, Number::SIGHUP, Number::SIGUSR2].into_iter().collect()
+}
+
+/// Lets such signals wait from now on, until [`deliver`]: for this thread and for the program that it executes. No
+/// other thread may be left that would take them.
+pub(crate) fn hold_back() -> Result<(), Failure> {
+    told().thread_block().map_err(|error| Failure::new(format!("blocking signals: {error}")))
+}
+
+/// Lets them come, those first that waited.
+pub(crate) fn deliver() -> Result<(), Failure> {
+    told().thread_unblock().map_err(|error| Failure::new(format!("unblocking signals: {error}")))
+}
+
 impl Signals {
     /// Listens from now on.
     pub(crate) fn listen() -> Result<Self, Failure> {
@@ -25,6 +44,11 @@ impl Signals {
             terminate: listen(SignalKind::terminate())?,
             hang_up: listen(SignalKind::hangup())?,
         })
+    }
+
+    /// The number of one that came already, if there is one. The runtime is to run for a moment to learn of it.
+    pub(crate) async fn came(&mut self) -> Option<i32> {
+        tokio::time::timeout(Duration::from_millis(1), self.next()).await.ok()
     }
 
     /// The next one's number.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_node::api::types::{AtRisk, Health, Lease, Limits, LogStatus, NodeStatus, ServedVolume};
 use weir_node::config::Config;
 use weir_node::size::human;
-use weir_node::{Home, Node, Process};
+use weir_node::{Home, Node, Process, Unserved};
 
 use crate::cli::{Global, OutputForm};
 use crate::failure::Failure;
@@ -44,7 +44,9 @@ async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Fa
     let processes = node.processes(home.clone()).await?;
     let is_well =
         |process: &Process| process.status.as_ref().is_ok_and(|status| status.health == Health::Ok);
-    let code = if processes.iter().all(is_well) { 0 } else { NOT_WELL };
+    let unserved = node.unserved(home.clone(), &processes).await?;
+    let well = processes.iter().all(is_well) && unserved.is_empty();
+    let code = if well { 0 } else { NOT_WELL };
     match form {
         OutputForm::Json => {
             for process in &processes {
@@ -58,7 +60,23 @@ async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Fa
         }
         OutputForm::Table => print(&processes)?,
     }
+    for one in &unserved {
+        eprintln!("warning: {}", not_served(one));
+    }
     Ok(ExitCode::from(code))
+}
+
+fn not_served(one: &Unserved) -> String {
+    let (volume, journal) = (one.volume, one.journal.display());
+    match &one.trouble {
+        None => format!(
+            "volume {volume} is not served, and its journal {journal} was not closed: it may hold the only copy of \
+             acknowledged writes; the next weir serve, or weir up with its name, recovers them"
+        ),
+        Some(trouble) => {
+            format!("volume {volume} is not served, and its journal cannot be read: {trouble}")
+        }
+    }
 }
 
 /// What is not in the store, for people.

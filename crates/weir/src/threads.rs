@@ -1,5 +1,7 @@
 //! The threads of a verb.
 
+use std::time::Duration;
+
 use tokio::runtime::{Builder, Runtime};
 use weir_node::{Node, NodeConfig};
 
@@ -7,7 +9,9 @@ use crate::failure::Failure;
 
 /// What the main thread waits with.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
-    let started = Builder::new_current_thread().enable_all().build();
+    // An idle thread would be one more that takes signals.
+    let keep_alive = Duration::from_millis(1);
+    let started = Builder::new_current_thread().enable_all().thread_keep_alive(keep_alive).build();
     started.map_err(|error| Failure::new(format!("starting the runtime: {error}")))
 }
 
@@ -18,6 +22,15 @@ pub(crate) fn on_node<T>(
 ) -> Result<T, Failure> {
     let runtime = runtime()?;
     let node = Node::start(config)?;
+    on_started(&runtime, node, verb)
+}
+
+/// [`on_node`] with a node and a runtime that run already.
+pub(crate) fn on_started<T>(
+    runtime: &Runtime,
+    node: Node,
+    verb: impl AsyncFnOnce(&Node) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let result = runtime.block_on(verb(&node));
     node.shut_down();
     result

@@ -6,12 +6,14 @@
 //!  C2. Buffers in flight are at most `in_flight_bytes_max`, except for one request that is alone. Each is drawn from
 //!      the memory of all clients before it is allocated.
 //!  C3. Nothing is received while a whole request waits for C1 or C2: the client is held back by its own socket.
-//!  C4. A started operation is polled to its end, whatever becomes of the client.
+//!  C4. A started operation is polled to its end, whatever becomes of the client, but for C8.
 //!  C5. A write runs only when its whole payload has arrived; one that is too long to be whole runs in pieces, each of
 //!      which has.
 //!  C6. The device allows every successful reply twice: when it is queued, and again right before bytes go to the
 //!      socket. One that may not leave any more ends the connection; its client asks again and is told why.
 //!  C7. A client that is in the middle of something and does not get on is cut off: it holds what others wait for.
+//!  C8. A server that stops waits for `linger`, no longer: what is in flight then may wait for a store that is away or
+//!      for room in a journal. It is given up without an answer, and its client asks whoever serves next.
 
 mod large;
 
@@ -132,6 +134,8 @@ struct Connection<'a, F, M> {
     is_taking: bool,
     /// Whether replies still have a reader.
     is_sending: bool,
+    /// What is in flight is given up (C8).
+    is_cut: bool,
     needs_flush: bool,
     /// Successful replies may be among those that are queued (C6).
     has_successes: bool,
@@ -184,6 +188,7 @@ where
         waits_for_rest: false,
         is_taking: true,
         is_sending: true,
+        is_cut: false,
         needs_flush: false,
         has_successes: false,
         expects_payload: false,
@@ -201,6 +206,7 @@ where
         if linger.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready()) {
             linger = None;
             connection.stop_sending();
+            connection.cut();
         }
         connection.poll(stream, &*export.device, cx)
     })
@@ -271,7 +277,25 @@ where
         Poll::Pending
     }
 
+    /// Gives up what is in flight (C8).
+    fn cut(&mut self) {
+        self.is_cut = true;
+        let operations = self.slots.active();
+        if operations > 0 {
+            let (client, export) = (&self.options.client, self.export);
+            tracing::warn!(
+                client,
+                export,
+                operations,
+                "stopping without the end of what a client has in flight"
+            );
+        }
+    }
+
     fn is_over(&self) -> bool {
+        if self.is_cut {
+            return true;
+        }
         let is_quiet = self.slots.active() == 0 && self.outgoing.is_empty() && !self.needs_flush;
         !self.is_taking && is_quiet && self.large_read.is_none()
     }

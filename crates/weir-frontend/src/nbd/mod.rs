@@ -51,7 +51,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a client has for each of its messages in the handshake.
 pub const HANDSHAKE_SILENCE: Duration = Duration::from_secs(10);
 
-/// Time that a client has to take its last replies when the server stops.
+/// Time for what clients have in flight when the server stops: to end, and for its replies to be taken.
 pub const LINGER: Duration = Duration::from_secs(10);
 
 /// A device under a name that clients ask for.
@@ -101,7 +101,7 @@ pub struct ConnectionOptions {
     pub in_flight_bytes_max: usize,
     /// Time for the whole handshake.
     pub handshake_timeout: Duration,
-    /// Time for the last replies after the server was told to stop.
+    /// Time for what is in flight, and its replies, after the server was told to stop.
     pub linger: Duration,
     /// Where buffers come from.
     pub pool: BufferPool,
@@ -139,8 +139,8 @@ impl ConnectionOptions {
 /// Serves one client until it leaves, breaks the protocol, or `shutdown` completes.
 ///
 /// Operations that were started run to their end before this returns, whatever becomes of the client; after `shutdown`
-/// their replies are sent as well. Dropping the returned future instead leaves started operations to rule 5 of the
-/// device contract.
+/// their replies are sent as well, as long as `linger` lasts. What has not ended then gets no reply and, as when the
+/// returned future is dropped, is left to rule 5 of the device contract.
 ///
 /// # Errors
 /// [`NbdError`] when the connection ended otherwise than by the client's wish or by `shutdown`.

@@ -69,6 +69,8 @@ pub struct Identified {
     pub opening: Option<OpeningId>,
     /// As in [`Recovered`].
     pub announced: Vec<Announced>,
+    /// Whether it was closed in order; it may be open at this moment.
+    pub is_closed: bool,
     /// As in [`Recovered`].
     pub file: FileMatch,
 }
@@ -280,6 +282,8 @@ pub(crate) async fn identify(
         epoch: superblock.epoch,
         opening: superblock.opening,
         announced: superblock.announced,
+        // One that no opening ever wrote to holds nothing.
+        is_closed: superblock.clean_end.is_some() || superblock.epoch == Epoch(0),
         file: FileMatch::of(superblock.file, file.identity().await?),
     })
 }

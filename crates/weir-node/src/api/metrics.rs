@@ -37,11 +37,13 @@ struct Scrape {
 /// The text of one scrape.
 pub(crate) async fn render(core: &Arc<Core>) -> String {
     let (mut volumes, mut replicas) = (Vec::new(), Vec::new());
+    let limits = core.limits();
     for entry in core.entries() {
         replicas.extend(entry.replica.as_ref().map(|r| (entry.name.to_string(), r.status())));
         // One that is just being closed is left out.
         if let Ok(snapshot) = status::snapshot(core, &entry).await {
-            let health = snapshot.log.as_ref().map_or(Health::Ok, |log| status::judge(log).0);
+            let health =
+                snapshot.log.as_ref().map_or(Health::Ok, |log| status::judge(log, &limits).0);
             volumes.push((entry.name.to_string(), health, snapshot));
         }
     }

@@ -1,0 +1,47 @@
+//! Where clients of NBD find a process, in the form of a URI.
+
+use std::path::{Path, PathBuf};
+
+/// A socket for NBD, as a URI says it.
+#[derive(Clone, Debug)]
+pub(crate) enum NbdPlace {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(String),
+}
+
+impl NbdPlace {
+    /// The URI of a volume there; of all of them without a name.
+    pub(crate) fn uri(&self, volume: &str) -> String {
+        match self {
+            Self::Unix(path) => format!("nbd+unix:///{volume}?socket={}", uri_path(path)),
+            Self::Tcp(address) => format!("nbd://{address}/{volume}"),
+        }
+    }
+}
+
+/// A path as the query of a URI takes it.
+fn uri_path(path: &Path) -> String {
+    let mut text = String::new();
+    for &byte in std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()) {
+        if byte.is_ascii_alphanumeric() || b"/._~-".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_in_uris() {
+        let quoted = |path: &str| uri_path(Path::new(path));
+        assert_eq!(quoted("/a-b/c_d~e.sock"), "/a-b/c_d~e.sock");
+        assert_eq!(quoted("/a b?c=d&e%"), "/a%20b%3Fc%3Dd%26e%25");
+    }
+}

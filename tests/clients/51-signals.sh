@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# Signals on a bad day: a store that is away while writers wait for a full journal, a volume that another host took,
+# signals that follow each other closely.
+. "$(dirname "$0")/_lib.sh"
+if [ "$(id -u)" != 0 ]; then
+    skip "a store that goes away needs root, to mount it"
+    exit 0
+fi
+
+serve() { # serve FLAGS...
+    : >"$work/weir.log"
+    "$weir" serve --config "$work/weir.toml" "$@" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+    weir_pid=$!
+    served
+}
+served() {
+    wait_until "weir serves" grep -q '^listening at ' "$work/weir.log" && return
+    cat "$work/weir.log"
+    exit 1
+}
+at() { echo "nbd+unix:///$1?socket=$WEIR_DATA_DIR/nbd.sock"; }
+put() { timeout 60 qemu-io -f raw "$(at "$1")" -c "write -P $2 $3 $4" | grep -q wrote; }
+holds() { timeout 60 qemu-io -f raw "$(at "$1")" -c "read -P $2 $3 $4" | { ! grep -E "failed|differ"; }; }
+ended() { ! kill -0 "$weir_pid" 2>/dev/null; }
+
+mkdir -p "$work/store"
+mount -t tmpfs -o size=600m none "$work/store" || { not_ok "a mount for the store"; exit 1; }
+mounts+=("$work/store")
+export WEIR_STORE=file://$work/store
+store_is_away() { mount -o remount,ro "$work/store" || not_ok "the store goes away"; }
+store_is_back() { mount -o remount,rw "$work/store" || not_ok "the store comes back"; }
+for name in jam well; do
+    printf '[[volumes]]\nname = "%s"\nsize = "256M"\njournal = "32M"\n' "$name"
+done >"$work/weir.toml"
+
+# jam: fills the journal of that volume until a write waits, and leaves it waiting.
+jam() {
+    local i
+    for ((i = 0; i < 64; i++)); do
+        timeout 4 qemu-io -f raw "$(at jam)" -c "write -P $((i % 250 + 1)) ${i}M 1M" 2>&1 | grep -q wrote || break
+    done
+    answered=$i
+    qemu-io -f raw "$(at jam)" -c "write -P 255 200M 1M" >"$work/waits.log" 2>&1 &
+    waits=$!
+    processes+=("$waits")
+    sleep 1
+    check "the journal is full, and a write waits" kill -0 "$waits"
+}
+all_answered() {
+    local i
+    for ((i = 0; i < answered; i++)); do holds jam $((i % 250 + 1)) "${i}M" 1M || return 1; done
+}
+
+# ---- the store is away, and the journal is full ----
+serve
+check "a write to the other volume" put well 7 0 1M
+store_is_away
+jam
+: >"$work/weir.log"
+kill -USR2 "$weir_pid"
+wait_seconds=40 wait_until "the program is replaced" grep -q '^replacing the program' "$work/weir.log"
+# With the store away nothing can be opened; it is waited for, and signals are heard.
+wait_seconds=40 wait_until "the waiting client is sent away" sh -c "! kill -0 $waits 2>/dev/null"
+store_is_back
+served
+check "both volumes are served again, with what was answered" all_answered
+check "and the other one" holds well 7 0 1M
+
+store_is_away
+jam
+begun=$SECONDS
+kill -TERM "$weir_pid"
+wait_seconds=60 wait_until "SIGTERM ends it" ended
+wait "$weir_pid"
+echo "# exit code $?, $((SECONDS - begun)) s"
+weir_pid=
+check "it says that the journals keep the rest" grep -q "the journals keep the rest" "$work/weir.log"
+store_is_back
+serve
+check "the next start has everything" all_answered
+
+# A second signal ends a replacement that waits.
+store_is_away
+jam
+kill -USR2 "$weir_pid"
+sleep 0.3
+kill -TERM "$weir_pid"
+wait_seconds=20 wait_until "SIGTERM during a replacement ends it" ended
+wait "$weir_pid" 2>/dev/null
+weir_pid=
+store_is_back
+serve
+check "and nothing is lost by it" all_answered
+stop
+
+# ---- a volume that another host took ----
+serve --lease 3
+kill -STOP "$weir_pid"
+WEIR_DATA_DIR=$work/elsewhere "$weir" up jam --lease 3 --take-over -- true >"$work/other.log" 2>&1
+check "another host takes it while this one stands still" test $? = 0
+kill -CONT "$weir_pid"
+is_failed() { { "$weir" status 2>&1 || true; } | grep -q "jam: it takes no writes"; }
+wait_until "it knows that it lost the volume" is_failed
+: >"$work/weir.log"
+kill -USR2 "$weir_pid"
+served
+check "a lost volume does not keep the program from being replaced" kill -0 "$weir_pid"
+check "the other volume is served" holds well 7 0 1M
+stop
+
+# The only one of a process.
+printf '[[volumes]]\nname = "jam"\nsize = "256M"\njournal = "32M"\n' >"$work/weir.toml"
+serve --lease 3
+kill -STOP "$weir_pid"
+WEIR_DATA_DIR=$work/elsewhere "$weir" up jam --lease 3 --take-over >"$work/other.log" 2>&1 &
+other=$!
+processes+=("$other")
+wait_until "the other host serves it" grep -q '^serving ' "$work/other.log"
+kill -CONT "$weir_pid"
+wait_until "it knows that it lost its only volume" is_failed
+: >"$work/weir.log"
+kill -USR2 "$weir_pid"
+wait_until "the program is replaced" grep -q '^replacing the program' "$work/weir.log"
+served
+check "it goes on without a volume" kill -0 "$weir_pid"
+says_so() { { "$weir" status 2>&1 || true; } | grep -q "jam is not served"; }
+check "and says which is not served" says_so
+stop
+kill -TERM "$other"
+wait "$other"
+
+# ---- signals that follow each other closely ----
+serve
+twice=0
+for pause in 0.005 0.02 0.03 0.04 0.05 0.08; do
+    : >"$work/weir.log"
+    kill -USR2 "$weir_pid"
+    sleep "$pause"
+    kill -USR2 "$weir_pid" 2>/dev/null
+    sleep 1
+    served
+    kill -0 "$weir_pid" 2>/dev/null && twice=$((twice + 1))
+done
+check "a second SIGUSR2 after 5 to 80 ms ends nothing" [ "$twice" = 6 ]
+stop
+heard=0
+for pause in 0.005 0.01 0.02 0.03 0.04 0.05 0.06 0.08; do
+    serve
+    kill -USR2 "$weir_pid"
+    sleep "$pause"
+    kill -TERM "$weir_pid"
+    wait_seconds=15 wait_until "SIGTERM $pause s after SIGUSR2 is heard" ended && heard=$((heard + 1))
+    ended || crash
+done
+check "SIGTERM 5 to 80 ms after SIGUSR2 is never lost" [ "$heard" = 8 ]
+weir_pid=
