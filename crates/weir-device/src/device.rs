@@ -20,7 +20,8 @@ pub struct WriteFlags {
 pub struct WriteZeroesFlags {
     /// As in [`WriteFlags`].
     pub fua: bool,
-    /// Keep the range provisioned: `extents` reports it as [`ExtentState::Zero`], not as a hole.
+    /// Keep the range provisioned: `extents` reports it as [`ExtentState::Zero`], not as a hole. A device that keeps
+    /// space for nothing may report what is large as a hole all the same.
     pub no_hole: bool,
     /// Fail with [`ErrorKind::Unsupported`] rather than write zeroes slower than a discard would be.
     pub fast: bool,

@@ -8,6 +8,7 @@
 //!  C2. One checkpoint is under way at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use weir_device::VolumeId;
 use weir_extent::{ExtentMap, PIECE_BYTES};
@@ -213,8 +214,10 @@ impl CheckpointState {
         self.objects_since = 0;
         self.bytes_since = 0;
         let (map_pieces, table_pieces) = self.pieces_of_sparse_objects();
-        let mut waiting: BTreeSet<u64> = objects.map.take_dirty().into_iter().collect();
-        waiting.extend(map_pieces);
+        let mut waiting: BTreeSet<u64> = map_pieces.into_iter().collect();
+        for pieces in objects.map.take_dirty_ranges() {
+            self.add_changed(&objects.map, pieces, &mut waiting);
+        }
         // The table as of now: it is small, and what is freed from here on may be used again at once.
         let encoded =
             objects.table.take_pieces(table_pieces, table_piece_entries, dead).into_iter();
@@ -228,6 +231,25 @@ impl CheckpointState {
             waiting,
             encoded: encoded.collect(),
         });
+    }
+
+    /// Adds those of the changed pieces that have anything in them, or of which the newest checkpoint says so. Of the
+    /// rest there is nothing to write, and one request makes any number of them.
+    fn add_changed(&self, map: &ExtentMap, pieces: Range<u64>, waiting: &mut BTreeSet<u64>) {
+        let (first, last) = ((PieceKind::Map, pieces.start), (PieceKind::Map, pieces.end));
+        let published = self.references.pieces.range(first..last);
+        waiting.extend(published.map(|((_, number), _)| *number));
+        let (mut number, end) = (pieces.start, pieces.end.saturating_mul(PIECE_BYTES));
+        while number < pieces.end {
+            let start = number * PIECE_BYTES;
+            if map.iter_range(start, PIECE_BYTES).next().is_some() {
+                waiting.insert(number);
+                number += 1;
+                continue;
+            }
+            let Some(next) = map.iter_range(start, end - start).next() else { return };
+            number = next.offset / PIECE_BYTES;
+        }
     }
 
     /// Pieces of map and table in checkpoint objects of which less than half is still referenced, or that are to be

@@ -462,7 +462,7 @@ fn decode_map(
             .map_err(|_| bad("object place"))?;
     }
     // What was just loaded is what the store has: none of it needs writing again.
-    objects.map.take_dirty();
+    objects.map.take_dirty_ranges();
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 use weir_device::VolumeId;
-use weir_extent::{ExtentMap, Mapping, Target};
+use weir_extent::{ExtentMap, Mapping, PIECE_BYTES, Target};
 
 use crate::format::checkpoint::TableRecord;
 use crate::format::object::{ExtentKind, GcSource, ObjectHeader};
@@ -202,9 +202,19 @@ impl ObjectMap {
                 assert!(fits, "extents and payload agree: checked when decoded");
                 len
             }
-            ExtentKind::Zero => {
-                map.insert_step(offset, len, Target::Fixed(ZERO), budget, displaced)
-            }
+            // Whole pieces of zeroes are holes: a checkpoint refers to each piece that has anything in it, so that one
+            // request for the zeroes of a huge volume would fill memory and store. Both read as zeroes, and space is
+            // kept for neither.
+            ExtentKind::Zero => match offset.next_multiple_of(PIECE_BYTES) - offset {
+                0 if len >= PIECE_BYTES => {
+                    map.remove_step(offset, len - len % PIECE_BYTES, budget, displaced)
+                }
+                0 => map.insert_step(offset, len, Target::Fixed(ZERO), budget, displaced),
+                before => {
+                    let len = len.min(before);
+                    map.insert_step(offset, len, Target::Fixed(ZERO), budget, displaced)
+                }
+            },
             ExtentKind::Poison => {
                 map.insert_step(offset, len, Target::Fixed(POISON), budget, displaced)
             }

@@ -395,9 +395,8 @@ fn set_back(state: &mut State, mut loaded: load::Loaded, snapshot: &SnapshotReco
     let gone = loaded.objects.table.replace(&state.objects.table);
     let ours = |id: &ObjectId| id.stream == state.stream;
     state.garbage.found.extend(gone.into_iter().filter(ours));
-    let mut pieces = state.objects.map.take_dirty();
-    pieces.extend(state.checkpoint.map_pieces().chain(loaded.checkpoint.map_pieces()));
-    for piece in pieces {
+    // What changed since the head's checkpoint and is in neither of the two was never written, and is not written now.
+    for piece in state.checkpoint.map_pieces().chain(loaded.checkpoint.map_pieces()) {
         loaded.objects.map.mark_dirty(piece);
     }
     state.objects = loaded.objects;

@@ -4,10 +4,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_device::{Device, IoHeader, Operation, VolumeId, WriteZeroesFlags};
 use weir_log::limits::{APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, TABLE_PIECE_ENTRIES};
-use weir_log::{LogVolume, OpenReport};
+use weir_log::{LogVolume, ObjectId, OpenReport};
 
-use crate::support::{Host, SIZE, expect_bytes, expect_whole, options, pattern, read, run, write};
+use crate::support::{
+    Host, SIZE, discard, expect_bytes, expect_whole, name, options, pattern, read, run, write,
+};
 
 /// Bytes of the volume that a piece of the map covers.
 const MAP_PIECE_BYTES: u64 = 512 << 20;
@@ -121,5 +124,59 @@ fn an_object_of_more_extents_than_a_step_applies_is_read_back_whole() {
             volume.check_invariants();
             volume.close().await.unwrap();
         }
+    });
+}
+
+/// Pieces of the map that one request covers, far more than memory has room for a list of.
+const HUGE: u64 = 256 << 50;
+
+/// Bytes of all objects in the store.
+async fn stored_bytes(host: &Host) -> u64 {
+    let prefix = ObjectId::prefix(VolumeId(host.id.0));
+    let listed = host.store.list(&prefix, None).await.expect("listed");
+    assert!(!listed.is_empty());
+    listed.iter().map(|object| object.size).sum()
+}
+
+async fn zero(volume: &LogVolume, offset: u64, len: u64) {
+    let flags = WriteZeroesFlags { no_hole: true, ..WriteZeroesFlags::default() };
+    let io = IoHeader::internal(Operation::WriteZeroes, offset, len);
+    volume.write_zeroes(io, flags).await.expect("zeroed");
+}
+
+#[test]
+fn zeroes_and_discards_of_a_huge_volume_take_what_is_in_it() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        volume.resize(HUGE).await.unwrap();
+        let last = HUGE - 4096;
+        for at in [0, 5000 * MAP_PIECE_BYTES, last] {
+            write(&volume, at, &pattern(at, 4096)).await.unwrap();
+        }
+        volume.snapshot(&name("data")).await.expect("taken");
+        // The pieces at both ends are zeroed in part, all others as a whole.
+        zero(&volume, 4096, HUGE - 8192).await;
+        volume.snapshot(&name("zeroes")).await.expect("taken");
+        volume.check_invariants();
+        expect_bytes(&volume, 5000 * MAP_PIECE_BYTES, &[0; 4096]).await;
+        expect_bytes(&volume, last, &pattern(last, 4096)).await;
+        discard(&volume, 0, HUGE).await;
+        volume.snapshot(&name("nothing")).await.expect("taken");
+        expect_bytes(&volume, 0, &[0; 4096]).await;
+        volume.rollback(&name("data")).await.expect("rolled back");
+        expect_bytes(&volume, 5000 * MAP_PIECE_BYTES, &pattern(5000 * MAP_PIECE_BYTES, 4096)).await;
+        discard(&volume, 0, HUGE).await;
+        volume.rollback(&name("zeroes")).await.expect("rolled back");
+        volume.close().await.unwrap();
+        drop(volume);
+        assert!(stored_bytes(&host).await < 1 << 20, "a few pieces");
+        let (volume, _) = elsewhere(&host, 20).await;
+        expect_bytes(&volume, 0, &pattern(0, 4096)).await;
+        expect_bytes(&volume, 4096, &[0; 4096]).await;
+        expect_bytes(&volume, 5000 * MAP_PIECE_BYTES, &[0; 4096]).await;
+        expect_bytes(&volume, last, &pattern(last, 4096)).await;
+        volume.check_invariants();
+        volume.close().await.unwrap();
     });
 }
