@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_device::{Device, Extent, ExtentState, IoHeader, Operation};
+use weir_device::{Device, Extent, ExtentState, IoHeader, Operation, WriteZeroesFlags};
 use weir_log::{Closed, LogError, Takeover, VolumeState, catalog};
 
 use crate::support::{
@@ -131,6 +131,29 @@ fn flushed_writes_survive_power_loss() {
         host.disk.crash_power();
         let (volume, _) = host.open().await;
         expect_bytes(&volume, 0, &data).await;
+    });
+}
+
+#[test]
+fn zeroes_with_forced_unit_access_survive_power_loss() {
+    run(async {
+        let host = Host::new().await;
+        for round in 1..9_u8 {
+            host.in_killed_process(|volume| async move {
+                write(&volume, 0, &[round; 4096]).await.unwrap();
+                flush(&volume).await.unwrap();
+                // The last thing that happens: nothing else makes it durable.
+                let io = IoHeader::internal(Operation::WriteZeroes, 0, 4096);
+                let no_hole = round % 2 == 0;
+                let flags = WriteZeroesFlags { no_hole, fua: true, fast: false };
+                volume.write_zeroes(io, flags).await.unwrap();
+            })
+            .await;
+            host.disk.crash_power();
+            let (volume, _) = host.open().await;
+            expect_bytes(&volume, 0, &[0; 4096]).await;
+            volume.close().await.unwrap();
+        }
     });
 }
 
