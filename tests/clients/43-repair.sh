@@ -42,7 +42,13 @@ check "to the store" "$weir" volume flush demo --remote --wait
 check "give it up" says 'were given up' volume repair demo --yes
 check "what was lost fails" fails "read $first 512"
 check "what was written is there" io "read -P 7 $((first + 4096)) 4096"
-check "no object is damaged any more" says 'lost to damage' volume check demo
+check "no object is damaged any more, and it is said why" says 'given up by a repair' volume check demo
+check "and what can be done" says 'pass --zero to make zeroes of them' volume repair demo
+refuse "making zeroes asks" "pass --yes" "$weir" volume repair demo --zero
+check "make zeroes of it while it is served" says 'are zeroes now' volume repair demo --zero --yes
+check "they are" io "read -P 0 $first 512"
+check "what was written stays" io "read -P 7 $((first + 4096)) 4096"
+check "nothing is lost any more" "$weir" volume check demo
 check "write it anew" io "write -P 1 $first $((last - first))"
 check "to the store" "$weir" volume flush demo --remote --wait
 check "it is whole" "$weir" volume check demo

@@ -104,6 +104,10 @@ pub struct Damage {
     pub more_ranges: u64,
 }
 
+/// The problem with what fails to be read though no object is wrong: it was given up before.
+pub const GIVEN_UP: &str = "bytes that were lost to damage in a journal, or given up by a repair: reads fail until \
+     they are written anew; weir volume repair --zero makes zeroes of them";
+
 impl Damage {
     fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { place: place.into(), problem: problem.into(), ..Self::default() }
@@ -589,8 +593,7 @@ fn add_damage(
         .iter()
         .map(|(object, wrong)| (*object, Damage::new(object.key(), wrong.problem.clone())))
         .collect();
-    let problem = "bytes that were lost to damage in a journal; writing them anew mends them";
-    let mut poison = Damage::new(ObjectId::prefix(id), problem);
+    let mut poison = Damage::new(ObjectId::prefix(id), GIVEN_UP);
     let runs = objects.into_iter().flat_map(|objects| {
         let place = |run: crate::objects::ObjectRun| match run.place {
             ObjectPlace::Object { index, payload_offset } => {

@@ -65,7 +65,7 @@ pub use batch::BatchLimits;
 pub use cache::{FrameCache, FrameKey, FrameResult, FrameTable, Look, MemoryFrameCache, ObjectKey};
 pub use chain::Retention;
 pub use changes::{Change, Changes, changes};
-pub use check::{Awaited, CheckOptions, CheckReport, CheckStep, Damage, check};
+pub use check::{Awaited, CheckOptions, CheckReport, CheckStep, Damage, GIVEN_UP, check};
 pub use close::{Closed, PutError, VolumeStatus};
 pub use compact::CompactReport;
 pub use error::LogError;

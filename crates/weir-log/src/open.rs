@@ -433,6 +433,7 @@ fn shared_of(
         closing: Cell::new(false),
         frozen: Cell::new(false),
         appends: Cell::new(0),
+        held: Cell::new(false),
         _lock: lock,
     })
 }

@@ -13,17 +13,19 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use weir_device::DeviceError;
+use weir_journal::Payload;
 
 use crate::check::examine;
 use crate::collect;
 use crate::collect::runs::{self, Described, Run};
 use crate::compact;
+use crate::error::LogError;
 use crate::format::object::ExtentKind;
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::objects::ObjectPlace;
+use crate::objects::{ObjectPlace, ObjectRun};
 use crate::overlay::OverlayPlace;
 use crate::upload;
-use crate::volume::{LogVolume, Shared, State};
+use crate::volume::{Held, LogVolume, Shared, State};
 
 /// Bytes of the volume whose runs are looked at without a pause.
 const LOOK_BYTES: u64 = 64 << 20;
@@ -43,9 +45,9 @@ pub enum GivenUp {
 pub struct RepairReport {
     /// Bytes of the volume that the local journal still had and that are in the store again.
     pub saved_bytes: u64,
-    /// Bytes of the volume that were given up.
+    /// Bytes of the volume that were given up; with [`GivenUp::Zero`] also those that had been given up before.
     pub lost_bytes: u64,
-    /// Ranges of the volume that were given up.
+    /// Ranges of the volume that they are in.
     pub lost_ranges: u64,
     /// Damaged objects of the map's checkpoint that were written anew from memory. Nothing is lost by them.
     pub rewritten_objects: u64,
@@ -102,6 +104,9 @@ impl LogVolume {
         // What can be read of a damaged object goes elsewhere, so that nothing needs it any more.
         let damaged: Vec<ObjectId> = unreadable.into_keys().collect();
         collect::evacuate(shared, &damaged).await?;
+        if given_up == GivenUp::Zero {
+            zero_what_was_given_up(shared, &mut report).await?;
+        }
         {
             let mut state = shared.state.borrow_mut();
             state.checkpoint.rewrite(rewrite);
@@ -124,7 +129,7 @@ impl Plan {
             .env
             .background(examine(shared.store.clone(), object, shared.key.clone(), seed))
             .await;
-        let (_, wrong) = read.ok_or(crate::error::LogError::ShuttingDown)??;
+        let (_, wrong) = read.ok_or(LogError::ShuttingDown)??;
         let state = shared.state.borrow();
         let ours = object.stream == state.stream;
         let points_at_it = state.objects.table.find(&object).is_some();
@@ -166,36 +171,82 @@ impl State {
     }
 }
 
-/// Where the map points at bytes that cannot be read.
-async fn find_lost(shared: &Shared, unreadable: &BTreeMap<ObjectId, Vec<(u64, u64)>>) -> Vec<Run> {
-    let mut lost = Vec::new();
+/// Shows every run of the map to `look`, with pauses. Takes time by what the map holds, not by the volume's size.
+async fn each_run(shared: &Shared, mut look: impl FnMut(&State, ObjectRun)) {
     let mut at = 0;
-    while !unreadable.is_empty() && at < i64::MAX as u64 {
+    loop {
         {
             let state = shared.state.borrow();
-            for run in state.objects.runs(at, LOOK_BYTES) {
-                let ObjectPlace::Object { index, payload_offset } = run.place else { continue };
-                let object = state.objects.object(index);
-                let start = u64::from(payload_offset);
-                for (from, to) in unreadable.get(&object).into_iter().flatten() {
-                    let all = weir_device::mutant("repair_gives_up_all");
-                    let (from, to) = if all { (&0, &u64::MAX) } else { (from, to) };
-                    let (from, to) = (start.max(*from), (start + run.len).min(*to));
-                    if from < to {
-                        let offset = run.offset + (from - start);
-                        let payload_offset = u32::try_from(from).expect("within the object");
-                        lost.push(Run { offset, len: to - from, object, payload_offset });
-                    }
-                }
+            let rest = state.size.saturating_sub(at);
+            let Some(next) = state.objects.runs(at, rest).next() else { return };
+            let len = LOOK_BYTES.min(rest - (next.offset - at));
+            for run in state.objects.runs(next.offset, len) {
+                look(&state, run);
             }
-            at += LOOK_BYTES;
-            if at >= state.size {
-                break;
-            }
+            at = next.offset + len;
         }
         tokio::task::yield_now().await;
     }
+}
+
+/// Where the map points at bytes that cannot be read.
+async fn find_lost(shared: &Shared, unreadable: &BTreeMap<ObjectId, Vec<(u64, u64)>>) -> Vec<Run> {
+    let mut lost = Vec::new();
+    if unreadable.is_empty() {
+        return lost;
+    }
+    let look = |state: &State, run: ObjectRun| {
+        let ObjectPlace::Object { index, payload_offset } = run.place else { return };
+        let object = state.objects.object(index);
+        let start = u64::from(payload_offset);
+        for (from, to) in unreadable.get(&object).into_iter().flatten() {
+            let all = weir_device::mutant("repair_gives_up_all");
+            let (from, to) = if all { (&0, &u64::MAX) } else { (from, to) };
+            let (from, to) = (start.max(*from), (start + run.len).min(*to));
+            if from < to {
+                let offset = run.offset + (from - start);
+                let payload_offset = u32::try_from(from).expect("within the object");
+                lost.push(Run { offset, len: to - from, object, payload_offset });
+            }
+        }
+    };
+    each_run(shared, look).await;
     lost
+}
+
+/// Writes zeroes where reads fail because an earlier repair, or damage in a journal, lost what was there. No object is
+/// left that a conditional change could name, so writes wait meanwhile: what a client wrote there before stays (R2).
+async fn zero_what_was_given_up(
+    shared: &Rc<Shared>,
+    report: &mut RepairReport,
+) -> Result<(), DeviceError> {
+    // Damage that is in the journal yet.
+    shared.upload_all().await?;
+    {
+        let _held = Held::new(shared).await?;
+        let mut ranges = Vec::new();
+        let look = |state: &State, run: ObjectRun| {
+            if run.place != ObjectPlace::Poison {
+                return;
+            }
+            let mut at = run.offset;
+            for newer in state.overlay.runs(run.offset, run.len) {
+                if newer.place != OverlayPlace::Poison {
+                    ranges.push((at, newer.offset - at));
+                    at = newer.offset + newer.len;
+                }
+            }
+            ranges.push((at, run.offset + run.len - at));
+        };
+        each_run(shared, look).await;
+        for (offset, len) in ranges.into_iter().filter(|(_, len)| *len > 0) {
+            let zeroed = shared.journal.append(offset, Payload::Zero, len).await;
+            zeroed.map_err(LogError::Journal)?;
+            report.lost_ranges += 1;
+            report.lost_bytes += len;
+        }
+    }
+    shared.upload_all().await
 }
 
 /// R3: puts what the journal still has of these runs into objects again.

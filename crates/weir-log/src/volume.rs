@@ -180,6 +180,8 @@ pub(crate) struct Shared {
     pub(crate) frozen: Cell<bool>,
     /// Writes that were taken and are not answered yet.
     pub(crate) appends: Cell<u64>,
+    /// Writes wait, and none is on its way to the journal once `appends` is 0.
+    pub(crate) held: Cell<bool>,
     /// Keeps other openings of this host away for as long as anything of this one runs.
     pub(crate) _lock: LockGuard,
 }
@@ -331,9 +333,33 @@ impl<'a> AppendCount<'a> {
 impl Drop for AppendCount<'_> {
     fn drop(&mut self) {
         self.0.appends.set(self.0.appends.get() - 1);
-        if self.0.closing.get() || self.0.frozen.get() {
+        if self.0.closing.get() || self.0.frozen.get() || self.0.held.get() {
             self.0.progress.notify_waiters();
         }
+    }
+}
+
+/// Writes wait as long as this lives.
+pub(crate) struct Held<'a>(&'a Shared);
+
+impl<'a> Held<'a> {
+    /// Returns once every write that was taken before is in the journal.
+    pub(crate) async fn new(shared: &'a Shared) -> Result<Self, DeviceError> {
+        let is_free = |_: &mut State| (!shared.held.get()).then_some(Ok(()));
+        shared.wait_while_open(is_free).await?;
+        shared.held.set(true);
+        let held = Self(shared);
+        shared.wait_while_open(|_| (shared.appends.get() == 0).then_some(Ok(()))).await?;
+        // Those whose client went away without an answer.
+        shared.journal.drain().await.map_err(LogError::Journal)?;
+        Ok(held)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held.set(false);
+        self.0.progress.notify_waiters();
     }
 }
 
@@ -465,6 +491,11 @@ impl LogVolume {
         self.shared.check_failure()?;
         self.shared.check_owned()?;
         self.shared.check_not_closing()?;
+        while self.shared.held.get() {
+            let is_free = |_: &mut State| (!self.shared.held.get()).then_some(Ok(()));
+            self.shared.wait_while_open(is_free).await?;
+            self.shared.check_not_closing()?;
+        }
         let _counted = AppendCount::new(&self.shared);
         if len > 0 {
             self.shared.throttle().await;

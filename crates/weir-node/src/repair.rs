@@ -53,7 +53,10 @@ impl Node {
             if let Some(mut process) = home.holder(&store, id).await? {
                 let path = format!("/v1/volumes/{name}/repair");
                 let (mut before, total) = (0, asked.objects.len() as u64);
-                for objects in asked.objects.chunks(KEYS_AT_A_TIME) {
+                // What was given up before is found without a name.
+                let nothing: &[String] = &[];
+                let unnamed = (asked.objects.is_empty() && asked.zero).then_some(nothing);
+                for objects in asked.objects.chunks(KEYS_AT_A_TIME).chain(unnamed) {
                     let body = RepairVolume { objects: objects.to_vec(), ..asked };
                     let report_on = |done, _| on_progress(before + done, total);
                     if let Some(Report::Repair(done)) =

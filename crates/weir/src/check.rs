@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
-use weir_log::{CheckOptions, CheckStep, ObjectId};
+use weir_log::{CheckOptions, CheckStep, GIVEN_UP, ObjectId};
 use weir_node::api::types::{CheckReport, RepairReport, RepairVolume};
 use weir_node::size::human;
 use weir_node::{Home, Node};
@@ -63,12 +63,15 @@ pub(crate) async fn repair(
     if form == OutputForm::Table {
         output::print(&describe(&name, &found))?;
     }
+    let given_up = found.damage.iter().filter(|damage| damage.problem == GIVEN_UP);
+    let given_up: u64 = given_up.map(|damage| damage.lost_bytes).sum();
     let in_objects = found.damage.iter().filter(|damage| is_object(&&damage.place));
-    let lost_bytes: u64 = in_objects.map(|damage| damage.lost_bytes).sum();
+    let in_objects: u64 = in_objects.map(|damage| damage.lost_bytes).sum();
+    let lost_bytes = in_objects + if zero { given_up } else { 0 };
     if lost_bytes > 0 && !yes {
         ask(&name, lost_bytes, zero)?;
     }
-    let done = if objects.is_empty() {
+    let done = if objects.is_empty() && !(zero && given_up > 0) {
         RepairReport::default()
     } else {
         let bar = ProgressBar::no_length().with_message(format!("repairing {name}"));
@@ -87,7 +90,16 @@ pub(crate) async fn repair(
         OutputForm::Json => {
             output::print_json(&serde_json::json!({ "found": found, "repaired": done }))?;
         }
-        OutputForm::Table => output::print(&outcome(&name, &done, zero))?,
+        OutputForm::Table => {
+            output::print(&outcome(&name, &done, zero))?;
+            if given_up > 0 && !zero {
+                output::print(&format!(
+                    "{name}: {} were given up before and cannot be read; write them anew, or pass --zero to make \
+                     zeroes of them\n",
+                    human(given_up)
+                ))?;
+            }
+        }
     }
     Ok(if done.snapshot_objects == 0 { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_device::ErrorKind;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{CheckOptions, CheckReport, GivenUp, LogVolume, ObjectId, check};
+use weir_log::{CheckOptions, CheckReport, GIVEN_UP, GivenUp, LogVolume, ObjectId, check};
 
 use crate::support::{
     Host, SIZE, expect_bytes, fill, name, object_key, objects, pattern, read, run, show, write,
@@ -263,6 +263,45 @@ fn a_repair_fills_with_zeroes_where_that_is_wanted_and_lets_whole_objects_be() {
         expect_bytes(&volume, offset, &vec![0; usize::try_from(len).unwrap()]).await;
         host.faults.heal(&key);
         assert_eq!(look(&host).await.damage, []);
+    });
+}
+
+#[test]
+fn what_was_given_up_before_becomes_zeroes_and_what_was_written_since_stays() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.read_deadline = Duration::from_secs(5);
+        worn_volume(&host).await;
+        let host = host.other(7);
+        let (volume, _) = host.open().await;
+        // Most of it has nothing in it, and takes no time.
+        volume.resize(256 << 50).await.unwrap();
+        let key = needed(&host, ObjectKind::Data).await.remove(0);
+        host.store.delete(&key).await.unwrap();
+        let lost = look(&host).await;
+        let (offset, len) = *lost.damage[0].ranges.iter().max_by_key(|(_, len)| *len).unwrap();
+        volume.repair(&named_by(&lost), GivenUp::Error, |_| {}).await.unwrap();
+        let report = look(&host).await;
+        assert_eq!(report.damage[0].problem, GIVEN_UP);
+        assert_eq!(report.damage[0].lost_bytes, lost.damage[0].lost_bytes);
+        let error = read(&volume, offset, 10).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(len > 300);
+        write(&volume, offset + 100, &[7; 100]).await.unwrap();
+        let late = write(&volume, offset + 250, &[8; 10]);
+        let repaired = volume.repair(&[], GivenUp::Zero, |_| {});
+        let (done, written) = futures_util::join!(repaired, late);
+        written.unwrap();
+        let done = done.unwrap();
+        assert!(done.lost_bytes > 0 && done.lost_bytes < lost.damage[0].lost_bytes, "{done:?}");
+        let mut expected = vec![0; usize::try_from(len).unwrap()];
+        expected[100..200].fill(7);
+        expected[250..260].fill(8);
+        expect_bytes(&volume, offset, &expected).await;
+        assert_eq!(look(&host).await.damage, []);
+        volume.close().await.unwrap();
+        let (volume, _) = host.other(9).open().await;
+        expect_bytes(&volume, offset, &expected).await;
     });
 }
 
