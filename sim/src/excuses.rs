@@ -94,6 +94,8 @@ pub(crate) struct Harm {
     pub(crate) reads_fail: [Cell<bool>; 2],
     /// An object of the store was damaged or hidden at some time.
     pub(crate) object_damaged: Cell<bool>,
+    /// When the last of them became whole again.
+    pub(crate) object_healed: Cell<Option<Instant>>,
 }
 
 impl Harm {
@@ -164,6 +166,13 @@ impl World {
     /// Whether a PUT may land late, which holds up or fences who comes after it.
     pub(crate) fn has_late_puts(&self) -> bool {
         self.faults.counts().of(Fault::LatePutQueued) > 0
+    }
+
+    /// Whether what began at `from` may have met a damaged object that is whole again by now: of two openings that are
+    /// refused for it, the judgement of the first heals it before that of the second.
+    pub(crate) fn excuses_healed(&self, from: Instant, kind: ErrorKind) -> bool {
+        let healed = self.harm.object_healed.get().is_some_and(|at| at >= from);
+        healed && matches!(kind, ErrorKind::Corrupt | ErrorKind::NotFound)
     }
 
     /// Whether what works on the store alone may fail like this.

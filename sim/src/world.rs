@@ -234,6 +234,7 @@ impl World {
     pub(crate) fn heal_object(&self) {
         if let Some((key, _)) = self.damaged.borrow_mut().take() {
             self.faults.heal(&key);
+            self.harm.object_healed.set(Some(Instant::now()));
             self.note("object healed", [0; 3]);
         }
     }

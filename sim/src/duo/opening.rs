@@ -303,6 +303,7 @@ impl Duo {
                 world.note("refused: own lease missed", [attempt.side as u64, 0, 0]);
             }
             _ if world.damaged.borrow().is_some() => world.heal_object(),
+            _ if world.excuses_healed(attempt.started, error.kind()) => {}
             _ if error.kind() == ErrorKind::Unavailable
                 && world.store_was_away(OPENING_PATIENCE) => {}
             _ => {
