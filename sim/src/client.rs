@@ -486,7 +486,11 @@ impl Life {
         if !shape {
             return self.world.violate(format!("extents of a wrong shape: {extents:?}"));
         }
-        let checked = self.world.oracle.borrow().check_extents(begun, range.offset, &extents);
+        let checked = self.world.oracle.borrow().check_extents(
+            begun,
+            (range.offset, &self.world.profile.islands),
+            &extents,
+        );
         self.world.check(checked);
     }
 

@@ -25,6 +25,7 @@ use weir_device::{Extent, ExtentState};
 
 use self::matching::{Run, match_segment};
 use crate::content::{Pattern, WriteId, fill};
+use crate::profile::Islands;
 
 /// Longest run of zeroes that extents may report as data: the collector closes holes of 8 KiB, some side by side.
 const PLUGGED_BYTES_MAX: u64 = 32 << 10;
@@ -380,11 +381,13 @@ impl Oracle {
     }
 
     /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether
-    /// a zeroing from before the last recovery was lost cannot be seen in bytes: it excuses a hole.
+    /// a zeroing from before the last recovery was lost cannot be seen in bytes: it excuses a hole. So does a zeroing
+    /// of a whole piece of the map, which becomes a hole; adjacent ones become one object, and only one that covers
+    /// what lies between islands makes a piece whole.
     pub(crate) fn check_extents(
         &self,
         begun: Moment,
-        offset: u64,
+        (offset, islands): (u64, &Islands),
         extents: &[Extent],
     ) -> Result<(), Violation> {
         let mut at = offset;
@@ -402,8 +405,17 @@ impl Oracle {
             for (start, segment_end, segment) in self.touching(at, end) {
                 self.allowed(segment, Point::at(begun), &mut allowed);
                 let (from, to) = (start.max(at), segment_end.min(end));
+                let zeroes_pieces = |at| {
+                    let zeroes = self.writes.iter().filter(|w| w.pattern == Pattern::Zero);
+                    let mut spanning = zeroes.map(|w| (w.offset, w.len));
+                    spanning.any(|range| islands.spans_piece_of(at, range))
+                };
                 let fits = |item: &Item| {
-                    wanted.contains(&self.write(item.id).pattern)
+                    let pattern = self.write(item.id).pattern;
+                    wanted.contains(&pattern)
+                        || (pattern == Pattern::Zero
+                            && zeroes_pieces(from)
+                            && zeroes_pieces(to - 1))
                         || self.happens_to_be_zero(item.id, from, to)
                 };
                 if !wanted.is_empty() && !allowed.iter().any(fits) {

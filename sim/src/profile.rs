@@ -61,6 +61,12 @@ pub(crate) struct Islands {
 }
 
 impl Islands {
+    /// No seas.
+    #[cfg(test)]
+    pub(crate) fn one(bytes: u64) -> Self {
+        Self { bytes, shift: 0 }
+    }
+
     fn draw(dice: &mut Dice, volume_bytes: u64) -> Self {
         let count = dice.pick(&[1, 1, 1, 2, 4]);
         let bytes = volume_bytes.div_ceil(count);
@@ -79,6 +85,13 @@ impl Islands {
     /// Where the island of `offset` ends.
     pub(crate) fn end(&self, offset: u64) -> u64 {
         (offset / self.bytes + 1) * self.bytes
+    }
+
+    /// Whether a write covers what lies between two islands, and touches the piece of the map that `at` is in.
+    pub(crate) fn spans_piece_of(&self, at: u64, (offset, len): (u64, u64)) -> bool {
+        let piece = |offset| self.place(offset) / STRIDE_BYTES;
+        self.end(offset) < offset + len
+            && (piece(offset)..=piece(offset + len - 1)).contains(&piece(at))
     }
 
     /// Bytes on the volume that `len` bytes of the oracle span, with all that lies between them.
