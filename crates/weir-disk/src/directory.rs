@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::engine::metadata::{self, MetadataJob, OpenDirectory, failed};
 use crate::error::{DiskError, DiskOperation};
 use crate::file::File;
+use crate::room::LeaveRoom;
 use crate::sim::{SimDirectory, SimLock};
 
 /// Whether a file is there already.
@@ -26,7 +27,11 @@ pub enum OpenMode {
 
 /// A directory. Cheap to clone. Names are plain file names, never paths.
 #[derive(Clone, Debug)]
-pub struct Directory(Inner);
+pub struct Directory {
+    inner: Inner,
+    /// How the files opened in it grow.
+    rule: Option<LeaveRoom>,
+}
 
 #[derive(Clone, Debug)]
 enum Inner {
@@ -57,17 +62,32 @@ enum Held {
 
 impl Directory {
     pub(crate) fn real(directory: RealDirectory) -> Self {
-        Self(Inner::Real(directory))
+        Self { inner: Inner::Real(directory), rule: None }
     }
 
     pub(crate) fn simulated(directory: SimDirectory) -> Self {
-        Self(Inner::Sim(directory))
+        Self { inner: Inner::Sim(directory), rule: None }
+    }
+
+    /// The same directory; files that are opened in it from now on leave room on their file system when they grow.
+    #[must_use]
+    pub fn leaving_room(self, rule: LeaveRoom) -> Self {
+        Self { rule: Some(rule), ..self }
+    }
+
+    /// Number of the device that its file system is on; `None` on a simulated disk.
+    #[must_use]
+    pub fn device(&self) -> Option<u64> {
+        match &self.inner {
+            Inner::Real(real) => rustix::fs::fstat(&real.open.fd).ok().map(|stat| stat.st_dev),
+            Inner::Sim(_) => None,
+        }
     }
 
     /// Path, for messages.
     #[must_use]
     pub fn display(&self) -> String {
-        match &self.0 {
+        match &self.inner {
             Inner::Real(directory) => directory.open.path.to_string(),
             Inner::Sim(directory) => directory.display(),
         }
@@ -76,22 +96,26 @@ impl Directory {
     /// Opens a file for reading and writing, past the page cache where possible.
     pub async fn open(&self, name: &str, mode: OpenMode) -> Result<File, DiskError> {
         self.check_name(name)?;
-        match &self.0 {
+        let file = match &self.inner {
             Inner::Real(real) => {
                 let (name, direct) = (name.to_owned(), real.direct);
                 let file = real
                     .run(DiskOperation::Open, move |open| open.open_file(&name, mode, direct))
                     .await?;
-                Ok(File::real(file, real.engine.clone()))
+                File::real(file, real.engine.clone())
             }
-            Inner::Sim(sim) => Ok(File::simulated(sim.open(name, mode).await?)),
+            Inner::Sim(sim) => File::simulated(sim.open(name, mode).await?),
+        };
+        match &self.rule {
+            Some(rule) => file.leaving_room(rule.clone()).await,
+            None => Ok(file),
         }
     }
 
     /// Opens a directory below this one; creates it (mode 0700, durably) where it is missing.
     pub async fn subdirectory(&self, name: &str) -> Result<Directory, DiskError> {
         self.check_name(name)?;
-        match &self.0 {
+        match &self.inner {
             Inner::Real(real) => {
                 let name = name.to_owned();
                 let open =
@@ -105,7 +129,7 @@ impl Directory {
 
     /// Names of the files and directories in this directory, sorted.
     pub async fn list(&self) -> Result<Vec<String>, DiskError> {
-        match &self.0 {
+        match &self.inner {
             Inner::Real(real) => real.run(DiskOperation::List, |open| open.list()).await,
             Inner::Sim(sim) => sim.list().await,
         }
@@ -114,7 +138,7 @@ impl Directory {
     /// Removes a file, durably. A file that is not there is an error.
     pub async fn remove(&self, name: &str) -> Result<(), DiskError> {
         self.check_name(name)?;
-        match &self.0 {
+        match &self.inner {
             Inner::Real(real) => {
                 let name = name.to_owned();
                 real.run(DiskOperation::Remove, move |open| open.remove(&name)).await
@@ -128,7 +152,7 @@ impl Directory {
     /// operating system releases it when the process ends, however it ends.
     pub async fn lock(&self, name: &str) -> Result<LockGuard, DiskError> {
         self.check_name(name)?;
-        let held = match &self.0 {
+        let held = match &self.inner {
             Inner::Real(real) => {
                 let name = name.to_owned();
                 let fd = real.run(DiskOperation::Lock, move |open| open.lock(&name)).await?;

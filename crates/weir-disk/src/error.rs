@@ -96,6 +96,20 @@ pub enum DiskError {
         /// What the file system is called.
         name: String,
     },
+    /// The file would have taken room that has to stay free on its file system.
+    #[error(
+        "{path} does not grow: its file system has {} MiB free, and {} MiB are needed so that what the journals hold \
+         can be uploaded and Weir can start and end; free {} MiB on it, or give it more",
+        .free >> 20, .needed.div_ceil(1 << 20), (.needed - .free).div_ceil(1 << 20)
+    )]
+    NoRoom {
+        /// The file.
+        path: Arc<str>,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that would have to be, the growth included.
+        needed: u64,
+    },
     /// A name that is not a plain file name.
     #[error("{directory}: {name:?} is not a file name")]
     Name {
@@ -132,6 +146,7 @@ impl DiskError {
             Self::Io { source, .. } => kind_of_errno(*source),
             Self::Short { operation: DiskOperation::Read, .. } => ErrorKind::Corrupt,
             Self::Short { .. } | Self::Stopped { .. } => ErrorKind::Unavailable,
+            Self::NoRoom { .. } => ErrorKind::NoSpace,
             Self::Locked { .. } => ErrorKind::Busy,
             Self::Name { .. } => ErrorKind::Invalid,
             Self::UringRefused { .. } | Self::NetworkFileSystem { .. } => ErrorKind::Unsupported,

@@ -12,6 +12,7 @@ use weir_device::{AlignedBuf, SharedBuf};
 use crate::engine::{Engine, OpenFile, SyncKind, metadata, whose};
 use crate::error::DiskError;
 use crate::identity::FileIdentity;
+use crate::room::{LeaveRoom, Share, TooLittle};
 use crate::sim::SimFile;
 
 /// Size of one write of [`File::extend_zeroed`], in bytes: large enough that the disk streams,
@@ -38,7 +39,11 @@ const LOCK_NEXT_WORD: Duration = Duration::from_secs(5);
 /// An operation that was polled once runs to its end even if its future is dropped; only the answer
 /// is lost.
 #[derive(Clone, Debug)]
-pub struct File(Inner);
+pub struct File {
+    inner: Inner,
+    /// Its place in the account of what grows on its file system.
+    share: Option<Rc<Share>>,
+}
 
 #[derive(Clone, Debug)]
 enum Inner {
@@ -54,18 +59,25 @@ struct RealFile {
 
 impl File {
     pub(crate) fn real(open: OpenFile, engine: Engine) -> Self {
-        Self(Inner::Real(Rc::new(RealFile { open: Arc::new(open), engine })))
+        let inner = Inner::Real(Rc::new(RealFile { open: Arc::new(open), engine }));
+        Self { inner, share: None }
     }
 
     pub(crate) fn simulated(file: SimFile) -> Self {
-        Self(Inner::Sim(file))
+        Self { inner: Inner::Sim(file), share: None }
+    }
+
+    /// The same file, which grows as `rule` says from now on.
+    pub(crate) async fn leaving_room(self, rule: LeaveRoom) -> Result<Self, DiskError> {
+        let share = Share::new(rule, self.len().await?);
+        Ok(Self { share: Some(Rc::new(share)), ..self })
     }
 
     /// What offsets, lengths and memory must be a multiple of; 1 where the file goes through the
     /// page cache.
     #[must_use]
     pub fn alignment(&self) -> usize {
-        match &self.0 {
+        match &self.inner {
             Inner::Real(file) => file.open.alignment,
             Inner::Sim(file) => file.alignment(),
         }
@@ -74,7 +86,7 @@ impl File {
     /// Path, for messages.
     #[must_use]
     pub fn display(&self) -> String {
-        match &self.0 {
+        match &self.inner {
             Inner::Real(file) => file.open.path.to_string(),
             Inner::Sim(file) => file.display(),
         }
@@ -91,7 +103,7 @@ impl File {
         offset: u64,
     ) -> (AlignedBuf, Result<(), DiskError>) {
         assert_aligned(offset, buf.len(), self.alignment());
-        match &self.0 {
+        match &self.inner {
             Inner::Real(file) => file.engine.read(&file.open, buf, offset).await,
             Inner::Sim(file) => file.read_at(buf, offset).await,
         }
@@ -112,7 +124,7 @@ impl File {
             assert_aligned(offset, piece.len(), alignment);
             assert!(piece.is_aligned_to(alignment), "memory of a direct write is aligned");
         }
-        match &self.0 {
+        match &self.inner {
             Inner::Real(file) => file.engine.write(&file.open, pieces, offset).await,
             Inner::Sim(file) => file.write_at(pieces, offset).await,
         }
@@ -123,7 +135,7 @@ impl File {
     /// After an error nothing is known about any write since the last success, and a later success
     /// does not bring them back: the caller must stop acknowledging.
     pub async fn sync(&self) -> Result<(), DiskError> {
-        match &self.0 {
+        match &self.inner {
             Inner::Real(file) => file.engine.sync(&file.open, SyncKind::Data).await,
             Inner::Sim(file) => file.sync().await,
         }
@@ -135,7 +147,7 @@ impl File {
         reason = "asking the length can fail, and nobody asks for empty"
     )]
     pub async fn len(&self) -> Result<u64, DiskError> {
-        match &self.0 {
+        match &self.inner {
             Inner::Real(file) => {
                 let open = Arc::clone(&file.open);
                 metadata::run(&file.engine, metadata::length_job(open)).await
@@ -146,7 +158,7 @@ impl File {
 
     /// What names this file on its file system; `None` where nothing does that lasts.
     pub async fn identity(&self) -> Result<Option<FileIdentity>, DiskError> {
-        match &self.0 {
+        match &self.inner {
             Inner::Real(file) => {
                 let open = Arc::clone(&file.open);
                 metadata::run(&file.engine, whose::identity_job(open)).await
@@ -164,13 +176,13 @@ impl File {
     /// # Errors
     /// [`DiskError::NetworkFileSystem`] where the lock would prove nothing; what the kernel says otherwise.
     pub async fn lock_exclusive(&self) -> Result<(), DiskError> {
-        if let Inner::Real(file) = &self.0 {
+        if let Inner::Real(file) = &self.inner {
             metadata::run(&file.engine, whose::local_job(Arc::clone(&file.open))).await?;
         }
         let began = Instant::now();
         let mut next_word = LOCK_FIRST_WORD;
         loop {
-            let locked = match &self.0 {
+            let locked = match &self.inner {
                 Inner::Real(file) => {
                     metadata::run(&file.engine, whose::lock_job(Arc::clone(&file.open))).await?
                 }
@@ -200,6 +212,36 @@ impl File {
         }
     }
 
+    /// Bytes that are free on the file system for whoever owns the file.
+    async fn free_bytes(&self) -> Result<u64, DiskError> {
+        match &self.inner {
+            Inner::Real(file) => {
+                let open = Arc::clone(&file.open);
+                metadata::run(&file.engine, metadata::free_job(open)).await
+            }
+            Inner::Sim(file) => file.free_bytes().await,
+        }
+    }
+
+    /// [`File::extend_zeroed`], unless that would take room on the file system that has to stay free: where the
+    /// directory was opened with [`Directory::leaving_room`](crate::Directory::leaving_room).
+    ///
+    /// # Errors
+    /// [`DiskError::NoRoom`]; then nothing was written.
+    ///
+    /// # Panics
+    /// As [`File::extend_zeroed`].
+    pub async fn extend_leaving_room(&self, from: u64, to: u64) -> Result<(), DiskError> {
+        let Some(share) = &self.share else { return self.extend_zeroed(from, to).await };
+        let free = self.free_bytes().await?;
+        let growth = share.grow(to - from, free).map_err(|TooLittle { free, needed }| {
+            DiskError::NoRoom { path: Arc::from(self.display()), free, needed }
+        })?;
+        let extended = self.extend_zeroed(from, to).await;
+        drop(growth);
+        extended
+    }
+
     /// Fills `from..to` with zeroes by writing them, and makes the range and the new length
     /// durable. A range written this way makes later syncs about three times cheaper than one that
     /// was only allocated.
@@ -211,10 +253,14 @@ impl File {
         let alignment = self.alignment() as u64;
         assert!(from.is_multiple_of(alignment), "direct I/O is aligned");
         assert!(to.is_multiple_of(alignment), "direct I/O is aligned");
-        match &self.0 {
-            Inner::Real(file) => file.extend_zeroed(from, to).await,
-            Inner::Sim(file) => file.extend_zeroed(from, to).await,
+        match &self.inner {
+            Inner::Real(file) => file.extend_zeroed(from, to).await?,
+            Inner::Sim(file) => file.extend_zeroed(from, to).await?,
         }
+        if let Some(share) = &self.share {
+            share.note_len(to);
+        }
+        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ mod error;
 mod file;
 mod identity;
 mod owner;
+mod room;
 pub mod sim;
 
 pub use directory::{Directory, LockGuard, OpenMode};
@@ -27,4 +28,5 @@ pub use error::{DiskError, DiskOperation};
 pub use file::File;
 pub use identity::FileIdentity;
 pub use owner::{adopt, adopt_directory, adopt_file, adopt_socket};
+pub use room::{LEFT_FREE_BYTES, LeaveRoom, Room};
 pub use rustix::io::Errno;

@@ -14,6 +14,7 @@ use crate::ring::{Plan, Step};
 
 /// Does what the ring asks for, until the journal ends.
 pub(crate) async fn preparer(inner: Rc<Inner>) {
+    let mut refused = false;
     loop {
         if inner.is_stopping() || inner.check_poison().is_err() {
             return;
@@ -22,7 +23,7 @@ pub(crate) async fn preparer(inner: Rc<Inner>) {
         match step {
             Step::Idle => wait(&inner).await,
             Step::Forget(logical) => forget(&inner, logical).await,
-            Step::Grow(physical) => grow(&inner, physical).await,
+            Step::Grow(physical) => grow(&inner, physical, &mut refused).await,
             Step::Publish(plan) => publish(&inner, plan).await,
         }
         // Whoever closes the journal wants to know whether there is anything left to do.
@@ -52,23 +53,28 @@ async fn forget(inner: &Inner, logical: u64) {
     inner.state.borrow_mut().ring.forgotten(logical);
 }
 
-async fn grow(inner: &Inner, physical: u32) {
+/// `refused`: the last growth was, and that was said.
+async fn grow(inner: &Inner, physical: u32, refused: &mut bool) {
     let (from, to) = {
         let state = inner.state.borrow();
         (state.ring.physical_start(physical), state.ring.physical_start(physical + 1))
     };
-    match inner.file.extend_zeroed(from, to).await {
+    match inner.file.extend_leaving_room(from, to).await {
         Ok(()) => {
+            *refused = false;
             let mut state = inner.state.borrow_mut();
             state.no_space = false;
             state.ring.grown(physical);
         }
         Err(error) if error.kind() == ErrorKind::NoSpace => {
-            tracing::warn!(
-                file = %inner.file_name,
-                %error,
-                "no space for the journal to grow; writers wait until what it holds is uploaded"
-            );
+            // It is tried again whenever something is released.
+            if !std::mem::replace(refused, true) {
+                tracing::warn!(
+                    file = %inner.file_name,
+                    %error,
+                    "no space for the journal to grow; writers wait until what it holds is uploaded"
+                );
+            }
             let mut state = inner.state.borrow_mut();
             state.no_space = true;
             state.ring.growth_failed();

@@ -2,8 +2,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::*;
 use weir_disk::sim::SimDisk;
+use weir_disk::{LeaveRoom, Room};
 use weir_journal::{
     AcceptLoss, Epoch, Journal, JournalConfig, JournalPos, PlacedPiece, WriteNumber,
 };
@@ -330,6 +333,56 @@ fn no_space_to_grow_makes_writers_wait_not_fail() {
         waiting.await.unwrap();
         assert_eq!(journal.status().segments, 3);
         journal.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_journal_beside_the_store_leaves_room_for_what_all_journals_hold() {
+    run(async {
+        let disk = steady_disk(1);
+        let room = Arc::new(Room::default());
+        let rule = LeaveRoom::new(Arc::clone(&room), SEGMENT, true);
+        let directory = disk.directory().leaving_room(rule);
+        let env = env_of(&disk);
+        let config = JournalConfig { segments_max: 32, ..small_config() };
+        let mut journals = Vec::new();
+        for name in ["one", "two"] {
+            let created =
+                Journal::create(&directory, name, IDENTITY, None, config, &env).await.unwrap();
+            created.journal.begin_epoch(Epoch(1), OPENING).await.unwrap();
+            journals.push(created.journal);
+        }
+        let superblocks = 2 * (1 << 20);
+        // As much as ten segments, two of which are there.
+        let capacity = superblocks + 10 * SEGMENT;
+        disk.set_capacity(Some(capacity));
+        let ears: Vec<_> = journals.iter().map(listen).collect();
+        let mut waiting = Vec::new();
+        for journal in &journals {
+            waiting.push(fill_up(journal).await.1);
+        }
+        let segments: u64 = journals.iter().map(|j| u64::from(j.status().segments)).sum();
+        let (held, left) = (superblocks + segments * SEGMENT, (10 - segments) * SEGMENT);
+        assert!(segments == 2, "not one more fits: {segments}");
+        assert!(left < held + 2 * SEGMENT, "{left} of {held} bytes");
+        // What they hold is stored elsewhere: all writers go on.
+        for ((journal, ear), waiting) in journals.iter().zip(&ears).zip(waiting) {
+            journal.release(last_write(ear));
+            waiting.await.unwrap();
+        }
+        // With room for all that they will hold, and for the part that always stays free, they grow.
+        disk.set_capacity(Some(2 * (held + 2 * SEGMENT) + SEGMENT));
+        let mut waiting = Vec::new();
+        for journal in &journals {
+            waiting.push(fill_up(journal).await.1);
+        }
+        milliseconds(11_000).await;
+        let segments: u64 = journals.iter().map(|j| u64::from(j.status().segments)).sum();
+        assert_eq!(segments, 4, "and no further");
+        for ((journal, ear), waiting) in journals.iter().zip(&ears).zip(waiting) {
+            journal.release(last_write(ear));
+            let _ = waiting.await;
+        }
     });
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::{Device, VolumeId, with_causes};
-use weir_disk::{Directory, LockGuard};
+use weir_disk::{Directory, LeaveRoom, LockGuard};
 use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
 use weir_log::{
     CheckOptions, CheckStep, Encryption, JOURNAL_FILE, Keys, LOCK_FILE, LogError, LogVolume,
@@ -112,10 +112,12 @@ impl Home {
         consent: Consent,
     ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
         let lease = context.leases.get(&context.env, &self.data, &store)?;
+        let directory = context.disks.directory(self.data.volume(id))?;
+        let beside_store = store.device().is_some() && store.device() == directory.device();
         let args = OpenArgs {
             store: store.clone(),
             id,
-            directory: context.disks.directory(self.data.volume(id))?,
+            directory: directory.leaving_room(LeaveRoom::of_process(beside_store)),
             env: context.env.clone(),
             options,
             cache: std::sync::Arc::clone(&context.cache),

@@ -92,6 +92,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Where the objects are: the same for every spelling of one URL, never the same for two stores. One service under
     /// two host names has two.
     fn location(&self) -> String;
+
+    /// Number of the device of a local file system that the objects are on.
+    fn device(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The part of `range` that an object of `size` bytes has.

@@ -470,6 +470,10 @@ impl Backend for Directory {
         let (device, inode) = self.state.identity;
         format!("directory {device}:{inode}")
     }
+
+    fn device(&self) -> Option<u64> {
+        Some(self.state.identity.0)
+    }
 }
 
 impl fmt::Debug for Directory {

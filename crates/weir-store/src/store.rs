@@ -194,6 +194,12 @@ impl Store {
         self.backend.location()
     }
 
+    /// Number of the device of the local file system that a store in a directory is on, as `stat` tells it.
+    #[must_use]
+    pub fn device(&self) -> Option<u64> {
+        self.backend.device()
+    }
+
     /// The URL it was opened with.
     #[must_use]
     pub fn url(&self) -> &str {

@@ -172,6 +172,19 @@ pub(crate) fn length_job(
     MetadataJob { operation: DiskOperation::Length, path, job: move || length(&file) }
 }
 
+/// Asks how much is free on the file system of a file.
+pub(crate) fn free_job(
+    file: Arc<OpenFile>,
+) -> MetadataJob<impl FnOnce() -> Result<u64, DiskError> + Send + 'static> {
+    let path = Arc::clone(&file.path);
+    let job = move || {
+        let found = rustix::fs::fstatvfs(&file.fd);
+        let found = found.map_err(failed(DiskOperation::Length, &file.path))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    };
+    MetadataJob { operation: DiskOperation::Length, path, job }
+}
+
 fn length(file: &OpenFile) -> Result<u64, DiskError> {
     let error = || failed(DiskOperation::Length, &file.path);
     let stat = rustix::fs::fstat(&file.fd).map_err(error())?;

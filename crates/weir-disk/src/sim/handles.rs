@@ -161,6 +161,13 @@ impl SimFile {
         len.map_err(|errno| self.error(DiskOperation::Length, None, errno))
     }
 
+    pub(crate) async fn free_bytes(&self) -> Result<u64, DiskError> {
+        if !self.mounted.is_alive() {
+            return pending().await;
+        }
+        Ok(self.mounted.state.borrow().free_bytes())
+    }
+
     pub(crate) async fn identity(&self) -> Result<Option<FileIdentity>, DiskError> {
         if !self.mounted.is_alive() {
             return pending().await;

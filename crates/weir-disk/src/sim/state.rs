@@ -219,8 +219,7 @@ impl State {
         let result = self.write_allowed(file, offset, content.len());
         let rate = self.options.write_errors_per_million;
         let result = result.and_then(|()| self.unlucky(rate));
-        let free =
-            self.options.capacity_bytes.unwrap_or(u64::MAX).saturating_sub(self.used_bytes());
+        let free = self.free_bytes();
         let Some(state) = self.files.get_mut(&file) else { return Err(Errno::IO) };
         match result {
             Ok(()) => {
@@ -260,6 +259,11 @@ impl State {
     fn unlucky(&mut self, errors_per_million: u64) -> Result<(), Errno> {
         let unlucky = self.random.chance(errors_per_million, 1_000_000);
         if unlucky { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        let capacity = self.options.capacity_bytes.unwrap_or(u64::MAX);
+        capacity.saturating_sub(self.used_bytes())
     }
 
     fn used_bytes(&self) -> u64 {

@@ -328,6 +328,10 @@ impl Backend for Faulty {
     fn location(&self) -> String {
         self.inner.location()
     }
+
+    fn device(&self) -> Option<u64> {
+        self.inner.device()
+    }
 }
 
 impl fmt::Debug for Faulty {
