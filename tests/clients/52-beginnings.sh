@@ -72,7 +72,7 @@ while ((i < 40)); do
     qemu-io -f raw "$uri" -c "write -s $work/random ${i}M 1M" | grep -q wrote || break
     i=$((i + 1))
 done
-wait_seconds=12 wait_until "a full store is said at once" status_says 3 "the store takes no objects: .*no space left"
+wait_seconds=12 wait_until "a full store is said at once" status_says 3 "the file system of the store .* is full"
 mount -o remount,size=200m "$work/full"
 wait_seconds=60 wait_until "and it is well again by itself" status_says 0 "two +ok"
 stop

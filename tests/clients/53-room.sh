@@ -88,3 +88,29 @@ for name in one two; do
     check "$name is whole" "$weir" volume check "$name"
 done
 unmount_room
+
+# A store that is full can be emptied: what deletes has room.
+mkdir -p "$work/small"
+mount -t tmpfs -o size=100m none "$work/small" || cannot "no tmpfs can be mounted here"
+mounts+=("$work/small")
+export WEIR_DATA_DIR=$work/data WEIR_STORE=file://$work/small/store
+start kept --size 256M --journal 64M --batch-age 1 --batch 1M
+write_random() { io -c "write -s $work/random $1 $2" -c flush >/dev/null; }
+check "a write" write_random 0 40M
+check "a snapshot of it" "$weir" snapshot create kept@before
+check "the store takes it" "$weir" volume flush kept --remote --wait
+for at in 0 40; do timeout 20 qemu-io -f raw "$uri" -c "write -s $work/random ${at}M 40M" >/dev/null; done
+is_full() { { "$weir" status 2>&1 || true; } | grep -q "the file system of the store .* is full"; }
+wait_until "the store is full, and status says so" is_full
+check "a snapshot is deleted while it is served" timeout 60 "$weir" snapshot delete kept@before
+is_well() { "$weir" status >/dev/null 2>&1; }
+wait_until "what it kept is given back, and uploads go on" is_well
+stop
+# Full again, with a second volume, and nobody serves.
+start kept --journal 64M --batch-age 1 --batch 1M
+timeout 30 qemu-io -f raw "$uri" -c "write -s $work/random 80M 40M" -c "write -s $work/random 120M 20M" >/dev/null
+wait_until "the store is full again" is_full
+crash
+check "a volume is deleted from a full store" timeout 100 "$weir" volume delete kept --yes
+left=$(du -sm "$work/small/store" | cut -f 1)
+check "its objects are gone" [ "$left" -lt 5 ]

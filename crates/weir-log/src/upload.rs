@@ -31,6 +31,9 @@ const JOURNAL_READ_ATTEMPTS: u32 = 3;
 /// Pause between two attempts to read a journal that answers with I/O errors.
 const JOURNAL_READ_PAUSE: Duration = Duration::from_millis(500);
 
+/// Pause before the store is asked for room again.
+const ROOM_PAUSE: Duration = Duration::from_millis(500);
+
 /// Time in which a batch fills, from which on clients are calm: 160 MiB/s of batches of 8 MiB. Pieces of 64 KiB cost 2
 /// to 4 ms of CPU time more for such an object than pieces of 1 MiB, which those who write faster want for themselves.
 const CALM_FROM: Duration = Duration::from_millis(50);
@@ -52,7 +55,10 @@ pub(crate) async fn run(shared: Rc<Shared>) {
     loop {
         match next(&shared) {
             Next::Stop => return,
-            Next::Upload(Upload::Batch(batch)) => send_batch(&shared, batch).await,
+            Next::Upload(Upload::Batch(batch)) => match room_for(&shared, &batch).await {
+                Ok(()) => send_batch(&shared, batch).await,
+                Err(note) => wait_for_room(&shared, batch, note).await,
+            },
             Next::Upload(Upload::Chunk(chunk)) => send_chunk(&shared, chunk),
             Next::WaitUntil(None) => shared.work.notified().await,
             Next::WaitUntil(Some(due)) => {
@@ -107,6 +113,34 @@ fn next(shared: &Shared) -> Next {
             Next::Upload(Upload::Batch(batch))
         }
         None => Next::WaitUntil(due),
+    }
+}
+
+/// Whether the store has room for the object of a batch, beside those on their way.
+async fn room_for(shared: &Shared, batch: &Batch) -> Result<(), String> {
+    let on_their_way = shared.state.borrow().pipeline.in_flight() as u64;
+    let bytes = batch.payload_bytes.saturating_add(on_their_way * shared.options.batch.bytes);
+    shared.store.has_room(bytes, 100).await
+}
+
+/// Keeps a batch for which the store has no room, and comes back in a while. No object has its number yet, so that a
+/// checkpoint can follow those that are stored: what died by then is deleted with it.
+async fn wait_for_room(shared: &Shared, batch: Batch, note: String) {
+    {
+        let mut state = shared.state.borrow_mut();
+        state.sealed.push_front(batch);
+        state.gathering = false;
+        if state.upload_note.is_none() {
+            tracing::warn!(volume = %shared.id, note, "uploads wait");
+        }
+        state.upload_note = Some(note);
+        state.checkpoint.wanted |= state.checkpoint.objects_since > 0;
+    }
+    shared.stored.notify_one();
+    tokio::select! {
+        biased;
+        () = shared.work.notified() => {}
+        () = tokio::time::sleep(ROOM_PAUSE) => {}
     }
 }
 

@@ -97,6 +97,18 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn device(&self) -> Option<u64> {
         None
     }
+
+    /// How much room a local file system has for objects; `None` where nobody can say.
+    fn room(&self) -> Reply<'_, Option<Room>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// The room of a file system, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) free: u64,
+    pub(crate) total: u64,
 }
 
 /// The part of `range` that an object of `size` bytes has.

@@ -39,7 +39,7 @@ use self::files::{
     FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, has_no_name, is_local,
     open_cached, random_token, read_at, read_cached, remove_stale, write_parts,
 };
-use crate::backend::{Backend, Got, Listed, Pace, Put, Reply, clamp};
+use crate::backend::{Backend, Got, Listed, Pace, Put, Reply, Room, clamp};
 use crate::limits::{CACHED_READ_BYTES_MAX, TEMPORARY_NAME_TRIES_MAX};
 use crate::{Place, StoreError};
 
@@ -473,6 +473,17 @@ impl Backend for Directory {
 
     fn device(&self) -> Option<u64> {
         Some(self.state.identity.0)
+    }
+
+    fn room(&self) -> Reply<'_, Option<Room>> {
+        Box::pin(self.run("", |state, _| {
+            let found = rustix::fs::statvfs(&state.root);
+            // Whoever cannot be asked is found out by writing.
+            Ok(found.ok().map(|found| Room {
+                free: found.f_bavail.saturating_mul(found.f_frsize),
+                total: found.f_blocks.saturating_mul(found.f_frsize),
+            }))
+        }))
     }
 }
 

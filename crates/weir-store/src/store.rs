@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::debug;
 use weir_device::mutant;
 
-use crate::backend::{Backend, Got, Listed, Pace, Put};
+use crate::backend::{Backend, Got, Listed, Pace, Put, Room};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
@@ -26,6 +26,11 @@ use crate::remote::{Remote, RemoteOptions};
 use crate::retry::retry_noting;
 use crate::s3;
 use crate::{Faults, Place, RetryPolicy, StoreCounters, StoreError, StoreOptions, UploadLimits};
+
+/// The part of a local file system that is kept for checkpoints, manifests and the collector: a divisor, and at most so
+/// many bytes.
+const RESERVE_DIVISOR: u64 = 16;
+const RESERVE_BYTES_MAX: u64 = 64 << 20;
 
 /// A store of objects. Cheap to clone; clones share counters.
 ///
@@ -198,6 +203,27 @@ impl Store {
     #[must_use]
     pub fn device(&self) -> Option<u64> {
         self.backend.device()
+    }
+
+    /// Whether there is room for `bytes` more of objects, besides the reserve: the last sixteenth of the file system
+    /// that a store in a directory is on, 64 MiB at most. What frees room needs some first: checkpoints and manifests
+    /// take it from the reserve, and copies of the collector from half of it (`reserve_percent` of 50). Whoever sends
+    /// other data asks before it does. Other stores always have room, as far as anybody knows.
+    ///
+    /// # Errors
+    /// What is missing, in a sentence for people.
+    pub async fn has_room(&self, bytes: u64, reserve_percent: u64) -> Result<(), String> {
+        let Ok(Some(Room { free, total })) = self.backend.room().await else { return Ok(()) };
+        let reserve = (total / RESERVE_DIVISOR).min(RESERVE_BYTES_MAX) / 100 * reserve_percent;
+        let needed = bytes.saturating_add(reserve);
+        if free >= needed {
+            return Ok(());
+        }
+        let (url, free, needed) = (self.url(), free >> 20, needed.div_ceil(1 << 20));
+        Err(format!(
+            "the file system of the store {url} is full: {free} MiB are free, and {needed} MiB are needed for more \
+             data, so that there is room for what deletes; delete snapshots or volumes, or give it more room"
+        ))
     }
 
     /// The URL it was opened with.

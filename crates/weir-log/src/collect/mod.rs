@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_device::{DeviceError, VolumeId};
@@ -26,6 +27,9 @@ use crate::objects::ObjectMap;
 use crate::options::CollectLimits;
 use crate::table::{LiveObject, Usage};
 use crate::volume::{Shared, State};
+
+/// Pause before a store without room is asked again.
+const STORE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Pace of what somebody waits for: a compaction, or a flatten.
 const PACE_WANTED: usize = 2;
@@ -302,6 +306,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
                 shared.work.notify_one();
                 break;
             }
+            wait_for_store(&shared).await;
             gather::move_objects(&shared, sources).await;
         }
         if shared.is_over() {
@@ -338,6 +343,15 @@ fn next_sources(shared: &Shared) -> Vec<LiveObject> {
     let options = &shared.options;
     let newest = pipeline.committed();
     collector.next_sources(objects, &options.collect, *stream, newest, options.batch.bytes)
+}
+
+/// Waits until the store has room for a copy; half of its reserve may be used for one.
+async fn wait_for_store(shared: &Shared) {
+    while !shared.collector_is_held()
+        && shared.store.has_room(shared.options.batch.bytes, 50).await.is_err()
+    {
+        tokio::time::sleep(STORE_PAUSE).await;
+    }
 }
 
 async fn wait_for_room(shared: &Shared) {

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, sleep};
 
 use super::{Fault, Faults, LatePut, OperationFaults, State};
-use crate::backend::{Backend, Got, Listed, Put, Reply, clamp};
+use crate::backend::{Backend, Got, Listed, Put, Reply, Room, clamp};
 use crate::{Place, StoreError};
 
 /// A backend under the power of a [`Faults`] handle.
@@ -331,6 +331,10 @@ impl Backend for Faulty {
 
     fn device(&self) -> Option<u64> {
         self.inner.device()
+    }
+
+    fn room(&self) -> Reply<'_, Option<Room>> {
+        self.inner.room()
     }
 }
 
