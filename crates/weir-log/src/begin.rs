@@ -6,6 +6,7 @@ use weir_journal::{Epoch, OpeningId};
 use weir_store::RetryPolicy;
 
 use crate::error::LogError;
+use crate::forget::forget_openings;
 use crate::format::manifest::{EpochEntry, HexId, Holder, Manifest, SalvageRecord};
 use crate::heir::JournalView;
 use crate::lease::{LeaseHold, Run};
@@ -52,6 +53,7 @@ pub(crate) async fn announce_and_publish(
     };
     let mut unneeded = Vec::new();
     let change = |m: &mut Manifest| {
+        forget_openings(m);
         m.epochs.push(entry);
         m.holder = Some(holder);
         unneeded = salvage::settle(m, view);

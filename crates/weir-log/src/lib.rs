@@ -25,6 +25,7 @@ mod dependants;
 mod error;
 mod fetch;
 mod flatten;
+mod forget;
 pub mod format;
 mod garbage;
 mod heir;

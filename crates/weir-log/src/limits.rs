@@ -135,5 +135,9 @@ pub const LEASE_WITNESS_LOOKS_MAX: usize = 64;
 /// Of them, those that are read at a time: mostly one of the first has it.
 pub const LEASE_WITNESS_READS_MAX: usize = 4;
 
+/// Newest openings that owned sequences and that the manifest keeps though they stored nothing: a journal that was away
+/// for no longer is told from one of another history.
+pub const OPENINGS_KEPT: usize = 64;
+
 /// How long an opening waits for its own node's lease: as long as a read waits for a failing store.
 pub const LEASE_PATIENCE: Duration = Duration::from_secs(120);

@@ -11,6 +11,7 @@ mod encryption;
 mod histories;
 mod history;
 mod leases;
+mod openings;
 mod repair;
 mod replicas;
 mod resize;

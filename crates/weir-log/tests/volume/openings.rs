@@ -1,0 +1,79 @@
+//! What the manifest keeps of openings that came and went.
+
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use weir_log::LogError;
+use weir_log::format::manifest::Manifest;
+use weir_log::limits::OPENINGS_KEPT;
+
+use crate::support::{Host, expect_bytes, expect_whole, filled, flush, run, write};
+
+async fn newest_manifest(host: &Host) -> Manifest {
+    let listed = host.open_store.list(&format!("{}/manifest/", host.id), None).await;
+    let newest = listed.expect("listed").pop().expect("there is one");
+    serde_json::from_slice(&host.open_store.get(&newest.key).await.expect("read"))
+        .expect("a manifest")
+}
+
+#[test]
+fn openings_that_stored_nothing_leave_a_bounded_list() {
+    run(async {
+        let host = Host::new().await;
+        let data = filled(&host, 1).await;
+        for _ in 0..2 * OPENINGS_KEPT {
+            host.open().await.0.close().await.expect("closed");
+        }
+        let manifest = newest_manifest(&host).await;
+        let first = manifest.epochs.first().expect("there are openings");
+        assert_eq!(first.epoch, 1, "its objects hold the data");
+        assert_eq!(manifest.epochs.len(), OPENINGS_KEPT + 2, "with the first and the newest");
+        expect_bytes(&host.open().await.0, 0, &data).await;
+        expect_whole(&host).await;
+    });
+}
+
+#[test]
+fn openings_that_fail_leave_a_bounded_list() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+            write(&volume, 0, &[2; 4096]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        let answer = Duration::from_millis(100);
+        host.faults.change(|plan| plan.latency = answer..=answer);
+        let (mut opened, mut fenced, mut longest) = (0, 0, 0);
+        for step in 0..400 {
+            let process = LocalSet::new();
+            let limit = (1 + step % 50) * answer;
+            let done = process.run_until(tokio::time::timeout(limit, host.try_open(|_| {}))).await;
+            match done {
+                Err(_) => {}
+                Ok(Ok(_)) => opened += 1,
+                // A version of an opening before that landed late.
+                Ok(Err(LogError::Fenced { .. })) => fenced += 1,
+                Ok(Err(error)) => panic!("{error}"),
+            }
+            host.disk.crash_power();
+            drop(process);
+            // What was on its way lands.
+            tokio::time::sleep(2 * answer).await;
+            longest = longest.max(newest_manifest(&host).await.epochs.len());
+        }
+        let newest = newest_manifest(&host).await.newest_epoch().0;
+        println!(
+            "{opened} opened, {fenced} fenced, newest epoch {newest}, at most {longest} entries"
+        );
+        assert!(opened > 0 && newest > 2 * OPENINGS_KEPT as u64, "{opened} opened, epoch {newest}");
+        // Those that store something are not bounded by this.
+        assert!(longest <= OPENINGS_KEPT + 8, "{longest} entries");
+        host.faults.calm();
+        let (volume, report) = host.open().await;
+        assert!(!report.new_journal);
+        expect_bytes(&volume, 0, &[2; 4096]).await;
+    });
+}
