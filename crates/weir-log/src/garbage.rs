@@ -8,6 +8,10 @@
 //!  G2. What is listed is reached neither by the checkpoint of the same version nor by any object after it.
 //!  G3. A read that has resolved its bytes finds them: what it may have resolved goes after it.
 //!  G4. What a replicator copies, by a note that is young, goes after its note.
+//!  G5. A manifest version lists so many objects at most ([`PENDING_LISTED_MAX`], and what one deleted snapshot needed
+//!      besides): a store that denies deletions does not make every version longer without end. More of them wait in
+//!      memory until others are gone. What waits when the process ends is found by `weir volume check` and deleted by
+//!      `weir volume repair`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -16,14 +20,19 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use weir_device::VolumeId;
+use weir_store::StoreError;
 
 use crate::format::manifest::Manifest;
 use crate::ids::{ObjectId, ObjectSeq};
+use crate::limits::PENDING_LISTED_MAX;
 use crate::replica::NoteWatch;
 use crate::volume::{Shared, State};
 
 /// Deletions in flight: they hide each other's latency, and are cheap for a store.
 const DELETES_IN_FLIGHT_MAX: usize = 4;
+
+/// Deletions that fail one after another before the others of a version are left for the next one.
+const DELETES_FAILED_MAX: usize = 16;
 
 /// What waits for its deletion.
 #[derive(Debug, Default)]
@@ -31,6 +40,8 @@ pub(crate) struct Garbage {
     /// Objects that an opening found unneeded: beyond the prefix, of a checkpoint that was never published, or dead in
     /// the published one. Listed with the next version, though some are gone already.
     pub(crate) found: BTreeSet<ObjectId>,
+    /// What the newest version had no room for (G5).
+    beyond: Vec<ObjectId>,
     /// Listed, and not known to be gone; with the reads that G3 waits for: those before this one.
     pending: BTreeMap<ObjectId, ReadNumber>,
     reads: BTreeSet<ReadNumber>,
@@ -98,9 +109,22 @@ impl Garbage {
         manifest.pending_deletions.iter().filter_map(parse).collect()
     }
 
-    /// Objects that are listed and not known to be gone.
+    /// Objects that nothing needs and that are not known to be gone.
     pub(crate) fn pending(&self) -> u64 {
-        self.pending.len() as u64
+        (self.pending.len() + self.beyond.len()) as u64
+    }
+
+    /// Whether all that was listed is gone, and more waits to be listed.
+    fn wants_listing(&self) -> bool {
+        self.pending.is_empty() && !self.beyond.is_empty()
+    }
+
+    /// G5: what the next version lists of `garbage`. The rest waits.
+    fn fit(&mut self, mut garbage: Vec<ObjectId>, most: usize) -> Vec<ObjectId> {
+        garbage.append(&mut self.beyond);
+        let room = most.saturating_sub(self.pending.len());
+        self.beyond = garbage.split_off(room.min(garbage.len()));
+        garbage
     }
 
     /// G3: what may go now.
@@ -141,7 +165,7 @@ impl State {
         garbage.extend(superseded.map(|(seq, epoch)| ObjectId { stream, seq, epoch }));
         garbage.extend(std::mem::take(&mut self.garbage.found));
         garbage.retain(|id| !self.objects.table.is_pinned(id));
-        garbage
+        self.garbage.fit(garbage, PENDING_LISTED_MAX)
     }
 
     /// The version that lists `garbage` counts.
@@ -162,10 +186,11 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         }
         let mut pending = shared.state.borrow_mut().garbage.free_of_reads();
         let held_back = hold_back(&shared, &mut notes, &mut pending).await;
-        let deletions = pending.into_iter().map(|id| delete(&shared, id));
-        let mut deletions = stream::iter(deletions).buffer_unordered(DELETES_IN_FLIGHT_MAX);
-        while deletions.next().await.is_some() {}
-        drop(deletions);
+        delete_all(&shared, pending).await;
+        if shared.state.borrow().garbage.wants_listing() {
+            shared.state.borrow_mut().checkpoint.wanted = true;
+            shared.stored.notify_one();
+        }
         shared.progress.notify_waiters();
         // What could not be deleted is tried again with what is listed next.
         let patience = shared.options.replica_patience;
@@ -201,17 +226,71 @@ async fn hold_back(
     pending.len() < before
 }
 
-async fn delete(shared: &Rc<Shared>, id: ObjectId) {
+/// Deletes what it can. Where the store denies one deletion after another, the others wait for the next version.
+async fn delete_all(shared: &Rc<Shared>, pending: Vec<ObjectId>) {
+    let count = pending.len();
+    let deletions = pending.into_iter().map(|id| delete(shared, id));
+    let mut deletions = stream::iter(deletions).buffer_unordered(DELETES_IN_FLIGHT_MAX);
+    let (mut failed, mut in_a_row) = (None, 0);
+    while let Some(deleted) = deletions.next().await {
+        match deleted {
+            Ok(()) => in_a_row = 0,
+            Err(error) => {
+                failed = Some(error);
+                in_a_row += 1;
+            }
+        }
+        if in_a_row == DELETES_FAILED_MAX {
+            break;
+        }
+    }
+    if let Some((object, error)) = failed {
+        let volume = shared.id;
+        tracing::warn!(%volume, %object, %error, of = count, "objects that nothing needs stay for now");
+    }
+}
+
+async fn delete(shared: &Rc<Shared>, id: ObjectId) -> Result<(), (ObjectId, StoreError)> {
     // G1: without its lease a volume does not know whether the newest version is still its own.
     match shared.delete_key(shared.collector_store(), id.key()).await {
         Some(Ok(())) => {
             let mut state = shared.state.borrow_mut();
             state.garbage.pending.remove(&id);
             state.garbage.deleted += 1;
+            Ok(())
         }
-        Some(Err(error)) => {
-            tracing::warn!(volume = %shared.id, object = %id, %error, "an object that nothing needs stays for now");
-        }
-        None => {}
+        Some(Err(error)) => Err((id, error)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_journal::Epoch;
+
+    use super::*;
+
+    fn ids(numbers: std::ops::Range<u64>) -> Vec<ObjectId> {
+        let id = |n| ObjectId { stream: VolumeId([0; 16]), seq: ObjectSeq(n), epoch: Epoch(1) };
+        numbers.map(id).collect()
+    }
+
+    #[test]
+    fn a_version_lists_no_more_than_fits_and_the_rest_once_others_are_gone() {
+        let mut garbage = Garbage::default();
+        let listed = garbage.fit(ids(0..3), 8);
+        assert_eq!(listed, ids(0..3));
+        garbage.pending.extend(listed.into_iter().map(|id| (id, 0)));
+        let listed = garbage.fit(ids(3..13), 8);
+        assert_eq!(listed, ids(3..8));
+        garbage.pending.extend(listed.into_iter().map(|id| (id, 0)));
+        assert_eq!((garbage.pending(), garbage.wants_listing()), (13, false));
+        assert_eq!(garbage.fit(ids(13..14), 8), [], "the store denies deletions");
+        garbage.pending.clear();
+        assert!(garbage.wants_listing());
+        let mut listed = garbage.fit(Vec::new(), 8);
+        listed.sort();
+        assert_eq!(listed, ids(8..14));
+        assert_eq!((garbage.pending(), garbage.wants_listing()), (0, false));
     }
 }

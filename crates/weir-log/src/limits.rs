@@ -139,5 +139,13 @@ pub const LEASE_WITNESS_READS_MAX: usize = 4;
 /// for no longer is told from one of another history.
 pub const OPENINGS_KEPT: usize = 64;
 
+/// Objects that a manifest version lists for deletion: 41 bytes each. As many as a volume of 1 TiB may have that is
+/// discarded at once.
+pub const PENDING_LISTED_MAX: usize = 131_072;
+
+/// How often an opening that another writer kept from publishing begins again: each time, one version that was on its
+/// way may have landed.
+pub const OPENINGS_FENCED_MAX: usize = 3;
+
 /// How long an opening waits for its own node's lease: as long as a read waits for a failing store.
 pub const LEASE_PATIENCE: Duration = Duration::from_secs(120);

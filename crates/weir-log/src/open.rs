@@ -28,7 +28,7 @@ use crate::heir::{self, Consent, Decision, JournalView};
 use crate::ids::WriteMark;
 use crate::keys::Keys;
 use crate::lease::{LeaseHold, NodeLease, Run};
-use crate::limits::LEASE_PATIENCE;
+use crate::limits::{LEASE_PATIENCE, OPENINGS_FENCED_MAX};
 use crate::load::{self, Loaded};
 use crate::local::{Local, LocalJournal};
 use crate::manifests::{self, ManifestWriter};
@@ -108,9 +108,28 @@ impl LogVolume {
     /// Opens a volume for reading and writing and recovers what the last opening left. Where another node, or another
     /// journal, holds it, this waits for the whole length of the holder's lease.
     ///
+    /// A manifest version that an earlier opening of ours had on its way when it ended may land now and take the place
+    /// of our own. Nothing was acknowledged yet, so it begins again with what is there then, a few times. Not where the
+    /// operator agreed to a loss: that was said of what was there before.
+    ///
     /// # Errors
     /// See [`LogError`]; each names what is in the way and what to do.
     pub async fn open(args: OpenArgs) -> Result<(Rc<Self>, OpenReport), LogError> {
+        let agreed =
+            args.take_over || args.accept_loss || args.discard_journal || args.adopt_journal;
+        let again = if agreed { 0 } else { OPENINGS_FENCED_MAX };
+        for _ in 0..again {
+            match Self::open_once(args.clone()).await {
+                Err(error @ LogError::Fenced { .. }) => {
+                    tracing::info!(volume = %args.id, %error, "the opening begins again");
+                }
+                other => return other,
+            }
+        }
+        Self::open_once(args).await
+    }
+
+    async fn open_once(args: OpenArgs) -> Result<(Rc<Self>, OpenReport), LogError> {
         let lock = args.directory.lock(LOCK_FILE).await?;
         let hold = args.lease.hold(args.id);
         let manifest = manifests::newest(&args.store, &args.env, args.id).await?;

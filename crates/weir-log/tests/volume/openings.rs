@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use weir_log::LogError;
 use weir_log::format::manifest::Manifest;
 use weir_log::limits::OPENINGS_KEPT;
+use weir_store::{Chance, Faults};
 
 use crate::support::{Host, expect_bytes, expect_whole, filled, flush, run, write};
 
@@ -46,7 +46,7 @@ fn openings_that_fail_leave_a_bounded_list() {
         .await;
         let answer = Duration::from_millis(100);
         host.faults.change(|plan| plan.latency = answer..=answer);
-        let (mut opened, mut fenced, mut longest) = (0, 0, 0);
+        let (mut opened, mut longest) = (0, 0);
         for step in 0..400 {
             let process = LocalSet::new();
             let limit = (1 + step % 50) * answer;
@@ -54,8 +54,6 @@ fn openings_that_fail_leave_a_bounded_list() {
             match done {
                 Err(_) => {}
                 Ok(Ok(_)) => opened += 1,
-                // A version of an opening before that landed late.
-                Ok(Err(LogError::Fenced { .. })) => fenced += 1,
                 Ok(Err(error)) => panic!("{error}"),
             }
             host.disk.crash_power();
@@ -65,9 +63,7 @@ fn openings_that_fail_leave_a_bounded_list() {
             longest = longest.max(newest_manifest(&host).await.epochs.len());
         }
         let newest = newest_manifest(&host).await.newest_epoch().0;
-        println!(
-            "{opened} opened, {fenced} fenced, newest epoch {newest}, at most {longest} entries"
-        );
+        println!("{opened} opened, newest epoch {newest}, at most {longest} entries");
         assert!(opened > 0 && newest > 2 * OPENINGS_KEPT as u64, "{opened} opened, epoch {newest}");
         // Those that store something are not bounded by this.
         assert!(longest <= OPENINGS_KEPT + 8, "{longest} entries");
@@ -75,5 +71,45 @@ fn openings_that_fail_leave_a_bounded_list() {
         let (volume, report) = host.open().await;
         assert!(!report.new_journal);
         expect_bytes(&volume, 0, &[2; 4096]).await;
+    });
+}
+
+/// A process ends quickly, and the manifest version that it had on its way lands during the next opening.
+#[test]
+fn a_version_that_lands_late_costs_the_next_opening_nothing() {
+    run(async {
+        let host = Host::new().await;
+        let data = filled(&host, 1).await;
+        let size = host.open().await.0.status().size_bytes;
+        let answer = Duration::from_millis(100);
+        let mut landed = 0;
+        for step in 1..40 {
+            let faults = &host.faults;
+            host.in_killed_process(|volume| async move {
+                put_off(faults, step * answer / 2);
+                let grown = size + u64::from(step) * 4096;
+                let resize = tokio::time::timeout(Duration::from_millis(1), volume.resize(grown));
+                resize.await.expect_err("the process ends first");
+            })
+            .await;
+            host.faults.calm();
+            host.faults.change(|plan| plan.latency = answer..=answer);
+            let (volume, report) = host.open().await;
+            landed += u64::from(volume.status().size_bytes > size);
+            assert!(!report.new_journal);
+            expect_bytes(&volume, 0, &data).await;
+            drop(volume);
+            host.faults.calm();
+        }
+        assert!(landed > 0, "no version landed");
+        expect_whole(&host).await;
+    });
+}
+
+/// Every PUT gets an error now, and happens after `delay`.
+fn put_off(faults: &Faults, delay: Duration) {
+    faults.change(|plan| {
+        plan.late_put = Chance::ALWAYS;
+        plan.late_put_delay = delay..=delay;
     });
 }
