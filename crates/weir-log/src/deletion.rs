@@ -1,4 +1,5 @@
-//! Deleting a volume that nobody has open: the manifest says so first, then the objects go, then the name.
+//! Deleting a volume that nobody has open: the manifest says so first, then the objects go and what belongs to them,
+//! then the name.
 
 use weir_device::{Env, VolumeId};
 use weir_disk::Directory;
@@ -6,12 +7,14 @@ use weir_journal::{Identified, Journal, JournalError, WriteNumber};
 use weir_store::{RetryPolicy, Store};
 
 use crate::catalog::{Verb, VolumeName};
-use crate::chain::Retention;
+use crate::chain::{self, Retention};
 use crate::clones::note_of;
 use crate::dependants;
 use crate::error::LogError;
+use crate::format::dependant::Dependant;
 use crate::format::manifest::{HexId, Manifest, VolumeState};
 use crate::format::name::NameRecord;
+use crate::format::replica::ReplicaNote;
 use crate::heir::{self, JournalView};
 use crate::ids::{ObjectId, WriteMark};
 use crate::limits::LEASE_LENGTH;
@@ -123,8 +126,27 @@ async fn mark_deleted(
     refused
 }
 
-/// Deletes a volume that nobody has open: the manifest says so first, then the objects go, then the name. A deletion
-/// that was interrupted goes on when it is asked for again. `progress` hears of objects gone and objects in all.
+/// Deletes what a deleted volume has besides its objects: notes of clones and replicators, and the versions of its
+/// manifest. The newest two stay, so that a writer that slept finds that its own does not count (see `chain`), and the
+/// id stays taken.
+async fn delete_rest(verb: &Verb<'_>, id: VolumeId) -> Result<(), LogError> {
+    let prefix = Manifest::prefix(id);
+    let numbers = verb.retry(|| chain::numbers(verb.store, &prefix)).await?;
+    let old = numbers.iter().rev().skip(2).map(|number| chain::key(&prefix, *number));
+    let mut keys: Vec<String> = old.collect();
+    for notes in [Dependant::prefix(id), ReplicaNote::prefix(id)] {
+        let listed = verb.retry(|| verb.store.list(&notes, None)).await?;
+        keys.extend(listed.into_iter().map(|note| note.key));
+    }
+    for key in keys {
+        verb.retry(|| verb.store.delete(&key)).await?;
+    }
+    Ok(())
+}
+
+/// Deletes a volume that nobody has open: the manifest says so first, then the objects go and what belongs to them,
+/// then the name. A deletion that was interrupted goes on when it is asked for again. `progress` hears of objects gone
+/// and objects in all.
 ///
 /// # Errors
 /// [`LogError::InUse`] while a node has it open; [`LogError::Held`] where one did not close it, unless `consent` says
@@ -162,6 +184,7 @@ pub async fn delete(
         verb.retry(|| store.delete(&object.key)).await?;
         progress(done, total);
     }
+    delete_rest(&verb, id).await?;
     verb.publish_name(name, number + 1, None).await?;
     Ok(())
 }

@@ -7,8 +7,8 @@
 //! Invariants
 //!  F1. Every sequence has the same owner as before, also for objects that land late.
 //!  F2. The newest owner, and so whose journal is replayed, is the same as before.
-//!  F3. No journal passes for covered that did not before. One whose opening was followed by an entry that went finds no
-//!      successor: all that it holds is at stake, and it is refused, not set aside.
+//!  F3. No journal passes for covered that did not before. One whose opening was followed by an entry that went finds
+//!      no successor: all that it holds is at stake, and it is refused, not set aside.
 //!
 //! Entries without a name stay: journals of programs that knew no openings are known by them, and no more are added.
 

@@ -225,3 +225,33 @@ fn a_listing_names_what_cannot_be_read_and_goes_on() {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     });
 }
+
+#[test]
+fn a_deleted_volume_leaves_two_versions_of_its_manifest() {
+    run(async {
+        let host = Host::new().await;
+        filled(&host, 1).await;
+        let (volume, _) = host.open().await;
+        for snapshot in ["a", "b", "c"] {
+            volume.snapshot(&name(snapshot)).await.expect("taken");
+        }
+        volume.close().await.expect("closed");
+        let (store, env) = (&host.store, &host.env);
+        let from = (&name("demo"), &name("a"));
+        let made = catalog::create_clone(store, env, from, &name("copy"), Takeover::Manual).await;
+        made.expect("made");
+        let refused = delete(&host, "demo", DeleteConsent::default()).await;
+        assert!(matches!(refused, Err(LogError::Dependants { .. })), "{refused:?}");
+        delete(&host, "copy", DeleteConsent::default()).await.expect("deleted");
+        delete(&host, "demo", DeleteConsent::default()).await.expect("deleted");
+        let left = host.store.list("", None).await.expect("listed");
+        let left = left.iter().filter(|l| !l.key.starts_with("names/"));
+        let left: Vec<&str> =
+            left.filter(|l| !l.key.starts_with("nodes/")).map(|l| &*l.key).collect();
+        let own = left.iter().filter(|key| key.starts_with(&format!("{}/manifest/", host.id)));
+        assert_eq!(own.count(), 2, "{left:?}");
+        assert!(left.iter().all(|key| key.contains("/manifest/")) && left.len() <= 4, "{left:?}");
+        let listed = catalog::list(store, env).await.expect("listed");
+        assert!(listed.volumes.is_empty() && listed.unreadable.is_empty());
+    });
+}
