@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use weir_device::{
     Device, DeviceError, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags,
 };
+use weir_disk::DiskError;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::{
@@ -54,6 +55,9 @@ pub(crate) struct KnownClone {
     snapshots: Vec<(VolumeName, Vec<u8>)>,
 }
 
+/// Tries, 5 s apart, of opening a clone whose last opening has requests on their way: for as long as they may take.
+const LOCKED_TRIES_MAX: u64 = 36;
+
 type Shared = Rc<RefCell<KnownClone>>;
 
 /// Lease and cache of a node that has another volume open already.
@@ -82,7 +86,16 @@ pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
         }
         let place = dice.percent(50).then(|| (life.lease.clone(), Arc::clone(&life.cache)));
         let beside = place.is_some();
-        match open(&world, &env, &mut dice, clone, place).await {
+        let mut opened = open(&world, &env, &mut dice, clone, place.clone()).await;
+        // Requests that a close did not wait for keep it locked until they end.
+        for _ in 0..LOCKED_TRIES_MAX {
+            if !matches!(&opened, Err(LogError::Disk(DiskError::Locked { .. }))) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            opened = open(&world, &env, &mut dice, clone, place.clone()).await;
+        }
+        match opened {
             Ok(volume) => {
                 if beside {
                     world.note("clone beside its volume", [0; 3]);

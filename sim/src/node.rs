@@ -1,5 +1,7 @@
 //! The lives of the node: opening, judging what recovery shows, work, and the end.
 
+mod backups;
+mod copies;
 mod ending;
 
 use std::cell::Cell;
@@ -16,6 +18,8 @@ use weir_log::{
 };
 use weir_store::Fault;
 
+use self::backups::Backups;
+use self::copies::Copies;
 use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
@@ -56,6 +60,8 @@ pub(crate) struct Node {
     take_over: bool,
     accept_loss: bool,
     discard_journal: bool,
+    copies: Copies,
+    backups: Backups,
     /// The last life ended with a clean close.
     closed_clean: bool,
 }
@@ -78,6 +84,8 @@ impl Node {
             take_over: false,
             accept_loss: false,
             discard_journal: false,
+            copies: Copies::new(seed),
+            backups: Backups::new(seed),
             closed_clean: false,
         }
     }
@@ -93,6 +101,7 @@ impl Node {
             let end = self.draw_end();
             self.live(&opened, target, end).await?;
             self.end(opened, end);
+            self.set_store_back(end).await;
             self.go_on()?;
             if std::mem::take(&mut self.closed_clean) && self.world.encrypted {
                 self.rekey().await?;
@@ -183,6 +192,7 @@ impl Node {
         match opened {
             Err(_) if crash_after.is_some() => {
                 world.note("crash: while opening", [0; 3]);
+                self.copy_was_touched();
                 let end = self.draw_crash();
                 self.crash(end);
                 Ok(None)
@@ -210,8 +220,8 @@ impl Node {
         outage: Option<Duration>,
     ) -> impl Future<Output = Result<(Rc<LogVolume>, OpenReport), LogError>> + use<> {
         let world = Rc::clone(&self.world);
-        let (accept_loss, take_over, discard_journal) =
-            (self.accept_loss, self.take_over, self.discard_journal);
+        let (accept_loss, take_over, discard_journal, adopt_journal) =
+            (self.accept_loss, self.take_over, self.discard_journal, self.copies.adopt);
         async move {
             if outage.is_some() {
                 world.set_outage(true, false);
@@ -229,7 +239,7 @@ impl Node {
                 accept_loss,
                 take_over,
                 discard_journal,
-                adopt_journal: false,
+                adopt_journal,
                 incomplete: false,
             };
             world.detail("opening", [u64::from(take_over), u64::from(accept_loss), 0]);
@@ -256,6 +266,7 @@ impl Node {
         if self.must_be_held && !self.take_over {
             return self.violate("opened without take-over beside a holder that was not closed");
         }
+        self.judge_copy(report)?;
         (self.must_be_held, self.foreign) = (false, false);
         (self.take_over, self.accept_loss, self.discard_journal) = (false, false, false);
         Ok(())
@@ -266,16 +277,17 @@ impl Node {
         self.world.note("opening refused", [0; 3]);
         tracing::info!(%error, "opening refused");
         let world = Rc::clone(&self.world);
+        if !matches!(error, LogError::Held { .. } | LogError::JournalRefused { .. }) {
+            self.copy_was_touched();
+        }
         match error {
-            LogError::Held { .. } if self.foreign && !self.take_over => {
+            LogError::Held { .. } if self.foreign && !self.take_over && !self.copies.adopt => {
                 world.note("take-over", [0; 3]);
                 self.take_over = true;
                 self.must_be_held = false;
             }
-            LogError::JournalRefused { .. } if self.foreign && !self.discard_journal => {
-                world.note("superseded journal given up", [0; 3]);
-                self.discard_journal = true;
-            }
+            LogError::JournalRefused { refusal, .. } => self.judge_refused_journal(refusal)?,
+            LogError::ObjectsMissing { .. } => self.judge_gap(error)?,
             LogError::InUse { .. } if world.faults.counts().of(Fault::LatePutQueued) > 0 => {
                 world.note("refused for a late renewal", [0; 3]);
             }
@@ -346,9 +358,14 @@ impl Node {
         let asked = self.pending.through;
         let back = self.world.set_back.take();
         let before = back.is_some().then(|| oracle.clone());
+        let restored = std::mem::take(&mut self.backups.restored);
+        let agreed = std::mem::take(&mut self.backups.agreed);
         let mut judged = oracle.recovered(self.pending, self.causal, seen);
-        if let (Err(_), Some(mut back), Some(before)) = (&judged, back, before) {
-            // Either the rollback that was cut off came about, or it did not.
+        if let (Err(_), Some(mut back), Some(before)) = (&judged, back, before)
+            && (!restored || agreed)
+        {
+            // Either the rollback that was cut off came about, or it did not; or somebody went on with a store that was
+            // set back.
             judged = match back.recovered(back.after_disk_loss(), self.causal, seen) {
                 Ok(recovery) => {
                     *oracle = back;
@@ -587,6 +604,7 @@ impl Node {
         // The process is gone; its tasks cannot notice.
         drop(life);
         drop(tasks);
+        self.copy_directories(end);
         if self.dice.percent(60) {
             self.world.heal_object();
         }

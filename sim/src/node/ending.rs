@@ -61,6 +61,7 @@ impl Node {
     pub(super) async fn last_life(&mut self) -> Result<(), Stop> {
         self.world.calm_store();
         self.world.heal_object();
+        self.copies.is_last = true;
         let opened = self.open().await?;
         let life = Rc::clone(&opened.life);
         let mut dice = Dice::new(self.dice.next(), 8);
