@@ -1,7 +1,7 @@
 //! A store that is set back to a backup, between two lives, while the host keeps its data directory.
 //!
-//! What the backup lacks may be missing afterwards, but only where somebody was asked: the journal, which knows more than
-//! the store, is refused, or the gap is. Where the journal covers the difference nothing is missing.
+//! What the backup lacks may be missing afterwards, but only where somebody was asked: the journal, which knows more
+//! than the store, is refused, or the gap is. Where the journal covers the difference nothing is missing.
 
 use bytes::Bytes;
 use weir_log::LogError;
