@@ -112,6 +112,23 @@ fn a_long_write_that_fails_is_an_error_and_the_stream_stays_in_step() {
 }
 
 #[test]
+fn one_piece_that_fails_fails_the_long_write_though_others_end_well_after_it() {
+    run(async {
+        let device = TestDevice::new(1 << 30);
+        let mut client = Client::connect(serve(&device).0, wish("disk", STYLES[0])).await;
+        let (fails, ends_well) = (device.hold(2 * MIB), device.hold(4 * MIB));
+        client.send_write(NONE, 0, &repeated(1, 9 * MIB)).await;
+        settle().await;
+        device.failure.set(Some(ErrorKind::NoSpace));
+        drop(fails);
+        settle().await;
+        device.failure.set(None);
+        drop(ends_well);
+        assert_eq!(client.receive().await.error, Some(ErrorCode::NoSpace));
+    });
+}
+
+#[test]
 fn a_write_that_can_be_whole_is_one() {
     run(async {
         let device = TestDevice::new(1 << 30);

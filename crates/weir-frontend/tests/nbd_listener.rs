@@ -128,7 +128,8 @@ fn hundreds_of_clients_of_one_export_are_served() {
         let path = directory.path().join("nbd");
         let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let (door, server) = open_door(Rc::new(Shelf(device)), listener());
-        let unix = receive(Listening::Unix(socket), Rc::new(OneDoor(door)), listener()).unwrap();
+        let unix =
+            receive(Listening::Unix(socket), Rc::new(OneDoor(door, SIZE)), listener()).unwrap();
         let mut clients = Vec::new();
         for _ in 0..200 {
             let stream = UnixStream::connect(&path).await.unwrap();
@@ -202,15 +203,18 @@ fn a_file_that_is_no_socket_is_never_replaced() {
     });
 }
 
-/// One export, whose door is on another thread.
-struct OneDoor(Door);
+/// The longest that a test waits for a server to hang up.
+const TURNED_AWAY: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// One export, whose door is on another thread, and the size that clients are told.
+struct OneDoor(Door, u64);
 
 impl Routes for OneDoor {
     async fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
         let info = ExportInfo {
             name: "disk".to_owned(),
             description: String::new(),
-            size: SIZE,
+            size: self.1,
             read_only: false,
             earlier: [].into(),
         };
@@ -245,7 +249,7 @@ fn a_client_is_served_on_the_thread_behind_the_door_that_it_chose() {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("nbd");
         let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let routes = Rc::new(OneDoor(door));
+        let routes = Rc::new(OneDoor(door, SIZE));
         let unix = receive(Listening::Unix(socket), Rc::clone(&routes), listener()).unwrap();
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = receive(Listening::Tcp(socket), routes, listener()).unwrap();
@@ -269,6 +273,31 @@ fn a_client_is_served_on_the_thread_behind_the_door_that_it_chose() {
 }
 
 #[test]
+fn a_client_that_was_told_another_size_than_the_volume_has_by_now_is_turned_away() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        for (told, served) in [(SIZE, true), (SIZE + 4096, false), (SIZE - 4096, false)] {
+            let path = directory.path().join(told.to_string());
+            let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            let (door, server) = open_door(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
+            let routes = Rc::new(OneDoor(door, told));
+            let unix = receive(Listening::Unix(socket), routes, listener()).unwrap();
+            let stream = UnixStream::connect(&path).await.unwrap();
+            let mut client = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
+            if served {
+                client.write(NONE, 1, &pattern(3, 1000)).await.ok();
+            } else {
+                let hung_up = tokio::time::timeout(TURNED_AWAY, client.try_receive()).await;
+                assert_eq!(hung_up, Ok(None), "{told}");
+            }
+            drop(client);
+            unix.stop().await;
+            server.stop().await;
+        }
+    });
+}
+
+#[test]
 fn a_door_that_nobody_has_any_more_closes_when_the_last_client_left() {
     run(async {
         let directory = TempDir::new().unwrap();
@@ -276,7 +305,8 @@ fn a_door_that_nobody_has_any_more_closes_when_the_last_client_left() {
         let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let (door, mut server) = open_door(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
         let weak = door.downgrade();
-        let unix = receive(Listening::Unix(socket), Rc::new(OneDoor(door)), listener()).unwrap();
+        let unix =
+            receive(Listening::Unix(socket), Rc::new(OneDoor(door, SIZE)), listener()).unwrap();
         let connect = async || {
             let stream = UnixStream::connect(&path).await.unwrap();
             Client::connect(stream, wish("disk", ReplyStyle::Simple)).await

@@ -214,6 +214,30 @@ fn a_pin_into_a_forgotten_segment_is_a_bug() {
 }
 
 #[test]
+fn a_short_write_in_a_large_buffer_keeps_none_of_the_buffer() {
+    run(async {
+        let disk = steady_disk(1);
+        let config = JournalConfig { resident_bytes_max: 1 << 20, ..small_config() };
+        let journal = create(&disk, config).await;
+        let ear = listen(&journal);
+        for id in 0..8 {
+            let large = shared(&pattern(id, 1 << 20));
+            journal
+                .append(0, weir_journal::Payload::Data(large.slice(0, 4096)), 4096)
+                .await
+                .expect("append");
+        }
+        let reads_before = disk.counters().reads;
+        for (id, piece) in (0..).zip(pieces_of(&ear)) {
+            let read = journal.read_parts(piece.position, 4096).await.unwrap();
+            assert_eq!(*read[0], pattern(id, 1 << 20)[..4096]);
+        }
+        assert_eq!(disk.counters().reads, reads_before, "all of them are in memory");
+        assert!(journal.status().resident_bytes <= 8 * 2 * 4096);
+    });
+}
+
+#[test]
 fn copies_beyond_the_budget_are_dropped_and_read_back() {
     run(async {
         let disk = steady_disk(1);

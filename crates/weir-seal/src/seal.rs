@@ -147,6 +147,17 @@ mod tests {
         assert_eq!(format!("{:?}", SealKey::new(&[0xab; 32])), "SealKey");
     }
 
+    #[test]
+    fn every_byte_of_both_counters_makes_another_nonce() {
+        let mut seen = std::collections::BTreeSet::from([counter_nonce(0, 0)]);
+        for bit in 0..64 {
+            assert!(seen.insert(counter_nonce(1 << bit, 0)), "bit {bit} of the first");
+        }
+        for bit in 0..32 {
+            assert!(seen.insert(counter_nonce(0, 1 << bit)), "bit {bit} of the second");
+        }
+    }
+
     #[cfg(feature = "audit")]
     #[test]
     fn the_audit_counts_nonces_that_seal_two_texts() {

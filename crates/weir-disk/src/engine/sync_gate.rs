@@ -114,7 +114,12 @@ mod tests {
         assert!(gate.finish(next, Ok(())).is_none());
         assert_eq!((take(&mut second), take(&mut third)), (Some(Ok(())), Some(Ok(()))));
         let (_, group) = gate.join(SyncKind::Data);
-        assert_eq!(group.unwrap().kind, SyncKind::Data);
+        let group = group.unwrap();
+        assert_eq!(group.kind, SyncKind::Data);
+        gate.join(SyncKind::DataAndMetadata);
+        gate.join(SyncKind::Data);
+        let next = gate.finish(group, Ok(())).unwrap();
+        assert_eq!(next.kind, SyncKind::DataAndMetadata, "whoever asked for it first");
     }
 
     #[test]

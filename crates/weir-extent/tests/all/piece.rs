@@ -240,3 +240,13 @@ proptest! {
         pair.check();
     }
 }
+
+#[test]
+fn a_crowded_block_of_a_later_region_is_found_where_it_is() {
+    let block = PIECE_BYTES + 3 * REGION_BYTES + 5 * BLOCK_BYTES;
+    let mut map = ExtentMap::new();
+    for step in 0..17 {
+        map.insert(block + step * 10, 5, Target::Linear(step * 1000), |_| {});
+    }
+    assert_eq!(copy(&map, 1..2).take_crowded(9), [block]);
+}

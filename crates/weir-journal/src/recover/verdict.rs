@@ -11,6 +11,9 @@
 //! Records of an older epoch may stand behind the place where a newer epoch began: recovery had dropped them, and the
 //! newer epoch has not written over them yet. They are stale: neither records nor proof of anything.
 
+#[cfg(test)]
+mod tests;
+
 use weir_device::mutant;
 
 use super::scan::{Found, Scan};

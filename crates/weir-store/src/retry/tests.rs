@@ -71,6 +71,19 @@ async fn reads_give_up_at_the_deadline_and_keep_the_cause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_failed_before_is_told_when_the_deadline_ends_a_hanging_attempt() {
+    let count = AtomicU64::new(0);
+    let operation = async || match count.fetch_add(1, Ordering::Relaxed) {
+        0 => Err(unavailable()),
+        _ => std::future::pending::<Result<(), _>>().await,
+    };
+    let deadline = Some(Duration::from_secs(5));
+    let ended = retry(&RetryPolicy::reads(), &mut || 0, deadline, operation).await;
+    let Err(StoreError::GaveUp { attempts: 2, source, .. }) = ended else { panic!("{ended:?}") };
+    assert!(matches!(source.as_deref(), Some(StoreError::Unavailable { .. })), "{source:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_deadline_of_the_call_wins_and_cuts_off_a_hanging_attempt() {
     let started = Instant::now();
     let deadline = Some(Duration::from_secs(5));
