@@ -91,6 +91,9 @@ if [[ $primary == file://* ]]; then
     listing=$(weir volume list 2>"$work/warnings")
     status=$?
     check "the exit code of a listing tells of damage" [ "$status" = 3 ]
+    weir volume list --output json >"$work/listing.json" 2>/dev/null
+    check "in JSON as well" [ "$?" = 3 ]
+    check "which names the damaged one" jq -e '.[] | select(.name == "bad") | .error' "$work/listing.json"
     check "the others are listed" grep -E '^good .*closed' <<<"$listing"
     check "the damaged one too" grep -E '^bad .*unreadable' <<<"$listing"
     check "with what is wrong" grep "bad cannot be read: $id/manifest/" "$work/warnings"

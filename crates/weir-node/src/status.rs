@@ -227,7 +227,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         uptime_seconds: core.started.elapsed().as_secs(),
         nbd: core.nbd_uris(),
         nbd_clients: nbd_clients(core),
-        at_risk: total_risk(&volumes),
+        at_risk: total_risk(volumes.iter().map(|volume| volume.at_risk)),
         not_served,
         store_requests: store_requests(core),
         memory: memory(core, &volumes),
@@ -272,13 +272,12 @@ fn overdue(lease: &Lease) -> Option<String> {
     })
 }
 
-fn total_risk(volumes: &[ServedVolume]) -> AtRisk {
-    let risks = || volumes.iter().map(|volume| volume.at_risk);
-    AtRisk {
-        bytes: risks().map(|risk| risk.bytes).sum(),
-        writes: risks().map(|risk| risk.writes).sum(),
-        oldest_age_ms: risks().filter_map(|risk| risk.oldest_age_ms).max(),
-    }
+fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
+    risks.fold(AtRisk::default(), |sum, risk| AtRisk {
+        bytes: sum.bytes + risk.bytes,
+        writes: sum.writes + risk.writes,
+        oldest_age_ms: sum.oldest_age_ms.max(risk.oldest_age_ms),
+    })
 }
 
 /// What the store was asked for.
@@ -384,6 +383,11 @@ mod tests {
         assert_eq!(judge(&log()), (Health::Ok, vec![]));
         let expected = AtRisk { bytes: 4096, writes: 6, oldest_age_ms: Some(700) };
         assert_eq!(at_risk(&log()), expected);
+        let others = [(10, 1, None), (20, 2, Some(900)), (30, 3, Some(8))];
+        let others =
+            others.map(|(bytes, writes, oldest_age_ms)| AtRisk { bytes, writes, oldest_age_ms });
+        let sum = total_risk(others.into_iter().chain([expected]));
+        assert_eq!(sum, AtRisk { bytes: 4156, writes: 12, oldest_age_ms: Some(900) });
         let slow = VolumeStatus { object_wait_ms: Some(16_000), ..log() };
         let (health, reasons) = judge(&slow);
         assert_eq!(health, Health::Degraded);

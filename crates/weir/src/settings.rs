@@ -189,7 +189,7 @@ pub(crate) fn up(
         name: up.name,
         size: up.size.map(|Size(bytes)| bytes),
         size_must_match: true,
-        read_only: up.read_only || file.read_only == Some(true),
+        read_only: is_read_only(up.read_only, file.read_only),
         consent: Consent {
             accept_loss: up.accept_loss,
             take_over: up.take_over,
@@ -260,7 +260,7 @@ pub(crate) fn serve(
 }
 
 fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet, Failure> {
-    let read_only = serve.read_only || file.read_only == Some(true);
+    let read_only = is_read_only(serve.read_only, file.read_only);
     let consent = Consent {
         accept_loss: serve.accept_loss,
         take_over: serve.take_over,
@@ -307,7 +307,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
             return Err(Failure::usage(format!("volume {name} is given twice")));
         }
         let mut spec = spec(name, volume.size, volume.settings(), volumes.len())?;
-        spec.read_only |= volume.read_only == Some(true);
+        spec.read_only = is_read_only(spec.read_only, volume.read_only);
         spec.replica = volume.replica();
         specs.push(spec);
     }
@@ -328,9 +328,22 @@ fn api_tcp(file: &Config, serve: &Serve, insecure: bool) -> Result<Option<TcpApi
     Ok(Some(TcpApi::new(address, token.as_deref(), insecure)?))
 }
 
+/// Whoever asks for it gets it: what is said of one volume takes nothing back that was said of all.
+fn is_read_only(said_of_all: bool, said_here: Option<bool>) -> bool {
+    said_of_all || said_here == Some(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_makes_writable_what_was_to_be_read_only() {
+        for said_here in [None, Some(false), Some(true)] {
+            assert!(is_read_only(true, said_here), "{said_here:?}");
+            assert_eq!(is_read_only(false, said_here), said_here == Some(true));
+        }
+    }
 
     #[test]
     fn the_data_directory_follows_the_user() {

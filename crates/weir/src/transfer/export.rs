@@ -169,7 +169,7 @@ async fn begin(place: &Place, wanted: &Wanted, part: &Path) -> Result<CopyRecord
     if let Ok(there) = identity(format, part) {
         let ours = record.filter(|record| record.name == name && record.identity == there);
         match ours {
-            Some(mut record) if follows(place, &record) => {
+            Some(mut record) if follows(place.opening, record.opening) => {
                 record.opening = place.opening;
                 return Ok(record);
             }

@@ -60,15 +60,15 @@ impl Source<'_> {
         match self {
             Self::Image(image) => record.identity == image.identity,
             Self::Volume(place) => {
-                record.identity == place.id.to_string() && follows(place, record)
+                record.identity == place.id.to_string() && follows(place.opening, record.opening)
             }
         }
     }
 }
 
-/// Whether nobody had the volume open between the opening of `record` and this one.
-pub(super) fn follows(place: &Place, record: &CopyRecord) -> bool {
-    record.opening.is_some_and(|opening| Some(opening + 1) == place.opening)
+/// Whether nobody had the volume open between the opening that a record names and this one.
+pub(super) fn follows(opening: Option<u64>, of_record: Option<u64>) -> bool {
+    of_record.is_some_and(|before| Some(before + 1) == opening)
 }
 
 /// What the command line says of a filling.
@@ -358,6 +358,15 @@ mod tests {
 
     fn found(state: VolumeState, done: Option<Done>) -> Option<Found> {
         Some(Found { size: 1000, state, done })
+    }
+
+    #[test]
+    fn a_copy_goes_on_only_where_nobody_had_the_source_open_in_between() {
+        let cases = [(Some(8), true), (Some(9), false), (Some(7), false), (None, false)];
+        for (opening, goes_on) in cases {
+            assert_eq!(follows(opening, Some(7)), goes_on, "{opening:?}");
+            assert!(!follows(opening, None));
+        }
     }
 
     fn why(plan: Result<Plan, (String, String)>) -> String {
