@@ -89,7 +89,11 @@ pub(crate) async fn keep_first_maps(shared: &Rc<Shared>) -> Result<(), LogError>
         let Some(taken_at) = due else { return Ok(()) };
         let name = snapshot_name(taken_at)?;
         match snapshots::take(shared, &name).await {
-            Ok(_) => {}
+            Ok(_) => tracing::warn!(
+                volume = %shared.id, snapshot = %name,
+                "what the store held at the takeover is kept as a snapshot: should the other host's journal come back, \
+                 weir volume salvage makes a volume of what was not in the store"
+            ),
             // An opening before this one came as far as this.
             Err(error) if error.kind() == ErrorKind::Exists => {}
             Err(source) => return Err(LogError::NotKept { volume: shared.id, source }),
