@@ -86,7 +86,9 @@ pub(crate) async fn standing(
 ) -> Result<Standing, LogError> {
     let manifest = match manifests::find_newest(store, env, note.clone).await? {
         Some(manifest) => manifest,
-        None if !is_old(read(store, env, note).await?, env) => return Ok(Standing::Unfinished),
+        None if !is_old(read(store, env, note).await?, env.clock.wall()) => {
+            return Ok(Standing::Unfinished);
+        }
         None => return give_up(store, env, catalog::blank(note.clone, "")).await,
     };
     if manifest.state == VolumeState::Deleted {
@@ -96,7 +98,7 @@ pub(crate) async fn standing(
     if !manifest.origins.iter().any(|o| o.stream == stream && o.id == note.snapshot) {
         return Ok(Standing::Void);
     }
-    if manifest.epochs.is_empty() && is_old(Some(manifest.written_at), env) {
+    if manifest.epochs.is_empty() && is_old(Some(manifest.written_at), env.clock.wall()) {
         let name = VolumeName::new(&manifest.name)?;
         // Only a name that was read and stands for something else proves that nobody ever opened the clone: one that
         // cannot be read may be its own.
@@ -113,8 +115,9 @@ pub(crate) async fn standing(
     Ok(Standing::Needed(manifest.name))
 }
 
-fn is_old(written_at: Option<u64>, env: &Env) -> bool {
-    let age = written_at.map(|at| env.clock.wall().as_secs().saturating_sub(at));
+/// Whether what was written then is given up at `now`. Of what does not say when it was written, never.
+fn is_old(written_at: Option<u64>, now: Duration) -> bool {
+    let age = written_at.map(|at| now.as_secs().saturating_sub(at));
     age.is_some_and(|age| age >= UNFINISHED_AGE_MIN.as_secs())
 }
 
@@ -163,4 +166,18 @@ pub(crate) async fn names(
     names.sort_unstable();
     names.dedup();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_says_that_it_is_old_is_given_up() {
+        let now = Duration::from_secs(10_000);
+        assert!(!is_old(None, now), "a note that cannot be read");
+        assert!(!is_old(Some(10_000), now) && !is_old(Some(20_000), now));
+        let old = 10_000 - UNFINISHED_AGE_MIN.as_secs();
+        assert!(is_old(Some(old), now) && !is_old(Some(old + 1), now));
+    }
 }

@@ -235,8 +235,8 @@ fn may_hold(dirty_bytes: Option<u64>) -> String {
     match dirty_bytes {
         Some(bytes) => {
             format!(
-                "acknowledged writes that are not in the store yet ({bytes} bytes when it last renewed its lease; what it \
-                 took after that is not counted)"
+                "acknowledged writes that are not in the store yet ({bytes} bytes when it last renewed its lease; what \
+                 it took after that is not counted)"
             )
         }
         None => "acknowledged writes that are not in the store yet".to_owned(),

@@ -71,8 +71,8 @@ fn not_served(one: &Unserved) -> String {
     match &one.trouble {
         None => format!(
             "volume {volume} is not served, and its journal {journal} was not closed: it may hold the only copy of \
-             acknowledged writes; the next weir serve, or weir up with its name, recovers them, or says what can be done \
-             where another host went on with the volume"
+             acknowledged writes; the next weir serve, or weir up with its name, recovers them, or says what can be \
+             done where another host went on with the volume"
         ),
         Some(trouble) => {
             format!("volume {volume} is not served, and its journal cannot be read: {trouble}")

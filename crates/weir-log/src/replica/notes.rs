@@ -117,12 +117,36 @@ impl NoteWatch {
             let copying_through = note.map_or(Some(u64::MAX), |note| note.copying_through);
             self.seen.insert(replica, Seen { number, since: now, copying_through });
         }
+        Ok(self.held_at(now, patience))
+    }
+
+    /// Of several replicators, the one that needs most decides.
+    fn held_at(&self, now: Duration, patience: Duration) -> Option<ObjectSeq> {
         let young = self.seen.values().filter(|seen| now.saturating_sub(seen.since) < patience);
-        Ok(young.filter_map(|seen| seen.copying_through).max().map(ObjectSeq))
+        young.filter_map(|seen| seen.copying_through).max().map(ObjectSeq)
     }
 }
 
 fn parse_key(prefix: &str, key: &str) -> Option<(HexId, u64)> {
     let (replica, _) = key.strip_prefix(prefix)?.split_once('/')?;
     Some((HexId::try_from(replica.to_owned()).ok()?, chain::parse_key(key)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_replicator_that_needs_most_decides_and_an_old_note_does_not() {
+        let second = Duration::from_secs(1);
+        let mut watch = NoteWatch::default();
+        let notes = [(1, 10, Some(9)), (2, 9, Some(3)), (3, 9, None), (4, 1, Some(100))];
+        for (replica, since, copying_through) in notes {
+            let since = since * second;
+            watch.seen.insert(HexId([replica; 16]), Seen { number: 1, since, copying_through });
+        }
+        assert_eq!(watch.held_at(10 * second, 5 * second), Some(ObjectSeq(9)));
+        assert_eq!(watch.held_at(10 * second, 10 * second), Some(ObjectSeq(100)));
+        assert_eq!(watch.held_at(100 * second, 5 * second), None);
+    }
 }

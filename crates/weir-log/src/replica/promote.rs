@@ -122,3 +122,23 @@ fn promoted(store: &Store, replica: &Manifest, id: VolumeId) -> Result<Manifest,
         ..replica.clone()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_looked_for_in_the_streams_that_have_them() {
+        let text = include_str!("../../testdata/v1/replica.json");
+        let mut replica: Manifest = serde_json::from_str(text).expect("a manifest");
+        let snapshot = replica.snapshots.pop().expect("it has one");
+        let (elsewhere, own) = (HexId([9; 16]), replica.volume);
+        replica.snapshots = [Some(elsewhere), None]
+            .map(|stream| SnapshotRecord { stream, ..snapshot.clone() })
+            .to_vec();
+        let store = Store::open("memory://").expect("a store");
+        let volume = promoted(&store, &replica, VolumeId([1; 16])).expect("it has a root");
+        let streams: Vec<_> = volume.snapshots.iter().map(|s| s.stream).collect();
+        assert_eq!(streams, [Some(elsewhere), Some(own)]);
+    }
+}

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_device::{Device, ErrorKind};
-use weir_log::{LogError, Takeover, catalog};
+use weir_log::{LogError, LogVolume, OpenArgs, Takeover, catalog};
 use weir_store::Chance;
 
-use crate::support::{Host, LEASE, expect_bytes, fill, flush, objects, read, run, write};
+use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, flush, objects, read, run, write};
 
 async fn set_auto(host: &Host) {
     let name = catalog::VolumeName::new("demo").expect("valid");
@@ -304,5 +304,55 @@ fn nothing_is_deleted_without_the_lease_however_long_it_was_tried() {
         tokio::time::sleep(LEASE * 3).await;
         assert!(volume.status().lease_held && volume.status().pending_deletions == 0);
         assert!(objects(&host).await.len() < before);
+    });
+}
+
+#[test]
+fn a_holder_that_renews_is_not_taken_over_by_one_whose_looks_are_slow() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        for step in 1..40 {
+            let other = host.other(10 + step);
+            // Its own renewals are quick.
+            let lease = other.args().lease;
+            let (other, gate) = other.with_gate();
+            let opening = other.try_open(|args| (args.take_over, args.lease) = (true, lease));
+            // Its first look is quick; the reply to a later one takes longer than the lease.
+            let slow = async {
+                tokio::time::sleep(Duration::from_millis(step)).await;
+                let longest = LEASE * u32::try_from(step).expect("small") / 10;
+                gate.change(|plan| plan.latency = longest..=longest);
+            };
+            let (refused, ()) = tokio::join!(opening, slow);
+            let refused = refused.unwrap_err();
+            assert!(matches!(&refused, LogError::InUse { .. }), "{step}: {refused}");
+        }
+        write(&volume, 0, &[2; 100]).await.unwrap();
+        volume.flush_remote().await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_that_is_closed_ends_the_renewals_of_no_other() {
+    run(async {
+        let host = Host::new().await;
+        let args = host.args();
+        let mut opened = Vec::new();
+        for volume in ["a", "b", "c"] {
+            let directory = args.directory.subdirectory(volume).await.unwrap();
+            let name = catalog::VolumeName::new(volume).unwrap();
+            let id = catalog::create(&host.store, &host.env, &name, SIZE).await.unwrap();
+            if volume == "c" {
+                let first: Rc<LogVolume> = opened.remove(0);
+                first.close().await.unwrap();
+            }
+            let args = OpenArgs { id, directory, ..args.clone() };
+            opened.push(LogVolume::open(args).await.unwrap().0);
+        }
+        opened.pop().expect("c").close().await.unwrap();
+        tokio::time::sleep(5 * LEASE).await;
+        let volume = opened.pop().expect("b");
+        assert!(volume.status().lease_held);
     });
 }
