@@ -324,7 +324,7 @@ fn a_holder_that_renews_is_not_taken_over_by_one_whose_looks_are_slow() {
                 let longest = LEASE * u32::try_from(step).expect("small") / 10;
                 gate.change(|plan| plan.latency = longest..=longest);
             };
-            let (refused, ()) = tokio::join!(opening, slow);
+            let (refused, ()) = futures_util::join!(opening, slow);
             let refused = refused.unwrap_err();
             assert!(matches!(&refused, LogError::InUse { .. }), "{step}: {refused}");
         }
