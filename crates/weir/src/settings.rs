@@ -183,13 +183,15 @@ pub(crate) fn up(
     };
     let listed = file.volumes.iter().find(|volume| volume.name == up.name.as_str());
     let replica = listed.and_then(VolumeConfig::replica);
+    let read_only = is_read_only(up.read_only, file.read_only);
+    let read_only = is_read_only(read_only, listed.and_then(|volume| volume.read_only));
     let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
     let settings = checked(up.tuning.settings().or(listed).or(file.defaults))?;
     let spec = VolumeSpec {
         name: up.name,
         size: up.size.map(|Size(bytes)| bytes),
         size_must_match: true,
-        read_only: is_read_only(up.read_only, file.read_only),
+        read_only,
         consent: Consent {
             accept_loss: up.accept_loss,
             take_over: up.take_over,
@@ -342,6 +344,28 @@ mod tests {
         for said_here in [None, Some(false), Some(true)] {
             assert!(is_read_only(true, said_here), "{said_here:?}");
             assert_eq!(is_read_only(false, said_here), said_here == Some(true));
+        }
+    }
+
+    #[test]
+    fn a_volume_that_the_file_calls_read_only_is_so_for_up_as_for_serve() {
+        let text = "[[volumes]]\nname = \"a\"\nread_only = true\n";
+        let file = Config::parse(text, "here").expect("valid");
+        let parse = |words: &[&str]| {
+            <crate::cli::Cli as clap::Parser>::try_parse_from(words).expect("good flags")
+        };
+        let in_up = |name: &str| {
+            let cli = parse(&["weir", "up", name, "--data-dir", "/nowhere"]);
+            let crate::cli::Command::Up(flags) = cli.command else { panic!("up") };
+            up(&cli.global, &file, *flags).expect("good settings").1
+        };
+        let cli = parse(&["weir", "serve", "--data-dir", "/nowhere"]);
+        let crate::cli::Command::Serve(flags) = &cli.command else { panic!("serve") };
+        let served = serve(&cli.global, &file, flags, Inherited::default());
+        let served = served.expect("good settings").1;
+        for (options, expected) in [(in_up("a"), true), (in_up("b"), false), (served, true)] {
+            let VolumeSet::Listed(volumes) = options.volumes else { panic!("they are listed") };
+            assert_eq!(volumes[0].read_only, expected, "{}", volumes[0].name);
         }
     }
 
