@@ -223,6 +223,17 @@ mod tests {
         assert!(cache.get(&key(1)).is_none(), "the oldest that was not used went");
     }
 
+    #[test]
+    fn frame_tables_keep_their_limit() {
+        let cache = MemoryFrameCache::new(300);
+        let table = || Arc::new(FrameTable::empty());
+        let object = |seq: usize| key(seq as u64).object;
+        (0..=FRAME_TABLES_MAX).for_each(|seq| cache.keep_table(object(seq), table()));
+        assert!(cache.table(&object(0)).is_none(), "the oldest went");
+        assert!(cache.table(&object(FRAME_TABLES_MAX)).is_some());
+        assert_eq!(cache.lock().tables.len(), FRAME_TABLES_MAX);
+    }
+
     /// A store that was set back under a living process: the same name, another object.
     #[test]
     fn objects_of_the_same_name_in_two_histories_are_two() {

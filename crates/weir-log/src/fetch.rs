@@ -37,6 +37,12 @@ pub struct FrameTable {
 }
 
 impl FrameTable {
+    /// Of an object without frames.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        Self { frames: Vec::new(), key: None }
+    }
+
     fn of(header: &ObjectHeader, key: Option<SealKey>) -> Self {
         let mut at = header.header_len();
         let place = |frame: &Frame| {
