@@ -423,6 +423,8 @@ impl Duo {
                 if !life.may_fail(&error) {
                     return self.violate(format!("closing failed without a reason: {error:?}"));
                 }
+                // The manifest may say that it is closed: what failed may have come after.
+                self.must_be_held.set(false);
                 self.world.note("close failed", [0; 3]);
             }
         }

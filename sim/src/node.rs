@@ -366,6 +366,8 @@ impl Node {
         {
             // Either the rollback that was cut off came about, or it did not; or somebody went on with a store that was
             // set back.
+            // This opening's options say what is written whole from now on.
+            back.whole_bytes_max = oracle.whole_bytes_max;
             judged = match back.recovered(back.after_disk_loss(), self.causal, seen) {
                 Ok(recovery) => {
                     *oracle = back;

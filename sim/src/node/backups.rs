@@ -74,6 +74,8 @@ impl Node {
     }
 
     async fn restore(&mut self, backup: Backup) {
+        // Nobody sets a store back while requests to it are on their way.
+        self.world.faults.land_late_puts().await;
         let store = &self.world.bare_store;
         for (key, _) in self.files().await {
             store.delete(&key).await.expect("a store in memory");
