@@ -176,6 +176,10 @@ impl LogVolume {
             check_not_set_back(&args, view, &store, loaded.committed)?;
         }
         check_nothing_missing(&args, &journal, &loaded)?;
+        if let (Some(view), Decision::ReuseEmpty(_)) = (&view, &decision) {
+            let store = survey.view(&current, loaded.committed);
+            check_nothing_forgotten(&args, view, &store, &loaded)?;
+        }
         let since_checkpoint = loaded.checkpoint.objects_since;
         tracing::debug!(volume = %args.id, since_checkpoint, "rolled forward");
         let mut report = report_of(epoch, &loaded, journal.is_new);
@@ -328,14 +332,32 @@ fn check_nothing_missing(
         Some(first) => first.piece.write.0,
         None => journal.recovered.journal.status().last_write.0 + 1,
     };
-    if first_kept > sent + 1 {
-        return Err(LogError::ObjectsMissing {
-            volume: args.id,
-            committed: loaded.committed.to_string(),
-            store: args.store.url().to_owned(),
-        });
+    if first_kept > sent + 1 { Err(objects_missing(args, loaded)) } else { Ok(()) }
+}
+
+/// The same for a journal that holds nothing, of an opening that the store need not know: what it held is in objects,
+/// and a store that was set back lacks them.
+fn check_nothing_forgotten(
+    args: &OpenArgs,
+    journal: &JournalView,
+    store: &heir::StoreView<'_>,
+    loaded: &Loaded,
+) -> Result<(), LogError> {
+    let consent = args.accept_loss || weir_device::mutant("empty_journal_forgets");
+    match heir::sent_last(journal, store) {
+        Some(last) if last > loaded.committed.write && !consent => {
+            Err(objects_missing(args, loaded))
+        }
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+fn objects_missing(args: &OpenArgs, loaded: &Loaded) -> LogError {
+    LogError::ObjectsMissing {
+        volume: args.id,
+        committed: loaded.committed.to_string(),
+        store: args.store.url().to_owned(),
+    }
 }
 
 fn mark_of(piece: &PlacedPiece) -> WriteMark {

@@ -378,6 +378,13 @@ pub(crate) fn check_prefix(
     Err(refusal(journal, store, reason, journal.at_stake(committed)))
 }
 
+/// The last write that objects must hold because a journal that holds nothing once held it. Unknown where the volume
+/// went on after the journal's opening: whoever opened it then was told what was missing.
+pub(crate) fn sent_last(journal: &JournalView, store: &StoreView<'_>) -> Option<WriteNumber> {
+    let holds_nothing = journal.opening.is_some() && journal.held.is_empty();
+    (holds_nothing && successor(journal, store).is_none()).then_some(journal.last_write)
+}
+
 /// The opening that the volume went on with after the journal's last one, if the manifest knows that one.
 fn successor<'a>(journal: &JournalView, store: &'a StoreView<'_>) -> Option<&'a EpochEntry> {
     let by_id = store.owners().find(|entry| {

@@ -1,5 +1,7 @@
 //! Stores and data directories that were set back, copied, and brought back: whose journal is replayed into what.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +12,8 @@ use weir_journal::{Epoch, WriteNumber};
 use weir_log::format::manifest::{HexId, Manifest};
 use weir_log::format::object::{self, ExtentKind, ObjectExtent, ObjectKind, ObjectSpec};
 use weir_log::{
-    BatchLimits, Compression, LogError, LogVolume, ObjectId, ObjectSeq, RefusalReason, WriteMark,
+    BatchLimits, Compression, LogError, LogVolume, ObjectId, ObjectSeq, OpenArgs, RefusalReason,
+    WriteMark,
 };
 
 use crate::support::{Backup, Host, LEASE, expect_bytes, flush, run, write};
@@ -73,6 +76,56 @@ fn a_journal_of_a_lost_history_is_not_replayed_over_a_newer_owner() {
         assert!(report.new_journal);
         expect_bytes(&volume, 0, &[0x33; 4096]).await;
     });
+}
+
+/// A store is set back to before the last opening, which sent everything that its journal held. Whether the journal
+/// still holds some of it depends on what a loss of power leaves.
+#[test]
+fn a_store_that_was_set_back_is_noticed_though_the_journal_holds_nothing() {
+    let missing = Rc::new(Cell::new(0));
+    for seed in 1..=16 {
+        let missing = Rc::clone(&missing);
+        run(async move {
+            let host = slow(Host::new().await).other(seed);
+            let (volume, _) = host.open().await;
+            write(&volume, 0, &[1; 4096]).await.unwrap();
+            volume.close().await.unwrap();
+            drop(volume);
+            let backup = Backup::of(&host.store).await;
+            host.in_killed_process(|volume| async move {
+                for _ in 0..4 {
+                    write(&volume, 0, &[2; 100 << 10]).await.unwrap();
+                    volume.flush_remote().await.unwrap();
+                }
+                write(&volume, 0, &[2; 30 << 10]).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            })
+            .await;
+            host.disk.crash_power();
+            backup.restore(&host.store).await;
+            // However often it is tried, and whatever was said about something else.
+            let mut is_empty = false;
+            for take_over in [false, true, false] {
+                let refused = host.try_open(|args| args.take_over = take_over).await;
+                match refused.map(|_| ()).unwrap_err() {
+                    LogError::ObjectsMissing { .. } => is_empty = true,
+                    error => assert_eq!(reason_of(error), RefusalReason::OtherHistory),
+                }
+            }
+            missing.set(missing.get() + u64::from(is_empty));
+            let agree = |args: &mut OpenArgs| {
+                (args.accept_loss, args.discard_journal) = (is_empty, !is_empty);
+            };
+            let (volume, _) = host.try_open(agree).await.unwrap();
+            expect_bytes(&volume, 0, &[1; 4096]).await;
+            write(&volume, 0, &[3; 4096]).await.unwrap();
+            volume.close().await.unwrap();
+            drop(volume);
+            let (volume, _) = host.open().await;
+            expect_bytes(&volume, 0, &[3; 4096]).await;
+        });
+    }
+    assert!(missing.get() > 0, "no journal was empty");
 }
 
 /// D3: an earlier state of the data directory is put back, and later the true one.
