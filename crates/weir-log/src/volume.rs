@@ -376,6 +376,7 @@ impl<'a> Frozen<'a> {
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         self.0.frozen.set(false);
+        self.0.progress.notify_waiters();
     }
 }
 

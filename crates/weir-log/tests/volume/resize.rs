@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::{Device, ErrorKind};
-use weir_log::{CheckOptions, CheckReport, check};
+use weir_log::{CheckOptions, CheckReport, Closed, check};
 
-use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, run, show, write};
+use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, read, run, show, write};
 
 async fn checked(host: &Host) -> CheckReport {
     check(&host.store, &host.env, (host.id, &host.keys), &CheckOptions::default(), |_| {})
@@ -199,5 +199,36 @@ fn a_check_finds_a_gap_behind_the_checkpoint_and_a_lost_checkpoint() {
         let report = checked(&host).await;
         assert!(report.damage.iter().any(|d| d.place == *checkpoint), "{report:?}");
         assert!(report.objects >= 4, "the others are read all the same: {report:?}");
+    });
+}
+
+#[test]
+fn a_close_waits_for_a_shrink_that_is_under_way() {
+    run(async {
+        for begin in 0..40 {
+            let host = Host::new().await;
+            let (volume, _) = host.open().await;
+            let data = fill(&volume, begin).await;
+            volume.flush_remote().await.unwrap();
+            write(&volume, 0, &data[..4096]).await.unwrap();
+            let closing = async {
+                tokio::time::sleep(Duration::from_micros(begin * 25)).await;
+                volume.close().await
+            };
+            let small = SIZE / 2;
+            let (shrunk, closed) = futures_util::join!(volume.shrink(small), closing);
+            assert_eq!(closed.unwrap(), Closed::Clean);
+            drop(volume);
+            let (volume, _) = host.other(9).open().await;
+            let size = volume.status().size_bytes;
+            assert!(size == small || shrunk.is_err(), "{begin}: {shrunk:?}");
+            if size == small {
+                volume.resize(SIZE).await.unwrap();
+            }
+            let beyond = read(&volume, small, 4096).await.unwrap();
+            let at = usize::try_from(small).unwrap();
+            let expected = if size == small { vec![0; 4096] } else { data[at..at + 4096].to_vec() };
+            assert!(beyond == expected, "{begin}: {shrunk:?}");
+        }
     });
 }
