@@ -16,7 +16,7 @@ use weir_log::{
     WriteMark,
 };
 
-use crate::support::{Backup, Host, LEASE, expect_bytes, flush, run, write};
+use crate::support::{Backup, Host, LEASE, expect_bytes, flush, open_and_cut_off, run, write};
 
 /// A host whose batches become objects only when that is asked for.
 fn slow(mut host: Host) -> Host {
@@ -479,35 +479,6 @@ fn a_new_epoch_is_above_all_that_objects_have() {
 fn an_opening_that_is_cut_off_at_any_step_costs_nothing() {
     run(async {
         let host = slow(Host::new().await);
-        host.in_killed_process(|volume| async move {
-            write(&volume, 0, &[1; 4096]).await.unwrap();
-            volume.flush_remote().await.unwrap();
-            write(&volume, 0, &[2; 4096]).await.unwrap();
-            flush(&volume).await.unwrap();
-        })
-        .await;
-        let answer = Duration::from_millis(100);
-        host.faults.change(|plan| plan.latency = answer..=answer);
-        let mut opened = 0;
-        for step in 0..100 {
-            let process = LocalSet::new();
-            let limit = (1 + step % 50) * answer;
-            let done = process.run_until(tokio::time::timeout(limit, host.try_open(|_| {}))).await;
-            match done {
-                Err(_) => {}
-                Ok(Ok(_)) => opened += 1,
-                // Where a version of an opening before landed late, it began again.
-                Ok(Err(error)) => panic!("{error}"),
-            }
-            host.disk.crash_power();
-            drop(process);
-            // What was on its way lands.
-            tokio::time::sleep(2 * answer).await;
-        }
-        assert!(opened > 0, "the longest are long enough");
-        host.faults.calm();
-        let (volume, report) = host.open().await;
-        assert!(!report.new_journal);
-        expect_bytes(&volume, 0, &[2; 4096]).await;
+        open_and_cut_off(&host, 100, async || {}).await;
     });
 }

@@ -227,6 +227,42 @@ impl Host {
     }
 }
 
+/// Opens `openings` times in a process that is cut off at another moment each time, and calls `look` after each. Some
+/// come about, none is refused, and in the end what was acknowledged before is still there, with its journal.
+pub(crate) async fn open_and_cut_off(host: &Host, openings: u32, mut look: impl AsyncFnMut()) {
+    host.in_killed_process(|volume| async move {
+        write(&volume, 0, &[1; 4096]).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        write(&volume, 0, &[2; 4096]).await.unwrap();
+        flush(&volume).await.unwrap();
+    })
+    .await;
+    let answer = Duration::from_millis(100);
+    host.faults.change(|plan| plan.latency = answer..=answer);
+    let mut opened = 0;
+    for step in 0..openings {
+        let process = LocalSet::new();
+        let limit = (1 + step % 50) * answer;
+        let done = process.run_until(tokio::time::timeout(limit, host.try_open(|_| {}))).await;
+        match done {
+            Err(_) => {}
+            Ok(Ok(_)) => opened += 1,
+            // Where a version of an opening before landed late, it began again.
+            Ok(Err(error)) => panic!("{error}"),
+        }
+        host.disk.crash_power();
+        drop(process);
+        // What was on its way lands.
+        tokio::time::sleep(2 * answer).await;
+        look().await;
+    }
+    assert!(opened > 0, "the longest are long enough");
+    host.faults.calm();
+    let (volume, report) = host.open().await;
+    assert!(!report.new_journal);
+    expect_bytes(&volume, 0, &[2; 4096]).await;
+}
+
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
