@@ -231,10 +231,10 @@ impl Host {
 /// come about, none is refused, and in the end what was acknowledged before is still there, with its journal.
 pub(crate) async fn open_and_cut_off(host: &Host, openings: u32, mut look: impl AsyncFnMut()) {
     host.in_killed_process(|volume| async move {
-        write(&volume, 0, &[1; 4096]).await.unwrap();
-        volume.flush_remote().await.unwrap();
-        write(&volume, 0, &[2; 4096]).await.unwrap();
-        flush(&volume).await.unwrap();
+        write(&volume, 0, &[1; 4096]).await.expect("written");
+        volume.flush_remote().await.expect("stored");
+        write(&volume, 0, &[2; 4096]).await.expect("written");
+        flush(&volume).await.expect("flushed");
     })
     .await;
     let answer = Duration::from_millis(100);
