@@ -53,6 +53,7 @@ mod resize;
 mod salvage;
 mod snapshots;
 mod space;
+mod strays;
 mod survey;
 mod table;
 mod takeover;

@@ -139,6 +139,10 @@ pub const LEASE_WITNESS_READS_MAX: usize = 4;
 /// for no longer is told from one of another history.
 pub const OPENINGS_KEPT: usize = 64;
 
+/// Changes of the owner of sequences, the newest ones, behind each of which an opening looks for objects that landed
+/// late: each change is looked at by as many openings.
+pub(crate) const STRAY_LOOKS: usize = 8;
+
 /// Objects that a manifest version lists for deletion: 41 bytes each. As many as a volume of 1 TiB may have that is
 /// discarded at once.
 pub const PENDING_LISTED_MAX: usize = 131_072;

@@ -38,6 +38,7 @@ use crate::pipeline::Pipeline;
 use crate::read::ReadAhead;
 use crate::salvage;
 use crate::snapshots::Snapshots;
+use crate::strays;
 use crate::takeover::{Admitted, Claim};
 use crate::unsent::Unsent;
 use crate::volume::{LogVolume, Shared, State};
@@ -168,9 +169,7 @@ impl LogVolume {
         let begun = begin::announce_and_publish(&args, &mut writer, local, &survey, lease).await?;
         let epoch = begun.epoch;
         let current = writer.current().clone();
-        let (store, env) = (&args.store, &args.env);
-        let (volume, limits) = ((args.id, key.as_ref()), &args.options.map);
-        load::roll_forward(store, env, volume, &current, &mut loaded, limits).await?;
+        roll_forward(&args, key.as_ref(), &current, &mut loaded).await?;
         if let (Some(view), Decision::Replay(_)) = (&view, &decision) {
             let store = survey.view(&current, loaded.committed);
             check_not_set_back(&args, view, &store, loaded.committed)?;
@@ -400,6 +399,22 @@ fn state_of(
         objects_written: 0,
         checkpoints_published: 0,
     }
+}
+
+/// Loads what the store has after the checkpoint, and looks for what landed late before it.
+async fn roll_forward(
+    args: &OpenArgs,
+    key: Option<&DataKey>,
+    current: &Manifest,
+    loaded: &mut Loaded,
+) -> Result<(), LogError> {
+    let (store, env, volume) = (&args.store, &args.env, (args.id, key));
+    let strays = strays::find(store, env, current, loaded.committed_seq);
+    let rolled = load::roll_forward(store, env, volume, current, loaded, &args.options.map);
+    let (rolled, strays) = futures_util::join!(rolled, strays);
+    rolled?;
+    loaded.void.extend(strays?);
+    Ok(())
 }
 
 /// Puts what the journal holds and the prefix does not back into overlay and batches, in order. What the prefix holds

@@ -69,6 +69,12 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// All objects below `prefix` with keys greater than `after`, sorted.
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>>;
 
+    /// The first of them, at least `LISTED_PAGE_KEYS` if there are as many, with one request where the service lists
+    /// in pages.
+    fn list_page<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {
+        self.list(prefix, after)
+    }
+
     /// Removes an object, durably. One that does not exist is removed already.
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()>;
 

@@ -120,6 +120,15 @@ pub struct TraceEntry {
     pub outcome: String,
 }
 
+/// What a store with faults was asked for, and when. See [`Faults::watch`].
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// Keys of PUTs that reached the store, every attempt of each, when it was answered or given up.
+    pub puts: Vec<(Instant, String)>,
+    /// Keys whose deletion was asked for, every attempt of each, when it was sent.
+    pub deletes: Vec<(Instant, String)>,
+}
+
 /// The handle on the faults of one or more stores; clones share everything.
 #[derive(Clone)]
 pub struct Faults {
@@ -148,7 +157,7 @@ struct State {
     trace: VecDeque<TraceEntry>,
     trace_entries_max: usize,
     /// When each DELETE was sent, while somebody wants to know.
-    deletes: Option<Vec<(Instant, String)>>,
+    watched: Option<Watched>,
     first: Option<Instant>,
 }
 
@@ -190,7 +199,7 @@ impl Faults {
             created: VecDeque::new(),
             trace: VecDeque::new(),
             trace_entries_max: 0,
-            deletes: None,
+            watched: None,
             first: None,
         };
         Self { state: Arc::new(Mutex::new(state)) }
@@ -257,15 +266,15 @@ impl Faults {
         self.lock().trace.iter().cloned().collect()
     }
 
-    /// Keeps what is asked to be deleted from now on, for [`Faults::take_deletes`].
-    pub fn watch_deletes(&self) {
-        self.lock().deletes.get_or_insert_default();
+    /// Keeps what is asked to be stored and deleted from now on, for [`Faults::take_watched`].
+    pub fn watch(&self) {
+        self.lock().watched.get_or_insert_default();
     }
 
-    /// The keys whose deletion was asked for, every attempt of it, and when it was sent; forgets them.
+    /// What was asked for since the last call.
     #[must_use]
-    pub fn take_deletes(&self) -> Vec<(Instant, String)> {
-        self.lock().deletes.as_mut().map(std::mem::take).unwrap_or_default()
+    pub fn take_watched(&self) -> Watched {
+        self.lock().watched.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// A backend that misbehaves as this handle says.

@@ -33,7 +33,9 @@ mod uploads;
 pub use backend::{Listed, Pace, Put};
 pub use counters::StoreCounters;
 pub use error::{Cause, Place, StoreError};
-pub use faults::{Chance, Fault, FaultCounts, FaultPlan, Faults, OperationFaults, TraceEntry};
+pub use faults::{
+    Chance, Fault, FaultCounts, FaultPlan, Faults, OperationFaults, TraceEntry, Watched,
+};
 pub use limits::{ATTEMPT_TIMEOUT, KEY_BYTES_MAX, KEY_SEGMENT_BYTES_MAX, UNDELAYED_PUT_BYTES_MAX};
 pub use options::{S3Options, Secret, StoreOptions};
 pub use probe::{Access, ProbeCheck, ProbeRecord, ProbeRecordError, ProbeReport, Verdict};

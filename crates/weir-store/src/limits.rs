@@ -11,6 +11,9 @@ pub const KEY_SEGMENT_BYTES_MAX: usize = 255;
 /// How long one attempt of one operation may take. An 8 MiB object in a minute is 140 KB/s: slower is broken.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Objects of one page of a listing: what S3 returns at most for one request.
+pub(crate) const LISTED_PAGE_KEYS: usize = 1000;
+
 /// A temporary file older than this belongs to no living writer: sixty times the attempt timeout.
 pub(crate) const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
 

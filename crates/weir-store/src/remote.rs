@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     Attributes, Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
@@ -18,7 +18,7 @@ use object_store::{
 
 use crate::backend::{Backend, Got, Listed, Put, Reply};
 use crate::http::{Answered, Note, damaged, noted};
-use crate::limits::CHECKSUM_BYTES_MIN;
+use crate::limits::{CHECKSUM_BYTES_MIN, LISTED_PAGE_KEYS};
 use crate::{Cause, Place, Refusal, StoreError};
 
 /// How a store words its answers.
@@ -200,7 +200,13 @@ impl Remote {
         Ok(Got { bytes, object_bytes })
     }
 
-    async fn listing(&self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, StoreError> {
+    /// What is there, or the first `max` of it.
+    async fn listing(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        max: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
         let whole = format!("{}{prefix}", self.options.prefix);
         let directory = whole.strip_suffix('/').map(Path::parse).transpose();
         let directory = directory.map_err(|_| StoreError::InvalidKey {
@@ -211,7 +217,7 @@ impl Remote {
             Some(after) => self.inner.list_with_offset(directory.as_ref(), &self.path(after)?),
             None => self.inner.list(directory.as_ref()),
         };
-        let (found, note) = noted(stream.try_collect::<Vec<_>>()).await;
+        let (found, note) = noted(stream.take(max).try_collect::<Vec<_>>()).await;
         let found = found.map_err(|error| self.error(prefix, error, &note))?;
         let wanted = |meta: object_store::ObjectMeta| {
             let key = meta.location.as_ref().strip_prefix(&self.options.prefix)?;
@@ -294,7 +300,11 @@ impl Backend for Remote {
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {
-        Box::pin(self.listing(prefix, after))
+        Box::pin(self.listing(prefix, after, usize::MAX))
+    }
+
+    fn list_page<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {
+        Box::pin(self.listing(prefix, after, LISTED_PAGE_KEYS))
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {

@@ -17,7 +17,7 @@ use crate::backend::{Backend, Got, Listed, Pace, Put, Room};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
-use crate::limits::{ATTEMPT_TIMEOUT, CHECKSUM_BYTES_MIN, CHECKSUM_DEADLINE};
+use crate::limits::{ATTEMPT_TIMEOUT, CHECKSUM_BYTES_MIN, CHECKSUM_DEADLINE, LISTED_PAGE_KEYS};
 use crate::location::Location;
 use crate::memory::Memory;
 use crate::options::process_variable;
@@ -315,6 +315,27 @@ impl Store {
         }
         inner.counters.lists.add(1);
         inner.attempt(prefix, self.backend.list(prefix, after)).await
+    }
+
+    /// As [`Store::list`], but at most the first thousand objects: a single request where the service lists
+    /// in pages.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn list_page(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<Listed>, StoreError> {
+        let inner = &*self.inner;
+        check_prefix(&inner.url, prefix)?;
+        if let Some(after) = after {
+            check_key(&inner.url, after)?;
+        }
+        inner.counters.lists.add(1);
+        let mut listed = inner.attempt(prefix, self.backend.list_page(prefix, after)).await?;
+        listed.truncate(LISTED_PAGE_KEYS);
+        Ok(listed)
     }
 
     /// Deletes the object, if it is there.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use weir_device::ErrorKind;
 use weir_log::LogError;
+use weir_store::{Chance, Fault};
 
-use crate::support::{Host, expect_bytes, pattern, read, run, write};
+use crate::support::{Host, expect_bytes, expect_whole, fill, pattern, read, run, write};
 
 /// How long every answer of a slow store takes.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -69,6 +70,45 @@ fn a_takeover_that_was_cut_off_is_finished_by_its_own_host_and_by_no_other() {
         let (volume, report) = other.try_open(|_| {}).await.expect("it is the holder by now");
         assert_eq!((report.epoch, report.replayed_writes), (3, 0));
         expect_bytes(&volume, 0, &[1; 1000]).await;
+    });
+}
+
+/// What the first host had sent lands when the second one has stored more than that, and a checkpoint of it.
+#[test]
+fn an_object_of_the_first_host_that_lands_after_the_takeover_is_deleted_by_the_next_opening() {
+    run(async {
+        let host = Host::new().await;
+        let late = Duration::from_secs(300);
+        let faults = &host.faults;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 1000]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+            faults.change(|plan| {
+                (plan.late_put, plan.late_put_delay) = (Chance::ALWAYS, late..=late);
+            });
+            write(&volume, 0, &[2; 1000]).await.unwrap();
+            let sent = tokio::time::timeout(Duration::from_secs(1), volume.flush_remote()).await;
+            sent.expect_err("nothing is stored yet");
+        })
+        .await;
+        host.faults.calm();
+        let other = host.other(5);
+        let (volume, _) = other.try_open(|args| args.take_over = true).await.unwrap();
+        let more = fill(&volume, 3).await;
+        volume.compact(1, |_, _| {}).await.unwrap();
+        tokio::time::sleep(late * 2).await;
+        volume.close().await.unwrap();
+        drop(volume);
+        assert!(host.faults.counts().of(Fault::LatePutLanded) > 0);
+
+        let (volume, report) = other.open().await;
+        assert!(report.void_objects > 0, "{report:?}");
+        volume.compact(1, |_, _| {}).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        expect_bytes(&volume, 0, &more).await;
+        volume.close().await.unwrap();
+        drop(volume);
+        expect_whole(&other).await;
     });
 }
 

@@ -154,7 +154,9 @@ impl Faulty {
             self.faults.lock().put_off(self.late_put(key, parts));
             return Err(self.unavailable(key, "connection reset, the PUT happens later"));
         }
+        let watched = WatchedPut { faulty: self, key };
         let put = self.inner.put_create(key, parts).await?;
+        drop(watched);
         let mut state = self.faults.lock();
         if put == Put::Created {
             state.note_created(key);
@@ -190,8 +192,8 @@ impl Faulty {
     }
 
     async fn remove(&self, key: &str) -> Result<((), Duration), StoreError> {
-        if let Some(deletes) = &mut self.faults.lock().deletes {
-            deletes.push((Instant::now(), key.to_owned()));
+        if let Some(watched) = &mut self.faults.lock().watched {
+            watched.deletes.push((Instant::now(), key.to_owned()));
         }
         let back = self.arrive(Operation::Delete, key).await?;
         self.inner.delete(key).await?;
@@ -199,6 +201,20 @@ impl Faulty {
             return Err(self.unavailable(key, "connection reset after the DELETE was done"));
         }
         Ok(((), back))
+    }
+}
+
+/// A PUT that reaches the store below, answered or given up by then.
+struct WatchedPut<'a> {
+    faulty: &'a Faulty,
+    key: &'a str,
+}
+
+impl Drop for WatchedPut<'_> {
+    fn drop(&mut self) {
+        if let Some(watched) = &mut self.faulty.faults.lock().watched {
+            watched.puts.push((Instant::now(), self.key.to_owned()));
+        }
     }
 }
 
