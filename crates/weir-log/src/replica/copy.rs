@@ -73,14 +73,21 @@ pub(super) async fn copy(
     }
     // Our own PUT whose reply was lost, or a replicator's before us.
     let look = || get_header(&target, id);
-    match target.retry(&RetryPolicy::reads(), &mut random, None, look).await? {
-        Ok(there) if there.digest == header.digest => Ok(bytes.len() as u64),
-        Ok(_) => {
-            let what = format!("{key} in {} is another object than at the source", target.url());
-            Err(LogError::Inconsistent { volume: id.stream, what }.into())
+    let mut attempt = 0;
+    let there = loop {
+        attempt += 1;
+        match target.retry(&RetryPolicy::reads(), &mut random, None, look).await? {
+            Ok(there) => break there,
+            // What was damaged on its way only is whole the next time.
+            Err(_) if attempt < DAMAGED_ATTEMPTS_MAX => {}
+            Err(source) => return Err(LogError::Object { object: id, source }.into()),
         }
-        Err(source) => Err(LogError::Object { object: id, source }.into()),
+    };
+    if there.digest == header.digest {
+        return Ok(bytes.len() as u64);
     }
+    let what = format!("{key} in {} is another object than at the source", target.url());
+    Err(LogError::Inconsistent { volume: id.stream, what }.into())
 }
 
 /// Reads one object and looks at every byte of it: damage must not travel.

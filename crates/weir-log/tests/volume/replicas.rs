@@ -13,7 +13,7 @@ use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
 use weir_log::{
     CheckOptions, LeaseSettings, LogError, MemoryFrameCache, NodeLease, SnapshotView, check,
 };
-use weir_store::{Chance, Faults, Store};
+use weir_store::{Chance, Fault, Faults, Store};
 
 use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, filled, read, run, write};
 
@@ -288,6 +288,28 @@ fn a_promoted_replica_goes_on_by_itself_and_the_old_primary_changes_nothing() {
         volume.close().await.unwrap();
         drop(volume);
         there.expect_whole(id).await;
+    });
+}
+
+/// The reply to a PUT is lost, and the look at what is there then reads a wrong bit.
+#[test]
+fn a_bit_that_flips_on_the_way_does_not_stop_a_replicator() {
+    run(async {
+        let host = Host::new().await;
+        let there = Elsewhere::new(&host);
+        let mut replicator = there.begin(&host).await;
+        for round in 1..20 {
+            let data = filled(&host, round).await;
+            there.faults.change(|plan| {
+                plan.lost_reply = Chance::percent(50);
+                plan.flipped_bit = Chance::percent(30);
+            });
+            replicator.move_root().await.expect("tried again");
+            there.faults.calm();
+            assert!(there.show(host.id).await == data);
+        }
+        let flipped = there.faults.counts().of(Fault::FlippedBit);
+        assert!(flipped > 5, "{flipped} bits flipped");
     });
 }
 
