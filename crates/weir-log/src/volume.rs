@@ -191,7 +191,10 @@ impl Shared {
     pub(crate) fn fail(&self, error: impl Into<DeviceError>) {
         let error = error.into();
         let mut state = self.state.borrow_mut();
-        if state.failure.is_none() {
+        let is_fenced = |error: &DeviceError| error.kind() == ErrorKind::Fenced;
+        // Only this one says that reads are refused too.
+        let counts = state.failure.as_ref().is_none_or(|was| is_fenced(&error) && !is_fenced(was));
+        if counts {
             tracing::error!(volume = %self.id, %error, "the volume refuses further writes");
             state.failure = Some(error);
         }

@@ -106,6 +106,23 @@ fn with_takeover_auto_a_missed_deadline_stays_missed() {
 }
 
 #[test]
+fn a_missed_deadline_is_what_reads_say_though_the_journal_failed_before() {
+    run(async {
+        let (host, gate) = Host::new().await.with_gate();
+        set_auto(&host).await;
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 10]).await.unwrap();
+        host.disk.fail_next_syncs(1);
+        assert_eq!(flush(&volume).await.unwrap_err().kind(), ErrorKind::Poisoned);
+        expect_bytes(&volume, 0, &[1; 10]).await;
+        gate.change(|plan| plan.outage = true);
+        tokio::time::sleep(LEASE * 2).await;
+        let refused = read(&volume, 0, 10).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    });
+}
+
+#[test]
 fn with_takeover_manual_a_holder_that_is_cut_off_goes_on() {
     run(async {
         let (host, gate) = Host::new().await.with_gate();
