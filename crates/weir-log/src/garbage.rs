@@ -156,14 +156,14 @@ impl State {
         let all = weir_device::mutant("delete_dead_after_checkpoint");
         let died_by = if all { ObjectSeq(u64::MAX) } else { as_of };
         let mut garbage = self.objects.table.take_dead(died_by);
-        // Objects of other streams are not ours to delete.
-        garbage.retain(|id| id.stream == stream);
         if weir_device::mutant("clones_keep_garbage") && !self.origins.is_empty() {
             garbage.clear();
         }
         let superseded = self.checkpoint.take_superseded(as_of).into_iter();
         garbage.extend(superseded.map(|(seq, epoch)| ObjectId { stream, seq, epoch }));
         garbage.extend(std::mem::take(&mut self.garbage.found));
+        // What died of other streams is not ours to delete, and a manifest has names of this one only.
+        garbage.retain(|id| id.stream == stream || weir_device::mutant("shared_dead_listed"));
         garbage.retain(|id| !self.objects.table.is_pinned(id));
         self.garbage.fit(garbage, PENDING_LISTED_MAX)
     }

@@ -400,9 +400,7 @@ pub(crate) async fn checkpoint(
         return Err(fail(DecodeError::Field { what: "checkpoint root", field, value }));
     }
     let mut objects = load_map(&mut loader, objects, pieces).await?;
-    let mut dead = objects.table.free_dead();
-    // What died in another volume's stream is not this one's to delete.
-    dead.retain(|id| id.stream == volume || weir_device::mutant("shared_dead_listed"));
+    let dead = objects.table.free_dead();
     tracing::debug!(%volume, extents = objects.map.extents(), "map loaded");
     let references = std::mem::take(&mut loader.references);
     let mut epochs = references.objects();

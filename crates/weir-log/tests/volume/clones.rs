@@ -169,6 +169,35 @@ fn a_clone_that_wrote_nothing_is_flattened_though_part_of_what_it_shares_is_dead
 }
 
 #[test]
+fn what_a_clone_overwrites_stays_its_parents() {
+    run(async {
+        let host = Host::new().await;
+        let cut = parent(&host).await;
+        let clone = clone_of(&host, 7, ("demo", "cut"), "other").await;
+        // A checkpoint still names what died before it, and the opening from it gives that up: neither the parent's
+        // objects, nor those of the clone that have the same sequence and epoch.
+        clone
+            .in_killed_process(|volume| async move {
+                write(&volume, 0, &[2; 1000]).await.expect("written");
+                write(&volume, 0, &[3; 200_000]).await.expect("written");
+                volume.snapshot(&name("mine")).await.expect("taken");
+            })
+            .await;
+        let (volume, _) = clone.open().await;
+        write(&volume, 0, &[4; 1000]).await.expect("written");
+        volume.snapshot(&name("again")).await.expect("taken");
+        let_it_settle(&volume).await;
+        drop(volume);
+        expect_whole(&clone).await;
+        let mut mine = cut.clone();
+        mine[..200_000].fill(3);
+        assert_eq!(show(&clone, "mine").await, mine);
+        assert_eq!(show(&host, "cut").await, cut);
+        expect_whole(&host).await;
+    });
+}
+
+#[test]
 fn a_flattened_clone_needs_nobody() {
     run(async {
         let host = Host::encrypted().await;
