@@ -130,9 +130,9 @@ impl Life {
         }
     }
 
-    /// A write at random, so that something is written.
-    pub(crate) async fn write_somewhere(&self, dice: &mut Dice) {
-        self.write(dice).await;
+    /// Writes somewhere; whether that was answered with success.
+    pub(crate) async fn write_somewhere(&self, dice: &mut Dice) -> bool {
+        self.write(dice).await
     }
 
     /// A write to the last bytes.
@@ -157,7 +157,9 @@ impl Life {
 
     async fn operate(&self, dice: &mut Dice) {
         match dice.weighted(&self.world.profile.mix) {
-            0 => self.write(dice).await,
+            0 => {
+                self.write(dice).await;
+            }
             1 => {
                 let range = self.range(dice);
                 self.read(range).await;
@@ -200,12 +202,12 @@ impl Life {
         Range { offset, len: dice.within(1..size - offset + 1) }
     }
 
-    async fn write(&self, dice: &mut Dice) {
+    async fn write(&self, dice: &mut Dice) -> bool {
         let range = self.range(dice);
-        self.write_range(dice, range).await;
+        self.write_range(dice, range).await
     }
 
-    async fn write_range(&self, dice: &mut Dice, range: Range) {
+    async fn write_range(&self, dice: &mut Dice, range: Range) -> bool {
         let fua = dice.percent(self.world.profile.fua_percent);
         let pattern = if dice.percent(60) { Pattern::Noise } else { Pattern::Text };
         let id = self.begin_write(range, pattern);
@@ -218,15 +220,20 @@ impl Life {
             let patience = Duration::from_micros(dice.below(8_000));
             match tokio::time::timeout(patience, write).await {
                 Ok(result) => result,
-                Err(_) => return self.world.note("reply dropped", [id.0.into(), 0, 0]),
+                Err(_) => {
+                    self.world.note("reply dropped", [id.0.into(), 0, 0]);
+                    return false;
+                }
             }
         } else {
             write.await
         };
-        if fua && result.is_ok() {
+        let done = result.is_ok();
+        if fua && done {
             self.world.events.borrow_mut().count("write with FUA", 1);
         }
         self.changed(id, fua, result);
+        done
     }
 
     async fn write_zeroes(&self, dice: &mut Dice) {

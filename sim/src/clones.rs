@@ -17,8 +17,8 @@ use weir_disk::DiskError;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::{
-    CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, ObjectId, OpenArgs, Takeover,
-    VolumeOptions,
+    CheckOptions, Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, ObjectId, OpenArgs,
+    Takeover, VolumeOptions,
 };
 use weir_store::Fault;
 
@@ -51,6 +51,8 @@ pub(crate) struct KnownClone {
     content: Vec<u8>,
     /// A write that was not answered: its bytes may be there or not.
     unanswered: Option<(usize, Vec<u8>)>,
+    /// A close did not wait for the store: a PUT may land whatever is deleted meanwhile.
+    puts_left: bool,
     /// Its snapshots, and what they show.
     snapshots: Vec<(VolumeName, Vec<u8>)>,
 }
@@ -107,7 +109,10 @@ pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
                     world.violate(format!("work with a clone failed without a reason: {error:?}"));
                 }
                 // What the store does not take in time stays in its journal.
-                let _ = volume.close_within(Duration::from_secs(5)).await;
+                let closed = volume.close_within(Duration::from_secs(5)).await;
+                if !matches!(closed, Ok(Closed::Clean)) {
+                    clone.borrow_mut().puts_left = true;
+                }
             }
             Err(error) => {
                 tracing::info!(%error, "a clone cannot be opened");
@@ -187,6 +192,7 @@ async fn make(life: &Rc<Life>, env: &Env, dice: &mut Dice) {
         deleting: false,
         content,
         unanswered: None,
+        puts_left: false,
         snapshots: Vec::new(),
     };
     let known = Rc::new(RefCell::new(known));
@@ -194,20 +200,23 @@ async fn make(life: &Rc<Life>, env: &Env, dice: &mut Dice) {
     world.note("clone", [at as u64, 0, 0]);
     let from = (&parent, &snapshot);
     let doing = world.begin(life.host, "clone");
-    let made = catalog::create_clone(&world.store, env, from, &clone_name, Takeover::Manual);
-    let made = if at < of_volume && dice.percent(40) {
+    let is_of_volume = at < of_volume;
+    let made = async {
+        let made = catalog::create_clone(&world.store, env, from, &clone_name, Takeover::Manual);
+        let made = made.await;
+        drop(doing);
+        judge_making(world, &known, (&snapshot, is_of_volume), made);
+    };
+    if is_of_volume && dice.percent(40) {
         let pause = Duration::from_micros(dice.below(150_000));
         let deleted = async {
             tokio::time::sleep(pause).await;
             crate::snapshots::remove(life, &snapshot).await;
         };
-        futures_util::join!(made, deleted).0
+        futures_util::join!(made, deleted);
     } else {
-        made.await
-    };
-    drop(doing);
-    let is_of_volume = at < of_volume;
-    judge_making(world, &known, (&snapshot, is_of_volume), made);
+        made.await;
+    }
 }
 
 /// A clone was made or refused: was there a reason?
@@ -258,7 +267,9 @@ async fn delete(world: &Rc<World>, env: &Env, clone: &Shared, host: usize) -> bo
     match deleted {
         Ok(()) => {
             world.note("clone deleted", [0; 3]);
-            world.deleted.borrow_mut().extend(clone.borrow().id);
+            let known = clone.borrow();
+            world.deleted.borrow_mut().extend(known.id.filter(|_| !known.puts_left));
+            drop(known);
             forget(world, clone);
             return true;
         }

@@ -30,7 +30,7 @@ use crate::world::World;
 const ATTEMPTS_MAX: u64 = 8;
 
 /// Attempts at an opening that must succeed in the end.
-const OPENINGS_MAX: u64 = 40;
+const OPENINGS_MAX: u64 = 20;
 
 /// Longest time that an opening may take: waiting for its own lease and for the holder's, with a failing store.
 const OPENING_MAX: Duration = Duration::from_secs(600);
@@ -98,7 +98,7 @@ impl Duo {
         let copied = dice.percent(25);
         let side = |index: usize| {
             let gate = Faults::new(index as u64);
-            gate.watch_deletes();
+            gate.watch();
             let store = world.store.clone().with_faults(gate.clone());
             let node = if copied { [7; 16] } else { [u8::try_from(index).expect("two") + 1; 16] };
             Side {
@@ -119,6 +119,7 @@ impl Duo {
                 take_over: Cell::default(),
                 discard_journal: Cell::default(),
                 superseded_at: Cell::default(),
+                rival_since: Cell::default(),
                 resumed_at: Cell::default(),
             }
         };
@@ -444,7 +445,7 @@ impl Duo {
         self.world.calm_store();
         self.world.heal_object();
         let index = usize::from(self.percent(50));
-        self.own(index).await?;
+        self.must_own(index).await?;
         let Some(life) = self.life(index) else { return Ok(()) };
         let mut dice = Dice::new(self.dice.borrow_mut().next(), 24);
         let work = async {
@@ -460,7 +461,7 @@ impl Duo {
         self.go_on()?;
         drop(life);
         self.end_process(&self.sides[index], Fate::DiskLost);
-        self.own(1 - index).await?;
+        self.must_own(1 - index).await?;
         // What the opening found unneeded is listed with the next checkpoint.
         let Some(life) = self.life(1 - index) else { return Ok(()) };
         match self.wait(life.volume.compact(1, |_, _| {}), HANG).await {

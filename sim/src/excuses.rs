@@ -16,7 +16,7 @@ use crate::world::World;
 const JOINED_FETCH_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// Shortest time for which any verb tries again what the store refuses.
-const VERB_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const VERB_PATIENCE: Duration = Duration::from_secs(30);
 
 /// When the store could not be reached.
 #[derive(Debug, Default)]
@@ -25,9 +25,15 @@ pub(crate) struct Outages {
     depth: u64,
     since: Option<Instant>,
     over: Vec<(Instant, Instant)>,
+    /// How long a request that was sent meanwhile is waited for after the end.
+    tail: Duration,
 }
 
 impl Outages {
+    pub(crate) fn with_tail(tail: Duration) -> Self {
+        Self { tail, ..Self::default() }
+    }
+
     pub(crate) fn begin(&mut self) {
         self.depth += 1;
         self.since.get_or_insert_with(Instant::now);
@@ -51,10 +57,12 @@ impl Outages {
     fn reachable_since(&self, from: Instant) -> Duration {
         let now = Instant::now();
         let current = self.since.map(|since| (since, now));
-        let away = self.over.iter().copied().chain(current);
-        let away: Duration =
-            away.map(|(begin, end)| end.saturating_duration_since(begin.max(from))).sum();
-        now.saturating_duration_since(from).saturating_sub(away)
+        let (mut reachable, mut counted) = (Duration::ZERO, from);
+        for (begin, end) in self.over.iter().copied().chain(current) {
+            reachable += begin.saturating_duration_since(counted);
+            counted = counted.max(end + self.tail);
+        }
+        reachable + now.saturating_duration_since(counted)
     }
 }
 
@@ -152,6 +160,14 @@ impl World {
         from.is_some_and(|from| self.outages.borrow().reachable_since(from) <= patience / 2)
     }
 
+    /// The same for what a process asked for that may have been stopped itself.
+    pub(crate) fn host_was_away(&self, host: usize, patience: Duration) -> bool {
+        let Some(from) = Instant::now().checked_sub(patience) else { return false };
+        let reachable = self.outages.borrow().reachable_since(from);
+        let stopped = patience.saturating_sub(self.stops[host].borrow().reachable_since(from));
+        reachable.saturating_sub(stopped) <= patience / 2
+    }
+
     /// Whether a rotted byte may hide how much a journal holds.
     pub(crate) fn header_rotted(&self) -> bool {
         self.harm.rot.borrow().as_ref().is_some_and(|rot| rot.header)
@@ -225,7 +241,8 @@ impl World {
             }
             // The fetch that it joined may be older than the read, but no older than the deadline of both.
             ErrorKind::Unavailable => {
-                self.harm.reads_fail[read.host].get() || self.store_was_away(read.deadline)
+                self.harm.reads_fail[read.host].get()
+                    || self.host_was_away(read.host, read.deadline)
             }
             _ => false,
         }

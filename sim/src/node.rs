@@ -450,10 +450,12 @@ impl Node {
     async fn prove(&mut self, life: &Rc<Life>) -> Result<(), Stop> {
         let proof = async {
             life.flush().await;
-            life.write_somewhere(&mut Dice::new(self.dice.next(), 7)).await;
+            let proves = life.write_somewhere(&mut Dice::new(self.dice.next(), 7)).await;
             life.flush().await;
+            proves
         };
-        if timeout(HANG, proof).await.is_err() {
+        // It may be refused too: by a volume that is being shrunk.
+        if timeout(HANG, proof).await != Ok(true) {
             self.world.note("rot not provable", [0; 3]);
             self.causal = false;
             let point = self.world.oracle.borrow().after_disk_loss();
@@ -556,7 +558,6 @@ impl Node {
             self.world.oracle.replace(back);
         } else {
             self.world.note("  rollback refused", [0; 3]);
-            self.world.sizes.settle(life.volume.size());
         }
         self.go_on()
     }

@@ -19,6 +19,7 @@ use crate::client::Life;
 use crate::dice::Dice;
 use crate::elsewhere;
 use crate::env::{Hidden, env};
+use crate::excuses::VERB_PATIENCE;
 use crate::node::HANG;
 use crate::oracle::{Moment, Point};
 use crate::snapshots::{look_through, read};
@@ -137,7 +138,7 @@ async fn some_rounds(world: &Rc<World>, host: usize, dice: &mut Dice) {
         Ok(Err(error)) => {
             tracing::info!(%error, "replicator failed");
             world.note("  replicator failed", [0; 3]);
-            if let Some(wrong) = judge_failure(world, &error) {
+            if let Some(wrong) = judge_failure(world, host, &error) {
                 world.violate(wrong);
             }
         }
@@ -148,7 +149,7 @@ async fn some_rounds(world: &Rc<World>, host: usize, dice: &mut Dice) {
 }
 
 /// A replicator may fail for want of a store, and for another replicator.
-fn judge_failure(world: &World, error: &LogError) -> Option<String> {
+fn judge_failure(world: &World, host: usize, error: &LogError) -> Option<String> {
     let replica = &world.replica;
     let flips = replica.faults.counts().of(Fault::FlippedBit);
     let late = replica.faults.counts().of(Fault::LatePutQueued) > 0;
@@ -162,62 +163,101 @@ fn judge_failure(world: &World, error: &LogError) -> Option<String> {
         ErrorKind::Exists => flips > 0,
         // Damage at the source must not travel, and a bit may flip again and again.
         ErrorKind::Corrupt if flips >= u64::from(DAMAGED_ATTEMPTS_MAX) => true,
+        ErrorKind::Unavailable => world.host_was_away(host, VERB_PATIENCE),
         kind => world.excuses_store(kind),
     };
     (!excused).then(|| format!("a replicator failed without a reason: {error}"))
 }
 
-/// Looks at the replica as anybody may at any moment; what is wrong with it, if anything is.
+/// What is wrong with a replica.
+struct Wrong {
+    what: String,
+    /// An object was not there.
+    gone: bool,
+}
+
+impl Wrong {
+    fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), gone: false }
+    }
+
+    fn failed(what: String, kind: ErrorKind) -> Self {
+        Self { what, gone: kind == ErrorKind::NotFound }
+    }
+}
+
+/// Looks at the replica as anybody may at any moment; what is wrong with it, if anything is. Where the replica goes on
+/// meanwhile, objects may go, and it is looked at again.
 pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
     let tasks = Rc::new(LocalSet::new());
     let env = env(dice, [9; 16], world.profile.scheduling, &tasks, Hidden::default());
+    let prefix = format!("{}/manifest/", world.id.get());
+    let newest = async || {
+        let listed = world.replica.bare_store.list(&prefix, None).await.unwrap_or_default();
+        listed.last().map(|listed| listed.key.clone())
+    };
+    loop {
+        let before = newest().await;
+        match look_once(world, &env, &tasks).await {
+            Ok(()) => return None,
+            Err(wrong) if wrong.gone && newest().await != before => {
+                world.note("  replica went on meanwhile", [0; 3]);
+            }
+            Err(wrong) => return Some(wrong.what),
+        }
+    }
+}
+
+async fn look_once(world: &World, env: &Env, tasks: &LocalSet) -> Result<(), Wrong> {
     let replica = &world.replica;
     let cache = || Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
     let (store, patience) = (&replica.bare_store, Duration::from_secs(9));
     let volume = (world.id.get(), &world.keys);
-    let opened = SnapshotView::open_replica(store, &env, volume, cache(), patience);
+    let opened = SnapshotView::open_replica(store, env, volume, cache(), patience);
     let view = match tasks.run_until(opened).await {
         Ok(view) => view,
         Err(LogError::NoReplica { .. } | LogError::Inconsistent { .. }) if !replica.seen.get() => {
-            return None;
+            return Ok(());
         }
-        Err(error) => return Some(format!("the replica: {error}")),
+        Err(error) => return Err(Wrong::failed(format!("the replica: {error}"), error.kind())),
     };
     replica.seen.set(true);
     if !world.sizes.ever(view.size()) {
-        return Some(format!("the replica has {} bytes", view.size()));
+        return Err(Wrong::new(format!("the replica has {} bytes", view.size())));
     }
     let mut oracle = world.oracle.borrow().clone();
     let seen = look_through(world, &*view, &oracle, Point::at(replica.floor.get()));
-    let seen = match tasks.run_until(seen).await {
-        Ok(seen) => seen,
-        Err(error) => return Some(format!("the replica: {error}")),
-    };
+    let seen = tasks.run_until(seen).await;
+    let seen =
+        seen.map_err(|error| Wrong::failed(format!("the replica: {error}"), error.kind()))?;
     match oracle.recovered(Point::at(replica.floor.get()), true, &seen) {
         Ok(recovery) => replica.floor.set(recovery.through.max(replica.floor.get())),
-        Err(violation) => return Some(format!("the replica: {}", violation.0)),
+        Err(violation) => return Err(Wrong::new(format!("the replica: {}", violation.0))),
     }
     // What the disk lost, it lost to the replica too.
     let lost = !seen.unreadable.is_empty();
     *replica.bytes.borrow_mut() = if lost { Vec::new() } else { seen.bytes };
     world.note("  replica looked at", [replica.floor.get(), 0, 0]);
-    if let Some(wrong) = look_at_snapshots(world, &env, &tasks).await {
-        return Some(wrong);
-    }
+    look_at_snapshots(world, env, tasks).await?;
     let options = CheckOptions::default();
-    let checked = weir_log::check(&replica.bare_store, &env, volume, &options, |_| {});
+    let checked = weir_log::check(&replica.bare_store, env, volume, &options, |_| {});
     match tasks.run_until(checked).await {
         Ok(report) => {
             let lost_in_journal = format!("{}/log/", volume.0);
             let damage = report.damage.iter().find(|d| d.place != lost_in_journal);
-            damage.map(|d| format!("the replica: {}: {}", d.place, d.problem))
+            damage.map_or(Ok(()), |d| {
+                // It may be an object that is missing.
+                Err(Wrong { what: format!("the replica: {}: {}", d.place, d.problem), gone: true })
+            })
         }
-        Err(error) => Some(format!("the replica cannot be checked: {error}")),
+        Err(error) => {
+            Err(Wrong::failed(format!("the replica cannot be checked: {error}"), error.kind()))
+        }
     }
 }
 
 /// Snapshots show at the replica what they show at the source.
-async fn look_at_snapshots(world: &World, env: &Env, tasks: &LocalSet) -> Option<String> {
+async fn look_at_snapshots(world: &World, env: &Env, tasks: &LocalSet) -> Result<(), Wrong> {
     let known: Vec<_> = world
         .snapshots
         .borrow()
@@ -228,19 +268,25 @@ async fn look_at_snapshots(world: &World, env: &Env, tasks: &LocalSet) -> Option
         let cache = Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
         let (store, volume) = (&world.replica.bare_store, (world.id.get(), &world.keys));
         let opened = SnapshotView::open(store, env, volume, &name, cache, Duration::from_secs(9));
+        let failed = |error: &dyn std::fmt::Display, kind| {
+            Wrong::failed(format!("snapshot {name} of the replica: {error}"), kind)
+        };
         let view = match tasks.run_until(opened).await {
             Ok(view) => view,
             // It came after the root, or was deleted meanwhile.
             Err(LogError::NoSuchSnapshot { .. }) => continue,
-            Err(error) => return Some(format!("snapshot {name} of the replica: {error}")),
+            Err(error) => return Err(failed(&error, error.kind())),
         };
         match tasks.run_until(read(world, &*view)).await {
             Ok(bytes) if bytes == shown => {}
-            Ok(_) => return Some(format!("snapshot {name} of the replica shows other bytes")),
-            Err(error) => return Some(format!("snapshot {name} of the replica: {error}")),
+            Ok(_) => {
+                let what = format!("snapshot {name} of the replica shows other bytes");
+                return Err(Wrong::new(what));
+            }
+            Err(error) => return Err(failed(&error, error.kind())),
         }
     }
-    None
+    Ok(())
 }
 
 /// The end of a replica: with stores that work the newest root gets there; then it is promoted, while its source goes

@@ -279,6 +279,8 @@ impl Life {
         // It may be told a little later that it was refused because the volume was frozen.
         let thawed = self.thawed.get().is_some_and(|at| at.elapsed() < THAWED_MAX);
         let refused = thawed && error.kind() == ErrorKind::Unavailable;
+        // A close that does not wait for the store leaves a version on its way, and what comes after it meets that.
+        let refused = refused || (self.closing.get() && error.kind() == ErrorKind::Fenced);
         if !self.superseded.get() && !self.may_fail(error) && !refused && !also(error) {
             self.world.violate(format!("{verb} failed without a reason: {error:?}"));
         }

@@ -1,7 +1,7 @@
 //! What outlives the node: store, disks, oracle, and what is known of the faults in force.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -54,6 +54,8 @@ pub(crate) struct World {
     pub(crate) new_keys: Keys,
     pub(crate) operations: Cell<u64>,
     pub(crate) outages: RefCell<Outages>,
+    /// When the process of each host was stopped.
+    pub(crate) stops: [RefCell<Outages>; 2],
     /// Ranges held by an object that is damaged or hidden, and its key.
     pub(crate) damaged: RefCell<Option<Damaged>>,
     pub(crate) harm: Harm,
@@ -64,6 +66,8 @@ pub(crate) struct World {
     pub(crate) faults_seen: RefCell<VecDeque<(Instant, FaultsBefore)>>,
     /// Writes of owners that were superseded.
     pub(crate) foreign_writes: Cell<u32>,
+    /// Keys that owners stored after the opening had begun that superseded them.
+    pub(crate) late_puts: RefCell<BTreeSet<String>>,
     pub(crate) snapshots: RefCell<Vec<Known>>,
     pub(crate) replica: Replica,
     pub(crate) clones: RefCell<Vec<Rc<RefCell<KnownClone>>>>,
@@ -115,7 +119,8 @@ impl World {
             host: Cell::new(0),
             id: Cell::new(VolumeId([0; 16])),
             operations: Cell::new(0),
-            outages: RefCell::default(),
+            outages: RefCell::new(Outages::with_tail(profile.attempt_timeout)),
+            stops: Default::default(),
             damaged: RefCell::new(None),
             harm: Harm::default(),
             verbs: Verbs::default(),
@@ -123,6 +128,7 @@ impl World {
             sizes: Sizes::new(profile.device_bytes()),
             faults_seen: RefCell::default(),
             foreign_writes: Cell::new(0),
+            late_puts: RefCell::default(),
             snapshots: RefCell::default(),
             replica: Replica::new(&mut dice, profile.attempt_timeout),
             clones: RefCell::default(),

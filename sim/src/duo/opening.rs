@@ -31,6 +31,8 @@ pub(super) struct Attempt {
     pub(super) started: Instant,
     pub(super) take_over: bool,
     pub(super) discard_journal: bool,
+    /// By the rule as it was when this began.
+    may_be_held: bool,
     pub(super) options: VolumeOptions,
     lease: NodeLease,
     cache: Arc<MemoryFrameCache>,
@@ -51,6 +53,7 @@ impl Duo {
             started: Instant::now(),
             take_over: side.take_over.get(),
             discard_journal: side.discard_journal.get(),
+            may_be_held: self.world.rule.may_be_manual(),
             options: options.clone(),
             lease: process.lease.clone(),
             cache: Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3)),
@@ -167,7 +170,7 @@ impl Duo {
         if report.new_journal && self.must_be_held.get() && !allowed {
             return self.violate("opened without take-over beside a holder that was not closed");
         }
-        self.supersede(1 - attempt.side)?;
+        self.supersede(1 - attempt.side, attempt.started)?;
         self.sides.iter().for_each(|side| side.may_be_holder.set(false));
         side.take_over.set(false);
         side.discard_journal.set(false);
@@ -206,13 +209,14 @@ impl Duo {
     }
 
     /// The process of a side, if there is one, does not own the volume any more.
-    fn supersede(&self, side: usize) -> Result<(), Stop> {
+    fn supersede(&self, side: usize, since: Instant) -> Result<(), Stop> {
         let world = &self.world;
         if let Some(old) = self.life(side)
             && !old.superseded.replace(true)
         {
             world.meets(side, "takeover");
             self.sides[side].superseded_at.set(Some(Instant::now()));
+            self.sides[side].rival_since.set(Some(since));
             world.note("owner superseded", [1 - side as u64, 0, 0]);
             if old.honest.get() && old.volume.status().lease_held {
                 return self.violate("a volume was taken whose holder still holds its lease");
@@ -239,6 +243,12 @@ impl Duo {
         Ok(())
     }
 
+    /// Whether the other side is about to take the volume from this one.
+    fn is_contended(&self, side: usize) -> bool {
+        let other = &self.sides[1 - side];
+        other.take_over.get() && other.process.borrow().is_some()
+    }
+
     pub(super) fn new_life(&self, attempt: &Attempt, volume: Rc<LogVolume>) -> Rc<Life> {
         let options = &attempt.options;
         self.world.tell_whole(options);
@@ -262,7 +272,9 @@ impl Duo {
             honest: Cell::new(true),
             // A deadline may pass because the store is slow.
             may_be_fenced: Cell::new(
-                self.world.rule.may_be_auto() || self.epoch_may_have_moved.get(),
+                self.world.rule.may_be_auto()
+                    || self.epoch_may_have_moved.get()
+                    || self.is_contended(attempt.side),
             ),
             auto: Cell::new(self.world.rule.is_auto()),
             refused_since: Cell::new(None),
@@ -285,7 +297,9 @@ impl Duo {
             LogError::InUse { .. } if other_was_there || late => {
                 world.note("refused: in use", [attempt.side as u64, 0, 0]);
             }
-            LogError::Held { .. } if !attempt.take_over && world.rule.may_be_manual() => {
+            LogError::Held { .. }
+                if !attempt.take_over && (attempt.may_be_held || world.rule.may_be_manual()) =>
+            {
                 world.note("refused: not closed", [attempt.side as u64, 0, 0]);
                 if self.percent(85) {
                     side.take_over.set(true);
@@ -313,13 +327,35 @@ impl Duo {
         Ok(())
     }
 
-    /// Opens the volume on a side, however often it takes.
+    /// Opens the volume on a side, however often it takes. It may miss its lease again and again while the store fails;
+    /// with one that works it must come about.
     pub(super) async fn own(&self, side: usize) -> Result<(), Stop> {
+        if self.try_to_own(side).await? {
+            return Ok(());
+        }
+        self.world.note("store calmed to see an opening", [0; 3]);
+        self.world.heal_object();
+        self.world.calm_store();
+        self.must_own(side).await?;
+        self.world.usual_faults();
+        Ok(())
+    }
+
+    /// Opens the volume on a side; the store works.
+    pub(super) async fn must_own(&self, side: usize) -> Result<(), Stop> {
+        if self.try_to_own(side).await? {
+            return Ok(());
+        }
+        self.violate("opening does not come to an end")
+    }
+
+    /// Opens the volume on a side; whether it came about.
+    async fn try_to_own(&self, side: usize) -> Result<bool, Stop> {
         for _ in 0..OPENINGS_MAX {
             let opened = self.end_attempt(self.begin_attempt(side)).await?;
             self.go_on()?;
             if opened && self.owner.get().is_some() {
-                return Ok(());
+                return Ok(true);
             }
             // An operator who waits a little, and decides in the end.
             tokio::time::sleep(self.leases(0..5)).await;
@@ -327,7 +363,7 @@ impl Duo {
                 self.sides[side].take_over.set(true);
             }
         }
-        self.violate("opening does not come to an end")
+        Ok(false)
     }
 
     /// The other side tries a few times.

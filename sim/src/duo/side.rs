@@ -61,6 +61,8 @@ pub(super) struct Side {
     pub(super) resumed_at: Cell<Option<Instant>>,
     /// When another opening took the volume of the process that runs here.
     pub(super) superseded_at: Cell<Option<Instant>>,
+    /// When that other opening began.
+    pub(super) rival_since: Cell<Option<Instant>>,
 }
 
 impl Duo {
@@ -124,7 +126,9 @@ impl Duo {
             self.owner.set(None);
         }
         side.ended.set(Some(Instant::now()));
-        side.stopped_until.set(None);
+        if side.stopped_until.take().is_some() {
+            world.stops[side.index].borrow_mut().end();
+        }
         side.hides.set(false);
         self.reconnect(side);
         side.driver.set(None);
@@ -134,7 +138,11 @@ impl Duo {
     /// A superseded owner deletes nothing: what it deletes was its garbage, but it cannot know whether it still is.
     /// Requests that were on their way are tried again, so that the first attempt counts.
     fn look_who_deleted(&self, side: &Side, life: Option<&Life>) {
-        let deletes = side.gate.take_deletes();
+        let watched = side.gate.take_watched();
+        if let Some(since) = side.rival_since.take() {
+            let late = watched.puts.into_iter().filter(|(at, _)| *at >= since);
+            self.world.late_puts.borrow_mut().extend(late.map(|(_, key)| key));
+        }
         let superseded = side.superseded_at.take();
         let (Some(superseded), Some(life)) = (superseded, life) else { return };
         if !life.honest.get() {
@@ -142,7 +150,7 @@ impl Duo {
         }
         let since = superseded.max(side.resumed_at.get().unwrap_or(superseded)) + ON_ITS_WAY_MAX;
         let mut seen = BTreeSet::new();
-        for (at, key) in deletes {
+        for (at, key) in watched.deletes {
             if seen.insert(key.clone()) && at > since && key.contains("/log/") {
                 self.world.violate(format!("a superseded owner deleted {key}"));
             }
@@ -154,6 +162,9 @@ impl Duo {
         let what = if hides { "node stopped, clock as well" } else { "node stopped" };
         self.world.note(what, [side.index as u64, as_ms(time), 0]);
         side.stopped_since.set(Instant::now());
+        if side.stopped_until.get().is_none() {
+            self.world.stops[side.index].borrow_mut().begin();
+        }
         side.stopped_until.set(Some(Instant::now() + time));
         side.hides.set(hides);
         if hides && let Some(life) = self.life(side.index) {
@@ -166,6 +177,7 @@ impl Duo {
             return;
         }
         self.world.note("node goes on", [side.index as u64, 0, 0]);
+        self.world.stops[side.index].borrow_mut().end();
         side.resumed_at.set(Some(Instant::now()));
         if side.hides.take()
             && let Some(process) = &*side.process.borrow()
