@@ -69,7 +69,6 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("clones_keep_garbage", 1, "never delete what nothing needs in the stream of a clone"),
     ("reads_give_up_at_once", 1, "fail a read at the first refused connection"),
     ("delete_without_lease", 2, "delete objects without holding the lease"),
-    ("rollback_looks_once", 1, "set a volume back though a checkpoint began meanwhile"),
     ("takeover_without_wait", 2, "take a volume over without waiting for the holder's lease"),
     ("wait_half_a_lease", 2, "wait for a part of the holder's lease only"),
     ("wait_on_own_renewals", 2, "take every renewal of the holder's node for one of the holder"),

@@ -213,6 +213,8 @@ async fn look_once(world: &World, env: &Env, tasks: &LocalSet) -> Result<(), Wro
     let cache = || Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
     let (store, patience) = (&replica.bare_store, Duration::from_secs(9));
     let volume = (world.id.get(), &world.keys);
+    // The other host may look meanwhile, and see more than this look, which may have been stopped.
+    let floor = Point::at(replica.floor.get());
     let opened = SnapshotView::open_replica(store, env, volume, cache(), patience);
     let view = match tasks.run_until(opened).await {
         Ok(view) => view,
@@ -226,11 +228,11 @@ async fn look_once(world: &World, env: &Env, tasks: &LocalSet) -> Result<(), Wro
         return Err(Wrong::new(format!("the replica has {} bytes", view.size())));
     }
     let mut oracle = world.oracle.borrow().clone();
-    let seen = look_through(world, &*view, &oracle, Point::at(replica.floor.get()));
+    let seen = look_through(world, &*view, &oracle, floor);
     let seen = tasks.run_until(seen).await;
     let seen =
         seen.map_err(|error| Wrong::failed(format!("the replica: {error}"), error.kind()))?;
-    match oracle.recovered(Point::at(replica.floor.get()), true, &seen) {
+    match oracle.recovered(floor, true, &seen) {
         Ok(recovery) => replica.floor.set(recovery.through.max(replica.floor.get())),
         Err(violation) => return Err(Wrong::new(format!("the replica: {}", violation.0))),
     }

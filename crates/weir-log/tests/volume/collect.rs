@@ -1,11 +1,14 @@
 //! Collection: space comes back, and nothing else changes.
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_device::Device;
 use weir_log::{CheckOptions, Closed, CollectPolicy, LogVolume, check};
+use weir_store::Chance;
 
-use crate::support::{Host, SIZE, discard, expect_bytes, objects, pattern, run, write};
+use crate::support::{Host, SIZE, discard, expect_bytes, fill, objects, pattern, read, run, write};
 
 const PIECE: u64 = 4096;
 
@@ -88,6 +91,37 @@ async fn lowest_share_at_full_speed(host: &Host) -> u64 {
     expect_bytes(&volume, 0, &data).await;
     assert_eq!(volume.close().await.expect("closes"), Closed::Clean);
     lowest
+}
+
+#[test]
+fn what_a_read_has_found_its_bytes_in_is_deleted_after_it() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let before = fill_all(&volume).await;
+        assert_eq!(volume.close().await.unwrap(), Closed::Clean);
+        drop(volume);
+        let first = objects(&host).await.swap_remove(0);
+        // Elsewhere no journal has the bytes.
+        let (host, gate) = host.other(5).with_gate();
+        let (volume, _) = host.open().await;
+        gate.watch();
+        gate.change(|plan| plan.get.timeout = Chance::ALWAYS);
+        let reading = Rc::clone(&volume);
+        let read = tokio::task::spawn_local(async move { read(&reading, 0, 1000).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fill(&volume, 7).await;
+        volume.flush_remote().await.unwrap();
+        fill(&volume, 8).await;
+        volume.flush_remote().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let of_read = |(_, key): &(Instant, String)| *key == first;
+        assert!(!gate.take_watched().deletes.iter().any(of_read), "the read is not over");
+        gate.calm();
+        assert_eq!(read.await.unwrap().unwrap(), before[..1000], "as of when it began");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(gate.take_watched().deletes.iter().any(of_read));
+    });
 }
 
 #[test]
