@@ -51,7 +51,9 @@ pub(crate) async fn syncer(inner: Rc<Inner>) {
 /// One sync of the file; what was acknowledged when it started is durable when it returns.
 pub(crate) async fn sync_now(inner: &Rc<Inner>) -> Result<(), JournalError> {
     let acked_at_start = inner.state.borrow().acked();
+    let waiting = inner.disk_waits.begin(&*inner.env.clock);
     let result = if mutant("skip_fdatasync") { Ok(()) } else { inner.file.sync().await };
+    drop(waiting);
     match result {
         Ok(()) => {
             let mut state = inner.state.borrow_mut();

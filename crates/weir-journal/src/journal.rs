@@ -7,6 +7,7 @@ use std::pin::Pin as TaskPin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId, mutant};
@@ -22,6 +23,7 @@ use crate::limits::{
 };
 use crate::recover::{self, AcceptLoss, Identified, Recovered};
 use crate::state::{Phase, State, Ticket};
+use crate::waits::DiskWaits;
 use crate::{flush, prepare, read, write};
 
 /// Sizes of a journal.
@@ -121,6 +123,8 @@ pub struct JournalStatus {
     pub poisoned: Option<String>,
     /// The file, while it has to grow and cannot for want of space on its file system.
     pub no_space: Option<String>,
+    /// For how long the disk has not answered the oldest write or sync that is under way.
+    pub disk_wait: Option<Duration>,
     /// Syncs since the journal was opened.
     pub fsyncs: u64,
     /// Records since the journal was opened.
@@ -148,6 +152,7 @@ pub(crate) struct Inner {
     pub(crate) flushed: Notify,
     /// Anything else that somebody may wait for has happened.
     pub(crate) progress: Notify,
+    pub(crate) disk_waits: DiskWaits,
 }
 
 impl Inner {
@@ -247,6 +252,7 @@ impl Journal {
             ring_work: Notify::new(),
             flushed: Notify::new(),
             progress: Notify::new(),
+            disk_waits: DiskWaits::default(),
         };
         Self { handle: Rc::new(Handle { inner: Rc::new(inner) }) }
     }
@@ -550,6 +556,7 @@ impl Journal {
             last_write: state.acked_write,
             poisoned: state.poisoned.as_ref().map(ToString::to_string),
             no_space: state.no_space.then(|| self.inner().file_name.to_string()),
+            disk_wait: self.inner().disk_waits.longest(&*self.inner().env.clock),
             fsyncs: state.counters.fsyncs,
             records: state.counters.records,
             bytes_written: state.counters.bytes_written,

@@ -35,6 +35,7 @@ mod recover;
 mod ring;
 mod seal;
 mod state;
+mod waits;
 mod write;
 
 pub use commit::{Payload, PlacedPiece};

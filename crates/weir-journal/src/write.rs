@@ -30,7 +30,9 @@ pub(crate) async fn lane(inner: Rc<Inner>) {
             inner.state.borrow_mut().complete_record(outgoing.record, &mut woken);
             woken.into_iter().for_each(Waker::wake);
         }
+        let waiting = inner.disk_waits.begin(&*inner.env.clock);
         let (buffers, result) = inner.file.write_at(outgoing.buffers, outgoing.file_offset).await;
+        drop(waiting);
         match result {
             Ok(()) => on_written(&inner, outgoing.record, buffers),
             Err(cause) => inner.poison(cause),

@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::rc::Rc;
+use std::time::Duration;
+
 use common::*;
 use weir_device::{ErrorKind, SharedBuf, VolumeId};
 use weir_disk::OpenMode;
@@ -439,5 +442,31 @@ fn the_tasks_end_with_the_last_handle() {
         milliseconds(100).await;
         assert_eq!(ear.pieces.borrow().len(), 1, "what was appended is carried out");
         assert_eq!(std::rc::Rc::strong_count(&ear), 1, "nothing holds on to the journal");
+    });
+}
+
+#[test]
+fn a_disk_that_does_not_answer_shows() {
+    run(async {
+        let disk = steady_disk(1);
+        let journal = ten_records(&disk).await;
+        assert_eq!(journal.status().disk_wait, None);
+        let slow = Duration::from_secs(30);
+        disk.change_options(|options| (options.latency_min, options.latency_max) = (slow, slow));
+        let writing = Rc::new(journal);
+        let written = tokio::task::spawn_local({
+            let journal = Rc::clone(&writing);
+            async move {
+                write(&journal, 0, 1, 4096).await;
+                journal.flush().await
+            }
+        });
+        // The write, and then the sync.
+        for _ in 0..3 {
+            milliseconds(15_000).await;
+            assert!(writing.status().disk_wait.is_some());
+        }
+        written.await.unwrap().unwrap();
+        assert_eq!(writing.status().disk_wait, None);
     });
 }

@@ -94,6 +94,8 @@ pub struct VolumeStatus {
     pub put_error: Option<PutError>,
     /// The journal's file, while it cannot grow for want of space on its file system.
     pub journal_no_space: Option<String>,
+    /// Milliseconds for which the disk of the journal has not answered the oldest write or sync that is under way.
+    pub journal_wait_ms: Option<u64>,
 }
 
 /// What a PUT failed with.
@@ -153,6 +155,7 @@ impl LogVolume {
                 (None, poisoned) => poisoned.map(|cause| format!("its journal failed: {cause}")),
             },
             journal_no_space: journal.no_space,
+            journal_wait_ms: journal.disk_wait.map(milliseconds),
             upload_note: state.upload_note.clone(),
             put_error: shared
                 .store

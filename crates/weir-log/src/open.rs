@@ -396,6 +396,7 @@ fn state_of(
         last_object_small: false,
         read_ahead: ReadAhead::default(),
         upload_note: None,
+        no_room_said: None,
         objects_written: 0,
         checkpoints_published: 0,
     }

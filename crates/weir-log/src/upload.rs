@@ -34,6 +34,9 @@ const JOURNAL_READ_PAUSE: Duration = Duration::from_millis(500);
 /// Pause before the store is asked for room again.
 const ROOM_PAUSE: Duration = Duration::from_millis(500);
 
+/// Shortest time between two warnings that the store has no room.
+const ROOM_WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Time in which a batch fills, from which on clients are calm: 160 MiB/s of batches of 8 MiB. Pieces of 64 KiB cost 2
 /// to 4 ms of CPU time more for such an object than pieces of 1 MiB, which those who write faster want for themselves.
 const CALM_FROM: Duration = Duration::from_millis(50);
@@ -130,8 +133,10 @@ async fn wait_for_room(shared: &Shared, batch: Batch, note: String) {
         let mut state = shared.state.borrow_mut();
         state.sealed.push_front(batch);
         state.gathering = false;
-        if state.upload_note.is_none() {
+        // Room comes and goes while deletions go on.
+        if state.no_room_said.is_none_or(|said| said.elapsed() >= ROOM_WARNING_INTERVAL) {
             tracing::warn!(volume = %shared.id, note, "uploads wait");
+            state.no_room_said = Some(Instant::now());
         }
         state.upload_note = Some(note);
         state.checkpoint.wanted |= state.checkpoint.objects_since > 0;

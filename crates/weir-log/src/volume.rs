@@ -17,6 +17,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::time::Instant;
 use weir_device::{
     Device, DeviceError, Env, ErrorKind, Extent, IoHeader, LocalBoxFuture, SharedBuf, VolumeId,
     WriteFlags, WriteZeroesFlags, check_bounds,
@@ -90,6 +91,8 @@ pub(crate) struct State {
     pub(crate) last_object_small: bool,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) upload_note: Option<String>,
+    /// When it was last said that the store has no room.
+    pub(crate) no_room_said: Option<Instant>,
     pub(crate) objects_written: u64,
     pub(crate) checkpoints_published: u64,
 }

@@ -22,6 +22,9 @@ use crate::shard::ShardContext;
 /// 1 MB/s takes eight seconds.
 const OBJECT_WAIT_MS_MAX: u64 = 15_000;
 
+/// A write or sync of the journal that takes longer than this says that something is wrong with the local disk.
+const DISK_WAIT_MS_MAX: u64 = 5_000;
+
 /// Journals from this on slow writers down, in percent.
 const JOURNAL_PERCENT_MAX: u64 = 75;
 
@@ -99,6 +102,12 @@ pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>
     if let Some(file) = &log.journal_no_space {
         reasons.push(format!(
             "the local disk is full: the journal {file} cannot grow, and writers wait until what it holds is uploaded"
+        ));
+    }
+    if let Some(wait) = log.journal_wait_ms.filter(|wait| *wait > DISK_WAIT_MS_MAX) {
+        let seconds = wait / 1000;
+        reasons.push(format!(
+            "the local disk does not answer: a write or sync of the journal has waited for {seconds} s"
         ));
     }
     let lasting = log.put_error.as_ref().filter(|error| !error.passes);
@@ -371,6 +380,7 @@ mod tests {
             upload_note: None,
             put_error: None,
             journal_no_space: None,
+            journal_wait_ms: None,
         }
     }
 
@@ -405,6 +415,8 @@ mod tests {
         let (health, reasons) = judge(&no_room);
         assert_eq!(health, Health::Degraded);
         assert!(reasons[0].contains("the journal /d/journal cannot grow"), "{reasons:?}");
+        let hung = VolumeStatus { journal_wait_ms: Some(6_000), ..log() };
+        assert!(judge(&hung).1[0].contains("the local disk does not answer"));
         let behind = VolumeStatus { waits_for_collector: true, ..slow };
         assert!(
             judge(&behind).1[0].contains("the collector can copy: an object has waited for 16")
