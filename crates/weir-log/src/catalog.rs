@@ -248,6 +248,16 @@ pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeI
     }
 }
 
+/// Whether no volume was ever named in the store: names outlive their volumes.
+///
+/// # Errors
+/// What the store says.
+pub async fn is_blank(store: &Store, env: &Env) -> Result<bool, LogError> {
+    let mut random = || env.random.next_u64();
+    let list = || store.list_page(NAMES, None);
+    Ok(store.retry(&RetryPolicy::reads(), &mut random, None, list).await?.is_empty())
+}
+
 /// Points a name at `to`, which stood for `from` before, or for nothing.
 ///
 /// # Errors

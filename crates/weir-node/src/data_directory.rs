@@ -108,6 +108,12 @@ impl DataDirectory {
         self.path.join("nodes")
     }
 
+    /// Which stores volumes of this directory were opened in.
+    #[must_use]
+    pub fn stores(&self) -> PathBuf {
+        self.path.join("stores")
+    }
+
     /// URL of the embedded store.
     #[must_use]
     pub fn store_url(&self) -> String {

@@ -85,6 +85,19 @@ pub enum NodeError {
         /// URL of the store.
         store: String,
     },
+    /// Volumes were in a store that looks as if nobody had ever used it.
+    #[error(
+        "the store {store} {state}, and volumes of this data directory were in it: it is another place, or its file \
+         system is not mounted"
+    )]
+    StoreGone {
+        /// URL of the store.
+        store: String,
+        /// What it looks like.
+        state: &'static str,
+        /// The file that says which stores were used.
+        record: String,
+    },
     /// A unix socket's path is longer than the operating system allows.
     #[error("{path} is too long for a unix socket: {length} bytes, {limit} are allowed")]
     SocketPath {
@@ -258,7 +271,9 @@ impl NodeError {
             Self::Connected { .. } | Self::Changing { .. } | Self::SnapshotOpen { .. } => {
                 ErrorKind::Busy
             }
-            Self::SizeNeeded { .. } | Self::NothingServed { .. } => ErrorKind::NotFound,
+            Self::SizeNeeded { .. } | Self::NothingServed { .. } | Self::StoreGone { .. } => {
+                ErrorKind::NotFound
+            }
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::Identity { .. } => ErrorKind::Corrupt,
@@ -286,6 +301,9 @@ impl NodeError {
             }
             Self::OtherSize { name, .. } => Some(format!(
                 "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
+            )),
+            Self::StoreGone { store, record, .. } => Some(format!(
+                "mount it, or give the URL that was used before; to begin anew there, take the line {store} out of {record}"
             )),
             Self::SizeNeeded { name, .. } => {
                 Some(format!("create it by giving a size: weir up {name} --size 10G"))

@@ -18,6 +18,7 @@ use weir_store::Store;
 use crate::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::gate::Gate;
+use crate::known_stores;
 use crate::measure::Measured;
 use crate::replicas::ReplicateTo;
 use crate::shard::ShardContext;
@@ -239,6 +240,7 @@ async fn open_log(
         }
     }
     let (volume, report) = opening.await?;
+    known_stores::note(home)?;
     let opened = Opened {
         endpoint: Endpoint::Log(Rc::clone(&volume)),
         id,
@@ -288,6 +290,7 @@ async fn find_or_create(
     match (catalog::find(store, &context.env, &spec.name).await, spec.size) {
         (Ok(id), _) => Ok((id, false)),
         (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
+            known_stores::check_not_emptied(context, home, store).await?;
             let (env, name, takeover) = (&context.env, &spec.name, Takeover::Manual);
             let encryption = home.encryption(context).await?;
             let id = catalog::create_as(store, env, name, size, takeover, encryption).await?;

@@ -20,6 +20,7 @@ mod events;
 mod gate;
 mod host;
 mod keys;
+mod known_stores;
 mod leases;
 mod left;
 mod limits;

@@ -6,6 +6,7 @@ use weir_store::Access;
 
 use crate::api::types::Shown;
 use crate::error::NodeError;
+use crate::known_stores;
 use crate::node::Node;
 use crate::shard::ShardContext;
 use crate::volumes::Home;
@@ -37,6 +38,7 @@ async fn mark_as(
     let (store, env) = (home.open_store(context, Access::Write).await?, &context.env);
     match mark {
         Mark::New { size, takeover } => {
+            known_stores::check_not_emptied(context, home, &store).await?;
             let encryption = home.encryption(context).await?;
             catalog::create_incomplete(&store, env, name, size, takeover, encryption).await?;
         }

@@ -27,6 +27,7 @@ use crate::error::{NodeError, ProcessId};
 use crate::events::Events;
 use crate::gate::Gate;
 use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, connection_options, describe};
+use crate::known_stores;
 use crate::left;
 use crate::nbd_place::NbdPlace;
 use crate::node::{Node, NodeHandle};
@@ -96,6 +97,7 @@ impl ServiceOptions {
     /// What would be an error when serving.
     pub fn check(&self) -> Result<(), NodeError> {
         Store::check(&self.home.store_url, &self.home.store_options)?;
+        known_stores::check_there(&self.home)?;
         crate::limits::rates(&self.limits)?;
         sockets::check_count(self.nbd.len())?;
         for address in &self.nbd {

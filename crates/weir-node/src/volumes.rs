@@ -22,6 +22,7 @@ use crate::api::types::{
 use crate::data_directory::DataDirectory;
 use crate::error::{NodeError, ProcessId};
 use crate::host::Hosted;
+use crate::known_stores;
 use crate::node::Node;
 use crate::processes::{Process, locked};
 use crate::shard::ShardContext;
@@ -76,6 +77,7 @@ impl Home {
         context: &ShardContext,
         access: Access,
     ) -> Result<Store, NodeError> {
+        known_stores::check_there(self)?;
         let store = Store::open_with(&self.store_url, &self.store_options)?;
         // The keys of a probe must not come twice: the system's random numbers, not those of a seed.
         let mut random = {
@@ -156,6 +158,7 @@ pub(crate) async fn create(
 ) -> Result<Shown, NodeError> {
     home.data.prepare()?;
     let store = home.open_store(context, Access::Write).await?;
+    known_stores::check_not_emptied(context, home, &store).await?;
     let encryption = home.encryption(context).await?;
     catalog::create_as(&store, &context.env, name, size, takeover, encryption).await?;
     Ok(Shown::new(catalog::show(&store, &context.env, name).await?, None))

@@ -1,0 +1,74 @@
+//! The stores that volumes of this data directory were opened in: one URL a line, in the file `stores`.
+//!
+//! A directory whose file system is not mounted, and a bucket or prefix that is not the one that was meant, look like a
+//! store that nobody has used yet. Where volumes were in it before, nothing is created there, and nobody is served an
+//! empty volume under the name of another.
+
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+use url::Url;
+use weir_log::catalog;
+use weir_store::Store;
+
+use crate::data_directory::DataDirectory;
+use crate::error::NodeError;
+use crate::shard::ShardContext;
+use crate::volumes::Home;
+
+fn is_known(data: &DataDirectory, url: &str) -> Result<bool, NodeError> {
+    let path = data.stores();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.lines().any(|line| line == url)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(NodeError::io("reading", path.display().to_string(), source)),
+    }
+}
+
+/// A volume was opened in the store: durable when this returns.
+pub(crate) fn note(home: &Home) -> Result<(), NodeError> {
+    let (data, url) = (&home.data, &home.store_url);
+    if url.starts_with("memory:") || is_known(data, url)? {
+        return Ok(());
+    }
+    let path = data.stores();
+    let write = || {
+        let mut file =
+            std::fs::File::options().create(true).append(true).mode(0o600).open(&path)?;
+        weir_disk::adopt_file(&file, &path)?;
+        // One call, so that the lines of two processes do not mix.
+        file.write_all(format!("{url}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::File::open(data.path())?.sync_all()
+    };
+    write().map_err(|source| NodeError::io("writing", path.display().to_string(), source))
+}
+
+/// Before the store is opened, which makes a directory that is not there.
+pub(crate) fn check_there(home: &Home) -> Result<(), NodeError> {
+    let directory = Url::parse(&home.store_url).ok().and_then(|url| url.to_file_path().ok());
+    match directory {
+        Some(directory) if !directory.exists() => check_unknown(home, "is not there"),
+        _ => Ok(()),
+    }
+}
+
+/// Before a volume is created: a store that has none, and never had, is not one that is known here.
+pub(crate) async fn check_not_emptied(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+) -> Result<(), NodeError> {
+    if is_known(&home.data, &home.store_url)? && catalog::is_blank(store, &context.env).await? {
+        return check_unknown(home, "has no volumes, and never had any");
+    }
+    Ok(())
+}
+
+fn check_unknown(home: &Home, state: &'static str) -> Result<(), NodeError> {
+    if !is_known(&home.data, &home.store_url)? {
+        return Ok(());
+    }
+    let (store, record) = (home.store_url.clone(), home.data.stores().display().to_string());
+    Err(NodeError::StoreGone { store, state, record })
+}

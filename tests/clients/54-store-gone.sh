@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# A store whose directory is not there, or is empty, as that of a file system which is not mounted: no empty volume is
+# served under the name of one that has data.
+. "$(dirname "$0")/_lib.sh"
+
+export WEIR_STORE=file://$work/store WEIR_LEASE=2
+at() { echo "nbd+unix:///$1?socket=$WEIR_DATA_DIR/nbd.sock"; }
+put() { timeout 60 qemu-io -f raw "$(at "$1")" -c "write -P $2 0 1M" -c flush | grep -q wrote; }
+holds() { timeout 60 qemu-io -f raw "$(at "$1")" -c "read -P $2 0 1M" | { ! grep -E "failed|differ"; }; }
+serve() {
+    : >"$work/weir.log"
+    "$weir" serve --volume a:64M >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+    weir_pid=$!
+    wait_for_export "$(at a)"
+}
+refused_to_start() { refuse "$1" "$2" timeout 60 "$weir" serve --volume a:64M; }
+
+serve
+check "a first volume is created in a store that is not there yet" put a 1
+mv "$work/store" "$work/away"
+kill -USR2 "$weir_pid"
+wait_seconds=20 wait_until "a program whose store is gone is not replaced" \
+    grep -q "store .* is not there, and volumes of this data directory were in it" "$work/weir.log"
+check "it goes on" kill -0 "$weir_pid"
+check "no store is made" test ! -e "$work/store"
+mv "$work/away" "$work/store"
+kill -USR2 "$weir_pid"
+wait_seconds=40 wait_until "it is replaced once the store is back" grep -q '^replacing the program' "$work/weir.log"
+wait_for_export "$(at a)"
+check "with its data" holds a 1
+put a 2
+crash
+
+mv "$work/store" "$work/away"
+refused_to_start "a store that is gone" "is not there, and volumes of this data directory were in it"
+check "no store is made by that" test ! -e "$work/store"
+refuse "nor by a listing" "is not there, and volumes" "$weir" volume list
+mkdir "$work/store"
+refused_to_start "a mount point without its file system" "has no volumes, and never had any"
+refuse "weir up" "has no volumes, and never had any" "$weir" up a --size 64M -- true
+refuse "weir volume create" "has no volumes, and never had any" "$weir" volume create b --size 64M
+refuse "the way out is named" "take the line file://.*/store out of .*/stores" "$weir" volume create b --size 64M
+rm -rf "$work/store"
+mv "$work/away" "$work/store"
+serve
+check "nothing was lost" holds a 2
+stop
+check "a volume more is created in a store that is there" "$weir" volume create b --size 64M
+check "and deleted" "$weir" volume delete b --yes
+check "the other one, too" "$weir" volume delete a --yes
+check "a store whose volumes were all deleted takes a new one" "$weir" volume create c --size 64M
+check "another store is begun without a question" \
+    env WEIR_STORE="file://$work/other" "$weir" up a --size 64M -- true
+rm -rf "$work/store"
+sed -i '/\/store$/d' "$WEIR_DATA_DIR/stores"
+check "and the same one, once it is forgotten" "$weir" up a --size 64M -- true
