@@ -464,6 +464,7 @@ impl Duo {
         self.must_own(1 - index).await?;
         // What the opening found unneeded is listed with the next checkpoint.
         let Some(life) = self.life(1 - index) else { return Ok(()) };
+        life.stopping.set(true);
         match self.wait(life.volume.compact(1, |_, _| {}), HANG).await {
             None => return self.violate("a compaction hangs though the store works"),
             Some(compacted) => life.judge_verb("the last compaction", &compacted, |error| {

@@ -230,7 +230,9 @@ impl Life {
         let doing = self.world.begin(self.host, "compaction");
         let result = self.volume.compact(percent, |_, _| {}).await;
         drop(doing);
-        if self.judge_verb("a compaction", &result, |_| false) {
+        // The last one is asked for beside it.
+        let beside = |error: &DeviceError| error.kind() == ErrorKind::Busy && self.stopping.get();
+        if self.judge_verb("a compaction", &result, beside) {
             self.world.note("  compacted", [percent, 0, 0]);
         }
     }

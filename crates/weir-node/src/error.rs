@@ -302,9 +302,7 @@ impl NodeError {
             Self::OtherSize { name, .. } => Some(format!(
                 "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
             )),
-            Self::StoreGone { store, record, .. } => Some(format!(
-                "mount it, or give the URL that was used before; to begin anew there, take the line {store} out of {record}"
-            )),
+            Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
             Self::SizeNeeded { name, .. } => {
                 Some(format!("create it by giving a size: weir up {name} --size 10G"))
             }
@@ -370,6 +368,12 @@ fn io_kind(error: &io::Error) -> ErrorKind {
         io::ErrorKind::AddrInUse => ErrorKind::Busy,
         _ => ErrorKind::Unavailable,
     }
+}
+
+fn gone_help(store: &str, record: &str) -> String {
+    format!(
+        "mount it, or give the URL that was used before; to begin anew there, take the line {store} out of {record}"
+    )
 }
 
 fn io_help(error: &io::Error, subject: &str) -> Option<String> {
