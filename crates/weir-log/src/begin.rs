@@ -9,6 +9,7 @@ use crate::error::LogError;
 use crate::forget::forget_openings;
 use crate::format::manifest::{EpochEntry, HexId, Holder, Manifest, SalvageRecord};
 use crate::heir::JournalView;
+use crate::ids::WriteMark;
 use crate::lease::{LeaseHold, Run};
 use crate::load::Loaded;
 use crate::local::LocalJournal;
@@ -95,16 +96,17 @@ async fn announce(
     Ok(opening)
 }
 
-/// Publishes the first sequence that our epoch owns: from here on older epochs can add nothing.
+/// Publishes the first sequence that our epoch owns: from here on older epochs can add nothing. What is given up by it
+/// is recorded, with the last write `through` which we have everything.
 pub(crate) async fn own_sequences(
     args: &OpenArgs,
     writer: &mut ManifestWriter,
     epoch: Epoch,
     loaded: &Loaded,
-    given_up: Option<SalvageRecord>,
+    (given_up, through): (Option<SalvageRecord>, WriteMark),
 ) -> Result<(), LogError> {
     let given_up = given_up.map(|record| SalvageRecord {
-        after_write: loaded.committed.into(),
+        after_write: through.into(),
         taken_at: epoch.0,
         ..record
     });
@@ -115,6 +117,7 @@ pub(crate) async fn own_sequences(
         let entry = entry.expect("published by announce_and_publish");
         entry.first_sequence = Some(first);
         entry.after_write = Some(committed.into());
+        salvage::first_map_holds(&mut m.salvage, through);
         m.salvage.extend(given_up);
     };
     writer.publish(&args.env, &RetryPolicy::reads(), change).await

@@ -188,6 +188,9 @@ impl LogVolume {
             }
         }
         if !weir_device::mutant("sequences_not_owned") {
+            let pieces = &journal.recovered.pieces;
+            let through = salvage::whole_through(loaded.committed, pieces, &decision);
+            let given_up = (given_up, through);
             begin::own_sequences(&args, &mut writer, epoch, &loaded, given_up).await?;
         }
         // Whatever numbers the prefix knows are not used again: what is in it was another journal's, or what this one

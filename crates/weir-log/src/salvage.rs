@@ -1,14 +1,20 @@
-//! What a takeover gave up can be had back: a volume of the prefix that was taken, and of what the old journal holds.
+//! What a takeover or an adoption gave up can be had back: a volume of what was taken, and of what the old journal
+//! holds.
 //!
 //! A takeover goes on with what the store holds, and the journal that it went on without may turn up later, with
 //! acknowledged writes. Replaying it over what was written since would be wrong; so would be throwing either away. So a
 //! taker keeps its first map as a snapshot, before it acknowledges anything, and the old journal is replayed onto a
-//! clone of that.
+//! clone of that. An adoption of a copied journal is the same: what the taker has is the store's prefix and what the
+//! copy holds, and the original may have taken more after it was copied.
 //!
 //! Invariants
 //!  G1. The version that owns sequences after a takeover names the journal that was given up. Before the first
 //!      acknowledgement, here or in a later opening, a snapshot of the map as of then counts.
 //!  G2. The record goes when the journal that it names was opened or given up by its own host, or the snapshot deleted.
+//!      A copy of that journal settles nothing: the original may hold more.
+//!  G3. The snapshot of a record holds every write up to its `after_write`, and beyond that nothing but writes of the
+//!      journal that it names, in order. So replaying what that journal holds behind `after_write` gives its state,
+//!      also where the snapshot holds some of it.
 
 use std::rc::Rc;
 
@@ -16,7 +22,7 @@ use serde::Serialize;
 use weir_device::{Device, DeviceError, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId};
 use weir_device::{WriteFlags, WriteZeroesFlags};
 use weir_disk::{Directory, LockGuard};
-use weir_journal::{PieceKind, Recovered, RecoveredPiece};
+use weir_journal::{FileMatch, PieceKind, Recovered, RecoveredPiece};
 use weir_store::{RetryPolicy, Store};
 
 use crate::catalog::VolumeName;
@@ -32,10 +38,17 @@ use crate::options::VolumeOptions;
 use crate::snapshots;
 use crate::volume::{LogVolume, Shared};
 
-/// What an opening gives up that does not go on with the journal of the newest opening that owns sequences, unless that
-/// was closed. Whoever took over and came no further asks again.
-pub(crate) fn given_up(manifest: &Manifest, decision: &Decision) -> Option<SalvageRecord> {
-    if matches!(decision, Decision::Replay(_)) || manifest.holder.is_none() {
+/// What an opening gives up that does not go on with the journal of the newest opening that owns sequences, or with a
+/// copy of it, unless that was closed. Whoever took over and came no further asks again.
+pub(crate) fn given_up(
+    manifest: &Manifest,
+    journal: Option<&JournalView>,
+    decision: &Decision,
+) -> Option<SalvageRecord> {
+    let is_copy = journal.is_some_and(|journal| journal.file == FileMatch::Other);
+    let is_copy = is_copy && !weir_device::mutant("adoption_keeps_nothing");
+    let goes_on = matches!(decision, Decision::Replay(_)) && !is_copy;
+    if goes_on || manifest.holder.is_none() {
         return None;
     }
     let owner = manifest.newest_owner()?;
@@ -48,6 +61,49 @@ pub(crate) fn given_up(manifest: &Manifest, decision: &Decision) -> Option<Salva
         taken_at: 0,
         snapshot: None,
     })
+}
+
+/// The last write up to which an opening has everything, without a gap and undamaged: what the store holds, and of the
+/// journal that it goes on with what follows.
+pub(crate) fn whole_through(
+    committed: WriteMark,
+    pieces: &[RecoveredPiece],
+    decision: &Decision,
+) -> WriteMark {
+    if !matches!(decision, Decision::Replay(_)) {
+        return committed;
+    }
+    let mut through = committed;
+    for found in pieces.iter().filter(|found| mark_of(found) > committed) {
+        if found.poisoned || found.piece.write != through.write.next() {
+            break;
+        }
+        through = mark_of(found);
+    }
+    through
+}
+
+/// G3, for an opening that has everything `through` a write: what the records say that wait for its first map. An
+/// opening before it that went on with more may be gone, with its journal.
+pub(crate) fn first_map_holds(records: &mut [SalvageRecord], through: WriteMark) {
+    if weir_device::mutant("first_map_holds_too_much") {
+        return;
+    }
+    for record in records.iter_mut().filter(|record| record.snapshot.is_none()) {
+        record.after_write = WriteMark::from(record.after_write).min(through).into();
+    }
+}
+
+/// The last write of a journal that the volume went on without and that its history holds all the same: the snapshot
+/// that was taken holds it, and so did the volume.
+pub(crate) fn held_through(manifest: &Manifest, journal: &JournalView) -> Option<WriteMark> {
+    let counts = !weir_device::mutant("adopted_writes_asked_about");
+    let taken = manifest.salvage.iter().filter(|record| counts && record.snapshot.is_some());
+    taken.filter(|record| is_of(record, journal)).map(|record| record.after_write.into()).max()
+}
+
+fn mark_of(found: &RecoveredPiece) -> WriteMark {
+    WriteMark { epoch: found.piece.epoch, write: found.piece.write }
 }
 
 /// Whether a record names this journal.
@@ -64,7 +120,11 @@ pub(crate) fn settle(manifest: &mut Manifest, journal: Option<&JournalView>) -> 
         manifest.snapshots.iter().filter(|s| !s.deleting).map(|s| s.id).collect();
     let mut unneeded = Vec::new();
     manifest.salvage.retain(|record| {
-        let settled = journal.is_some_and(|journal| is_of(record, journal));
+        let settled = journal.is_some_and(|journal| {
+            let is_itself =
+                journal.file != FileMatch::Other || weir_device::mutant("copy_settles_original");
+            is_itself && is_of(record, journal)
+        });
         if settled {
             unneeded.extend(record.snapshot);
         }
@@ -91,8 +151,8 @@ pub(crate) async fn keep_first_maps(shared: &Rc<Shared>) -> Result<(), LogError>
         match snapshots::take(shared, &name).await {
             Ok(_) => tracing::warn!(
                 volume = %shared.id, snapshot = %name,
-                "what the store held at the takeover is kept as a snapshot: should the other host's journal come back, \
-                 weir volume salvage makes a volume of what was not in the store"
+                "what the volume held when it was taken is kept as a snapshot: should the other journal come back, \
+                 weir volume salvage makes a volume of that and of what only that journal holds"
             ),
             // An opening before this one came as far as this.
             Err(error) if error.kind() == ErrorKind::Exists => {}
@@ -133,7 +193,7 @@ pub struct SalvageReport {
     pub opening: Option<String>,
     /// Epoch of that opening.
     pub epoch: u64,
-    /// The snapshot of what the store held when the volume was taken over.
+    /// The snapshot of what the volume held when it was taken over, or when a copy of the journal was adopted.
     pub snapshot: String,
     /// Writes that the journal holds and the snapshot does not.
     pub writes: u64,
@@ -175,8 +235,8 @@ impl Salvage {
     /// Finds both. Changes nothing.
     ///
     /// # Errors
-    /// [`LogError::NothingToSalvage`] where there is no journal, or none that a takeover gave up; what journal and
-    /// store say.
+    /// [`LogError::NothingToSalvage`] where there is no journal, or none that a takeover or an adoption gave up; what
+    /// journal and store say.
     pub async fn find(args: &SalvageArgs) -> Result<Self, LogError> {
         let nothing =
             |why: &str| LogError::NothingToSalvage { volume: args.id, why: why.to_owned() };
@@ -190,7 +250,9 @@ impl Salvage {
         let Some(view) = local.view() else { return Err(nothing("there is no local journal")) };
         let record = manifest.salvage.iter().find(|record| is_of(record, &view)).copied();
         let Some(record) = record else {
-            return Err(nothing("the volume was not taken over from the local journal's opening"));
+            return Err(nothing(
+                "no takeover and no adoption of a copied journal went on without the local journal's opening",
+            ));
         };
         let kept = manifest.snapshots.iter().find(|s| record.snapshot == Some(s.id) && !s.deleting);
         let Some(kept) = kept else {
@@ -212,11 +274,7 @@ impl Salvage {
 
     fn pieces(&self) -> impl Iterator<Item = &RecoveredPiece> {
         let after = WriteMark::from(self.record.after_write);
-        let mark = |found: &RecoveredPiece| WriteMark {
-            epoch: found.piece.epoch,
-            write: found.piece.write,
-        };
-        self.recovered.pieces.iter().filter(move |found| mark(found) > after)
+        self.recovered.pieces.iter().filter(move |found| mark_of(found) > after)
     }
 
     /// What there is to salvage.

@@ -85,7 +85,7 @@ impl<'a> Claim<'a> {
             let (decision, survey) = self.decide(&manifest, sent).await?;
             let holder = match (decision.wait(), &manifest.holder) {
                 (Wait::Nothing, _) | (_, None) => {
-                    let given_up = salvage::given_up(&manifest, &decision);
+                    let given_up = salvage::given_up(&manifest, self.journal, &decision);
                     return Ok(Admitted { manifest, decision, survey, given_up });
                 }
                 (Wait::Lease | Wait::LeaseAndConsent, Some(holder)) => holder.clone(),
@@ -118,7 +118,7 @@ impl<'a> Claim<'a> {
                     "taking the volume over with what the store holds"
                 );
             }
-            let given_up = salvage::given_up(&manifest, &decision);
+            let given_up = salvage::given_up(&manifest, self.journal, &decision);
             return Ok(Admitted { manifest, decision, survey, given_up });
         }
     }

@@ -20,6 +20,7 @@ use weir_journal::{Epoch, FileMatch, WriteNumber};
 
 use crate::format::manifest::{EpochEntry, HexId, Manifest};
 use crate::ids::WriteMark;
+use crate::salvage;
 
 #[cfg(test)]
 mod tests;
@@ -176,9 +177,9 @@ impl fmt::Display for Refusal {
         match self.reason {
             RefusalReason::Superseded => write!(
                 f,
-                "the local journal {journal} of {own} holds {holds} that are not in the store, and the volume went on \
-                 without them under {newest}; weir volume salvage makes a volume of them, --discard-journal gives them \
-                 up"
+                "the local journal {journal} of {own} holds {holds} that are not known to be in the store, and the \
+                 volume went on without them under {newest}; weir volume salvage makes a volume of them, \
+                 --discard-journal gives them up"
             ),
             RefusalReason::OtherHistory => write!(
                 f,
@@ -277,6 +278,8 @@ pub(crate) fn decide(journal: &JournalView, store: &StoreView<'_>, consent: Cons
     }
     let successor = successor(journal, store);
     let beyond = successor.and_then(|entry| entry.after_write).map(WriteMark::from);
+    // Whoever adopted a copy of it went on with what the copy held.
+    let beyond = beyond.max(salvage::held_through(store.manifest, journal));
     let (writes, bytes) = journal.at_stake(beyond.unwrap_or_default());
     if writes == 0 || consent.discard_journal || weir_device::mutant("set_aside_what_is_at_stake") {
         return Decision::SetAside(wait);

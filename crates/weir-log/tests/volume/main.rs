@@ -1,6 +1,7 @@
 //! The log volume over a simulated disk and a store in memory: one behaviour per test. What random crashes do to it is
 //! the business of the simulation.
 
+mod adopted;
 mod behaviour;
 mod changes;
 mod clones;

@@ -8,9 +8,9 @@ use weir_log::{LogError, Salvage, SalvageArgs, Takeover, catalog};
 use crate::support::{Host, discard, expect_bytes, flush, name, run, write};
 
 /// How long every answer of a slow store takes.
-const ANSWER: Duration = Duration::from_millis(100);
+pub(crate) const ANSWER: Duration = Duration::from_millis(100);
 
-fn args_of(host: &Host) -> SalvageArgs {
+pub(crate) fn args_of(host: &Host) -> SalvageArgs {
     SalvageArgs {
         store: host.store.clone(),
         env: host.env.clone(),
@@ -23,7 +23,7 @@ fn args_of(host: &Host) -> SalvageArgs {
 }
 
 /// Names of the snapshots that are kept for journals.
-async fn kept(host: &Host) -> Vec<String> {
+pub(crate) async fn kept(host: &Host) -> Vec<String> {
     let listed = catalog::snapshots(&host.store, &host.env, &name("demo")).await.expect("there");
     listed.into_iter().map(|snapshot| snapshot.name).collect()
 }
