@@ -11,6 +11,10 @@ stop INT
 start demo
 check "it is there after SIGINT" holds 0x01 4096 10000
 check "another write" put 0x02 1000000 333
+kill -USR1 "$weir_pid"
+kill -USR2 "$weir_pid"
+wait_until "signals that mean nothing are named" grep -q "means nothing here; SIGTERM ends" "$work/weir.log"
+check "and do not end it" put 0x02 1000000 333
 crash
 start demo
 check "an acknowledged write survives kill -9 without a flush" holds 0x02 1000000 333

@@ -96,6 +96,7 @@ async fn serve_until_told(
     told: &mut Told,
 ) -> Result<End, Failure> {
     let Told { end: signals, replace } = told;
+    signals::disregard(&[SignalKind::user_defined1()])?;
     let service = tokio::select! {
         biased;
         // Nothing was acknowledged yet, and opening can be ended anywhere.

@@ -62,6 +62,24 @@ impl Signals {
     }
 }
 
+/// Says of signals which mean nothing here that they do not, for as long as the runtime runs. By default they end the
+/// process at once.
+pub(crate) fn disregard(kinds: &[SignalKind]) -> Result<(), Failure> {
+    for kind in kinds.iter().copied() {
+        let failed = |error| Failure::new(format!("listening for signals: {error}"));
+        let mut signal = signal(kind).map_err(failed)?;
+        tokio::spawn(async move {
+            while signal.recv().await.is_some() {
+                let number = kind.as_raw_value();
+                eprintln!(
+                    "warning: signal {number} means nothing here; SIGTERM ends this process in order"
+                );
+            }
+        });
+    }
+    Ok(())
+}
+
 /// Ends the process at once. What was acknowledged is in the journal.
 pub(crate) fn quit(signal: i32) -> ! {
     eprintln!("stopped at once; the next start recovers what was acknowledged");

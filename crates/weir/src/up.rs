@@ -12,7 +12,7 @@ use weir_node::{Closing, Node, ServedInfo, Service, ServiceOptions, Stopped};
 use crate::cli::{Global, Up};
 use crate::failure::Failure;
 use crate::settings;
-use crate::signals::{SIGNAL_BASE, Signals, quit};
+use crate::signals::{self, SIGNAL_BASE, Signals, quit};
 use crate::threads;
 
 /// Exit codes of shells: the command was not found, or could not be started.
@@ -32,6 +32,7 @@ async fn serve(
     command: &[OsString],
 ) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
+    signals::disregard(&[SignalKind::user_defined1(), SignalKind::user_defined2()])?;
     let served = tokio::select! {
         biased;
         // Nothing was acknowledged yet, and opening can be ended anywhere.
