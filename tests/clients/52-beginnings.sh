@@ -73,7 +73,24 @@ while ((i < 40)); do
     i=$((i + 1))
 done
 wait_seconds=12 wait_until "a full store is said at once" status_says 3 "the file system of the store .* is full"
+why="this may wait: .*the file system of the store .* is full"
+refuse "a flush that waits for it says so" "$why" timeout 20 "$weir" volume flush two --remote --wait
+refuse "and so does a snapshot" "$why" timeout 20 "$weir" snapshot create two@waits
+crash
+dd if=/dev/zero of="$work/full/filler" bs=64k >/dev/null 2>&1
+dd if=/dev/zero of="$work/full/filler2" bs=512 >/dev/null 2>&1
+"$weir" up two --journal 64M --batch 1M --batch-age 1 >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+wait_until "an opening waits for a store without any room" grep -q "the store keeps failing" "$work/weir.log"
+check "status names the volume, and the process that has it" \
+    status_says 3 "volume [0-9a-f]{32} is not served: process $weir_pid has it open"
+refuse "a verb does not call that served" "process $weir_pid has volume \"two\" open, and does not say that it serves it" \
+    timeout 60 "$weir" snapshot create two@refused
+rm "$work/full/filler" "$work/full/filler2"
 mount -o remount,size=200m "$work/full"
+uri="nbd+unix:///two?socket=$WEIR_DATA_DIR/nbd/two.sock"
+wait_for_export "$uri"
+check "it is opened once there is room" put 2 0 1M
 wait_seconds=60 wait_until "and it is well again by itself" status_says 0 "two +ok"
 stop
 unset WEIR_STORE

@@ -47,6 +47,14 @@ pub enum NodeError {
         /// Where it is served, as " at URI"; empty where unknown.
         place: String,
     },
+    /// A process of this machine has the volume open, and nothing says that it serves it.
+    #[error("process {process} has volume {name:?} open, and does not say that it serves it")]
+    Held {
+        /// Name of the volume.
+        name: String,
+        /// The process.
+        process: ProcessId,
+    },
     /// A process of this machine has a volume of the same identity open, from another store.
     #[error("process {process} has volume {name:?} open from {served}, which is another store")]
     OtherStore {
@@ -256,6 +264,7 @@ impl NodeError {
         match self {
             Self::Io { source, .. } => io_kind(source),
             Self::Served { .. }
+            | Self::Held { .. }
             | Self::OtherStore { .. }
             | Self::OtherVolume { .. }
             | Self::SocketInUse { .. }
@@ -292,6 +301,11 @@ impl NodeError {
             Self::Served { .. } => {
                 Some("use it where it is served, or end that process with SIGTERM first".to_owned())
             }
+            Self::Held { .. } => Some(
+                "it may be opening or closing the volume, or a verb works on it, and its log says what it waits for: \
+                 try again once that has ended, or end that process with SIGTERM first"
+                    .to_owned(),
+            ),
             Self::OtherStore { served, .. } => Some(format!(
                 "a data directory has one of them open at a time: use another --data-dir, or end that process with \
                  SIGTERM first; if both are one store, name it as {served}"

@@ -62,7 +62,12 @@ async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -
     };
     match closed.await {
         // It is gone, or another process of this data directory has it: that one closes it.
-        Err(NodeError::Log(LogError::NoSuchVolume { .. }) | NodeError::Served { .. }) | Ok(()) => {
+        Err(
+            NodeError::Log(LogError::NoSuchVolume { .. })
+            | NodeError::Served { .. }
+            | NodeError::Held { .. },
+        )
+        | Ok(()) => {
             core.note_left(name, None);
             core.events.note("volume_closed", Some(name.as_str()), "it is not served any more");
             true

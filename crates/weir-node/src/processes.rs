@@ -160,7 +160,7 @@ impl Home {
     }
 }
 
-/// A lock that another process holds means that it serves the volume.
+/// A lock that another process holds means that it has the volume open; whether it serves it is to be asked.
 pub(crate) fn locked(error: NodeError, name: &VolumeName) -> NodeError {
     let held = match &error {
         NodeError::Disk(held @ DiskError::Locked { .. })
@@ -171,5 +171,5 @@ pub(crate) fn locked(error: NodeError, name: &VolumeName) -> NodeError {
         DiskError::Locked { holder_pid, .. } => holder_pid.and_then(|id| i32::try_from(id).ok()),
         _ => None,
     };
-    NodeError::Served { name: name.to_string(), process: ProcessId(process), place: String::new() }
+    NodeError::Held { name: name.to_string(), process: ProcessId(process) }
 }

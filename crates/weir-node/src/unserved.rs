@@ -1,12 +1,13 @@
-//! Journals in the data directory that nobody serves and that were not closed in order: they may hold the only copy of
-//! what was acknowledged.
+//! Journals in the data directory that nobody serves and that were not closed in order, or that a process holds without
+//! serving them: they may hold the only copy of what was acknowledged.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use weir_device::VolumeId;
 use weir_journal::Journal;
-use weir_log::JOURNAL_FILE;
+use weir_log::{JOURNAL_FILE, LOCK_FILE};
 
 use crate::error::NodeError;
 use crate::node::Node;
@@ -23,11 +24,14 @@ pub struct Unserved {
     pub journal: PathBuf,
     /// What is wrong with it, where it cannot be read.
     pub trouble: Option<String>,
+    /// The process that has the lock of the volume's files: it opens or closes the volume, or a verb works on it.
+    pub holder: Option<u32>,
 }
 
 impl Node {
-    /// The journals of this data directory that none of `processes` serves and that were not closed in order. Those of
-    /// a process that does not answer are left out.
+    /// The journals of this data directory that none of `processes` serves, and that were not closed in order or are
+    /// held by a process all the same: an opening can wait for its store. While a process does not answer, those
+    /// without a known holder are left out: they may be its.
     ///
     /// # Errors
     /// When the data directory cannot be listed.
@@ -40,7 +44,8 @@ impl Node {
         let silent = processes.iter().any(|process| process.status.is_err());
         let found =
             self.run(0, move |context| async move { not_closed(&context, &home).await }).await??;
-        Ok(found.into_iter().filter(|one| !silent && !served.contains(&one.volume)).collect())
+        let is_known = |one: &Unserved| one.holder.is_some() || !silent;
+        Ok(found.into_iter().filter(|one| is_known(one) && !served.contains(&one.volume)).collect())
     }
 }
 
@@ -52,14 +57,63 @@ async fn not_closed(context: &Rc<ShardContext>, home: &Home) -> Result<Vec<Unser
         if !journal.is_file() {
             continue;
         }
+        let holder = holder(&path.join(LOCK_FILE));
         let directory = context.disks.directory(path)?;
-        match Journal::identify(&directory, JOURNAL_FILE).await {
-            Ok(found) if found.is_closed => {}
-            Ok(_) => unserved.push(Unserved { volume, journal, trouble: None }),
-            Err(error) => {
-                unserved.push(Unserved { volume, journal, trouble: Some(error.to_string()) });
-            }
-        }
+        let trouble = match Journal::identify(&directory, JOURNAL_FILE).await {
+            Ok(found) if found.is_closed && holder.is_none() => continue,
+            Ok(_) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        unserved.push(Unserved { volume, journal, trouble, holder });
     }
     Ok(unserved)
+}
+
+/// The process that has a lock file locked, if the system says so. The lock is not tried: that would refuse an opening
+/// which comes at the same moment.
+fn holder(lock: &Path) -> Option<u32> {
+    let inode = std::fs::metadata(lock).ok()?.ino();
+    let process = std::fs::read_to_string(lock).ok()?.trim().parse().ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    is_locked(&locks, inode, process).then_some(process)
+}
+
+/// Whether `locks`, as the kernel lists them, has one of that process on that file. The device is not compared: some
+/// file systems say another one there.
+fn is_locked(locks: &str, inode: u64, process: u32) -> bool {
+    locks.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, by, file, ..] = fields[..] else { return false };
+        let of_file = file.rsplit(':').next().and_then(|number| number.parse().ok());
+        by.parse() == Ok(process) && of_file == Some(inode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_that_of_its_process_on_its_file() {
+        let locks = "1: POSIX  ADVISORY  WRITE 12 fd:00:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 fd:00:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 13 fd:00:78 0 EOF\n";
+        assert!(is_locked(locks, 78, 12));
+        for (inode, process) in [(77, 12), (78, 13), (8, 12), (78, 1), (79, 12)] {
+            assert!(!is_locked(locks, inode, process), "{inode} by {process}");
+        }
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_while_it_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        std::fs::write(&path, format!("{}\n", std::process::id())).unwrap();
+        assert_eq!(holder(&path), None, "the file of a process that ended stays");
+        let file = std::fs::File::open(&path).unwrap();
+        file.lock().unwrap();
+        assert_eq!(holder(&path), Some(std::process::id()));
+        drop(file);
+        assert_eq!(holder(&path), None);
+    }
 }

@@ -135,7 +135,7 @@ impl Home {
             Ok(opened) => Ok(opened),
             Err(error) => Err(match locked(error.into(), name) {
                 // Whoever holds the lock may say where it serves.
-                error @ NodeError::Served { .. } => {
+                error @ NodeError::Held { .. } => {
                     self.who_has_locked(&store, name, id, error).await
                 }
                 error => error,

@@ -68,6 +68,13 @@ async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Fa
 
 fn not_served(one: &Unserved) -> String {
     let (volume, journal) = (one.volume, one.journal.display());
+    if let Some(process) = one.holder {
+        return format!(
+            "volume {volume} is not served: process {process} has it open, and does not say that it serves it; it may \
+             be opening or closing it, or a verb works on it, and its log says what it waits for; until that has ended \
+             the journal {journal} may hold the only copy of acknowledged writes"
+        );
+    }
     match &one.trouble {
         None => format!(
             "volume {volume} is not served, and its journal {journal} was not closed: it may hold the only copy of \

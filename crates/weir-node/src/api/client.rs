@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::time::Instant;
 use weir_device::{ErrorKind, VolumeId};
 use weir_store::Store;
 
@@ -26,6 +27,8 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a process may take to say how it is, before it counts as stopped or hung.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long work goes on before the process is asked what is wrong, and how often from then on.
+const TROUBLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A connection to a process that serves volumes.
 #[derive(Debug)]
@@ -171,7 +174,18 @@ impl Client {
         }
     }
 
-    /// Asks for work that takes its time; `on_progress` hears of what is done and what there is in all.
+    /// What is wrong with the volume that requests are about, as the process says on a connection of its own.
+    async fn trouble(&self) -> Option<String> {
+        let (_, volume) = self.meant.as_ref()?;
+        let mut other = Self::connect(Path::new(&self.place)).await.ok()??;
+        let status = other.status().await.ok()?;
+        let volume = volume.to_string();
+        let of_it = status.volumes.into_iter().find(|served| served.id == volume)?;
+        (!of_it.reasons.is_empty()).then(|| of_it.reasons.join("; "))
+    }
+
+    /// Asks for work that takes its time; `on_progress` hears of what is done and what there is in all. Work that waits
+    /// has no end of its own, so what is wrong with the volume meanwhile is logged, once.
     ///
     /// # Errors
     /// What the process answered, or that it did not.
@@ -185,11 +199,22 @@ impl Client {
         let response = self.send(Method::POST, path, body.into()).await?;
         let mut body = response.into_body();
         let mut received = BytesMut::new();
+        let mut look = Instant::now() + TROUBLE_INTERVAL;
+        let mut is_said = false;
         loop {
             while let Some(end) = received.iter().position(|byte| *byte == b'\n') {
                 let line = received.split_to(end + 1);
                 match serde_json::from_slice(&line) {
-                    Ok(Progress::Running { done, total }) => on_progress(done, total),
+                    Ok(Progress::Running { done, total }) => {
+                        on_progress(done, total);
+                        if !is_said && Instant::now() >= look {
+                            if let Some(trouble) = self.trouble().await {
+                                tracing::warn!(process = %self.process, "this may wait: {trouble}");
+                                is_said = true;
+                            }
+                            look = Instant::now() + TROUBLE_INTERVAL;
+                        }
+                    }
                     Ok(Progress::Done { report }) => return Ok(report),
                     Ok(Progress::Failed(problem)) => return Err(remote(problem)),
                     Err(error) => return Err(self.no_answer(&error)),
