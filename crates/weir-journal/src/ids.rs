@@ -119,6 +119,15 @@ pub struct Announced {
     pub epoch: Epoch,
 }
 
+/// A version of the volume's manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManifestSeen {
+    /// Its number, from 1.
+    pub number: u64,
+    /// What tells it from another version of the same number, which a store that was set back may get.
+    pub nonce: [u8; 16],
+}
+
 /// Whose journal a file is. Part of every checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId, mutant};
 use weir_disk::{Directory, File};
 use weir_seal::DataKey;
 
 use crate::commit::{Payload, PlacedPiece, Shape};
 use crate::error::JournalError;
-use crate::ids::{Announced, Epoch, Identity, JournalPos, OpeningId, RecordSeq, WriteNumber};
+use crate::ids::{
+    Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
+};
 use crate::limits::{
     ANNOUNCED_MAX, BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
@@ -153,6 +155,8 @@ pub(crate) struct Inner {
     /// Anything else that somebody may wait for has happened.
     pub(crate) progress: Notify,
     pub(crate) disk_waits: DiskWaits,
+    /// Held while a superblock of an open journal is made and written, so that they reach the file in their order.
+    pub(crate) superblocks: Mutex<()>,
 }
 
 impl Inner {
@@ -253,6 +257,7 @@ impl Journal {
             flushed: Notify::new(),
             progress: Notify::new(),
             disk_waits: DiskWaits::default(),
+            superblocks: Mutex::new(()),
         };
         Self { handle: Rc::new(Handle { inner: Rc::new(inner) }) }
     }
@@ -327,6 +332,27 @@ impl Journal {
     #[must_use]
     pub fn announced(&self) -> Vec<Announced> {
         self.inner().state.borrow().announced().to_vec()
+    }
+
+    /// Says which version of the manifest the opening goes on from, in the place of what was known: whoever opens has
+    /// compared the two. Durable with [`Journal::begin_epoch`], before which it is called.
+    pub fn set_manifest(&self, seen: ManifestSeen) {
+        self.inner().state.borrow_mut().set_manifest(seen);
+    }
+
+    /// Says that the store has this version of the manifest. That, or a newer one that is known, is durable when it
+    /// returns.
+    ///
+    /// # Errors
+    /// If the journal takes no appends, or the disk fails (which poisons the journal).
+    pub async fn note_manifest(&self, seen: ManifestSeen) -> Result<(), JournalError> {
+        let inner = self.inner();
+        let _alone = inner.superblocks.lock().await;
+        if let Some(refusal) = inner.state.borrow().refusal() {
+            return Err(refusal);
+        }
+        let superblock = inner.state.borrow_mut().note_manifest(seen);
+        prepare::write_superblock(inner, &superblock).await
     }
 
     /// Last write that a successful sync of this opening covers; 0 before [`Journal::begin_epoch`].
@@ -593,6 +619,7 @@ impl Journal {
         inner.wake_all();
         wait_until(inner, |state| state.tasks == 0).await;
         flushed?;
+        let _alone = inner.superblocks.lock().await;
         let superblock = inner.state.borrow_mut().clean_superblock();
         prepare::write_superblock(inner, &superblock).await
     }

@@ -43,7 +43,8 @@ pub use error::JournalError;
 pub use format::DecodeError;
 pub use format::record::PieceKind;
 pub use ids::{
-    Announced, Epoch, Identity, JournalId, JournalPos, OpeningId, RecordSeq, WriteNumber,
+    Announced, Epoch, Identity, JournalId, JournalPos, ManifestSeen, OpeningId, RecordSeq,
+    WriteNumber,
 };
 pub use journal::{Journal, JournalConfig, JournalStatus, Pin, RecordSink};
 pub use recover::{

@@ -1,4 +1,5 @@
-//! Keeps a segment ready ahead of the head, and moves the tail: the only writer of superblocks of an open journal.
+//! Keeps a segment ready ahead of the head, and moves the tail. Of an open journal nobody else changes what the
+//! superblock lists.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -84,6 +85,7 @@ async fn grow(inner: &Inner, physical: u32, refused: &mut bool) {
 }
 
 async fn publish(inner: &Rc<Inner>, plan: Plan) {
+    let _alone = inner.superblocks.lock().await;
     let superblock = inner.state.borrow_mut().superblock_for(&plan);
     let early = mutant("reuse_before_tail_durable");
     if early {

@@ -18,7 +18,9 @@ use crate::error::JournalError;
 use crate::format::record::{PieceChecksum, Salt};
 use crate::format::superblock::Superblock;
 use crate::format::to_u64;
-use crate::ids::{Announced, Epoch, Identity, JournalPos, OpeningId, RecordSeq, WriteNumber};
+use crate::ids::{
+    Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
+};
 use crate::journal::JournalConfig;
 use crate::limits::{ANNOUNCED_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES_MIN};
 use crate::pieces::{PieceEntry, PieceTable, Resident};
@@ -214,6 +216,22 @@ impl State {
         }
         self.superblock.generation += 1;
         Some(self.superblock.clone())
+    }
+
+    /// The next superblock says that the store has this version of the manifest.
+    pub(crate) fn set_manifest(&mut self, seen: ManifestSeen) {
+        self.superblock.manifest = Some(seen);
+    }
+
+    /// The superblock that is in force, with a newer version of the manifest. Its segments are those of the last one:
+    /// call it while no other is being written. It is written in any case: that a version is known here does not say
+    /// that it is durable.
+    pub(crate) fn note_manifest(&mut self, seen: ManifestSeen) -> Superblock {
+        if self.superblock.manifest.is_none_or(|known| known.number < seen.number) {
+            self.superblock.manifest = Some(seen);
+        }
+        self.superblock.generation += 1;
+        self.superblock.clone()
     }
 
     /// Makes `epoch` the current one; answers the superblock that must be durable before the first append.

@@ -245,8 +245,13 @@ async fn old_journal(disk: &SimDisk) -> Superblock {
     disk.crash_process();
     drop(journal);
     let [superblock, _] = superblocks(disk).await;
-    let old =
-        Superblock { opening: None, announced: Vec::new(), file: None, ..superblock.unwrap() };
+    let old = Superblock {
+        opening: None,
+        announced: Vec::new(),
+        manifest: None,
+        file: None,
+        ..superblock.unwrap()
+    };
     for slot in [0, 1] {
         put_superblock(disk, slot, &old.encode_before_openings()).await;
     }

@@ -44,6 +44,7 @@ impl From<Identified> for JournalHere {
             epoch: found.epoch.0,
             opening: found.opening.map(HexId::from),
             announced: found.announced.iter().map(|known| known.opening.into()).collect(),
+            manifest: found.manifest,
             file: found.file,
             // What it holds is not asked: it goes with the volume.
             last_write: WriteNumber(0),

@@ -75,6 +75,7 @@ impl Local {
             epoch: recovered.epoch.0,
             opening: recovered.opening.map(HexId::from),
             announced: recovered.announced.iter().map(|known| known.opening.into()).collect(),
+            manifest: recovered.manifest,
             file: recovered.file,
             last_write: recovered.last_flushed,
             held: held.collect(),

@@ -196,6 +196,7 @@ impl LogVolume {
         // Whatever numbers the prefix knows are not used again: what is in it was another journal's, or what this one
         // lost, where that was accepted.
         journal.recovered.journal.set_write_floor(loaded.committed.write);
+        journal.recovered.journal.set_manifest(writer.current().seen());
         journal.recovered.journal.begin_epoch(epoch, begun.opening).await?;
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
         // A size that grew is in the manifest before any object says so.

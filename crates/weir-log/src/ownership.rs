@@ -134,6 +134,7 @@ async fn change_takeover(shared: &Shared, takeover: Takeover) -> Result<(), Devi
     if let Err(error) = manifest.publish(&shared.env, &RetryPolicy::forever(), change).await {
         return Err(shared.fail_publishing(error));
     }
+    shared.note_manifest(&manifest).await?;
     // Under the old version nobody took the volume up to this moment.
     shared.check_owned()?;
     shared.takeover.set(takeover);

@@ -75,6 +75,7 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     if let Err(error) = published {
         return Err(shared.fail_publishing(error));
     }
+    shared.note_manifest(&manifest).await?;
     shared.state.borrow_mut().set_size(size);
     tracing::info!(volume = %shared.id, from = present, to = size, "volume resized");
     Ok(())
@@ -110,6 +111,7 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
     if let Err(error) = published {
         return Err(shared.fail_publishing(error));
     }
+    shared.note_manifest(&manifest).await?;
     tracing::info!(volume = %shared.id, from = present, to = size, "volume shrunk");
     drop(manifest);
     shared.wait_for_lease().await

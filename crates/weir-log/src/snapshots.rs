@@ -262,6 +262,7 @@ pub(crate) async fn take(
     shared.stored.notify_one();
     let find = |state: &mut State| state.snapshots.find(name.as_str()).cloned().map(Ok);
     let record = shared.wait_while_open(find).await?;
+    shared.note_newest_manifest().await?;
     shared.wait_for_lease().await?;
     Ok(record)
 }
@@ -276,6 +277,7 @@ pub(crate) async fn delete(shared: &Rc<Shared>, name: &VolumeName) -> Result<(),
             m.snapshots.iter_mut().filter(|s| s.id == id).for_each(|s| s.deleting = true);
         };
         publish(shared, &mut manifest, deleting).await?;
+        shared.note_manifest(&manifest).await?;
         id
     };
     // As of that version no clone is made of it any more; those that there are have left their notes.
@@ -386,6 +388,8 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
     set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
     commit::begin_checkpoint(shared);
     shared.settle().await?;
+    // Before another write is taken: on the state before the rollback it must not be replayed.
+    shared.note_newest_manifest().await?;
     shared.wake_collector();
     shared.wait_for_lease().await
 }

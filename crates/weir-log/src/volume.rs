@@ -286,6 +286,21 @@ impl Shared {
         error
     }
 
+    /// Makes the journal know the newest version of the manifest. For changes that no record of the journal holds, before
+    /// they are acknowledged and before a write is taken that builds on them: an opening in a store without them must
+    /// not go on from the journal as if nothing was missing.
+    pub(crate) async fn note_manifest(&self, manifest: &ManifestWriter) -> Result<(), DeviceError> {
+        let noted = self.journal.note_manifest(manifest.current().seen()).await;
+        // A journal takes nothing once the volume failed or was closed, which says more.
+        noted.or_else(|error| self.check_failure().and(Err(LogError::Journal(error).into())))
+    }
+
+    /// [`Shared::note_manifest`] for who does not have the manifest.
+    pub(crate) async fn note_newest_manifest(&self) -> Result<(), DeviceError> {
+        let manifest = self.manifest.lock().await;
+        self.note_manifest(&manifest).await
+    }
+
     /// Makes every write acknowledged before the call survive a loss of power. The next renewal of the lease is a
     /// witness of it.
     pub(crate) async fn flush_journal(&self) -> Result<(), LogError> {

@@ -3,8 +3,9 @@
 //! What the backup lacks may be missing afterwards, but only where somebody was asked: the journal, which knows more
 //! than the store, is refused, or the gap is. Where the journal covers the difference nothing is missing.
 
+use std::fmt::Display;
+
 use bytes::Bytes;
-use weir_log::LogError;
 
 use super::{Node, Stop};
 use crate::dice::Dice;
@@ -89,9 +90,9 @@ impl Node {
     }
 
     /// An opening was refused because of what the store lacks: what an operator says then.
-    pub(super) fn judge_gap(&mut self, error: &LogError) -> Result<(), Stop> {
+    pub(super) fn judge_gap(&mut self, error: &impl Display) -> Result<(), Stop> {
         if !self.backups.restored || self.accept_loss {
-            return self.violate(format!("objects are missing without a reason: {error}"));
+            return self.violate(format!("the store lacks something without a reason: {error}"));
         }
         self.world.note("gap accepted", [0; 3]);
         (self.accept_loss, self.causal, self.backups.agreed) = (true, false, true);

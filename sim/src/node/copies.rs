@@ -113,6 +113,9 @@ impl Node {
 
     /// A journal was refused: whether it may be, and what an operator says then.
     pub(super) fn judge_refused_journal(&mut self, refusal: &Refusal) -> Result<(), Stop> {
+        if let RefusalReason::StoreSetBack { .. } = refusal.reason {
+            return self.judge_gap(refusal);
+        }
         if !self.foreign || self.discard_journal || refusal.writes == 0 {
             return self.violate(format!("a journal was refused without a reason: {refusal}"));
         }

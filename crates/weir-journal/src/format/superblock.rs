@@ -11,7 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{DecodeError, crc32c, to_u64, to_usize};
 use crate::ids::{
-    Announced, Epoch, Identity, JournalId, JournalPos, OpeningId, RecordSeq, WriteNumber,
+    Announced, Epoch, Identity, JournalId, JournalPos, ManifestSeen, OpeningId, RecordSeq,
+    WriteNumber,
 };
 use crate::limits::{
     ANNOUNCED_MAX, BLOCK_BYTES, BLOCK_LEN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
@@ -92,7 +93,8 @@ struct SuperblockV3 {
     file_kind: U32,
     file: [u8; 16],
     announced_count: U32,
-    reserved: [u8; 24],
+    manifest_number: U64,
+    manifest_nonce: [u8; 16],
     segments: [U16; SEGMENTS_LIMIT],
     announced: [AnnouncedV3; ANNOUNCED_MAX],
     reserved_end: [u8; 1152],
@@ -109,6 +111,7 @@ const _: () = {
     assert!(offset_of!(SuperblockV1, segments) == 256);
     assert!(offset_of!(SuperblockV3, opening) == 188);
     assert!(offset_of!(SuperblockV3, file) == 212);
+    assert!(offset_of!(SuperblockV3, manifest_number) == 232);
     assert!(offset_of!(SuperblockV3, segments) == 256);
     assert!(offset_of!(SuperblockV3, announced) == 2176);
     assert!(offset_of!(SuperblockV3, reserved_end) == 2944);
@@ -129,6 +132,9 @@ pub struct Superblock {
     pub opening: Option<OpeningId>,
     /// Openings that may be published and were not in force yet, the oldest first.
     pub announced: Vec<Announced>,
+    /// The version of the manifest that the store is known to have had; no older one is the newest since. `None` before
+    /// the first opening, and where a program wrote this that did not note versions.
+    pub manifest: Option<ManifestSeen>,
     /// The file that the opening in force wrote to, if it has a name that lasts.
     pub file: Option<FileIdentity>,
     /// First record of the epoch.
@@ -193,7 +199,8 @@ impl Superblock {
             file_kind: U32::new(file_kind),
             file,
             announced_count: U32::new(count),
-            reserved: [0; 24],
+            manifest_number: U64::new(self.manifest.map_or(0, |seen| seen.number)),
+            manifest_nonce: self.manifest.map_or([0; 16], |seen| seen.nonce),
             segments,
             announced,
             reserved_end: [0; 1152],
@@ -204,11 +211,11 @@ impl Superblock {
     /// The block as programs before version 3 wrote it. For tests of the upgrade.
     ///
     /// # Panics
-    /// If it names openings or a file, which it could not, or more segments are listed than fit, or none.
+    /// If it names openings, a version of the manifest or a file, which it could not, or more segments are listed than fit, or none.
     #[must_use]
     pub fn encode_before_openings(&self) -> Box<[u8]> {
         let nameless = self.opening.is_none() && self.announced.is_empty() && self.file.is_none();
-        assert!(nameless, "older versions have no room for names");
+        assert!(nameless && self.manifest.is_none(), "older versions have no room for names");
         let mut segments = [U32::ZERO; SEGMENTS_LIMIT];
         for (slot, physical) in segments.iter_mut().zip(&self.segments) {
             slot.set(*physical);
@@ -309,6 +316,7 @@ impl Head {
             epoch: Epoch(self.epoch.get()),
             opening: None,
             announced: Vec::new(),
+            manifest: None,
             file: None,
             first_record: RecordSeq(self.first_record.get()),
             first_position: JournalPos(self.first_position.get()),
@@ -377,7 +385,7 @@ impl SuperblockV3 {
         }
         let expected = if self.head.key == [0; 16] { PLAIN_RECORDS } else { SEALED_RECORDS };
         require(records == expected, "records_version", u64::from(records))?;
-        require(self.reserved == [0; 24] && self.reserved_end == [0; 1152], "reserved", 1)?;
+        require(self.reserved_end == [0; 1152], "reserved", 1)?;
         let mut superblock = self.head.to_memory(&self.segments.map(|index| index.get().into()))?;
         superblock.opening = (self.opening != [0; 16]).then_some(OpeningId(self.opening));
         let file_kind = self.file_kind.get();
@@ -385,6 +393,9 @@ impl SuperblockV3 {
         // A kind that a newer program knows is as good as none.
         superblock.file = FileIdentity::from_parts(file_kind, self.file);
         superblock.announced = self.announced()?;
+        let (number, nonce) = (self.manifest_number.get(), self.manifest_nonce);
+        require(number != 0 || nonce == [0; 16], "manifest_number", number)?;
+        superblock.manifest = (number != 0).then_some(ManifestSeen { number, nonce });
         Ok(superblock)
     }
 

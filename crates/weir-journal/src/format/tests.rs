@@ -9,7 +9,8 @@ use super::DecodeError;
 use super::record::{Piece, PieceChecksum, PieceKind, RecordHeader, header_bytes};
 use super::superblock::Superblock;
 use crate::ids::{
-    Announced, Epoch, Identity, JournalId, JournalPos, OpeningId, RecordSeq, WriteNumber,
+    Announced, Epoch, Identity, JournalId, JournalPos, ManifestSeen, OpeningId, RecordSeq,
+    WriteNumber,
 };
 use crate::limits::{ANNOUNCED_MAX, BLOCK_LEN, PIECES_PER_RECORD_MAX};
 
@@ -27,6 +28,7 @@ fn superblock() -> Superblock {
         epoch: Epoch(3),
         opening: Some(OpeningId(*b"opening-id-16byt")),
         announced: vec![Announced { opening: OpeningId(*b"announced-16byte"), epoch: Epoch(5) }],
+        manifest: Some(ManifestSeen { number: 9, nonce: *b"manifest-16bytes" }),
         file: FileIdentity::from_parts(1, *b"file-digest-16by"),
         first_record: RecordSeq(21),
         first_position: JournalPos(0x0001_3000),
@@ -46,7 +48,7 @@ fn superblock() -> Superblock {
 
 /// What a program before version 3 knew of it.
 fn nameless(superblock: Superblock) -> Superblock {
-    Superblock { opening: None, announced: Vec::new(), file: None, ..superblock }
+    Superblock { opening: None, announced: Vec::new(), manifest: None, file: None, ..superblock }
 }
 
 fn record() -> (RecordHeader, Vec<u8>) {
@@ -276,8 +278,8 @@ fn announcements_and_reserved_bytes_are_checked() {
     let full =
         Superblock { announced: vec![superblock().announced[0]; ANNOUNCED_MAX], ..superblock() };
     assert_eq!(Superblock::decode(&full.encode()).unwrap(), full);
-    // More than fit, one that has no name, and bytes behind the last.
-    for (at, byte) in [(228, 33), (2176, 0), (2200, 1), (232, 1), (2944, 1), (4095, 1)] {
+    // More than fit, one that has no name, bytes behind the last, and a version of the manifest without a number.
+    for (at, byte) in [(228, 33), (2176, 0), (2200, 1), (232, 0), (2944, 1), (4095, 1)] {
         let mut bytes = superblock().encode();
         bytes[at] = byte;
         if at == 2176 {

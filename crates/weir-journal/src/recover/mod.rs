@@ -16,7 +16,9 @@ use crate::error::JournalError;
 use crate::format::record::{Piece, PieceKind, RecordHeader};
 use crate::format::superblock::{SLOT_OFFSETS, Superblock};
 use crate::format::{DecodeError, to_u64, to_usize};
-use crate::ids::{Announced, Epoch, Identity, JournalPos, OpeningId, RecordSeq, WriteNumber};
+use crate::ids::{
+    Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
+};
 use crate::journal::{Journal, JournalConfig};
 use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START, SCAN_BYTES_MAX};
 use crate::pieces::{PieceEntry, PieceTable};
@@ -47,6 +49,8 @@ pub struct Recovered {
     pub opening: Option<OpeningId>,
     /// Openings that were announced since, the oldest first.
     pub announced: Vec<Announced>,
+    /// The newest version of the manifest that it knows to have been in the store, if it knows one.
+    pub manifest: Option<ManifestSeen>,
     /// Whether this is the file that the opening in force wrote to.
     pub file: FileMatch,
     /// Last write that this journal holds or held: no opening of its history has flushed a later one into it, unless
@@ -69,6 +73,8 @@ pub struct Identified {
     pub opening: Option<OpeningId>,
     /// As in [`Recovered`].
     pub announced: Vec<Announced>,
+    /// As in [`Recovered`].
+    pub manifest: Option<ManifestSeen>,
     /// Whether it was closed in order; it may be open at this moment.
     pub is_closed: bool,
     /// As in [`Recovered`].
@@ -189,6 +195,7 @@ pub(crate) async fn create(
         epoch: Epoch(0),
         opening: None,
         announced: Vec::new(),
+        manifest: None,
         file: named,
         first_record: RecordSeq(1),
         first_position: JournalPos(0),
@@ -227,6 +234,7 @@ pub(crate) async fn create(
         epoch: Epoch(0),
         opening: None,
         announced: Vec::new(),
+        manifest: None,
         file: FileMatch::of(named, named),
         last_flushed: WriteNumber(0),
         pieces: Vec::new(),
@@ -282,6 +290,7 @@ pub(crate) async fn identify(
         epoch: superblock.epoch,
         opening: superblock.opening,
         announced: superblock.announced,
+        manifest: superblock.manifest,
         // One that no opening ever wrote to holds nothing.
         is_closed: superblock.clean_end.is_some() || superblock.epoch == Epoch(0),
         file: FileMatch::of(superblock.file, file.identity().await?),
@@ -339,7 +348,7 @@ pub(crate) async fn recover(
         last_write: WriteNumber(0),
     };
     let (epoch, opening) = (superblock.epoch, superblock.opening);
-    let announced = superblock.announced.clone();
+    let (announced, manifest) = (superblock.announced.clone(), superblock.manifest);
     let file_match = FileMatch::of(superblock.file, named);
     let seals = key.map(|key| Seals::new(key.clone(), identity));
     let (mut start, pieces) = take_over(superblock, ring, seals, &config, &scan, &verdict);
@@ -353,6 +362,7 @@ pub(crate) async fn recover(
         epoch,
         opening,
         announced,
+        manifest,
         file: file_match,
         last_flushed,
         pieces,

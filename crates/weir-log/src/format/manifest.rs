@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
-use weir_journal::{Epoch, JournalId, WriteNumber};
+use weir_journal::{Epoch, JournalId, ManifestSeen, WriteNumber};
 
 use crate::format::json::checksummed;
 use crate::format::lease::LeaseIdentity;
@@ -366,6 +366,12 @@ impl Manifest {
     #[must_use]
     pub fn snapshot(&self, name: &str) -> Option<&SnapshotRecord> {
         self.snapshots.iter().find(|s| s.name == name && !s.deleting)
+    }
+
+    /// What a journal notes of this version.
+    #[must_use]
+    pub fn seen(&self) -> ManifestSeen {
+        ManifestSeen { number: self.number, nonce: self.nonce.0 }
     }
 
     /// The newest epoch handed out.

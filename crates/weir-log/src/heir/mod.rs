@@ -10,13 +10,15 @@
 //!  H2. What a journal holds is given up without a question only if it is certain that objects of this history hold it.
 //!  H3. A journal that ends before a write that a witness has seen flushed under the same opening is not the one that
 //!      the witness saw.
+//!  H4. A store whose manifest is older than the version that a journal knows of was set back. What a version changed is
+//!      in no journal: nobody goes on without being asked.
 //!
 //! Everything here is a pure function of what was read.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use weir_journal::{Epoch, FileMatch, WriteNumber};
+use weir_journal::{Epoch, FileMatch, ManifestSeen, WriteNumber};
 
 use crate::format::manifest::{EpochEntry, HexId, Manifest};
 use crate::ids::WriteMark;
@@ -42,6 +44,8 @@ pub(crate) struct JournalView {
     pub(crate) opening: Option<HexId>,
     /// Openings that were announced since, oldest first. Nothing was acknowledged under any of them.
     pub(crate) announced: Vec<HexId>,
+    /// The newest version of the manifest that it knows to have been in the store.
+    pub(crate) manifest: Option<ManifestSeen>,
     pub(crate) file: FileMatch,
     /// The last write that it is known to hold, or to have held.
     pub(crate) last_write: WriteNumber,
@@ -136,6 +140,13 @@ pub enum RefusalReason {
         /// Who saw it.
         by: &'static str,
     },
+    /// The store's newest version of the manifest is not the one that the journal knows of, nor one after it.
+    StoreSetBack {
+        /// Number of the version that the journal knows of.
+        known: u64,
+        /// Number of the newest version in the store.
+        newest: u64,
+    },
     /// The journal's file is a copy of the one that its superblock names.
     Copied,
 }
@@ -194,6 +205,19 @@ impl fmt::Display for Refusal {
                  copy; the journal holds {holds}; bring back the newest one, or pass --accept-loss to go on without \
                  the writes that are missing, or --discard-journal to go on with what the store holds",
                 self.last_write
+            ),
+            RefusalReason::StoreSetBack { known, newest } => write!(
+                f,
+                "the local journal {journal} of {own} knows version {known} of the volume's manifest, and the store, \
+                 whose newest one is {}, lacks it: the store was set back to a backup; the journal holds {holds}; bring \
+                 back the newest store, or pass --accept-loss to go on without the rollbacks, new sizes and snapshots \
+                 that are missing, and with what the journal holds, or --discard-journal to go on with what the store \
+                 holds",
+                if newest == known {
+                    format!("another version {newest}")
+                } else {
+                    newest.to_string()
+                }
             ),
             RefusalReason::Copied => write!(
                 f,
@@ -265,6 +289,29 @@ impl StoreView<'_> {
 
 /// What becomes of a journal, given what the store says.
 pub(crate) fn decide(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -> Decision {
+    let decision = decide_by_openings(journal, store, consent);
+    let Some(reason) = forgotten(journal, store.manifest) else { return decision };
+    // Another reason says more.
+    if consent.accept_loss || matches!(decision, Decision::Refuse(_)) {
+        return decision;
+    }
+    if consent.discard_journal {
+        return Decision::SetAside(wait_without_journal(store));
+    }
+    Decision::Refuse(refusal(journal, store, reason, journal.at_stake(store.sent)))
+}
+
+/// H4. That the store was set back, if the journal knows a version of the manifest that it lacks.
+fn forgotten(journal: &JournalView, newest: &Manifest) -> Option<RefusalReason> {
+    let known = journal.manifest?;
+    let is_there = known.number < newest.number
+        || (known.number == newest.number && known.nonce == newest.nonce.0);
+    let is_there = is_there || weir_device::mutant("manifest_forgotten_by_journal");
+    (!is_there)
+        .then_some(RefusalReason::StoreSetBack { known: known.number, newest: newest.number })
+}
+
+fn decide_by_openings(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -> Decision {
     if is_heir(journal, store) || weir_device::mutant("replay_superseded_journal") {
         return decide_heir(journal, store, consent);
     }

@@ -163,6 +163,7 @@ fn journal(name: &str, epoch: u64, writes: std::ops::RangeInclusive<u64>) -> Jou
         epoch,
         opening: Some(opening(name)),
         announced: Vec::new(),
+        manifest: None,
         file: FileMatch::Same,
         last_write: WriteNumber(*writes.end()),
         held: writes.map(|write| HeldWrite { mark: mark(epoch, write), bytes: 100 }).collect(),
@@ -306,6 +307,37 @@ fn a_copied_file_that_is_empty_does_not_go_on_under_the_id_of_its_original() {
     let world = at_a1().opened("b1", 2, 2, mark(1, 5)).closed();
     let copy = in_file(empty("a1", 1, 5), FileMatch::Other);
     assert_eq!(world.decide(&copy), Decision::SetAside(Wait::Nothing));
+}
+
+/// H4, whatever the journal holds and whoever owns the newest sequences.
+#[test]
+fn a_store_without_the_version_that_the_journal_knows_was_set_back() {
+    let knows = |number, nonce, view| JournalView {
+        manifest: Some(ManifestSeen { number, nonce: [nonce; 16] }),
+        ..view
+    };
+    let mut world = at_a1();
+    (world.manifest.number, world.manifest.nonce) = (7, HexId([1; 16]));
+    let own = || journal("a1", 1, 1..=9);
+    for view in [own(), knows(6, 2, own()), knows(7, 1, own())] {
+        assert_eq!(world.decide(&view), Decision::Replay(Wait::Nothing));
+    }
+    for (known, view) in [(8, knows(8, 1, own())), (7, knows(7, 2, own()))] {
+        let reason = RefusalReason::StoreSetBack { known, newest: 7 };
+        assert_eq!(world.reason(&view).reason, reason);
+        let with = |consent| decide(&view, &world.view(), consent);
+        let accept = Consent { accept_loss: true, ..Consent::default() };
+        assert_eq!(with(accept), Decision::Replay(Wait::Nothing));
+        let discard = Consent { discard_journal: true, ..Consent::default() };
+        assert!(matches!(with(discard), Decision::SetAside(_)));
+        let adopt = Consent { adopt_journal: true, ..Consent::default() };
+        assert!(matches!(with(adopt), Decision::Refuse(_)));
+    }
+    let reason = RefusalReason::StoreSetBack { known: 8, newest: 7 };
+    assert_eq!(world.reason(&knows(8, 1, empty("b1", 2, 9))).reason, reason);
+    // What it holds is of an opening that the store does not know: that says more.
+    let other = knows(8, 1, journal("b1", 2, 1..=9));
+    assert_eq!(world.reason(&other).reason, RefusalReason::OtherHistory);
 }
 
 /// A backup of the directory from within the same opening.

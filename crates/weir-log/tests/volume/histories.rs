@@ -13,10 +13,12 @@ use weir_log::format::manifest::{HexId, Manifest};
 use weir_log::format::object::{self, ExtentKind, ObjectExtent, ObjectKind, ObjectSpec};
 use weir_log::{
     BatchLimits, Compression, LogError, LogVolume, ObjectId, ObjectSeq, OpenArgs, RefusalReason,
-    WriteMark,
+    Takeover, WriteMark, catalog,
 };
 
-use crate::support::{Backup, Host, LEASE, expect_bytes, flush, open_and_cut_off, run, write};
+use crate::support::{
+    Backup, Host, LEASE, expect_bytes, flush, name, open_and_cut_off, run, write,
+};
 
 /// A host whose batches become objects only when that is asked for.
 fn slow(mut host: Host) -> Host {
@@ -103,6 +105,12 @@ fn a_store_that_was_set_back_is_noticed_though_the_journal_holds_nothing() {
             .await;
             host.disk.crash_power();
             backup.restore(&host.store).await;
+            // Versions are published in the store that was set back, more than the journal knows of: their numbers do
+            // not say that it was.
+            for takeover in [Takeover::Auto, Takeover::Manual, Takeover::Auto, Takeover::Manual] {
+                let name = name("demo");
+                catalog::set_takeover(&host.store, &host.env, &name, takeover).await.expect("set");
+            }
             // However often it is tried, and whatever was said about something else.
             let mut is_empty = false;
             for take_over in [false, true, false] {
@@ -126,6 +134,136 @@ fn a_store_that_was_set_back_is_noticed_though_the_journal_holds_nothing() {
         });
     }
     assert!(missing.get() > 0, "no journal was empty");
+}
+
+/// A store is set back to a backup of the opening that the journal is of, and the journal has all writes since: what
+/// `change` did is in no record of it. Writes follow the change.
+async fn set_back_over<F: Future<Output = ()>>(change: impl FnOnce(Rc<LogVolume>) -> F) -> Host {
+    let host = slow(Host::new().await);
+    let store = host.store.clone();
+    let backup = host
+        .in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 8192]).await.expect("it works");
+            volume.snapshot(&name("a")).await.expect("it works");
+            write(&volume, 0, &[2; 4096]).await.expect("it works");
+            volume.flush_remote().await.expect("it works");
+            let backup = Backup::of(&store).await;
+            change(Rc::clone(&volume)).await;
+            write(&volume, 4096, &[3; 4096]).await.expect("it works");
+            flush(&volume).await.expect("it works");
+            backup
+        })
+        .await;
+    // What was noted is durable.
+    host.disk.crash_power();
+    backup.restore(&host.store).await;
+    host
+}
+
+/// However often it is asked, and whatever was agreed to that is something else; then each way out once.
+async fn refused_until_agreed(host: &Host, accept_loss: bool) -> Rc<LogVolume> {
+    for take_over in [false, true, false, false, false, false] {
+        let refused = host.try_open(|args| args.take_over = take_over).await.map(|_| ());
+        let reason = reason_of(refused.expect_err("the store was set back"));
+        assert!(matches!(reason, RefusalReason::StoreSetBack { .. }), "{reason:?}");
+    }
+    let agree = |args: &mut OpenArgs| {
+        (args.accept_loss, args.discard_journal) = (accept_loss, !accept_loss);
+        // What becomes of the holder, which is the journal's opening, is asked as for a lost disk.
+        args.take_over = !accept_loss;
+    };
+    let (volume, report) = host.try_open(agree).await.expect("agreed");
+    assert_eq!(report.new_journal, !accept_loss);
+    volume
+}
+
+/// Nothing is asked again, after a crash and after a close.
+async fn opens_from_here_on(host: &Host, volume: Rc<LogVolume>) {
+    volume.close().await.expect("it works");
+    drop(volume);
+    host.in_killed_process(|volume| async move {
+        write(&volume, 8192, &[4; 4096]).await.expect("it works");
+    })
+    .await;
+    let (volume, _) = host.open().await;
+    expect_bytes(&volume, 8192, &[4; 4096]).await;
+}
+
+#[test]
+fn a_store_that_was_set_back_within_an_opening_over_a_rollback_is_noticed() {
+    for accept_loss in [false, true] {
+        run(async move {
+            let host = set_back_over(|volume| async move {
+                volume.rollback(&name("a")).await.unwrap();
+            })
+            .await;
+            let volume = refused_until_agreed(&host, accept_loss).await;
+            expect_bytes(&volume, 0, &[2; 4096]).await;
+            expect_bytes(&volume, 4096, &[if accept_loss { 3 } else { 1 }; 4096]).await;
+            opens_from_here_on(&host, volume).await;
+        });
+    }
+}
+
+#[test]
+fn a_store_that_was_set_back_within_an_opening_over_a_new_size_is_noticed() {
+    for size in [2 * crate::support::SIZE, crate::support::SIZE / 2] {
+        run(async move {
+            let host = set_back_over(|volume| async move {
+                if size > crate::support::SIZE {
+                    volume.resize(size).await.unwrap();
+                } else {
+                    volume.shrink(size).await.unwrap();
+                }
+            })
+            .await;
+            let volume = refused_until_agreed(&host, true).await;
+            expect_bytes(&volume, 4096, &[3; 4096]).await;
+            opens_from_here_on(&host, volume).await;
+        });
+    }
+}
+
+#[test]
+fn a_store_that_was_set_back_within_an_opening_over_a_snapshot_is_noticed() {
+    for deleted in [false, true] {
+        run(async move {
+            let host = set_back_over(|volume| async move {
+                if deleted {
+                    volume.delete_snapshot(&name("a")).await.unwrap();
+                } else {
+                    volume.snapshot(&name("b")).await.unwrap();
+                }
+            })
+            .await;
+            let volume = refused_until_agreed(&host, true).await;
+            expect_bytes(&volume, 4096, &[3; 4096]).await;
+            opens_from_here_on(&host, volume).await;
+        });
+    }
+}
+
+#[test]
+fn a_store_that_was_set_back_within_an_opening_over_another_takeover_is_noticed() {
+    run(async {
+        let host = set_back_over(|volume| async move {
+            volume.set_takeover(Takeover::Auto).await.unwrap();
+        })
+        .await;
+        let volume = refused_until_agreed(&host, true).await;
+        opens_from_here_on(&host, volume).await;
+    });
+}
+
+/// The journal has all writes since the backup, and nothing but writes came since: nothing is missing.
+#[test]
+fn a_store_that_was_set_back_within_an_opening_over_writes_alone_is_written_again() {
+    run(async {
+        let host = set_back_over(|_| async {}).await;
+        let (volume, _) = host.open().await;
+        expect_bytes(&volume, 0, &[2; 4096]).await;
+        expect_bytes(&volume, 4096, &[3; 4096]).await;
+    });
 }
 
 /// D3: an earlier state of the data directory is put back, and later the true one.

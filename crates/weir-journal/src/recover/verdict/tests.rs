@@ -17,6 +17,7 @@ fn superblock() -> Superblock {
         epoch: Epoch(2),
         opening: None,
         announced: Vec::new(),
+        manifest: None,
         file: None,
         first_record: RecordSeq(4),
         first_position: JournalPos(SEGMENT + 3 * 4096),
