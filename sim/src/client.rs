@@ -59,6 +59,8 @@ pub(crate) struct Life {
     pub(crate) closing: Cell<bool>,
     /// The volume takes no writes while it is set back or shrunk.
     pub(crate) frozen: Cell<u64>,
+    /// Longest write that its journal takes as one record.
+    pub(crate) whole_bytes_max: u64,
     /// The disk was made to fail writes or syncs in this life.
     pub(crate) disk_failed: Cell<bool>,
     /// Another opening of the volume was completed: nothing that happens here counts any more.
@@ -265,7 +267,12 @@ impl Life {
             self.world.foreign_writes.set(number);
             return WriteId(FOREIGN_WRITES + number);
         }
-        self.world.oracle.borrow_mut().begin_write(range.offset, range.len, pattern)
+        self.world.oracle.borrow_mut().begin_write(
+            range.offset,
+            range.len,
+            pattern,
+            self.whole_bytes_max,
+        )
     }
 
     /// What reaches the client of an answer: the volume is asked when it is handed to the socket.

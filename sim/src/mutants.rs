@@ -36,7 +36,6 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("delete_before_listed", 1, "delete garbage before the version that lists it counts"),
     ("entry_used_again_early", 1, "use the entry of a dead object before it is listed"),
     ("garbage_forgotten_at_opening", 1, "forget at an opening what the manifest lists"),
-    ("deletion_ignores_reads", 1, "delete objects that a read has resolved its bytes to"),
     ("snapshot_not_pinned", 1, "take a snapshot without pinning what it reaches"),
     ("pins_not_awaited", 1, "list garbage before it is known what snapshots reach"),
     (

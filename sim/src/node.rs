@@ -314,7 +314,6 @@ impl Node {
         (lease, cache): (NodeLease, Arc<MemoryFrameCache>),
         options: &VolumeOptions,
     ) -> Rc<Life> {
-        self.world.tell_whole(options);
         Rc::new(Life {
             world: Rc::clone(&self.world),
             volume,
@@ -330,6 +329,7 @@ impl Node {
             calm: Cell::new(false),
             closing: Cell::new(false),
             frozen: Cell::new(0),
+            whole_bytes_max: self.world.whole_bytes_max(options),
             disk_failed: Cell::new(false),
             superseded: Cell::new(false),
             honest: Cell::new(true),
@@ -366,8 +366,6 @@ impl Node {
         {
             // Either the rollback that was cut off came about, or it did not; or somebody went on with a store that was
             // set back.
-            // This opening's options say what is written whole from now on.
-            back.whole_bytes_max = oracle.whole_bytes_max;
             judged = match back.recovered(back.after_disk_loss(), self.causal, seen) {
                 Ok(recovery) => {
                     *oracle = back;

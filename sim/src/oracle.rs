@@ -118,8 +118,6 @@ pub(crate) struct Oracle {
     recovered_at: Moment,
     remote: Moment,
     readers: BTreeSet<Moment>,
-    /// Longest write that the journal of this life takes as one record.
-    pub(crate) whole_bytes_max: u64,
 }
 
 impl Oracle {
@@ -143,7 +141,6 @@ impl Oracle {
             recovered_at: 0,
             remote: 0,
             readers: BTreeSet::new(),
-            whole_bytes_max: u64::MAX,
         }
     }
 
@@ -174,11 +171,18 @@ impl Oracle {
         starts.zip(ends.chain([self.size])).map(|((at, segment), end)| (*at, end, segment))
     }
 
-    /// A write, discard or zeroing is issued.
-    pub(crate) fn begin_write(&mut self, offset: u64, len: u64, pattern: Pattern) -> WriteId {
+    /// A write, discard or zeroing is issued to an opening whose journal takes writes of up to `whole_bytes_max` as one
+    /// record.
+    pub(crate) fn begin_write(
+        &mut self,
+        offset: u64,
+        len: u64,
+        pattern: Pattern,
+        whole_bytes_max: u64,
+    ) -> WriteId {
         let issued = self.tick();
         let id = WriteId(u32::try_from(self.writes.len()).expect("few writes per seed"));
-        let whole = pattern.is_zero() || len <= self.whole_bytes_max;
+        let whole = pattern.is_zero() || len <= whole_bytes_max;
         self.writes.push(Write { pattern, offset, len, issued, acked: None, fua: false, whole });
         if len > 0 {
             self.cut(offset);

@@ -221,8 +221,8 @@ impl World {
         self.faults.change(|plan| *plan = weir_store::FaultPlan { latency, ..Default::default() });
     }
 
-    /// Tells the oracle which writes one record of the journal takes, with these settings.
-    pub(crate) fn tell_whole(&self, options: &VolumeOptions) {
+    /// Longest write that one record of the journal takes, with these settings.
+    pub(crate) fn whole_bytes_max(&self, options: &VolumeOptions) -> u64 {
         let record = options.journal.record_bytes_max as u64;
         let limit = record.min(options.journal.segment_bytes);
         let mut pieces = limit / PIECE_BYTES;
@@ -233,7 +233,7 @@ impl World {
         while bytes(pieces) > limit {
             pieces -= 1;
         }
-        self.oracle.borrow_mut().whole_bytes_max = pieces * PIECE_BYTES;
+        pieces * PIECE_BYTES
     }
 
     /// Undoes the damage to an object.

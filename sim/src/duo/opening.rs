@@ -251,7 +251,6 @@ impl Duo {
 
     pub(super) fn new_life(&self, attempt: &Attempt, volume: Rc<LogVolume>) -> Rc<Life> {
         let options = &attempt.options;
-        self.world.tell_whole(options);
         Rc::new(Life {
             world: Rc::clone(&self.world),
             volume,
@@ -267,6 +266,7 @@ impl Duo {
             calm: Cell::new(false),
             closing: Cell::new(false),
             frozen: Cell::new(0),
+            whole_bytes_max: self.world.whole_bytes_max(options),
             disk_failed: Cell::new(false),
             superseded: Cell::new(false),
             honest: Cell::new(true),

@@ -24,7 +24,7 @@ impl Disk {
 }
 
 fn answered(oracle: &mut Oracle, offset: u64, len: u64) -> WriteId {
-    let id = oracle.begin_write(offset, len, Pattern::Noise);
+    let id = oracle.begin_write(offset, len, Pattern::Noise, u64::MAX);
     oracle.end_write(id, false);
     id
 }
@@ -47,8 +47,8 @@ fn a_read_must_show_the_last_answered_write() {
 #[test]
 fn writes_in_flight_may_show_in_part_and_settle_once_seen() {
     let mut oracle = Oracle::new(SIZE);
-    let first = oracle.begin_write(0, 32, Pattern::Noise);
-    let second = oracle.begin_write(0, 32, Pattern::Noise);
+    let first = oracle.begin_write(0, 32, Pattern::Noise, u64::MAX);
+    let second = oracle.begin_write(0, 32, Pattern::Noise, u64::MAX);
     let mut mixed = Disk::new();
     mixed.apply(&oracle, first);
     let mut other = Disk::new();
@@ -87,8 +87,8 @@ fn a_short_write_that_was_under_way_shows_whole_or_not_at_all() {
     let mut disk = Disk::new();
     let first = answered(&mut oracle, 0, 32);
     disk.apply(&oracle, first);
-    let second = oracle.begin_write(0, 32, Pattern::Noise);
-    let beside = oracle.begin_write(20, 4, Pattern::Noise);
+    let second = oracle.begin_write(0, 32, Pattern::Noise, u64::MAX);
+    let beside = oracle.begin_write(20, 4, Pattern::Noise, u64::MAX);
     let mut whole = Disk(disk.0.clone());
     whole.apply(&oracle, second);
     let mut half = Disk(disk.0.clone());
@@ -113,7 +113,7 @@ fn power_loss_must_not_lose_a_flushed_write() {
 fn a_forced_write_is_flushed_with_all_before_it() {
     let mut oracle = Oracle::new(SIZE);
     let before = answered(&mut oracle, 0, 8);
-    let forced = oracle.begin_write(8, 8, Pattern::Noise);
+    let forced = oracle.begin_write(8, 8, Pattern::Noise, u64::MAX);
     oracle.end_write(forced, true);
     let mut disk = Disk::new();
     disk.apply(&oracle, forced);
@@ -175,7 +175,7 @@ fn bytes_that_cannot_be_read_stay_open_until_they_are_written_again() {
 #[test]
 fn zeroes_that_cannot_be_told_apart_excuse_each_other() {
     let mut oracle = Oracle::new(SIZE);
-    let zero = oracle.begin_write(0, 64, Pattern::Zero);
+    let zero = oracle.begin_write(0, 64, Pattern::Zero, u64::MAX);
     oracle.end_write(zero, false);
     let blank = Disk::new().seen();
     assert!(oracle.recovered(oracle.after_power_loss(), true, &blank).is_ok());
