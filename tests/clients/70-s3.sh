@@ -58,6 +58,13 @@ each_server minio
 minio_pid=$s3_pid
 kill -KILL "$minio_pid"
 wait "$minio_pid" 2>/dev/null
+# Another server at the same address: the volumes that were there are gone, and nothing is begun anew unasked.
+start_versitygw versitygw-blank
+refuse "a store without the volumes that were in it is not begun anew" "never had any" \
+    timeout 60 "$weir" up versitygw --size 256M "${small[@]}" -- true
+kill -KILL "$s3_pid"
+wait "$s3_pid" 2>/dev/null
+rm "$WEIR_DATA_DIR/stores"
 each_server versitygw
 
 # ---- many volumes from one process ----
