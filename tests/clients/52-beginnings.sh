@@ -84,7 +84,8 @@ weir_pid=$!
 wait_until "an opening waits for a store without any room" grep -q "the store keeps failing" "$work/weir.log"
 check "status names the volume, and the process that has it" \
     status_says 3 "volume [0-9a-f]{32} is not served: process $weir_pid has it open"
-refuse "a verb does not call that served" "process $weir_pid has volume \"two\" open, and does not say that it serves it" \
+refuse "a verb does not call that served" \
+    "process $weir_pid has volume \"two\" open, and does not say that it serves it" \
     timeout 60 "$weir" snapshot create two@refused
 rm "$work/full/filler" "$work/full/filler2"
 mount -o remount,size=200m "$work/full"

@@ -170,13 +170,12 @@ impl LogVolume {
         let epoch = begun.epoch;
         let current = writer.current().clone();
         roll_forward(&args, key.as_ref(), &current, &mut loaded).await?;
+        let store = survey.view(&current, loaded.committed);
         if let (Some(view), Decision::Replay(_)) = (&view, &decision) {
-            let store = survey.view(&current, loaded.committed);
             check_not_set_back(&args, view, &store, loaded.committed)?;
         }
         check_nothing_missing(&args, &journal, &loaded)?;
         if let (Some(view), Decision::ReuseEmpty(_)) = (&view, &decision) {
-            let store = survey.view(&current, loaded.committed);
             check_nothing_forgotten(&args, view, &store, &loaded)?;
         }
         let since_checkpoint = loaded.checkpoint.objects_since;

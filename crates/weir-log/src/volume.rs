@@ -286,9 +286,9 @@ impl Shared {
         error
     }
 
-    /// Makes the journal know the newest version of the manifest. For changes that no record of the journal holds, before
-    /// they are acknowledged and before a write is taken that builds on them: an opening in a store without them must
-    /// not go on from the journal as if nothing was missing.
+    /// Makes the journal know the newest version of the manifest. For changes that no record of the journal holds,
+    /// before they are acknowledged and before a write is taken that builds on them: an opening in a store without them
+    /// must not go on from the journal as if nothing was missing.
     pub(crate) async fn note_manifest(&self, manifest: &ManifestWriter) -> Result<(), DeviceError> {
         let noted = self.journal.note_manifest(manifest.current().seen()).await;
         // A journal takes nothing once the volume failed or was closed, which says more.

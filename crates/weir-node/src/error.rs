@@ -356,20 +356,24 @@ impl NodeError {
             Self::SnapshotOpen { .. } => {
                 Some("disconnect them first; it is closed when the last one has left".into())
             }
-            Self::Log(LogError::Incomplete { .. }) => Some(
-                "run the import or copy again, which goes on where it stopped; or delete the volume"
-                    .to_owned(),
-            ),
-            Self::Log(LogError::Journal(
-                JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. },
-            )) => Some(
-                "put the right file back; or move it away, and pass --take-over to go on with what \
-                 the store holds"
-                    .to_owned(),
-            ),
+            Self::Log(error) => log_help(error),
             _ => None,
         }
     }
+}
+
+/// What to do about an error of a volume.
+fn log_help(error: &LogError) -> Option<String> {
+    let help = match error {
+        LogError::Incomplete { .. } => {
+            "run the import or copy again, which goes on where it stopped; or delete the volume"
+        }
+        LogError::Journal(JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. }) => {
+            "put the right file back; or move it away, and pass --take-over to go on with what the store holds"
+        }
+        _ => return None,
+    };
+    Some(help.to_owned())
 }
 
 /// What a caller can do about an error of the operating system.

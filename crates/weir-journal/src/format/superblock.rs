@@ -211,7 +211,8 @@ impl Superblock {
     /// The block as programs before version 3 wrote it. For tests of the upgrade.
     ///
     /// # Panics
-    /// If it names openings, a version of the manifest or a file, which it could not, or more segments are listed than fit, or none.
+    /// If it names openings, a version of the manifest or a file, which it could not, or more segments are listed than
+    /// fit, or none.
     #[must_use]
     pub fn encode_before_openings(&self) -> Box<[u8]> {
         let nameless = self.opening.is_none() && self.announced.is_empty() && self.file.is_none();

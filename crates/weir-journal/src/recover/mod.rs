@@ -217,11 +217,10 @@ pub(crate) async fn create(
         let _ = directory.remove(name).await;
         return Err(error.into());
     }
-    let ring = Ring::new(config.segment_bytes, config.segments_max, 1, 0, &[0]);
     let start = Start {
         superblock,
         file: named,
-        ring,
+        ring: Ring::new(config.segment_bytes, config.segments_max, 1, 0, &[0]),
         pieces: PieceTable::new(config.resident_bytes_max),
         last_record: RecordSeq(0),
         last_write: WriteNumber(0),
@@ -354,7 +353,6 @@ pub(crate) async fn recover(
     let (mut start, pieces) = take_over(superblock, ring, seals, &config, &scan, &verdict);
     start.file = named;
     report.last_write = start.last_write;
-    let last_flushed = start.last_write;
     let journal = open_journal(file, &config, env, start)?;
     Ok(Recovered {
         journal,
@@ -364,7 +362,7 @@ pub(crate) async fn recover(
         announced,
         manifest,
         file: file_match,
-        last_flushed,
+        last_flushed: report.last_write,
         pieces,
         report,
     })

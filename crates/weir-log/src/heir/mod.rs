@@ -10,8 +10,8 @@
 //!  H2. What a journal holds is given up without a question only if it is certain that objects of this history hold it.
 //!  H3. A journal that ends before a write that a witness has seen flushed under the same opening is not the one that
 //!      the witness saw.
-//!  H4. A store whose manifest is older than the version that a journal knows of was set back. What a version changed is
-//!      in no journal: nobody goes on without being asked.
+//!  H4. A store whose manifest is older than the version that a journal knows of was set back. What a version changed
+//!      is in no journal: nobody goes on without being asked.
 //!
 //! Everything here is a pure function of what was read.
 
@@ -209,10 +209,10 @@ impl fmt::Display for Refusal {
             RefusalReason::StoreSetBack { known, newest } => write!(
                 f,
                 "the local journal {journal} of {own} knows version {known} of the volume's manifest, and the store, \
-                 whose newest one is {}, lacks it: the store was set back to a backup; the journal holds {holds}; bring \
-                 back the newest store, or pass --accept-loss to go on without the rollbacks, new sizes and snapshots \
-                 that are missing, and with what the journal holds, or --discard-journal to go on with what the store \
-                 holds",
+                 whose newest one is {}, lacks it: the store was set back to a backup; the journal holds {holds}; \
+                 bring back the newest store, or pass --accept-loss to go on without the rollbacks, new sizes and \
+                 snapshots that are missing, and with what the journal holds, or --discard-journal to go on with \
+                 what the store holds",
                 if newest == known {
                     format!("another version {newest}")
                 } else {
