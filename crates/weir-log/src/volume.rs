@@ -364,10 +364,15 @@ impl Drop for AppendCount<'_> {
 pub(crate) struct Held<'a>(&'a Shared);
 
 impl<'a> Held<'a> {
-    /// Returns once every write that was taken before is in the journal.
+    /// Returns once every write that was taken before is in the journal. Refused like a write where the volume is being
+    /// closed, set back or shrunk: what is added to the journal then would land on what comes of that. Those wait for
+    /// this one in turn ([`Shared::settle`]).
     pub(crate) async fn new(shared: &'a Shared) -> Result<Self, DeviceError> {
         let is_free = |_: &mut State| (!shared.held.get()).then_some(Ok(()));
         shared.wait_while_open(is_free).await?;
+        if !weir_device::mutant("zeroes_while_set_back") {
+            shared.check_not_closing()?;
+        }
         shared.held.set(true);
         let held = Self(shared);
         shared.wait_while_open(|_| (shared.appends.get() == 0).then_some(Ok(()))).await?;

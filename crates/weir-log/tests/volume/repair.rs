@@ -1,12 +1,13 @@
 //! Damage in the store: a check finds and locates all of it, reads never show a wrong byte, and a repair gives up what
 //! cannot be saved and nothing else.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use weir_device::ErrorKind;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
-use weir_log::{CheckOptions, CheckReport, GIVEN_UP, GivenUp, LogVolume, ObjectId, check};
+use weir_log::{CheckOptions, CheckReport, Closed, GIVEN_UP, GivenUp, LogVolume, ObjectId, check};
 
 use crate::support::{
     Host, SIZE, expect_bytes, fill, name, object_key, objects, pattern, read, run, show, write,
@@ -14,6 +15,13 @@ use crate::support::{
 
 /// How long every answer of a slow store takes.
 const SLOW: Duration = Duration::from_millis(50);
+
+/// How long every answer of a store takes that is not quite so slow.
+const ANSWER: Duration = Duration::from_millis(4);
+
+/// Distance of the ranges that are given up, and how many there are.
+const SPARSE: usize = 64 << 10;
+const SPARSE_COUNT: u64 = SIZE / SPARSE as u64;
 
 /// Bytes that are compared at a time.
 const BLOCK: u64 = 1000;
@@ -415,5 +423,123 @@ fn orphans_go_and_what_snapshots_show_stays() {
         let done = volume.repair(&named_by(&report), GivenUp::Error, |_| {}).await.unwrap();
         assert_eq!(done.removed_objects, 1);
         assert_eq!(look(&host).await.orphans, []);
+    });
+}
+
+/// A volume whose head has ranges that were given up, far apart, on a host without a journal of them. Before that a
+/// snapshot "base" was taken of the pattern that is returned.
+async fn with_given_up(seed: u64) -> (Host, Rc<LogVolume>, Vec<u8>) {
+    let mut host = Host::new().await;
+    host.options.read_deadline = Duration::from_secs(5);
+    let (volume, _) = host.open().await;
+    let data = fill(&volume, seed).await;
+    volume.flush_remote().await.expect("stored");
+    volume.snapshot(&name("base")).await.expect("taken");
+    let before = objects(&host).await;
+    for offset in (0..SIZE).step_by(SPARSE) {
+        write(&volume, offset, &pattern(seed + 1, 1000)).await.expect("written");
+    }
+    volume.flush_remote().await.expect("stored");
+    volume.close().await.expect("closed");
+    drop(volume);
+    let host = host.other(7);
+    let mut named = Vec::new();
+    for key in objects(&host).await.into_iter().filter(|key| !before.contains(key)) {
+        let bytes = host.store.get(&key).await.expect("there");
+        if ObjectHeader::decode(&bytes).expect("whole").kind == ObjectKind::Data {
+            host.store.delete(&key).await.expect("deleted");
+            named.push(ObjectId::parse_key(&key).expect("a key"));
+        }
+    }
+    let (volume, _) = host.open().await;
+    let done = volume.repair(&named, GivenUp::Error, |_| {}).await.expect("repaired");
+    assert_eq!(done.lost_ranges, SPARSE_COUNT, "{done:?}");
+    (host, volume, data)
+}
+
+/// Returns once this many writes more are acknowledged.
+async fn acknowledged(volume: &LogVolume, writes: u64) {
+    let wanted = volume.status().acked_write + writes;
+    while volume.status().acked_write < wanted {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_close_waits_for_a_repair_that_writes_zeroes() {
+    run(async {
+        for zeroed_before in 0..SPARSE_COUNT {
+            let (host, volume, _) = with_given_up(1).await;
+            let closing = async {
+                acknowledged(&volume, zeroed_before).await;
+                volume.close().await
+            };
+            let (repaired, closed) =
+                futures_util::join!(volume.repair(&[], GivenUp::Zero, |_| {}), closing);
+            assert_eq!(closed.unwrap(), Closed::Clean, "{zeroed_before}: {repaired:?}");
+            let status = volume.status();
+            assert_eq!(status.acked_write, status.committed_write, "{zeroed_before}: {repaired:?}");
+            drop(volume);
+            let (volume, _) = host.other(9).open().await;
+            let mut zeroed = 0;
+            for offset in (0..SIZE).step_by(SPARSE) {
+                match read(&volume, offset, 1000).await {
+                    Ok(bytes) => {
+                        assert!(bytes.iter().all(|byte| *byte == 0), "{zeroed_before}: {offset}");
+                        zeroed += 1;
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+                }
+            }
+            assert_eq!(zeroed, SPARSE_COUNT, "{zeroed_before}: {repaired:?}");
+        }
+    });
+}
+
+#[test]
+fn a_rollback_waits_for_a_repair_that_writes_zeroes() {
+    run(async {
+        for zeroed_before in 0..SPARSE_COUNT {
+            let (_host, volume, data) = with_given_up(1).await;
+            let base = name("base");
+            let rolling = async {
+                acknowledged(&volume, zeroed_before).await;
+                volume.rollback(&base).await
+            };
+            let (_, rolled) =
+                futures_util::join!(volume.repair(&[], GivenUp::Zero, |_| {}), rolling);
+            rolled.unwrap();
+            expect_bytes(&volume, 0, &data).await;
+        }
+    });
+}
+
+#[test]
+fn a_repair_writes_no_zeroes_while_a_volume_is_shrunk() {
+    run(async {
+        let mut refused = 0;
+        for begin in 0..20 {
+            let (host, volume, _) = with_given_up(1).await;
+            // Both wait until this is stored.
+            host.faults.change(|plan| plan.latency = ANSWER..=ANSWER);
+            write(&volume, 2000, &[1; 4096]).await.unwrap();
+            let shrinking = async {
+                tokio::time::sleep(ANSWER / 4 * begin).await;
+                volume.shrink(SIZE / 2).await
+            };
+            let (repaired, shrunk) =
+                futures_util::join!(volume.repair(&[], GivenUp::Zero, |_| {}), shrinking);
+            shrunk.unwrap();
+            refused += u32::from(repaired.is_err());
+            volume.close().await.unwrap();
+            drop(volume);
+            let host = host.other(9);
+            let (volume, _) = host.open().await;
+            assert_eq!(volume.status().size_bytes, SIZE / 2);
+            volume.resize(SIZE).await.unwrap();
+            expect_bytes(&volume, SIZE / 2, &vec![0; usize::try_from(SIZE / 2).unwrap()]).await;
+            volume.check_invariants();
+        }
+        assert!(refused > 0, "those that the shrink came before");
     });
 }
