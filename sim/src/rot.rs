@@ -64,9 +64,7 @@ fn reach_in(header: &RecordHeader, place: u64) -> Reach {
         let payload = u64::from(piece.payload)..u64::from(piece.payload) + piece.len;
         piece.payload > 0 && payload.contains(&place)
     };
-    // Pieces that follow each other are read, and found damaged, together.
-    let reached = in_header || header.pieces.iter().any(|piece| payload(&piece));
-    let pieces = header.pieces.iter().filter(|_| reached);
+    let pieces = header.pieces.iter().filter(|piece| in_header || payload(piece));
     let ranges = pieces.map(|piece| (piece.offset, piece.offset + piece.len)).collect();
     Reach { ranges, header: in_header }
 }

@@ -51,6 +51,16 @@ pub(crate) struct MergedExtent {
     pub(crate) position: JournalPos,
 }
 
+impl MergedExtent {
+    /// Cuts off what is in the journal from `position` on, which is within it.
+    pub(crate) fn split_off(&mut self, position: JournalPos) -> Self {
+        let kept = position.0 - self.position.0;
+        let (offset, len) = (self.offset + kept, self.len - kept);
+        self.len = kept;
+        Self { offset, len, kind: self.kind, position }
+    }
+}
+
 /// Writes that will be one object.
 #[derive(Debug)]
 pub(crate) struct Batch {

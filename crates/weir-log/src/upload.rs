@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_device::{ErrorKind, SharedBuf};
+use weir_device::SharedBuf;
+use weir_journal::{JournalError, JournalPos};
 use weir_store::{Pace, Put, RetryPolicy, Store, StoreError};
 
 use crate::batch::{Batch, MergedExtent};
@@ -191,7 +192,7 @@ fn gather_resident(shared: &Shared, extent: &MergedExtent, payload: &mut Vec<Sha
 }
 
 /// Reads what memory has no copy of any more, by the offset of its extent. What cannot be read so is left to
-/// [`gather_extent`], which finds out what is damaged.
+/// [`gather_pieces`], which finds out what is damaged.
 async fn gather_from_disk(
     shared: &Shared,
     merged: &[MergedExtent],
@@ -208,26 +209,26 @@ async fn gather_from_disk(
     missing.iter().zip(found).filter_map(of_extent).collect()
 }
 
-/// Reads the bytes of a merged extent back from the journal. `None` when they are damaged there.
-async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<Vec<SharedBuf>> {
+/// Reads the bytes of a merged extent back from the journal; or says which piece is damaged there: where it begins, and
+/// where the next one does.
+async fn gather_extent(
+    shared: &Shared,
+    extent: &MergedExtent,
+) -> Result<Vec<SharedBuf>, (JournalPos, JournalPos)> {
     let len = usize::try_from(extent.len).expect("data extents of a batch fit in memory");
     let mut attempt = 0;
     loop {
         if shared.stopped.get() {
-            return Some(Vec::new());
+            return Ok(Vec::new());
         }
         match shared.journal.read_parts(extent.position, len).await {
-            Ok(parts) => return Some(parts),
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                attempt += 1;
-                if attempt == JOURNAL_READ_ATTEMPTS {
-                    tracing::error!(
-                        volume = %shared.id, offset = extent.offset, len = extent.len, %error,
-                        "journal bytes are damaged before they were uploaded; reads of this range fail"
-                    );
-                    return None;
-                }
+            Ok(parts) => return Ok(parts),
+            Err(JournalError::Corrupt { offset, end, position, .. })
+                if attempt + 1 == JOURNAL_READ_ATTEMPTS =>
+            {
+                return Err((position, position.plus(end - offset)));
             }
+            Err(JournalError::Corrupt { .. }) => attempt += 1,
             Err(error) => {
                 let note = format!("reading the journal for upload: {error}");
                 tracing::warn!(volume = %shared.id, %error, "reading the journal for upload");
@@ -235,6 +236,38 @@ async fn gather_extent(shared: &Shared, extent: &MergedExtent) -> Option<Vec<Sha
                 tokio::time::sleep(JOURNAL_READ_PAUSE).await;
             }
         }
+    }
+}
+
+/// Adds a merged extent that cannot be read in one: pieces of it that are damaged in the journal become poison, and no
+/// others.
+async fn gather_pieces(
+    shared: &Shared,
+    extent: MergedExtent,
+    (extents, payload): (&mut Vec<ObjectExtent>, &mut Vec<SharedBuf>),
+) {
+    let mut waiting = vec![extent];
+    while let Some(mut extent) = waiting.pop() {
+        match gather_extent(shared, &extent).await {
+            Ok(parts) => payload.extend(parts),
+            Err((from, _)) if from > extent.position => {
+                waiting.push(extent.split_off(from));
+                waiting.push(extent);
+                continue;
+            }
+            Err((_, to)) => {
+                if to < extent.position.plus(extent.len) && !weir_device::mutant("damage_spreads") {
+                    waiting.push(extent.split_off(to));
+                }
+                tracing::error!(
+                    volume = %shared.id, offset = extent.offset, len = extent.len,
+                    "journal bytes are damaged before they were uploaded; reads of this range fail"
+                );
+                poison_overlay(shared, &extent);
+                extent.kind = ExtentKind::Poison;
+            }
+        }
+        extents.push(ObjectExtent { offset: extent.offset, len: extent.len, kind: extent.kind });
     }
 }
 
@@ -260,21 +293,15 @@ async fn gather(shared: &Shared, merged: Vec<MergedExtent>) -> (Vec<ObjectExtent
     let mut payload = Vec::new();
     let mut extents = Vec::new();
     for merged in merged {
-        let mut kind = merged.kind;
-        if kind == ExtentKind::Data {
+        if merged.kind == ExtentKind::Data {
             if let Some(parts) = from_disk.remove(&merged.offset) {
                 payload.extend(parts);
             } else if !gather_resident(shared, &merged, &mut payload) {
-                match gather_extent(shared, &merged).await {
-                    Some(parts) => payload.extend(parts),
-                    None => {
-                        poison_overlay(shared, &merged);
-                        kind = ExtentKind::Poison;
-                    }
-                }
+                gather_pieces(shared, merged, (&mut extents, &mut payload)).await;
+                continue;
             }
         }
-        extents.push(ObjectExtent { offset: merged.offset, len: merged.len, kind });
+        extents.push(ObjectExtent { offset: merged.offset, len: merged.len, kind: merged.kind });
     }
     (extents, payload)
 }

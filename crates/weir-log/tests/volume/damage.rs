@@ -93,6 +93,44 @@ fn a_failed_fsync_stops_acknowledgements_for_good() {
     });
 }
 
+/// What is on the disk of a journal under test.
+const JOURNAL_BYTES: usize = 2 << 20;
+
+#[test]
+fn a_byte_of_the_journal_that_rots_before_it_is_sent_takes_no_other_piece_with_it() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.age = Duration::from_secs(3600);
+        host.options.batch.bytes = 1 << 20;
+        host.options.journal.resident_bytes_max = 0;
+        let (volume, _) = host.open().await;
+        let data = pattern(1, 32 << 10);
+        write(&volume, 0, &data).await.unwrap();
+        flush(&volume).await.unwrap();
+        let mut disk = vec![0; JOURNAL_BYTES];
+        host.disk.peek("journal", 0, &mut disk);
+        for damaged in [3, 7] {
+            let block = &data[damaged * 4096..][..4096];
+            let at = disk.windows(4096).step_by(512).position(|bytes| bytes == block);
+            host.disk.rot("journal", at.expect("it was flushed") as u64 * 512 + 100);
+        }
+        volume.flush_remote().await.unwrap();
+        let expect = async |volume: &weir_log::LogVolume| {
+            for (block, bytes) in data.chunks(4096).enumerate() {
+                let there = read(volume, block as u64 * 4096, 4096).await;
+                match block {
+                    3 | 7 => assert_eq!(there.unwrap_err().kind(), ErrorKind::Corrupt, "{block}"),
+                    _ => assert_eq!(there.unwrap(), bytes, "block {block}"),
+                }
+            }
+        };
+        expect(&volume).await;
+        volume.close().await.unwrap();
+        drop(volume);
+        expect(&host.other(7).open().await.0).await;
+    });
+}
+
 #[test]
 fn objects_missing_from_the_store_are_noticed() {
     run(async {
