@@ -309,10 +309,12 @@ impl Duo {
                 world.note("superseded journal given up", [attempt.side as u64, 0, 0]);
                 side.discard_journal.set(true);
             }
-            LogError::Fenced { .. } if other_was_there || late => {
+            // Also while it takes the snapshot of what it took over.
+            LogError::Fenced { .. } | LogError::NotKept { .. }
+                if error.kind() == ErrorKind::Fenced && (other_was_there || late) =>
+            {
                 world.note("refused: another was faster", [attempt.side as u64, 0, 0]);
             }
-            // Also while it takes the snapshot of what it took over.
             _ if error.kind() == ErrorKind::Fenced && world.rule.may_be_auto() => {
                 world.note("refused: own lease missed", [attempt.side as u64, 0, 0]);
             }
