@@ -87,8 +87,6 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
     shared.check_not_closing()?;
     let _frozen = Frozen::new(shared);
     shared.settle().await?;
-    // Writes whose client went away without an answer come before the discard.
-    shared.journal.drain().await.map_err(LogError::Journal)?;
     let present = shared.state.borrow().size;
     if size > present {
         let message =

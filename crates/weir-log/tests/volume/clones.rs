@@ -169,6 +169,35 @@ fn a_clone_that_wrote_nothing_is_flattened_though_part_of_what_it_shares_is_dead
 }
 
 #[test]
+fn a_clone_that_shares_nothing_any_more_is_still_noted_for_its_snapshots() {
+    run(async {
+        let host = Host::new().await;
+        let cut = parent(&host).await;
+        let clone = clone_of(&host, 7, ("demo", "cut"), "other").await;
+        let (volume, _) = clone.open().await;
+        volume.snapshot(&name("mine")).await.expect("taken");
+        fill(&volume, 3).await;
+        let_it_settle(&volume).await;
+        assert_eq!(volume.status().shared_bytes, 0);
+        // Several checkpoints, each of which has it look for what nothing is shared with.
+        for _ in 0..3 {
+            volume.compact(90, |_, _| {}).await.expect("compacted");
+            tokio::time::sleep(Duration::from_secs(600)).await;
+        }
+        assert_eq!(notes(&host).await, 1);
+        let error = delete(&host, "demo").await.expect_err("needed").to_string();
+        assert!(error.contains("needed by its clones other;"), "{error}");
+        assert!(show(&clone, "mine").await == cut);
+        // With the snapshot it goes.
+        volume.delete_snapshot(&name("mine")).await.expect("deleted");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(notes(&host).await, 0);
+        volume.close().await.expect("closed");
+        delete(&host, "demo").await.expect("deleted");
+    });
+}
+
+#[test]
 fn what_a_clone_overwrites_stays_its_parents() {
     run(async {
         let host = Host::new().await;

@@ -232,3 +232,30 @@ fn a_close_waits_for_a_shrink_that_is_under_way() {
         }
     });
 }
+
+#[test]
+fn a_volume_that_grows_takes_nothing_beyond_its_end_before_the_manifest_says_so() {
+    run(async {
+        let host = Host::new().await;
+        let answer = Duration::from_millis(100);
+        host.in_killed_process(|volume| {
+            host.faults.change(|plan| plan.latency = answer..=answer);
+            async move {
+                let growth = async { volume.resize(2 * SIZE).await };
+                let early = async {
+                    tokio::time::sleep(answer / 2).await;
+                    write(&volume, SIZE, &[1; 4096]).await
+                };
+                tokio::select! {
+                    _ = growth => panic!("the store takes its time"),
+                    early = early => assert_eq!(early.unwrap_err().kind(), ErrorKind::Invalid),
+                }
+            }
+        })
+        .await;
+        host.faults.calm();
+        let (volume, _) = host.open().await;
+        volume.resize(2 * SIZE).await.unwrap();
+        write(&volume, SIZE, &[1; 4096]).await.unwrap();
+    });
+}

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_log::{GivenUp, ObjectId};
+use weir_log::{Closed, GivenUp, LogVolume, ObjectId};
 use weir_store::Chance;
 
 use crate::support::{
@@ -75,5 +75,49 @@ fn a_checkpoint_that_begins_while_a_rollback_waits_for_the_manifest_is_waited_fo
         volume.check_invariants();
         volume.close().await.unwrap();
         expect_whole(&host).await;
+    });
+}
+
+/// A write whose client goes away before the disk has it.
+async fn unanswered(host: &Host, volume: &LogVolume, data: &[u8]) {
+    host.disk.change_options(|options| (options.latency_min, options.latency_max) = (SLOW, SLOW));
+    let write = tokio::time::timeout(SLOW / 100, write(volume, 0, data)).await;
+    assert!(write.is_err(), "it has no answer yet: {write:?}");
+}
+
+#[test]
+fn a_write_without_an_answer_does_not_land_on_what_was_rolled_back() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        let first = pattern(1, BATCH);
+        write(&volume, 0, &first).await.unwrap();
+        volume.snapshot(&name("base")).await.unwrap();
+        write(&volume, 0, &pattern(2, BATCH)).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        unanswered(&host, &volume, &[3; 4096]).await;
+        volume.rollback(&name("base")).await.unwrap();
+        tokio::time::sleep(SLOW * 4).await;
+        expect_bytes(&volume, 0, &first).await;
+        volume.close().await.unwrap();
+        let (volume, _) = host.other(5).open().await;
+        expect_bytes(&volume, 0, &first).await;
+    });
+}
+
+#[test]
+fn a_close_waits_for_a_write_without_an_answer() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        unanswered(&host, &volume, &[3; 4096]).await;
+        assert_eq!(volume.close().await.unwrap(), Closed::Clean);
+        let status = volume.status();
+        assert_eq!(status.acked_write, status.committed_write, "nothing is left to its journal");
+        drop(volume);
+        let (volume, _) = host.other(5).open().await;
+        expect_bytes(&volume, 0, &[3; 4096]).await;
     });
 }
