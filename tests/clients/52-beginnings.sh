@@ -11,6 +11,8 @@ check "status of an empty directory is well" status_says 0 "nothing is served"
 start one --size 64M
 check "a write" put 1 0 1M
 check "served, all is well" status_says 0 "one +ok"
+check "status says that the loss of this disk takes the store as well" status_says 0 "on the disk of the journals"
+check "and so does the start" grep -q "the loss of that disk takes the volumes" "$work/weir.log"
 crash
 check "after kill -9 status names the journal that nobody serves" \
     status_says 3 "volume [0-9a-f]{32} is not served, and its journal"

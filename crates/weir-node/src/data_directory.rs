@@ -1,7 +1,7 @@
 //! The data directory of a node: what lies where in it.
 
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use url::Url;
@@ -121,6 +121,17 @@ impl DataDirectory {
         url.expect("the path is absolute, and an absolute path has a URL").to_string()
     }
 
+    /// Whether a store is on the file system of this directory: the loss of that disk takes journals and objects.
+    #[must_use]
+    pub fn shares_disk_with(&self, store_url: &str) -> bool {
+        let store = Url::parse(store_url).ok().and_then(|url| url.to_file_path().ok());
+        let Some(store) = store else { return false };
+        // What is below this directory is taken for one with it also where it is a file system of its own: a subvolume.
+        let device = |path: &Path| std::fs::metadata(path).ok().map(|found| found.dev());
+        store.starts_with(&self.path)
+            || matches!((device(&store), device(&self.path)), (Some(one), Some(two)) if one == two)
+    }
+
     /// Where a volume is served over NBD, unless another place is asked for.
     #[must_use]
     pub fn nbd_socket(&self, volume: &str) -> PathBuf {
@@ -199,6 +210,19 @@ mod tests {
             Path::new("control").join("01".repeat(16) + ".sock")
         );
         assert!(DataDirectory::at(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn a_store_on_the_same_disk_is_told_from_one_elsewhere() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = DataDirectory::at(&base.path().join("data")).unwrap();
+        assert!(directory.shares_disk_with(&directory.store_url()), "the embedded store");
+        directory.prepare().unwrap();
+        let url = |path: &Path| Url::from_file_path(path).unwrap().to_string();
+        assert!(directory.shares_disk_with(&url(base.path())));
+        assert!(!directory.shares_disk_with(&url(Path::new("/proc"))));
+        assert!(!directory.shares_disk_with("s3://bucket/prefix"));
+        assert!(!directory.shares_disk_with("memory://"));
     }
 
     #[test]

@@ -153,6 +153,8 @@ pub(crate) struct Core {
     pub(crate) home: Home,
     /// None while only memory is served.
     pub(crate) store: Option<Store>,
+    /// The store is on the disk of the journals.
+    pub(crate) store_shares_disk: bool,
     pub(crate) node: NodeHandle,
     pub(crate) events: Events,
     pub(crate) started: Instant,
@@ -375,8 +377,10 @@ impl Node {
             home.open_store(&context, Access::Write).await
         };
         let store = if needs_store { Some(self.run(0, open).await??) } else { None };
+        let home = options.home.clone();
         Ok(Core {
-            home: options.home.clone(),
+            store_shares_disk: store.is_some() && home.data.shares_disk_with(&home.store_url),
+            home,
             store,
             node: self.handle(),
             events: Events::default(),
@@ -557,6 +561,12 @@ impl Service {
             report: entry.report.clone(),
         };
         self.core.entries().into_iter().map(info).collect()
+    }
+
+    /// Whether the store is on the disk of the journals, so that the loss of that disk takes both.
+    #[must_use]
+    pub fn store_shares_disk(&self) -> bool {
+        self.core.store_shares_disk
     }
 
     /// The volumes that should be served and are not, with the reason.

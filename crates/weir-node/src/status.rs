@@ -232,6 +232,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         reasons,
         store: core.store.as_ref().map_or("memory", |store| store.url()).to_owned(),
         store_location: core.store.as_ref().map(weir_store::Store::location),
+        store_shares_disk: core.store_shares_disk,
         data_dir: core.home.data.path().display().to_string(),
         uptime_seconds: core.started.elapsed().as_secs(),
         nbd: core.nbd_uris(),

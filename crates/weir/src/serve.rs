@@ -141,6 +141,7 @@ fn announce(service: &Service) {
     for info in service.served() {
         up::describe(&info);
     }
+    up::warn_of_shared_disk(service);
     for (name, reason) in service.not_served() {
         eprintln!("warning: volume {name} is not served: {reason}");
     }

@@ -151,6 +151,11 @@ fn summary(status: &NodeStatus) -> String {
     for uri in &status.nbd {
         text.push_str(&format!("  serving {uri}\n"));
     }
+    if status.store_shares_disk {
+        text.push_str(
+            "  the store is on the disk of the journals: what would be lost with that disk is everything\n",
+        );
+    }
     text.extend(limits(&status.limits));
     text.extend(status.lease.as_ref().map(lease));
     for reason in &status.reasons {

@@ -40,7 +40,7 @@ async fn serve(
         served = node.serve(options) => served?,
     };
     let info = the_volume(&served)?;
-    announce(&info, command.is_empty());
+    announce(&served, &info, command.is_empty());
     let result = match command.split_first() {
         None => {
             signals.next().await;
@@ -70,8 +70,9 @@ fn the_volume(service: &Service) -> Result<ServedInfo, Failure> {
     volume.ok_or_else(|| Failure::new("the volume was closed at once"))
 }
 
-fn announce(info: &ServedInfo, interactive: bool) {
+fn announce(service: &Service, info: &ServedInfo, interactive: bool) {
     describe(info);
+    warn_of_shared_disk(service);
     if !interactive {
         return;
     }
@@ -100,6 +101,16 @@ pub(crate) fn describe(info: &ServedInfo) {
         );
     }
     eprintln!("serving {}", info.uri);
+}
+
+/// The embedded store is for trying things out, and for disks that are redundant by themselves.
+pub(crate) fn warn_of_shared_disk(service: &Service) {
+    if service.store_shares_disk() {
+        eprintln!(
+            "note: the store is on the disk of the journals: the loss of that disk takes the volumes with it; --store \
+             names another place"
+        );
+    }
 }
 
 fn start_command(program: &OsString, arguments: &[OsString], uri: &str) -> Result<Child, Failure> {

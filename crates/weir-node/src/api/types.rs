@@ -137,6 +137,10 @@ pub struct NodeStatus {
     /// Where that store is, the same for every way to write its URL; none while only memory is served.
     #[serde(default)]
     pub store_location: Option<String>,
+    /// Whether that store is on the disk of the data directory, whose loss takes the volumes whole: `at_risk` counts
+    /// what is in journals alone.
+    #[serde(default)]
+    pub store_shares_disk: bool,
     /// The data directory.
     pub data_dir: String,
     /// Seconds since it began to serve.
