@@ -82,7 +82,7 @@ pub use open::{JOURNAL_FILE, LOCK_FILE, OpenArgs, OpenReport};
 pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, MapLimits, VolumeOptions};
 pub use repair::{GivenUp, RepairReport};
 pub use replay::{Merging, Replay, ReplayReport};
-pub use salvage::{Salvage, SalvageArgs, SalvageReport};
+pub use salvage::{DamagedWrite, Salvage, SalvageArgs, SalvageReport};
 pub use snapshots::SNAPSHOTS_MAX;
 pub use space::{SnapshotSpace, snapshot_space};
 pub use view::SnapshotView;

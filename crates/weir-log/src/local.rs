@@ -102,7 +102,12 @@ impl Local {
             }
             (Self::Recovered(recovered), _) => {
                 let journal = recovered.identity.journal;
-                tracing::warn!(volume = %args.id, %journal, "the local journal is set aside");
+                let why = if args.discard_journal {
+                    "the local journal is given up with what it holds, as was asked"
+                } else {
+                    "the local journal holds nothing that the volume lacks: a new one takes its place"
+                };
+                tracing::warn!(volume = %args.id, %journal, "{why}");
             }
             (Self::NeverFinished, _) => {}
         }

@@ -201,6 +201,18 @@ pub struct SalvageReport {
     pub bytes: u64,
     /// Of them, what is damaged in the journal.
     pub damaged_bytes: u64,
+    /// Where that lies on the volume, in the order of the writes. Reads of the new volume fail there, where no later
+    /// write covers it.
+    pub damaged: Vec<DamagedWrite>,
+}
+
+/// A part of a write that is damaged in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DamagedWrite {
+    /// First byte on the volume.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 /// What a salvage needs.
@@ -280,7 +292,13 @@ impl Salvage {
     /// What there is to salvage.
     #[must_use]
     pub fn report(&self) -> SalvageReport {
-        let damaged = self.pieces().filter(|found| found.poisoned);
+        let mut damaged: Vec<DamagedWrite> = Vec::new();
+        for RecoveredPiece { piece, .. } in self.pieces().filter(|found| found.poisoned) {
+            match damaged.last_mut() {
+                Some(last) if last.offset + last.bytes == piece.offset => last.bytes += piece.len,
+                _ => damaged.push(DamagedWrite { offset: piece.offset, bytes: piece.len }),
+            }
+        }
         SalvageReport {
             journal: self.recovered.identity.journal.to_string(),
             opening: self.recovered.opening.map(|opening| opening.to_string()),
@@ -288,7 +306,8 @@ impl Salvage {
             snapshot: self.snapshot.to_string(),
             writes: self.pieces().count() as u64,
             bytes: self.pieces().map(|found| found.piece.len).sum(),
-            damaged_bytes: damaged.map(|found| found.piece.len).sum(),
+            damaged_bytes: damaged.iter().map(|lost| lost.bytes).sum(),
+            damaged,
         }
     }
 
@@ -300,13 +319,14 @@ impl Salvage {
             return Ok(());
         }
         let why = format!(
-            "{damaged} bytes of it are damaged in the journal; --accept-loss makes a volume without them"
+            "{damaged} bytes of it are damaged in the journal; --accept-loss makes a volume of which they cannot be \
+             read"
         );
         Err(LogError::NothingToSalvage { volume: self.recovered.identity.volume, why })
     }
 
     /// Writes what the journal holds to `volume`, a clone of the snapshot, in its order. `on_progress` hears of the
-    /// bytes written and of all. What is damaged is left out: look at the report before.
+    /// bytes written and of all. What is damaged in the journal cannot be read of the volume either.
     ///
     /// # Errors
     /// What journal and volume say. The journal is as it was.
@@ -318,7 +338,9 @@ impl Salvage {
         let (mut done, all) = (0, self.report().bytes);
         for found in self.pieces() {
             let piece = &found.piece;
-            if !found.poisoned {
+            if found.poisoned && !weir_device::mutant("salvage_shows_what_was_before") {
+                volume.poison(piece.offset, piece.len).await?;
+            } else if !found.poisoned {
                 self.replay_piece(volume, found).await?;
             }
             done += piece.len;
@@ -350,7 +372,7 @@ impl Salvage {
                 volume.write_zeroes(io(Operation::WriteZeroes), flags).await
             }
             PieceKind::Discard => volume.discard(io(Operation::Discard)).await,
-            PieceKind::Poison => Ok(()),
+            PieceKind::Poison => volume.poison(piece.offset, piece.len).await,
         }
     }
 }

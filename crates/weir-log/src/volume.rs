@@ -540,6 +540,11 @@ impl LogVolume {
         self.shared.check_failure()
     }
 
+    /// The bytes of a range are lost: it reads as an error until it is written again.
+    pub(crate) async fn poison(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.append(offset, Payload::Poison, len, false).await
+    }
+
     /// Waits until every write acknowledged before the call is in the committed prefix of the store.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use weir_log::SalvageReport;
 use weir_log::catalog::VolumeName;
 use weir_node::api::types::{Listed, ResizeVolume, Shown, SnapshotSpace, VolumeState};
 use weir_node::config::Config;
@@ -355,7 +356,24 @@ async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), F
         ),
         None => String::new(),
     };
-    output::print(&format!("{holds}{damaged}{made}\n"))
+    output::print(&format!("{holds}{damaged}{made}\n{}", damaged_writes(found)))
+}
+
+/// Lines of a report that name what is damaged.
+const DAMAGED_LINES_MAX: usize = 16;
+
+fn damaged_writes(found: &SalvageReport) -> String {
+    let mut text = String::new();
+    for lost in found.damaged.iter().take(DAMAGED_LINES_MAX) {
+        let (from, last) = (lost.offset, lost.offset + lost.bytes - 1);
+        text.push_str(&format!(
+            "  bytes {from} to {last} of the volume: reads fail where no later write covers them\n"
+        ));
+    }
+    if let Some(more @ 1..) = found.damaged.len().checked_sub(DAMAGED_LINES_MAX) {
+        text.push_str(&format!("  and {more} ranges more; --output json names them all\n"));
+    }
+    text
 }
 
 async fn flatten(

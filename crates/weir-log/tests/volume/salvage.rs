@@ -1,11 +1,13 @@
 //! What a takeover gave up is had back, as a volume of its own.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use weir_log::{LogError, Salvage, SalvageArgs, Takeover, catalog};
+use weir_device::ErrorKind;
+use weir_log::{DamagedWrite, LogError, Salvage, SalvageArgs, Takeover, catalog};
 
-use crate::support::{Host, discard, expect_bytes, flush, name, run, write};
+use crate::support::{Host, discard, expect_bytes, flush, name, read, run, write};
 
 /// How long every answer of a slow store takes.
 pub(crate) const ANSWER: Duration = Duration::from_millis(100);
@@ -90,6 +92,56 @@ fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
             drop(volume);
             let nothing = Salvage::find(&args_of(&host)).await.unwrap_err();
             assert!(matches!(nothing, LogError::NothingToSalvage { .. }), "{nothing}");
+        }
+    });
+}
+
+#[test]
+fn what_is_damaged_in_the_journal_fails_in_the_salvaged_volume_and_shows_nothing_older() {
+    run(async {
+        let mut host = Host::new().await;
+        let age = Duration::from_secs(3600);
+        (host.options.batch.age, host.options.batch.age_small) = (age, age);
+        taken_over(&host, &host.other(5)).await;
+        let mut disk = vec![0; 2 << 20];
+        host.disk.peek("journal", 0, &mut disk);
+        // The write of 8,192 bytes is two pieces.
+        let at = disk.windows(4096).step_by(512).position(|bytes| bytes == [2; 4096]);
+        host.disk.rot("journal", at.expect("it was flushed") as u64 * 512 + 7);
+
+        let mut args = args_of(&host);
+        let refused = async |args: &SalvageArgs| match Salvage::find(args).await {
+            Ok(salvage) => salvage.check_damage().unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(refused(&args).await.contains("damaged"), "{}", refused(&args).await);
+        args.accept_loss = true;
+        let salvage = Salvage::find(&args).await.expect("accepted");
+        salvage.check_damage().expect("accepted");
+        let damaged = vec![DamagedWrite { offset: 4096, bytes: 4096 }];
+        assert_eq!(salvage.report().damaged, damaged);
+        let from = (&name("demo"), salvage.snapshot());
+        let (store, env, new) = (&host.store, &host.env, name("saved"));
+        let id = catalog::create_incomplete_clone(store, env, from, &new, Takeover::Manual);
+        let mut saved = host.other(7);
+        saved.id = id.await.expect("created");
+        let (volume, _) = saved.try_open(|args| args.incomplete = true).await.unwrap();
+        salvage.replay(&volume, |_, _| {}).await.expect("replayed");
+        for elsewhere in [false, true] {
+            let volume = if elsewhere {
+                volume.close().await.unwrap();
+                catalog::set_incomplete(store, env, &new, false).await.unwrap();
+                let mut there = host.other(9);
+                there.id = saved.id;
+                there.open().await.0
+            } else {
+                Rc::clone(&volume)
+            };
+            expect_bytes(&volume, 1024, &[1; 3072]).await;
+            let lost = read(&volume, 4096, 4096).await.unwrap_err();
+            assert_eq!(lost.kind(), ErrorKind::Corrupt, "{lost}");
+            expect_bytes(&volume, 8192, &[2; 4096]).await;
+            expect_bytes(&volume, 30_000, &[3; 100]).await;
         }
     });
 }
