@@ -16,8 +16,9 @@ pub enum JournalError {
     Disk(#[from] DiskError),
     /// A write or a sync failed. Nothing is known about what the disk holds since, so nothing more is promised.
     #[error(
-        "journal {file} takes no more writes, because {cause}; what was acknowledged is recovered \
-         when the volume is opened again: check the disk, then restart the node"
+        "journal {file} takes no more writes, because {cause}; what was flushed before goes to the store. Check the \
+         disk, then restart the node, which recovers what the journal holds; if the disk fails, copy the data \
+         directory to another one and open it there with --adopt-journal"
     )]
     Poisoned {
         /// The journal.

@@ -94,6 +94,10 @@ pub trait RecordSink {
     /// The released positions `start..end` are about to be written over: forget everything that points into them.
     /// Once this has returned, no new pin into them may be taken.
     fn forget(&self, start: JournalPos, end: JournalPos) -> LocalBoxFuture<'_, ()>;
+
+    /// A write or a sync failed: nothing becomes durable any more. What was flushed before still is, and can be read as
+    /// far as memory or the disk has it.
+    fn on_failed(&self) {}
 }
 
 /// How a journal is doing.
@@ -180,6 +184,10 @@ impl Inner {
             waker.wake();
         }
         self.wake_all();
+        let sink = self.sink.borrow().clone();
+        if let Some(sink) = sink {
+            sink.on_failed();
+        }
     }
 
     pub(crate) fn check_poison(&self) -> Result<(), JournalError> {
@@ -359,6 +367,12 @@ impl Journal {
     #[must_use]
     pub fn flushed_write(&self) -> WriteNumber {
         self.inner().state.borrow().flushed_write
+    }
+
+    /// Whether a write or a sync failed.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.inner().state.borrow().poisoned.is_some()
     }
 
     /// Says that `opening` is about to be published with `epoch`. Durable in both copies of the superblock when it

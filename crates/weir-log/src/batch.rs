@@ -39,6 +39,8 @@ struct BatchPiece {
     offset: u64,
     len: u64,
     target: Target,
+    /// The last write in it.
+    last: WriteMark,
 }
 
 /// A range of the volume after merging, and where its bytes are in the journal.
@@ -114,8 +116,24 @@ impl Batch {
             PieceKind::Poison => Target::Fixed(ExtentKindCode::POISON),
         };
         if piece.len > 0 {
-            self.pieces.push(BatchPiece { offset: piece.offset, len: piece.len, target });
+            self.pieces.push(BatchPiece {
+                offset: piece.offset,
+                len: piece.len,
+                target,
+                last: mark,
+            });
         }
+    }
+
+    /// The part of it that ends with a write, or before it; a batch of its own, if there is anything in it. Where that
+    /// write ends a record, so does the part.
+    pub(crate) fn up_to(mut self, write: WriteNumber) -> Option<Self> {
+        let kept = self.pieces.partition_point(|piece| piece.last.write <= write);
+        self.pieces.truncate(kept);
+        self.last = self.pieces.last()?.last;
+        let data = self.pieces.iter().filter(|piece| matches!(piece.target, Target::Linear(_)));
+        self.payload_bytes = data.map(|piece| piece.len).sum();
+        Some(self)
     }
 
     /// Whether the batch must not grow any further.
@@ -222,6 +240,26 @@ mod tests {
         assert_eq!(merged.iter().map(|m| m.len).sum::<u64>(), all);
         assert!(merged.iter().all(|m| m.len <= EXTENT_BYTES_MAX));
         assert!(merged.len() < 300);
+    }
+
+    #[tokio::test]
+    async fn a_part_ends_with_a_write_and_has_nothing_behind_it() {
+        let batch = || {
+            let mut batch =
+                Batch::begin(&piece(2, 0, 4096, PieceKind::Data), WriteNumber(3), 1 << 20);
+            batch.push(&piece(4, 8192, 100, PieceKind::Discard), WriteNumber(4));
+            batch.push(&piece(5, 0, 10, PieceKind::Data), WriteNumber(6));
+            batch
+        };
+        assert!(batch().up_to(WriteNumber(2)).is_none(), "a run is there whole or not at all");
+        for (write, last, payload_bytes, extents) in
+            [(3, 3, 4096, 1), (5, 4, 4096, 2), (6, 6, 4106, 3), (9, 6, 4106, 3)]
+        {
+            let part = batch().up_to(WriteNumber(write)).unwrap();
+            let is = (part.first.write.0, part.last.write.0, part.payload_bytes);
+            assert_eq!(is, (2, last, payload_bytes), "up to {write}");
+            assert_eq!(part.merge().len(), extents, "up to {write}");
+        }
     }
 
     #[tokio::test]

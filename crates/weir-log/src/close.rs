@@ -194,11 +194,26 @@ impl LogVolume {
         let shared = &self.shared;
         shared.check_failure()?;
         shared.closing.set(true);
-        shared.flush_journal().await?;
+        if let Err(error) = shared.flush_journal().await {
+            self.send_what_was_flushed(deadline).await;
+            // Whoever waits learns of this, and not of the close.
+            let error = DeviceError::from(error);
+            shared.fail(error.clone());
+            return Err(error);
+        }
         match tokio::time::timeout(deadline, self.hand_over()).await {
             Ok(result) => result.map(|()| Closed::Clean),
             Err(_) => Ok(Closed::LocalOnly),
         }
+    }
+
+    /// The journal failed: waits until what was flushed before is in the store, within the deadline. The uploader sends
+    /// it, and has the volume fail when it has done so and there was more.
+    async fn send_what_was_flushed(&self, deadline: Duration) {
+        let shared = &self.shared;
+        shared.work.notify_one();
+        let is_sent = |state: &mut State| (state.committed >= state.acked).then_some(Ok(()));
+        let _ = tokio::time::timeout(deadline, shared.wait_while_open(is_sent)).await;
     }
 
     async fn hand_over(&self) -> Result<(), DeviceError> {

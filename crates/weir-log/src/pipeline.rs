@@ -52,6 +52,11 @@ impl Pipeline {
         self.committed = seq;
     }
 
+    /// The newest number handed out; that of the committed object where none was.
+    pub(crate) fn last_assigned(&self) -> ObjectSeq {
+        ObjectSeq(self.next.0 - 1)
+    }
+
     pub(crate) fn committed(&self) -> ObjectSeq {
         self.committed
     }

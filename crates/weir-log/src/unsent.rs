@@ -39,6 +39,18 @@ impl Unsent {
         });
     }
 
+    /// Of a sealed batch, the newest but for those behind it, only a part is on its way: the other part stays unsent.
+    pub(crate) fn on_cut(&mut self, part: &Batch) {
+        let Some(index) = self.0.iter().position(|waiting| waiting.last > part.last) else {
+            return;
+        };
+        let whole = &mut self.0[index];
+        whole.bytes = whole.bytes.saturating_sub(part.payload_bytes);
+        let (opened_at, sealed_at) = (whole.opened_at, whole.sealed_at);
+        let waiting = Waiting { last: part.last, bytes: part.payload_bytes, opened_at, sealed_at };
+        self.0.insert(index, waiting);
+    }
+
     pub(crate) fn on_commit(&mut self, committed: WriteMark) {
         while self.0.front().is_some_and(|waiting| waiting.last <= committed) {
             self.0.pop_front();

@@ -91,9 +91,9 @@ fn next(shared: &Shared) -> Next {
         return Next::Upload(Upload::Chunk(chunk));
     }
     let State { collector, objects, .. } = state;
-    if !shared.drains()
-        && let Some(until) = collector.holds_data_until(objects, &shared.options.collect)
-    {
+    // What was flushed to a disk that fails waits for nobody.
+    let hurries = shared.drains() || shared.journal.is_poisoned();
+    if !hurries && let Some(until) = collector.holds_data_until(objects, &shared.options.collect) {
         return Next::WaitUntil(Some(until));
     }
     let mut due = None;
@@ -103,7 +103,7 @@ fn next(shared: &Shared) -> Next {
         let at = batch.due_at(&shared.options.batch, state.last_object_small);
         let pressed =
             state.pipeline.in_flight() == 0 && shared.journal_percent_full() >= SEAL_FROM_PERCENT;
-        if pressed || Instant::now() >= at {
+        if pressed || Instant::now() >= at || shared.journal.is_poisoned() {
             let small = batch.payload_bytes < shared.options.batch.small_bytes;
             state.seal();
             state.last_object_small = small && !pressed;
@@ -317,16 +317,56 @@ async fn make_durable(shared: &Shared, last: WriteMark) -> Result<(), LogError> 
 
 async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
     let is_calm = shared.is_calm_after(&batch);
-    // Thousands of small writes take milliseconds to merge: not on the volume's thread.
-    let merging = shared.env.background(async move { (batch.merge(), batch) });
-    let Some((merged, batch)) = merging.await else { return };
+    let pace = if is_calm { Pace::Short } else { Pace::Full };
+    let Some((merged, batch)) = merge(shared, batch).await else { return };
     let gathered = gather(shared, merged);
-    let ((extents, payload), durable) =
-        futures_util::join!(gathered, make_durable(shared, batch.last));
-    if let Err(error) = durable {
-        shared.fail(error);
+    let (gathered, durable) = futures_util::join!(gathered, make_durable(shared, batch.last));
+    match durable {
+        Ok(()) => send_gathered(shared, &batch, gathered, pace).await,
+        Err(error) => {
+            send_flushed(shared, batch).await;
+            shared.fail(error);
+        }
+    }
+}
+
+/// Thousands of small writes take milliseconds to merge: not on the volume's thread. `None` where the process ends.
+async fn merge(shared: &Shared, batch: Batch) -> Option<(Vec<MergedExtent>, Batch)> {
+    shared.env.background(async move { (batch.merge(), batch) }).await
+}
+
+/// The journal failed, and `batch` is the first that it does not hold durably as a whole. What was flushed of it is the
+/// last that is sent: the objects stay a prefix of what was acknowledged, and a witness of what the journal holds.
+/// Returns once everything that was sent is committed, since a volume that failed commits nothing.
+async fn send_flushed(shared: &Rc<Shared>, batch: Batch) {
+    if weir_device::mutant("flushed_stays_with_failed_journal") {
         return;
     }
+    let flushed = shared.journal.flushed_write();
+    let cut = if weir_device::mutant("unflushed_sent_of_failed_journal") {
+        Some(batch)
+    } else {
+        batch.up_to(flushed)
+    };
+    if let Some(batch) = cut {
+        shared.state.borrow_mut().unsent.on_cut(&batch);
+        let Some((merged, batch)) = merge(shared, batch).await else { return };
+        let gathered = gather(shared, merged).await;
+        send_gathered(shared, &batch, gathered, Pace::Full).await;
+    }
+    let last = shared.state.borrow().pipeline.last_assigned();
+    let is_committed = |state: &mut State| (state.pipeline.committed() >= last).then_some(Ok(()));
+    // Another failure, or a close, ends the wait.
+    let _ = shared.wait_while_open(is_committed).await;
+}
+
+/// Sends what was gathered of a batch as the next object, once there is a slot for it.
+async fn send_gathered(
+    shared: &Rc<Shared>,
+    batch: &Batch,
+    (extents, payload): (Vec<ObjectExtent>, Vec<SharedBuf>),
+    pace: Pace,
+) {
     wait_for_slot(shared).await;
     if shared.stopped.get() {
         return;
@@ -346,7 +386,7 @@ async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
         streams: Vec::new(),
         sources: Vec::new(),
     };
-    let store = shared.store.at_pace(if is_calm { Pace::Short } else { Pace::Full });
+    let store = shared.store.at_pace(pace);
     send(shared, store, spec, || payload.into_iter().map(Bytes::from_owner).collect());
 }
 

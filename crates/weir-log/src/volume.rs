@@ -475,6 +475,13 @@ impl RecordSink for Sink {
             }
         })
     }
+
+    fn on_failed(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            // What was flushed goes to the store now: it lies on a disk that fails.
+            shared.work.notify_one();
+        }
+    }
 }
 
 /// A log volume that is open for reading and writing (LSVD section 3).

@@ -399,7 +399,12 @@ fn io_help(error: &io::Error, subject: &str) -> Option<String> {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(format!(
             "free some space on the file system of {subject}, or choose another --data-dir"
         )),
-        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::ReadOnlyFilesystem => Some(
+            "make its file system writable; if the disk failed, copy the directory to another one, and open its \
+             volumes there with --data-dir and --adopt-journal, which keeps what its journals hold"
+                .to_owned(),
+        ),
+        io::ErrorKind::PermissionDenied => {
             Some("choose a writable directory with --data-dir".to_owned())
         }
         io::ErrorKind::AddrInUse => {

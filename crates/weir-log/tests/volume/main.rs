@@ -9,6 +9,7 @@ mod collect;
 mod damage;
 mod deletion;
 mod encryption;
+mod failed_disk;
 mod histories;
 mod history;
 mod leases;
