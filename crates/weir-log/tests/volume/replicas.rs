@@ -13,7 +13,7 @@ use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
 use weir_log::{
     CheckOptions, LeaseSettings, LogError, MemoryFrameCache, NodeLease, SnapshotView, check,
 };
-use weir_store::{Chance, Fault, Faults, Store};
+use weir_store::{Chance, Fault, FaultPlan, Faults, Store};
 
 use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, filled, read, run, write};
 
@@ -493,9 +493,13 @@ fn a_publication_that_failed_does_not_end_a_replicator_whatever_became_of_it() {
         let mut replicator = there.begin(&host).await;
         replicator.move_root().await.expect("moved");
 
-        // Everything is there already: only the manifest is new. It is published, and nobody hears of it.
+        // The manifest is published, and nobody hears of it.
         volume.snapshot(&VolumeName::new("second").expect("valid")).await.expect("taken");
-        there.faults.change(|plan| plan.lost_reply = Chance::ALWAYS);
+        let of_manifest = "/manifest/";
+        let lose = |plan: &mut FaultPlan| {
+            (plan.lost_reply, plan.lost_of) = (Chance::ALWAYS, of_manifest);
+        };
+        there.faults.change(lose);
         let error = replicator.move_root().await.expect_err("no answer");
         assert_ne!(error.kind(), ErrorKind::Fenced, "{error}");
         there.faults.calm();
@@ -509,6 +513,7 @@ fn a_publication_that_failed_does_not_end_a_replicator_whatever_became_of_it() {
         let late = Duration::from_secs(300);
         there.faults.change(|plan| {
             (plan.late_put, plan.late_put_delay) = (Chance::ALWAYS, late..=late);
+            plan.lost_of = of_manifest;
         });
         volume.snapshot(&VolumeName::new("fourth").expect("valid")).await.expect("taken");
         replicator.move_root().await.expect_err("no answer");
@@ -521,7 +526,7 @@ fn a_publication_that_failed_does_not_end_a_replicator_whatever_became_of_it() {
 
         // Another replicator is another one all the same.
         volume.snapshot(&VolumeName::new("sixth").expect("valid")).await.expect("taken");
-        there.faults.change(|plan| plan.lost_reply = Chance::ALWAYS);
+        there.faults.change(lose);
         replicator.move_root().await.expect_err("no answer");
         there.faults.calm();
         tokio::time::sleep(10 * LEASE).await;

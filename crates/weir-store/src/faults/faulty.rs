@@ -150,7 +150,7 @@ impl Faulty {
         let arrived = self.arrive(Operation::Put, key).await;
         let parts = request.take();
         let back = arrived?;
-        if self.faults.lock().puts_off() {
+        if self.faults.lock().puts_off(key) {
             self.faults.lock().put_off(self.late_put(key, parts));
             return Err(self.unavailable(key, "connection reset, the PUT happens later"));
         }
@@ -161,7 +161,7 @@ impl Faulty {
         if put == Put::Created {
             state.note_created(key);
         }
-        if state.loses_reply() {
+        if state.loses_reply(key) {
             return Err(self.unavailable(key, "connection reset after the PUT was done"));
         }
         Ok((put, back))
@@ -197,7 +197,7 @@ impl Faulty {
         }
         let back = self.arrive(Operation::Delete, key).await?;
         self.inner.delete(key).await?;
-        if self.faults.lock().loses_reply() {
+        if self.faults.lock().loses_reply(key) {
             return Err(self.unavailable(key, "connection reset after the DELETE was done"));
         }
         Ok(((), back))
@@ -250,12 +250,13 @@ impl State {
         Some(fault)
     }
 
-    fn puts_off(&mut self) -> bool {
-        self.plan.late_put.happens(|| self.dice.next())
+    fn puts_off(&mut self, key: &str) -> bool {
+        key.contains(self.plan.lost_of) && self.plan.late_put.happens(|| self.dice.next())
     }
 
-    fn loses_reply(&mut self) -> bool {
-        let lost = self.plan.lost_reply.happens(|| self.dice.next());
+    fn loses_reply(&mut self, key: &str) -> bool {
+        let lost =
+            key.contains(self.plan.lost_of) && self.plan.lost_reply.happens(|| self.dice.next());
         if lost {
             self.count(Fault::LostReply);
         }

@@ -66,6 +66,8 @@ pub struct FaultPlan {
     /// A PUT is answered with an error and done later. Also: a PUT whose future is dropped before the store acted (its
     /// attempt timed out, its node crashed) is done later.
     pub late_put: Chance,
+    /// Lost replies and late PUTs are of keys that contain this: of all, while it is empty.
+    pub lost_of: &'static str,
     /// How much later.
     pub late_put_delay: RangeInclusive<Duration>,
     /// A GET returns fewer bytes than it should.
@@ -94,6 +96,7 @@ impl Default for FaultPlan {
             delete: OperationFaults::default(),
             lost_reply: Chance::NEVER,
             late_put: Chance::NEVER,
+            lost_of: "",
             late_put_delay: Duration::ZERO..=Duration::from_secs(120),
             short_body: Chance::NEVER,
             flipped_bit: Chance::NEVER,
