@@ -5,11 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::{Device, IoHeader, Operation, VolumeId, WriteZeroesFlags};
+use weir_log::format::object::{ObjectHeader, ObjectKind};
 use weir_log::limits::{APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, TABLE_PIECE_ENTRIES};
-use weir_log::{LogVolume, ObjectId, OpenReport};
+use weir_log::{GivenUp, LogVolume, ObjectId, OpenReport};
 
 use crate::support::{
-    Host, SIZE, discard, expect_bytes, expect_whole, name, options, pattern, read, run, write,
+    Host, SIZE, discard, expect_bytes, expect_whole, name, objects, options, pattern, read, run,
+    write,
 };
 
 /// Bytes of the volume that a piece of the map covers.
@@ -50,6 +52,102 @@ fn a_map_of_several_index_pages_is_loaded_whole() {
             volume.close().await.unwrap();
             expect_whole(&host).await;
         }
+    });
+}
+
+/// A host whose index pages name two pieces of the map each, and a volume whose newest checkpoint has an index page in
+/// an object that no piece of it is in: its key. The bytes at the begin of each piece are those that are returned, if
+/// there are any.
+async fn with_page_alone() -> (Host, String, [Option<Vec<u8>>; 4]) {
+    let mut host = Host::new().await;
+    host.options.map.index_page_entries = 2;
+    host.options.collect.start_percent = 0;
+    host.options.checkpoint.objects_min = 1000;
+    host.options.checkpoint.objects_max = 1000;
+    let (volume, _) = host.open().await;
+    volume.resize(4 * MAP_PIECE_BYTES).await.expect("resized");
+    let bytes = [0, 1, 2, 3].map(|piece| pattern(piece, 4096));
+    for (piece, bytes) in (0..).zip(&bytes) {
+        write(&volume, piece * MAP_PIECE_BYTES, bytes).await.expect("written");
+    }
+    // So many extents that most of the object stays needed without the second piece and the third.
+    for piece in [0, 3] {
+        for extent in 1..200 {
+            let at = piece * MAP_PIECE_BYTES + extent * 8192;
+            write(&volume, at, &pattern(extent, 512)).await.expect("written");
+        }
+    }
+    volume.close().await.expect("closed");
+    let before = objects(&host).await;
+    // One of the first two pieces has nothing in it any more: the page that named both is written, and no piece.
+    let host = host.other(20);
+    let (volume, _) = host.open().await;
+    discard(&volume, MAP_PIECE_BYTES, MAP_PIECE_BYTES).await;
+    volume.close().await.expect("closed");
+    let mut new = objects(&host).await;
+    new.retain(|key| !before.contains(key));
+    let mut roots = Vec::new();
+    for key in new {
+        let header = host.store.get(&key).await.expect("there");
+        let header = ObjectHeader::decode(&header).expect("whole");
+        if header.kind == ObjectKind::Checkpoint {
+            roots.push(key);
+        }
+    }
+    let [root] = &roots[..] else { panic!("one checkpoint in one object: {roots:?}") };
+    let [first, _, third, fourth] = bytes;
+    (host, root.clone(), [Some(first), None, Some(third), Some(fourth)])
+}
+
+async fn expect_pieces(volume: &LogVolume, pieces: &[Option<Vec<u8>>; 4]) {
+    for (piece, bytes) in (0..).zip(pieces) {
+        let bytes = bytes.clone().unwrap_or_else(|| vec![0; 4096]);
+        expect_bytes(volume, piece * MAP_PIECE_BYTES, &bytes).await;
+    }
+    volume.check_invariants();
+}
+
+#[test]
+fn an_index_page_that_is_left_alone_in_its_object_is_written_again() {
+    run(async {
+        let (host, root, mut pieces) = with_page_alone().await;
+        // Checkpoints that change nothing of what that page names: the first needs the table there, perhaps.
+        let host = host.other(21);
+        let (volume, _) = host.open().await;
+        for round in 0..2 {
+            let bytes = pattern(12 + round, 4096);
+            write(&volume, 2 * MAP_PIECE_BYTES, &bytes).await.unwrap();
+            pieces[2] = Some(bytes);
+            volume.flush_remote().await.unwrap();
+            volume.compact(1, |_, _| {}).await.unwrap();
+        }
+        let left = objects(&host).await;
+        assert!(!left.contains(&root), "the object held that page and an old root: {left:?}");
+        volume.close().await.unwrap();
+        let host = host.other(22);
+        let (volume, _) = host.open().await;
+        expect_pieces(&volume, &pieces).await;
+        volume.close().await.unwrap();
+        expect_whole(&host).await;
+    });
+}
+
+#[test]
+fn a_damaged_index_page_is_written_anew_by_the_node_that_has_the_map_in_memory() {
+    run(async {
+        let (host, root, pieces) = with_page_alone().await;
+        let host = host.other(21);
+        let (volume, _) = host.open().await;
+        host.store.delete(&root).await.unwrap();
+        let damaged = ObjectId::parse_key(&root).unwrap();
+        let done = volume.repair(&[damaged], GivenUp::Error, |_| {}).await.unwrap();
+        assert_eq!((done.rewritten_objects, done.lost_bytes), (1, 0));
+        volume.close().await.unwrap();
+        let host = host.other(22);
+        let (volume, _) = host.open().await;
+        expect_pieces(&volume, &pieces).await;
+        volume.close().await.unwrap();
+        expect_whole(&host).await;
     });
 }
 
