@@ -185,7 +185,7 @@ impl Queue {
     ) -> Option<Gathered> {
         let mut limit = to_usize(room.min(shape.record_bytes_max));
         if weir_device::mutant("writes_split_early") {
-            limit = limit.min(32 << 10);
+            limit = limit.min(64 << 10);
         }
         let totals = Totals { sealed: shape.sealed, ..Totals::default() };
         let cuts = std::mem::take(&mut spare.cuts);

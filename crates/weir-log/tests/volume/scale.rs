@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_device::{Device, IoHeader, Operation, VolumeId, WriteZeroesFlags};
 use weir_log::format::object::{ObjectHeader, ObjectKind};
 use weir_log::limits::{APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, TABLE_PIECE_ENTRIES};
-use weir_log::{GivenUp, LogVolume, ObjectId, OpenReport};
+use weir_log::{GivenUp, LogVolume, ObjectId, OpenReport, VolumeOptions};
 
 use crate::support::{
     Host, SIZE, discard, expect_bytes, expect_whole, name, objects, options, pattern, read, run,
@@ -276,5 +276,35 @@ fn zeroes_and_discards_of_a_huge_volume_take_what_is_in_it() {
         expect_bytes(&volume, last, &pattern(last, 4096)).await;
         volume.check_invariants();
         volume.close().await.unwrap();
+    });
+}
+
+/// Longest write that is promised to be there whole or not at all.
+const WHOLE_BYTES: usize = 15 << 18;
+
+#[test]
+fn a_write_of_the_length_that_is_promised_whole_is_in_one_object() {
+    run(async {
+        for encrypted in [false, true] {
+            let mut host = if encrypted { Host::encrypted().await } else { Host::new().await };
+            // The journal's real limits; every record ends an object.
+            host.options.journal = VolumeOptions::default().journal;
+            // But for segments that end more often.
+            host.options.journal.segment_bytes = 16 << 20;
+            host.options.batch.bytes = 1;
+            let (volume, _) = host.open().await;
+            volume.resize(64 << 20).await.unwrap();
+            // Records that begin anywhere in a segment, and one that has no room in the first.
+            for (round, offset) in [0, 512, 1, 4095, 8191].into_iter().enumerate() {
+                for len in [WHOLE_BYTES, WHOLE_BYTES + (512 << 10)] {
+                    let before = volume.status().objects_written;
+                    write(&volume, offset, &pattern(offset, len)).await.unwrap();
+                    volume.flush_remote().await.unwrap();
+                    let objects = volume.status().objects_written - before;
+                    let is_whole = objects == 1;
+                    assert_eq!(is_whole, len == WHOLE_BYTES, "{round}, {encrypted}: {objects}");
+                }
+            }
+        }
     });
 }
