@@ -116,7 +116,7 @@ if command -v nbdkit >/dev/null && losetup -f >/dev/null 2>&1 && [ -c /dev/fuse 
     mkfs.ext4 -q "$disk" && mount "$disk" "$work/disk" && mounts+=("$work/disk")
     mkdir -p "$work/store"
     export WEIR_STORE=file://$work/store WEIR_DATA_DIR=$work/disk/data
-    start three --size 64M --journal 32M
+    start three --size 64M --journal 32M --batch-age 600
     check "a write to it" put 1 0 1M
     touch "$work/broken"
     put 2 1M 1M
@@ -124,6 +124,8 @@ if command -v nbdkit >/dev/null && losetup -f >/dev/null 2>&1 && [ -c /dev/fuse 
     health() { curl -s --unix-socket "$(find "$WEIR_DATA_DIR" -name '*.sock' -path '*control*' | head -n 1)" \
         http://localhost/metrics | grep -E '^weir_volume_health' | grep -q ' 2'; }
     check "and counted in the metrics" health
+    sent() { find "$work/store" -path '*/log/*' -type f | grep -q .; }
+    wait_seconds=30 wait_until "what was flushed before is in the store" sent
     crash
     rm "$work/broken"
 else
