@@ -172,7 +172,11 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
         let (snapshots, garbage, size) = {
             let mut state = shared.state.borrow_mut();
             let snapshots = state.snapshots_of(checkpoint);
-            (snapshots, state.garbage_as_of(as_of), state.size)
+            // A size that shrinks is said once the discard is stored.
+            let early = weir_device::mutant("shrink_published_early");
+            let waits = state.shrinking && !early;
+            let size = if waits { manifest.current().size } else { state.size };
+            (snapshots, state.garbage_as_of(as_of), size)
         };
         let names = shared.state.borrow().garbage.names_with(&garbage);
         if weir_device::mutant("delete_before_listed") {

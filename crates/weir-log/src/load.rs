@@ -572,9 +572,13 @@ async fn take_object(loaded: &mut Loaded, header: &ObjectHeader, limits: &MapLim
         loaded.checkpoint.objects_since += 1;
         loaded.checkpoint.bytes_since += header.payload_len();
     }
+    // What moves bytes, or is a part of a checkpoint, may say a size that no manifest came to say: of a shrink or a
+    // rollback that was cut off.
+    if header.kind == ObjectKind::Data || weir_device::mutant("size_of_any_object") {
+        loaded.size = Some(header.volume_size);
+    }
     if header.kind == ObjectKind::Data {
         loaded.committed = header.last_write;
     }
-    loaded.size = Some(header.volume_size);
     loaded.committed_seq = header.id.seq;
 }

@@ -376,6 +376,7 @@ fn state_of(
     State {
         stream,
         size,
+        shrinking: false,
         overlay: Overlay::new(),
         objects: loaded.objects,
         batch: None,

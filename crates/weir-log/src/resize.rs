@@ -1,9 +1,9 @@
 //! Growing and shrinking a volume while it is open.
 //!
-//! An opening takes the larger of what the manifest says and what the newest object says. So the manifest says a size
-//! that grew before any client may use it, and no opening ever finds a write beyond the end; and it says a size that
-//! shrank after an object did, so that a crash leaves either size, and bytes that come back with a later growth are
-//! zeroes: the object that says the smaller size discards them.
+//! An opening takes the larger of what the manifest says and what the newest object with writes says. So the manifest
+//! says a size that grew before any client may use it, and no opening ever finds a write beyond the end; and it says a
+//! size that shrank after an object did, so that a crash leaves either size, and bytes that come back with a later
+//! growth are zeroes: the object that says the smaller size discards them.
 
 use std::rc::Rc;
 
@@ -96,7 +96,9 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
     if size == present {
         return Ok(());
     }
-    // First, so that the object with the discard says the new size, whenever it is sealed: the newest one counts.
+    // First, so that the object with the discard says the new size, whenever it is sealed: the newest one counts. The
+    // manifest says it only once that object is stored, whoever else publishes one meanwhile.
+    shared.state.borrow_mut().shrinking = true;
     shared.state.borrow_mut().set_size(size);
     let discard = shared.journal.append(size, Payload::Discard, present - size);
     if let Err(error) = discard.await {
@@ -104,6 +106,7 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
         return Err(LogError::Journal(error).into());
     }
     shared.upload_all().await?;
+    shared.state.borrow_mut().shrinking = false;
     let mut manifest = shared.manifest.lock().await;
     let published = manifest.publish(&shared.env, &RetryPolicy::forever(), |m| m.size = size).await;
     if let Err(error) = published {

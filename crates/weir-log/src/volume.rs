@@ -57,6 +57,8 @@ const RUN_BYTES_MAX: u64 = 256 << 10;
 pub(crate) struct State {
     pub(crate) stream: VolumeId,
     pub(crate) size: u64,
+    /// What lies beyond a smaller size is not given up in the store yet.
+    pub(crate) shrinking: bool,
     pub(crate) overlay: Overlay,
     pub(crate) objects: ObjectMap,
     pub(crate) batch: Option<Batch>,

@@ -4,8 +4,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::{Device, ErrorKind};
-use weir_log::{CheckOptions, CheckReport, Closed, check};
+use weir_log::{CheckOptions, CheckReport, Closed, LogVolume, check};
+use weir_store::Chance;
 
+use crate::salvage::ANSWER;
 use crate::support::{Host, SIZE, expect_bytes, fill, name, pattern, read, run, show, write};
 
 async fn checked(host: &Host) -> CheckReport {
@@ -123,6 +125,84 @@ fn a_size_that_shrank_lasts_whenever_its_object_is_sealed() {
         assert_eq!(volume.size(), SIZE / 2);
         volume.resize(SIZE).await.unwrap();
         expect_bytes(&volume, SIZE / 2, &[0; 5000]).await;
+    });
+}
+
+/// A host that is killed `moment` after it began to change the size of its volume with `change`, while its objects are
+/// collected and a checkpoint follows each of them. Its disk is gone; another host goes on with the store.
+async fn killed_while_it_resizes(
+    moment: Duration,
+    before: impl AsyncFnOnce(&LogVolume),
+    change: impl AsyncFnOnce(&LogVolume),
+) -> Rc<LogVolume> {
+    let mut host = Host::new().await;
+    (host.options.checkpoint.objects_min, host.options.checkpoint.objects_max) = (1, 1);
+    host.options.collect.start_percent = 0;
+    let (faults, other) = (host.faults.clone(), host.other(5));
+    host.in_killed_process(|volume| async move {
+        fill(&volume, 1).await;
+        before(&volume).await;
+        volume.flush_remote().await.unwrap();
+        faults.change(|plan| {
+            (plan.latency, plan.put.server_error) = (ANSWER / 10..=ANSWER, Chance::percent(40));
+        });
+        tokio::task::spawn_local({
+            let volume = Rc::clone(&volume);
+            async move { volume.compact(100, |_, _| {}).await }
+        });
+        let _ = tokio::time::timeout(moment, change(&volume)).await;
+    })
+    .await;
+    host.faults.calm();
+    other.try_open(|args| args.take_over = true).await.expect("taken over").0
+}
+
+#[test]
+fn a_checkpoint_in_the_middle_of_a_shrink_does_not_publish_the_smaller_size() {
+    run(async {
+        let host = Host::new().await;
+        let (disk, other) = (host.disk.clone(), host.other(5));
+        host.in_killed_process(|volume| async move {
+            fill(&volume, 1).await;
+            volume.flush_remote().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let published = volume.status().checkpoints_published;
+            let minute = Duration::from_secs(60);
+            disk.change_options(|o| (o.latency_min, o.latency_max) = (minute, minute));
+            // A compaction asks for a checkpoint right before the shrink finds that none is under way.
+            let both = async {
+                futures_util::join!(volume.shrink(SIZE / 2), volume.compact(1, |_, _| {}))
+            };
+            let cut_off = tokio::time::timeout(minute / 2, both).await;
+            cut_off.expect_err("the disk is slow");
+            assert!(volume.status().checkpoints_published > published, "nothing was tried");
+        })
+        .await;
+        let (volume, _) = other.try_open(|args| args.take_over = true).await.expect("taken over");
+        assert_eq!(volume.size(), SIZE, "what lies beyond was not given up");
+    });
+}
+
+#[test]
+fn a_rollback_that_is_cut_off_leaves_size_and_content_of_one_of_the_two() {
+    run(async {
+        let mut back = 0;
+        for step in 0..60 {
+            let shrink = async |volume: &LogVolume| {
+                volume.snapshot(&name("large")).await.unwrap();
+                volume.shrink(SIZE / 2).await.unwrap();
+                for block in 0..8 {
+                    write(volume, block * 12_288, &[7; 4096]).await.unwrap();
+                }
+            };
+            let set_back =
+                async |volume: &LogVolume| volume.rollback(&name("large")).await.unwrap();
+            let volume = killed_while_it_resizes(step * ANSWER / 4, shrink, set_back).await;
+            let is_back = read(&volume, 0, 4096).await.unwrap() != [7; 4096];
+            assert_eq!(volume.size(), if is_back { SIZE } else { SIZE / 2 }, "step {step}");
+            back += u32::from(is_back);
+        }
+        assert!(back > 5 && back < 55, "{back}");
     });
 }
 
