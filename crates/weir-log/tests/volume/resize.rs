@@ -142,7 +142,7 @@ async fn killed_while_it_resizes(
     host.in_killed_process(|volume| async move {
         fill(&volume, 1).await;
         before(&volume).await;
-        volume.flush_remote().await.unwrap();
+        volume.flush_remote().await.expect("stored");
         faults.change(|plan| {
             (plan.latency, plan.put.server_error) = (ANSWER / 10..=ANSWER, Chance::percent(40));
         });
