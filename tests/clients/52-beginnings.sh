@@ -18,6 +18,8 @@ check "after kill -9 status names the journal that nobody serves" \
     status_says 3 "volume [0-9a-f]{32} is not served, and its journal"
 "$weir" status --output json >"$work/status.json" 2>"$work/status.err"
 check "in JSON too, on standard error" grep -q "was not closed" "$work/status.err"
+check "and in the document" jq -e \
+    '.[] | select(.process == null) | .health == "failed" and (.not_served[0].id | length) == 32' "$work/status.json"
 start one
 stop
 check "after a close it is well" status_says 0 "nothing is served"

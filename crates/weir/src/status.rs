@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use weir_node::api::types::{AtRisk, Health, Lease, Limits, LogStatus, NodeStatus, ServedVolume};
 use weir_node::config::Config;
 use weir_node::size::human;
@@ -54,9 +55,7 @@ async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Fa
                     eprintln!("warning: {error}");
                 }
             }
-            let statuses: Vec<&NodeStatus> =
-                processes.iter().filter_map(|process| process.status.as_ref().ok()).collect();
-            output::print_json(&statuses)?;
+            output::print_json(&document(&processes, &unserved)?)?;
         }
         OutputForm::Table => print(&processes)?,
     }
@@ -64,6 +63,39 @@ async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Fa
         eprintln!("warning: {}", not_served(one));
     }
     Ok(ExitCode::from(code))
+}
+
+/// What programs read: a row for each process, as it says itself. A process that does not answer, and the volumes that no
+/// process serves, have rows of their own with those fields that say something of them, so that whoever looks at `health`
+/// of all rows learns what the exit code says.
+fn document(processes: &[Process], unserved: &[Unserved]) -> Result<Vec<Value>, Failure> {
+    let mut rows = Vec::new();
+    for process in processes {
+        rows.push(match &process.status {
+            Ok(status) => serde_json::to_value(status)
+                .map_err(|error| Failure::new(format!("writing JSON: {error}")))?,
+            Err(error) => json!({
+                "process": process.id.0, "health": Health::Failed, "reasons": [error.to_string()], "nbd": [],
+                "volumes": [], "not_served": [],
+            }),
+        });
+    }
+    if !unserved.is_empty() {
+        let reasons: Vec<String> = unserved.iter().map(not_served).collect();
+        let volumes: Vec<Value> = unserved.iter().zip(&reasons).map(of_volume).collect();
+        rows.push(json!({
+            "process": null, "health": Health::Failed, "reasons": reasons, "nbd": [], "volumes": [],
+            "not_served": volumes,
+        }));
+    }
+    Ok(rows)
+}
+
+fn of_volume((one, reason): (&Unserved, &String)) -> Value {
+    json!({
+        "name": null, "id": one.volume.to_string(), "journal": one.journal, "holder": one.holder,
+        "trouble": one.trouble, "reason": reason,
+    })
 }
 
 fn not_served(one: &Unserved) -> String {
@@ -263,6 +295,27 @@ mod tests {
         }));
         assert_eq!(live_share(&used), "72 %");
         assert_eq!(amplification(&used), "1.80 x");
+    }
+
+    #[test]
+    fn a_program_learns_what_nobody_serves() {
+        let one = |holder| Unserved {
+            volume: weir_device::VolumeId([7; 16]),
+            journal: "/d/volumes/07/journal".into(),
+            trouble: None,
+            holder,
+        };
+        assert_eq!(document(&[], &[]).unwrap(), Vec::<Value>::new());
+        let rows = document(&[], &[one(None), one(Some(12))]).unwrap();
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((&row["process"], &row["health"]), (&Value::Null, &json!("failed")));
+        assert_eq!(row["volumes"], json!([]));
+        let [left, held] = &row["not_served"].as_array().unwrap()[..] else { panic!("{row:?}") };
+        assert_eq!(left["id"], "07".repeat(16));
+        assert_eq!(left["journal"], "/d/volumes/07/journal");
+        assert_eq!((&left["holder"], &held["holder"]), (&Value::Null, &json!(12)));
+        assert!(left["reason"].as_str().unwrap().contains("was not closed"), "{left:?}");
+        assert_eq!(row["reasons"], json!([left["reason"], held["reason"]]));
     }
 
     #[test]
