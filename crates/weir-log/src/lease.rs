@@ -103,6 +103,8 @@ struct Inner {
     known: Mutex<Known>,
     /// Somebody needs the lease.
     wanted: Notify,
+    /// A volume is being opened: the lease is kept from here on, though it may be held for a while yet.
+    opened: Notify,
     /// Told of renewals and misses. Wakes in the order in which they began to wait: a simulated run stays the same.
     changed: Notify,
 }
@@ -180,6 +182,7 @@ impl NodeLease {
             generation: AtomicU64::new(0),
             known: Mutex::new(known),
             wanted: Notify::new(),
+            opened: Notify::new(),
             changed: Notify::new(),
         });
         let renewer = Renewer {
@@ -233,6 +236,9 @@ impl NodeLease {
         let number = known.openings_begun;
         known.openings.insert(number, Arc::clone(&opening));
         drop(known);
+        if !weir_device::mutant("opening_wakes_no_renewer") {
+            self.inner.opened.notify_one();
+        }
         LeaseHold { lease: self.clone(), number, opening }
     }
 }
@@ -348,7 +354,12 @@ impl Renewer {
         loop {
             let wanted = !self.inner.known().openings.is_empty();
             if !wanted {
-                self.inner.wanted.notified().await;
+                // An opening needs no renewal at once while the lease lasts, but it needs the next one.
+                tokio::select! {
+                    biased;
+                    () = self.inner.wanted.notified() => {}
+                    () = self.inner.opened.notified() => {}
+                }
                 continue;
             }
             match self.renew().await {

@@ -373,3 +373,24 @@ fn a_volume_that_is_closed_ends_the_renewals_of_no_other() {
         assert!(volume.status().lease_held);
     });
 }
+
+#[test]
+fn a_volume_that_is_opened_while_an_idle_lease_lasts_has_it_renewed() {
+    run(async {
+        let host = Host::new().await;
+        let args = host.args();
+        let renew_every = args.lease.settings().renew_every;
+        let (volume, _) = LogVolume::open(args.clone()).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+        // The time of the next renewal comes, and nothing is open.
+        tokio::time::sleep(renew_every + Duration::from_millis(10)).await;
+        let (volume, _) = LogVolume::open(args).await.unwrap();
+        assert!(volume.status().lease_held);
+        for _ in 0..20 {
+            tokio::time::sleep(LEASE / 4).await;
+            assert!(volume.status().lease_held);
+        }
+        volume.close().await.unwrap();
+    });
+}
