@@ -7,14 +7,16 @@ use serde::Serialize;
 use weir_device::{Env, ErrorKind, VolumeId};
 use weir_store::{RetryPolicy, Store, StoreError};
 
-use crate::chain::Retention;
+use crate::chain::{self, Retention};
 use crate::error::LogError;
+use crate::format::lease::LeaseRecord;
 use crate::format::manifest::{
     Encryption, HexId, Manifest, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
 };
 use crate::format::name::NameRecord;
 use crate::ids::{ObjectId, WriteMark};
 use crate::keys::{KeyError, Keys};
+use crate::lease::read_record;
 use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
 use crate::manifests::{self, ManifestWriter};
 use crate::names::{NAMES, parse_name_key};
@@ -76,6 +78,9 @@ pub struct VolumeSummary {
     pub size_bytes: u64,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
+    /// Whether that node renewed its lease within its length, by the clocks of both hosts: it has the volume open, or
+    /// was stopped just now. For messages only; whoever acts on it watches the lease for its whole length.
+    pub is_renewed: bool,
     /// What happens when the holder's lease runs out.
     pub takeover: Takeover,
     /// Whether it is whole.
@@ -329,7 +334,7 @@ async fn summary(
 ) -> Result<Option<VolumeSummary>, LogError> {
     let Some(id) = verb.read_name(name, number).await?.volume else { return Ok(None) };
     let manifest = manifests::newest(verb.store, verb.env, VolumeId(id.0)).await?;
-    Ok(Some(summary_of(name.clone(), &manifest)))
+    Ok(Some(summary_of(verb, name.clone(), &manifest).await))
 }
 
 /// Whether others of the same store may be read all the same.
@@ -341,15 +346,32 @@ fn is_of_one_volume(error: &LogError) -> bool {
     }
 }
 
-fn summary_of(name: VolumeName, manifest: &Manifest) -> VolumeSummary {
+async fn summary_of(verb: &Verb<'_>, name: VolumeName, manifest: &Manifest) -> VolumeSummary {
     VolumeSummary {
         name,
+        is_renewed: is_renewed(verb, manifest).await,
         id: manifest.volume.into(),
         size_bytes: manifest.size,
         holder: manifest.holder.as_ref().map(|h| h.name.clone()),
         takeover: manifest.takeover,
         state: manifest.state,
     }
+}
+
+/// Whether the holder renewed its lease not longer ago than the lease's length. A lease that cannot be read says nothing.
+async fn is_renewed(verb: &Verb<'_>, manifest: &Manifest) -> bool {
+    let Some(holder) = &manifest.holder else { return false };
+    let prefix = LeaseRecord::prefix(holder.node);
+    let Ok(numbers) = verb.retry(|| chain::numbers(verb.store, &prefix)).await else {
+        return false;
+    };
+    let Some(number) = numbers.last() else { return false };
+    let key = chain::key(&prefix, *number);
+    let read = verb.retry(|| read_record(verb.store, &key)).await;
+    let Ok(Some(record)) = read else { return false };
+    let written = Duration::from_secs(record.written_at);
+    let length = Duration::from_millis(record.length_ms);
+    record.identity() == holder.lease() && verb.env.clock.wall().abs_diff(written) <= length
 }
 
 /// What the store knows of a volume.
@@ -370,7 +392,7 @@ pub async fn show(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeD
         manifest: manifest.number,
         origins: manifest.origins.iter().map(|o| format!("{}@{}", o.volume, o.snapshot)).collect(),
         encryption: manifest.encryption.clone(),
-        summary: summary_of(name.clone(), &manifest),
+        summary: summary_of(&verb, name.clone(), &manifest).await,
     })
 }
 

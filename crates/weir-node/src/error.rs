@@ -7,7 +7,7 @@ use weir_device::{DeviceError, ErrorKind};
 use weir_disk::DiskError;
 use weir_frontend::nbd::NbdError;
 use weir_journal::JournalError;
-use weir_log::LogError;
+use weir_log::{LogError, RefusalReason};
 use weir_store::StoreError;
 
 /// A process of this machine, as far as it is known.
@@ -105,6 +105,12 @@ pub enum NodeError {
         state: &'static str,
         /// The file that says which stores were used.
         record: String,
+    },
+    /// A store that whoever only reads does not create.
+    #[error("there is no store at {store}")]
+    NoStore {
+        /// URL of the store.
+        store: String,
     },
     /// A unix socket's path is longer than the operating system allows.
     #[error("{path} is too long for a unix socket: {length} bytes, {limit} are allowed")]
@@ -280,9 +286,10 @@ impl NodeError {
             Self::Connected { .. } | Self::Changing { .. } | Self::SnapshotOpen { .. } => {
                 ErrorKind::Busy
             }
-            Self::SizeNeeded { .. } | Self::NothingServed { .. } | Self::StoreGone { .. } => {
-                ErrorKind::NotFound
-            }
+            Self::SizeNeeded { .. }
+            | Self::NothingServed { .. }
+            | Self::StoreGone { .. }
+            | Self::NoStore { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::Identity { .. } => ErrorKind::Corrupt,
@@ -317,6 +324,9 @@ impl NodeError {
                 "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
             )),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
+            Self::NoStore { .. } => {
+                Some("give the URL of one that there is; the first volume creates it".to_owned())
+            }
             Self::SizeNeeded { name, .. } => {
                 Some(format!("create it by giving a size: weir up {name} --size 10G"))
             }
@@ -371,9 +381,45 @@ fn log_help(error: &LogError) -> Option<String> {
         LogError::Journal(JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. }) => {
             "put the right file back; or move it away, and pass --take-over to go on with what the store holds"
         }
+        LogError::InUse { .. } => {
+            "close it there: end the process that serves it, or take it out of that one's settings and load them anew \
+             with SIGUSR2"
+        }
+        LogError::Held { .. } => {
+            "start it there, if that host is to be had; --take-over goes on without what only its journal holds, of \
+             which `weir volume salvage` makes a volume there later"
+        }
+        LogError::Dependants { .. } => "flatten or delete those clones first",
+        LogError::JournalRefused { refusal, .. } => refusal_help(&refusal.reason),
         _ => return None,
     };
     Some(help.to_owned())
+}
+
+/// What to do about a journal that is not gone on with.
+fn refusal_help(reason: &RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Superseded => {
+            "`weir volume salvage` first, if what the journal holds is wanted; --discard-journal then opens the volume"
+        }
+        RefusalReason::OtherHistory => {
+            "bring back the newest store; where that is gone, it lacks what was stored between the opening that it is \
+             at and the first write of the journal, so that nothing that ever was can be made of both, and `weir \
+             volume salvage` makes no volume of them: copy the volume's directory before --discard-journal gives the \
+             journal up, if the newer store may be found again"
+        }
+        RefusalReason::SetBack { .. } => {
+            "bring back the newest data directory, if there is one; otherwise choose with --accept-loss or \
+             --discard-journal what is given up"
+        }
+        RefusalReason::StoreSetBack { .. } => {
+            "bring back the newest store, if there is one; otherwise choose with --accept-loss or --discard-journal \
+             what is given up"
+        }
+        RefusalReason::Copied => {
+            "--adopt-journal, if nobody uses the other file any more; never while its host may still open the volume"
+        }
+    }
 }
 
 /// What a caller can do about an error of the operating system.
@@ -411,5 +457,47 @@ fn io_help(error: &io::Error, subject: &str) -> Option<String> {
             Some("end the process that listens there, or choose another port".to_owned())
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_device::VolumeId;
+    use weir_log::Refusal;
+    use weir_log::format::manifest::HexId;
+
+    fn refused(reason: RefusalReason) -> String {
+        let refusal = Refusal {
+            reason,
+            journal: HexId([1; 16]),
+            opening: None,
+            epoch: 9,
+            newest: None,
+            newest_epoch: 8,
+            last_write: 7,
+            writes: 6,
+            bytes: 5,
+        };
+        let error =
+            LogError::JournalRefused { volume: VolumeId([2; 16]), refusal: Box::new(refusal) };
+        NodeError::Log(error).help().unwrap()
+    }
+
+    #[test]
+    fn what_is_refused_has_its_way_out_as_help() {
+        for (reason, way) in [
+            (RefusalReason::Superseded, "weir volume salvage"),
+            (RefusalReason::OtherHistory, "copy the volume's directory"),
+            (RefusalReason::SetBack { seen: 1, by: "x" }, "newest data directory"),
+            (RefusalReason::StoreSetBack { known: 2, newest: 1 }, "newest store"),
+            (RefusalReason::Copied, "--adopt-journal"),
+        ] {
+            let help = refused(reason);
+            assert!(help.contains(way), "{reason:?}: {help}");
+        }
+        let volume = VolumeId([2; 16]);
+        let used = LogError::InUse { volume, node: "other".to_owned(), lease_s: 60 };
+        assert!(NodeError::Log(used).help().unwrap().contains("SIGUSR2"));
     }
 }

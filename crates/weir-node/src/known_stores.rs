@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use url::Url;
 use weir_log::catalog;
-use weir_store::Store;
+use weir_store::{Access, Store};
 
 use crate::data_directory::DataDirectory;
 use crate::error::NodeError;
@@ -44,13 +44,29 @@ pub(crate) fn note(home: &Home) -> Result<(), NodeError> {
     write().map_err(|source| NodeError::io("writing", path.display().to_string(), source))
 }
 
-/// Before the store is opened, which makes a directory that is not there.
-pub(crate) fn check_there(home: &Home) -> Result<(), NodeError> {
-    let directory = Url::parse(&home.store_url).ok().and_then(|url| url.to_file_path().ok());
-    match directory {
-        Some(directory) if !directory.exists() => check_unknown(home, "is not there"),
-        _ => Ok(()),
+/// Before the store is opened, which makes a directory that is not there: whoever only reads begins no store, because a
+/// URL that was mistyped would look like a store without volumes.
+pub(crate) fn check_there(home: &Home, access: Access) -> Result<(), NodeError> {
+    if !is_missing(home) {
+        return Ok(());
     }
+    check_unknown(home, "is not there")?;
+    match access {
+        Access::Read => Err(NodeError::NoStore { store: home.store_url.clone() }),
+        Access::Write => Ok(()),
+    }
+}
+
+/// Whether the store is a directory that is not there.
+fn is_missing(home: &Home) -> bool {
+    let directory = Url::parse(&home.store_url).ok().and_then(|url| url.to_file_path().ok());
+    directory.is_some_and(|directory| !directory.exists())
+}
+
+/// Whether it is the store of a data directory in which nothing was made yet: it has no volumes.
+pub(crate) fn is_to_come(home: &Home) -> Result<bool, NodeError> {
+    let is_embedded = home.store_url == home.data.store_url();
+    Ok(is_embedded && is_missing(home) && !is_known(&home.data, &home.store_url)?)
 }
 
 /// Before a volume is created: a store that has none, and never had, is not one that is known here.

@@ -97,7 +97,7 @@ impl ServiceOptions {
     /// What would be an error when serving.
     pub fn check(&self) -> Result<(), NodeError> {
         Store::check(&self.home.store_url, &self.home.store_options)?;
-        known_stores::check_there(&self.home)?;
+        known_stores::check_there(&self.home, Access::Write)?;
         crate::limits::rates(&self.limits)?;
         sockets::check_count(self.nbd.len())?;
         for address in &self.nbd {

@@ -70,14 +70,14 @@ pub enum FlushScope {
 }
 
 impl Home {
-    /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart. The embedded one is
-    /// created with its data directory.
+    /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart. A directory is created
+    /// for writing only.
     pub(crate) async fn open_store(
         &self,
         context: &ShardContext,
         access: Access,
     ) -> Result<Store, NodeError> {
-        known_stores::check_there(self)?;
+        known_stores::check_there(self, access)?;
         let store = Store::open_with(&self.store_url, &self.store_options)?;
         // The keys of a probe must not come twice: the system's random numbers, not those of a seed.
         let mut random = {
@@ -166,6 +166,9 @@ pub(crate) async fn create(
 
 /// Lists the volumes of the store.
 pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<Listed>, NodeError> {
+    if known_stores::is_to_come(home)? {
+        return Ok(Vec::new());
+    }
     let store = home.open_store(context, Access::Read).await?;
     let listing = catalog::list(&store, &context.env).await?;
     let processes = home.processes().await?;

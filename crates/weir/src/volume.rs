@@ -121,6 +121,9 @@ fn list(volumes: &[Listed], form: OutputForm) -> Result<ExitCode, Failure> {
         let state = match (&volume.process, &volume.holder, volume.state) {
             (Some(process), _, VolumeState::Incomplete) => format!("being filled by {process}"),
             (Some(process), _, _) => format!("served by {process}"),
+            (None, Some(holder), VolumeState::Active) if volume.holder_renews => {
+                format!("open on {holder}")
+            }
             (None, Some(holder), VolumeState::Active) => format!("not closed on {holder}"),
             (None, None, VolumeState::Active) => "closed".to_owned(),
             (None, _, state) => state.to_string(),
@@ -158,7 +161,7 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
         ("id", shown.id.clone()),
         ("size", format!("{} ({} bytes)", human(shown.size_bytes), shown.size_bytes)),
         ("state", shown.state.to_string()),
-        ("holder", shown.holder.clone().unwrap_or_else(|| "none".to_owned())),
+        ("holder", holder(shown)),
         ("takeover", shown.takeover.to_string()),
         ("openings", shown.epoch.to_string()),
         ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
@@ -191,6 +194,15 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
     match &shown.snapshots {
         Some(snapshots) if !snapshots.is_empty() => show_space(snapshots),
         _ => Ok(()),
+    }
+}
+
+/// The node that has the volume, and whether it still does.
+fn holder(shown: &Shown) -> String {
+    match &shown.holder {
+        None => "none".to_owned(),
+        Some(holder) if shown.holder_renews => format!("{holder}, which renews its lease"),
+        Some(holder) => holder.clone(),
     }
 }
 

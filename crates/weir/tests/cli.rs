@@ -81,7 +81,7 @@ fn volumes_are_created_listed_shown_and_deleted() {
     assert_eq!(id.len(), 32);
     let expected = format!(
         "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \
-         \"state\": \"active\",\n  \"holder\": null,\n  \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
+         \"state\": \"active\",\n  \"holder\": null,\n  \"holder_renews\": false,\n  \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
          \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
          \"manifest\": 1,\n  \"origins\": [],\n  \"encryption\": null,\n  \"key\": null,\n  \
          \"process\": null,\n  \"serving\": null\n}}\n"
@@ -93,6 +93,29 @@ fn volumes_are_created_listed_shown_and_deleted() {
     place.ok(&["volume", "create", "demo", "--size", "1M"]);
     let again = place.ok(&["volume", "show", "demo", "--output", "json"]);
     assert_ne!(field(&again, "id"), id, "a deleted identity is never used again");
+}
+
+#[test]
+fn whoever_only_reads_creates_no_store() {
+    let place = Place::new();
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("mistyped");
+    let store = format!("file://{}", path.display());
+    for verb in [&["volume", "list"][..], &["volume", "show", "v"], &["snapshot", "list", "v"]] {
+        let errors = place.fails(1, &[verb, &["--store", &store]].concat());
+        assert!(errors.starts_with(&format!("error: there is no store at {store}\n")), "{errors}");
+        assert!(errors.contains("help: "), "{errors}");
+        assert!(!path.exists(), "{verb:?}");
+    }
+    // That of a new data directory has no volumes, which is no error of a listing.
+    place.ok(&["volume", "list"]);
+    let errors = place.fails(1, &["volume", "show", "v"]);
+    assert!(errors.starts_with("error: there is no store at file:///"), "{errors}");
+    let entries = std::fs::read_dir(place.path()).unwrap().flatten();
+    let stores = entries.filter(|entry| entry.path().join("store").exists());
+    assert_eq!(stores.count(), 0);
+    place.ok(&["volume", "create", "v", "--size", "1M", "--store", &store]);
+    assert!(place.ok(&["volume", "list", "--store", &store]).contains("closed"));
 }
 
 #[test]
@@ -279,6 +302,7 @@ fn a_served_volume_is_seen_and_protected() {
 #[test]
 fn verbs_on_volumes_that_are_not_there() {
     let place = Place::new();
+    place.ok(&["volume", "create", "other", "--size", "1M"]);
     for arguments in [
         &["volume", "show", "demo"][..],
         &["volume", "delete", "demo", "--yes"],

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_device::ErrorKind;
-use weir_log::LogError;
+use weir_log::{LogError, catalog};
 use weir_store::{Chance, Fault};
 
 use crate::support::{Host, expect_bytes, expect_whole, fill, pattern, read, run, write};
@@ -228,5 +228,31 @@ fn an_owner_that_was_superseded_is_fenced() {
         let (again, _) = other.other(11).open().await;
         expect_bytes(&again, 0, &[1; 4096]).await;
         expect_bytes(&again, 8192, &[3; 4096]).await;
+    });
+}
+
+#[test]
+fn a_listing_tells_a_holder_that_renews_from_one_that_is_gone() {
+    run(async {
+        let host = Host::new().await;
+        let renews = async || {
+            let shown = catalog::show(&host.store, &host.env, &crate::support::name("demo")).await;
+            let listed = catalog::list(&host.store, &host.env).await.expect("listed").volumes;
+            let shown = shown.expect("shown").summary;
+            assert_eq!(listed, std::slice::from_ref(&shown));
+            (shown.holder.is_some(), shown.is_renewed)
+        };
+        assert_eq!(renews().await, (false, false), "nobody has it");
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 1000]).await.expect("done");
+            // Many lengths of its lease: it is renewed all the time.
+            tokio::time::sleep(crate::support::LEASE * 5).await;
+            assert_eq!(renews().await, (true, true));
+        })
+        .await;
+        tokio::time::sleep(crate::support::LEASE + Duration::from_secs(1)).await;
+        assert_eq!(renews().await, (true, false));
+        host.open().await.0.close().await.expect("done");
+        assert_eq!(renews().await, (false, false));
     });
 }

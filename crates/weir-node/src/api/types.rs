@@ -392,6 +392,10 @@ pub struct Listed {
     pub state: VolumeState,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
+    /// Whether that node renewed its lease within the lease's length, by the clocks of both hosts: it has the volume
+    /// open, or was stopped just now.
+    #[serde(default)]
+    pub holder_renews: bool,
     /// What happens when the holder's lease runs out.
     pub takeover: Takeover,
     /// The process on this machine that serves it, from this data directory.
@@ -407,9 +411,21 @@ impl Listed {
     /// A line of a listing.
     #[must_use]
     pub fn new(summary: VolumeSummary, process: Option<u32>, uri: Option<String>) -> Self {
-        let VolumeSummary { name, id, size_bytes, holder, takeover, state } = summary;
+        let VolumeSummary { name, id, size_bytes, holder, is_renewed, takeover, state } = summary;
         let (name, takeover, state) = (name.to_string(), takeover.into(), state.into());
-        Self { name, id, size_bytes, state, holder, takeover, process, uri, error: None }
+        let holder_renews = is_renewed;
+        Self {
+            name,
+            id,
+            size_bytes,
+            state,
+            holder,
+            holder_renews,
+            takeover,
+            process,
+            uri,
+            error: None,
+        }
     }
 
     /// The line of a volume that cannot be read, and why.
@@ -421,6 +437,7 @@ impl Listed {
             size_bytes: 0,
             state: VolumeState::Unreadable,
             holder: None,
+            holder_renews: false,
             takeover: Takeover::default(),
             process: None,
             uri: None,
@@ -442,6 +459,10 @@ pub struct Shown {
     pub state: VolumeState,
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
+    /// Whether that node renewed its lease within the lease's length, by the clocks of both hosts: it has the volume
+    /// open, or was stopped just now.
+    #[serde(default)]
+    pub holder_renews: bool,
     /// What happens when the holder's lease runs out.
     pub takeover: Takeover,
     /// Openings so far.
@@ -476,13 +497,15 @@ impl Shown {
     pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {
         let (process, serving) = serving.unzip();
         let encryption = details.encryption;
-        let VolumeSummary { name, id, size_bytes, holder, takeover, state } = details.summary;
+        let VolumeSummary { name, id, size_bytes, holder, is_renewed, takeover, state } =
+            details.summary;
         Self {
             name: name.to_string(),
             id,
             size_bytes,
             state: state.into(),
             holder,
+            holder_renews: is_renewed,
             takeover: takeover.into(),
             epoch: details.epoch,
             checkpoint_as_of: details.checkpoint_as_of,

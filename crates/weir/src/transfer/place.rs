@@ -30,7 +30,9 @@ impl VolumeAt {
     pub(super) async fn look(&self, node: &Node) -> Result<Option<Shown>, Failure> {
         match node.show_volume(self.home.clone(), self.name.clone()).await {
             Ok(shown) => Ok(Some(shown)),
-            Err(NodeError::Log(weir_log::LogError::NoSuchVolume { .. })) => Ok(None),
+            Err(
+                NodeError::Log(weir_log::LogError::NoSuchVolume { .. }) | NodeError::NoStore { .. },
+            ) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
