@@ -171,7 +171,10 @@ pub(crate) async fn remove(life: &Life, name: &VolumeName) {
     let doing = world.begin(life.host, "deletion of a snapshot");
     let result = life.volume.delete_snapshot(name).await;
     drop(doing);
-    let is_excused = |error: &DeviceError| error.kind() == ErrorKind::NotFound && may_be_gone;
+    // Of two that delete it at the same time, the one that asked first may be the one that comes too late.
+    let is_gone = !world.snapshots.borrow().iter().any(|known| known.name == *name);
+    let is_excused =
+        |error: &DeviceError| error.kind() == ErrorKind::NotFound && (may_be_gone || is_gone);
     if life.judge_verb("the deletion of a snapshot", &result, is_excused) {
         world.snapshots.borrow_mut().retain(|known| known.name != *name);
         world.note("  snapshot deleted", [0; 3]);

@@ -51,6 +51,11 @@ impl Copies {
             is_last: false,
         }
     }
+
+    /// The directory that was kept is not put back.
+    pub(super) fn forget(&mut self) {
+        self.kept = None;
+    }
 }
 
 impl Node {
