@@ -49,7 +49,8 @@ refuse "nor can another host change what happens then" "is open on $here, which 
 
 # The same host after kill -9: at once.
 crash
-start demo "${flags[@]}"
+# The last of what is written from here on stays in the journal.
+start demo --batch 2M --batch-age 60
 check "after kill -9 the same host does not wait" eval "! grep -q 'waiting until its lease' '$work/weir.log'"
 check "and has everything" holds "$uri" 0x11 0 1M
 
@@ -83,6 +84,8 @@ check "a write there" put "$other_uri" 0x22 0 1M
 refuse "the first host is refused now" "is open on $here, which renews its lease|went on without them" "$weir" up demo
 end_other TERM
 # Neither what the first host acknowledged nor what the other wrote since has to be given up.
+refuse "nor is the volume deleted here with what only this journal holds" "holds [0-9]+ writes of [0-9]+ bytes" \
+    "$weir" volume delete demo --yes
 check "a salvage says what there is" "$weir" volume salvage demo --dry-run
 check "a salvage" "$weir" volume salvage demo saved
 start saved "${flags[@]}"

@@ -358,7 +358,8 @@ async fn summary_of(verb: &Verb<'_>, name: VolumeName, manifest: &Manifest) -> V
     }
 }
 
-/// Whether the holder renewed its lease not longer ago than the lease's length. A lease that cannot be read says nothing.
+/// Whether the holder renewed its lease not longer ago than the lease's length. A lease that cannot be read says
+/// nothing.
 async fn is_renewed(verb: &Verb<'_>, manifest: &Manifest) -> bool {
     let Some(holder) = &manifest.holder else { return false };
     let prefix = LeaseRecord::prefix(holder.node);

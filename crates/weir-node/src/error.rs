@@ -106,6 +106,19 @@ pub enum NodeError {
         /// The file that says which stores were used.
         record: String,
     },
+    /// A journal that its volume went on without, of a volume that is to be deleted.
+    #[error(
+        "volume \"{name}\" is not deleted: its journal in this data directory holds {writes} writes of {bytes} bytes \
+         that the volume went on without"
+    )]
+    NotSalvaged {
+        /// Name of the volume.
+        name: String,
+        /// Writes that only the journal holds.
+        writes: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
     /// A store that whoever only reads does not create.
     #[error("there is no store at {store}")]
     NoStore {
@@ -274,6 +287,7 @@ impl NodeError {
             | Self::OtherStore { .. }
             | Self::OtherVolume { .. }
             | Self::SocketInUse { .. }
+            | Self::NotSalvaged { .. }
             | Self::SecondNode { .. } => ErrorKind::Busy,
             Self::OtherSize { .. }
             | Self::SocketPath { .. }
@@ -323,6 +337,7 @@ impl NodeError {
             Self::OtherSize { name, .. } => Some(format!(
                 "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
             )),
+            Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
             Self::NoStore { .. } => {
                 Some("give the URL of one that there is; the first volume creates it".to_owned())
@@ -370,6 +385,13 @@ impl NodeError {
             _ => None,
         }
     }
+}
+
+fn salvage_help(name: &str) -> String {
+    format!(
+        "`weir volume salvage {name} NEW` makes a volume of them, which needs this one until it is flattened; \
+         --discard-journal gives them up"
+    )
 }
 
 /// What to do about an error of a volume.

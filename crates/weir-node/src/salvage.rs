@@ -1,8 +1,9 @@
 //! A volume of what a takeover gave up: the snapshot of what it took, and what the old journal here holds.
 
+use weir_device::VolumeId;
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{Closed, Salvage, SalvageArgs, SalvageReport, Takeover, VolumeOptions};
-use weir_store::Access;
+use weir_log::{Closed, LogError, Salvage, SalvageArgs, SalvageReport, Takeover, VolumeOptions};
+use weir_store::{Access, Store};
 
 use crate::api::types::Shown;
 use crate::error::NodeError;
@@ -33,6 +34,47 @@ pub struct Salvaged {
     pub volume: Option<Shown>,
 }
 
+fn args_of(
+    context: &ShardContext,
+    home: &Home,
+    (store, id): (&Store, VolumeId),
+    accept_loss: bool,
+) -> Result<SalvageArgs, NodeError> {
+    Ok(SalvageArgs {
+        store: store.clone(),
+        env: context.env.clone(),
+        id,
+        directory: context.disks.directory(home.data.volume(id))?,
+        keys: home.keys.clone(),
+        options: VolumeOptions::default(),
+        accept_loss,
+    })
+}
+
+/// Before a volume is deleted: what its journal here holds, and only that, is not given up without a word. What the
+/// volume itself went on with is deleted with it.
+pub(crate) async fn check_salvaged(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    (name, id): (&VolumeName, VolumeId),
+) -> Result<(), NodeError> {
+    let found = match Salvage::find(&args_of(context, home, (store, id), true)?).await {
+        Ok(salvage) => salvage.report(),
+        Err(LogError::NothingToSalvage { .. }) => return Ok(()),
+        // Whoever deletes a volume need not have its key, nor a journal that can be read.
+        Err(error) => {
+            tracing::warn!(volume = %name, %error, "what the local journal holds is not known");
+            return Ok(());
+        }
+    };
+    if found.writes == 0 {
+        return Ok(());
+    }
+    let (name, writes, bytes) = (name.to_string(), found.writes, found.bytes);
+    Err(NodeError::NotSalvaged { name, writes, bytes })
+}
+
 async fn salvage(
     context: &ShardContext,
     home: &Home,
@@ -43,15 +85,7 @@ async fn salvage(
     let store = home.open_store(context, Access::Write).await?;
     let env = &context.env;
     let id = catalog::find(&store, env, &wish.name).await?;
-    let args = SalvageArgs {
-        store: store.clone(),
-        env: env.clone(),
-        id,
-        directory: context.disks.directory(home.data.volume(id))?,
-        keys: home.keys.clone(),
-        options: VolumeOptions::default(),
-        accept_loss: wish.accept_loss,
-    };
+    let args = args_of(context, home, (&store, id), wish.accept_loss)?;
     let salvage = Salvage::find(&args).await.map_err(|error| locked(error.into(), &wish.name))?;
     let found = salvage.report();
     let Some(new) = &wish.new else { return Ok(Salvaged { found, volume: None }) };

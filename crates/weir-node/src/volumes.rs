@@ -25,6 +25,7 @@ use crate::host::Hosted;
 use crate::known_stores;
 use crate::node::Node;
 use crate::processes::{Process, locked};
+use crate::salvage;
 use crate::shard::ShardContext;
 
 /// How often a flush looks at what is still to go.
@@ -208,13 +209,16 @@ pub(crate) async fn delete(
     context: &ShardContext,
     home: &Home,
     name: &VolumeName,
-    take_over: bool,
+    (take_over, discard_journal): (bool, bool),
     on_progress: impl FnMut(u64, u64),
 ) -> Result<(), NodeError> {
     let store = home.open_store(context, Access::Write).await?;
     let details = catalog::show(&store, &context.env, name).await?;
     let id = volume_id(&details.summary)?;
     home.refuse_if_served(&store, name, id).await?;
+    if !discard_journal {
+        salvage::check_salvaged(context, home, &store, (name, id)).await?;
+    }
     let directory = context.disks.directory(home.data.volume(id))?;
     let local = match lock(&directory, name).await {
         Ok(lock) => Some(lock),
@@ -451,16 +455,17 @@ impl Node {
     /// Deletes a volume that nobody has open. `on_progress` hears of objects gone and objects in all.
     ///
     /// # Errors
-    /// [`NodeError::Served`] while a process serves it, or what the store says.
+    /// [`NodeError::Served`] while a process serves it, [`NodeError::NotSalvaged`] where a journal here holds what the
+    /// volume went on without and that is not to be given up, or what the store says.
     pub async fn delete_volume(
         &self,
         home: Home,
         name: VolumeName,
-        take_over: bool,
+        (take_over, discard_journal): (bool, bool),
         on_progress: impl FnMut(u64, u64) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.run(0, move |context| async move {
-            delete(&context, &home, &name, take_over, on_progress).await
+            delete(&context, &home, &name, (take_over, discard_journal), on_progress).await
         })
         .await?
     }

@@ -65,9 +65,9 @@ async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Fa
     Ok(ExitCode::from(code))
 }
 
-/// What programs read: a row for each process, as it says itself. A process that does not answer, and the volumes that no
-/// process serves, have rows of their own with those fields that say something of them, so that whoever looks at `health`
-/// of all rows learns what the exit code says.
+/// What programs read: a row for each process, as it says itself. A process that does not answer, and the volumes that
+/// no process serves, have rows of their own with those fields that say something of them, so that whoever looks at
+/// `health` of all rows learns what the exit code says.
 fn document(processes: &[Process], unserved: &[Unserved]) -> Result<Vec<Value>, Failure> {
     let mut rows = Vec::new();
     for process in processes {

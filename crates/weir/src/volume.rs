@@ -72,8 +72,8 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
             }
             show(&shown, output.output)
         }
-        VolumeCommand::Delete { name, take_over, yes } => {
-            delete(node, home, name, take_over, yes).await
+        VolumeCommand::Delete { name, take_over, discard_journal, yes } => {
+            delete(node, home, name, (take_over, discard_journal), yes).await
         }
         VolumeCommand::Set { name, takeover } => {
             Ok(node.set_takeover(home, name, takeover.into()).await?)
@@ -240,7 +240,7 @@ async fn delete(
     node: &Node,
     home: Home,
     name: VolumeName,
-    take_over: bool,
+    consent: (bool, bool),
     yes: bool,
 ) -> Result<(), Failure> {
     if !yes {
@@ -249,7 +249,7 @@ async fn delete(
     let bar = ProgressBar::no_length().with_message(format!("deleting {name}"));
     bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
     let progress = bar.clone();
-    let deleted = node.delete_volume(home, name.clone(), take_over, move |done, total| {
+    let deleted = node.delete_volume(home, name.clone(), consent, move |done, total| {
         progress.set_length(total);
         progress.set_position(done);
     });

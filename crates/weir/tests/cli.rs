@@ -81,7 +81,8 @@ fn volumes_are_created_listed_shown_and_deleted() {
     assert_eq!(id.len(), 32);
     let expected = format!(
         "{{\n  \"name\": \"demo\",\n  \"id\": \"{id}\",\n  \"size_bytes\": 10737418240,\n  \
-         \"state\": \"active\",\n  \"holder\": null,\n  \"holder_renews\": false,\n  \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
+         \"state\": \"active\",\n  \"holder\": null,\n  \"holder_renews\": false,\n  \
+         \"takeover\": \"manual\",\n  \"epoch\": 0,\n  \
          \"checkpoint_as_of\": null,\n  \"objects\": 0,\n  \"object_bytes\": 0,\n  \
          \"manifest\": 1,\n  \"origins\": [],\n  \"encryption\": null,\n  \"key\": null,\n  \
          \"process\": null,\n  \"serving\": null\n}}\n"

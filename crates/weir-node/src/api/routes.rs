@@ -266,6 +266,9 @@ struct DeleteQuery {
     /// Delete it although a node did not close it.
     #[serde(default)]
     take_over: bool,
+    /// Give up what a journal on the node holds and the volume went on without.
+    #[serde(default)]
+    discard_journal: bool,
 }
 
 /// Begins work that reports how far it is, and the answer that reports it.
@@ -285,7 +288,8 @@ async fn delete_volume(
     Path(name): Path<String>,
     query: Result<Query<DeleteQuery>, QueryRejection>,
 ) -> Answer<Response> {
-    let (name, take_over) = (volume_name(&name)?, query?.take_over);
+    let (name, query) = (volume_name(&name)?, query?);
+    let consent = (query.take_over, query.discard_journal);
     if let Some(entry) = core.entry(name.as_str()) {
         return Err(served_here(&core, &entry).into());
     }
@@ -299,7 +303,7 @@ async fn delete_volume(
         let report = move |done, total| {
             reporter.send_replace((done, total));
         };
-        let deleted = volumes::delete(&context, &home, &name, take_over, report).await;
+        let deleted = volumes::delete(&context, &home, &name, consent, report).await;
         if deleted.is_ok() {
             events.events.note("volume_deleted", Some(name.as_str()), "with everything in it");
         }

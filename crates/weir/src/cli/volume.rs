@@ -107,6 +107,10 @@ pub(crate) enum VolumeCommand {
         /// Delete it although a node did not close it
         #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
         take_over: bool,
+        /// Give up what the journal in this data directory holds where the volume went on without it, after a takeover
+        /// or an adoption
+        #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
+        discard_journal: bool,
         /// Do not ask
         #[arg(long, env = "WEIR_YES", hide_env_values = true)]
         yes: bool,
