@@ -87,7 +87,19 @@ end_other TERM
 refuse "nor is the volume deleted here with what only this journal holds" "holds [0-9]+ writes of [0-9]+ bytes" \
     "$weir" volume delete demo --yes
 check "a salvage says what there is" "$weir" volume salvage demo --dry-run
-check "a salvage" "$weir" volume salvage demo saved
+cut_off() {
+    local seconds
+    for seconds in 0.05 0.1 0.15 0.2 0.25 0.3 0.4 0.5 0.6 0.8 1; do
+        timeout -s KILL "$seconds" "$weir" volume salvage demo saved >/dev/null 2>&1
+        if "$weir" volume show saved --output json 2>&1 | grep -q '"state": "incomplete"'; then return 0; fi
+        "$weir" volume delete saved --take-over --yes >/dev/null 2>&1
+    done
+    return 1
+}
+check "a salvage is killed before its end" cut_off
+refuse "what it leaves is not served" "salvage again, which goes on with it" "$weir" up saved
+check "a salvage goes on with it" "$weir" volume salvage demo saved
+refuse "but not with a volume that is whole" "exists already" "$weir" volume salvage demo saved
 start saved "${flags[@]}"
 all_numbers() {
     local number

@@ -59,9 +59,9 @@ pub enum LogError {
         /// The volume.
         volume: VolumeId,
     },
-    /// An import or a copy into the volume has not come to its end.
+    /// An import, a copy or a salvage into the volume has not come to its end.
     #[error(
-        "volume {volume} is incomplete: what was being imported or copied into it is not all there"
+        "volume {volume} is incomplete: what was being imported, copied or salvaged into it is not all there"
     )]
     Incomplete {
         /// The volume.

@@ -398,7 +398,7 @@ fn salvage_help(name: &str) -> String {
 fn log_help(error: &LogError) -> Option<String> {
     let help = match error {
         LogError::Incomplete { .. } => {
-            "run the import or copy again, which goes on where it stopped; or delete the volume"
+            "run the import, copy or salvage again, which goes on with it; or delete the volume"
         }
         LogError::Journal(JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. }) => {
             "put the right file back; or move it away, and pass --take-over to go on with what the store holds"

@@ -1,8 +1,10 @@
 //! A volume of what a takeover gave up: the snapshot of what it took, and what the old journal here holds.
 
-use weir_device::VolumeId;
+use weir_device::{Env, VolumeId};
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{Closed, LogError, Salvage, SalvageArgs, SalvageReport, Takeover, VolumeOptions};
+use weir_log::{
+    Closed, LogError, Salvage, SalvageArgs, SalvageReport, Takeover, VolumeOptions, VolumeState,
+};
 use weir_store::{Access, Store};
 
 use crate::api::types::Shown;
@@ -10,7 +12,7 @@ use crate::error::NodeError;
 use crate::node::Node;
 use crate::processes::locked;
 use crate::shard::ShardContext;
-use crate::volumes::{Consent, Home};
+use crate::volumes::{Consent, Home, volume_id};
 
 /// What is to be salvaged.
 #[derive(Clone, Debug)]
@@ -75,6 +77,27 @@ pub(crate) async fn check_salvaged(
     Err(NodeError::NotSalvaged { name, writes, bytes })
 }
 
+/// The volume to fill: a new one, or one that a salvage of the same snapshot did not finish. Every write is replayed
+/// again there, in order, so that it makes no difference how far the first attempt came.
+async fn new_or_begun(
+    store: &Store,
+    env: &Env,
+    from: (&VolumeName, &VolumeName),
+    (new, takeover): (&VolumeName, Takeover),
+) -> Result<VolumeId, NodeError> {
+    let exists = match catalog::create_incomplete_clone(store, env, from, new, takeover).await {
+        Err(error @ LogError::Exists { .. }) => error,
+        created => return Ok(created?),
+    };
+    let there = catalog::show(store, env, new).await?;
+    let origin = format!("{}@{}", from.0, from.1);
+    if there.summary.state != VolumeState::Incomplete || there.origins.first() != Some(&origin) {
+        return Err(exists.into());
+    }
+    tracing::info!(volume = %new, "a salvage that was not finished is gone on with");
+    volume_id(&there.summary)
+}
+
 async fn salvage(
     context: &ShardContext,
     home: &Home,
@@ -91,7 +114,7 @@ async fn salvage(
     let Some(new) = &wish.new else { return Ok(Salvaged { found, volume: None }) };
     salvage.check_damage()?;
     let from = (&wish.name, salvage.snapshot());
-    let id = catalog::create_incomplete_clone(&store, env, from, new, wish.takeover).await?;
+    let id = new_or_begun(&store, env, from, (new, wish.takeover)).await?;
     let consent = Consent { incomplete: true, ..Consent::default() };
     let options = VolumeOptions::default();
     let opened = home.open_volume(context, store.clone(), id, new, options, consent).await?;
@@ -112,7 +135,8 @@ async fn salvage(
 
 impl Node {
     /// Makes a volume of what a takeover gave up; looks only, where no new one is named. `on_progress` hears of bytes
-    /// replayed and bytes to replay. A new volume that was not finished stays incomplete: delete it, and begin anew.
+    /// replayed and bytes to replay. A new volume that was not finished stays incomplete, and is gone on with when it is
+    /// asked for again.
     ///
     /// # Errors
     /// When there is nothing to salvage, the name is taken, the journal is damaged and that is not accepted, or what

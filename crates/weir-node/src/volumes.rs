@@ -605,7 +605,7 @@ where
     worked
 }
 
-fn volume_id(summary: &VolumeSummary) -> Result<VolumeId, NodeError> {
+pub(crate) fn volume_id(summary: &VolumeSummary) -> Result<VolumeId, NodeError> {
     VolumeId::parse(&summary.id).ok_or_else(|| NodeError::Identity {
         name: summary.name.to_string(),
         id: summary.id.clone(),
