@@ -135,8 +135,8 @@ async fn salvage(
 
 impl Node {
     /// Makes a volume of what a takeover gave up; looks only, where no new one is named. `on_progress` hears of bytes
-    /// replayed and bytes to replay. A new volume that was not finished stays incomplete, and is gone on with when it is
-    /// asked for again.
+    /// replayed and bytes to replay. A new volume that was not finished stays incomplete, and is gone on with when it
+    /// is asked for again.
     ///
     /// # Errors
     /// When there is nothing to salvage, the name is taken, the journal is damaged and that is not accepted, or what
