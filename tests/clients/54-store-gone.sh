@@ -54,3 +54,30 @@ check "another store is begun without a question" \
 rm -rf "$work/store"
 sed -i '/\/store$/d' "$WEIR_DATA_DIR/stores"
 check "and the same one, once it is forgotten" "$weir" up a --size 64M -- true
+
+# ---- a file system that hangs ----
+if [ "$(id -u)" != 0 ] || ! losetup -f >/dev/null 2>&1; then
+    skip "a store that hangs: needs root and loop devices"
+    exit 0
+fi
+truncate -s 256M "$work/disk.img"
+mkfs.ext4 -q "$work/disk.img"
+loop=$(losetup -f --show "$work/disk.img")
+loops+=("$loop")
+mkdir "$work/frozen"
+mount "$loop" "$work/frozen"
+mounts+=("$work/frozen")
+export WEIR_STORE=file://$work/frozen/store
+serve
+check "a volume in a store of its own file system" put a 3
+fsfreeze -f "$work/frozen"
+kill -USR2 "$weir_pid"
+wait_seconds=40 wait_until "a program whose store hangs is not replaced" \
+    grep -q "the file system of the store does not answer" "$work/weir.log"
+check "it takes writes all the same" put a 4
+fsfreeze -u "$work/frozen"
+kill -USR2 "$weir_pid"
+wait_seconds=40 wait_until "it is replaced once the store answers" grep -q '^replacing the program' "$work/weir.log"
+wait_for_export "$(at a)"
+check "with what was written meanwhile" holds a 4
+stop

@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
 
 use url::Url;
 use weir_log::catalog;
@@ -79,6 +80,22 @@ pub(crate) async fn check_not_emptied(
         return check_unknown(home, "has no volumes, and never had any");
     }
     Ok(())
+}
+
+/// Whether the file system of a store that is a directory takes a file within `limit`: while it hangs, threads wait for
+/// it in the kernel, and a program that is to be replaced does not end before they do. Stores elsewhere have no threads.
+pub(crate) async fn takes_files(home: &Home, limit: Duration) -> bool {
+    let url = Url::parse(&home.store_url).ok();
+    let Some(directory) = url.and_then(|url| url.to_file_path().ok()) else { return true };
+    let (answered, answer) = tokio::sync::oneshot::channel();
+    // A thread that nobody waits for at the end of the process.
+    std::thread::spawn(move || {
+        let path = directory.join(format!(".answers-{}", std::process::id()));
+        // What fails, answers.
+        let _ = std::fs::write(&path, "").and_then(|()| std::fs::remove_file(&path));
+        let _ = answered.send(());
+    });
+    tokio::time::timeout(limit, answer).await.is_ok()
 }
 
 fn check_unknown(home: &Home, state: &'static str) -> Result<(), NodeError> {

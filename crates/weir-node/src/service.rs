@@ -563,6 +563,11 @@ impl Service {
         self.core.entries().into_iter().map(info).collect()
     }
 
+    /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does not.
+    pub async fn store_answers(&self, limit: Duration) -> bool {
+        known_stores::takes_files(&self.core.home, limit).await
+    }
+
     /// Whether the store is on the disk of the journals, so that the loss of that disk takes both.
     #[must_use]
     pub fn store_shares_disk(&self) -> bool {

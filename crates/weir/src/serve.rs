@@ -3,8 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinError;
 use weir_node::config::Config;
 use weir_node::{Closing, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
 
@@ -90,6 +92,19 @@ fn check(options: &ServiceOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How long the file system of the store may take to show that it answers.
+const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The program to go on with, if this one can be ended and that one would run.
+async fn may_be_replaced(service: &Service) -> Result<Result<PathBuf, Failure>, JoinError> {
+    if !service.store_answers(STORE_ANSWER_MAX).await {
+        let message = "the program is not replaced: the file system of the store does not answer";
+        let help = "the volumes are served on; send SIGUSR2 again once it does";
+        return Ok(Err(Failure::new(message).with_help(help)));
+    }
+    tokio::task::spawn_blocking(upgrade::check).await
+}
+
 async fn serve_until_told(
     node: &Node,
     options: ServiceOptions,
@@ -109,7 +124,7 @@ async fn serve_until_told(
         tokio::select! {
             biased;
             _ = signals.next() => break,
-            _ = replace.recv() => match tokio::task::spawn_blocking(upgrade::check).await {
+            _ = replace.recv() => match may_be_replaced(&service).await {
                 Ok(Ok(program)) => {
                     eprintln!("replacing the program by {}", program.display());
                     let volumes = service.handed_over();
