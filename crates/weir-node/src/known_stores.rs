@@ -82,8 +82,8 @@ pub(crate) async fn check_not_emptied(
     Ok(())
 }
 
-/// Whether the file system of a store that is a directory takes a file within `limit`: while it hangs, threads wait for
-/// it in the kernel, and a program that is to be replaced does not end before they do. Stores elsewhere have no threads.
+/// Whether the file system of a store that is a directory takes a file within `limit`: while it hangs, threads wait
+/// for it in the kernel, and a program that is to be replaced does not end before they do.
 pub(crate) async fn takes_files(home: &Home, limit: Duration) -> bool {
     let url = Url::parse(&home.store_url).ok();
     let Some(directory) = url.and_then(|url| url.to_file_path().ok()) else { return true };

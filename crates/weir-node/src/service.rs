@@ -563,7 +563,8 @@ impl Service {
         self.core.entries().into_iter().map(info).collect()
     }
 
-    /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does not.
+    /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does
+    /// not.
     pub async fn store_answers(&self, limit: Duration) -> bool {
         known_stores::takes_files(&self.core.home, limit).await
     }
