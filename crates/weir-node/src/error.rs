@@ -411,6 +411,9 @@ fn log_help(error: &LogError) -> Option<String> {
             "start it there, if that host is to be had; --take-over goes on without what only its journal holds, of \
              which `weir volume salvage` makes a volume there later"
         }
+        LogError::Deleted { .. } => {
+            "where its name is still there, its deletion was cut off: `weir volume delete` with the name ends it"
+        }
         LogError::Dependants { .. } => "flatten or delete those clones first",
         LogError::JournalRefused { refusal, .. } => refusal_help(&refusal.reason),
         _ => return None,

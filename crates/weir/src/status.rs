@@ -111,7 +111,8 @@ fn not_served(one: &Unserved) -> String {
         None => format!(
             "volume {volume} is not served, and its journal {journal} was not closed: it may hold the only copy of \
              acknowledged writes; the next weir serve, or weir up with its name, recovers them, or says what can be \
-             done where another host went on with the volume"
+             done where another host went on with the volume; where the volume was deleted since, nothing can be made \
+             of them, and the files go by hand"
         ),
         Some(trouble) => {
             format!("volume {volume} is not served, and its journal cannot be read: {trouble}")
