@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -38,6 +39,10 @@ const DELETIONS_PACED_MAX: u64 = 64;
 
 /// Deletions that fail one after another before the others of a version are left for the next one.
 const DELETES_FAILED_MAX: usize = 16;
+
+/// How long after a deletion that failed, or that the lease left no time for, it is tried again while nothing else is
+/// listed.
+const DELETION_PAUSE: Duration = Duration::from_secs(60);
 
 /// What waits for its deletion.
 #[derive(Debug, Default)]
@@ -191,18 +196,24 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         }
         let mut pending = shared.state.borrow_mut().garbage.free_of_reads();
         let held_back = hold_back(&shared, &mut notes, &mut pending).await;
-        delete_all(&shared, pending).await;
+        delete_all(&shared, pending.clone()).await;
+        let is_left = {
+            let left = &shared.state.borrow().garbage.pending;
+            pending.iter().any(|id| left.contains_key(id))
+                && !weir_device::mutant("deletions_given_up")
+        };
         if shared.state.borrow().garbage.wants_listing() {
             shared.state.borrow_mut().checkpoint.wanted = true;
             shared.stored.notify_one();
         }
         shared.progress.notify_waiters();
-        // What could not be deleted is tried again with what is listed next.
+        // What could not be deleted is tried again with what is listed next, and after a while: a volume may be idle.
         let patience = shared.options.replica_patience;
+        let pause = if held_back { patience / 4 } else { DELETION_PAUSE };
         tokio::select! {
             biased;
             () = listed => {}
-            () = tokio::time::sleep(patience / 4), if held_back => {}
+            () = tokio::time::sleep(pause), if held_back || is_left => {}
         }
     }
 }

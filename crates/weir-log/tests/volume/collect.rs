@@ -304,3 +304,23 @@ fn an_object_that_is_being_applied_is_not_collected() {
         expect_bytes(&volume, 0, &data).await;
     });
 }
+
+#[test]
+fn what_could_not_be_deleted_is_deleted_though_the_volume_is_idle() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        volume.flush_remote().await.unwrap();
+        host.faults.change(|plan| plan.delete.server_error = Chance::ALWAYS);
+        fill(&volume, 2).await;
+        volume.flush_remote().await.unwrap();
+        // Whatever is still tried is given up.
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(volume.status().pending_deletions > 0);
+        host.faults.calm();
+        tokio::time::sleep(Duration::from_secs(180)).await;
+        assert_eq!(volume.status().pending_deletions, 0);
+        volume.close().await.unwrap();
+    });
+}
