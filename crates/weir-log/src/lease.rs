@@ -354,12 +354,7 @@ impl Renewer {
         loop {
             let wanted = !self.inner.known().openings.is_empty();
             if !wanted {
-                // An opening needs no renewal at once while the lease lasts, but it needs the next one.
-                tokio::select! {
-                    biased;
-                    () = self.inner.wanted.notified() => {}
-                    () = self.inner.opened.notified() => {}
-                }
+                self.wait_until_wanted().await;
                 continue;
             }
             match self.renew().await {
@@ -377,6 +372,22 @@ impl Renewer {
                     self.inner.known().note = Some(error.to_string());
                     self.inner.changed.notify_waiters();
                     tokio::time::sleep(self.inner.settings.renew_every / 4).await;
+                }
+            }
+        }
+    }
+
+    /// Nothing is written for an opening that may be refused yet; it asks for the lease when it needs it. Where the
+    /// lease lasts it need not ask, and the lease is kept from here on.
+    async fn wait_until_wanted(&self) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.inner.wanted.notified() => return,
+                () = self.inner.opened.notified() => {
+                    if self.inner.is_before_deadline(&*self.env.clock) {
+                        return;
+                    }
                 }
             }
         }
