@@ -64,12 +64,14 @@ refuse "another host refuses without --take-over" "of $here, which was not close
     on_the_other_host "$weir" up demo
 refuse "after it waited for the lease" "waiting until its lease has run out" on_the_other_host "$weir" up demo
 start_other demo --take-over "${flags[@]}"
+# What was there before the numbered writes: 1 MiB of 0x11, and nothing behind it.
+before() { holds "$other_uri" $(($1 < 16 ? 0x11 : 0)) $(($1 * 65536)) 64K; }
 prefix() {
     local number gone=0
     for number in $(seq 1 60); do
         if holds "$other_uri" "$number" $((number * 65536)) 64K >/dev/null; then
             [ "$gone" = 0 ] || { echo "$number is there, $gone is not"; return 1; }
-        elif holds "$other_uri" 0 $((number * 65536)) 64K >/dev/null; then
+        elif before "$number" >/dev/null; then
             [ "$gone" != 0 ] || gone=$number
         else
             echo "$number is torn"
