@@ -89,3 +89,21 @@ check "opens both" "$weir" volume copy imported copied --key-file "$work/both" -
 check "what is copied is hidden" hidden
 check "a plain volume gets no key" bash -c "'$weir' volume create bare --size 1M >/dev/null"
 check "and is told what to do" refuses 'weir volume copy' volume rekey bare --key-file "$keys"
+
+# A journal that its volume went on without is not given up for want of the key: what it holds is not known.
+export WEIR_STORE=file://$work/shared WEIR_LEASE=3
+other() { WEIR_DATA_DIR=$work/elsewhere "$@"; }
+start left --size 64M --encrypt --key-file "$keys" --batch-age 60
+check "a write that only the journal holds" qemu-io -f raw "$uri" -c "write -P 0x11 0 1M" -c flush
+crash
+check "another host takes the volume over" other "$weir" up left --take-over --key-file "$keys" -- true
+left=$("$weir" volume show left --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p' | head -n 1)
+check "a volume with a journal of its own here" "$weir" up spare --size 1M --encrypt --key-file "$keys" -- true
+check "is deleted without the key: nobody went on without it" "$weir" volume delete spare --yes
+check "the one that was taken over is not" \
+    refuses 'what that holds is not known: .*no key is configured' volume delete left --yes
+check "the journal is there" test -f "$WEIR_DATA_DIR/volumes/$left/journal"
+check "with the key it says what it holds" \
+    refuses 'holds [0-9]+ writes of [0-9]+ bytes' volume delete left --yes --key-file "$keys"
+check "with consent no key is needed" "$weir" volume delete left --yes --discard-journal
+check "and the journal is gone" test ! -e "$WEIR_DATA_DIR/volumes/$left"

@@ -35,7 +35,7 @@ pub struct DeleteConsent {
 
 /// A whole journal of a volume that lies in a directory, as its superblock tells it.
 #[derive(Clone, Debug)]
-pub struct JournalHere(JournalView);
+pub struct JournalHere(pub(crate) JournalView);
 
 impl From<Identified> for JournalHere {
     fn from(found: Identified) -> Self {

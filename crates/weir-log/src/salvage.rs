@@ -26,6 +26,7 @@ use weir_journal::{FileMatch, PieceKind, Recovered, RecoveredPiece};
 use weir_store::{RetryPolicy, Store};
 
 use crate::catalog::VolumeName;
+use crate::deletion::JournalHere;
 use crate::error::LogError;
 use crate::format::manifest::{HexId, Manifest, SalvageRecord};
 use crate::heir::{Decision, JournalView};
@@ -112,6 +113,23 @@ fn is_of(record: &SalvageRecord, journal: &JournalView) -> bool {
         Some(opening) => journal.knows(opening),
         None => record.journal == journal.journal && record.epoch == journal.epoch,
     }
+}
+
+/// Whether a volume went on without this journal and keeps what a salvage needs. The superblock says it: neither the
+/// key nor what the journal holds is needed.
+///
+/// # Errors
+/// What the store says.
+pub async fn went_on_without(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    journal: &JournalHere,
+) -> Result<bool, LogError> {
+    let manifest = manifests::newest(store, env, volume).await?;
+    let mut kept = manifest.snapshots.iter().filter(|snapshot| !snapshot.deleting);
+    let record = manifest.salvage.iter().find(|record| is_of(record, &journal.0));
+    Ok(record.is_some_and(|record| kept.any(|snapshot| record.snapshot == Some(snapshot.id))))
 }
 
 /// G2: drops the records that are settled by an opening with this journal; the snapshots that are not needed any more.

@@ -119,6 +119,17 @@ pub enum NodeError {
         /// Their bytes.
         bytes: u64,
     },
+    /// The same, where the journal cannot be read.
+    #[error(
+        "volume \"{name}\" is not deleted: it went on without its journal in this data directory, and what that holds \
+         is not known"
+    )]
+    NotKnownSalvaged {
+        /// Name of the volume.
+        name: String,
+        /// Why it is not known.
+        source: Box<LogError>,
+    },
     /// A store that whoever only reads does not create.
     #[error("there is no store at {store}")]
     NoStore {
@@ -288,6 +299,7 @@ impl NodeError {
             | Self::OtherVolume { .. }
             | Self::SocketInUse { .. }
             | Self::NotSalvaged { .. }
+            | Self::NotKnownSalvaged { .. }
             | Self::SecondNode { .. } => ErrorKind::Busy,
             Self::OtherSize { .. }
             | Self::SocketPath { .. }
@@ -338,6 +350,10 @@ impl NodeError {
                 "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
             )),
             Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
+            Self::NotKnownSalvaged { name, .. } => Some(format!(
+                "`weir volume salvage {name} --dry-run` says what it holds once that is mended; --discard-journal gives it \
+                 up"
+            )),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
             Self::NoStore { .. } => {
                 Some("give the URL of one that there is; the first volume creates it".to_owned())

@@ -1,6 +1,7 @@
 //! A volume of what a takeover gave up: the snapshot of what it took, and what the old journal here holds.
 
 use weir_device::{Env, VolumeId};
+use weir_disk::DiskError;
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{
     Closed, LogError, Salvage, SalvageArgs, SalvageReport, Takeover, VolumeOptions, VolumeState,
@@ -64,17 +65,33 @@ pub(crate) async fn check_salvaged(
     let found = match Salvage::find(&args_of(context, home, (store, id), true)?).await {
         Ok(salvage) => salvage.report(),
         Err(LogError::NothingToSalvage { .. }) => return Ok(()),
-        // Whoever deletes a volume need not have its key, nor a journal that can be read.
-        Err(error) => {
-            tracing::warn!(volume = %name, %error, "what the local journal holds is not known");
-            return Ok(());
-        }
+        // Whether the lock's holder is in the way is asked by whoever takes the lock.
+        Err(LogError::Disk(DiskError::Locked { .. })) => return Ok(()),
+        Err(error) => return check_unread(context, home, store, (name, id), error).await,
     };
     if found.writes == 0 {
         return Ok(());
     }
     let (name, writes, bytes) = (name.to_string(), found.writes, found.bytes);
     Err(NodeError::NotSalvaged { name, writes, bytes })
+}
+
+/// The same where a journal cannot be read, because its key or the store is not to be had, or it is damaged: what it
+/// holds is not known, and not to be given up for that. Whoever deletes any other volume needs no key.
+async fn check_unread(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    (name, id): (&VolumeName, VolumeId),
+    source: LogError,
+) -> Result<(), NodeError> {
+    let directory = context.disks.directory(home.data.volume(id))?;
+    let Some(journal) = catalog::journal_in(&directory, id).await? else { return Ok(()) };
+    if catalog::went_on_without(store, &context.env, id, &journal).await? {
+        let (name, source) = (name.to_string(), Box::new(source));
+        return Err(NodeError::NotKnownSalvaged { name, source });
+    }
+    Ok(())
 }
 
 /// The volume to fill: a new one, or one that a salvage of the same snapshot did not finish. Every write is replayed
