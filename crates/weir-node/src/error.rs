@@ -350,10 +350,7 @@ impl NodeError {
                 "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
             )),
             Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
-            Self::NotKnownSalvaged { name, .. } => Some(format!(
-                "`weir volume salvage {name} --dry-run` says what it holds once that is mended; --discard-journal gives it \
-                 up"
-            )),
+            Self::NotKnownSalvaged { name, .. } => Some(unknown_help(name)),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
             Self::NoStore { .. } => {
                 Some("give the URL of one that there is; the first volume creates it".to_owned())
@@ -401,6 +398,12 @@ impl NodeError {
             _ => None,
         }
     }
+}
+
+fn unknown_help(name: &str) -> String {
+    format!(
+        "`weir volume salvage {name} --dry-run` says what it holds once that is mended; --discard-journal gives it up"
+    )
 }
 
 fn salvage_help(name: &str) -> String {
