@@ -360,10 +360,6 @@ impl VolumeSettings {
             None => options.compression,
         };
         options.collect = self.collect();
-        // An object is there twice: as it was gathered, and as it is sent.
-        let at_once = memory.objects_bytes() / options.batch.bytes.saturating_mul(2).max(1);
-        let at_once = usize::try_from(at_once).unwrap_or(usize::MAX).max(1);
-        options.puts_in_flight_max = options.puts_in_flight_max.min(at_once);
         let share = memory.journals_bytes() / volumes.max(1) as u64;
         let most = options.journal.resident_bytes_max;
         let share = usize::try_from(share.max(RESIDENT_BYTES_MIN)).unwrap_or(usize::MAX);
@@ -409,11 +405,6 @@ impl Memory {
 
     fn journals_bytes(self) -> u64 {
         self.0 / 4
-    }
-
-    /// For the objects of one volume that are on their way.
-    fn objects_bytes(self) -> u64 {
-        self.0 / 8
     }
 }
 
@@ -612,7 +603,5 @@ mod tests {
         assert_eq!(options.journal.resident_bytes_max, 64 << 20);
         assert_eq!(both.options(Memory::default(), 8).journal.resident_bytes_max, 16 << 20);
         assert_eq!(both.options(Memory::default(), 99).journal.resident_bytes_max, 8 << 20);
-        let puts = |bytes| VolumeSettings::default().options(Memory(bytes), 1).puts_in_flight_max;
-        assert_eq!([64 << 20, 128 << 20, 256 << 20, 512 << 20, 1 << 40].map(puts), [1, 1, 2, 4, 4]);
     }
 }
