@@ -112,10 +112,11 @@ stop
 printf '[[volumes]]\nname = "jam"\nsize = "256M"\njournal = "32M"\n' >"$work/weir.toml"
 serve --lease 3
 kill -STOP "$weir_pid"
-WEIR_DATA_DIR=$work/elsewhere "$weir" up jam --lease 3 --take-over >"$work/other.log" 2>&1 &
+# A log of its own: that of the other host above says "serving" as well, until the new process has emptied it.
+WEIR_DATA_DIR=$work/elsewhere "$weir" up jam --lease 3 --take-over >"$work/only.log" 2>&1 &
 other=$!
 processes+=("$other")
-wait_until "the other host serves it" grep -q '^serving ' "$work/other.log"
+wait_until "the other host serves it" grep -q '^serving ' "$work/only.log"
 kill -CONT "$weir_pid"
 wait_until "it knows that it lost its only volume" is_failed
 : >"$work/weir.log"

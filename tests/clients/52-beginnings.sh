@@ -83,6 +83,7 @@ refuse "and so does a snapshot" "$why" timeout 20 "$weir" snapshot create two@wa
 crash
 dd if=/dev/zero of="$work/full/filler" bs=64k >/dev/null 2>&1
 dd if=/dev/zero of="$work/full/filler2" bs=512 >/dev/null 2>&1
+: >"$work/weir.log"
 "$weir" up two --journal 64M --batch 1M --batch-age 1 >"$work/weir.out" 2>"$work/weir.log" </dev/null &
 weir_pid=$!
 wait_until "an opening waits for a store without any room" grep -q "the store keeps failing" "$work/weir.log"
