@@ -61,7 +61,7 @@ impl Chunk {
     }
 
     fn is_mapped(bytes: usize) -> bool {
-        bytes >= CHUNK_BYTES
+        bytes > CHUNKED_LEN_MAX
     }
 
     fn layout(bytes: usize) -> Layout {
@@ -103,12 +103,6 @@ impl Slab {
     fn whole(capacity: usize) -> Box<Self> {
         let chunk = Arc::new(Chunk::new(capacity));
         Self::part(&chunk, 0, capacity)
-    }
-
-    /// All slabs of a new chunk.
-    fn cut(capacity: usize) -> impl Iterator<Item = Box<Self>> {
-        let chunk = Arc::new(Chunk::new(CHUNK_BYTES));
-        (0..CHUNK_BYTES / capacity).map(move |index| Self::part(&chunk, index * capacity, capacity))
     }
 
     fn part(chunk: &Arc<Chunk>, start: usize, capacity: usize) -> Box<Self> {
@@ -199,6 +193,21 @@ impl Drop for SlabRef {
     }
 }
 
+/// The part of a chunk that no buffer was cut from yet. The kernel gives memory for what is touched only, so this part
+/// takes none.
+struct Uncut {
+    chunk: Arc<Chunk>,
+    start: usize,
+}
+
+impl Uncut {
+    fn cut(&mut self, capacity: usize) -> Option<Box<Slab>> {
+        let end = self.start + capacity;
+        (end <= self.chunk.bytes)
+            .then(|| Slab::part(&self.chunk, std::mem::replace(&mut self.start, end), capacity))
+    }
+}
+
 /// Free memory of a pool, by class.
 #[expect(
     clippy::vec_box,
@@ -208,6 +217,8 @@ struct FreeList {
     classes: [Vec<Box<Slab>>; POOL_CLASSES],
     /// The fewest slabs that each class had since the last trim: nobody needed these.
     fewest: [usize; POOL_CLASSES],
+    /// Where the next new slabs come from.
+    uncut: [Option<Uncut>; POOL_CLASSES],
     bytes: usize,
     /// Bytes of the slabs that somebody holds.
     held_bytes: usize,
@@ -219,6 +230,16 @@ impl FreeList {
         self.bytes -= BUFFER_ALIGN << class;
         self.fewest[class] = self.fewest[class].min(self.classes[class].len());
         Some(slab)
+    }
+
+    /// A slab that nobody had before.
+    fn cut(&mut self, capacity: usize, class: usize) -> Box<Slab> {
+        if let Some(slab) = self.uncut[class].as_mut().and_then(|uncut| uncut.cut(capacity)) {
+            return slab;
+        }
+        let chunk = Arc::new(Chunk::new(CHUNK_BYTES));
+        let uncut = self.uncut[class].insert(Uncut { chunk, start: 0 });
+        uncut.cut(capacity).expect("a chunk has many slabs")
     }
 
     /// Gives up slabs of the size there is most of, other than `class`, until `bytes` more are within the limit: a pool
@@ -258,18 +279,13 @@ impl PoolShared {
         if let Some(slab) = found {
             return slab;
         }
-        let rest = CHUNK_BYTES.saturating_sub(capacity);
-        if capacity > CHUNKED_LEN_MAX || !free.make_room(rest, class, self.bytes_max) {
-            // What is needed is given, but other unused memory makes way as far as it can.
-            free.make_room(0, class, self.bytes_max);
-            drop(guard);
-            return Slab::whole(capacity);
+        // What is needed is given, but unused memory makes way for it as far as it can.
+        free.make_room(0, class, self.bytes_max);
+        if capacity <= CHUNKED_LEN_MAX {
+            return free.cut(capacity, class);
         }
-        let mut slabs = Slab::cut(capacity);
-        let first = slabs.next().expect("a chunk has many slabs");
-        free.classes[class].extend(slabs);
-        free.bytes += rest;
-        first
+        drop(guard);
+        Slab::whole(capacity)
     }
 
     /// Keeps a slab for the next buffer of its size, if there is room.
@@ -325,7 +341,8 @@ impl BufferPool {
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let classes = std::array::from_fn(|_| Vec::new());
-        let free = FreeList { classes, fewest: [0; POOL_CLASSES], bytes: 0, held_bytes: 0 };
+        let (fewest, uncut) = ([0; POOL_CLASSES], [const { None }; POOL_CLASSES]);
+        let free = FreeList { classes, fewest, uncut, bytes: 0, held_bytes: 0 };
         let rooms = Rooms::new(bytes_max);
         Self { shared: Arc::new(PoolShared { bytes_max, rooms, free: Mutex::new(free) }) }
     }
@@ -606,16 +623,28 @@ mod tests {
     #[test]
     fn trimming_gives_up_what_nobody_needed_since_the_last_time() {
         let pool = BufferPool::new(2 * CHUNK_BYTES);
-        drop((0..10).map(|_| pool.alloc(BUFFER_ALIGN)).collect::<Vec<_>>());
-        assert_eq!(pool.kept_bytes(), CHUNK_BYTES);
+        drop((0..20).map(|_| pool.alloc(BUFFER_ALIGN)).collect::<Vec<_>>());
+        assert_eq!(pool.kept_bytes(), 20 * BUFFER_ALIGN);
         drop(pool.trim());
-        assert_eq!(pool.kept_bytes(), CHUNK_BYTES, "all of it was new");
+        assert_eq!(pool.kept_bytes(), 20 * BUFFER_ALIGN, "all of it was new");
         drop((0..10).map(|_| pool.alloc(BUFFER_ALIGN)).collect::<Vec<_>>());
         drop(pool.trim());
         assert_eq!(pool.kept_bytes(), 10 * BUFFER_ALIGN);
         drop(pool.trim());
         assert_eq!(pool.kept_bytes(), 0);
         assert_eq!(pool.alloc(1).len(), 1);
+    }
+
+    /// The memory that the allocator spends on an aligned page is two pages, which nobody would count.
+    #[test]
+    fn a_pool_that_is_full_still_cuts_small_buffers_from_chunks() {
+        let pool = BufferPool::new(4 * BUFFER_ALIGN);
+        let bufs: Vec<_> = (0..100).map(|_| pool.alloc(BUFFER_ALIGN)).collect();
+        for (before, after) in bufs.iter().zip(&bufs[1..]) {
+            assert_eq!(after.as_ptr().addr() - before.as_ptr().addr(), BUFFER_ALIGN);
+        }
+        drop(bufs);
+        assert_eq!(pool.kept_bytes(), 4 * BUFFER_ALIGN);
     }
 
     #[test]
