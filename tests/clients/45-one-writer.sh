@@ -179,3 +179,18 @@ kill -CONT "$weir_pid"
 check "its old owner answers no read" refused
 end_other TERM
 crash
+
+# A volume that another host deleted, with what the first one acknowledged last in its journal.
+start gone --size 64M --batch 2M --batch-age 60
+check "a write that stays in the journal" put "$uri" 0x66 0 64K
+crash
+id=$("$weir" volume show gone --output json | sed -n 's/.*"id": "\(.*\)".*/\1/p' | head -n 1)
+check "another host deletes the volume" on_the_other_host "$weir" volume delete gone --take-over --yes
+unserved() { { "$weir" status || true; } 2>&1 | grep "volume gone ($id) is not served"; }
+check "status names the journal" unserved
+refuse "it is not given up without a word" "was deleted elsewhere; its journal in this data directory" \
+    "$weir" volume delete gone --yes
+check "status names it still" unserved
+check "it is removed where that is asked for" "$weir" volume delete gone --discard-journal --yes
+check "and nothing of it is left" eval "! unserved && [ ! -e '$WEIR_DATA_DIR/volumes/$id' ]"
+refuse "once" 'there is no volume named "gone"|no volume "gone"' "$weir" volume delete gone --discard-journal --yes

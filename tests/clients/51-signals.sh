@@ -75,6 +75,8 @@ wait "$weir_pid"
 echo "# exit code $?, $((SECONDS - begun)) s"
 weir_pid=
 check "it says that the journals keep the rest" grep -q "the journals keep the rest" "$work/weir.log"
+unserved() { { "$weir" status 2>&1 || true; } | grep "volume jam .* is not served, and its journal"; }
+check "status names the journal that was closed in order and holds the rest" unserved
 store_is_back
 serve
 check "the next start has everything" all_answered

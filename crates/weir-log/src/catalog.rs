@@ -122,7 +122,9 @@ pub fn check_size(size: u64) -> Result<(), LogError> {
 }
 
 pub use crate::clones::{create_clone, create_incomplete_clone};
-pub use crate::deletion::{DeleteConsent, JournalHere, delete, is_journal_of, journal_in};
+pub use crate::deletion::{
+    DeleteConsent, JournalHere, delete, deleted_name, is_journal_of, journal_in,
+};
 pub use crate::salvage::went_on_without;
 
 /// A store, for verbs.

@@ -95,6 +95,19 @@ pub async fn is_journal_of(
     Ok(held || manifest.epochs.iter().any(|entry| journal.0.is_ours(entry)))
 }
 
+/// The name that a volume had when it was deleted, where this store says that it was.
+///
+/// # Errors
+/// What the store says.
+pub async fn deleted_name(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+) -> Result<Option<String>, LogError> {
+    let manifest = manifests::find_newest(store, env, volume).await?;
+    Ok(manifest.filter(|m| m.state == VolumeState::Deleted).map(|m| m.name))
+}
+
 /// Publishes that a volume is deleted, unless clones need it.
 async fn mark_deleted(
     store: &Store,

@@ -90,6 +90,12 @@ impl DataDirectory {
         Ok(volumes)
     }
 
+    /// Where the name of a volume that is open is noted.
+    #[must_use]
+    pub(crate) fn opened_as(&self, id: VolumeId) -> PathBuf {
+        self.volume(id).join("opened-as")
+    }
+
     /// Where a copy into or out of a volume keeps how far it has come.
     #[must_use]
     pub fn copy_record(&self, id: VolumeId) -> PathBuf {

@@ -119,6 +119,17 @@ pub enum NodeError {
         /// Their bytes.
         bytes: u64,
     },
+    /// A volume that is not there, of whose journal the same is true.
+    #[error(
+        "volume \"{name}\" was deleted elsewhere; its journal in this data directory, {journal}, may hold the only \
+         copy of acknowledged writes"
+    )]
+    DeletedElsewhere {
+        /// Name of the volume.
+        name: String,
+        /// The journal.
+        journal: String,
+    },
     /// The same, where the journal cannot be read.
     #[error(
         "volume \"{name}\" is not deleted: it went on without its journal in this data directory, and what that holds \
@@ -300,6 +311,7 @@ impl NodeError {
             | Self::SocketInUse { .. }
             | Self::NotSalvaged { .. }
             | Self::NotKnownSalvaged { .. }
+            | Self::DeletedElsewhere { .. }
             | Self::SecondNode { .. } => ErrorKind::Busy,
             Self::OtherSize { .. }
             | Self::SocketPath { .. }
@@ -351,6 +363,9 @@ impl NodeError {
             )),
             Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
             Self::NotKnownSalvaged { name, .. } => Some(unknown_help(name)),
+            Self::DeletedElsewhere { name, .. } => Some(format!(
+                "no volume can be made of it any more: `weir volume delete {name} --discard-journal` removes it"
+            )),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
             Self::NoStore { .. } => {
                 Some("give the URL of one that there is; the first volume creates it".to_owned())

@@ -20,6 +20,7 @@ use crate::error::NodeError;
 use crate::gate::Gate;
 use crate::known_stores;
 use crate::measure::Measured;
+use crate::opened;
 use crate::replicas::ReplicateTo;
 use crate::shard::ShardContext;
 use crate::volumes::{Consent, Home};
@@ -213,7 +214,7 @@ pub(crate) async fn host(
         Closing::ToStore => spec.options.close_deadline.saturating_sub(began.elapsed()),
         Closing::Quick => Duration::ZERO,
     };
-    close(&opened.endpoint, deadline).await
+    close(&home, (opened.id, &opened.endpoint), deadline).await
 }
 
 /// How a client of an export on this thread is served.
@@ -252,7 +253,7 @@ async fn open_log(
         // Its real size is known only now: a volume may have been resized after it was listed.
         Some(wanted) if wanted != volume.size() && spec.size_must_match => {
             let found = volume.size();
-            close(&opened.endpoint, spec.options.close_deadline).await?;
+            close(home, (id, &opened.endpoint), spec.options.close_deadline).await?;
             Err(NodeError::OtherSize { name: name.to_string(), found, wanted })
         }
         _ => Ok(opened),
@@ -319,9 +320,15 @@ fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened, Node
     })
 }
 
-async fn close(endpoint: &Endpoint, deadline: Duration) -> Result<Stopped, NodeError> {
+async fn close(
+    home: &Home,
+    (id, endpoint): (VolumeId, &Endpoint),
+    deadline: Duration,
+) -> Result<Stopped, NodeError> {
     let Endpoint::Log(volume) = endpoint else { return Ok(Stopped::Clean) };
-    match volume.close_within(deadline).await? {
+    let closed = volume.close_within(deadline).await?;
+    opened::note_closed(&home.data, id, closed);
+    match closed {
         Closed::Clean => Ok(Stopped::Clean),
         Closed::LocalOnly => Ok(Stopped::LocalOnly),
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use url::Url;
 use weir_log::catalog;
-use weir_store::{Access, Store};
+use weir_store::Store;
 
 use crate::data_directory::DataDirectory;
 use crate::error::NodeError;
@@ -45,17 +45,19 @@ pub(crate) fn note(home: &Home) -> Result<(), NodeError> {
     write().map_err(|source| NodeError::io("writing", path.display().to_string(), source))
 }
 
-/// Before the store is opened, which makes a directory that is not there: whoever only reads begins no store, because a
-/// URL that was mistyped would look like a store without volumes.
-pub(crate) fn check_there(home: &Home, access: Access) -> Result<(), NodeError> {
+/// Before a store is opened that has volumes already: opening makes a directory that is not there, and a URL that was
+/// mistyped would look like a store without volumes.
+pub(crate) fn check_there(home: &Home) -> Result<(), NodeError> {
     if !is_missing(home) {
         return Ok(());
     }
-    check_unknown(home, "is not there")?;
-    match access {
-        Access::Read => Err(NodeError::NoStore { store: home.store_url.clone() }),
-        Access::Write => Ok(()),
-    }
+    check_not_gone(home)?;
+    Err(NodeError::NoStore { store: home.store_url.clone() })
+}
+
+/// Before a store is opened that may be made by that.
+pub(crate) fn check_not_gone(home: &Home) -> Result<(), NodeError> {
+    if is_missing(home) { check_unknown(home, "is not there") } else { Ok(()) }
 }
 
 /// Whether the store is a directory that is not there.

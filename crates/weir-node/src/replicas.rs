@@ -155,7 +155,7 @@ async fn begin(
         keys: home.keys.clone(),
         encrypt: home.encrypt,
     };
-    let target = there.open_store(context, Access::Write).await?;
+    let target = there.open_or_make_store(context).await?;
     limits::apply(&target, &replication.limits)?;
     let args = args(context, home, (source, target), replication, progress).await?;
     Ok(Replicator::begin(args).await?)

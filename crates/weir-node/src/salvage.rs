@@ -11,6 +11,7 @@ use weir_store::{Access, Store};
 use crate::api::types::Shown;
 use crate::error::NodeError;
 use crate::node::Node;
+use crate::opened;
 use crate::processes::locked;
 use crate::shard::ShardContext;
 use crate::volumes::{Consent, Home, volume_id};
@@ -143,7 +144,9 @@ async fn salvage(
     };
     let closed = volume.close().await;
     flushed?;
-    if closed? == Closed::Clean {
+    let closed = closed?;
+    opened::note_closed(&home.data, id, closed);
+    if closed == Closed::Clean {
         catalog::set_incomplete(&store, env, new, false).await?;
     }
     let volume = Some(Shown::new(catalog::show(&store, env, new).await?, None));

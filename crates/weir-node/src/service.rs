@@ -19,7 +19,7 @@ use weir_device::{VolumeId, with_causes};
 use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, Listening, Routes, receive};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{OpenReport, VolumeState};
-use weir_store::{Access, Store};
+use weir_store::Store;
 
 use crate::api::server::{ApiServer, TcpApi};
 use crate::api::types::Limits;
@@ -97,7 +97,7 @@ impl ServiceOptions {
     /// What would be an error when serving.
     pub fn check(&self) -> Result<(), NodeError> {
         Store::check(&self.home.store_url, &self.home.store_options)?;
-        known_stores::check_there(&self.home, Access::Write)?;
+        known_stores::check_not_gone(&self.home)?;
         crate::limits::rates(&self.limits)?;
         sockets::check_count(self.nbd.len())?;
         for address in &self.nbd {
@@ -374,7 +374,7 @@ impl Node {
         };
         let home = options.home.clone();
         let open = |context: Rc<crate::ShardContext>| async move {
-            home.open_store(&context, Access::Write).await
+            home.open_or_make_store(&context).await
         };
         let store = if needs_store { Some(self.run(0, open).await??) } else { None };
         let home = options.home.clone();

@@ -7,10 +7,12 @@ use std::rc::Rc;
 
 use weir_device::VolumeId;
 use weir_journal::Journal;
+use weir_log::catalog::VolumeName;
 use weir_log::{JOURNAL_FILE, LOCK_FILE};
 
 use crate::error::NodeError;
 use crate::node::Node;
+use crate::opened;
 use crate::processes::Process;
 use crate::shard::ShardContext;
 use crate::volumes::Home;
@@ -20,6 +22,8 @@ use crate::volumes::Home;
 pub struct Unserved {
     /// The volume's identity, as the name of its directory.
     pub volume: VolumeId,
+    /// Its name when it was opened, where that was noted.
+    pub name: Option<VolumeName>,
     /// The journal.
     pub journal: PathBuf,
     /// What is wrong with it, where it cannot be read.
@@ -59,12 +63,14 @@ async fn not_closed(context: &Rc<ShardContext>, home: &Home) -> Result<Vec<Unser
         }
         let holder = holder(&path.join(LOCK_FILE));
         let directory = context.disks.directory(path)?;
+        let name = opened::noted(&home.data, volume);
         let trouble = match Journal::identify(&directory, JOURNAL_FILE).await {
-            Ok(found) if found.is_closed && holder.is_none() => continue,
+            // It is closed in order also where the store did not take everything, but then the note stays.
+            Ok(found) if found.is_closed && holder.is_none() && name.is_none() => continue,
             Ok(_) => None,
             Err(error) => Some(error.to_string()),
         };
-        unserved.push(Unserved { volume, journal, trouble, holder });
+        unserved.push(Unserved { volume, name, journal, trouble, holder });
     }
     Ok(unserved)
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use weir_device::{Device, VolumeId, with_causes};
 use weir_disk::{Directory, LeaveRoom, LockGuard};
-use weir_log::catalog::{self, DeleteConsent, VolumeName, VolumeSummary};
+use weir_log::catalog::{self, VolumeName, VolumeSummary};
 use weir_log::{
-    CheckOptions, CheckStep, Encryption, JOURNAL_FILE, Keys, LOCK_FILE, LogError, LogVolume,
-    OpenArgs, OpenReport, Takeover, VolumeOptions,
+    CheckOptions, CheckStep, Encryption, Keys, LOCK_FILE, LogError, LogVolume, OpenArgs,
+    OpenReport, Takeover, VolumeOptions,
 };
 use weir_store::{Access, Store, StoreOptions};
 
@@ -24,8 +24,8 @@ use crate::error::{NodeError, ProcessId};
 use crate::host::Hosted;
 use crate::known_stores;
 use crate::node::Node;
+use crate::opened;
 use crate::processes::{Process, locked};
-use crate::salvage;
 use crate::shard::ShardContext;
 
 /// How often a flush looks at what is still to go.
@@ -71,14 +71,30 @@ pub enum FlushScope {
 }
 
 impl Home {
-    /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart. A directory is created
-    /// for writing only.
+    /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart.
     pub(crate) async fn open_store(
         &self,
         context: &ShardContext,
         access: Access,
     ) -> Result<Store, NodeError> {
-        known_stores::check_there(self, access)?;
+        known_stores::check_there(self)?;
+        self.admit_to_store(context, access).await
+    }
+
+    /// The same for writing, for whoever may make the first volume in it: a directory that is not there is created.
+    pub(crate) async fn open_or_make_store(
+        &self,
+        context: &ShardContext,
+    ) -> Result<Store, NodeError> {
+        known_stores::check_not_gone(self)?;
+        self.admit_to_store(context, Access::Write).await
+    }
+
+    async fn admit_to_store(
+        &self,
+        context: &ShardContext,
+        access: Access,
+    ) -> Result<Store, NodeError> {
         let store = Store::open_with(&self.store_url, &self.store_options)?;
         // The keys of a probe must not come twice: the system's random numbers, not those of a seed.
         let mut random = {
@@ -133,7 +149,10 @@ impl Home {
             incomplete: consent.incomplete,
         };
         match LogVolume::open(args).await {
-            Ok(opened) => Ok(opened),
+            Ok(opened) => {
+                opened::note(&self.data, id, name);
+                Ok(opened)
+            }
             Err(error) => Err(match locked(error.into(), name) {
                 // Whoever holds the lock may say where it serves.
                 error @ NodeError::Held { .. } => {
@@ -145,7 +164,7 @@ impl Home {
     }
 }
 
-async fn lock(directory: &Directory, name: &VolumeName) -> Result<LockGuard, NodeError> {
+pub(crate) async fn lock(directory: &Directory, name: &VolumeName) -> Result<LockGuard, NodeError> {
     directory.lock(LOCK_FILE).await.map_err(|error| locked(error.into(), name))
 }
 
@@ -158,7 +177,7 @@ pub(crate) async fn create(
     takeover: Takeover,
 ) -> Result<Shown, NodeError> {
     home.data.prepare()?;
-    let store = home.open_store(context, Access::Write).await?;
+    let store = home.open_or_make_store(context).await?;
     known_stores::check_not_emptied(context, home, &store).await?;
     let encryption = home.encryption(context).await?;
     catalog::create_as(&store, &context.env, name, size, takeover, encryption).await?;
@@ -202,55 +221,6 @@ pub(crate) async fn show(
     // One that does not answer is named all the same.
     shown.process = process;
     Ok(shown)
-}
-
-/// Deletes a volume that nobody has open.
-pub(crate) async fn delete(
-    context: &ShardContext,
-    home: &Home,
-    name: &VolumeName,
-    (take_over, discard_journal): (bool, bool),
-    on_progress: impl FnMut(u64, u64),
-) -> Result<(), NodeError> {
-    let store = home.open_store(context, Access::Write).await?;
-    let details = catalog::show(&store, &context.env, name).await?;
-    let id = volume_id(&details.summary)?;
-    home.refuse_if_served(&store, name, id).await?;
-    if !discard_journal {
-        salvage::check_salvaged(context, home, &store, (name, id)).await?;
-    }
-    let directory = context.disks.directory(home.data.volume(id))?;
-    let local = match lock(&directory, name).await {
-        Ok(lock) => Some(lock),
-        // They are those of a volume of another store, which is none of ours to delete.
-        Err(_) if home.is_open_elsewhere(&store, id).await? => None,
-        Err(error) => return Err(error),
-    };
-    // A process that ended without closing the volume held it with this journal, or it was another one.
-    let journal = match local {
-        Some(_) => catalog::journal_in(&directory, id).await?,
-        None => None,
-    };
-    let consent = DeleteConsent { take_over, ours: journal.clone() };
-    let files = directory.list().await?;
-    let has_journal = files.iter().any(|file| file == JOURNAL_FILE);
-    let are_its = match &journal {
-        Some(journal) => catalog::is_journal_of(&store, &context.env, id, journal).await?,
-        None => !has_journal,
-    };
-    catalog::delete(&store, &context.env, name, consent, on_progress).await?;
-    if local.is_none() {
-        return Ok(());
-    }
-    if !are_its {
-        let path = home.data.volume(id);
-        tracing::warn!(volume = %name, path = %path.display(), "the local files are not of this volume, and stay");
-        return Ok(());
-    }
-    for file in files.iter().filter(|file| *file != LOCK_FILE) {
-        directory.remove(file).await?;
-    }
-    remove_directory(&home.data.volume(id))
 }
 
 /// Sets what happens when the lease runs out, of a volume that nobody has open.
@@ -452,24 +422,6 @@ impl Node {
         .await?
     }
 
-    /// Deletes a volume that nobody has open. `on_progress` hears of objects gone and objects in all.
-    ///
-    /// # Errors
-    /// [`NodeError::Served`] while a process serves it, [`NodeError::NotSalvaged`] where a journal here holds what the
-    /// volume went on without and that is not to be given up, or what the store says.
-    pub async fn delete_volume(
-        &self,
-        home: Home,
-        name: VolumeName,
-        (take_over, discard_journal): (bool, bool),
-        on_progress: impl FnMut(u64, u64) + Send + 'static,
-    ) -> Result<(), NodeError> {
-        self.run(0, move |context| async move {
-            delete(&context, &home, &name, (take_over, discard_journal), on_progress).await
-        })
-        .await?
-    }
-
     /// Flushes a volume: through the process that serves it, otherwise by opening it and closing it again.
     /// `on_progress` hears of the bytes still to go.
     ///
@@ -601,7 +553,7 @@ where
     let opened = home.open_volume(context, store, id, name, options, consent).await?;
     let (volume, _report) = opened;
     let worked = work(Rc::clone(&volume)).await;
-    volume.close().await?;
+    opened::note_closed(&home.data, id, volume.close().await?);
     worked
 }
 
@@ -610,9 +562,4 @@ pub(crate) fn volume_id(summary: &VolumeSummary) -> Result<VolumeId, NodeError> 
         name: summary.name.to_string(),
         id: summary.id.clone(),
     })
-}
-
-fn remove_directory(path: &std::path::Path) -> Result<(), NodeError> {
-    std::fs::remove_dir_all(path)
-        .map_err(|source| NodeError::io("removing", path.display().to_string(), source))
 }

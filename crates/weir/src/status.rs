@@ -93,13 +93,17 @@ fn document(processes: &[Process], unserved: &[Unserved]) -> Result<Vec<Value>, 
 
 fn of_volume((one, reason): (&Unserved, &String)) -> Value {
     json!({
-        "name": null, "id": one.volume.to_string(), "journal": one.journal, "holder": one.holder,
+        "name": one.name, "id": one.volume.to_string(), "journal": one.journal, "holder": one.holder,
         "trouble": one.trouble, "reason": reason,
     })
 }
 
 fn not_served(one: &Unserved) -> String {
-    let (volume, journal) = (one.volume, one.journal.display());
+    let journal = one.journal.display();
+    let volume = match &one.name {
+        Some(name) => format!("{name} ({})", one.volume),
+        None => one.volume.to_string(),
+    };
     if let Some(process) = one.holder {
         return format!(
             "volume {volume} is not served: process {process} has it open, and does not say that it serves it; it may \
@@ -109,10 +113,10 @@ fn not_served(one: &Unserved) -> String {
     }
     match &one.trouble {
         None => format!(
-            "volume {volume} is not served, and its journal {journal} was not closed: it may hold the only copy of \
-             acknowledged writes; the next weir serve, or weir up with its name, recovers them, or says what can be \
+            "volume {volume} is not served, and its journal {journal} was not closed with everything in the store: it \
+             may hold the only copy of acknowledged writes; the next weir serve, or weir up with its name, recovers them, or says what can be \
              done where another host went on with the volume; where the volume was deleted since, nothing can be made \
-             of them, and the files go by hand"
+             of them, and weir volume delete --discard-journal with its name removes them"
         ),
         Some(trouble) => {
             format!("volume {volume} is not served, and its journal cannot be read: {trouble}")
@@ -302,6 +306,7 @@ mod tests {
     fn a_program_learns_what_nobody_serves() {
         let one = |holder| Unserved {
             volume: weir_device::VolumeId([7; 16]),
+            name: weir_log::catalog::VolumeName::new("demo").ok(),
             journal: "/d/volumes/07/journal".into(),
             trouble: None,
             holder,
@@ -312,10 +317,10 @@ mod tests {
         assert_eq!((&row["process"], &row["health"]), (&Value::Null, &json!("failed")));
         assert_eq!(row["volumes"], json!([]));
         let [left, held] = &row["not_served"].as_array().unwrap()[..] else { panic!("{row:?}") };
-        assert_eq!(left["id"], "07".repeat(16));
+        assert_eq!((&left["id"], &left["name"]), (&json!("07".repeat(16)), &json!("demo")));
         assert_eq!(left["journal"], "/d/volumes/07/journal");
         assert_eq!((&left["holder"], &held["holder"]), (&Value::Null, &json!(12)));
-        assert!(left["reason"].as_str().unwrap().contains("was not closed"), "{left:?}");
+        assert!(left["reason"].as_str().unwrap().contains("demo (0707"), "{left:?}");
         assert_eq!(row["reasons"], json!([left["reason"], held["reason"]]));
     }
 

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use weir_log::SalvageReport;
 use weir_log::catalog::VolumeName;
+use weir_log::{LogError, SalvageReport};
 use weir_node::api::types::{Listed, ResizeVolume, Shown, SnapshotSpace, VolumeState};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
-use weir_node::{FlushScope, Home, KeyPlace, Node, SalvageWish};
+use weir_node::{FlushScope, Home, KeyPlace, Node, NodeError, SalvageWish, Unserved};
 
 use crate::check::{self, DAMAGED, Repair};
 use crate::cli::{Global, OutputForm, SalvageCommand, VolumeCommand};
@@ -244,7 +244,12 @@ async fn delete(
     yes: bool,
 ) -> Result<(), Failure> {
     if !yes {
-        ask(&node.show_volume(home.clone(), name.clone()).await?)?;
+        match node.show_volume(home.clone(), name.clone()).await {
+            Ok(shown) => ask(&shown, &node.unserved(home.clone(), &[]).await?)?,
+            // What is left of one that is gone is removed without a question where that was asked for.
+            Err(NodeError::Log(LogError::NoSuchVolume { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let bar = ProgressBar::no_length().with_message(format!("deleting {name}"));
     bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
@@ -259,12 +264,17 @@ async fn delete(
 }
 
 /// Deleting cannot be undone, so a person types the name.
-fn ask(shown: &Shown) -> Result<(), Failure> {
+fn ask(shown: &Shown, unserved: &[Unserved]) -> Result<(), Failure> {
     let name = &shown.name;
+    let journal = unserved.iter().find(|one| one.volume.to_string() == shown.id);
+    let and = journal.map_or_else(String::new, |one| {
+        let path = one.journal.display();
+        format!(", also what its journal here may hold and the store lacks ({path} was not closed)")
+    });
     confirm::by_name(&Question {
         name,
         asked: &format!(
-            "Delete {name} ({}) and everything in it? Type its name",
+            "Delete {name} ({}) and everything in it{and}? Type its name",
             human(shown.size_bytes)
         ),
         doing: &format!("deleting {name}"),

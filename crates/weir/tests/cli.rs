@@ -97,12 +97,25 @@ fn volumes_are_created_listed_shown_and_deleted() {
 }
 
 #[test]
-fn whoever_only_reads_creates_no_store() {
+fn only_whoever_makes_a_volume_creates_a_store() {
     let place = Place::new();
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("mistyped");
     let store = format!("file://{}", path.display());
-    for verb in [&["volume", "list"][..], &["volume", "show", "v"], &["snapshot", "list", "v"]] {
+    for verb in [
+        &["volume", "list"][..],
+        &["volume", "show", "v"],
+        &["volume", "delete", "v", "--yes"],
+        &["volume", "resize", "v", "2M"],
+        &["volume", "set", "v", "--takeover", "auto"],
+        &["volume", "flush", "v"],
+        &["volume", "salvage", "v", "w"],
+        &["volume", "repair", "v", "--yes"],
+        &["snapshot", "list", "v"],
+        &["snapshot", "create", "v@s"],
+        &["snapshot", "rollback", "v@s", "--yes"],
+        &["volume", "clone", "v@s", "w"],
+    ] {
         let errors = place.fails(1, &[verb, &["--store", &store]].concat());
         assert!(errors.starts_with(&format!("error: there is no store at {store}\n")), "{errors}");
         assert!(errors.contains("help: "), "{errors}");

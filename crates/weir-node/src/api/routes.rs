@@ -36,7 +36,7 @@ use crate::events::Event;
 use crate::host::Hosted;
 use crate::service::{Core, Entry};
 use crate::shard::ShardContext;
-use crate::{status, volumes};
+use crate::{deletion, status, volumes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -303,7 +303,7 @@ async fn delete_volume(
         let report = move |done, total| {
             reporter.send_replace((done, total));
         };
-        let deleted = volumes::delete(&context, &home, &name, consent, report).await;
+        let deleted = deletion::delete(&context, &home, &name, consent, report).await;
         if deleted.is_ok() {
             events.events.note("volume_deleted", Some(name.as_str()), "with everything in it");
         }

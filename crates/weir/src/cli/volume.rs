@@ -108,7 +108,7 @@ pub(crate) enum VolumeCommand {
         #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
         take_over: bool,
         /// Give up what the journal in this data directory holds where the volume went on without it, after a takeover
-        /// or an adoption
+        /// or an adoption, or was deleted elsewhere
         #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
         discard_journal: bool,
         /// Do not ask
