@@ -121,9 +121,9 @@ impl Node {
     /// Deletes a volume that nobody has open. `on_progress` hears of objects gone and objects in all.
     ///
     /// # Errors
-    /// [`NodeError::Served`] while a process serves it, [`NodeError::DeletedElsewhere`] where there is none and a journal
-    /// here is of one that was deleted elsewhere and is not to be given up, [`NodeError::NotSalvaged`] where a journal here holds what the
-    /// volume went on without and that is not to be given up, or what the store says.
+    /// [`NodeError::Served`] while a process serves it, or what the store says. Where a journal here is not to be given
+    /// up: [`NodeError::NotSalvaged`] if it holds what the volume went on without, [`NodeError::DeletedElsewhere`] if
+    /// that was deleted elsewhere.
     pub async fn delete_volume(
         &self,
         home: Home,

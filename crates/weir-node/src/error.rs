@@ -363,9 +363,7 @@ impl NodeError {
             )),
             Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
             Self::NotKnownSalvaged { name, .. } => Some(unknown_help(name)),
-            Self::DeletedElsewhere { name, .. } => Some(format!(
-                "no volume can be made of it any more: `weir volume delete {name} --discard-journal` removes it"
-            )),
+            Self::DeletedElsewhere { name, .. } => Some(left_help(name)),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
             Self::NoStore { .. } => {
                 Some("give the URL of one that there is; the first volume creates it".to_owned())
@@ -418,6 +416,12 @@ impl NodeError {
 fn unknown_help(name: &str) -> String {
     format!(
         "`weir volume salvage {name} --dry-run` says what it holds once that is mended; --discard-journal gives it up"
+    )
+}
+
+fn left_help(name: &str) -> String {
+    format!(
+        "no volume can be made of it any more: `weir volume delete {name} --discard-journal` removes it"
     )
 }
 

@@ -114,9 +114,9 @@ fn not_served(one: &Unserved) -> String {
     match &one.trouble {
         None => format!(
             "volume {volume} is not served, and its journal {journal} was not closed with everything in the store: it \
-             may hold the only copy of acknowledged writes; the next weir serve, or weir up with its name, recovers them, or says what can be \
-             done where another host went on with the volume; where the volume was deleted since, nothing can be made \
-             of them, and weir volume delete --discard-journal with its name removes them"
+             may hold the only copy of acknowledged writes; the next weir serve, or weir up with its name, recovers \
+             them, or says what can be done where another host went on with the volume; where the volume was deleted \
+             since, nothing can be made of them, and weir volume delete --discard-journal with its name removes them"
         ),
         Some(trouble) => {
             format!("volume {volume} is not served, and its journal cannot be read: {trouble}")
