@@ -59,6 +59,8 @@ pub(crate) struct Node {
     must_be_held: bool,
     take_over: bool,
     accept_loss: bool,
+    /// The end of the journal may be rotten, and nothing in the journal proves it.
+    rot_unproved: bool,
     discard_journal: bool,
     copies: Copies,
     backups: Backups,
@@ -83,6 +85,7 @@ impl Node {
             must_be_held: false,
             take_over: false,
             accept_loss: false,
+            rot_unproved: false,
             discard_journal: false,
             copies: Copies::new(seed),
             backups: Backups::new(seed),
@@ -379,7 +382,7 @@ impl Node {
         }
         self.pending = Point::ALL;
         drop(oracle);
-        self.causal = true;
+        (self.causal, self.rot_unproved) = (true, false);
         let Some(recovery) = self.world.check(judged) else { return Err(Stop) };
         self.world.detail("verified", [asked, recovery.through, recovery.unanswered_kept]);
         let mut events = self.world.events.borrow_mut();
@@ -455,7 +458,7 @@ impl Node {
         // It may be refused too: by a volume that is being shrunk.
         if timeout(HANG, proof).await != Ok(true) {
             self.world.note("rot not provable", [0; 3]);
-            self.causal = false;
+            (self.causal, self.rot_unproved) = (false, true);
             let point = self.world.oracle.borrow().after_disk_loss();
             self.pending = self.pending.min(point);
         }

@@ -35,7 +35,11 @@ async fn mark_as(
     mark: Mark,
 ) -> Result<Shown, NodeError> {
     home.data.prepare()?;
-    let (store, env) = (home.open_store(context, Access::Write).await?, &context.env);
+    let store = match mark {
+        Mark::New { .. } => home.open_or_make_store(context).await?,
+        Mark::Incomplete | Mark::Complete => home.open_store(context, Access::Write).await?,
+    };
+    let env = &context.env;
     match mark {
         Mark::New { size, takeover } => {
             known_stores::check_not_emptied(context, home, &store).await?;

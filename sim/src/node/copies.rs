@@ -121,6 +121,15 @@ impl Node {
         if let RefusalReason::StoreSetBack { .. } = refusal.reason {
             return self.judge_gap(refusal);
         }
+        if matches!(refusal.reason, RefusalReason::SetBack { .. })
+            && self.rot_unproved
+            && !self.accept_loss
+        {
+            // The journal cannot tell that its last record is rotten, but the store knows that there was one.
+            self.world.note("rotten end noticed by the store", [0; 3]);
+            self.accept_loss = true;
+            return Ok(());
+        }
         if !self.foreign || self.discard_journal || refusal.writes == 0 {
             return self.violate(format!("a journal was refused without a reason: {refusal}"));
         }
