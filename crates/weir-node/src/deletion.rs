@@ -79,10 +79,13 @@ async fn remove_left(
     for id in home.data.volumes()? {
         let path = home.data.volume(id);
         let directory = context.disks.directory(path.clone())?;
+        // First of all: the journal of another volume may be damaged, which is nothing to this one.
+        let deleted = catalog::deleted_name(store, &context.env, id).await?;
+        if deleted.as_deref() != Some(name.as_str()) {
+            continue;
+        }
         let Some(journal) = catalog::journal_in(&directory, id).await? else { continue };
-        if catalog::deleted_name(store, &context.env, id).await?.as_deref() != Some(name.as_str())
-            || !catalog::is_journal_of(store, &context.env, id, &journal).await?
-        {
+        if !catalog::is_journal_of(store, &context.env, id, &journal).await? {
             continue;
         }
         if !discard_journal {
