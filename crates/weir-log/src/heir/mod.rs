@@ -202,8 +202,9 @@ impl fmt::Display for Refusal {
                 f,
                 "the local journal {journal} of {own} ends at write {}, and {by} of the volume, which is at {newest}, \
                  knew write {seen} of the same opening: the data directory was set back to a backup, or is an old \
-                 copy, or the end of the journal is damaged; the journal holds {holds}; bring back the newest one, or pass --accept-loss to go on without \
-                 the writes that are missing, or --discard-journal to go on with what the store holds",
+                 copy, or the end of the journal is damaged; the journal holds {holds}; bring back the newest one, or \
+                 pass --accept-loss to go on without the writes that are missing, or --discard-journal to go on with \
+                 what the store holds",
                 self.last_write
             ),
             RefusalReason::StoreSetBack { known, newest } => write!(
