@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_device::{
-    ChangedRun, DeviceError, History, IoHeader, LocalBoxFuture, MemoryDevice, SourceId, VolumeId,
+    ByteRange, ChangedRun, DeviceError, History, LocalBoxFuture, MemoryDevice, SourceId, VolumeId,
 };
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, serve_connection};
 use weir_nbd::{OptionRequest, encode_option};
@@ -24,11 +24,10 @@ impl History for Halves {
     fn changed<'a>(
         &'a self,
         _since: &'a str,
-        io: IoHeader,
+        range: ByteRange,
         runs_max: usize,
     ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>> {
-        let end = io.offset + io.len;
-        let mut at = io.offset;
+        let ByteRange { start: mut at, end } = range;
         let mut runs = Vec::new();
         while at < end && runs.len() < runs_max {
             let next = (at / 512 + 1) * 512;

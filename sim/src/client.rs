@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_device::{
-    AlignedBuf, Device, DeviceError, ErrorKind, IoHeader, Operation, WriteFlags, WriteZeroesFlags,
+    AlignedBuf, Change, Device, DeviceError, DeviceExt, ErrorKind, FlushScope, IoHeader, Operation,
+    Reply, Segment, WriteZeroesFlags,
 };
 use weir_log::{LogVolume, MemoryFrameCache, NodeLease};
 
@@ -26,6 +27,12 @@ const FOREIGN_WRITES: u32 = 1 << 31;
 
 /// Extents that are asked for at once of a whole island.
 const EXTENTS_MAX: usize = 1000;
+
+/// Writes of which so many in a hundred are a batch of several.
+const BATCH_PERCENT: u64 = 10;
+
+/// Changes in a batch, fewer than so many.
+const SEGMENTS_MAX: u64 = 9;
 
 /// How often a client that was told to wait looks whether it may go on.
 pub(crate) const PAUSE_STEP: Duration = Duration::from_millis(5);
@@ -151,14 +158,20 @@ impl Life {
         self.begin_write(Range { offset: left, len }, Pattern::Hole)
     }
 
-    fn io(&self, range: Range, operation: Operation) -> IoHeader {
+    /// Where a range of the oracle is on the volume: first byte and length.
+    fn place(&self, range: Range) -> (u64, u64) {
         let islands = &self.world.profile.islands;
-        let (offset, len) = (islands.place(range.offset), islands.span(range.offset, range.len));
-        IoHeader::internal(operation, offset, len)
+        (islands.place(range.offset), islands.span(range.offset, range.len))
+    }
+
+    /// What reaches a client of an operation: its leases are checked when the answer is handed to the socket.
+    async fn ask(&self, operation: Operation) -> Result<Reply, DeviceError> {
+        replied(self.volume.call(IoHeader::internal(), operation).await)
     }
 
     async fn operate(&self, dice: &mut Dice) {
         match dice.weighted(&self.world.profile.mix) {
+            0 if dice.percent(BATCH_PERCENT) => self.batch(dice).await,
             0 => {
                 self.write(dice).await;
             }
@@ -216,8 +229,8 @@ impl Life {
         let mut data = AlignedBuf::zeroed(usize::try_from(range.len).expect("small"));
         content::fill(id, pattern, range.offset, &mut data);
         self.world.note("write", [id.0.into(), range.offset, range.len]);
-        let io = self.io(range, Operation::Write);
-        let write = self.volume.write(io, data.freeze(), WriteFlags { fua });
+        let (offset, data) = (self.place(range).0, data.freeze());
+        let write = self.volume.call(IoHeader::internal(), Operation::Write { offset, data, fua });
         let result = if dice.percent(2) {
             let patience = Duration::from_micros(dice.below(8_000));
             match tokio::time::timeout(patience, write).await {
@@ -238,6 +251,43 @@ impl Life {
         done
     }
 
+    /// Several changes in one operation.
+    async fn batch(&self, dice: &mut Dice) {
+        let fua = dice.percent(self.world.profile.fua_percent);
+        let mut segments = Vec::new();
+        let mut ids = Vec::new();
+        for _ in 0..dice.within(1..SEGMENTS_MAX) {
+            let range = self.range(dice);
+            let (offset, len) = self.place(range);
+            let pattern = dice.pick(&[
+                Pattern::Noise,
+                Pattern::Noise,
+                Pattern::Text,
+                Pattern::Zero,
+                Pattern::Hole,
+            ]);
+            let id = self.begin_write(range, pattern);
+            self.world.note("write in a batch", [id.0.into(), range.offset, range.len]);
+            ids.push(id);
+            let change = match pattern {
+                Pattern::Zero => Change::Zeroes(len),
+                Pattern::Hole => Change::Discard(len),
+                Pattern::Noise | Pattern::Text => {
+                    let mut data = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
+                    content::fill(id, pattern, range.offset, &mut data);
+                    Change::Data(data.freeze())
+                }
+            };
+            segments.push(Segment { offset, change });
+        }
+        self.world.events.borrow_mut().count("batch", 1);
+        let batch = Operation::Batch { segments, fua };
+        let result = self.volume.call(IoHeader::internal(), batch).await;
+        for id in ids {
+            self.changed(id, fua, result.clone());
+        }
+    }
+
     async fn write_zeroes(&self, dice: &mut Dice) {
         let range = self.wide_range(dice);
         let flags = WriteZeroesFlags {
@@ -248,7 +298,11 @@ impl Life {
         let pattern = if flags.no_hole { Pattern::Zero } else { Pattern::Hole };
         let id = self.begin_write(range, pattern);
         self.world.note("write zeroes", [id.0.into(), range.offset, range.len]);
-        let result = self.volume.write_zeroes(self.io(range, Operation::WriteZeroes), flags).await;
+        let result = {
+            let (offset, len) = self.place(range);
+            let zeroes = Operation::WriteZeroes { offset, len, flags };
+            self.volume.call(IoHeader::internal(), zeroes).await
+        };
         self.changed(id, flags.fua, result);
     }
 
@@ -256,7 +310,9 @@ impl Life {
         let range = self.wide_range(dice);
         let id = self.begin_write(range, Pattern::Hole);
         self.world.note("discard", [id.0.into(), range.offset, range.len]);
-        let result = self.volume.discard(self.io(range, Operation::Discard)).await;
+        let (offset, len) = self.place(range);
+        let discard = Operation::Discard { offset, len };
+        let result = self.volume.call(IoHeader::internal(), discard).await;
         self.changed(id, false, result);
     }
 
@@ -273,13 +329,6 @@ impl Life {
             pattern,
             self.whole_bytes_max,
         )
-    }
-
-    /// What reaches the client of an answer: the volume is asked when it is handed to the socket.
-    fn replied<T>(&self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
-        let value = result?;
-        self.volume.check_reply()?;
-        Ok(value)
     }
 
     /// Whether an answer does not count, because the volume belongs to another by now. One that stops at its deadline
@@ -316,13 +365,13 @@ impl Life {
     }
 
     /// A write was answered.
-    fn changed(&self, id: content::WriteId, fua: bool, result: Result<(), DeviceError>) {
-        let result = self.replied(result);
+    fn changed(&self, id: content::WriteId, fua: bool, result: Result<Reply, DeviceError>) {
+        let result = replied(result);
         if self.is_late("a write", &result) || id.0 > FOREIGN_WRITES {
             return;
         }
         match result {
-            Ok(()) => {
+            Ok(_) => {
                 let issued = self.world.oracle.borrow().write(id).issued;
                 self.not_refused(issued, "a write");
                 self.world.detail("  answered", [id.0.into(), 0, 0]);
@@ -387,15 +436,15 @@ impl Life {
     ) -> Result<Vec<u8>, ()> {
         let world = &self.world;
         let faults_before = world.faults_before_read();
-        let mut bytes = vec![0xa5; usize::try_from(len).expect("small")];
-        let io = self.io(Range { offset, len }, Operation::Read);
-        let result = self.replied(self.volume.read(io, &mut bytes).await);
+        let (at, bytes) = self.place(Range { offset, len });
+        let asked = self.ask(Operation::Read { offset: at, len: bytes }).await;
+        let result = asked.and_then(Reply::into_data);
         if self.is_late("a read", &result) {
             world.oracle.borrow_mut().abandon_read(begun);
             return Err(());
         }
         match result {
-            Ok(()) => Ok(bytes),
+            Ok(data) => Ok(data.to_vec()),
             Err(error) if error.kind() == ErrorKind::Fenced && self.may_be_fenced.get() => {
                 world.oracle.borrow_mut().abandon_read(begun);
                 self.refused();
@@ -428,8 +477,7 @@ impl Life {
     pub(crate) async fn flush(&self) {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("flush", [begun, 0, 0]);
-        let result = self.volume.flush(IoHeader::internal(Operation::Flush, 0, 0)).await;
-        let result = self.replied(result);
+        let result = self.ask(Operation::Flush(FlushScope::Local)).await.map(|_| ());
         if self.is_late("a flush", &result) {
             return;
         }
@@ -483,8 +531,9 @@ impl Life {
     async fn extents_of(&self, range: Range, extents_max: usize) {
         let begun = self.world.oracle.borrow_mut().tick();
         self.world.note("extents", [begun, range.offset, range.len]);
-        let io = self.io(range, Operation::Extents);
-        let result = self.replied(self.volume.extents(io, extents_max).await);
+        let (offset, len) = self.place(range);
+        let asked = self.ask(Operation::Extents { offset, len, extents_max }).await;
+        let result = asked.and_then(Reply::into_extents);
         if self.is_late("extents", &result) {
             return;
         }
@@ -518,16 +567,22 @@ impl Life {
         let bytes = size - offset + dice.within(1..5000);
         self.world.note("out of bounds", [0, offset, bytes]);
         let len = usize::try_from(bytes).expect("small");
-        let io = |operation| IoHeader::internal(operation, offset, bytes);
         let result = if dice.percent(50) {
             let mut data = AlignedBuf::zeroed(len);
             data.fill(0xee);
-            self.volume.write(io(Operation::Write), data.freeze(), WriteFlags::default()).await
+            self.volume.write(offset, data.freeze()).await
         } else {
-            self.volume.read(io(Operation::Read), &mut vec![0; len]).await
+            self.volume.read(offset, &mut vec![0; len]).await
         };
         if !matches!(&result, Err(error) if error.kind() == ErrorKind::Invalid) {
             self.world.violate(format!("an operation past the end returned {result:?}"));
         }
     }
+}
+
+/// What reaches the client of an answer: its leases are checked when it is handed to the socket.
+fn replied(result: Result<Reply, DeviceError>) -> Result<Reply, DeviceError> {
+    let reply = result?;
+    reply.leases.check()?;
+    Ok(reply)
 }

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use weir_device::{
-    Device, DeviceError, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags,
-};
+use weir_device::{DeviceError, DeviceExt, Env, ErrorKind, SharedBuf, VolumeId};
 use weir_disk::DiskError;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
@@ -393,8 +391,7 @@ async fn write(
     let (from, byte) = (index(at), u8::try_from(dice.within(1..256)).expect("a byte"));
     let data: Vec<u8> = (from..index(end)).map(|n| byte ^ n.to_le_bytes()[0]).collect();
     clone.borrow_mut().unanswered = Some((from, data.clone()));
-    let io = IoHeader::internal(Operation::Write, islands.place(at), end - at);
-    volume.write(io, SharedBuf::copy_of(&data), WriteFlags::default()).await?;
+    volume.write(islands.place(at), SharedBuf::copy_of(&data)).await?;
     let mut clone = clone.borrow_mut();
     clone.unanswered = None;
     clone.content[from..from + data.len()].copy_from_slice(&data);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
-use weir_device::{Device, ErrorKind};
+use weir_device::{DeviceExt, ErrorKind};
 use weir_log::{
     Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, Takeover,
     VolumeOptions,

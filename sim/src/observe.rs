@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use tokio::time::timeout;
-use weir_device::Device;
+use weir_device::DeviceExt;
 
 use crate::client::Life;
 use crate::dice::Dice;

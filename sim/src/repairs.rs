@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use weir_device::{Device, Env, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags};
+use weir_device::{DeviceExt, Env, SharedBuf, VolumeId};
 use weir_log::catalog::VolumeName;
 use weir_log::format::object::{ObjectHeader, ObjectKind};
 use weir_log::{
@@ -267,9 +267,8 @@ impl Host {
                 if islands.end(at) < at + BLOCK {
                     continue;
                 }
-                let io = IoHeader::internal(Operation::Write, islands.place(at), BLOCK);
                 let buf = SharedBuf::copy_of(&data);
-                volume.write(io, buf, WriteFlags::default()).await?;
+                volume.write(islands.place(at), buf).await?;
                 let mut model = noted.borrow_mut();
                 model.blocks[block] = Expected::Bytes(data);
                 model.fresh.insert(block);
@@ -300,8 +299,7 @@ impl Host {
         while at < end {
             let to = end.min(islands.end(at));
             let mut part = vec![0; usize::try_from(to - at).expect("small")];
-            let io = IoHeader::internal(Operation::Read, islands.place(at), to - at);
-            let read = self.volume.read(io, &mut part);
+            let read = self.volume.read(islands.place(at), &mut part);
             match self.tasks.run_until(timeout(HANG, read)).await {
                 Ok(Ok(_)) => bytes.extend(part),
                 Ok(Err(error)) => {

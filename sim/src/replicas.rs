@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use weir_device::{Device, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId, WriteFlags};
+use weir_device::{DeviceExt, Env, ErrorKind, SharedBuf, VolumeId};
 use weir_log::catalog::VolumeName;
 use weir_log::limits::DAMAGED_ATTEMPTS_MAX;
 use weir_log::replica::{ReplicateArgs, Replicator};
@@ -381,9 +381,8 @@ impl Promoted {
                 let len = (end - at).min(dice.within(1..20_000));
                 let byte = u8::try_from(dice.within(1..256)).expect("a byte");
                 let data = vec![byte; usize::try_from(len).expect("small")];
-                let io = IoHeader::internal(Operation::Write, islands.place(at), len);
                 let buf = SharedBuf::copy_of(&data);
-                self.volume.write(io, buf, WriteFlags::default()).await?;
+                self.volume.write(islands.place(at), buf).await?;
                 let at = usize::try_from(at).expect("small");
                 model[at..at + data.len()].copy_from_slice(&data);
             }

@@ -16,6 +16,7 @@ const ONE_NODE: &[(&str, u64)] = &[
     ("clone beside its volume", 40),
     ("clone deleted", 73),
     ("clone judged", 106),
+    ("batch", 999),
     ("  clone made", 106),
     ("closed: clean", 553),
     ("  compacted", 120),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use weir_device::{Device, DeviceError, Env, ErrorKind, IoHeader, Operation};
+use weir_device::{Device, DeviceError, DeviceExt, Env, ErrorKind};
 use weir_log::catalog::VolumeName;
 use weir_log::{Change, MemoryFrameCache, SnapshotView};
 
@@ -314,8 +314,7 @@ pub(crate) async fn look_through(
     let (mut at, size) = (0, world.bytes_within(view.size()));
     while at < size {
         let end = size.min(islands.end(at)).min(at + PROBED_BYTES);
-        let io = IoHeader::internal(Operation::Read, islands.place(at), end - at);
-        match view.read(io, &mut seen.bytes[index(at)..index(end)]).await {
+        match view.read(islands.place(at), &mut seen.bytes[index(at)..index(end)]).await {
             Ok(()) => {}
             Err(error)
                 if error.kind() == ErrorKind::Corrupt
@@ -345,8 +344,7 @@ pub(crate) async fn read(
     let (mut at, size) = (0, world.bytes_within(view.size()));
     while at < size {
         let end = size.min(islands.end(at));
-        let io = IoHeader::internal(Operation::Read, islands.place(at), end - at);
-        view.read(io, &mut bytes[index(at)..index(end)]).await?;
+        view.read(islands.place(at), &mut bytes[index(at)..index(end)]).await?;
         at = end;
     }
     Ok(bytes)

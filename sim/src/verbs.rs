@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{Device, DeviceError, ErrorKind};
+use weir_device::{DeviceError, DeviceExt, ErrorKind};
 
 use weir_log::Takeover;
 

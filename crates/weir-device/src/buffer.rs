@@ -501,6 +501,13 @@ impl SharedBuf {
         self.start.is_multiple_of(align)
     }
 
+    /// Whether a clone or a slice of this buffer lives elsewhere, so that its memory stays when this one goes.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        // Relaxed: a guess that only saves a copy.
+        self.slab.as_ref().is_some_and(|slab| slab.slab().refs.load(Ordering::Relaxed) > 1)
+    }
+
     /// Bytes of memory that this buffer keeps alive (shared with its clones and slices).
     #[must_use]
     pub fn memory_bytes(&self) -> usize {

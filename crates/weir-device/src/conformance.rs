@@ -1,11 +1,14 @@
-//! The suite that every device and every documented stack runs: random operations against a plain byte array.
+//! The suite that every device and every documented stack runs: random operations against a plain byte array, one by
+//! one, several at a time, and given up by their caller.
 //!
-//! It checks rules 1, 3 and 4 of the contract, the bounds and the shape of `extents`. What survives a crash (rule 2)
+//! It checks rules 1, 3, 4 and 5 of the contract, the bounds and the shape of extents. What survives a crash (rule 2)
 //! is the business of the simulation, which can take the power away.
 
+mod overlap;
+
 use crate::{
-    ByteRange, Device, ErrorKind, ExtentState, IoHeader, Operation, Segment, SharedBuf, WriteFlags,
-    WriteZeroesFlags,
+    ByteRange, Change, Device, DeviceExt, ErrorKind, ExtentState, FlushScope, IoHeader, Operation,
+    Segment, SharedBuf, WriteZeroesFlags,
 };
 
 /// Largest part of the device that the suite models, in bytes.
@@ -13,6 +16,9 @@ const MODEL_BYTES_MAX: u64 = 4 << 20;
 
 /// Longest single operation, in bytes.
 const OPERATION_BYTES_MAX: u64 = 300 << 10;
+
+/// Operations that are in flight together at most.
+const OVERLAP_MAX: u64 = 6;
 
 /// SplitMix64: a few lines instead of a dependency, and the same on every machine.
 #[derive(Debug)]
@@ -31,6 +37,10 @@ impl Dice {
         self.next() % bound
     }
 
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
+    }
+
     /// A range within `size`: often aligned to a block, often tiny, sometimes empty.
     fn range(&mut self, size: u64) -> ByteRange {
         let len_max = match self.below(4) {
@@ -44,15 +54,77 @@ impl Dice {
         let len = (self.below(len_max + 1) / align * align).min(size - start);
         ByteRange::new(start, start + len)
     }
-}
 
-fn at(operation: Operation, range: ByteRange) -> IoHeader {
-    IoHeader::internal(operation, range.start, range.len())
+    /// An operation that changes bytes of the range, or of several ranges from there on.
+    fn change(&mut self, range: ByteRange, size: u64) -> Operation {
+        let (offset, len) = (range.start, range.len());
+        match self.below(10) {
+            0..=5 => {
+                let mut data = vec![0; index(range).len()];
+                data.iter_mut().for_each(|b| *b = self.byte());
+                let (data, fua) = (SharedBuf::copy_of(&data), self.below(8) == 0);
+                Operation::Write { offset, data, fua }
+            }
+            6 => {
+                let no_hole = self.below(2) == 0;
+                let flags = WriteZeroesFlags { no_hole, ..WriteZeroesFlags::default() };
+                Operation::WriteZeroes { offset, len, flags }
+            }
+            7 => Operation::Discard { offset, len },
+            _ => {
+                let segments = (0..self.below(6)).map(|_| self.segment(size)).collect();
+                Operation::Batch { segments, fua: self.below(4) == 0 }
+            }
+        }
+    }
+
+    fn segment(&mut self, size: u64) -> Segment {
+        let range = self.range(size);
+        let change = match self.below(4) {
+            0 => Change::Zeroes(range.len()),
+            1 => Change::Discard(range.len()),
+            _ => Change::Data(SharedBuf::copy_of(&vec![self.byte(); index(range).len()])),
+        };
+        Segment { offset: range.start, change }
+    }
 }
 
 fn index(range: ByteRange) -> std::ops::Range<usize> {
     let to_usize = |v: u64| usize::try_from(v).expect("the model fits in memory");
     to_usize(range.start)..to_usize(range.end)
+}
+
+fn range_of(offset: u64, len: u64) -> ByteRange {
+    ByteRange::new(offset, offset + len)
+}
+
+/// Calls `visit` for every range that the operation changes, with its new bytes or `None` for zeroes, in order.
+fn changes(operation: &Operation, mut visit: impl FnMut(ByteRange, Option<&[u8]>)) {
+    match operation {
+        Operation::Write { offset, data, .. } => {
+            visit(range_of(*offset, data.len() as u64), Some(data));
+        }
+        Operation::WriteZeroes { offset, len, .. } | Operation::Discard { offset, len } => {
+            visit(range_of(*offset, *len), None);
+        }
+        Operation::Batch { segments, .. } => {
+            for segment in segments {
+                let range = range_of(segment.offset, segment.len());
+                match &segment.change {
+                    Change::Data(data) => visit(range, Some(data)),
+                    Change::Zeroes(_) | Change::Discard(_) => visit(range, None),
+                }
+            }
+        }
+        Operation::Read { .. } | Operation::Flush(_) | Operation::Extents { .. } => {}
+    }
+}
+
+fn apply(model: &mut [u8], operation: &Operation) {
+    changes(operation, |range, data| match data {
+        Some(data) => model[index(range)].copy_from_slice(data),
+        None => model[index(range)].fill(0),
+    });
 }
 
 /// Runs `operations` random operations from `seed` against `device`, whose bytes must all be zero.
@@ -66,33 +138,20 @@ pub async fn run<D: Device>(device: &D, seed: u64, operations: usize) {
     for step in 0..operations {
         let range = dice.range(size);
         let context = format!("seed {seed}, step {step}, {range}");
-        match dice.below(12) {
-            0..=4 => {
-                let mut data = vec![0; index(range).len()];
-                data.iter_mut().for_each(|b| *b = dice.next().to_le_bytes()[0]);
-                model[index(range)].copy_from_slice(&data);
-                let flags = WriteFlags { fua: dice.below(8) == 0 };
-                let written =
-                    device.write(at(Operation::Write, range), SharedBuf::copy_of(&data), flags);
-                written.await.unwrap_or_else(|e| panic!("write failed ({context}): {e}"));
-            }
-            5 => write_batch(device, &mut model, &mut dice, size, &context).await,
-            6 => {
-                model[index(range)].fill(0);
-                let flags = WriteZeroesFlags { no_hole: dice.below(2) == 0, ..Default::default() };
-                let zeroed = device.write_zeroes(at(Operation::WriteZeroes, range), flags);
-                zeroed.await.unwrap_or_else(|e| panic!("write_zeroes failed ({context}): {e}"));
+        match dice.below(16) {
+            0..=6 => {
+                let change = dice.change(range, size);
+                apply(&mut model, &change);
+                let changed = device.internal(change).await;
+                changed.unwrap_or_else(|e| panic!("a change failed ({context}): {e}"));
             }
             7 => {
-                model[index(range)].fill(0);
-                let discarded = device.discard(at(Operation::Discard, range));
-                discarded.await.unwrap_or_else(|e| panic!("discard failed ({context}): {e}"));
-            }
-            8 => {
-                let flushed = device.flush(IoHeader::internal(Operation::Flush, 0, 0)).await;
+                let flushed = device.flush(FlushScope::Local).await;
                 flushed.unwrap_or_else(|e| panic!("flush failed ({context}): {e}"));
             }
-            9 => check_extents(device, &model, range, 1 + dice.below(20), &context).await,
+            8..=9 => check_extents(device, &model, range, 1 + dice.below(20), &context).await,
+            10..=11 => overlap::together(device, &mut model, &mut dice, size, &context).await,
+            12 => overlap::given_up(device, &mut model, &mut dice, range, &context).await,
             _ => check_read(device, &model, range, &context).await,
         }
     }
@@ -100,31 +159,15 @@ pub async fn run<D: Device>(device: &D, seed: u64, operations: usize) {
     check_refusals(device).await;
 }
 
-async fn write_batch<D: Device>(
-    device: &D,
-    model: &mut [u8],
-    dice: &mut Dice,
-    size: u64,
-    context: &str,
-) {
-    let mut segments = Vec::new();
-    for _ in 0..dice.below(6) {
-        let range = dice.range(size);
-        let byte = dice.next().to_le_bytes()[0];
-        model[index(range)].fill(byte);
-        let data = SharedBuf::copy_of(&model[index(range)]);
-        segments.push(Segment { offset: range.start, data });
-    }
-    let io = IoHeader::internal(Operation::Write, 0, size);
-    let written = device.write_batch(io, segments, WriteFlags::default()).await;
-    written.unwrap_or_else(|e| panic!("write_batch failed ({context}): {e}"));
-}
-
 async fn check_read<D: Device>(device: &D, model: &[u8], range: ByteRange, context: &str) {
-    let mut buf = vec![0xee; index(range).len()];
-    let read = device.read(at(Operation::Read, range), &mut buf).await;
-    read.unwrap_or_else(|e| panic!("read failed ({context}): {e}"));
-    if let Some(wrong) = (0..buf.len()).find(|i| buf[*i] != model[index(range)][*i]) {
+    let (offset, len) = (range.start, range.len());
+    let read = device.internal(Operation::Read { offset, len }).await;
+    let data = read.and_then(|reply| reply.into_data());
+    let data = data.unwrap_or_else(|e| panic!("read failed ({context}): {e}"));
+    assert!(data.slices().iter().all(|slice| !slice.is_empty()), "an empty slice ({context})");
+    assert_eq!(data.len() as u64, len, "a reply of another length ({context})");
+    let bytes = data.to_vec();
+    if let Some(wrong) = (0..bytes.len()).find(|i| bytes[*i] != model[index(range)][*i]) {
         panic!("rule 1: byte {} differs ({context})", range.start + wrong as u64);
     }
 }
@@ -137,7 +180,7 @@ async fn check_extents<D: Device>(
     context: &str,
 ) {
     let max = usize::try_from(extents_max).expect("a small number");
-    let reported = device.extents(at(Operation::Extents, range), max).await;
+    let reported = device.extents(range.start, range.len(), max).await;
     let extents = reported.unwrap_or_else(|e| panic!("extents failed ({context}): {e}"));
     assert!(extents.len() <= max, "more extents than asked for ({context})");
     assert!(range.is_empty() || !extents.is_empty(), "no extent for a non-empty range ({context})");
@@ -161,19 +204,22 @@ async fn check_extents<D: Device>(
 async fn check_refusals<D: Device>(device: &D) {
     let size = device.size();
     for (offset, len) in [(size, 1_u64), (size - 1, 2), (u64::MAX, 1), (u64::MAX - 1, 2)] {
-        let mut buf = vec![0; index(ByteRange::new(0, len)).len()];
-        let data = SharedBuf::copy_of(&buf);
-        let io = |operation| IoHeader::internal(operation, offset, len);
-        let refused = [
-            device.read(io(Operation::Read), &mut buf).await,
-            device.write(io(Operation::Write), data, WriteFlags::default()).await,
-            device.write_zeroes(io(Operation::WriteZeroes), WriteZeroesFlags::default()).await,
-            device.discard(io(Operation::Discard)).await,
-            device.extents(io(Operation::Extents), 1).await.map(|_| ()),
-        ];
-        for (call, result) in refused.into_iter().enumerate() {
-            let error = result.expect_err("rule 3: past the end must be refused");
-            assert_eq!(error.kind(), ErrorKind::Invalid, "call {call} at {offset}");
+        let data = SharedBuf::copy_of(&vec![0; index(ByteRange::new(0, len)).len()]);
+        let within = Segment { offset: 0, change: Change::Discard(0) };
+        let beyond = Segment { offset, change: Change::Data(data.clone()) };
+        let flags = WriteZeroesFlags::default();
+        for operation in [
+            Operation::Read { offset, len },
+            Operation::Write { offset, data, fua: false },
+            Operation::WriteZeroes { offset, len, flags },
+            Operation::Discard { offset, len },
+            Operation::Batch { segments: vec![within, beyond], fua: false },
+            Operation::Extents { offset, len, extents_max: 1 },
+        ] {
+            let kind = operation.kind();
+            let refused = device.call(IoHeader::internal(), operation).await;
+            let error = refused.expect_err("rule 3: past the end must be refused");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{kind:?} at {offset}");
         }
     }
 }

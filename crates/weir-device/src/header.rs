@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ByteRange;
+use tokio::time::Instant;
 
 /// Random 128-bit identity of a volume. Keys, maps and caches use it, never the name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,55 +36,49 @@ impl fmt::Debug for VolumeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SourceId(pub u64);
 
-/// What is asked of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operation {
-    /// Read bytes.
-    Read,
-    /// Write bytes.
-    Write,
-    /// Make a range read as zeroes.
-    WriteZeroes,
-    /// Give a range up; it reads as zeroes afterwards.
-    Discard,
-    /// Make every returned write survive power loss.
-    Flush,
-    /// Ask which ranges hold data.
-    Extents,
+/// Whether a rule has judged an operation already (sRoute section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Admission {
+    /// It has just come in.
+    #[default]
+    New,
+    /// A switch admitted it under this version of its rules.
+    Admitted(u64),
+    /// It comes from inside the process, such as a copier or a verb: rules for clients do not hold for it.
+    Internal,
 }
 
-/// `(source, operation, volume, offset, length)`: what rules match on. Offsets and lengths are bytes.
+/// Stages that an operation may pass at most: more are a circle.
+pub const HOPS_MAX: u8 = 16;
+
+/// What travels with an operation from the front end to the endpoint: who asks, on whose behalf, until when. What is
+/// asked, and of which bytes, is in the [`Operation`](crate::Operation) alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoHeader {
-    /// The authenticated client.
+    /// The authenticated client, as the front end knows it. Never rewritten below.
     pub source: SourceId,
-    /// What is asked.
-    pub operation: Operation,
     /// The volume addressed by the client.
     pub volume: VolumeId,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes from `offset`.
-    pub len: u64,
+    /// Whether a rule has judged it.
+    pub admission: Admission,
+    /// Devices that may still hand it on to another host.
+    pub hops: u8,
+    /// When nobody waits for the answer any more, on the clock of `tokio::time`.
+    pub deadline: Option<Instant>,
 }
 
 impl IoHeader {
-    /// A header of an operation that comes from inside the process, not from a client (tests, verbs).
+    /// A header of an operation that a client asked for.
     #[must_use]
-    pub fn internal(operation: Operation, offset: u64, len: u64) -> Self {
-        Self { source: SourceId(0), operation, volume: VolumeId([0; 16]), offset, len }
+    pub fn of_client(source: SourceId, volume: VolumeId) -> Self {
+        Self { source, volume, admission: Admission::New, hops: HOPS_MAX, deadline: None }
     }
 
-    /// The addressed bytes, or `None` where their end exceeds 64 bits.
+    /// A header of an operation that comes from inside the process, not from a client (tests, verbs, copiers).
     #[must_use]
-    pub fn range(&self) -> Option<ByteRange> {
-        ByteRange::at(self.offset, self.len)
-    }
-
-    /// The same header for another operation or range (a stage that splits an operation uses this).
-    #[must_use]
-    pub fn with_range(self, offset: u64, len: u64) -> Self {
-        Self { offset, len, ..self }
+    pub fn internal() -> Self {
+        let admission = Admission::Internal;
+        Self { admission, ..Self::of_client(SourceId(0), VolumeId([0; 16])) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What changed on a device since earlier states of it, beside the contract of [`Device`](crate::Device).
 
-use crate::{DeviceError, IoHeader, LocalBoxFuture};
+use crate::{ByteRange, DeviceError, LocalBoxFuture};
 
 /// A run of bytes, as [`History::changed`] reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +21,12 @@ pub trait History {
     fn earlier(&self) -> Vec<String>;
 
     /// Reports what changed in the range since the state `since`, as at most `runs_max` consecutive runs from
-    /// `io.offset`. The reported length may fall short of the range, but is never zero for a non-empty one, and never
+    /// its start. The reported length may fall short of the range, but is never zero for a non-empty one, and never
     /// goes beyond it.
     fn changed<'a>(
         &'a self,
         since: &'a str,
-        io: IoHeader,
+        range: ByteRange,
         runs_max: usize,
     ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>>;
 }

@@ -5,26 +5,33 @@
 
 mod buffer;
 pub mod conformance;
+mod data;
 mod device;
 mod env;
 mod error;
+mod event;
 mod header;
 mod history;
 mod memory;
 mod mutant;
+mod operation;
 mod range;
+mod reply;
 mod room;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
-pub use device::{
-    Device, DynDevice, Extent, ExtentState, LocalBoxFuture, Segment, WriteFlags, WriteZeroesFlags,
-    check_bounds,
-};
+pub use data::{Data, Slice};
+pub use device::{Device, DeviceExt, DeviceInfo, DynDevice, LocalBoxFuture};
 pub use env::{Clock, Env, Random, Spawn};
 pub use error::{DeviceError, ErrorKind, with_causes};
-pub use header::{IoHeader, Operation, SourceId, VolumeId};
+pub use event::{Event, Events};
+pub use header::{Admission, HOPS_MAX, IoHeader, SourceId, VolumeId};
 pub use history::{ChangedRun, History};
 pub use memory::MemoryDevice;
 pub use mutant::mutant;
+pub use operation::{
+    Change, FlushScope, Operation, OperationKind, Segment, WriteZeroesFlags, check_range,
+};
 pub use range::ByteRange;
+pub use reply::{Body, Extent, ExtentState, Lease, Leases, Reply};
 pub use room::Room;

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use crate::{
-    Device, DeviceError, Extent, ExtentState, IoHeader, SharedBuf, WriteFlags, WriteZeroesFlags,
-    check_bounds,
+    AlignedBuf, Body, Change, Data, Device, DeviceError, DeviceInfo, Extent, ExtentState, IoHeader,
+    Operation, Reply,
 };
 
 /// Bytes per page; a page that was never written takes no memory.
@@ -54,80 +54,50 @@ impl MemoryDevice {
         Self { size, pages: RefCell::default() }
     }
 
-    fn clear(&self, io: &IoHeader) -> Result<(), DeviceError> {
-        let range = check_bounds(io, self.size)?;
-        let mut pages = self.pages.borrow_mut();
-        let whole = range.start.div_ceil(PAGE_BYTES)..range.end / PAGE_BYTES;
-        if whole.start < whole.end {
-            let mut tail = pages.split_off(&whole.start);
-            pages.append(&mut tail.split_off(&whole.end));
-        }
-        for edge in [range.start / PAGE_BYTES, range.end / PAGE_BYTES] {
-            if let Some(page) = pages.get_mut(&edge) {
-                let start = range.start.max(edge * PAGE_BYTES) - edge * PAGE_BYTES;
-                let stop = range.end.min((edge + 1) * PAGE_BYTES) - edge * PAGE_BYTES;
-                page[to_usize(start)..to_usize(stop)].fill(0);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Device for MemoryDevice {
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-        check_bounds(&io, self.size)?;
+    fn read(&self, offset: u64, len: u64) -> Data {
+        let mut buf = AlignedBuf::zeroed(to_usize(len));
         let pages = self.pages.borrow();
-        for part in page_parts(io.offset, buf.len() as u64) {
-            match pages.get(&part.page) {
-                Some(page) => buf[part.in_buffer].copy_from_slice(&page[part.within]),
-                None => buf[part.in_buffer].fill(0),
+        for part in page_parts(offset, len) {
+            if let Some(page) = pages.get(&part.page) {
+                buf[part.in_buffer].copy_from_slice(&page[part.within]);
             }
         }
-        Ok(())
+        buf.into()
     }
 
-    async fn write(
-        &self,
-        io: IoHeader,
-        data: SharedBuf,
-        _flags: WriteFlags,
-    ) -> Result<(), DeviceError> {
-        check_bounds(&io, self.size)?;
+    fn write(&self, offset: u64, data: &[u8]) {
         let mut pages = self.pages.borrow_mut();
-        for part in page_parts(io.offset, data.len() as u64) {
+        for part in page_parts(offset, data.len() as u64) {
             let page = pages
                 .entry(part.page)
                 .or_insert_with(|| vec![0; to_usize(PAGE_BYTES)].into_boxed_slice());
             page[part.within].copy_from_slice(&data[part.in_buffer]);
         }
-        Ok(())
     }
 
-    async fn write_zeroes(
-        &self,
-        io: IoHeader,
-        _flags: WriteZeroesFlags,
-    ) -> Result<(), DeviceError> {
-        self.clear(&io)
+    fn clear(&self, offset: u64, len: u64) {
+        let end = offset + len;
+        let mut pages = self.pages.borrow_mut();
+        let whole = offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
+        if whole.start < whole.end {
+            let mut tail = pages.split_off(&whole.start);
+            pages.append(&mut tail.split_off(&whole.end));
+        }
+        for edge in [offset / PAGE_BYTES, end / PAGE_BYTES] {
+            if let Some(page) = pages.get_mut(&edge) {
+                let start = offset.max(edge * PAGE_BYTES) - edge * PAGE_BYTES;
+                let stop = end.min((edge + 1) * PAGE_BYTES) - edge * PAGE_BYTES;
+                if start < stop {
+                    page[to_usize(start)..to_usize(stop)].fill(0);
+                }
+            }
+        }
     }
 
-    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
-        self.clear(&io)
-    }
-
-    async fn flush(&self, _io: IoHeader) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
-        check_bounds(&io, self.size)?;
+    fn extents(&self, offset: u64, len: u64, extents_max: usize) -> Vec<Extent> {
         let pages = self.pages.borrow();
         let mut extents: Vec<Extent> = Vec::new();
-        for part in page_parts(io.offset, io.len) {
+        for part in page_parts(offset, len) {
             let state =
                 if pages.contains_key(&part.page) { ExtentState::Data } else { ExtentState::Hole };
             let len = part.in_buffer.len() as u64;
@@ -138,7 +108,44 @@ impl Device for MemoryDevice {
                 _ => extents.push(Extent { len, state }),
             }
         }
-        Ok(extents)
+        extents
+    }
+}
+
+impl Device for MemoryDevice {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::local(self.size)
+    }
+
+    async fn call(&self, _io: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
+        operation.check_bounds(self.size)?;
+        let body = match operation {
+            Operation::Read { offset, len } => Body::Data(self.read(offset, len)),
+            Operation::Write { offset, data, .. } => {
+                self.write(offset, &data);
+                Body::Done
+            }
+            Operation::WriteZeroes { offset, len, .. } | Operation::Discard { offset, len } => {
+                self.clear(offset, len);
+                Body::Done
+            }
+            Operation::Batch { segments, .. } => {
+                for segment in segments {
+                    match segment.change {
+                        Change::Data(data) => self.write(segment.offset, &data),
+                        Change::Zeroes(len) | Change::Discard(len) => {
+                            self.clear(segment.offset, len);
+                        }
+                    }
+                }
+                Body::Done
+            }
+            Operation::Flush(_) => Body::Done,
+            Operation::Extents { offset, len, extents_max } => {
+                Body::Extents(self.extents(offset, len, extents_max))
+            }
+        };
+        Ok(Reply::new(body))
     }
 }
 

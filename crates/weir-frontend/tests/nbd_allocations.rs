@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_device::{
-    Device, DeviceError, Extent, IoHeader, SharedBuf, SourceId, VolumeId, WriteFlags,
-    WriteZeroesFlags,
+    Body, BufferPool, Device, DeviceError, DeviceInfo, IoHeader, Operation, Reply, SourceId,
+    VolumeId,
 };
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, serve_connection};
 use weir_nbd::{
@@ -43,39 +43,25 @@ static ALLOCATOR: Counting = Counting;
 /// Answers everything, the second time it is asked if `is_slow`.
 struct NullDevice {
     is_slow: bool,
-}
-
-impl NullDevice {
-    async fn answer(&self) -> Result<(), DeviceError> {
-        if self.is_slow {
-            tokio::task::yield_now().await;
-        }
-        Ok(())
-    }
+    pool: BufferPool,
 }
 
 impl Device for NullDevice {
-    fn size(&self) -> u64 {
-        1 << 30
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::local(1 << 30)
     }
-    async fn read(&self, _io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-        buf.fill(7);
-        self.answer().await
-    }
-    async fn write(&self, _: IoHeader, _: SharedBuf, _: WriteFlags) -> Result<(), DeviceError> {
-        self.answer().await
-    }
-    async fn write_zeroes(&self, _: IoHeader, _: WriteZeroesFlags) -> Result<(), DeviceError> {
-        self.answer().await
-    }
-    async fn discard(&self, _: IoHeader) -> Result<(), DeviceError> {
-        self.answer().await
-    }
-    async fn flush(&self, _: IoHeader) -> Result<(), DeviceError> {
-        self.answer().await
-    }
-    async fn extents(&self, _: IoHeader, _: usize) -> Result<Vec<Extent>, DeviceError> {
-        Ok(Vec::new())
+    async fn call(&self, _: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
+        if self.is_slow {
+            tokio::task::yield_now().await;
+        }
+        Ok(Reply::new(match operation {
+            Operation::Read { len, .. } => {
+                let mut buf = self.pool.alloc(usize::try_from(len).expect("small"));
+                buf.fill(7);
+                Body::Data(buf.into())
+            }
+            _ => Body::Done,
+        }))
     }
 }
 
@@ -85,7 +71,7 @@ impl Exports for NullDevice {
         Some(Export {
             name: "null".to_owned(),
             description: String::new(),
-            device: Rc::new(Self { is_slow: self.is_slow }),
+            device: Rc::new(Self { is_slow: self.is_slow, pool: self.pool.clone() }),
             volume: VolumeId([0; 16]),
             read_only: false,
             history: None,
@@ -182,7 +168,8 @@ fn allocations_per_mille(is_slow: bool, command: CommandCode, length: u32) -> u6
     let counted = Rc::new(std::cell::Cell::new(0));
     let stream = script(command, length, &counted);
     let options = ConnectionOptions::new(SourceId(0), "script");
-    let exports = Rc::new(NullDevice { is_slow });
+    let pool = BufferPool::new(64 << 20);
+    let exports = Rc::new(NullDevice { is_slow, pool });
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let local = tokio::task::LocalSet::new();

@@ -2,16 +2,16 @@
 
 mod support;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use support::{
     Client, SIZE, SOURCE, STYLES, TestDevice, VOLUME, content, odd, pattern, run, serve, wish,
 };
 use tokio::io::DuplexStream;
+use tokio::sync::Mutex;
 use weir_device::{
-    Device, DeviceError, ErrorKind, Extent, ExtentState, IoHeader, Operation, SharedBuf,
-    WriteFlags, WriteZeroesFlags, conformance,
+    Body, ByteRange, Change, Device, DeviceError, DeviceInfo, ErrorKind, Extent, ExtentState,
+    IoHeader, Operation, OperationKind, Reply, SharedBuf, conformance,
 };
 use weir_frontend::nbd::error_code;
 use weir_nbd::limits::EXTENTS_MAX;
@@ -59,28 +59,31 @@ fn every_command_reaches_the_device_with_its_header_and_flags() {
                 CommandFlags::FUA,
                 CommandFlags::NO_HOLE.with(CommandFlags::FAST_ZERO).with(CommandFlags::FUA),
             );
-            let seen = |operation, offset, len, fua, zero| support::Call {
-                io: IoHeader { source: SOURCE, operation, volume: VOLUME, offset, len },
+            let seen = |kind, offset, len, fua, zero| support::Call {
+                io: IoHeader::of_client(SOURCE, VOLUME),
+                kind,
+                offset,
+                len,
                 fua,
                 no_hole: zero,
                 fast: zero,
             };
             client.write(fua, 3, b"hello").await.ok();
-            assert_eq!(device.last_call(), seen(Operation::Write, 3, 5, true, false));
+            assert_eq!(device.last_call(), seen(OperationKind::Write, 3, 5, true, false));
             client.write(NONE, 3, b"hello").await.ok();
-            assert_eq!(device.last_call(), seen(Operation::Write, 3, 5, false, false));
+            assert_eq!(device.last_call(), seen(OperationKind::Write, 3, 5, false, false));
             client.read(2, 9).await.ok();
-            assert_eq!(device.last_call(), seen(Operation::Read, 2, 9, false, false));
+            assert_eq!(device.last_call(), seen(OperationKind::Read, 2, 9, false, false));
             client.call(CommandCode::WRITE_ZEROES, zero, 1, 7).await.ok();
-            assert_eq!(device.last_call(), seen(Operation::WriteZeroes, 1, 7, true, true));
+            assert_eq!(device.last_call(), seen(OperationKind::WriteZeroes, 1, 7, true, true));
             client.call(CommandCode::WRITE_ZEROES, NONE, 1, 7).await.ok();
-            assert_eq!(device.last_call(), seen(Operation::WriteZeroes, 1, 7, false, false));
+            assert_eq!(device.last_call(), seen(OperationKind::WriteZeroes, 1, 7, false, false));
             client.call(CommandCode::TRIM, NONE, 4, 8).await.ok();
-            assert_eq!(device.last_call(), seen(Operation::Discard, 4, 8, false, false));
+            assert_eq!(device.last_call(), seen(OperationKind::Discard, 4, 8, false, false));
             client.call(CommandCode::CACHE, NONE, 5, 6).await.ok();
-            assert_eq!(device.last_call(), seen(Operation::Read, 5, 6, false, false));
+            assert_eq!(device.last_call(), seen(OperationKind::Read, 5, 6, false, false));
             client.flush().await.ok();
-            assert_eq!(device.last_call(), seen(Operation::Flush, 0, 0, false, false));
+            assert_eq!(device.last_call(), seen(OperationKind::Flush, 0, 0, false, false));
         }
     });
 }
@@ -91,8 +94,8 @@ fn a_trim_with_fua_is_followed_by_a_flush() {
         let device = TestDevice::new(SIZE);
         let mut client = connected(&device, ReplyStyle::Structured).await;
         client.call(CommandCode::TRIM, CommandFlags::FUA, 0, 8).await.ok();
-        let operations: Vec<_> = device.calls.borrow().iter().map(|c| c.io.operation).collect();
-        assert_eq!(operations, [Operation::Discard, Operation::Flush]);
+        let operations: Vec<_> = device.calls.borrow().iter().map(|c| c.kind).collect();
+        assert_eq!(operations, [OperationKind::Discard, OperationKind::Flush]);
     });
 }
 
@@ -102,13 +105,12 @@ fn cache_reads_ahead_in_pieces_and_not_without_end() {
         let device = TestDevice::new(1 << 30);
         let mut client = connected(&device, ReplyStyle::Structured).await;
         client.call(CommandCode::CACHE, NONE, 100, 600 << 10).await.ok();
-        let pieces: Vec<_> =
-            device.calls.borrow().iter().map(|c| (c.io.offset, c.io.len)).collect();
+        let pieces: Vec<_> = device.calls.borrow().iter().map(|c| (c.offset, c.len)).collect();
         let piece = 256 << 10;
         assert_eq!(pieces, [(100, piece), (100 + piece, piece), (100 + 2 * piece, 88 << 10)]);
         device.calls.borrow_mut().clear();
         client.call(CommandCode::CACHE, NONE, 0, 1 << 30).await.ok();
-        let bytes: u64 = device.calls.borrow().iter().map(|c| c.io.len).sum();
+        let bytes: u64 = device.calls.borrow().iter().map(|c| c.len).sum();
         assert_eq!(bytes, 32 << 20);
         assert_eq!(device.bytes_in_flight_max.get(), piece);
     });
@@ -232,9 +234,9 @@ fn extended_requests_reach_beyond_32_bits() {
         let device = TestDevice::new(size);
         let mut client = connected(&device, ReplyStyle::Extended).await;
         client.call(CommandCode::TRIM, NONE, 1, size - 1).await.ok();
-        assert_eq!(device.last_call().io.len, size - 1);
+        assert_eq!(device.last_call().len, size - 1);
         client.call(CommandCode::WRITE_ZEROES, NONE, 0, size).await.ok();
-        assert_eq!(device.last_call().io.len, size);
+        assert_eq!(device.last_call().len, size);
     });
 }
 
@@ -252,7 +254,7 @@ fn a_read_only_export_says_so_and_refuses_changes() {
         }
         assert_eq!(client.read(0, 4).await.ok().data, [0; 4]);
         client.flush().await.ok();
-        assert!(device.calls.borrow().iter().all(|call| call.io.operation != Operation::Write));
+        assert!(device.calls.borrow().iter().all(|call| call.kind != OperationKind::Write));
     });
 }
 
@@ -319,22 +321,33 @@ fn device_errors_reach_the_client_in_every_style_and_for_every_command() {
 }
 
 /// A device at the far end of a connection, to run the conformance suite through the whole front end.
-struct FarDevice(RefCell<Option<Client<DuplexStream>>>);
+struct FarDevice {
+    client: Rc<Mutex<Client<DuplexStream>>>,
+    size: u64,
+}
 
 impl FarDevice {
-    async fn call(
+    fn new(client: Client<DuplexStream>) -> Self {
+        Self { size: client.agreement.size, client: Rc::new(Mutex::new(client)) }
+    }
+
+    /// One command, which goes on to its end if its caller goes away.
+    async fn ask(
         &self,
-        io: IoHeader,
         command: CommandCode,
         flags: CommandFlags,
-        payload: &[u8],
+        (offset, len): (u64, u64),
+        payload: SharedBuf,
     ) -> Result<support::Reply, DeviceError> {
-        let mut client = self.0.take().expect("one call at a time");
-        let reply = match command {
-            CommandCode::WRITE => client.write(flags, io.offset, payload).await,
-            _ => client.call(command, flags, io.offset, io.len).await,
-        };
-        self.0.replace(Some(client));
+        let client = Rc::clone(&self.client);
+        let asked = tokio::task::spawn_local(async move {
+            let mut client = client.lock().await;
+            match command {
+                CommandCode::WRITE => client.write(flags, offset, &payload).await,
+                _ => client.call(command, flags, offset, len).await,
+            }
+        });
+        let reply = asked.await.expect("the client does not panic");
         match reply.error {
             None => Ok(reply),
             // A write past the end is "no space" to the protocol.
@@ -344,52 +357,32 @@ impl FarDevice {
             Some(code) => Err(DeviceError::new(ErrorKind::Unavailable, format!("{code:?}"))),
         }
     }
-}
 
-fn fua(fua: bool) -> CommandFlags {
-    if fua { CommandFlags::FUA } else { NONE }
-}
-
-impl Device for FarDevice {
-    fn size(&self) -> u64 {
-        self.0.borrow().as_ref().expect("between calls").agreement.size
-    }
-
-    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let reply = self.call(io, CommandCode::READ, NONE, &[]).await?;
-        buf.copy_from_slice(&reply.data);
-        Ok(())
-    }
-
-    async fn write(
+    async fn change(
         &self,
-        io: IoHeader,
-        data: SharedBuf,
-        flags: WriteFlags,
+        offset: u64,
+        change: Change,
+        flags: CommandFlags,
     ) -> Result<(), DeviceError> {
-        self.call(io, CommandCode::WRITE, fua(flags.fua), &data).await.map(|_| ())
+        let (command, len, payload) = match change {
+            Change::Data(data) => (CommandCode::WRITE, data.len() as u64, data),
+            Change::Zeroes(len) => (CommandCode::WRITE_ZEROES, len, SharedBuf::default()),
+            Change::Discard(len) => (CommandCode::TRIM, len, SharedBuf::default()),
+        };
+        self.ask(command, flags, (offset, len), payload).await.map(|_| ())
     }
 
-    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
-        let no_hole = if flags.no_hole { CommandFlags::NO_HOLE } else { NONE };
-        let flags = fua(flags.fua).with(no_hole);
-        self.call(io, CommandCode::WRITE_ZEROES, flags, &[]).await.map(|_| ())
-    }
-
-    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
-        self.call(io, CommandCode::TRIM, NONE, &[]).await.map(|_| ())
-    }
-
-    async fn flush(&self, io: IoHeader) -> Result<(), DeviceError> {
-        self.call(io, CommandCode::FLUSH, NONE, &[]).await.map(|_| ())
-    }
-
-    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
-        let past_end = io.range().is_none_or(|range| range.end > self.size());
-        if io.len == 0 && !past_end {
+    async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> Result<Vec<Extent>, DeviceError> {
+        if len == 0 {
             return Ok(Vec::new());
         }
-        let reply = self.call(io, CommandCode::BLOCK_STATUS, NONE, &[]).await?;
+        let span = (offset, len);
+        let reply = self.ask(CommandCode::BLOCK_STATUS, NONE, span, SharedBuf::default()).await?;
         let extent = |status: &ExtentStatus| Extent {
             len: status.length,
             state: match status.flags {
@@ -401,6 +394,55 @@ impl Device for FarDevice {
         };
         Ok(reply.extents.iter().take(extents_max).map(extent).collect())
     }
+}
+
+impl Device for FarDevice {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::local(self.size)
+    }
+
+    async fn call(&self, _: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
+        operation.check_bounds(self.size).or_else(|refused| match &operation {
+            // The server refuses it, but for what cannot be said on the wire.
+            Operation::Batch { .. } => Err(refused),
+            other if other.span().0.checked_add(other.span().1).is_none() => Err(refused),
+            _ => Ok(ByteRange::new(0, 0)),
+        })?;
+        let none = SharedBuf::default;
+        match operation {
+            Operation::Read { offset, len } => {
+                let reply = self.ask(CommandCode::READ, NONE, (offset, len), none()).await?;
+                return Ok(Reply::new(Body::Data(SharedBuf::copy_of(&reply.data).into())));
+            }
+            Operation::Write { offset, data, fua: is_fua } => {
+                self.change(offset, Change::Data(data), fua(is_fua)).await?;
+            }
+            Operation::WriteZeroes { offset, len, flags } => {
+                let no_hole = if flags.no_hole { CommandFlags::NO_HOLE } else { NONE };
+                self.change(offset, Change::Zeroes(len), fua(flags.fua).with(no_hole)).await?;
+            }
+            Operation::Discard { offset, len } => {
+                self.change(offset, Change::Discard(len), NONE).await?;
+            }
+            Operation::Batch { segments, fua: is_fua } => {
+                for segment in segments {
+                    self.change(segment.offset, segment.change, fua(is_fua)).await?;
+                }
+            }
+            Operation::Flush(_) => {
+                self.ask(CommandCode::FLUSH, NONE, (0, 0), none()).await?;
+            }
+            Operation::Extents { offset, len, extents_max } => {
+                let extents = self.extents(offset, len, extents_max).await?;
+                return Ok(Reply::new(Body::Extents(extents)));
+            }
+        }
+        Ok(Reply::new(Body::Done))
+    }
+}
+
+fn fua(fua: bool) -> CommandFlags {
+    if fua { CommandFlags::FUA } else { NONE }
 }
 
 /// A connection to `frozen` with these contexts.
@@ -471,7 +513,7 @@ fn a_device_at_the_far_end_of_a_connection_conforms() {
         for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
             for seed in 0..3 {
                 let device = TestDevice::new(1_000_003);
-                let far = FarDevice(RefCell::new(Some(connected(&device, style).await)));
+                let far = FarDevice::new(connected(&device, style).await);
                 conformance::run(&far, seed, 300).await;
             }
         }

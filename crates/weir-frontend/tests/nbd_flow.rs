@@ -10,7 +10,7 @@ use support::{
     wish,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use weir_device::{ErrorKind, Operation};
+use weir_device::{ErrorKind, OperationKind};
 use weir_frontend::nbd::{ConnectionOptions, NbdError};
 use weir_nbd::{CommandCode, CommandFlags, ErrorCode, OptionRequest, ReplyStyle, encode_option};
 
@@ -53,7 +53,7 @@ fn operations_start_in_the_order_of_their_requests() {
         for _ in 0..100 {
             client.receive().await.ok();
         }
-        let offsets: Vec<u64> = device.calls.borrow().iter().map(|call| call.io.offset).collect();
+        let offsets: Vec<u64> = device.calls.borrow().iter().map(|call| call.offset).collect();
         assert_eq!(offsets, (0..100).collect::<Vec<_>>());
     });
 }
@@ -85,8 +85,8 @@ fn a_flush_reaches_the_device_though_another_connection_wrote() {
             let mut other = Client::connect(serve(&device).0, wish("disk", style)).await;
             writer.write(NONE, 0, b"written here").await.ok();
             other.flush().await.ok();
-            let calls: Vec<_> = device.calls.borrow().iter().map(|c| c.io.operation).collect();
-            assert_eq!(calls, [Operation::Write, Operation::Flush], "flushed there");
+            let calls: Vec<_> = device.calls.borrow().iter().map(|c| c.kind).collect();
+            assert_eq!(calls, [OperationKind::Write, OperationKind::Flush], "flushed there");
         }
     });
 }

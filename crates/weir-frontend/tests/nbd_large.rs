@@ -9,7 +9,7 @@ use support::{
     Client, STYLES, TestDevice, content, options, pattern, run, serve, serve_with, settle, wish,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use weir_device::{ErrorKind, Operation};
+use weir_device::{ErrorKind, OperationKind};
 use weir_frontend::nbd::{ConnectionOptions, NbdError, RequestMemory};
 use weir_nbd::limits::PAYLOAD_BYTES_MAX;
 use weir_nbd::{CommandCode, CommandFlags, ErrorCode, ReplyStyle};
@@ -38,7 +38,7 @@ fn requests_beyond_what_is_advertised_are_served_in_pieces() {
             assert!(device.calls.borrow().iter().all(|call| call.fua), "every piece");
             assert!(content(&device, 1017, data.len()).await == data, "{style:?}");
             assert!(client.read(1017, LARGE).await.ok().data == data, "{style:?}");
-            let longest = device.calls.borrow().iter().map(|call| call.io.len).max();
+            let longest = device.calls.borrow().iter().map(|call| call.len).max();
             assert_eq!(longest, Some(MIB), "{style:?}");
             assert!(device.bytes_in_flight_max.get() <= 16 * MIB);
             assert_eq!(client.read(5000, 3).await.ok().data, data[3983..3986]);
@@ -269,7 +269,7 @@ fn a_client_that_waits_for_the_device_is_not_stalled() {
         device.open_gate();
         assert_eq!(client.receive().await.ok().data.len() as u64, 32 * MIB);
         client.receive().await.ok();
-        let operations: Vec<_> = device.calls.borrow().iter().map(|c| c.io.operation).collect();
-        assert_eq!(operations.last(), Some(&Operation::Write));
+        let operations: Vec<_> = device.calls.borrow().iter().map(|c| c.kind).collect();
+        assert_eq!(operations.last(), Some(&OperationKind::Write));
     });
 }

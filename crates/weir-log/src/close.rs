@@ -42,6 +42,10 @@ pub struct VolumeStatus {
     pub journal_capacity_bytes: u64,
     /// Payload copies of the journal in memory, in bytes.
     pub journal_resident_bytes: u64,
+    /// Records that were written to the journal since it was opened: group commits.
+    pub journal_records: u64,
+    /// Times that the journal was made to survive a loss of power.
+    pub journal_fsyncs: u64,
     /// Acknowledged payload bytes that are not in the committed prefix of the store yet.
     pub unsent_bytes: u64,
     /// Age of the oldest of them in milliseconds, since this opening took them in.
@@ -128,6 +132,8 @@ impl LogVolume {
             journal_used_bytes: journal.bytes_used,
             journal_capacity_bytes: journal.bytes_capacity,
             journal_resident_bytes: journal.resident_bytes as u64,
+            journal_records: journal.records,
+            journal_fsyncs: journal.fsyncs,
             unsent_bytes: unsent.bytes,
             unsent_age_ms: unsent.oldest_age.map(milliseconds),
             object_wait_ms: unsent.sealed_age.map(milliseconds),

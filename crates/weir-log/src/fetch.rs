@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use weir_device::{DeviceError, Env, ErrorKind, VolumeId};
+use weir_device::{Data, DeviceError, Env, ErrorKind, Slice, VolumeId};
 use weir_journal::Epoch;
 use weir_seal::{DataKey, SealKey};
 use weir_store::{RetryPolicy, Store, StoreError};
@@ -137,6 +137,11 @@ impl Fetcher {
 
     fn frame_key(&self, object: ObjectId, index: u32) -> FrameKey {
         FrameKey { object: self.key_of(object), index }
+    }
+
+    /// A frame, if the cache has it.
+    pub(crate) fn cached(&self, object: ObjectId, index: u32) -> Option<Bytes> {
+        self.cache.get(&self.frame_key(object, index))
     }
 
     /// Keeps the frame table of an object that was just written.
@@ -461,9 +466,7 @@ pub(crate) async fn pieces(
         let copy = |(offset, len): &(u32, u64)| {
             let (first, last) = frame_span(*offset, *len);
             let frames: Vec<Bytes> = frames.range(first..=last).map(|(_, f)| f.clone()).collect();
-            let mut bytes = vec![0; usize::try_from(*len).expect("within one object")];
-            copy_frames(&frames, *offset, &mut bytes);
-            Bytes::from(bytes)
+            Bytes::from(slices_of(&frames, *offset, *len).to_vec())
         };
         Ok::<_, LogError>(pieces.iter().map(copy).collect())
     });
@@ -477,17 +480,19 @@ pub(crate) fn frame_span(payload_offset: u32, len: u64) -> (u32, u32) {
     (payload_offset / FRAME_BYTES, last / FRAME_BYTES)
 }
 
-/// Copies from the frames that `frame_span` named.
-pub(crate) fn copy_frames(frames: &[Bytes], payload_offset: u32, target: &mut [u8]) {
+/// The bytes in the frames that `frame_span` named, where they lie.
+pub(crate) fn slices_of(frames: &[Bytes], payload_offset: u32, len: u64) -> Data {
     let mut skip = (payload_offset % FRAME_BYTES) as usize;
-    let mut done = 0;
+    let mut left = usize::try_from(len).expect("within one object");
+    let mut data = Data::default();
     for frame in frames {
-        let take = (frame.len() - skip).min(target.len() - done);
-        target[done..done + take].copy_from_slice(&frame[skip..skip + take]);
-        done += take;
+        let take = (frame.len() - skip).min(left);
+        data.push(Slice::Cached(frame.slice(skip..skip + take)));
+        left -= take;
         skip = 0;
     }
-    assert_eq!(done, target.len(), "the frames hold what the map says");
+    assert_eq!(left, 0, "the frames hold what the map says");
+    data
 }
 
 /// One attempt at a run of frames. The outer error is the store's, the inner one says that bytes came but are not what
@@ -604,11 +609,11 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_copied_across_their_borders() {
+    fn bytes_across_the_border_of_two_frames_are_slices_of_both() {
         let frame = |byte| Bytes::from(vec![byte; FRAME_BYTES as usize]);
-        let mut target = vec![0; 10];
-        copy_frames(&[frame(1), frame(2)], FRAME_BYTES - 4, &mut target);
-        assert_eq!(target, [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+        let data = slices_of(&[frame(1), frame(2)], FRAME_BYTES - 4, 10);
+        assert_eq!(data.slices().len(), 2);
+        assert_eq!(data.to_vec(), [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
         assert_eq!(frame_span(FRAME_BYTES - 4, 10), (0, 1));
     }
 }

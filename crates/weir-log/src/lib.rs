@@ -22,6 +22,7 @@ mod commit;
 mod compact;
 mod deletion;
 mod dependants;
+mod device;
 mod error;
 mod fetch;
 mod flatten;

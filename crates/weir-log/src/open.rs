@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, Notify};
-use weir_device::{Env, ErrorKind, VolumeId};
+use weir_device::{Env, ErrorKind, Events, VolumeId};
 use weir_disk::{Directory, LockGuard};
 use weir_journal::{Epoch, Journal, PieceKind, PlacedPiece, Recovered};
 use weir_seal::DataKey;
@@ -495,6 +495,8 @@ fn shared_of(
         frozen: Cell::new(false),
         appends: Cell::new(0),
         held: Cell::new(false),
+        generation: Cell::new(0),
+        events: Events::default(),
         _lock: lock,
     })
 }

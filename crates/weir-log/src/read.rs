@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use weir_device::{DeviceError, ErrorKind, Extent, ExtentState, IoHeader, VolumeId, check_bounds};
+use weir_device::{Data, DeviceError, ErrorKind, Extent, ExtentState, VolumeId};
 use weir_journal::{JournalPos, Pin};
 
 use crate::error::LogError;
-use crate::fetch::{self, Fetcher, copy_frames, frame_span};
+use crate::fetch::{self, Fetcher, frame_span, slices_of};
 use crate::garbage::ReadPin;
 use crate::ids::ObjectId;
 use crate::limits::{READ_AHEAD_BYTES, READ_AHEAD_STREAK, RESOLVE_ATTEMPTS_MAX};
@@ -118,18 +118,12 @@ fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("a length within one buffer fits the address space")
 }
 
-/// The read of the device contract.
-pub(crate) async fn read(
-    shared: &Rc<Shared>,
-    io: IoHeader,
-    buf: &mut [u8],
-) -> Result<(), DeviceError> {
-    check_bounds(&io, shared.state.borrow().size)?;
-    assert_eq!(io.len, buf.len() as u64, "the header describes the buffer");
+/// The read of the device contract, within the bounds of the volume.
+pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<Data, DeviceError> {
     // What another node writes is not known here.
     shared.check_owned()?;
     for attempt in 1.. {
-        match read_once(shared, io.offset, buf).await {
+        match read_once(shared, offset, len).await {
             // The object may have gone because its bytes moved: look where they are now.
             Err(error) if error.kind() == ErrorKind::NotFound && attempt < RESOLVE_ATTEMPTS_MAX => {
             }
@@ -137,21 +131,23 @@ pub(crate) async fn read(
                 return Err(DeviceError::new(ErrorKind::Corrupt, error.to_string()));
             }
             Err(error) => return Err(error),
-            Ok(()) => break,
+            Ok(data) => {
+                read_ahead(shared, offset, offset + len);
+                return Ok(data);
+            }
         }
     }
-    read_ahead(shared, io.offset, io.offset + io.len);
-    Ok(())
+    unreachable!("the last attempt returns")
 }
 
-async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+async fn read_once(shared: &Rc<Shared>, start: u64, len: u64) -> Result<Data, DeviceError> {
     // Most reads have one part, and then nothing is allocated.
     let mut parts: SmallVec<[(Part, Option<Pin>); 2]> = SmallVec::new();
     // Pinned before anything can run that might reuse a segment or delete an object.
     let _pin = {
         let mut state = shared.state.borrow_mut();
         let mut reads_objects = false;
-        resolve(&state, start, buf.len() as u64, |part| {
+        resolve(&state, start, len, |part| {
             let pin = match part.source {
                 Source::Journal(position) => Some(shared.journal.pin(position)),
                 _ => None,
@@ -162,6 +158,20 @@ async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<()
         });
         reads_objects.then(|| ReadPin::new(shared, &mut state.garbage))
     };
+    if let [(Part { source: Source::Object { object, payload_offset }, len, .. }, _)] = &parts[..] {
+        return read_frames(&shared.fetcher, *object, *payload_offset, *len).await;
+    }
+    let mut buf = shared.env.buffers.alloc(to_usize(len));
+    fill(shared, parts, &mut buf).await?;
+    Ok(buf.into())
+}
+
+/// Copies the parts, one behind the other, into a buffer.
+async fn fill(
+    shared: &Rc<Shared>,
+    parts: SmallVec<[(Part, Option<Pin>); 2]>,
+    buf: &mut [u8],
+) -> Result<(), DeviceError> {
     let mut from_objects = Vec::new();
     let mut rest = buf;
     for (part, pin) in parts {
@@ -176,10 +186,9 @@ async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<()
                 read.map_err(|error| from_journal(shared, &part, error))?;
             }
             Source::Object { object, payload_offset } => {
-                let (first, last) = frame_span(payload_offset, part.len);
-                let frames = fetch::frames(&shared.fetcher, object, first, last);
+                let frames = read_frames(&shared.fetcher, object, payload_offset, part.len);
                 from_objects.push(async move {
-                    copy_frames(&frames.await?, payload_offset, target);
+                    frames.await?.copy_to(target);
                     Ok::<(), DeviceError>(())
                 });
             }
@@ -190,6 +199,23 @@ async fn read_once(shared: &Rc<Shared>, start: u64, buf: &mut [u8]) -> Result<()
         1 => from_objects.remove(0).await,
         _ => futures_util::future::try_join_all(from_objects).await.map(|_| ()),
     }
+}
+
+/// Bytes of one object, where the cache has them: nothing is copied.
+async fn read_frames(
+    fetcher: &Rc<Fetcher>,
+    object: ObjectId,
+    payload_offset: u32,
+    len: u64,
+) -> Result<Data, DeviceError> {
+    let (first, last) = frame_span(payload_offset, len);
+    if first == last
+        && let Some(frame) = fetcher.cached(object, first)
+    {
+        return Ok(slices_of(&[frame], payload_offset, len));
+    }
+    let frames = fetch::frames(fetcher, object, first, last).await?;
+    Ok(slices_of(&frames, payload_offset, len))
 }
 
 fn poisoned(volume: VolumeId, part: &Part) -> DeviceError {
@@ -232,28 +258,31 @@ pub(crate) async fn read_objects(
     fetcher: &Rc<Fetcher>,
     objects: &ObjectMap,
     start: u64,
-    buf: &mut [u8],
-) -> Result<(), DeviceError> {
-    let mut parts = Vec::new();
-    resolve_objects(objects, start, start + buf.len() as u64, &mut |part| {
+    len: u64,
+) -> Result<Data, DeviceError> {
+    let mut parts: SmallVec<[Part; 2]> = SmallVec::new();
+    resolve_objects(objects, start, start + len, &mut |part| {
         parts.push(part);
         true
     });
-    let mut rest = buf;
+    if let [Part { source: Source::Object { object, payload_offset }, len, .. }] = &parts[..] {
+        return read_frames(fetcher, *object, *payload_offset, *len).await;
+    }
+    let mut buf = fetcher.env.buffers.alloc(to_usize(len));
+    let mut rest = &mut buf[..];
     for part in parts {
         let (target, behind) = rest.split_at_mut(to_usize(part.len));
         rest = behind;
         match part.source {
             Source::Object { object, payload_offset } => {
-                let (first, last) = frame_span(payload_offset, part.len);
-                let frames = fetch::frames(fetcher, object, first, last).await?;
-                copy_frames(&frames, payload_offset, target);
+                let bytes = read_frames(fetcher, object, payload_offset, part.len).await?;
+                bytes.copy_to(target);
             }
             Source::Poison => return Err(poisoned(fetcher.volume, &part)),
             Source::Zero | Source::Hole | Source::Journal(_) => target.fill(0),
         }
     }
-    Ok(())
+    Ok(buf.into())
 }
 
 /// The extents of the device contract, of a map that never changes.

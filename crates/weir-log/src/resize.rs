@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use weir_device::{DeviceError, ErrorKind};
+use weir_device::{DeviceError, ErrorKind, Event};
 use weir_journal::Payload;
 use weir_store::RetryPolicy;
 
@@ -77,6 +77,7 @@ async fn grow(shared: &Shared, size: u64) -> Result<(), DeviceError> {
     }
     shared.note_manifest(&manifest).await?;
     shared.state.borrow_mut().set_size(size);
+    shared.events.push(Event::Resized(size));
     tracing::info!(volume = %shared.id, from = present, to = size, "volume resized");
     Ok(())
 }
@@ -100,9 +101,11 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
     // manifest says it only once that object is stored, whoever else publishes one meanwhile.
     shared.state.borrow_mut().shrinking = true;
     shared.state.borrow_mut().set_size(size);
+    shared.events.push(Event::Resized(size));
     let discard = shared.journal.append(size, Payload::Discard, present - size);
     if let Err(error) = discard.await {
         shared.state.borrow_mut().set_size(present);
+        shared.events.push(Event::Resized(present));
         return Err(LogError::Journal(error).into());
     }
     shared.upload_all().await?;

@@ -19,8 +19,7 @@
 use std::rc::Rc;
 
 use serde::Serialize;
-use weir_device::{Device, DeviceError, Env, ErrorKind, IoHeader, Operation, SharedBuf, VolumeId};
-use weir_device::{WriteFlags, WriteZeroesFlags};
+use weir_device::{DeviceError, DeviceExt, Env, ErrorKind, SharedBuf, VolumeId, WriteZeroesFlags};
 use weir_disk::{Directory, LockGuard};
 use weir_journal::{FileMatch, PieceKind, Recovered, RecoveredPiece};
 use weir_store::{RetryPolicy, Store};
@@ -373,7 +372,6 @@ impl Salvage {
         found: &RecoveredPiece,
     ) -> Result<(), DeviceError> {
         let piece = &found.piece;
-        let io = |operation| IoHeader::internal(operation, piece.offset, piece.len);
         match piece.kind {
             PieceKind::Data => {
                 let len = usize::try_from(piece.len).expect("a piece fits a record");
@@ -383,13 +381,13 @@ impl Salvage {
                 drop(pin);
                 read.map_err(LogError::Journal)?;
                 let data = SharedBuf::copy_of(&bytes);
-                volume.write(io(Operation::Write), data, WriteFlags::default()).await
+                volume.write(piece.offset, data).await
             }
             PieceKind::Zero => {
                 let flags = WriteZeroesFlags { no_hole: true, ..WriteZeroesFlags::default() };
-                volume.write_zeroes(io(Operation::WriteZeroes), flags).await
+                volume.write_zeroes(piece.offset, piece.len, flags).await
             }
-            PieceKind::Discard => volume.discard(io(Operation::Discard)).await,
+            PieceKind::Discard => volume.discard(piece.offset, piece.len).await,
             PieceKind::Poison => volume.poison(piece.offset, piece.len).await,
         }
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use weir_device::{DeviceError, ErrorKind};
+use weir_device::{DeviceError, ErrorKind, Event};
 use weir_store::RetryPolicy;
 
 use crate::catalog::VolumeName;
@@ -382,6 +382,10 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
         }
     }
     set_back(&mut shared.state.borrow_mut(), loaded, &snapshot);
+    let generation = shared.generation.get() + 1;
+    shared.generation.set(generation);
+    shared.events.push(Event::ContentReplaced { generation });
+    shared.events.push(Event::Resized(snapshot.size));
     commit::begin_checkpoint(shared);
     shared.settle().await?;
     // Before another write is taken: on the state before the rollback it must not be replayed.

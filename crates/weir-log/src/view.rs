@@ -2,14 +2,13 @@
 //! it, whoever holds the volume.
 
 use std::fmt;
-use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_device::{
-    ChangedRun, Device, DeviceError, Env, ErrorKind, Extent, History, IoHeader, LocalBoxFuture,
-    SharedBuf, VolumeId, WriteFlags, WriteZeroesFlags, check_bounds,
+    Body, ByteRange, ChangedRun, Device, DeviceError, DeviceInfo, Env, ErrorKind, History,
+    IoHeader, LocalBoxFuture, Operation, OperationKind, Reply, VolumeId, check_range,
 };
 use weir_store::Store;
 
@@ -122,35 +121,31 @@ impl SnapshotView {
 }
 
 impl Device for SnapshotView {
-    fn size(&self) -> u64 {
-        self.record.size
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            is_slow_to_seek: true,
+            is_exclusive: false,
+            is_read_only: true,
+            ..DeviceInfo::local(self.record.size)
+        }
     }
 
-    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-        check_bounds(&io, self.size())?;
-        assert_eq!(io.len, buf.len() as u64, "the header describes the buffer");
-        read::read_objects(&self.fetcher, &self.objects, io.offset, buf).await
-    }
-
-    async fn write(&self, _: IoHeader, _: SharedBuf, _: WriteFlags) -> Result<(), DeviceError> {
-        Err(self.refuse())
-    }
-
-    async fn write_zeroes(&self, _: IoHeader, _: WriteZeroesFlags) -> Result<(), DeviceError> {
-        Err(self.refuse())
-    }
-
-    async fn discard(&self, _: IoHeader) -> Result<(), DeviceError> {
-        Err(self.refuse())
-    }
-
-    fn flush(&self, _: IoHeader) -> impl Future<Output = Result<(), DeviceError>> {
-        std::future::ready(Ok(()))
-    }
-
-    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
-        check_bounds(&io, self.size())?;
-        Ok(read::object_extents(&self.objects, io.offset, io.len, extents_max))
+    async fn call(&self, _io: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
+        operation.check_bounds(self.record.size)?;
+        let body = match operation {
+            Operation::Read { offset, len } => {
+                Body::Data(read::read_objects(&self.fetcher, &self.objects, offset, len).await?)
+            }
+            Operation::Extents { offset, len, extents_max } => {
+                Body::Extents(read::object_extents(&self.objects, offset, len, extents_max))
+            }
+            Operation::Flush(_) => Body::Done,
+            Operation::Write { .. }
+            | Operation::WriteZeroes { .. }
+            | Operation::Discard { .. }
+            | Operation::Batch { .. } => return Err(self.refuse()),
+        };
+        Ok(Reply::new(body))
     }
 }
 
@@ -163,11 +158,11 @@ impl History for SnapshotView {
     fn changed<'a>(
         &'a self,
         since: &'a str,
-        io: IoHeader,
+        range: ByteRange,
         runs_max: usize,
     ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>> {
         Box::pin(async move {
-            let range = check_bounds(&io, self.size())?;
+            check_range(OperationKind::Extents, range.start, range.len(), self.record.size)?;
             let from = (&self.fetcher.store, &self.fetcher.env);
             self.comparisons.changed(from, since, range, runs_max).await
         })

@@ -1,6 +1,6 @@
-//! An open log volume: its state, and the device it offers.
+//! An open log volume: its state. `device.rs` has the operations of its device.
 //!
-//! A write goes `LogVolume::write` -> `Journal::append` -> (record on disk) -> `Sink::on_durable` -> overlay and batch
+//! A write goes `LogVolume::call` -> `Journal::append` -> (record on disk) -> `Sink::on_durable` -> overlay and batch
 //! -> acknowledgement; later `upload` seals the batch into an object, and `commit` applies it to the object map.
 //!
 //! Invariants
@@ -18,13 +18,10 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::time::Instant;
-use weir_device::{
-    Device, DeviceError, Env, ErrorKind, Extent, IoHeader, LocalBoxFuture, SharedBuf, VolumeId,
-    WriteFlags, WriteZeroesFlags, check_bounds,
-};
+use weir_device::{DeviceError, Env, ErrorKind, Event, Events, LocalBoxFuture, VolumeId};
 use weir_disk::LockGuard;
 use weir_journal::{
-    Epoch, Journal, JournalPos, Payload, PieceKind, PlacedPiece, RecordSeq, RecordSink, WriteNumber,
+    Epoch, Journal, JournalPos, PieceKind, PlacedPiece, RecordSeq, RecordSink, WriteNumber,
 };
 use weir_seal::DataKey;
 use weir_store::Store;
@@ -32,6 +29,7 @@ use weir_store::Store;
 use crate::batch::Batch;
 use crate::checkpoint::{CheckpointChunk, CheckpointState};
 use crate::collect::Collector;
+use crate::device::Owned;
 use crate::error::LogError;
 use crate::fetch::Fetcher;
 use crate::format::manifest::{CheckpointRef, HexId, OriginRecord, Takeover};
@@ -187,6 +185,10 @@ pub(crate) struct Shared {
     pub(crate) appends: Cell<u64>,
     /// Writes wait, and none is on its way to the journal once `appends` is 0.
     pub(crate) held: Cell<bool>,
+    /// Which content the volume shows: a rollback begins another.
+    pub(crate) generation: Cell<u64>,
+    /// News for whoever owns the stack.
+    pub(crate) events: Events,
     /// Keeps other openings of this host away for as long as anything of this one runs.
     pub(crate) _lock: LockGuard,
 }
@@ -201,6 +203,10 @@ impl Shared {
         let counts = state.failure.as_ref().is_none_or(|was| is_fenced(&error) && !is_fenced(was));
         if counts {
             tracing::error!(volume = %self.id, %error, "the volume refuses further writes");
+            self.events.push(match is_fenced(&error) {
+                true => Event::ExclusiveLost(error.clone()),
+                false => Event::Degraded(error.clone()),
+            });
             state.failure = Some(error);
         }
         drop(state);
@@ -328,7 +334,7 @@ impl Shared {
     }
 
     /// Slows writers as the journal fills, so that they do not run into a wall.
-    async fn throttle(&self) {
+    pub(crate) async fn throttle(&self) {
         let percent = self.journal_percent_full();
         if percent > THROTTLE_FROM_PERCENT {
             let over = (percent - THROTTLE_FROM_PERCENT).min(100 - THROTTLE_FROM_PERCENT);
@@ -341,25 +347,6 @@ impl Shared {
 
 fn percent_full((used, capacity): (u64, u64)) -> u64 {
     used.saturating_mul(100).checked_div(capacity).unwrap_or(0)
-}
-
-/// A write that was taken and is not answered yet.
-struct AppendCount<'a>(&'a Shared);
-
-impl<'a> AppendCount<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        shared.appends.set(shared.appends.get() + 1);
-        Self(shared)
-    }
-}
-
-impl Drop for AppendCount<'_> {
-    fn drop(&mut self) {
-        self.0.appends.set(self.0.appends.get() - 1);
-        if self.0.closing.get() || self.0.frozen.get() || self.0.held.get() {
-            self.0.progress.notify_waiters();
-        }
-    }
 }
 
 /// Writes wait as long as this lives.
@@ -492,6 +479,8 @@ impl RecordSink for Sink {
 /// loss of the local disk the volume shows a prefix of the acknowledged writes.
 pub struct LogVolume {
     pub(crate) shared: Rc<Shared>,
+    /// What its replies depend on.
+    pub(crate) owned: Rc<Owned>,
 }
 
 impl LogVolume {
@@ -508,50 +497,14 @@ impl LogVolume {
         if !shared.state.borrow().snapshots.listed.is_empty() {
             env.spawn_local(crate::snapshots::learn_pins(Rc::clone(&shared)));
         }
-        Rc::new(Self { shared })
+        let owned = Rc::new(Owned(Rc::downgrade(&shared)));
+        Rc::new(Self { shared, owned })
     }
 
     /// The volume's identity.
     #[must_use]
     pub fn id(&self) -> VolumeId {
         self.shared.id
-    }
-
-    async fn append(
-        &self,
-        offset: u64,
-        payload: Payload,
-        len: u64,
-        fua: bool,
-    ) -> Result<(), DeviceError> {
-        self.shared.check_failure()?;
-        self.shared.check_owned()?;
-        self.shared.check_not_closing()?;
-        while self.shared.held.get() {
-            let is_free = |_: &mut State| (!self.shared.held.get()).then_some(Ok(()));
-            self.shared.wait_while_open(is_free).await?;
-            self.shared.check_not_closing()?;
-        }
-        let _counted = AppendCount::new(&self.shared);
-        if len > 0 {
-            self.shared.throttle().await;
-            self.shared.check_not_closing()?;
-            if let Err(error) = self.shared.journal.append(offset, payload, len).await {
-                // A volume that failed refuses what waits in its journal: the failure is the reason, not the refusal.
-                self.shared.check_failure()?;
-                return Err(LogError::Journal(error).into());
-            }
-        }
-        if fua {
-            self.shared.flush_journal().await?;
-        }
-        // V3: a volume that was fenced meanwhile acknowledges nothing.
-        self.shared.check_failure()
-    }
-
-    /// The bytes of a range are lost: it reads as an error until it is written again.
-    pub(crate) async fn poison(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.append(offset, Payload::Poison, len, false).await
     }
 
     /// Waits until every write acknowledged before the call is in the committed prefix of the store.
@@ -567,57 +520,6 @@ impl LogVolume {
     /// Panics if a numbered invariant does not hold. Walks the whole map: for tests and the simulation.
     pub fn check_invariants(&self) {
         self.shared.state.borrow().objects.check_invariants();
-    }
-}
-
-impl Device for LogVolume {
-    fn size(&self) -> u64 {
-        self.shared.state.borrow().size
-    }
-
-    fn read(&self, io: IoHeader, buf: &mut [u8]) -> impl Future<Output = Result<(), DeviceError>> {
-        crate::read::read(&self.shared, io, buf)
-    }
-
-    async fn write(
-        &self,
-        io: IoHeader,
-        data: SharedBuf,
-        flags: WriteFlags,
-    ) -> Result<(), DeviceError> {
-        check_bounds(&io, self.size())?;
-        self.append(io.offset, Payload::Data(data), io.len, flags.fua).await
-    }
-
-    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
-        check_bounds(&io, self.size())?;
-        let payload = if flags.no_hole { Payload::Zero } else { Payload::Discard };
-        let fua = flags.fua && !weir_device::mutant("fua_ignored_on_zeroes");
-        self.append(io.offset, payload, io.len, fua).await
-    }
-
-    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
-        check_bounds(&io, self.size())?;
-        self.append(io.offset, Payload::Discard, io.len, false).await
-    }
-
-    async fn flush(&self, _io: IoHeader) -> Result<(), DeviceError> {
-        self.shared.check_failure()?;
-        self.shared.flush_journal().await?;
-        self.shared.check_failure()
-    }
-
-    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
-        check_bounds(&io, self.size())?;
-        self.shared.check_owned()?;
-        if weir_device::mutant("extents_all_data") {
-            return Ok(vec![Extent { len: io.len, state: weir_device::ExtentState::Data }]);
-        }
-        Ok(crate::read::extents(&self.shared.state.borrow(), io.offset, io.len, extents_max))
-    }
-
-    fn check_reply(&self) -> Result<(), DeviceError> {
-        self.shared.check_owned()
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a volume is served from, dispatched by enum so that a steady state makes no allocation.
 
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use weir_device::{
-    ByteRange, Device, DeviceError, Extent, IoHeader, MemoryDevice, Segment, SharedBuf, WriteFlags,
-    WriteZeroesFlags,
+    Device, DeviceError, DeviceInfo, Event, IoHeader, MemoryDevice, Operation, Reply,
 };
 use weir_log::{LogVolume, SnapshotView};
 
@@ -34,58 +34,16 @@ macro_rules! dispatch {
 }
 
 impl Device for Endpoint {
-    fn size(&self) -> u64 {
-        dispatch!(self, device => device.size())
+    fn info(&self) -> DeviceInfo {
+        dispatch!(self, device => device.info())
     }
 
-    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-        dispatch!(self, device => device.read(io, buf).await)
+    async fn call(&self, io: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
+        dispatch!(self, device => device.call(io, operation).await)
     }
 
-    async fn write(
-        &self,
-        io: IoHeader,
-        data: SharedBuf,
-        flags: WriteFlags,
-    ) -> Result<(), DeviceError> {
-        dispatch!(self, device => device.write(io, data, flags).await)
-    }
-
-    async fn write_batch(
-        &self,
-        io: IoHeader,
-        segments: Vec<Segment>,
-        flags: WriteFlags,
-    ) -> Result<(), DeviceError> {
-        dispatch!(self, device => device.write_batch(io, segments, flags).await)
-    }
-
-    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
-        dispatch!(self, device => device.write_zeroes(io, flags).await)
-    }
-
-    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
-        dispatch!(self, device => device.discard(io).await)
-    }
-
-    async fn flush(&self, io: IoHeader) -> Result<(), DeviceError> {
-        dispatch!(self, device => device.flush(io).await)
-    }
-
-    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
-        dispatch!(self, device => device.extents(io, extents_max).await)
-    }
-
-    fn check_reply(&self) -> Result<(), DeviceError> {
-        dispatch!(self, device => device.check_reply())
-    }
-
-    fn on_resize(&self, size: u64) {
-        dispatch!(self, device => device.on_resize(size));
-    }
-
-    fn invalidate(&self, range: ByteRange) {
-        dispatch!(self, device => device.invalidate(range));
+    fn poll_event(&self, cx: &mut Context<'_>) -> Poll<Event> {
+        dispatch!(self, device => device.poll_event(cx))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weir_device::{Device, History, IoHeader, MemoryDevice, Operation, VolumeId};
+use weir_device::{DeviceExt, FlushScope, History, MemoryDevice, VolumeId};
 use weir_frontend::nbd::{
     ConnectionOptions, Door, Export, ExportInfo, Exports, ListenerOptions, open_door,
 };
@@ -127,11 +127,8 @@ impl Hosted {
 
     /// Makes acknowledged writes survive.
     pub(crate) async fn flush(&self, remote: bool) -> Result<(), NodeError> {
-        match self.log() {
-            Some(volume) if remote => volume.flush_remote().await?,
-            _ => self.device.flush(IoHeader::internal(Operation::Flush, 0, 0)).await?,
-        }
-        Ok(self.device.check_reply()?)
+        let scope = if remote { FlushScope::Store } else { FlushScope::Local };
+        Ok(self.device.flush(scope).await?)
     }
 }
 

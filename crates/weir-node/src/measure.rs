@@ -4,13 +4,12 @@
 //! message.
 
 use std::cell::Cell;
-use std::future::Future;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 use weir_device::{
-    ByteRange, Device, DeviceError, Extent, IoHeader, Segment, SharedBuf, WriteFlags,
-    WriteZeroesFlags,
+    Device, DeviceError, DeviceInfo, Event, IoHeader, Operation, OperationKind, Reply,
 };
 
 use crate::endpoint::Endpoint;
@@ -36,6 +35,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// What an operation is counted as, if it is.
+    fn of(operation: OperationKind) -> Option<Self> {
+        match operation {
+            OperationKind::Read => Some(Self::Read),
+            OperationKind::Write | OperationKind::Batch => Some(Self::Write),
+            OperationKind::WriteZeroes | OperationKind::Discard => Some(Self::Discard),
+            OperationKind::Flush => Some(Self::Flush),
+            OperationKind::Extents => None,
+        }
+    }
+
     /// All of them, in the order of [`Measured::operations`].
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Discard, Self::Flush];
 
@@ -119,18 +129,6 @@ impl<D: Device> Measured<D> {
         })
     }
 
-    async fn count<T>(
-        &self,
-        kind: Kind,
-        bytes: u64,
-        operation: impl Future<Output = Result<T, DeviceError>>,
-    ) -> Result<T, DeviceError> {
-        let begun = Instant::now();
-        let result = operation.await;
-        self.note(kind, bytes, begun.elapsed().as_nanos(), result.is_ok());
-        result
-    }
-
     fn note(&self, kind: Kind, bytes: u64, nanoseconds: u128, is_ok: bool) {
         let counters = &self.counters[kind as usize];
         let nanoseconds = u64::try_from(nanoseconds).unwrap_or(u64::MAX);
@@ -147,65 +145,30 @@ impl<D: Device> Measured<D> {
 }
 
 impl<D: Device> Device for Measured<D> {
-    fn size(&self) -> u64 {
-        self.endpoint.size()
+    fn info(&self) -> DeviceInfo {
+        self.endpoint.info()
     }
 
-    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.count(Kind::Read, io.len, self.endpoint.read(io, buf)).await
+    async fn call(&self, io: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
+        let (kind, bytes) = (Kind::of(operation.kind()), operation.bytes());
+        let begun = Instant::now();
+        let result = self.endpoint.call(io, operation).await;
+        if let Some(kind) = kind {
+            self.note(kind, bytes, begun.elapsed().as_nanos(), result.is_ok());
+        }
+        result
     }
 
-    async fn write(
-        &self,
-        io: IoHeader,
-        data: SharedBuf,
-        flags: WriteFlags,
-    ) -> Result<(), DeviceError> {
-        self.count(Kind::Write, io.len, self.endpoint.write(io, data, flags)).await
-    }
-
-    async fn write_batch(
-        &self,
-        io: IoHeader,
-        segments: Vec<Segment>,
-        flags: WriteFlags,
-    ) -> Result<(), DeviceError> {
-        let bytes = segments.iter().map(|segment| segment.data.len() as u64).sum();
-        self.count(Kind::Write, bytes, self.endpoint.write_batch(io, segments, flags)).await
-    }
-
-    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
-        self.count(Kind::Discard, io.len, self.endpoint.write_zeroes(io, flags)).await
-    }
-
-    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
-        self.count(Kind::Discard, io.len, self.endpoint.discard(io)).await
-    }
-
-    async fn flush(&self, io: IoHeader) -> Result<(), DeviceError> {
-        self.count(Kind::Flush, 0, self.endpoint.flush(io)).await
-    }
-
-    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
-        self.endpoint.extents(io, extents_max).await
-    }
-
-    fn check_reply(&self) -> Result<(), DeviceError> {
-        self.endpoint.check_reply()
-    }
-
-    fn on_resize(&self, size: u64) {
-        self.endpoint.on_resize(size);
-    }
-
-    fn invalidate(&self, range: ByteRange) {
-        self.endpoint.invalidate(range);
+    fn poll_event(&self, cx: &mut Context<'_>) -> Poll<Event> {
+        self.endpoint.poll_event(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_device::{ErrorKind, MemoryDevice, Operation};
+    use weir_device::{
+        Body, DeviceExt, ErrorKind, Events, FlushScope, Lease, Leases, MemoryDevice,
+    };
 
     use super::*;
 
@@ -224,60 +187,48 @@ mod tests {
     async fn operations_bytes_and_errors_are_counted_by_kind() {
         let device = memory();
         let mut buf = [0; 100];
-        let io = |operation, offset| IoHeader::internal(operation, offset, 100);
-        device.read(io(Operation::Read, 0), &mut buf).await.unwrap();
-        device.read(io(Operation::Read, 300_000), &mut buf).await.unwrap_err();
-        device.discard(io(Operation::Discard, 0)).await.unwrap();
+        device.read(0, &mut buf).await.unwrap();
+        device.read(300_000, &mut buf).await.unwrap_err();
+        device.discard(0, 100).await.unwrap();
         let [read, write, discard, flush] = device.operations();
         assert_eq!((read.count(), read.bytes, read.errors), (2, 100, 1));
         assert_eq!((discard.count(), discard.bytes, discard.errors), (1, 100, 0));
         assert_eq!((write, flush), (Counted::default(), Counted::default()));
     }
 
-    /// Superseded between an operation and its reply.
-    struct Superseded(MemoryDevice);
+    /// Superseded between an operation and its reply, and says so.
+    #[derive(Default)]
+    struct Superseded(Events);
 
-    impl Device for Superseded {
-        fn size(&self) -> u64 {
-            self.0.size()
-        }
-        async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-            self.0.read(io, buf).await
-        }
-        async fn write(
-            &self,
-            io: IoHeader,
-            data: SharedBuf,
-            flags: WriteFlags,
-        ) -> Result<(), DeviceError> {
-            self.0.write(io, data, flags).await
-        }
-        async fn write_zeroes(
-            &self,
-            io: IoHeader,
-            flags: WriteZeroesFlags,
-        ) -> Result<(), DeviceError> {
-            self.0.write_zeroes(io, flags).await
-        }
-        async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
-            self.0.discard(io).await
-        }
-        async fn flush(&self, io: IoHeader) -> Result<(), DeviceError> {
-            self.0.flush(io).await
-        }
-        async fn extents(&self, io: IoHeader, max: usize) -> Result<Vec<Extent>, DeviceError> {
-            self.0.extents(io, max).await
-        }
-        fn check_reply(&self) -> Result<(), DeviceError> {
+    impl Lease for Superseded {
+        fn check(&self) -> Result<(), DeviceError> {
             Err(DeviceError::new(ErrorKind::Fenced, "superseded"))
         }
     }
 
-    #[test]
-    fn no_reply_leaves_once_the_device_below_was_superseded() {
-        let device = Measured::new(Superseded(MemoryDevice::new(1)));
-        assert_eq!(device.check_reply().unwrap_err().kind(), ErrorKind::Fenced);
-        memory().check_reply().unwrap();
+    impl Device for Superseded {
+        fn info(&self) -> DeviceInfo {
+            DeviceInfo::local(1)
+        }
+        async fn call(&self, _: IoHeader, _: Operation) -> Result<Reply, DeviceError> {
+            self.0.push(Event::Resized(7));
+            let leases = Leases::of(Rc::new(Self::default()));
+            Ok(Reply { leases, generation: 5, ..Reply::new(Body::Done) })
+        }
+        fn poll_event(&self, cx: &mut Context<'_>) -> Poll<Event> {
+            self.0.poll(cx)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_device_below_says_is_passed_on() {
+        let device = Measured::new(Superseded::default());
+        let flush = Operation::Flush(FlushScope::Local);
+        let reply = device.call(IoHeader::internal(), flush).await.unwrap();
+        assert_eq!(reply.leases.check().unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(reply.generation, 5);
+        let event = std::future::poll_fn(|cx| device.poll_event(cx)).await;
+        assert!(matches!(event, Event::Resized(7)));
     }
 
     #[test]

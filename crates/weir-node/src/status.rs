@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_device::Device;
+use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
 
 use crate::api::types::{
@@ -355,6 +355,8 @@ mod tests {
             journal_used_bytes: 10,
             journal_capacity_bytes: 100,
             journal_resident_bytes: 0,
+            journal_records: 0,
+            journal_fsyncs: 0,
             unsent_bytes: 4096,
             unsent_age_ms: Some(700),
             object_wait_ms: Some(20),

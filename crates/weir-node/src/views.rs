@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
-use weir_device::{Device, History, VolumeId};
+use weir_device::{DeviceExt, History, VolumeId};
 use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, WeakDoor, open_door};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{SnapshotView, VolumeOptions};

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_device::{Device, VolumeId, with_causes};
+use weir_device::{DeviceExt, VolumeId, with_causes};
 use weir_disk::{Directory, LeaveRoom, LockGuard};
 use weir_log::catalog::{self, VolumeName, VolumeSummary};
 use weir_log::{

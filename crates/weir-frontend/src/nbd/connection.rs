@@ -9,11 +9,14 @@
 //!  C4. A started operation is polled to its end, whatever becomes of the client, but for C8.
 //!  C5. A write runs only when its whole payload has arrived; one that is too long to be whole runs in pieces, each of
 //!      which has.
-//!  C6. The device allows every successful reply twice: when it is queued, and again right before bytes go to the
-//!      socket. One that may not leave any more ends the connection; its client asks again and is told why.
+//!  C6. The leases that a successful reply depends on are checked twice: when it is queued, and again right before
+//!      bytes go to the socket. One that may not leave any more ends the connection; its client asks again and is told
+//!      why.
 //!  C7. A client that is in the middle of something and does not get on is cut off: it holds what others wait for.
 //!  C8. A server that stops waits for `linger`, no longer: what is in flight then may wait for a store that is away or
 //!      for room in a journal. It is given up without an answer, and its client asks whoever serves next.
+//!  C9. What a client does not take at once is copied into buffers of its connection, which are counted by C2: a client
+//!      that is stuck holds neither the memory of a cache nor the room of a journal.
 
 mod large;
 
@@ -26,7 +29,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use weir_device::{
-    AlignedBuf, BUFFER_ALIGN, BufferPool, Device, DeviceError, ErrorKind, SharedBuf,
+    AlignedBuf, BUFFER_ALIGN, BufferPool, Data, Device, DeviceError, DeviceExt, ErrorKind, Leases,
+    SharedBuf,
 };
 use weir_nbd::{
     Command, ContextStatus, Decoded, Refusal, ReplyTo, RequestHeader, Session, Verdict,
@@ -37,7 +41,7 @@ use self::large::{LargeRead, LargeWrite, WHOLE_READ_BYTES_MAX, WHOLE_WRITE_BYTES
 use super::answer::error_code;
 use super::handshake::Chosen;
 use super::memory::Share;
-use super::operation::{self, Answer, CACHE_PIECE_BYTES, Target};
+use super::operation::{self, Answer, Answered, CACHE_PIECE_BYTES, Target};
 use super::outgoing::Outgoing;
 use super::slots::Slots;
 use super::watch::{self, Look, Watch};
@@ -114,7 +118,7 @@ struct Connection<'a, F, M> {
     receiving: Receiving,
     slots: Slots<F, Ticket>,
     /// Operations that completed in one round; kept for its memory.
-    completed: Vec<(Ticket, Result<Answer, DeviceError>)>,
+    completed: Vec<(Ticket, Result<Answered, DeviceError>)>,
     outgoing: Outgoing,
     /// Makes the future of an operation.
     operate: M,
@@ -137,8 +141,8 @@ struct Connection<'a, F, M> {
     /// What is in flight is given up (C8).
     is_cut: bool,
     needs_flush: bool,
-    /// Successful replies may be among those that are queued (C6).
-    has_successes: bool,
+    /// What the replies that are queued depend on (C6).
+    leases: Leases,
     /// Whether payloads lately had buffers of their own.
     expects_payload: bool,
     errors_count: u64,
@@ -162,7 +166,6 @@ where
         device: Rc::clone(&export.device),
         source: options.source,
         volume: export.volume,
-        pool: options.pool.clone(),
         history: export.history.clone(),
         contexts: chosen.session.contexts.clone(),
     });
@@ -190,7 +193,7 @@ where
         is_sending: true,
         is_cut: false,
         needs_flush: false,
-        has_successes: false,
+        leases: Leases::default(),
         expects_payload: false,
         errors_count: 0,
         result: Ok(()),
@@ -216,7 +219,7 @@ where
 }
 
 /// Memory behind a buffer of `len` bytes.
-fn buffer_bytes(len: usize) -> usize {
+pub(super) fn buffer_bytes(len: usize) -> usize {
     len.max(BUFFER_ALIGN).checked_next_power_of_two().unwrap_or(len)
 }
 
@@ -246,7 +249,7 @@ fn status_bytes(statuses: &[ContextStatus]) -> usize {
 
 impl<F, M> Connection<'_, F, M>
 where
-    F: Future<Output = Result<Answer, DeviceError>>,
+    F: Future<Output = Result<Answered, DeviceError>>,
     M: FnMut(Command, SharedBuf) -> F,
 {
     fn poll<S: AsyncRead + AsyncWrite + Unpin>(
@@ -257,14 +260,14 @@ where
     ) -> Poll<()> {
         self.slots.register(cx.waker());
         for _ in 0..ROUNDS_MAX {
-            let mut has_progress = self.complete(device);
+            let mut has_progress = self.complete();
             let taken = self.take_requests(device);
-            has_progress |= self.read_pieces(device);
+            has_progress |= self.read_pieces();
             let needs_bytes = self.is_taking && matches!(taken, Taken::NeedsBytes);
             if needs_bytes {
                 has_progress |= self.poll_receive(stream, cx);
             }
-            has_progress |= self.poll_send(stream, device, cx);
+            has_progress |= self.poll_send(stream, cx);
             if self.is_over() {
                 return Poll::Ready(());
             }
@@ -374,7 +377,7 @@ where
                 // Its reply may have to be unbroken.
                 Receiving::Header if self.large_read.is_some() => return Taken::HeldBack,
                 Receiving::Header => self.take_header(device),
-                Receiving::Payload { .. } => self.take_payload(device),
+                Receiving::Payload { .. } => self.take_payload(),
                 Receiving::Piece => Ok(self.take_piece()),
                 Receiving::Skip { .. } => self.skip(),
             };
@@ -416,18 +419,12 @@ where
                     part: Part::Whole,
                 };
                 let payload_bytes = to_usize(payload_bytes);
-                Ok(self.take_command(ticket, header_bytes, payload_bytes, device))
+                Ok(self.take_command(ticket, header_bytes, payload_bytes))
             }
         }
     }
 
-    fn take_command(
-        &mut self,
-        ticket: Ticket,
-        header_bytes: usize,
-        payload_bytes: usize,
-        device: &impl Device,
-    ) -> Taken {
+    fn take_command(&mut self, ticket: Ticket, header_bytes: usize, payload_bytes: usize) -> Taken {
         if payload_bytes > WHOLE_WRITE_BYTES_MAX {
             return self.begin_large_write(&ticket, header_bytes);
         }
@@ -452,7 +449,7 @@ where
         }
         if payload_bytes == 0 {
             self.window.consume(header_bytes);
-            self.start(ticket, SharedBuf::default(), device);
+            self.start(ticket, SharedBuf::default());
             return Taken::Yes;
         }
         self.expects_payload = is_direct;
@@ -466,12 +463,12 @@ where
         let mut buf = self.pool.alloc(payload_bytes);
         buf.copy_from_slice(payload);
         self.window.consume(header_bytes + payload_bytes);
-        self.start(ticket, buf.freeze(), device);
+        self.start(ticket, buf.freeze());
         Taken::Yes
     }
 
     /// Moves what the window has of a payload into its buffer, and starts the write when it is whole (C5).
-    fn take_payload(&mut self, device: &impl Device) -> Result<Taken, NbdError> {
+    fn take_payload(&mut self) -> Result<Taken, NbdError> {
         let Receiving::Payload { buf, filled, .. } = &mut self.receiving else {
             unreachable!("called for a payload only")
         };
@@ -490,7 +487,7 @@ where
             if ticket.part == Part::Write {
                 self.receiving = self.after_piece();
             }
-            self.start(ticket, buf.freeze(), device);
+            self.start(ticket, buf.freeze());
         }
         Ok(Taken::Yes)
     }
@@ -522,38 +519,38 @@ where
             "request refused"
         );
         let reply_to = self.session.reply_to(header);
-        self.outgoing
-            .push(None, REPLY_BYTES, |out| reply_to.error(out, refusal.code, refusal.reason));
+        self.outgoing.push(Data::default(), REPLY_BYTES, |out| {
+            reply_to.error(out, refusal.code, refusal.reason)
+        });
     }
 
     /// Starts an operation whose memory was taken.
-    fn start(&mut self, ticket: Ticket, payload: SharedBuf, device: &impl Device) {
+    fn start(&mut self, ticket: Ticket, payload: SharedBuf) {
         let future = (self.operate)(ticket.command, payload);
         if let Some((ticket, outcome)) = self.slots.start(future, ticket) {
-            self.on_completed(ticket, outcome, device);
+            self.on_completed(ticket, outcome);
         }
     }
 
     /// Polls the operations that can go on, and queues the replies of those that completed.
-    fn complete(&mut self, device: &impl Device) -> bool {
+    fn complete(&mut self) -> bool {
         let mut completed = std::mem::take(&mut self.completed);
         let polled = self.slots.poll_woken(|ticket, outcome| completed.push((ticket, outcome)));
         for (ticket, outcome) in completed.drain(..) {
-            self.on_completed(ticket, outcome, device);
+            self.on_completed(ticket, outcome);
         }
         self.completed = completed;
         polled
     }
 
-    fn on_completed(
-        &mut self,
-        ticket: Ticket,
-        outcome: Result<Answer, DeviceError>,
-        device: &impl Device,
-    ) {
+    fn on_completed(&mut self, ticket: Ticket, outcome: Result<Answered, DeviceError>) {
         self.release_slot();
         // C6.
-        let outcome = outcome.and_then(|answer| device.check_reply().map(|()| answer));
+        let outcome = outcome.and_then(|Answered { answer, leases }| {
+            leases.check()?;
+            self.leases.join(&leases);
+            Ok(answer)
+        });
         if let Err(error) = &outcome {
             self.log_error(&ticket.command, error);
         }
@@ -568,29 +565,31 @@ where
     /// Queues the reply to a whole request; what it does not take of the request's memory is given back.
     fn reply(&mut self, ticket: Ticket, outcome: Result<Answer, DeviceError>) {
         let Ticket { reply_to, command, cost_bytes: taken_bytes, .. } = ticket;
-        self.has_successes |= outcome.is_ok();
         let cost_bytes = REPLY_BYTES
             + match &outcome {
-                Ok(Answer::Data(buf)) => buf.capacity(),
+                Ok(Answer::Data(data)) => buffer_bytes(data.len()),
                 Ok(Answer::Status(statuses)) => status_bytes(statuses),
                 Ok(Answer::Done) | Err(_) => 0,
             };
         let cost_bytes = cost_bytes.min(taken_bytes);
         self.release(taken_bytes - cost_bytes);
         match outcome {
-            Ok(Answer::Data(buf)) => {
-                let length = u32::try_from(buf.len()).expect("a read is at most 32 MiB");
-                let data = (length > 0).then_some(buf);
+            Ok(Answer::Data(data)) => {
+                let length = u32::try_from(data.len()).expect("a read is at most 32 MiB");
                 self.outgoing.push(data, cost_bytes, |out| reply_to.read_head(out, length));
             }
             Ok(Answer::Status(statuses)) => {
-                self.outgoing.push(None, cost_bytes, |out| reply_to.block_status(out, &statuses));
+                self.outgoing
+                    .push(Data::default(), cost_bytes, |out| reply_to.block_status(out, &statuses));
             }
-            Ok(Answer::Done) => self.outgoing.push(None, cost_bytes, |out| reply_to.success(out)),
+            Ok(Answer::Done) => {
+                self.outgoing.push(Data::default(), cost_bytes, |out| reply_to.success(out));
+            }
             Err(error) => {
                 let code = error_code(error.kind(), &command);
                 let message = error.to_string();
-                self.outgoing.push(None, cost_bytes, |out| reply_to.error(out, code, &message));
+                self.outgoing
+                    .push(Data::default(), cost_bytes, |out| reply_to.error(out, code, &message));
             }
         }
     }
@@ -664,18 +663,11 @@ where
     }
 
     /// Sends what is queued; whether anything happened.
-    fn poll_send<S: AsyncWrite + Unpin>(
-        &mut self,
-        stream: &mut S,
-        device: &impl Device,
-        cx: &mut Context<'_>,
-    ) -> bool {
+    fn poll_send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> bool {
         let mut has_progress = false;
         while !self.outgoing.is_empty() {
             // C6: the client may have read nothing for a while.
-            if self.has_successes
-                && let Err(error) = device.check_reply()
-            {
+            if let Err(error) = self.leases.check() {
                 tracing::warn!(client = self.options.client, export = self.export, %error,
                     "replies that were not sent in time are dropped with their connection");
                 self.stop_taking(Err(NbdError::Stale));
@@ -690,7 +682,11 @@ where
                 many => pinned.poll_write_vectored(cx, many),
             };
             match sent {
-                Poll::Pending => return has_progress,
+                Poll::Pending => {
+                    // C9.
+                    self.outgoing.detach(&self.pool);
+                    return has_progress;
+                }
                 Poll::Ready(Ok(bytes)) if bytes > 0 => {
                     self.watch.moved(bytes);
                     let sent_bytes = self.outgoing.sent(bytes);
@@ -703,7 +699,7 @@ where
             }
             has_progress = true;
         }
-        self.has_successes = false;
+        self.leases.clear();
         if self.needs_flush {
             match Pin::new(stream).poll_flush(cx) {
                 Poll::Pending => return has_progress,

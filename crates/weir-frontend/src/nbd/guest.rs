@@ -196,7 +196,7 @@ pub(super) async fn serve<E: Exports>(
     options.client = client;
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else { return };
-    if weir_device::Device::size(&*handle.device) != info.size {
+    if weir_device::DeviceExt::size(&*handle.device) != info.size {
         let (export, told) = (info.name, info.size);
         tracing::warn!(
             client = options.client,

@@ -1,7 +1,7 @@
 //! Drives the server's handshake over a stream.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use weir_device::Device;
+use weir_device::DeviceExt;
 use weir_nbd::{
     Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session, Wanted,
 };

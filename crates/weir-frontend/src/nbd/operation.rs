@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use weir_device::{
-    AlignedBuf, BufferPool, Device, DeviceError, ErrorKind, History, IoHeader, Operation,
-    SharedBuf, SourceId, VolumeId, WriteFlags, WriteZeroesFlags,
+    Body, ByteRange, Data, Device, DeviceError, DeviceExt, ErrorKind, FlushScope, History,
+    IoHeader, Leases, Operation, SharedBuf, SourceId, VolumeId, WriteZeroesFlags,
 };
 use weir_nbd::limits::EXTENTS_MAX;
 use weir_nbd::{ChosenContext, Command, Context, ContextStatus, ExtentStatus};
@@ -23,7 +23,6 @@ pub(super) struct Target<D> {
     pub(super) device: Rc<D>,
     pub(super) source: SourceId,
     pub(super) volume: VolumeId,
-    pub(super) pool: BufferPool,
     pub(super) history: Option<Rc<dyn History>>,
     /// What block status is told in.
     pub(super) contexts: Vec<ChosenContext>,
@@ -32,43 +31,38 @@ pub(super) struct Target<D> {
 /// What a command that succeeded sends back.
 pub(super) enum Answer {
     Done,
-    Data(AlignedBuf),
+    Data(Data),
     /// Block status in each context, none of them empty.
     Status(Vec<ContextStatus>),
 }
 
-fn buffer_len(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("payloads are bounded far below the address space")
+/// An answer, and what must hold when it leaves.
+pub(super) struct Answered {
+    pub(super) answer: Answer,
+    pub(super) leases: Leases,
 }
 
 impl<D: Device> Target<D> {
-    fn io(&self, operation: Operation, offset: u64, len: u64) -> IoHeader {
-        IoHeader { source: self.source, operation, volume: self.volume, offset, len }
-    }
-
-    async fn flush(&self) -> Result<(), DeviceError> {
-        self.device.flush(self.io(Operation::Flush, 0, 0)).await
-    }
-
-    async fn read(&self, offset: u64, len: u64) -> Result<AlignedBuf, DeviceError> {
-        let mut buf = self.pool.alloc(buffer_len(len));
-        self.device.read(self.io(Operation::Read, offset, len), &mut buf).await?;
-        Ok(buf)
+    /// Runs one operation, and takes its leases over.
+    async fn ask(&self, operation: Operation, leases: &mut Leases) -> Result<Body, DeviceError> {
+        let io = IoHeader::of_client(self.source, self.volume);
+        let reply = self.device.call(io, operation).await?;
+        leases.join(&reply.leases);
+        Ok(reply.body)
     }
 
     /// Block status of a range in every context; an error in one is an error of all.
     async fn status(
         &self,
-        offset: u64,
-        length: u64,
+        range: ByteRange,
         one: bool,
+        leases: &mut Leases,
     ) -> Result<Vec<ContextStatus>, DeviceError> {
-        let io = self.io(Operation::Extents, offset, length);
         // Together they keep to the limit of a reply.
         let each_max = if one { 1 } else { EXTENTS_MAX / self.contexts.len().max(1) };
         let mut statuses = Vec::with_capacity(self.contexts.len());
         for context in &self.contexts {
-            let extents = self.status_in(&context.name, io, each_max).await?;
+            let extents = self.status_in(&context.name, range, each_max, leases).await?;
             let message = "the device reported no extents for a range that is not empty";
             let extents = extents.ok_or_else(|| DeviceError::new(ErrorKind::Bug, message))?;
             statuses.push(ContextStatus { context: context.id, extents });
@@ -79,17 +73,25 @@ impl<D: Device> Target<D> {
     async fn status_in(
         &self,
         context: &str,
-        io: IoHeader,
+        range: ByteRange,
         extents_max: usize,
+        leases: &mut Leases,
     ) -> Result<Option<Vec<ExtentStatus>>, DeviceError> {
+        let size = self.device.size();
         match (Context::of(context), &self.history) {
             (Some(Context::Allocation), _) => {
-                let ask = async |io, most| self.device.extents(io, most).await;
-                in_blocks(io, self.device.size(), extents_max, Mixed::Common, ask).await
+                let ask = async |range: ByteRange, extents_max| {
+                    let (offset, len) = (range.start, range.len());
+                    match self.ask(Operation::Extents { offset, len, extents_max }, leases).await? {
+                        Body::Extents(extents) => Ok(extents),
+                        _ => Err(not_answered("extents")),
+                    }
+                };
+                in_blocks(range, size, extents_max, Mixed::Common, ask).await
             }
             (Some(Context::ChangedSince(state)), Some(history)) => {
-                let ask = async |io, most| history.changed(state, io, most).await;
-                in_blocks(io, self.device.size(), extents_max, Mixed::Any, ask).await
+                let ask = async |range, most| history.changed(state, range, most).await;
+                in_blocks(range, size, extents_max, Mixed::Any, ask).await
             }
             _ => {
                 let message = format!("the export no longer tells {context}");
@@ -99,16 +101,20 @@ impl<D: Device> Target<D> {
     }
 
     /// Reads a range and throws it away, so that what caches on the way has it.
-    async fn warm(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        let len = len.min(CACHE_BYTES_MAX);
-        let mut done = 0;
-        while done < len {
-            let piece = CACHE_PIECE_BYTES.min(len - done);
-            self.read(offset + done, piece).await?;
-            done += piece;
+    async fn warm(&self, offset: u64, len: u64, leases: &mut Leases) -> Result<(), DeviceError> {
+        let end = offset + len.min(CACHE_BYTES_MAX);
+        let mut at = offset;
+        while at < end {
+            let len = CACHE_PIECE_BYTES.min(end - at);
+            self.ask(Operation::Read { offset: at, len }, leases).await?;
+            at += len;
         }
         Ok(())
     }
+}
+
+fn not_answered(what: &str) -> DeviceError {
+    DeviceError::new(ErrorKind::Bug, format!("the device did not answer with {what}"))
 }
 
 /// Runs one command to its end. `payload` is the data of a write, empty for everything else.
@@ -116,33 +122,37 @@ pub(super) async fn run<D: Device>(
     target: Rc<Target<D>>,
     command: Command,
     payload: SharedBuf,
-) -> Result<Answer, DeviceError> {
-    match command {
-        Command::Read { offset, length, .. } => {
-            target.read(offset, u64::from(length)).await.map(Answer::Data)
-        }
-        Command::Write { offset, length, fua } => {
-            let io = target.io(Operation::Write, offset, u64::from(length));
-            target.device.write(io, payload, WriteFlags { fua }).await.map(|()| Answer::Done)
-        }
-        Command::WriteZeroes { offset, length, fua, no_hole, fast } => {
-            let io = target.io(Operation::WriteZeroes, offset, length);
+) -> Result<Answered, DeviceError> {
+    let mut leases = Leases::default();
+    let operation = match command {
+        Command::Read { offset, length, .. } => Operation::Read { offset, len: length.into() },
+        Command::Write { offset, fua, .. } => Operation::Write { offset, data: payload, fua },
+        Command::WriteZeroes { offset, length: len, fua, no_hole, fast } => {
             let flags = WriteZeroesFlags { fua, no_hole, fast };
-            target.device.write_zeroes(io, flags).await.map(|()| Answer::Done)
+            Operation::WriteZeroes { offset, len, flags }
         }
-        Command::Trim { offset, length, fua } => {
-            target.device.discard(target.io(Operation::Discard, offset, length)).await?;
-            if fua {
-                target.flush().await?;
-            }
-            Ok(Answer::Done)
-        }
-        Command::Flush => target.flush().await.map(|()| Answer::Done),
+        Command::Trim { offset, length: len, .. } => Operation::Discard { offset, len },
+        Command::Flush => Operation::Flush(FlushScope::Local),
         Command::Cache { offset, length } => {
-            target.warm(offset, length).await.map(|()| Answer::Done)
+            target.warm(offset, length, &mut leases).await?;
+            return Ok(Answered { answer: Answer::Done, leases });
         }
         Command::BlockStatus { offset, length, one } => {
-            target.status(offset, length, one).await.map(Answer::Status)
+            let range = ByteRange::new(offset, offset + length);
+            let answer = target.status(range, one, &mut leases).await.map(Answer::Status)?;
+            return Ok(Answered { answer, leases });
         }
+    };
+    let body = target.ask(operation, &mut leases).await?;
+    if let Command::Trim { fua: true, .. } = command {
+        target.ask(Operation::Flush(FlushScope::Local), &mut leases).await?;
     }
+    let answer = match (body, command) {
+        (Body::Data(data), Command::Read { length, .. }) if data.len() as u64 == length.into() => {
+            Answer::Data(data)
+        }
+        (_, Command::Read { .. }) => return Err(not_answered("as many bytes as were asked for")),
+        _ => Answer::Done,
+    };
+    Ok(Answered { answer, leases })
 }

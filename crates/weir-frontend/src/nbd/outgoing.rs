@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use weir_device::AlignedBuf;
+use weir_device::{BufferPool, Data, Slice};
 
 /// Slices of one gathered write. The kernel takes 1024; past this many, one call more is noise.
 const SLICES_MAX: usize = 64;
@@ -14,14 +14,27 @@ const SENT_BYTES_MAX: usize = 64 << 10;
 /// One reply: bytes of the common header memory, then its data.
 struct Reply {
     head_bytes: usize,
-    data: Option<AlignedBuf>,
+    data: Data,
+    /// The data shares no memory with caches and devices.
+    is_detached: bool,
     cost_bytes: usize,
 }
 
 impl Reply {
     fn len(&self) -> usize {
-        self.head_bytes + self.data.as_ref().map_or(0, |data| data.len())
+        self.head_bytes + self.data.len()
     }
+}
+
+/// Whether the memory of the data is held by nobody else, and is no more than the data needs.
+fn is_own(data: &Data) -> bool {
+    data.slices().iter().all(|slice| match slice {
+        Slice::Buffer(bytes) => {
+            !bytes.is_shared()
+                && bytes.memory_bytes() <= super::connection::buffer_bytes(bytes.len())
+        }
+        Slice::Cached(_) => false,
+    })
 }
 
 /// Replies that were not sent yet, in the order of their completion.
@@ -47,16 +60,30 @@ impl Outgoing {
     /// Queues a reply, or a part of one, whose header `put_head` appends. `cost_bytes` comes back when it was sent.
     pub(super) fn push(
         &mut self,
-        data: Option<AlignedBuf>,
+        data: Data,
         cost_bytes: usize,
         put_head: impl FnOnce(&mut Vec<u8>),
     ) {
         let before = self.heads.len();
         put_head(&mut self.heads);
         let head_bytes = self.heads.len() - before;
-        let has_bytes = head_bytes > 0 || data.as_ref().is_some_and(|data| !data.is_empty());
+        let has_bytes = head_bytes > 0 || !data.is_empty();
         assert!(has_bytes, "there is something to send");
-        self.replies.push_back(Reply { head_bytes, data, cost_bytes });
+        let is_detached = data.is_empty();
+        self.replies.push_back(Reply { head_bytes, data, is_detached, cost_bytes });
+    }
+
+    /// Copies what is queued into buffers of the connection: its client does not take it, and must not hold the memory
+    /// of a cache or the room of a journal meanwhile. The cost of a reply covers its copy.
+    pub(super) fn detach(&mut self, pool: &BufferPool) {
+        for reply in self.replies.iter_mut().rev() {
+            if std::mem::replace(&mut reply.is_detached, true) || is_own(&reply.data) {
+                continue;
+            }
+            let mut copy = pool.alloc(reply.data.len());
+            reply.data.copy_to(&mut copy);
+            reply.data = copy.into();
+        }
     }
 
     /// Fills `slices` with what goes out next; how many were filled.
@@ -76,14 +103,24 @@ impl Outgoing {
             }
             head_end += reply.head_bytes;
             skip -= head_sent;
-            if let Some(data) = &reply.data {
+            if !reply.data.is_empty() {
                 if head_start < head_end {
                     slices[count] = IoSlice::new(&self.heads[head_start..head_end]);
                     count += 1;
                 }
                 head_start = head_end;
-                slices[count] = IoSlice::new(&data[skip..]);
+            }
+            for slice in reply.data.slices() {
+                if skip >= slice.len() {
+                    skip -= slice.len();
+                    continue;
+                }
+                if count == SLICES_MAX {
+                    return count;
+                }
+                slices[count] = IoSlice::new(&slice[skip..]);
                 count += 1;
+                skip = 0;
             }
             skip = 0;
         }
@@ -144,8 +181,13 @@ mod tests {
 
     /// Bytes of a reply with a header of `head` bytes and `data` bytes of data, all of them `mark`.
     fn push(outgoing: &mut Outgoing, model: &mut VecDeque<u8>, head: usize, data: usize, mark: u8) {
-        let buf = (data > 0).then(|| AlignedBuf::copy_of(&vec![mark; data]));
-        outgoing.push(buf, head + data, |out| out.resize(out.len() + head, mark));
+        let mut slices = Data::default();
+        let part = data.div_ceil(1 + usize::from(mark) % 3).max(1);
+        for from in (0..data).step_by(part) {
+            let bytes = vec![mark; part.min(data - from)];
+            slices.append(weir_device::SharedBuf::copy_of(&bytes).into());
+        }
+        outgoing.push(slices, head + data, |out| out.resize(out.len() + head, mark));
         model.resize(model.len() + head + data, mark);
     }
 
@@ -174,6 +216,7 @@ mod tests {
         ) {
             let (mut outgoing, mut model) = (Outgoing::default(), VecDeque::new());
             let (mut cost_in, mut cost_out, mut mark) = (0, 0, 0_u8);
+            let pool = BufferPool::new(1 << 20);
             for (replies, bytes_max) in steps {
                 for (head, has_data, data) in replies {
                     let data = if has_data == 0 { data } else { 0 };
@@ -182,6 +225,9 @@ mod tests {
                     cost_in += head + data;
                 }
                 cost_out += send(&mut outgoing, &mut model, bytes_max);
+                if bytes_max % 2 == 0 {
+                    outgoing.detach(&pool);
+                }
             }
             while !outgoing.is_empty() {
                 cost_out += send(&mut outgoing, &mut model, usize::MAX);

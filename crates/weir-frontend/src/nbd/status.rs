@@ -5,7 +5,7 @@
 //! block that is a hole from end to end is a hole. Blocks are counted from the start of the export; the last one ends
 //! with it.
 
-use weir_device::{ChangedRun, DeviceError, Extent, ExtentState, IoHeader};
+use weir_device::{ByteRange, ChangedRun, DeviceError, Extent, ExtentState};
 use weir_nbd::limits::BLOCK_BYTES_PREFERRED;
 use weir_nbd::{AllocationFlags, DirtyFlags, ExtentStatus};
 
@@ -56,12 +56,11 @@ impl Mixed {
     }
 }
 
-/// The range that is asked of the device for `io`: its blocks, whole.
-fn whole_blocks(io: IoHeader, size: u64) -> IoHeader {
-    let asked_end = io.offset + io.len;
-    let start = io.offset - io.offset % BLOCK_BYTES;
-    let end = asked_end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
-    io.with_range(start, end.min(size.max(asked_end)) - start)
+/// The range that is asked of the device for `range`: its blocks, whole.
+fn whole_blocks(range: ByteRange, size: u64) -> ByteRange {
+    let start = range.start - range.start % BLOCK_BYTES;
+    let end = range.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+    ByteRange::new(start, end.min(size.max(range.end)))
 }
 
 /// The blocks that the runs so far have filled.
@@ -114,21 +113,20 @@ impl Blocks {
     }
 }
 
-/// Descriptors of the range of `io`, in whole blocks but for its two ends, from what `ask` tells of a range in so many
+/// Descriptors of the range, in whole blocks but for its two ends, from what `ask` tells of a range in so many
 /// runs at most. At most `statuses_max`, at least one; `None` if the device broke its contract and told nothing.
 pub(super) async fn in_blocks<R: Into<Run>>(
-    io: IoHeader,
+    range: ByteRange,
     size: u64,
     statuses_max: usize,
     mixed: Mixed,
-    mut ask: impl AsyncFnMut(IoHeader, usize) -> Result<Vec<R>, DeviceError>,
+    mut ask: impl AsyncFnMut(ByteRange, usize) -> Result<Vec<R>, DeviceError>,
 ) -> Result<Option<Vec<ExtentStatus>>, DeviceError> {
-    let wide = whole_blocks(io, size);
-    let end = wide.offset + wide.len;
-    let mut blocks = Blocks { mixed, at: wide.offset, end, filled: Vec::new(), partial: None };
+    let ByteRange { start, end } = whole_blocks(range, size);
+    let mut blocks = Blocks { mixed, at: start, end, filled: Vec::new(), partial: None };
     // A block has no more runs than bytes, so this ends.
     while blocks.filled.is_empty() {
-        let rest = wide.with_range(blocks.at, end - blocks.at);
+        let rest = ByteRange::new(blocks.at, end);
         let runs = ask(rest, statuses_max.max(RUNS_PER_CALL_MIN)).await?;
         let before = blocks.at;
         for run in runs {
@@ -139,9 +137,9 @@ pub(super) async fn in_blocks<R: Into<Run>>(
         }
     }
     let mut statuses = Vec::with_capacity(statuses_max.min(blocks.filled.len()));
-    let mut at = io.offset;
+    let mut at = range.start;
     for (filled, flags) in blocks.filled.into_iter().take(statuses_max) {
-        let stop = filled.min(io.offset + io.len);
+        let stop = filled.min(range.end);
         if stop > at {
             statuses.push(ExtentStatus { length: stop - at, flags: u64::from(flags) });
             at = stop;
@@ -153,7 +151,6 @@ pub(super) async fn in_blocks<R: Into<Run>>(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use weir_device::Operation;
 
     use super::*;
 
@@ -181,12 +178,12 @@ mod tests {
         max: usize,
         per_call: usize,
     ) -> Vec<ExtentStatus> {
-        let io = IoHeader::internal(Operation::Extents, offset, len);
-        let ask = async |io: IoHeader, runs_max: usize| {
-            let all = state_of(&bytes[index(io.offset)..index(io.offset + io.len)]);
+        let range = ByteRange::new(offset, offset + len);
+        let ask = async |range: ByteRange, runs_max: usize| {
+            let all = state_of(&bytes[index(range.start)..index(range.end)]);
             Ok(all.into_iter().take(runs_max.min(per_call)).collect())
         };
-        let told = in_blocks(io, SIZE, max, Mixed::Common, ask);
+        let told = in_blocks(range, SIZE, max, Mixed::Common, ask);
         futures_util::future::FutureExt::now_or_never(told).unwrap().unwrap().unwrap()
     }
 
@@ -245,11 +242,11 @@ mod tests {
 
     #[test]
     fn what_changed_in_part_has_changed() {
-        let io = IoHeader::internal(Operation::Extents, 0, 3 * BLOCK_BYTES);
+        let range = ByteRange::new(0, 3 * BLOCK_BYTES);
         let run = |len, changed| ChangedRun { len, changed };
         let runs = vec![run(BLOCK_BYTES + 5, false), run(1, true), run(u64::MAX / 2, false)];
-        let ask = async |_: IoHeader, _: usize| Ok(runs.clone());
-        let told = in_blocks(io, SIZE, 9, Mixed::Any, ask);
+        let ask = async |_: ByteRange, _: usize| Ok(runs.clone());
+        let told = in_blocks(range, SIZE, 9, Mixed::Any, ask);
         let told = futures_util::future::FutureExt::now_or_never(told).unwrap().unwrap();
         let status = |flags| ExtentStatus { length: BLOCK_BYTES, flags };
         assert_eq!(told, Some(vec![status(0), status(1), status(0)]));
@@ -258,9 +255,9 @@ mod tests {
     #[test]
     fn nothing_told_is_no_answer() {
         for runs in [vec![], vec![Extent { len: 0, state: ExtentState::Data }]] {
-            let io = IoHeader::internal(Operation::Extents, 0, 4);
-            let ask = async |_: IoHeader, _: usize| Ok(runs.clone());
-            let told = in_blocks(io, SIZE, 9, Mixed::Common, ask);
+            let range = ByteRange::new(0, 4);
+            let ask = async |_: ByteRange, _: usize| Ok(runs.clone());
+            let told = in_blocks(range, SIZE, 9, Mixed::Common, ask);
             let told = futures_util::future::FutureExt::now_or_never(told).unwrap().unwrap();
             assert_eq!(told, None);
         }

@@ -10,9 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use weir_device::{
-    ChangedRun, Device, DeviceError, ErrorKind, Extent, ExtentState, History, IoHeader,
-    LocalBoxFuture, MemoryDevice, Operation, SharedBuf, SourceId, VolumeId, WriteFlags,
-    WriteZeroesFlags,
+    Body, ByteRange, ChangedRun, Device, DeviceError, DeviceExt, DeviceInfo, ErrorKind, Extent,
+    ExtentState, History, IoHeader, Lease, Leases, LocalBoxFuture, MemoryDevice, Operation,
+    OperationKind, Reply as DeviceReply, SourceId, VolumeId,
 };
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, NbdError, serve_connection};
 use weir_nbd::{
@@ -33,6 +33,9 @@ pub const STYLES: [ReplyStyle; 3] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     pub io: IoHeader,
+    pub kind: OperationKind,
+    pub offset: u64,
+    pub len: u64,
     pub fua: bool,
     pub no_hole: bool,
     pub fast: bool,
@@ -52,7 +55,7 @@ pub struct TestDevice {
     keys: RefCell<BTreeMap<u64, oneshot::Receiver<()>>>,
     pub failure: Cell<Option<ErrorKind>>,
     /// Replies may not leave any more.
-    pub superseded: Cell<bool>,
+    pub superseded: Rc<Superseded>,
     pub extents_max: Cell<usize>,
     /// Where it says that its data lies, if not where the memory has some.
     pub data: RefCell<Option<(u64, u64)>>,
@@ -71,7 +74,7 @@ impl TestDevice {
             gate: watch::Sender::new(true),
             keys: RefCell::default(),
             failure: Cell::new(None),
-            superseded: Cell::new(false),
+            superseded: Rc::default(),
             extents_max: Cell::new(usize::MAX),
             data: RefCell::default(),
         })
@@ -96,20 +99,15 @@ impl TestDevice {
         self.calls.borrow().last().expect("a call").clone()
     }
 
-    async fn enter(
-        &self,
-        io: IoHeader,
-        fua: bool,
-        zero: WriteZeroesFlags,
-    ) -> Result<(), DeviceError> {
-        let call = Call { io, fua, no_hole: zero.no_hole, fast: zero.fast };
+    async fn enter(&self, call: Call) -> Result<(), DeviceError> {
+        let (offset, len) = (call.offset, call.len);
         self.calls.borrow_mut().push(call);
         self.in_flight.set(self.in_flight.get() + 1);
-        self.bytes_in_flight.set(self.bytes_in_flight.get() + io.len);
+        self.bytes_in_flight.set(self.bytes_in_flight.get() + len);
         self.in_flight_max.set(self.in_flight_max.get().max(self.in_flight.get()));
         self.bytes_in_flight_max
             .set(self.bytes_in_flight_max.get().max(self.bytes_in_flight.get()));
-        let key = self.keys.borrow_mut().remove(&io.offset);
+        let key = self.keys.borrow_mut().remove(&offset);
         match key {
             // A dropped key opens as well.
             Some(lock) => drop(lock.await),
@@ -119,62 +117,21 @@ impl TestDevice {
             }
         }
         self.in_flight.set(self.in_flight.get() - 1);
-        self.bytes_in_flight.set(self.bytes_in_flight.get() - io.len);
+        self.bytes_in_flight.set(self.bytes_in_flight.get() - len);
         self.completed.set(self.completed.get() + 1);
         match self.failure.get() {
             Some(kind) => Err(DeviceError::new(kind, "the test asked for it")),
             None => Ok(()),
         }
     }
-}
 
-impl Device for TestDevice {
-    fn size(&self) -> u64 {
-        self.memory.size()
-    }
-
-    async fn read(&self, io: IoHeader, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.enter(io, false, WriteZeroesFlags::default()).await?;
-        self.memory.read(io, buf).await
-    }
-
-    async fn write(
-        &self,
-        io: IoHeader,
-        data: SharedBuf,
-        flags: WriteFlags,
-    ) -> Result<(), DeviceError> {
-        assert_eq!(io.len, data.len() as u64);
-        assert!(data.is_aligned_to(4096), "payloads arrive in buffers of their own");
-        self.enter(io, flags.fua, WriteZeroesFlags::default()).await?;
-        self.memory.write(io, data, flags).await
-    }
-
-    async fn write_zeroes(&self, io: IoHeader, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
-        self.enter(io, flags.fua, flags).await?;
-        self.memory.write_zeroes(io, flags).await
-    }
-
-    async fn discard(&self, io: IoHeader) -> Result<(), DeviceError> {
-        self.enter(io, false, WriteZeroesFlags::default()).await?;
-        self.memory.discard(io).await
-    }
-
-    async fn flush(&self, io: IoHeader) -> Result<(), DeviceError> {
-        self.enter(io, false, WriteZeroesFlags::default()).await
-    }
-
-    async fn extents(&self, io: IoHeader, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
-        self.enter(io, false, WriteZeroesFlags::default()).await?;
-        let extents_max = extents_max.min(self.extents_max.get());
-        let Some((from, to)) = *self.data.borrow() else {
-            return self.memory.extents(io, extents_max).await;
-        };
-        let end = io.offset + io.len;
+    fn extents_of(&self, (offset, len): (u64, u64), extents_max: usize) -> Option<Vec<Extent>> {
+        let (from, to) = (*self.data.borrow())?;
+        let end = offset + len;
         let mut extents = Vec::new();
         let edges =
             [(from, ExtentState::Hole), (to, ExtentState::Data), (u64::MAX, ExtentState::Hole)];
-        let mut at = io.offset;
+        let mut at = offset;
         for (edge, state) in edges {
             let stop = edge.min(end);
             if stop > at {
@@ -183,14 +140,65 @@ impl Device for TestDevice {
             }
         }
         extents.truncate(extents_max);
-        Ok(extents)
+        Some(extents)
     }
+}
 
-    fn check_reply(&self) -> Result<(), DeviceError> {
-        match self.superseded.get() {
+/// What the replies of a test device depend on.
+#[derive(Default)]
+pub struct Superseded(Cell<bool>);
+
+impl Superseded {
+    pub fn set(&self, is_superseded: bool) {
+        self.0.set(is_superseded);
+    }
+}
+
+impl Lease for Superseded {
+    fn check(&self) -> Result<(), DeviceError> {
+        match self.0.get() {
             true => Err(DeviceError::new(ErrorKind::Fenced, "superseded")),
             false => Ok(()),
         }
+    }
+}
+
+fn call_of(io: IoHeader, operation: &Operation) -> Call {
+    let (offset, len) = operation.span();
+    let (fua, no_hole, fast) = match operation {
+        Operation::Write { fua, .. } | Operation::Batch { fua, .. } => (*fua, false, false),
+        Operation::WriteZeroes { flags, .. } => (flags.fua, flags.no_hole, flags.fast),
+        _ => (false, false, false),
+    };
+    Call { io, kind: operation.kind(), offset, len, fua, no_hole, fast }
+}
+
+impl Device for TestDevice {
+    fn info(&self) -> DeviceInfo {
+        self.memory.info()
+    }
+
+    async fn call(
+        &self,
+        io: IoHeader,
+        mut operation: Operation,
+    ) -> Result<DeviceReply, DeviceError> {
+        if let Operation::Write { data, .. } = &operation {
+            assert!(data.is_aligned_to(4096), "payloads arrive in buffers of their own");
+        }
+        self.enter(call_of(io, &operation)).await?;
+        let mut told = None;
+        let span = operation.span();
+        if let Operation::Extents { extents_max, .. } = &mut operation {
+            *extents_max = (*extents_max).min(self.extents_max.get());
+            told = self.extents_of(span, *extents_max);
+        }
+        let mut reply = match told {
+            Some(extents) => DeviceReply::new(Body::Extents(extents)),
+            None => self.memory.call(io, operation).await?,
+        };
+        reply.leases = Leases::of(Rc::clone(&self.superseded) as Rc<dyn Lease>);
+        Ok(reply)
     }
 }
 
@@ -205,14 +213,16 @@ impl History for TestDevice {
     fn changed<'a>(
         &'a self,
         since: &'a str,
-        io: IoHeader,
+        range: ByteRange,
         runs_max: usize,
     ) -> LocalBoxFuture<'a, Result<Vec<ChangedRun>, DeviceError>> {
         Box::pin(async move {
-            self.enter(io, false, WriteZeroesFlags::default()).await?;
+            let (offset, len, extents_max) = (range.start, range.len(), runs_max);
+            let asked = Operation::Extents { offset, len, extents_max };
+            self.enter(call_of(IoHeader::of_client(SOURCE, VOLUME), &asked)).await?;
             match since {
-                "all" => Ok(vec![ChangedRun { len: io.len, changed: true }]),
-                "odd" => Ok(odd(io.offset, io.len).take(runs_max).collect()),
+                "all" => Ok(vec![ChangedRun { len, changed: true }]),
+                "odd" => Ok(odd(offset, len).take(runs_max).collect()),
                 _ => Err(DeviceError::new(ErrorKind::NotFound, "it is gone")),
             }
         })
@@ -557,7 +567,6 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 /// What the memory behind a test device holds.
 pub async fn content(device: &TestDevice, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    let io = IoHeader::internal(Operation::Read, offset, len as u64);
-    device.memory.read(io, &mut bytes).await.expect("within the device");
+    device.memory.read(offset, &mut bytes).await.expect("within the device");
     bytes
 }

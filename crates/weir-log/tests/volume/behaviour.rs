@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_device::{Device, Extent, ExtentState, IoHeader, Operation, WriteZeroesFlags};
+use weir_device::{DeviceExt, Extent, ExtentState, WriteZeroesFlags};
 use weir_log::{Closed, LogError, Takeover, VolumeState, catalog};
 
 use crate::support::{
@@ -143,10 +143,9 @@ fn zeroes_with_forced_unit_access_survive_power_loss() {
                 write(&volume, 0, &[round; 4096]).await.unwrap();
                 flush(&volume).await.unwrap();
                 // The last thing that happens: nothing else makes it durable.
-                let io = IoHeader::internal(Operation::WriteZeroes, 0, 4096);
                 let no_hole = round % 2 == 0;
                 let flags = WriteZeroesFlags { no_hole, fua: true, fast: false };
-                volume.write_zeroes(io, flags).await.unwrap();
+                volume.write_zeroes(0, 4096, flags).await.unwrap();
             })
             .await;
             host.disk.crash_power();
@@ -216,8 +215,7 @@ fn extents_tell_data_from_holes() {
         write(&volume, 5000, &[7; 100]).await.unwrap();
         volume.flush_remote().await.unwrap();
         write(&volume, 5100, &[8; 100]).await.unwrap();
-        let io = IoHeader::internal(Operation::Extents, 0, SIZE);
-        let extents = volume.extents(io, 10).await.unwrap();
+        let extents = volume.extents(0, SIZE, 10).await.unwrap();
         let expected = [
             Extent { len: 5000, state: ExtentState::Hole },
             Extent { len: 200, state: ExtentState::Data },

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::Device;
+use weir_device::DeviceExt;
 use weir_log::{CheckOptions, Closed, CollectPolicy, LogVolume, check};
 use weir_store::Chance;
 

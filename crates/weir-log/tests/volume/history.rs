@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_device::{Device, DeviceError, ErrorKind, History, IoHeader, Operation};
+use weir_device::{ByteRange, DeviceError, DeviceExt, ErrorKind, History};
 use weir_log::{LogVolume, MemoryFrameCache, SnapshotView, changes};
 
 use crate::support::{Host, SIZE, discard, fill, name, pattern, run, write};
@@ -32,8 +32,7 @@ async fn ask(
     let (mut at, mut found) = (start, Vec::<(u64, u64)>::new());
     while at < end {
         let len = step.min(end - at);
-        let io = IoHeader::internal(Operation::Extents, at, len);
-        let runs = view.changed(since, io, runs_max).await?;
+        let runs = view.changed(since, ByteRange::new(at, at + len), runs_max).await?;
         assert!(!runs.is_empty() && runs.len() <= runs_max, "{} runs", runs.len());
         assert!(runs.iter().all(|run| run.len > 0));
         assert!(runs.iter().map(|run| run.len).sum::<u64>() <= len, "within the range");
@@ -169,8 +168,7 @@ fn ranges_past_the_end_and_states_that_are_none_are_errors() {
         volume.snapshot(&name("c")).await.unwrap();
         let view = view(&host, "b").await;
         let kind = async |since, len| {
-            let io = IoHeader::internal(Operation::Extents, 1, len);
-            view.changed(since, io, 9).await.map_err(|error| error.kind())
+            view.changed(since, ByteRange::new(1, 1 + len), 9).await.map_err(|error| error.kind())
         };
         assert_eq!(kind("a", SIZE).await, Err(ErrorKind::Invalid));
         for since in ["b", "c", "never"] {

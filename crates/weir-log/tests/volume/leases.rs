@@ -4,11 +4,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{Device, ErrorKind};
+use weir_device::ErrorKind;
 use weir_log::{LogError, LogVolume, OpenArgs, Takeover, catalog};
 use weir_store::Chance;
 
-use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, flush, objects, read, run, write};
+use crate::support::{
+    Host, LEASE, SIZE, expect_bytes, fill, flush, leases, objects, read, run, write,
+};
 
 async fn set_auto(host: &Host) {
     let name = catalog::VolumeName::new("demo").expect("valid");
@@ -78,9 +80,10 @@ fn with_takeover_auto_a_holder_that_is_cut_off_stops_before_another_begins() {
         let (old, _) = host.open().await;
         write(&old, 0, &[1; 4096]).await.unwrap();
         old.flush_remote().await.unwrap();
+        let replied = leases(&old).await;
         gate.change(|plan| plan.outage = true);
         let (new, _) = host.other(5).open().await;
-        assert_eq!(old.check_reply().unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(replied.check().unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(write(&old, 0, &[2; 10]).await.unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(read(&old, 0, 10).await.unwrap_err().kind(), ErrorKind::Fenced);
         expect_bytes(&new, 0, &[1; 4096]).await;
@@ -177,9 +180,10 @@ fn an_open_volume_is_set_to_auto_and_stops_in_time() {
         assert_eq!(old.status().takeover, Takeover::Auto);
         write(&old, 0, &[1; 4096]).await.unwrap();
         old.flush_remote().await.unwrap();
+        let replied = leases(&old).await;
         gate.change(|plan| plan.outage = true);
         let (new, _) = host.other(5).open().await;
-        assert_eq!(old.check_reply().unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(replied.check().unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(write(&old, 0, &[2; 10]).await.unwrap_err().kind(), ErrorKind::Fenced);
         expect_bytes(&new, 0, &[1; 4096]).await;
     });
@@ -241,7 +245,7 @@ fn a_lease_survives_lost_replies_and_failing_requests() {
         for round in 0..50 {
             tokio::time::sleep(LEASE / 2).await;
             write(&volume, round, &[1; 100]).await.unwrap();
-            volume.check_reply().unwrap();
+            leases(&volume).await.check().unwrap();
         }
     });
 }

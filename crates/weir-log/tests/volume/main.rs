@@ -8,6 +8,7 @@ mod clones;
 mod collect;
 mod damage;
 mod deletion;
+mod device;
 mod encryption;
 mod failed_disk;
 mod histories;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_device::{Device, ErrorKind};
+use weir_device::{DeviceExt, ErrorKind};
 use weir_log::{CheckOptions, CheckReport, Closed, LogVolume, check};
 use weir_store::Chance;
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_device::{Device, IoHeader, Operation, VolumeId, WriteZeroesFlags};
+use weir_device::{DeviceExt, VolumeId, WriteZeroesFlags};
 use weir_log::format::object::{ObjectHeader, ObjectKind};
 use weir_log::limits::{APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, TABLE_PIECE_ENTRIES};
 use weir_log::{GivenUp, LogVolume, ObjectId, OpenReport, VolumeOptions};
@@ -238,8 +238,7 @@ async fn stored_bytes(host: &Host) -> u64 {
 
 async fn zero(volume: &LogVolume, offset: u64, len: u64) {
     let flags = WriteZeroesFlags { no_hole: true, ..WriteZeroesFlags::default() };
-    let io = IoHeader::internal(Operation::WriteZeroes, offset, len);
-    volume.write_zeroes(io, flags).await.expect("zeroed");
+    volume.write_zeroes(offset, len, flags).await.expect("zeroed");
 }
 
 #[test]

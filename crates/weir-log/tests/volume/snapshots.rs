@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_device::{Device, ErrorKind};
+use weir_device::{DeviceExt, ErrorKind};
 use weir_log::{Closed, LogVolume, SnapshotSpace, Takeover, catalog, snapshot_space};
 
 use crate::support::{

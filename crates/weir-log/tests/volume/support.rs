@@ -11,8 +11,8 @@ use bytes::Bytes;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use weir_device::{
-    BufferPool, Clock, Device, DeviceError, Env, ErrorKind, IoHeader, Operation, Random, SharedBuf,
-    Spawn, VolumeId, WriteFlags,
+    BufferPool, Clock, Device, DeviceError, DeviceExt, Env, ErrorKind, FlushScope, IoHeader,
+    Leases, Operation, Random, SharedBuf, Spawn, VolumeId,
 };
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_journal::JournalConfig;
@@ -287,8 +287,7 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 pub(crate) async fn write(volume: &LogVolume, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-    let io = IoHeader::internal(Operation::Write, offset, data.len() as u64);
-    volume.write(io, SharedBuf::copy_of(data), WriteFlags::default()).await
+    volume.write(offset, SharedBuf::copy_of(data)).await
 }
 
 pub(crate) async fn read(
@@ -297,16 +296,21 @@ pub(crate) async fn read(
     len: usize,
 ) -> Result<Vec<u8>, DeviceError> {
     let mut buf = vec![0xee; len];
-    let io = IoHeader::internal(Operation::Read, offset, len as u64);
-    volume.read(io, &mut buf).await.map(|()| buf)
+    volume.read(offset, &mut buf).await.map(|()| buf)
+}
+
+/// What a reply of now depends on.
+pub(crate) async fn leases(volume: &LogVolume) -> Leases {
+    let read = Operation::Read { offset: 0, len: 0 };
+    volume.call(IoHeader::internal(), read).await.expect("read").leases
 }
 
 pub(crate) async fn discard(volume: &LogVolume, offset: u64, len: u64) {
-    volume.discard(IoHeader::internal(Operation::Discard, offset, len)).await.expect("discarded");
+    volume.discard(offset, len).await.expect("discarded");
 }
 
 pub(crate) async fn flush(volume: &LogVolume) -> Result<(), DeviceError> {
-    volume.flush(IoHeader::internal(Operation::Flush, 0, 0)).await
+    volume.flush(FlushScope::Local).await
 }
 
 /// Fills the whole volume with `seed`'s pattern, in writes of 5,000 bytes.
@@ -391,10 +395,8 @@ pub(crate) async fn show(host: &Host, snapshot: &str) -> Vec<u8> {
     let view = SnapshotView::open(store, env, volume, &name(snapshot), cache, deadline).await;
     let view = view.expect("opens");
     let mut bytes = vec![0xee; usize::try_from(view.size()).expect("small")];
-    let io = IoHeader::internal(Operation::Read, 0, bytes.len() as u64);
-    view.read(io, &mut bytes).await.expect("read");
-    let io = IoHeader::internal(Operation::Write, 0, 1);
-    let refused = view.write(io, SharedBuf::copy_of(&[1]), WriteFlags::default()).await;
+    view.read(0, &mut bytes).await.expect("read");
+    let refused = view.write(0, SharedBuf::copy_of(&[1])).await;
     assert_eq!(refused.expect_err("takes no writes").kind(), ErrorKind::ReadOnly);
     bytes
 }

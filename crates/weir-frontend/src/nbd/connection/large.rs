@@ -6,12 +6,12 @@
 
 use std::future::Future;
 
-use weir_device::{Device, DeviceError, SharedBuf};
+use weir_device::{Data, DeviceError, SharedBuf};
 use weir_nbd::{ChunkFlags, Command, ReplyTo};
 
 use super::super::NbdError;
 use super::super::answer::error_code;
-use super::super::operation::Answer;
+use super::super::operation::{Answer, Answered};
 use super::{Connection, Part, REPLY_BYTES, Receiving, Taken, Ticket, buffer_bytes};
 
 /// Longest write that runs as one, in bytes: what a log volume keeps whole, and a little more.
@@ -78,7 +78,7 @@ pub(super) struct LargeWrite {
 
 impl<F, M> Connection<'_, F, M>
 where
-    F: Future<Output = Result<Answer, DeviceError>>,
+    F: Future<Output = Result<Answered, DeviceError>>,
     M: FnMut(Command, SharedBuf) -> F,
 {
     /// Takes a read that is answered in pieces off the window.
@@ -115,7 +115,7 @@ where
     }
 
     /// Asks the device for the next pieces of a read; whether any was asked for.
-    pub(super) fn read_pieces(&mut self, device: &impl Device) -> bool {
+    pub(super) fn read_pieces(&mut self) -> bool {
         let mut has_progress = false;
         loop {
             let in_flight = self.in_flight();
@@ -133,7 +133,7 @@ where
             }
             let command = Command::Read { offset: next, length, unbroken: true };
             let ticket = Ticket { reply_to, command, cost_bytes, part: Part::Read };
-            self.start(ticket, SharedBuf::default(), device);
+            self.start(ticket, SharedBuf::default());
             has_progress = true;
         }
     }
@@ -143,8 +143,7 @@ where
         let Some(large) = &mut self.large_read else { return self.release(ticket.cost_bytes) };
         large.outstanding -= 1;
         match outcome {
-            Ok(Answer::Data(buf)) if large.failure.is_none() => {
-                self.has_successes = true;
+            Ok(Answer::Data(data)) if large.failure.is_none() => {
                 let Command::Read { offset, length, .. } = ticket.command else {
                     unreachable!("a piece of a read is a read")
                 };
@@ -152,7 +151,7 @@ where
                 let is_first = !std::mem::replace(&mut large.has_begun, true);
                 let is_last = large.is_complete();
                 let done = if is_last { ChunkFlags::DONE } else { ChunkFlags::default() };
-                self.outgoing.push(Some(buf), ticket.cost_bytes, |out| match unbroken {
+                self.outgoing.push(data, ticket.cost_bytes, |out| match unbroken {
                     true if is_first => reply_to.read_head(out, all),
                     true => {}
                     false => reply_to.read_chunk(out, offset, length, done),
@@ -274,8 +273,7 @@ where
         }
         match large.failure {
             None => {
-                self.has_successes = true;
-                self.outgoing.push(None, REPLY_BYTES, |out| large.reply_to.success(out));
+                self.outgoing.push(Data::default(), REPLY_BYTES, |out| large.reply_to.success(out));
             }
             Some(error) => self.push_error(large.reply_to, &large.command, &error),
         }
@@ -284,6 +282,6 @@ where
     /// Queues an error whose [`REPLY_BYTES`] were taken.
     fn push_error(&mut self, reply_to: ReplyTo, command: &Command, error: &DeviceError) {
         let (code, message) = (error_code(error.kind(), command), error.to_string());
-        self.outgoing.push(None, REPLY_BYTES, |out| reply_to.error(out, code, &message));
+        self.outgoing.push(Data::default(), REPLY_BYTES, |out| reply_to.error(out, code, &message));
     }
 }
