@@ -333,6 +333,7 @@ async fn open(
         discard_journal: false,
         adopt_journal: false,
         incomplete: false,
+        on_wait: None,
     };
     let (volume, _) = Box::pin(LogVolume::open(args)).await?;
     let known = &mut *clone.borrow_mut();

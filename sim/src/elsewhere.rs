@@ -47,6 +47,7 @@ pub(crate) async fn open(
         discard_journal: false,
         adopt_journal: false,
         incomplete: false,
+        on_wait: None,
     };
     match tasks.run_until(timeout(HANG, Box::pin(LogVolume::open(args)))).await {
         Ok(Ok((volume, _))) => Ok((tasks, env, volume)),

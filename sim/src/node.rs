@@ -244,6 +244,7 @@ impl Node {
                 discard_journal,
                 adopt_journal,
                 incomplete: false,
+                on_wait: None,
             };
             world.detail("opening", [u64::from(take_over), u64::from(accept_loss), 0]);
             let mut opening = Box::pin(LogVolume::open(args));

@@ -79,7 +79,7 @@ pub use heir::{Refusal, RefusalReason};
 pub use ids::{ObjectId, ObjectSeq, WriteMark};
 pub use keys::{FixedKeys, KeyError, KeySource, Keys, WrappingKeys};
 pub use lease::{LeaseSettings, LeaseStatus, NodeLease};
-pub use open::{JOURNAL_FILE, LOCK_FILE, OpenArgs, OpenReport};
+pub use open::{JOURNAL_FILE, LOCK_FILE, OnWait, OpenArgs, OpenReport};
 pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, MapLimits, VolumeOptions};
 pub use repair::{GivenUp, RepairReport};
 pub use replay::{Merging, Replay, ReplayReport};

@@ -78,7 +78,12 @@ pub struct OpenArgs {
     pub adopt_journal: bool,
     /// Open a volume that is only partly filled, to go on filling it.
     pub incomplete: bool,
+    /// Called with the name of another node when the opening begins to wait for what that node does.
+    pub on_wait: Option<OnWait>,
 }
+
+/// Hears the name of a node that is waited for.
+pub type OnWait = Rc<dyn Fn(&str)>;
 
 impl std::fmt::Debug for OpenArgs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -274,6 +279,7 @@ async fn claim_and_load(
         env: &args.env,
         volume: args.id,
         take_over: args.take_over,
+        on_wait: args.on_wait.as_deref(),
         journal,
         consent: Consent {
             discard_journal: args.discard_journal,

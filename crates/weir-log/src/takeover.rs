@@ -31,6 +31,8 @@ pub(crate) struct Claim<'a> {
     pub(crate) volume: VolumeId,
     /// Take it from a holder whose lease ran out, with what the store holds.
     pub(crate) take_over: bool,
+    /// Hears of the node that is waited for.
+    pub(crate) on_wait: Option<&'a dyn Fn(&str)>,
     /// The local journal, if there is one.
     pub(crate) journal: Option<&'a JournalView>,
     /// What else was allowed.
@@ -66,7 +68,8 @@ impl<'a> Claim<'a> {
         length_default: Duration,
     ) -> Self {
         let (journal, consent) = (None, Consent::default());
-        Self { store, env, volume, take_over, journal, consent, length_default }
+        let on_wait = None;
+        Self { store, env, volume, take_over, on_wait, journal, consent, length_default }
     }
 
     /// Decides what becomes of the local journal, and waits until the volume of `manifest` may be opened so. `sent` is
@@ -90,6 +93,9 @@ impl<'a> Claim<'a> {
                 }
                 (Wait::Lease | Wait::LeaseAndConsent, Some(holder)) => holder.clone(),
             };
+            if let Some(on_wait) = self.on_wait {
+                on_wait(&holder.name);
+            }
             let dirty = if weir_device::mutant("takeover_without_wait") {
                 None
             } else {

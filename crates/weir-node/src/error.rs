@@ -215,11 +215,31 @@ pub enum NodeError {
     },
     /// Two verbs at once of which each needs a volume without clients.
     #[error(
-        "volume {name:?} is being changed by another verb, which goes back to a snapshot or shrinks it"
+        "volume {name:?} is being changed by another verb: attached, detached, set back to a snapshot, or shrunk"
     )]
     Changing {
         /// Name of the volume.
         name: String,
+    },
+    /// A verb on a served volume, and it is not served here.
+    #[error("volume {name:?} is not served by this process")]
+    NotServedHere {
+        /// Name of the volume.
+        name: String,
+    },
+    /// A volume was closed without everything in the store.
+    #[error(
+        "volume {name:?} is detached, but the store did not take everything in time: the journal here keeps the rest"
+    )]
+    KeptInJournal {
+        /// Name of the volume.
+        name: String,
+    },
+    /// What only a process of many volumes can do.
+    #[error("process {process} serves one volume for as long as it runs (weir up)")]
+    SingleVolume {
+        /// The process.
+        process: ProcessId,
     },
     /// A snapshot that clients read cannot be deleted.
     #[error("snapshot {export:?} is open: clients are connected to the export of that name")]
@@ -320,7 +340,9 @@ impl NodeError {
             | Self::Token { .. }
             | Self::ZeroLimit
             | Self::Config { .. } => ErrorKind::Invalid,
-            Self::InMemory { .. } => ErrorKind::Unsupported,
+            Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
+            Self::NotServedHere { .. } => ErrorKind::NotFound,
+            Self::KeptInJournal { .. } => ErrorKind::Unavailable,
             Self::Connected { .. } | Self::Changing { .. } | Self::SnapshotOpen { .. } => {
                 ErrorKind::Busy
             }
@@ -402,6 +424,14 @@ impl NodeError {
             Self::Io { source, subject, .. } => io_help(source, subject),
             Self::Connected { .. } => {
                 Some("unmount it and end what uses it, then try again".into())
+            }
+            Self::NotServedHere { .. } => Some("weir status lists what is served".into()),
+            Self::KeptInJournal { name } => Some(format!(
+                "once the store answers, weir volume flush {name} takes the rest there; until then no other node can \
+                 open it without a loss"
+            )),
+            Self::SingleVolume { .. } => {
+                Some("end that process instead, or serve many volumes with weir serve".into())
             }
             Self::Changing { .. } => Some("try again when it has ended".into()),
             Self::SnapshotOpen { .. } => {

@@ -84,6 +84,16 @@ pub(crate) struct Hosted {
     pub(crate) gate: Arc<Gate>,
 }
 
+impl VolumeSpec {
+    /// Whether a volume that is served by the other one is served as this one says.
+    pub(crate) fn serves_like(&self, other: &Self) -> bool {
+        self.read_only == other.read_only
+            && self.endpoint == other.endpoint
+            && self.replica == other.replica
+            && format!("{:?}", self.options) == format!("{:?}", other.options)
+    }
+}
+
 impl Hosted {
     /// The log volume, if it is one.
     pub(crate) fn log(&self) -> Option<&Rc<LogVolume>> {
@@ -151,17 +161,35 @@ struct Opened {
     report: OpenReport,
 }
 
+/// How the thread of a volume and those who asked for it hear of each other.
+pub(crate) struct Ends {
+    /// Told once the volume can be served.
+    pub(crate) ready: oneshot::Sender<Hosting>,
+    /// Told the name of another node when the opening begins to wait for what that node does.
+    pub(crate) waits: Option<oneshot::Sender<String>>,
+    /// Says when and how to close.
+    pub(crate) stop: oneshot::Receiver<Closing>,
+}
+
 /// Opens a volume and serves those who come through its door until it is told to stop.
 pub(crate) async fn host(
     context: Rc<ShardContext>,
     home: Home,
     store: Option<Store>,
     spec: VolumeSpec,
-    ready: oneshot::Sender<Hosting>,
-    stop: oneshot::Receiver<Closing>,
+    ends: Ends,
 ) -> Result<Stopped, NodeError> {
+    let Ends { mut ready, waits, stop } = ends;
     let opened = match (&store, spec.endpoint) {
-        (Some(store), EndpointKind::Log) => open_log(&context, &home, store, &spec).await?,
+        (Some(store), EndpointKind::Log) => {
+            let opening = open_log(&context, &home, store, &spec, waits);
+            tokio::select! {
+                biased;
+                // Nobody waits only if the process stops. Nothing was acknowledged, and opening can be ended anywhere.
+                () = ready.closed() => return Ok(Stopped::Clean),
+                opened = opening => opened?,
+            }
+        }
         _ => open_memory(&context, &spec)?,
     };
     let hosted = Rc::new(Hosted {
@@ -224,12 +252,26 @@ async fn open_log(
     home: &Home,
     store: &Store,
     spec: &VolumeSpec,
+    waits: Option<oneshot::Sender<String>>,
 ) -> Result<Opened, NodeError> {
     let name = &spec.name;
     let (id, created) = find_or_create(context, home, store, spec).await?;
     let settings = spec.options.clone();
     let read_deadline = settings.read_deadline;
-    let opening = home.open_volume(context, store.clone(), id, name, settings, spec.consent);
+    let waits = Cell::new(waits);
+    let on_wait = Rc::new(move |node: &str| {
+        // The first time is enough.
+        if let Some(waits) = waits.take() {
+            let _ = waits.send(node.to_owned());
+        }
+    });
+    let opening = home.open_volume_telling(
+        context,
+        (store.clone(), id, name),
+        settings,
+        spec.consent,
+        on_wait,
+    );
     if spec.read_only {
         // It has the identity of its source, which this very host may serve.
         match open_replica(context, home, store, id, read_deadline).await {

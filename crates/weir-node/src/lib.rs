@@ -8,6 +8,7 @@
 )]
 
 pub mod api;
+mod attach;
 mod clients;
 mod clones;
 pub mod config;
@@ -45,6 +46,7 @@ mod views;
 mod volumes;
 mod watch;
 
+pub use attach::Reloaded;
 pub use copy_record::{CopyRecord, CopyRecordError};
 pub use data_directory::DataDirectory;
 pub use endpoint::Endpoint;
@@ -57,7 +59,9 @@ pub use node::{Node, NodeConfig};
 pub use processes::Process;
 pub use replicas::{ReplicateTo, Replication, ReplicationProgress, TARGET_VARIABLES};
 pub use salvage::{SalvageWish, Salvaged};
-pub use service::{ApiPlace, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet};
+pub use service::{
+    ApiPlace, HandedOver, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet,
+};
 pub use shard::ShardContext;
 pub use sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
 pub use unserved::Unserved;

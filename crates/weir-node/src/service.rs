@@ -12,26 +12,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rustix::process::{Resource, getrlimit};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch as watch_channel};
 use tokio::time::Instant;
-use weir_device::{VolumeId, with_causes};
+use weir_device::VolumeId;
 use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, Listening, Routes, receive};
-use weir_log::catalog::{self, VolumeName};
-use weir_log::{OpenReport, VolumeState};
+use weir_log::OpenReport;
+use weir_log::catalog::VolumeName;
 use weir_store::Store;
 
 use crate::api::server::{ApiServer, TcpApi};
 use crate::api::types::Limits;
+use crate::attach::{self, Changing, Reloaded, Running};
 use crate::error::{NodeError, ProcessId};
 use crate::events::Events;
 use crate::gate::Gate;
-use crate::host::{self, Closing, EndpointKind, Stopped, VolumeSpec, connection_options, describe};
+use crate::host::{Closing, EndpointKind, Stopped, VolumeSpec, connection_options, describe};
 use crate::known_stores;
 use crate::left;
 use crate::nbd_place::NbdPlace;
 use crate::node::{Node, NodeHandle};
-use crate::replicas::{self, Following};
+use crate::replicas::{End, Following};
 use crate::sockets::{self, BoundSocket, Inherited};
 use crate::views::{self, Views};
 use crate::volumes::Home;
@@ -76,6 +76,8 @@ pub struct ServiceOptions {
     pub home: Home,
     /// Which.
     pub volumes: VolumeSet,
+    /// How a volume is served that is attached later and that `volumes` does not name. Its name does not count.
+    pub template: Box<VolumeSpec>,
     /// Where they are offered; the default socket in the data directory where this is empty.
     pub nbd: Vec<NbdAddress>,
     /// Where verbs come in.
@@ -86,8 +88,9 @@ pub struct ServiceOptions {
     pub limits: Limits,
     /// Sockets that listen already.
     pub inherited: Inherited,
-    /// Volumes that the process before this one served. Those of them that are not served any more are closed.
-    pub left: Vec<VolumeName>,
+    /// Volumes that the process before this one served. Those that were attached to it are served on; others that are
+    /// not served any more are closed.
+    pub left: Vec<HandedOver>,
 }
 
 impl ServiceOptions {
@@ -111,6 +114,17 @@ impl ServiceOptions {
         sockets::check_length(&self.home.data.api_socket())?;
         self.api_tcp.as_ref().map_or(Ok(()), TcpApi::check)
     }
+}
+
+/// A volume that the process before this one served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// Its name.
+    pub name: VolumeName,
+    /// It was attached to that process, and no configuration names it.
+    pub attached: bool,
+    /// Whether writes of clients were refused.
+    pub read_only: bool,
 }
 
 /// A volume that is being served.
@@ -139,12 +153,14 @@ pub(crate) struct Entry {
     pub(crate) id: VolumeId,
     pub(crate) shard: usize,
     pub(crate) gate: Arc<Gate>,
+    /// As it was to be served when it was opened.
+    pub(crate) spec: VolumeSpec,
     pub(crate) read_only: bool,
     pub(crate) created: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,
     pub(crate) replica: Option<Following>,
-    door: Door,
+    pub(crate) door: Door,
 }
 
 /// What the threads of a serving process share.
@@ -159,7 +175,20 @@ pub(crate) struct Core {
     pub(crate) events: Events,
     pub(crate) started: Instant,
     pub(crate) is_stopping: AtomicBool,
-    volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// Says when the process stops, for those who wait.
+    pub(crate) stopping: watch_channel::Sender<bool>,
+    /// Which volumes are to be served.
+    pub(crate) volume_set: Mutex<VolumeSet>,
+    /// One volume is served for as long as the process runs, and nothing else.
+    pub(crate) is_single: bool,
+    /// How a volume is served of which nothing else is said.
+    pub(crate) template: Box<VolumeSpec>,
+    /// Those that are offered.
+    pub(crate) volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// What ends them.
+    pub(crate) running: Mutex<BTreeMap<String, Running>>,
+    /// Those that are being attached or detached.
+    pub(crate) changing: Changing,
     not_served: Mutex<BTreeMap<String, String>>,
     left: Mutex<BTreeMap<String, String>>,
     pub(crate) views: Views,
@@ -167,15 +196,11 @@ pub(crate) struct Core {
     limits: Mutex<Limits>,
 }
 
-/// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
-const DESCRIPTORS_BASE: u64 = 192;
-const DESCRIPTORS_PER_VOLUME: u64 = 4;
-
 /// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
 /// wait for a store that is away.
 const ANCILLARY_TIME: Duration = Duration::from_secs(5);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is behind these is whole between two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -194,6 +219,29 @@ impl Core {
     /// Volumes that should be served and are not, and why.
     pub(crate) fn not_served(&self) -> BTreeMap<String, String> {
         lock(&self.not_served).clone()
+    }
+
+    /// Why a volume is not served; nothing once it is, or need not be.
+    pub(crate) fn note_not_served(&self, name: &VolumeName, why: Option<String>) {
+        let mut not_served = lock(&self.not_served);
+        match why {
+            Some(why) => not_served.insert(name.to_string(), why),
+            None => not_served.remove(name.as_str()),
+        };
+    }
+
+    /// Forgets those of which `is_gone` says so.
+    pub(crate) fn forget_not_served(&self, is_gone: impl Fn(&str) -> bool) {
+        lock(&self.not_served).retain(|name, _| !is_gone(name));
+    }
+
+    /// Clients that a volume has.
+    pub(crate) async fn client_count(&self, entry: &Entry) -> Result<usize, NodeError> {
+        let id = entry.id;
+        let count = move |context: Rc<crate::ShardContext>| async move {
+            context.hosted.borrow().get(&id).map_or(0, |hosted| hosted.client_count())
+        };
+        self.node.run(entry.shard, count).await
     }
 
     /// Volumes that the process before this one served and that are not closed yet, and why.
@@ -284,16 +332,6 @@ impl Routes for Volumes {
     }
 }
 
-/// A volume on its shard, to be ended.
-#[derive(Debug)]
-struct Running {
-    name: VolumeName,
-    stop: oneshot::Sender<Closing>,
-    ended: oneshot::Receiver<Result<Stopped, NodeError>>,
-    /// Its replica is followed until this says so.
-    following: Option<replicas::End>,
-}
-
 /// A listener on a shard, to be ended.
 #[derive(Debug)]
 struct Reception {
@@ -305,7 +343,6 @@ struct Reception {
 #[derive(Debug)]
 pub struct Service {
     core: Arc<Core>,
-    running: Vec<Running>,
     receptions: Vec<Reception>,
     api: Vec<ApiServer>,
     sockets: Vec<BoundSocket>,
@@ -338,19 +375,24 @@ impl Node {
             listeners.push(listener.map_err(|error| second_node(error, &home))?);
         }
         let core = self.core(&options).await?;
-        let (specs, unreadable) = self.specs(&core, &options.volumes).await?;
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
+        let (mut specs, unreadable) = attach::specs(&core).await?;
+        for left in options.left.iter().filter(|left| left.attached) {
+            if !specs.iter().any(|spec| spec.name == left.name) {
+                let spec = core.spec_of(&left.name);
+                specs.push(VolumeSpec { read_only: spec.read_only || left.read_only, ..spec });
+            }
+        }
         // A process that took over serves on, whatever became of its volumes: clients and verbs ask it what is wrong.
         let takes_over = !options.left.is_empty();
-        let running = open_all(&core, specs, unreadable, takes_over).await?;
-        let mut left = std::mem::take(&mut options.left);
-        left.retain(|name| !core.offers(name.as_str()));
+        attach::open_all(&core, specs, unreadable, takes_over).await?;
+        let left = std::mem::take(&mut options.left).into_iter().map(|left| left.name);
+        let left = left.filter(|name| !core.offers(name.as_str())).collect();
         left::close(&core, left)?;
         let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
         let mut service = Service {
             core,
-            running,
             receptions: Vec::new(),
             api: Vec::new(),
             sockets,
@@ -386,38 +428,19 @@ impl Node {
             events: Events::default(),
             started: Instant::now(),
             is_stopping: AtomicBool::new(false),
+            stopping: watch_channel::Sender::new(false),
+            volume_set: Mutex::new(options.volumes.clone()),
+            is_single: matches!(options.api, ApiPlace::Volume),
+            template: options.template.clone(),
             volumes: Mutex::default(),
+            running: Mutex::default(),
+            changing: Changing::default(),
             not_served: Mutex::default(),
             left: Mutex::default(),
             views: Views::default(),
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
         })
-    }
-
-    /// The volumes to open, and those of which the store has nothing that can be read.
-    async fn specs(
-        &self,
-        core: &Core,
-        volumes: &VolumeSet,
-    ) -> Result<(Vec<VolumeSpec>, Failed), NodeError> {
-        let template = match volumes {
-            VolumeSet::Listed(specs) => return Ok((specs.clone(), Vec::new())),
-            VolumeSet::All(template) => template,
-        };
-        let store = core.store.clone().expect("opened for all volumes of it");
-        let list = |context: Rc<crate::ShardContext>| async move {
-            catalog::list(&store, &context.env).await
-        };
-        let listing = self.run(0, list).await??;
-        let spec = |name| VolumeSpec { name, ..(**template).clone() };
-        // What is being filled is nobody's yet, and replicas are another's.
-        let whole = listing
-            .volumes
-            .into_iter()
-            .filter(|s| !matches!(s.state, VolumeState::Incomplete | VolumeState::Replica));
-        let unreadable = listing.unreadable.into_iter().map(|(name, error)| (name, error.into()));
-        Ok((whole.map(|summary| spec(summary.name)).collect(), unreadable.collect()))
     }
 }
 
@@ -450,103 +473,6 @@ fn api_socket(
     Ok(listener)
 }
 
-/// Volumes that are not served, and why.
-type Failed = Vec<(VolumeName, NodeError)>;
-
-/// Opens every volume on its shard; those of `failed` are beyond that already. An error only if none could be opened
-/// and `none_will_do` is not said.
-async fn open_all(
-    core: &Arc<Core>,
-    specs: Vec<VolumeSpec>,
-    mut failed: Failed,
-    none_will_do: bool,
-) -> Result<Vec<Running>, NodeError> {
-    warn_of_descriptors(specs.len() as u64);
-    let mut opening = Vec::new();
-    for (index, spec) in specs.into_iter().enumerate() {
-        let shard = index % core.node.shard_count();
-        opening.push(open_one(Arc::clone(core), spec, shard));
-    }
-    let mut running = Vec::new();
-    for (name, opened) in join_all(opening).await {
-        match opened {
-            Ok(volume) => running.push(volume),
-            Err(error) => failed.push((name, error)),
-        }
-    }
-    if running.is_empty() && !failed.is_empty() && !none_will_do {
-        return Err(failed.remove(0).1);
-    }
-    for (name, error) in failed {
-        let reason = with_causes(&error);
-        core.events.note("volume_failed", Some(name.as_str()), reason.clone());
-        tracing::error!(volume = %name, reason, "a volume is not served");
-        lock(&core.not_served).insert(name.to_string(), reason);
-    }
-    Ok(running)
-}
-
-/// Says when the process may not have as many files open as so many volumes need.
-fn warn_of_descriptors(volumes: u64) {
-    let needed = DESCRIPTORS_BASE + volumes * DESCRIPTORS_PER_VOLUME;
-    match getrlimit(Resource::Nofile).current {
-        Some(most) if most < needed => tracing::warn!(
-            most,
-            needed,
-            "too few open files are allowed for {volumes} volumes: opening them may fail or take long; raise \
-             LimitNOFILE of the service, or ulimit -n"
-        ),
-        _ => {}
-    }
-}
-
-async fn open_one(
-    core: Arc<Core>,
-    spec: VolumeSpec,
-    shard: usize,
-) -> (VolumeName, Result<Running, NodeError>) {
-    let name = spec.name.clone();
-    let opened = try_open(&core, spec, shard).await;
-    (name, opened)
-}
-
-async fn try_open(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> Result<Running, NodeError> {
-    let (ready, started) = oneshot::channel();
-    let (stop, stopped) = oneshot::channel();
-    let (home, store, name) = (core.home.clone(), core.store.clone(), spec.name.clone());
-    let (read_only, replica) = (spec.read_only, spec.replica.clone());
-    let mut ended = core
-        .node
-        .submit(shard, move |context| host::host(context, home, store, spec, ready, stopped))?;
-    let Ok(hosting) = started.await else {
-        // It ended before it was ready, and says why.
-        return match (&mut ended).await {
-            Ok(Err(error)) => Err(error),
-            Ok(Ok(_)) | Err(_) => Err(NodeError::ShuttingDown),
-        };
-    };
-    let size = hosting.gate.size();
-    let (replica, following) = match replica {
-        Some(to) => Some(replicas::keep(core, &name, shard, to)?).unzip(),
-        None => (None, None),
-    };
-    let entry = Entry {
-        name: name.clone(),
-        id: hosting.id,
-        shard,
-        gate: hosting.gate,
-        read_only,
-        created: hosting.created,
-        place: hosting.place,
-        report: hosting.report,
-        replica,
-        door: hosting.door,
-    };
-    lock(&core.volumes).insert(name.to_string(), Arc::new(entry));
-    core.events.note("volume_opened", Some(name.as_str()), format!("{size} bytes"));
-    Ok(Running { name, stop, ended, following })
-}
-
 impl Service {
     /// The volumes that are served.
     #[must_use]
@@ -561,6 +487,15 @@ impl Service {
             report: entry.report.clone(),
         };
         self.core.entries().into_iter().map(info).collect()
+    }
+
+    /// Serves what `volumes` names, and nothing else, without touching those that are served already. A volume that is
+    /// not named any more is closed with everything in the store, unless it has clients.
+    ///
+    /// # Errors
+    /// What the store says when it is asked for its volumes. What does not work of a single volume is in the report.
+    pub async fn reload(&self, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
+        attach::reload(&self.core, volumes).await
     }
 
     /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does
@@ -583,12 +518,16 @@ impl Service {
 
     /// The volumes that a process which comes after this one serves or closes.
     #[must_use]
-    pub fn handed_over(&self) -> Vec<String> {
-        let served = self.core.entries().into_iter().map(|entry| entry.name.to_string());
-        served
-            .chain(self.core.not_served().into_keys())
-            .chain(self.core.left().into_keys())
-            .collect()
+    pub fn handed_over(&self) -> Vec<HandedOver> {
+        let served = self.core.entries().into_iter().map(|entry| HandedOver {
+            name: entry.name.clone(),
+            attached: self.core.is_attached(&entry.name),
+            read_only: entry.read_only,
+        });
+        let names = self.core.not_served().into_keys().chain(self.core.left().into_keys());
+        let others = names.filter_map(|name| VolumeName::new(&name).ok());
+        let other = |name| HandedOver { name, attached: false, read_only: false };
+        served.chain(others.map(other)).collect()
     }
 
     /// Where NBD clients find the process.
@@ -731,11 +670,16 @@ impl Service {
     }
 
     async fn end(&mut self, closing: Closing) -> Result<Stopped, NodeError> {
-        self.core.is_stopping.store(true, Ordering::Relaxed);
+        let mut running = {
+            let mut running = lock(&self.core.running);
+            // Under the lock: a volume that is opened in this moment is in there, or is not offered.
+            self.core.is_stopping.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *running)
+        };
+        self.core.stopping.send_replace(true);
         self.core.events.note("node_stopping", None, "closing all volumes");
         let receptions = std::mem::take(&mut self.receptions);
-        let followings: Vec<_> =
-            self.running.iter_mut().filter_map(|running| running.following.take()).collect();
+        let followings: Vec<_> = running.values_mut().filter_map(Running::take_following).collect();
         let core = Arc::clone(&self.core);
         let ancillary = async move {
             for Reception { stop, ended } in receptions {
@@ -743,7 +687,7 @@ impl Service {
                 let _ = stop.send(());
                 let _ = ended.await;
             }
-            join_all(followings.into_iter().map(replicas::End::wait)).await;
+            join_all(followings.into_iter().map(End::wait)).await;
             core.views.close().await;
         };
         if tokio::time::timeout(ANCILLARY_TIME, ancillary).await.is_err() {
@@ -752,17 +696,16 @@ impl Service {
             );
         }
         let mut ending = Vec::new();
-        for Running { name, stop, ended, .. } in self.running.drain(..) {
-            let _ = stop.send(closing);
-            ending.push((name, ended));
+        for (name, running) in running {
+            ending.push((name, running.stop(closing)));
         }
         let (mut stopped, mut first_error) = (Stopped::Clean, None);
         for (name, ended) in ending {
             let result = ended.await.unwrap_or(Err(NodeError::ShuttingDown));
-            lock(&self.core.volumes).remove(name.as_str());
+            lock(&self.core.volumes).remove(&name);
             match result {
                 Ok(Stopped::Clean) => {
-                    self.core.events.note("volume_closed", Some(name.as_str()), "clean");
+                    self.core.events.note("volume_closed", Some(&name), "clean");
                 }
                 Ok(Stopped::LocalOnly) => stopped = Stopped::LocalOnly,
                 Err(error) => {

@@ -73,18 +73,35 @@ impl Views {
         open.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Sends the clients of all snapshots of a volume away.
+    pub(crate) async fn close_of(&self, volume: &str) {
+        let of_volume = |name: &str| split(name).is_some_and(|(v, _)| v.as_str() == volume);
+        let slots = {
+            let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (gone, kept) =
+                std::mem::take(&mut *slots).into_iter().partition(|(name, _)| of_volume(name));
+            *slots = kept;
+            gone
+        };
+        end_all(slots).await;
+    }
+
     /// Sends all clients away.
     pub(crate) async fn close(&self) {
         let slots = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let ends = slots.into_values().map(|slot| async move {
-            if let Some(View { stop, ended, .. }) = slot.lock().await.take() {
-                // It may have ended by itself.
-                let _ = stop.send(());
-                let _ = ended.await;
-            }
-        });
-        futures_util::future::join_all(ends).await;
+        end_all(slots).await;
     }
+}
+
+async fn end_all(slots: BTreeMap<String, Slot>) {
+    let ends = slots.into_values().map(|slot| async move {
+        if let Some(View { stop, ended, .. }) = slot.lock().await.take() {
+            // It may have ended by itself.
+            let _ = stop.send(());
+            let _ = ended.await;
+        }
+    });
+    futures_util::future::join_all(ends).await;
 }
 
 fn is_open(slot: &Slot) -> bool {

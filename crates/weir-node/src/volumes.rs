@@ -9,7 +9,7 @@ use weir_device::{DeviceExt, VolumeId, with_causes};
 use weir_disk::{Directory, LeaveRoom, LockGuard};
 use weir_log::catalog::{self, VolumeName, VolumeSummary};
 use weir_log::{
-    CheckOptions, CheckStep, Encryption, Keys, LOCK_FILE, LogError, LogVolume, OpenArgs,
+    CheckOptions, CheckStep, Encryption, Keys, LOCK_FILE, LogError, LogVolume, OnWait, OpenArgs,
     OpenReport, Takeover, VolumeOptions,
 };
 use weir_store::{Access, Store, StoreOptions};
@@ -130,6 +130,19 @@ impl Home {
         options: VolumeOptions,
         consent: Consent,
     ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
+        let nobody = Rc::new(|_: &str| {});
+        self.open_volume_telling(context, (store, id, name), options, consent, nobody).await
+    }
+
+    /// The same; `on_wait` hears of a node that is waited for.
+    pub(crate) async fn open_volume_telling(
+        &self,
+        context: &ShardContext,
+        (store, id, name): (Store, VolumeId, &VolumeName),
+        options: VolumeOptions,
+        consent: Consent,
+        on_wait: OnWait,
+    ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
         let lease = context.leases.get(&context.env, &self.data, &store)?;
         let directory = context.disks.directory(self.data.volume(id))?;
         let beside_store = store.device().is_some() && store.device() == directory.device();
@@ -147,6 +160,7 @@ impl Home {
             discard_journal: consent.discard_journal,
             adopt_journal: consent.adopt_journal,
             incomplete: consent.incomplete,
+            on_wait: Some(on_wait),
         };
         match LogVolume::open(args).await {
             Ok(opened) => {

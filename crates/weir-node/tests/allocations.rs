@@ -170,6 +170,16 @@ fn the_steady_state_of_a_volume_allocates_nothing() {
     let data = DataDirectory::at(&place.path().join("data")).expect("a directory");
     // The collector allocates for each object that it copies, beside the operations that are counted here.
     let never = CollectLimits { start_percent: 0, ..CollectLimits::default() };
+    let spec = VolumeSpec {
+        name: VolumeName::new("steady").expect("a name"),
+        size: Some(VOLUME_BLOCKS * BLOCK as u64),
+        size_must_match: true,
+        read_only: false,
+        consent: Consent::default(),
+        options: VolumeOptions { collect: never, ..VolumeOptions::default() },
+        endpoint: EndpointKind::Log,
+        replica: None,
+    };
     let options = ServiceOptions {
         home: Home {
             store_url: data.store_url(),
@@ -178,16 +188,8 @@ fn the_steady_state_of_a_volume_allocates_nothing() {
             keys: Default::default(),
             encrypt: false,
         },
-        volumes: VolumeSet::Listed(vec![VolumeSpec {
-            name: VolumeName::new("steady").expect("a name"),
-            size: Some(VOLUME_BLOCKS * BLOCK as u64),
-            size_must_match: true,
-            read_only: false,
-            consent: Consent::default(),
-            options: VolumeOptions { collect: never, ..VolumeOptions::default() },
-            endpoint: EndpointKind::Log,
-            replica: None,
-        }]),
+        template: Box::new(spec.clone()),
+        volumes: VolumeSet::Listed(vec![spec]),
         nbd: vec![NbdAddress::Unix(socket.clone())],
         api: ApiPlace::Volume,
         api_tcp: None,

@@ -1,5 +1,6 @@
 //! `weir serve`: many volumes, as a service.
 
+use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,13 +9,15 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinError;
 use weir_node::config::Config;
-use weir_node::{Closing, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
+use weir_node::{
+    Closing, HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet,
+};
 
 use crate::cli::{Global, Serve};
 use crate::descriptors;
 use crate::failure::Failure;
 use crate::settings;
-use crate::signals::{self, Signals, quit};
+use crate::signals::{self, Signals, quit, received};
 use crate::systemd;
 use crate::threads;
 use crate::up;
@@ -40,7 +43,11 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
         return check(&options);
     }
     let node = Node::start(config)?;
-    let serving = async |node: &Node| serve_until_told(node, options, &mut told).await;
+    let volumes = || {
+        let file = settings::file(global)?;
+        Ok(settings::serve(global, &file, serve, Inherited::default())?.1.volumes)
+    };
+    let serving = async |node: &Node| serve_until_told(node, options, &mut told, &volumes).await;
     match threads::on_started(&runtime, node, serving)? {
         End::Stopped => Ok(ExitCode::SUCCESS),
         End::Replaced { program, sockets, volumes } => {
@@ -58,14 +65,19 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
 struct Told {
     end: Signals,
     replace: Signal,
+    /// A hang-up loads the configuration anew, unless it is that of a terminal.
+    reload: Option<Signal>,
 }
 
 impl Told {
     fn listen() -> Result<Self, Failure> {
         let failed = |error| Failure::new(format!("listening for signals: {error}"));
+        let on_terminal = std::io::stdin().is_terminal();
+        let reload = (!on_terminal).then(|| signal(SignalKind::hangup()).map_err(failed));
         Ok(Self {
-            end: Signals::listen()?,
+            end: Signals::listen_also(on_terminal)?,
             replace: signal(SignalKind::user_defined2()).map_err(failed)?,
+            reload: reload.transpose()?,
         })
     }
 }
@@ -77,7 +89,7 @@ enum End {
     Replaced {
         program: PathBuf,
         sockets: Vec<OwnedFd>,
-        volumes: Vec<String>,
+        volumes: Vec<HandedOver>,
     },
 }
 
@@ -109,8 +121,9 @@ async fn serve_until_told(
     node: &Node,
     options: ServiceOptions,
     told: &mut Told,
+    volumes: &dyn Fn() -> Result<VolumeSet, Failure>,
 ) -> Result<End, Failure> {
-    let Told { end: signals, replace } = told;
+    let Told { end: signals, replace, reload } = told;
     signals::disregard(&[SignalKind::user_defined1()])?;
     let service = tokio::select! {
         biased;
@@ -124,6 +137,11 @@ async fn serve_until_told(
         tokio::select! {
             biased;
             _ = signals.next() => break,
+            Some(()) = received(reload.as_mut()) => tokio::select! {
+                biased;
+                _ = signals.next() => break,
+                () = load_anew(&service, volumes) => {}
+            },
             _ = replace.recv() => match may_be_replaced(&service).await {
                 Ok(Ok(program)) => {
                     eprintln!("replacing the program by {}", program.display());
@@ -150,6 +168,38 @@ async fn serve_until_told(
         },
     }
     Ok(End::Stopped)
+}
+
+/// Serves what the configuration names now. What is wrong with it changes nothing.
+async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Failure>) {
+    systemd::notify("RELOADING=1\n");
+    let reloaded = match volumes() {
+        Ok(volumes) => service.reload(volumes).await.map_err(Failure::from),
+        Err(failure) => Err(failure),
+    };
+    systemd::notify("READY=1\n");
+    let reloaded = match reloaded {
+        Ok(reloaded) => reloaded,
+        Err(failure) => {
+            eprintln!("the configuration was not loaded; what is served stays as it is");
+            return failure.print();
+        }
+    };
+    for name in &reloaded.attached {
+        eprintln!("volume {name} is served now");
+    }
+    for name in &reloaded.detached {
+        eprintln!("volume {name} is not served any more");
+    }
+    for name in &reloaded.kept_as_they_are {
+        eprintln!(
+            "volume {name} keeps its settings until it is detached and attached, or weir is restarted"
+        );
+    }
+    for (name, reason) in &reloaded.failed {
+        eprintln!("warning: volume {name}: {reason}");
+    }
+    eprintln!("the configuration is loaded: {} volumes are served", service.served().len());
 }
 
 fn announce(service: &Service) {

@@ -212,6 +212,7 @@ pub(crate) fn up(
     let node = NodeConfig { cache_bytes, buffer_bytes, ..verb_node(global, file) };
     let service = ServiceOptions {
         home,
+        template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd,
         api: ApiPlace::Volume,
@@ -248,9 +249,11 @@ pub(crate) fn serve(
         buffer_bytes: Some(memory.buffers_bytes()),
         lease: lease(global, file),
     };
+    let (volumes, template) = volume_set(file, serve, memory)?;
     let service = ServiceOptions {
         home,
-        volumes: volume_set(file, serve, memory)?,
+        volumes,
+        template: Box::new(template),
         nbd,
         api: ApiPlace::Node,
         api_tcp: api_tcp(file, serve, insecure(file.api.insecure))?,
@@ -261,7 +264,12 @@ pub(crate) fn serve(
     Ok((node, service))
 }
 
-fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet, Failure> {
+/// The volumes to serve, and how one is served that is attached later.
+fn volume_set(
+    file: &Config,
+    serve: &Serve,
+    memory: Memory,
+) -> Result<(VolumeSet, VolumeSpec), Failure> {
     let read_only = is_read_only(serve.read_only, file.read_only);
     let consent = Consent {
         accept_loss: serve.accept_loss,
@@ -295,12 +303,12 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         true => file.volumes.clone(),
         false => serve.volume.iter().map(named).collect(),
     };
+    // How many there are is known only when they are listed or attached; a dozen is a guess that wastes little.
+    const VOLUMES_GUESS: usize = 12;
+    let any = VolumeName::new("any").map_err(|error| Failure::new(error.to_string()))?;
+    let template = spec(any, None, VolumeSettings::default(), VOLUMES_GUESS.max(volumes.len()))?;
     if volumes.is_empty() {
-        // How many there are is known only when they are listed; a dozen is a guess that wastes little.
-        const VOLUMES_GUESS: usize = 12;
-        let any = VolumeName::new("any").map_err(|error| Failure::new(error.to_string()))?;
-        let template = spec(any, None, VolumeSettings::default(), VOLUMES_GUESS)?;
-        return Ok(VolumeSet::All(Box::new(template)));
+        return Ok((VolumeSet::All(Box::new(template.clone())), template));
     }
     let mut specs: Vec<VolumeSpec> = Vec::new();
     for volume in &volumes {
@@ -313,7 +321,7 @@ fn volume_set(file: &Config, serve: &Serve, memory: Memory) -> Result<VolumeSet,
         spec.replica = volume.replica();
         specs.push(spec);
     }
-    Ok(VolumeSet::Listed(specs))
+    Ok((VolumeSet::Listed(specs), template))
 }
 
 fn api_tcp(file: &Config, serve: &Serve, insecure: bool) -> Result<Option<TcpApi>, Failure> {

@@ -14,7 +14,8 @@ pub(crate) const SIGNAL_BASE: i32 = 128;
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    hang_up: Signal,
+    /// None where that signal means something else.
+    hang_up: Option<Signal>,
 }
 
 /// What a process that serves can be told, and that must neither end it nor get lost while nobody listens.
@@ -36,13 +37,18 @@ pub(crate) fn deliver() -> Result<(), Failure> {
 impl Signals {
     /// Listens from now on.
     pub(crate) fn listen() -> Result<Self, Failure> {
+        Self::listen_also(true)
+    }
+
+    /// The same; whether a hang-up asks for an end.
+    pub(crate) fn listen_also(hang_up: bool) -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::new(format!("listening for signals: {error}")))
         };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
+            hang_up: hang_up.then(|| listen(SignalKind::hangup())).transpose()?,
         })
     }
 
@@ -57,8 +63,16 @@ impl Signals {
             biased;
             _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
             _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
-            _ = self.hang_up.recv() => SignalKind::hangup().as_raw_value(),
+            _ = received(self.hang_up.as_mut()) => SignalKind::hangup().as_raw_value(),
         }
+    }
+}
+
+/// The next signal; for ever, where there is none to listen to.
+pub(crate) async fn received(signal: Option<&mut Signal>) -> Option<()> {
+    match signal {
+        Some(signal) => signal.recv().await,
+        None => std::future::pending().await,
     }
 }
 

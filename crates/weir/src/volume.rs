@@ -6,7 +6,9 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
 use weir_log::{LogError, SalvageReport};
-use weir_node::api::types::{Listed, ResizeVolume, Shown, SnapshotSpace, VolumeState};
+use weir_node::api::types::{
+    AttachVolume, Listed, ResizeVolume, Shown, SnapshotSpace, VolumeState,
+};
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
 use weir_node::{FlushScope, Home, KeyPlace, Node, NodeError, SalvageWish, Unserved};
@@ -58,9 +60,21 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Resize { name, size, shrink } => {
             resize(node, home, name, size, shrink).await
         }
-        VolumeCommand::Create { name, size, takeover, output } => {
-            let shown = node.create_volume(home, name, size.0, takeover.into()).await?;
+        VolumeCommand::Create { name, size, takeover, attach, output } => {
+            let created = node.create_volume(home.clone(), name.clone(), size.0, takeover.into());
+            let mut shown = created.await?;
+            if attach {
+                shown = node.attach_volume(home, name, AttachVolume::default()).await?;
+            }
             show(&shown, output.output)
+        }
+        VolumeCommand::Attach { name, size, read_only, take_over, output } => {
+            let size_bytes = size.map(|Size(bytes)| bytes);
+            let asked = AttachVolume { size_bytes, read_only, take_over };
+            show(&node.attach_volume(home, name, asked).await?, output.output)
+        }
+        VolumeCommand::Detach { name, disconnect } => {
+            Ok(node.detach_volume(home, name, disconnect).await?)
         }
         VolumeCommand::List { output } => {
             return list(&node.list_volumes(home).await?, output.output);

@@ -92,6 +92,7 @@ impl Duo {
                     discard_journal,
                     adopt_journal: false,
                     incomplete: false,
+                    on_wait: None,
                 })
                 .await
             };

@@ -193,6 +193,7 @@ impl Host {
             discard_journal: false,
             adopt_journal: false,
             incomplete: false,
+            on_wait: None,
         }
     }
 

@@ -37,7 +37,7 @@ pub struct Client {
     process: ProcessId,
     sender: SendRequest<Full<Bytes>>,
     /// Location of the store and identity of the volume that requests are about, once that is known.
-    meant: Option<(String, VolumeId)>,
+    meant: Option<(String, Option<VolumeId>)>,
 }
 
 impl Client {
@@ -85,7 +85,12 @@ impl Client {
     /// From here on every request says that it is about this volume of this store, and is refused by a process that
     /// has another one of its name.
     pub(crate) fn mean(&mut self, store: &Store, volume: VolumeId) {
-        self.meant = Some((store.location(), volume));
+        self.meant = Some((store.location(), Some(volume)));
+    }
+
+    /// From here on every request says that it is about this store.
+    pub(crate) fn mean_store(&mut self, store: &Store) {
+        self.meant = Some((store.location(), None));
     }
 
     fn no_answer(&self, reason: &dyn std::fmt::Display) -> NodeError {
@@ -106,7 +111,9 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json");
         if let Some((store, volume)) = &self.meant {
             request = request.header(STORE_HEADER, store);
-            request = request.header(VOLUME_HEADER, volume.to_string());
+            if let Some(volume) = volume {
+                request = request.header(VOLUME_HEADER, volume.to_string());
+            }
         }
         let request = request.body(Full::new(body)).map_err(|error| self.no_answer(&error))?;
         let sent = self.sender.send_request(request);
@@ -179,7 +186,7 @@ impl Client {
         let (_, volume) = self.meant.as_ref()?;
         let mut other = Self::connect(Path::new(&self.place)).await.ok()??;
         let status = other.status().await.ok()?;
-        let volume = volume.to_string();
+        let volume = volume.as_ref()?.to_string();
         let of_it = status.volumes.into_iter().find(|served| served.id == volume)?;
         (!of_it.reasons.is_empty()).then(|| of_it.reasons.join("; "))
     }

@@ -15,7 +15,7 @@ use crate::host::Hosted;
 use crate::service::Core;
 use crate::status;
 
-/// Creates a clone of a snapshot of a volume, served or not. It is served from the next start on.
+/// Creates a clone of a snapshot of a volume, served or not. Attach it to serve it.
 #[utoipa::path(post, path = "/v1/volumes/{name}/clones", tag = "volumes",
     params(("name" = String, Path)), request_body = CloneVolume,
     responses((status = 201, body = Shown), (status = 404, body = ErrorBody),

@@ -1,5 +1,6 @@
 //! The HTTP/JSON API of a serving process: how verbs, scrapers and other programs reach it.
 
+mod attach;
 pub mod client;
 mod clones;
 mod meant;

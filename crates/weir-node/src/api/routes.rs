@@ -17,6 +17,9 @@ use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 use weir_log::{CheckOptions, CheckStep};
 
+use crate::api::attach::{
+    __path_attach_volume, __path_detach_volume, attach_volume, detach_volume,
+};
 use crate::api::clones::{
     __path_clone_volume, __path_flatten_volume, clone_volume, flatten_volume,
 };
@@ -36,7 +39,7 @@ use crate::events::Event;
 use crate::host::Hosted;
 use crate::service::{Core, Entry};
 use crate::shard::ShardContext;
-use crate::{deletion, status, volumes};
+use crate::{attach, deletion, status, volumes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -60,6 +63,8 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(metrics_text))
         .routes(routes!(list_volumes, create_volume))
         .routes(routes!(show_volume, delete_volume))
+        .routes(routes!(attach_volume))
+        .routes(routes!(detach_volume))
         .routes(routes!(flush_volume))
         .routes(routes!(resize_volume))
         .routes(routes!(compact_volume))
@@ -228,7 +233,7 @@ async fn list_volumes(State(core): State<Arc<Core>>) -> Answer<Json<Vec<Listed>>
     Ok(Json(core.node.run(0, list).await??))
 }
 
-/// Creates a volume. It is served from the next start on.
+/// Creates a volume. A process that serves all volumes of its store serves it at once; attach it otherwise.
 #[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = CreateVolume,
     responses((status = 201, body = Shown), (status = 400, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
@@ -244,6 +249,9 @@ async fn create_volume(
     };
     let shown = core.node.run(0, create).await??;
     core.events.note("volume_created", Some(name.as_str()), format!("{size_bytes} bytes"));
+    if core.serves_all() {
+        attach::attach(&core, core.spec_of(&name)).await?;
+    }
     Ok((StatusCode::CREATED, Json(shown)))
 }
 
@@ -278,7 +286,7 @@ pub(super) fn begin() -> (Reporter, oneshot::Sender<Outcome>, Response) {
     (reporter, done, progress::answer(reports, outcome))
 }
 
-/// Deletes a volume that nobody serves, with everything in it.
+/// Deletes a volume with everything in it. One that is served here is detached first, and must have no clients.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path), DeleteQuery),
     responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
@@ -290,7 +298,9 @@ async fn delete_volume(
 ) -> Answer<Response> {
     let (name, query) = (volume_name(&name)?, query?);
     let consent = (query.take_over, query.discard_journal);
-    if let Some(entry) = core.entry(name.as_str()) {
+    if core.is_single
+        && let Some(entry) = core.entry(name.as_str())
+    {
         return Err(served_here(&core, &entry).into());
     }
     if let Some(export) = core.views.open_of(name.as_str()).pop() {
@@ -303,7 +313,12 @@ async fn delete_volume(
         let report = move |done, total| {
             reporter.send_replace((done, total));
         };
-        let deleted = deletion::delete(&context, &home, &name, consent, report).await;
+        let deleted = match attach::detach(&events, name.clone(), false).await {
+            Ok(_) | Err(NodeError::NotServedHere { .. }) => {
+                deletion::delete(&context, &home, &name, consent, report).await
+            }
+            Err(error) => Err(error),
+        };
         if deleted.is_ok() {
             events.events.note("volume_deleted", Some(name.as_str()), "with everything in it");
         }

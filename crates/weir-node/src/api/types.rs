@@ -14,8 +14,8 @@ pub use reports::{
     CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport, Report,
 };
 pub use requests::{
-    ChangeSnapshots, CloneVolume, CompactVolume, CreateVolume, FlushVolume, RepairVolume,
-    ResizeVolume, SetTakeover, SnapshotAction,
+    AttachVolume, ChangeSnapshots, CloneVolume, CompactVolume, CreateVolume, DetachVolume,
+    FlushVolume, RepairVolume, ResizeVolume, SetTakeover, SnapshotAction,
 };
 pub use space::SnapshotSpace;
 

@@ -68,9 +68,40 @@ pub(crate) enum VolumeCommand {
         #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
         #[arg(hide_env_values = true)]
         takeover: TakeoverKind,
+        /// Serve it at once, by the `weir serve` of this data directory
+        #[arg(long, env = "WEIR_ATTACH", hide_env_values = true)]
+        attach: bool,
         /// Form of the output
         #[command(flatten)]
         output: Output,
+    },
+    /// Serve a volume from now on, by the `weir serve` that runs in this data directory, until it is detached or the
+    /// process ends. Returns once clients can connect
+    Attach {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Create it with this size if it is missing, as 10G
+        #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
+        size: Option<Size>,
+        /// Refuse writes of clients
+        #[arg(long, env = "WEIR_READ_ONLY", hide_env_values = true)]
+        read_only: bool,
+        /// Take it from a node that did not close it and whose lease ran out, without what only that node has
+        #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
+        take_over: bool,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Serve a volume no more, and close it with everything in the store, so that any node can open it
+    Detach {
+        /// Name of the volume
+        #[arg(value_parser = volume_name)]
+        name: VolumeName,
+        /// Disconnect its clients, if it has any
+        #[arg(long, env = "WEIR_DISCONNECT", hide_env_values = true)]
+        disconnect: bool,
     },
     /// Change a setting of a volume, without interrupting its clients
     Set {
@@ -99,7 +130,8 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Delete a volume and everything in it
+    /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first, and
+    /// must have no clients
     Delete {
         /// Name of the volume
         #[arg(value_parser = volume_name)]

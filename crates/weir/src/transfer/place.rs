@@ -144,6 +144,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
     };
     ServiceOptions {
         home: at.home.clone(),
+        template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd: vec![NbdAddress::Unix(at.home.data.copy_socket(id))],
         api: ApiPlace::Volume,

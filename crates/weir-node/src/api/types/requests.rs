@@ -18,6 +18,26 @@ pub struct CreateVolume {
     pub takeover: Takeover,
 }
 
+/// What is asked for by `POST /v1/volumes/{name}/attach`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AttachVolume {
+    /// Creates the volume with this size if it is missing; one that is there must have it.
+    pub size_bytes: Option<u64>,
+    /// Whether writes of clients are refused.
+    pub read_only: bool,
+    /// Take it from a node that did not close it and whose lease ran out, without what only that node has.
+    pub take_over: bool,
+}
+
+/// What is asked for by `POST /v1/volumes/{name}/detach`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DetachVolume {
+    /// Whether clients are disconnected; without this it is refused while there are any.
+    pub disconnect: bool,
+}
+
 /// What is asked for by `POST /v1/volumes/{name}/resize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
