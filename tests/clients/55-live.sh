@@ -116,7 +116,7 @@ kill -STOP "$other"
 serve --store "$store" --volume held --volume free:16M
 check "the free one is served" offered free
 check "the one that is held is not" not_offered held
-waits() { "$weir" status --store "$store" | grep 'held is not served: .*waiting for node'; }
+waits() { grep 'held is not served: .*waiting for node' <<<"$("$weir" status --store "$store")"; }
 check "status says what it waits for" waits
 check "a verb on the free one works meanwhile" "$weir" volume resize --store "$store" free 32M
 kill -CONT "$other"

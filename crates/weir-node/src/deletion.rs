@@ -131,6 +131,10 @@ async fn detach_first(
     let store = home.open_store(context, Access::Write).await?;
     let Ok(id) = catalog::find(&store, &context.env, name).await else { return Ok(()) };
     let Some(mut process) = home.holder(&store, id).await? else { return Ok(()) };
+    if process.status.is_err() {
+        // What comes next names it.
+        return Ok(());
+    }
     let path = format!("/v1/volumes/{name}/detach");
     match process.client.work(&path, &DetachVolume::default(), |_, _| {}).await {
         // One that serves nothing else is named by what comes next.

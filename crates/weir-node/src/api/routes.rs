@@ -277,6 +277,9 @@ struct DeleteQuery {
     /// Give up what a journal on the node holds and the volume went on without.
     #[serde(default)]
     discard_journal: bool,
+    /// Detach it first if it is served here, unless it has clients.
+    #[serde(default)]
+    detach: bool,
 }
 
 /// Begins work that reports how far it is, and the answer that reports it.
@@ -286,7 +289,7 @@ pub(super) fn begin() -> (Reporter, oneshot::Sender<Outcome>, Response) {
     (reporter, done, progress::answer(reports, outcome))
 }
 
-/// Deletes a volume with everything in it. One that is served here is detached first, and must have no clients.
+/// Deletes a volume with everything in it. One that is served here is refused, or detached first where that is asked for.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path), DeleteQuery),
     responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
@@ -298,7 +301,7 @@ async fn delete_volume(
 ) -> Answer<Response> {
     let (name, query) = (volume_name(&name)?, query?);
     let consent = (query.take_over, query.discard_journal);
-    if core.is_single
+    if (core.is_single || !query.detach)
         && let Some(entry) = core.entry(name.as_str())
     {
         return Err(served_here(&core, &entry).into());
