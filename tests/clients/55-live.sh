@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Volumes come and go while a process serves others: created, attached, detached, deleted, and loaded anew.
 . "$(dirname "$0")/_lib.sh"
+# The bindings of libnbd belong to the Python of the system.
+export PATH="/usr/bin:$PATH"
 
 serve() {
     : >"$work/weir.log"
