@@ -144,7 +144,8 @@ async fn detach_first(
 }
 
 impl Node {
-    /// Deletes a volume that nobody has open, or that a process of this data directory serves without clients. `on_progress` hears of objects gone and objects in all.
+    /// Deletes a volume that nobody has open, or that a process of this data directory serves without clients.
+    /// `on_progress` hears of objects gone and objects in all.
     ///
     /// # Errors
     /// [`NodeError::Served`] while a process serves it, or what the store says. Where a journal here is not to be given

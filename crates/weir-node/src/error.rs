@@ -422,23 +422,8 @@ impl NodeError {
             Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
             Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
-            Self::Connected { .. } => {
-                Some("unmount it and end what uses it, then try again".into())
-            }
-            Self::NotServedHere { .. } => Some("weir status lists what is served".into()),
-            Self::KeptInJournal { name } => Some(format!(
-                "once the store answers, weir volume flush {name} takes the rest there; until then no other node can \
-                 open it without a loss"
-            )),
-            Self::SingleVolume { .. } => {
-                Some("end that process instead, or serve many volumes with weir serve".into())
-            }
-            Self::Changing { .. } => Some("try again when it has ended".into()),
-            Self::SnapshotOpen { .. } => {
-                Some("disconnect them first; it is closed when the last one has left".into())
-            }
             Self::Log(error) => log_help(error),
-            _ => None,
+            other => live_help(other),
         }
     }
 }
@@ -453,6 +438,26 @@ fn left_help(name: &str) -> String {
     format!(
         "no volume can be made of it any more: `weir volume delete {name} --discard-journal` removes it"
     )
+}
+
+/// What to do where a volume is attached to a running process, or detached from it.
+fn live_help(error: &NodeError) -> Option<String> {
+    Some(match error {
+        NodeError::Connected { .. } => "unmount it and end what uses it, then try again".into(),
+        NodeError::NotServedHere { .. } => "weir status lists what is served".into(),
+        NodeError::KeptInJournal { name } => format!(
+            "once the store answers, weir volume flush {name} takes the rest there; until then no other node can open \
+             it without a loss"
+        ),
+        NodeError::SingleVolume { .. } => {
+            "end that process instead, or serve many volumes with weir serve".into()
+        }
+        NodeError::Changing { .. } => "try again when it has ended".into(),
+        NodeError::SnapshotOpen { .. } => {
+            "disconnect them first; it is closed when the last one has left".into()
+        }
+        _ => return None,
+    })
 }
 
 fn salvage_help(name: &str) -> String {

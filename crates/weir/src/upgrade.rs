@@ -25,8 +25,9 @@ const RUNNING: &str = "/proc/self/exe";
 /// What the kernel adds to the path of a program whose file is gone.
 const DELETED: &[u8] = b" (deleted)";
 
-/// Names of the volumes that were served, with commas between them: what the next process does not serve, it closes. One
-/// that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process serves it on.
+/// Names of the volumes that were served, with commas between them: what the next process does not serve, it closes.
+/// One that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process serves
+/// it on.
 const VOLUMES: &str = "WEIR_HANDED_OVER";
 
 /// The volumes that the process before this one served.

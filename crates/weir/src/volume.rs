@@ -61,16 +61,11 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
             resize(node, home, name, size, shrink).await
         }
         VolumeCommand::Create { name, size, takeover, attach, output } => {
-            let created = node.create_volume(home.clone(), name.clone(), size.0, takeover.into());
-            let mut shown = created.await?;
-            if attach {
-                shown = node.attach_volume(home, name, AttachVolume::default()).await?;
-            }
-            show(&shown, output.output)
+            let takeover = takeover.into();
+            create(node, home, (name, size.0, takeover), attach, output.output).await
         }
         VolumeCommand::Attach { name, size, read_only, take_over, output } => {
-            let size_bytes = size.map(|Size(bytes)| bytes);
-            let asked = AttachVolume { size_bytes, read_only, take_over };
+            let asked = AttachVolume { size_bytes: size.map(|size| size.0), read_only, take_over };
             show(&node.attach_volume(home, name, asked).await?, output.output)
         }
         VolumeCommand::Detach { name, disconnect } => {
@@ -80,11 +75,7 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
             return list(&node.list_volumes(home).await?, output.output);
         }
         VolumeCommand::Show { name, space, output } => {
-            let mut shown = node.show_volume(home.clone(), name.clone()).await?;
-            if space {
-                shown.snapshots = Some(node.snapshot_space(home, name).await?);
-            }
-            show(&shown, output.output)
+            show(&described(node, home, name, space).await?, output.output)
         }
         VolumeCommand::Delete { name, take_over, discard_journal, yes } => {
             delete(node, home, name, (take_over, discard_journal), yes).await
@@ -93,8 +84,7 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
             Ok(node.set_takeover(home, name, takeover.into()).await?)
         }
         VolumeCommand::Rekey { name, new_key_file, new_key_command, output } => {
-            let command = new_key_command.map(KeyPlace::Command);
-            let new = new_key_file.map(KeyPlace::File).or(command);
+            let new = new_key_file.map(KeyPlace::File).or(new_key_command.map(KeyPlace::Command));
             let new = new.map(|place| KeyPlace::keys_of(Some(place)));
             show(&node.rekey_volume(home, name, new).await?, output.output)
         }
@@ -114,6 +104,35 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
         VolumeCommand::Flush { name, remote, wait } => flush(node, home, name, remote, wait).await,
     }
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// Creates a volume, and has the process of the data directory serve it where that is asked for.
+async fn create(
+    node: &Node,
+    home: Home,
+    (name, size_bytes, takeover): (VolumeName, u64, weir_log::Takeover),
+    attach: bool,
+    form: OutputForm,
+) -> Result<(), Failure> {
+    let created = node.create_volume(home.clone(), name.clone(), size_bytes, takeover).await?;
+    if !attach {
+        return show(&created, form);
+    }
+    show(&node.attach_volume(home, name, AttachVolume::default()).await?, form)
+}
+
+/// What a volume is, and with `space` what its snapshots hold.
+async fn described(
+    node: &Node,
+    home: Home,
+    name: VolumeName,
+    space: bool,
+) -> Result<Shown, Failure> {
+    let mut shown = node.show_volume(home.clone(), name.clone()).await?;
+    if space {
+        shown.snapshots = Some(node.snapshot_space(home, name).await?);
+    }
+    Ok(shown)
 }
 
 async fn resize(

@@ -13,8 +13,8 @@ use crate::error::NodeError;
 use crate::host::Stopped;
 use crate::service::Core;
 
-/// Serves a volume from here on, until it is detached or the process ends. Waits until it is open: for recovery, and for
-/// another node that did not close it. One that is served already is no error.
+/// Serves a volume from here on, until it is detached or the process ends. Waits until it is open: for recovery, and
+/// for another node that did not close it. One that is served already is no error.
 #[utoipa::path(post, path = "/v1/volumes/{name}/attach", tag = "volumes",
     params(("name" = String, Path)), request_body = AttachVolume,
     responses((status = 200, body = Progress, content_type = "application/x-ndjson"),

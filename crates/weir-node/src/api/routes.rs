@@ -289,7 +289,8 @@ pub(super) fn begin() -> (Reporter, oneshot::Sender<Outcome>, Response) {
     (reporter, done, progress::answer(reports, outcome))
 }
 
-/// Deletes a volume with everything in it. One that is served here is refused, or detached first where that is asked for.
+/// Deletes a volume with everything in it. One that is served here is refused, or detached first where that is asked
+/// for.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path), DeleteQuery),
     responses((status = 200, body = Progress, content_type = "application/x-ndjson"),

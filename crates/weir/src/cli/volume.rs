@@ -130,8 +130,8 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first, and
-    /// must have no clients
+    /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first,
+    /// and must have no clients
     Delete {
         /// Name of the volume
         #[arg(value_parser = volume_name)]
