@@ -125,6 +125,7 @@ pub use crate::clones::{create_clone, create_incomplete_clone};
 pub use crate::deletion::{
     DeleteConsent, JournalHere, delete, deleted_name, is_journal_of, journal_in,
 };
+pub use crate::rename::rename;
 pub use crate::salvage::went_on_without;
 
 /// A store, for verbs.
@@ -467,7 +468,7 @@ pub async fn rekey(
 }
 
 /// Publishes a change to the manifest of a volume that nobody has open, unless it is so already.
-async fn change_closed(
+pub(crate) async fn change_closed(
     store: &Store,
     env: &Env,
     name: &VolumeName,

@@ -47,6 +47,7 @@ mod ownership;
 mod pieces;
 mod pipeline;
 mod read;
+mod rename;
 mod repair;
 mod replay;
 pub mod replica;
