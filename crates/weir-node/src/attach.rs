@@ -213,7 +213,7 @@ async fn open(
         place: hosting.place,
         report: hosting.report,
         replica,
-        door: hosting.door,
+        hand_off: hosting.hand_off,
     };
     let mut running = lock(&core.running);
     if core.is_stopping.load(Ordering::Relaxed) {
