@@ -262,7 +262,7 @@ fn history(page: &str, goals: &[Goal], prefix: &str) -> String {
             claim(goal),
             asked(goal)
         );
-        text.push_str("| date | build | found | verdict | machine | note |\n");
+        text.push_str("| date | build | found | verdict | load | note |\n");
         text.push_str("| --- | --- | --- | --- | --- | --- |\n");
         for run in &goal.run {
             let _ = writeln!(
@@ -273,7 +273,7 @@ fn history(page: &str, goals: &[Goal], prefix: &str) -> String {
                 found(goal, run),
                 run.verdict.word(),
                 if run.partial { ", short" } else { "" },
-                machine(run),
+                run.machine.load.word(),
                 run.note.as_deref().unwrap_or_default()
             );
         }
