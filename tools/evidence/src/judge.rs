@@ -26,8 +26,8 @@ pub(crate) fn judge(target: &Target, run: &Run) -> Verdict {
         Kind::Cpu => run.low.unwrap_or(value),
         Kind::Ratio | Kind::Value | Kind::Zero | Kind::Statement => value,
     };
-    match (target.is_met_by(figure), enough) {
-        // One failure is a failure, however few were tried.
+    match (target.is_met_by(figure), enough && !run.partial) {
+        // One failure is a failure, however few were tried, and however short the run was.
         (false, _) if target.kind == Kind::Zero => Verdict::Missed,
         (false, true) => Verdict::Missed,
         (true, true) => Verdict::Reached,
@@ -143,6 +143,17 @@ mod tests {
         assert_eq!(judge(&goal, &run(0.0, None, 99)), Verdict::Open);
         assert_eq!(judge(&goal, &run(1.0, None, 99)), Verdict::Missed);
         assert_eq!(judge(&goal, &run(0.0, None, 100)), Verdict::Reached);
+    }
+
+    #[test]
+    fn a_partial_run_decides_nothing_but_a_failure() {
+        let mut short = run(9.0, None, 50);
+        short.partial = true;
+        assert_eq!(judge(&target(Kind::Value, None, Some(2.0)), &short), Verdict::Open);
+        assert_eq!(judge(&target(Kind::Value, None, Some(10.0)), &short), Verdict::Open);
+        assert_eq!(judge(&target(Kind::Zero, None, None), &short), Verdict::Missed);
+        short.value = Some(0.0);
+        assert_eq!(judge(&target(Kind::Zero, None, None), &short), Verdict::Open);
     }
 
     #[test]

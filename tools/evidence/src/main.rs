@@ -14,6 +14,7 @@ mod plot;
 mod render;
 mod tree;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -37,6 +38,8 @@ enum Verb {
     Render,
     /// Append a run to a goal, and render
     Record(Record),
+    /// Print what benchmarks and campaigns can record
+    Measures,
 }
 
 #[derive(Debug, Args)]
@@ -182,6 +185,14 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().verb {
         Verb::Render => render()?,
         Verb::Record(of) => record(of)?,
+        Verb::Measures => {
+            let tree = Tree::read()?;
+            let measures: BTreeSet<&str> =
+                tree.goals.iter().filter_map(|goal| goal.measure.as_deref()).collect();
+            for measure in measures {
+                println!("{measure}");
+            }
+        }
         Verb::Check => {
             let found = check()?;
             for fault in &found {
