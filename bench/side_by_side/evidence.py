@@ -51,7 +51,7 @@ class Recorder:
     def _head(self, measure):
         path = os.path.relpath(os.path.realpath(sys.argv[0]), place.REPOSITORY)
         return ["record", measure, "--commit", self.facts["commit"], "--load", str(self.facts["load_average_at_start"][0]),
-                "--command", shlex.join([path, *sys.argv[1:]])]
+                "--command", shlex.join([path, *(word for word in sys.argv[1:] if word != "--record")])]
 
     def _record(self, measure, value, n, low, high, note):
         if not self.active or measure not in self.known:
