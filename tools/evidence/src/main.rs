@@ -3,6 +3,7 @@
 //! Every rule is a function from text to text; only this file and [`tree`] touch the file system.
 #![allow(
     clippy::print_stdout,
+    clippy::print_stderr,
     clippy::disallowed_methods,
     reason = "a command-line tool that reads and writes the source tree"
 )]
@@ -164,16 +165,19 @@ fn record(of: Record) -> Result<()> {
         command: of.command,
         partial: false,
     };
-    for goal in goals {
-        let done = append::complete(goal, run.clone(), of.verdict.map(Verdict::from));
-        let path = format!("docs/evidence/{}.toml", goal.place.id());
-        tree.append(&path, &append::toml(&done))?;
-        println!(
-            "recorded {}: {} ({})",
-            goal.place.id(),
-            render::found(goal, &done),
-            done.verdict.word()
-        );
+    let lower = of.verdict.map(Verdict::from);
+    let completed: Vec<(&Goal, Run)> =
+        goals.into_iter().map(|goal| (goal, append::complete(goal, run.clone(), lower))).collect();
+    // All of them or none: what a record may not say is not written.
+    for (goal, done) in &completed {
+        if let Some(fault) = judge::disagreement(&goal.goal, done) {
+            bail!("{}: {fault}", goal.place.id());
+        }
+    }
+    for (goal, done) in &completed {
+        let (id, path) = (goal.place.id(), format!("docs/evidence/{}.toml", goal.place.id()));
+        tree.append(&path, &append::toml(done))?;
+        println!("recorded {id}: {} ({})", render::found(goal, done), done.verdict.word());
         if done.verdict == Verdict::Missed && done.why.is_none() {
             println!("a miss: say why in {path} (why = \"docs/...\")");
         }
@@ -181,8 +185,18 @@ fn record(of: Record) -> Result<()> {
     render()
 }
 
-fn main() -> Result<ExitCode> {
-    match Cli::parse().verb {
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<ExitCode> {
+    match verb {
         Verb::Render => render()?,
         Verb::Record(of) => record(of)?,
         Verb::Measures => {
