@@ -1,7 +1,7 @@
 //! The device contract of Weir and everything that devices, stages, endpoints and front ends share.
 //!
 //! This crate must not know files, sockets, object stores, formats or threads: those come in through
-//! traits ([`Clock`], [`Random`], [`Spawn`]), so that a whole node runs inside one deterministic simulation.
+//! traits ([`Clock`], [`Random`], [`Spawn`], [`Network`]), so that a whole node runs inside one deterministic simulation.
 
 mod buffer;
 pub mod conformance;
@@ -14,6 +14,7 @@ mod header;
 mod history;
 mod memory;
 mod mutant;
+mod network;
 mod operation;
 mod range;
 mod range_lock;
@@ -30,6 +31,9 @@ pub use header::{Admission, HOPS_MAX, IoHeader, SourceId, VolumeId};
 pub use history::{ChangedRun, History};
 pub use memory::MemoryDevice;
 pub use mutant::mutant;
+pub use network::{
+    Accepted, Address, ByteStream, DetachedStream, Listener, Network, NoNetwork, Peer,
+};
 pub use operation::{
     Change, FlushScope, Operation, OperationKind, Segment, WriteZeroesFlags, check_range,
 };

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //!  K1. Only the stack opens and closes its endpoint, and nobody else calls it.
-//!  K2. Events are taken by the stack alone. They pass the stages on their way, before the verb that caused them returns
-//!      and before operations go on that waited for it; the owner of the stack finds them queued.
+//!  K2. Events are taken by the stack alone. They pass the stages on their way, before the verb that caused them
+//!      returns and before operations go on that waited for it; the owner of the stack finds them queued.
 //!  K3. A verb that replaces the content, or names a state of it, does so with nothing dirty in a stage.
 
 use std::cell::{Cell, RefCell};
