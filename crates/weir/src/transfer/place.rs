@@ -5,7 +5,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::api::types::{Shown, VolumeState};
 use weir_node::{
     ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAddress, Node, NodeError,
-    Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
+    Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
 use crate::failure::Failure;
@@ -140,6 +140,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         consent: Consent { incomplete: how == Use::Fill, ..Consent::default() },
         options: setup.volume_options(&at.name),
         endpoint: EndpointKind::Log,
+        stages: Stages::default(),
         replica: None,
     };
     ServiceOptions {
