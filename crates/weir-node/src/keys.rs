@@ -181,6 +181,8 @@ async fn printed_by(command: &str) -> Result<Text, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn command(text: &str) -> KeyPlace {
@@ -196,6 +198,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, key) = (directory.path().join("keys"), "0f".repeat(32));
         std::fs::write(&path, format!("# mine\n{key}\n{}\n", "ab".repeat(32))).unwrap();
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
+        mode(0o644).unwrap();
+        let refused = error(KeyPlace::File(path.clone())).await;
+        assert!(refused.contains("(mode 644): chmod o= /"), "{refused}");
+        mode(0o640).unwrap();
         let name = "WEIR_KEY";
         for place in [
             KeyPlace::File(path.clone()),

@@ -6,8 +6,8 @@ use weir_log::catalog::VolumeName;
 use weir_node::api::types::{Shown, Snapshot, VolumeState};
 use weir_node::verbs::ListSnapshots;
 use weir_node::{
-    ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAddress, Node, NodeError,
-    Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
+    ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress, Node,
+    NodeError, Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
 };
 
 use crate::failure::Failure;
@@ -171,6 +171,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd: vec![NbdAddress::Unix(at.home.data.copy_socket(id))],
+        nbd_access: NbdAccess::default(),
         api: ApiPlace::Volume,
         api_tcp: None,
         limits: setup.limits,

@@ -40,6 +40,9 @@ pub(super) fn check_format(format: Option<&str>, how: &str) -> Result<(), Failur
 /// Writes `size` bytes of an export to standard output.
 pub(super) async fn write_out(uri: &str, size: u64) -> Result<(), Failure> {
     let mut export = Connection::open(uri).await?;
+    if export.size < size {
+        return Err(Failure::new(format!("{uri} has {} bytes, not {size}", export.size)));
+    }
     let (output, outcome) = output();
     let (mut asked, mut handed_on) = (0, 0);
     let mut waiting: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
