@@ -108,7 +108,7 @@ async fn of_file(path: &Path) -> std::io::Result<Result<Text, String>> {
     if metadata.is_file() && metadata.mode() & OTHERS != 0 {
         let (mode, path) = (metadata.mode() & 0o777, path.display());
         return Ok(Err(format!(
-            "everybody on this host may read it (mode {mode:03o}): chmod o= {path}, and replace the keys if somebody did"
+            "everybody on this host may read it (mode {mode:03o}): chmod o= {path}, and take new keys if somebody did"
         )));
     }
     if !metadata.file_type().is_fifo() {

@@ -229,7 +229,8 @@ fn a_stream_that_ends_early_is_an_error() {
     assert!(text(&long.stderr).contains("has more than the 1.0 MiB"), "{}", text(&long.stderr));
     let errors = place.fails(2, &["volume", "import", "-", "new"]);
     assert!(errors.contains("--size"), "{errors}");
-    let errors = place.fails(2, &["volume", "import", "-", "new", "--size", "1M", "--format", "vdi"]);
+    let errors =
+        place.fails(2, &["volume", "import", "-", "new", "--size", "1M", "--format", "vdi"]);
     assert!(errors.contains("vdi cannot be read from standard input"), "{errors}");
     // A reader that goes away.
     place.ok(&["volume", "create", "demo", "--size", "64M"]);
@@ -308,7 +309,10 @@ fn every_verb_prints_json_and_errors_are_json_then() {
 fn a_usage_line_says_what_is_to_be_typed() {
     let place = Place::new();
     let errors = place.fails(2, &["volume", "create"]);
-    assert!(errors.contains("Usage: weir volume create [OPTIONS] --size <SIZE> <NAME>"), "{errors}");
+    assert!(
+        errors.contains("Usage: weir volume create [OPTIONS] --size <SIZE> <NAME>"),
+        "{errors}"
+    );
     let output = place.command(&["volume", "create"]).env("WEIR_SIZE", "1M").output().unwrap();
     let errors = text(&output.stderr);
     assert!(errors.contains("Usage: weir volume create [OPTIONS] <NAME>"), "{errors}");
