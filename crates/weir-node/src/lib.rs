@@ -39,6 +39,7 @@ pub mod size;
 mod snapshots;
 mod sockets;
 mod status;
+mod unsent;
 mod unserved;
 pub mod verbs;
 mod views;
@@ -59,10 +60,11 @@ pub use processes::Process;
 pub use replicas::{ReplicateTo, Replication, ReplicationProgress, TARGET_VARIABLES};
 pub use salvage::{SalvageWish, Salvaged};
 pub use service::{
-    ApiPlace, HandedOver, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet,
+    ApiPlace, HandedOver, NbdAccess, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet,
 };
 pub use shard::ShardContext;
 pub use sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
+pub use unsent::Unsent;
 pub use unserved::Unserved;
 pub use volumes::{Consent, Home};
 pub use weir_disk::EngineChoice;

@@ -191,6 +191,7 @@ fn the_steady_state_of_a_volume_allocates_nothing() {
         template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd: vec![NbdAddress::Unix(socket.clone())],
+        nbd_access: Default::default(),
         api: ApiPlace::Volume,
         api_tcp: None,
         limits: Default::default(),
