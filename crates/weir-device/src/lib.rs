@@ -17,6 +17,7 @@ mod mutant;
 mod network;
 mod operation;
 mod range;
+mod range_lock;
 mod reply;
 mod room;
 
@@ -37,5 +38,6 @@ pub use operation::{
     Change, FlushScope, Operation, OperationKind, Segment, WriteZeroesFlags, check_range,
 };
 pub use range::ByteRange;
+pub use range_lock::{RangeGuard, RangeLock, RangeLocking, RangeMode, RangeToken};
 pub use reply::{Body, Extent, ExtentState, Lease, Leases, Reply};
 pub use room::Room;
