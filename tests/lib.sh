@@ -239,15 +239,11 @@ mount_store() {
             say "the service is not on 127.0.0.1: there are no outages in this run"
             return 0
         }
-        local i
         proxy_port=$("$python" -c 'import socket
 s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
         "$python" "$s3/fault_proxy.py" serve "$proxy_port" "${BASH_REMATCH[1]}" </dev/null &
         proxy_pid=$!
-        for ((i = 0; i < 200; i++)); do
-            (: >"/dev/tcp/127.0.0.1/$proxy_port") 2>/dev/null && break
-            sleep 0.05
-        done
+        wait_on=$proxy_pid wait_until "the proxy in front of the store listens" listens "$proxy_port" || exit 1
         export AWS_ENDPOINT_URL=http://127.0.0.1:$proxy_port
         return 0
     fi
@@ -303,18 +299,17 @@ remove_object() {
 
 # ---- a disk of the kernel's: nbdfuse and a loop device ----
 
+fuse_shows_disk() { mountpoint -q "$work/disk/disk" && [ -s "$work/disk/disk" ]; }
+loop_is_free() { ! losetup -n -O BACK-FILE "$loop" 2>/dev/null | grep -qF "$work"; }
+
 # attach [URI]: a loop device over the export; sets fuse_pid and loop.
 attach() {
-    local from=${1:-$uri} i
+    local from=${1:-$uri}
     mkdir -p "$work/disk"
     : >>"$work/disk/disk"
     nbdfuse -C 1 "$work/disk/disk" "$from" >"$work/nbdfuse.log" 2>&1 </dev/null &
     fuse_pid=$!
-    for ((i = 0; i < 600; i++)); do
-        mountpoint -q "$work/disk/disk" && [ -s "$work/disk/disk" ] && break
-        kill -0 "$fuse_pid" 2>/dev/null || die "nbdfuse ended" "$(cat "$work/nbdfuse.log")"
-        sleep 0.05
-    done
+    wait_on=$fuse_pid wait_log=$work/nbdfuse.log wait_until "nbdfuse shows the disk" fuse_shows_disk || exit 1
     loop=$(losetup -f --show --direct-io=on "$work/disk/disk") || die "losetup failed"
 }
 
@@ -331,7 +326,6 @@ detach() {
 # abandon: after a crash of what stands below; nothing of it may be left. (The shell may say that nbdfuse
 # was aborted: that is how it ends now and then when its server is gone.)
 abandon() {
-    local i
     if [ -n "$fuse_pid" ]; then
         kill -KILL "$fuse_pid" 2>/dev/null
         wait "$fuse_pid" 2>/dev/null
@@ -340,10 +334,7 @@ abandon() {
     mountpoint -q "$work/fs" && { umount "$work/fs" || umount -l "$work/fs"; } 2>/dev/null
     if [ -n "$loop" ]; then
         losetup -d "$loop" 2>/dev/null
-        for ((i = 0; i < 200; i++)); do
-            losetup -n -O BACK-FILE "$loop" 2>/dev/null | grep -qF "$work" || break
-            sleep 0.05
-        done
+        wait_seconds=10 wait_until "the kernel lets go of $loop" loop_is_free
         loop=
     fi
     umount "$work/disk/disk" 2>/dev/null || umount -l "$work/disk/disk" 2>/dev/null

@@ -8,14 +8,14 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use weir_device::DeviceError;
 
+use crate::collect::garbage::ReadPin;
 use crate::collect::runs::{self, Run};
-use crate::fetch;
 use crate::format::object::ObjectHeader;
-use crate::garbage::ReadPin;
 use crate::ids::ObjectId;
-use crate::table::LiveObject;
-use crate::upload;
+use crate::map::table::LiveObject;
+use crate::read::fetch;
 use crate::volume::Shared;
+use crate::write::upload;
 
 /// Headers of sources read at a time: small, mostly known, and nobody feels them.
 const HEADERS_AT_A_TIME: usize = 3;

@@ -3,10 +3,13 @@
 //!
 //! An extent of its objects names where it was copied from, and is applied only where the map still points there. So
 //! clients never wait for it, and what they overwrite meanwhile stays overwritten, at run time and in recovery. The old
-//! objects go by the rules of [`crate::garbage`].
+//! objects go by the rules of [`crate::collect::garbage`].
 
-mod brake;
+mod backpressure;
 mod choose;
+pub(crate) mod compact;
+pub(crate) mod flatten;
+pub(crate) mod garbage;
 mod gather;
 pub(crate) mod runs;
 
@@ -20,12 +23,12 @@ use tokio::time::Instant;
 use weir_device::{DeviceError, VolumeId};
 use weir_store::{Pace, Store};
 
-use crate::collect::brake::Brake;
+use crate::collect::backpressure::Brake;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::objects::ObjectMap;
+use crate::map::objects::ObjectMap;
+use crate::map::table::{LiveObject, Usage};
 use crate::options::CollectLimits;
-use crate::table::{LiveObject, Usage};
 use crate::volume::{Shared, State};
 
 /// Pause before a store without room is asked again.
@@ -121,14 +124,14 @@ impl Collector {
 
     /// Objects on their way, and sources that are read, at a time.
     fn pace(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
-        let pace = brake::pace(self.live_percent(objects), limits.kept_percent());
+        let pace = backpressure::pace(self.live_percent(objects), limits.kept_percent());
         if self.is_wanted() { pace.max(PACE_WANTED) } else { pace }
     }
 
     /// How long it pauses, to the time that it works; nothing where somebody waits for what it does, directly or
     /// because it is behind.
     fn gaps(&self, objects: &ObjectMap, limits: &CollectLimits) -> Option<u32> {
-        let gaps = brake::gaps(self.live_percent(objects), limits.kept_percent());
+        let gaps = backpressure::gaps(self.live_percent(objects), limits.kept_percent());
         gaps.filter(|_| !self.is_wanted())
     }
 
@@ -371,7 +374,7 @@ mod tests {
     use super::*;
     use crate::collect::runs::Described;
     use crate::format::object::{ExtentKind, ObjectExtent};
-    use crate::objects::ApplyCursor;
+    use crate::map::objects::ApplyCursor;
     use crate::options::MapLimits;
     use crate::replay::header_of;
 

@@ -29,17 +29,17 @@ pub(crate) use self::notes::NoteWatch;
 use self::notes::NoteWriter;
 pub use self::promote::promote;
 use crate::catalog::{self, VolumeName};
-use crate::chain::Retention;
 use crate::error::LogError;
 use crate::format::manifest::{
     HexId, Holder, Manifest, Origin, PLAIN_FORMAT, ReplicaRecord, Takeover, VolumeState,
 };
 use crate::ids::{ObjectId, WriteMark};
 use crate::keys::Keys;
-use crate::lease::{LeaseHold, NodeLease, Run};
 use crate::limits::{LEASE_LENGTH, LEASE_PATIENCE, RESOLVE_ATTEMPTS_MAX};
-use crate::manifests::{self, ManifestWriter};
-use crate::takeover::Claim;
+use crate::own::chain::Retention;
+use crate::own::lease::{LeaseHold, NodeLease, Run};
+use crate::own::manifests::{self, ManifestWriter};
+use crate::own::takeover::Claim;
 
 /// What a replicator needs.
 pub struct ReplicateArgs {

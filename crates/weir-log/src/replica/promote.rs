@@ -9,11 +9,11 @@ use weir_store::{RetryPolicy, Store};
 
 use super::root_of;
 use crate::catalog::{self, VolumeName};
-use crate::chain::Retention;
 use crate::error::LogError;
 use crate::format::manifest::{HexId, Manifest, SnapshotRecord, Takeover, VolumeState};
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
-use crate::manifests::{self, ManifestWriter};
+use crate::own::chain::Retention;
+use crate::own::manifests::{self, ManifestWriter};
 
 /// Makes a volume of the replica `name`, with its snapshots: its identity. The volume has a stream of its own, so that
 /// the source, wherever it wakes, cannot write into it; it reads what it has not written itself from the replica's

@@ -1,0 +1,216 @@
+//! The committed prefix: objects are applied to the map in order, journal space is released, checkpoints are begun and
+//! published.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_store::RetryPolicy;
+
+use crate::format::manifest::CheckpointRef;
+use crate::format::object::{ObjectHeader, ObjectKind};
+use crate::ids::{ObjectId, ObjectSeq};
+use crate::map::checkpoint::CheckpointState;
+use crate::map::objects::ApplyCursor;
+use crate::map::table::Dead;
+use crate::options::MapLimits;
+use crate::volume::{Shared, State};
+
+/// Encoded bytes per extent of the map, to estimate what a checkpoint would write.
+const ENCODED_EXTENT_BYTES: u64 = 12;
+
+/// The committer task of a volume.
+pub(crate) async fn run(shared: Rc<Shared>) {
+    loop {
+        let mut stored = pin!(shared.stored.notified());
+        stored.as_mut().enable();
+        if shared.stopped.get() || shared.state.borrow().failure.is_some() {
+            return;
+        }
+        let next = shared.state.borrow_mut().pipeline.take_next();
+        match next {
+            Some(header) => commit(&shared, &header).await,
+            None if is_wanted(&shared.state.borrow().checkpoint) => begin_checkpoint(&shared),
+            None => stored.await,
+        }
+    }
+}
+
+async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
+    if header.kind != ObjectKind::Checkpoint {
+        shared.fetcher.keep_frame_table(header);
+        let mut cursor = ApplyCursor::default();
+        let limits = &shared.options.map;
+        while !apply_step(&mut shared.state.borrow_mut(), header, &mut cursor, limits) {
+            // Reads go on meanwhile: what is half applied is still covered by the overlay.
+            tokio::task::yield_now().await;
+        }
+    }
+    let begin = {
+        let mut guard = shared.state.borrow_mut();
+        let state = &mut *guard;
+        state.pipeline.on_applied(header.id.seq);
+        if header.kind == ObjectKind::Data {
+            state.objects_written += 1;
+            state.committed = header.last_write;
+            state.unsent.on_commit(header.last_write);
+        }
+        if header.kind != ObjectKind::Checkpoint {
+            state.checkpoint.objects_since += 1;
+            state.checkpoint.bytes_since += header.payload_len();
+            state.collector.on_committed(header, &state.objects, &shared.options.collect);
+        }
+        checkpoint_is_due(shared, state)
+    };
+    if header.kind == ObjectKind::Data {
+        let through = header.last_write.write;
+        let mut state = shared.state.borrow_mut();
+        if state.keeps_journal {
+            state.kept_through = Some(through);
+        } else {
+            drop(state);
+            shared.journal.release(through);
+        }
+    }
+    let published_early = weir_device::mutant("publish_before_stored")
+        || weir_device::mutant("publish_outside_prefix");
+    if header.root.is_some() && !published_early {
+        publish_root(shared, header.id);
+    }
+    if begin {
+        begin_checkpoint(shared);
+    }
+    shared.wake_collector();
+    shared.progress.notify_waiters();
+    shared.work.notify_one();
+}
+
+fn apply_step(
+    state: &mut State,
+    header: &ObjectHeader,
+    cursor: &mut ApplyCursor,
+    limits: &MapLimits,
+) -> bool {
+    let State { objects, checkpoint, .. } = state;
+    objects.apply_step(header, cursor, limits, |map, offset, len| {
+        checkpoint.before_change(map, offset, len);
+    })
+}
+
+fn checkpoint_is_due(shared: &Shared, state: &State) -> bool {
+    let limits = &shared.options.checkpoint;
+    let since = &state.checkpoint;
+    let map_bytes = state.objects.map.extents() * ENCODED_EXTENT_BYTES;
+    let worth_it = since.bytes_since >= map_bytes.saturating_mul(limits.data_per_map_byte);
+    let due = since.objects_since >= limits.objects_max
+        || (since.objects_since >= limits.objects_min && worth_it);
+    (due && !since.under_way) || is_wanted(since)
+}
+
+fn is_wanted(checkpoint: &CheckpointState) -> bool {
+    checkpoint.wanted && !checkpoint.under_way
+}
+
+/// Begins a checkpoint as of the committed sequence. Call between two objects.
+pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
+    {
+        let mut guard = shared.state.borrow_mut();
+        let state = &mut *guard;
+        let (as_of, committed) = (state.pipeline.committed(), state.committed);
+        state.checkpoint_as_of = as_of.0;
+        let pieces = shared.options.map.table_piece_entries;
+        // As long as nobody knows what snapshots reach, a version lists nothing.
+        let dead = if state.snapshots.pins_known() { Dead::Hidden } else { Dead::Named };
+        let (objects, size) = (&mut state.objects, state.size);
+        state.checkpoint.begin(objects, (pieces, dead), as_of, committed, size);
+        state.begin_snapshots(&shared.env, dead);
+    }
+    let env = shared.env.clone();
+    env.spawn_local(encode_checkpoint(Rc::clone(shared)));
+}
+
+async fn encode_checkpoint(shared: Rc<Shared>) {
+    loop {
+        let done = {
+            let mut guard = shared.state.borrow_mut();
+            let State { objects, checkpoint, .. } = &mut *guard;
+            checkpoint.encode_step(&objects.map)
+        };
+        if done {
+            break;
+        }
+        tokio::task::yield_now().await;
+        if shared.stopped.get() {
+            return;
+        }
+    }
+    {
+        let mut state = shared.state.borrow_mut();
+        let chunks = state.checkpoint.finish().pack(shared.options.batch.bytes);
+        state.chunks.extend(chunks);
+    }
+    shared.work.notify_one();
+}
+
+/// Publishes the checkpoint under way, whose root is in `root`, in the background.
+pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
+    let as_of = shared.state.borrow().checkpoint_as_of;
+    let checkpoint = CheckpointRef { sequence: root.seq.0, epoch: root.epoch.0, as_of };
+    let env = shared.env.clone();
+    env.spawn_local(publish(Rc::clone(shared), checkpoint));
+}
+
+/// A checkpoint counts once its root is in the committed prefix and a manifest version names it.
+pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
+    let as_of = ObjectSeq(checkpoint.as_of);
+    let may_go = |state: &mut State| state.snapshots.pins_are_settled().then_some(Ok(()));
+    if shared.wait_while_open(may_go).await.is_err() {
+        return;
+    }
+    let (published, old, garbage) = {
+        let mut manifest = shared.manifest.lock().await;
+        let (snapshots, garbage, size) = {
+            let mut state = shared.state.borrow_mut();
+            let snapshots = state.snapshots_of(checkpoint);
+            // A size that shrinks is said once the discard is stored.
+            let early = weir_device::mutant("shrink_published_early");
+            let waits = state.shrinking && !early;
+            let size = if waits { manifest.current().size } else { state.size };
+            (snapshots, state.garbage_as_of(as_of), size)
+        };
+        let names = shared.state.borrow().garbage.names_with(&garbage);
+        if weir_device::mutant("delete_before_listed") {
+            shared.delete_keys(garbage.iter().map(ObjectId::key).collect());
+        }
+        let published = manifest
+            .publish(&shared.env, &RetryPolicy::forever(), |m| {
+                m.checkpoint = Some(checkpoint);
+                m.size = size;
+                m.snapshots.extend(snapshots);
+                m.pending_deletions = names;
+            })
+            .await;
+        if published.is_ok() {
+            let listed = &mut shared.state.borrow_mut().snapshots.listed;
+            listed.clone_from(&manifest.current().snapshots);
+        }
+        (published, manifest.take_prunable(), garbage)
+    };
+    if let Err(error) = published {
+        shared.fail(error);
+        return;
+    }
+    {
+        let mut state = shared.state.borrow_mut();
+        state.checkpoint.under_way = false;
+        state.published = Some(checkpoint);
+        state.checkpoints_published += 1;
+        state.on_garbage_listed(garbage);
+    }
+    shared.delete_keys(old);
+    shared.listed.notify_one();
+    shared.ties.notify_one();
+    shared.progress.notify_waiters();
+    // A checkpoint may have become due while this one was under way.
+    shared.stored.notify_one();
+}
