@@ -47,5 +47,6 @@ pub(crate) fn env() -> Env {
         random: Rc::new(Seeded(Cell::new(0))),
         spawn: Rc::new(Here),
         buffers: BufferPool::new(1 << 20),
+        network: Rc::new(weir_device::NoNetwork),
     }
 }

@@ -133,6 +133,7 @@ fn env(seed: u64, disk: &SimDisk) -> Env {
         random: Rc::new(Seeded(Cell::new(seed))),
         spawn: Rc::new(OnThisThread),
         buffers: BufferPool::new(1 << 20),
+        network: Rc::new(weir_device::NoNetwork),
     }
 }
 
