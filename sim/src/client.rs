@@ -95,6 +95,8 @@ pub(crate) struct Life {
     pub(crate) reached: Notify,
     /// The life ends before its target.
     pub(crate) cut: Cell<bool>,
+    /// When that was.
+    pub(crate) superseded_at: Cell<Option<Instant>>,
     /// How its clients reach the volume, if it is over NBD.
     pub(crate) nbd: RefCell<Option<Rc<Nbd>>>,
 }
@@ -143,7 +145,18 @@ pub(crate) async fn run(life: Rc<Life>, access: Access, mut dice: Dice) {
     life.reached.notify_one();
 }
 
+/// Whether a write is one of an owner that was superseded.
+pub(crate) fn is_foreign(id: WriteId) -> bool {
+    id.0 > FOREIGN_WRITES
+}
+
 impl Life {
+    /// Whether what left the process at that moment counts, though what leaves now does not.
+    pub(crate) fn was_owner_at(&self, left: Option<Instant>) -> bool {
+        let since = self.superseded_at.get();
+        since.is_some_and(|since| left.is_some_and(|left| left <= since))
+    }
+
     pub(crate) async fn until_target(&self) {
         while self.world.operations.get() < self.target.get()
             && !self.cut.get()

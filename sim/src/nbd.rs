@@ -22,7 +22,7 @@ use weir_frontend::nbd::Server;
 use weir_nbd::{Command, Failure, ReplyStyle};
 use weir_net::sim::{ConnectionId, SimNetworkOptions};
 
-use self::link::{Link, Lost};
+use self::link::{Answered, Link, Lost};
 use self::server::Served;
 use crate::client::Life;
 use crate::content::WriteId;
@@ -42,8 +42,8 @@ const PATIENCE_MS_MAX: u64 = 20_000;
 pub(crate) struct NbdProfile {
     /// Connections that its clients share.
     pub(crate) connections: u64,
-    /// Connections are lost, fall silent, stall, are refused; strangers send garbage.
-    pub(crate) trouble: bool,
+    /// Connections are lost, fall silent, stall, are refused; strangers send garbage. Time between two of these, about.
+    pub(crate) trouble: Option<Duration>,
     pub(crate) network: SimNetworkOptions,
 }
 
@@ -58,7 +58,7 @@ impl NbdProfile {
         let buffer_bytes = dice.pick(&[2_000, 16 << 10, 64 << 10, 256 << 10]);
         Some(Self {
             connections: dice.within(1..5),
-            trouble: dice.percent(60),
+            trouble: dice.percent(60).then(|| ms(dice.pick(&[60, 250, 1_000]))),
             network: SimNetworkOptions {
                 delay: ms(delay.0)..=ms(delay.1),
                 bytes_per_second: dice.pick(&[None, None, Some(2_000_000), Some(20_000_000)]),
@@ -76,7 +76,7 @@ impl NbdProfile {
 pub(crate) struct Nbd {
     pub(crate) world: Rc<World>,
     pub(crate) at: Address,
-    pub(crate) trouble: bool,
+    pub(crate) trouble: Option<Duration>,
     served: Rc<Served>,
     server: RefCell<Option<Server>>,
     places: Vec<Rc<Place>>,
@@ -93,7 +93,7 @@ pub(crate) struct Nbd {
     pub(crate) lingers: Cell<bool>,
     /// Clients ask for nothing: they are to leave.
     pub(crate) is_closed: Cell<bool>,
-    writes: RefCell<Vec<Writing>>,
+    writes: Rc<RefCell<Vec<Writing>>>,
 }
 
 /// A write under way.
@@ -102,6 +102,18 @@ struct Writing {
     link: ConnectionId,
     from: u64,
     to: u64,
+}
+
+/// Ends it, also where nobody waits for its answer any more.
+struct WritingGuard {
+    writes: Rc<RefCell<Vec<Writing>>>,
+    number: u64,
+}
+
+impl Drop for WritingGuard {
+    fn drop(&mut self) {
+        self.writes.borrow_mut().retain(|write| write.number != self.number);
+    }
 }
 
 /// What one connection at a time is for.
@@ -167,7 +179,9 @@ impl Way {
 
     /// A write was not answered: its connection was lost.
     pub(crate) fn lost_write(&self, id: WriteId) {
-        if let Self::Nbd(nbd, link) = self {
+        if let Self::Nbd(nbd, link) = self
+            && !crate::client::is_foreign(id)
+        {
             nbd.world.note("write lost with its connection", [id.0.into(), 0, 0]);
             link.lose(&nbd.world, id);
         }
@@ -186,7 +200,7 @@ impl Nbd {
         };
         let nbd = Rc::new(Self {
             at: Address::Tcp(format!("host-{}:10809", life.host)),
-            trouble: profile.trouble && dice.percent(80),
+            trouble: profile.trouble.filter(|_| dice.percent(80)),
             served,
             server: RefCell::default(),
             places: (0..profile.connections).map(|_| place()).collect(),
@@ -197,7 +211,7 @@ impl Nbd {
             away: Cell::new(0),
             lingers: Cell::new(false),
             is_closed: Cell::new(false),
-            writes: RefCell::default(),
+            writes: Rc::default(),
             world,
         });
         // A life may have ended while they were refused.
@@ -350,11 +364,10 @@ impl Nbd {
             Operation::Write { data, .. } => data.to_vec(),
             _ => Vec::new(),
         };
-        let writing = self.begin_write(link, &command);
+        let _writing = self.begin_write(link, &command);
         let asked = link.ask(command, &payload);
         let patience = self.dice(|dice| Duration::from_millis(dice.within(500..PATIENCE_MS_MAX)));
         let answer = self.wait(link, asked, patience).await;
-        self.writes.borrow_mut().retain(|write| Some(write.number) != writing);
         match answer {
             Err(Lost) => {
                 let what = match command {
@@ -366,8 +379,15 @@ impl Nbd {
                 self.world.events.borrow_mut().count_pair("connection lost", what);
                 None
             }
-            Ok(Ok(body)) => Some(Ok(Reply::new(body))),
-            Ok(Err(failure)) => Some(Err(self.error_behind(life, &command, &failure))),
+            // It was true when it left; what it says was the owner's to say.
+            Ok(Answered { answer: Ok(_), left }) if life.was_owner_at(left) => {
+                self.world.note("answered before it was superseded", [0; 3]);
+                None
+            }
+            Ok(Answered { answer: Ok(body), .. }) => Some(Ok(Reply::new(body))),
+            Ok(Answered { answer: Err(failure), .. }) => {
+                Some(Err(self.error_behind(life, &command, &failure)))
+            }
         }
     }
 
@@ -395,7 +415,7 @@ impl Nbd {
     }
 
     /// Takes note of a write, and of others that it overlaps.
-    fn begin_write(&self, link: &Link, command: &Command) -> Option<u64> {
+    fn begin_write(&self, link: &Link, command: &Command) -> Option<WritingGuard> {
         let (from, len) = match *command {
             Command::Write { offset, length, .. } => (offset, u64::from(length)),
             Command::WriteZeroes { offset, length, .. } | Command::Trim { offset, length, .. } => {
@@ -413,7 +433,7 @@ impl Nbd {
         }
         let number = writes.last().map_or(0, |write| write.number + 1);
         writes.push(Writing { number, link: link.id, from, to });
-        Some(number)
+        Some(WritingGuard { writes: Rc::clone(&self.writes), number })
     }
 
     /// The error of the device that a client was told of.

@@ -348,6 +348,7 @@ impl Node {
             cut: Cell::new(false),
             target: Cell::new(0),
             reached: tokio::sync::Notify::new(),
+            superseded_at: Cell::new(None),
             nbd: RefCell::default(),
         })
     }

@@ -87,6 +87,10 @@ pub enum LogFormat {
 pub struct NbdConfig {
     /// A unix socket.
     pub socket: Option<PathBuf>,
+    /// Permissions of that socket, in octal digits.
+    pub mode: Option<String>,
+    /// The group that it belongs to.
+    pub group: Option<String>,
     /// A TCP address, as `127.0.0.1:10809`.
     pub listen: Option<String>,
     /// Take an address that other machines reach, without encryption.

@@ -108,7 +108,7 @@ async fn of_file(path: &Path) -> std::io::Result<Result<Text, String>> {
     if metadata.is_file() && metadata.mode() & OTHERS != 0 {
         let (mode, path) = (metadata.mode() & 0o777, path.display());
         return Ok(Err(format!(
-            "everybody on this host may read it (mode {mode:03o}): chmod o= {path}, and replace the keys if somebody did"
+            "everybody on this host may read it (mode {mode:03o}): chmod o= {path}, and take new keys if somebody did"
         )));
     }
     if !metadata.file_type().is_fifo() {
@@ -181,6 +181,8 @@ async fn printed_by(command: &str) -> Result<Text, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn command(text: &str) -> KeyPlace {
@@ -196,6 +198,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, key) = (directory.path().join("keys"), "0f".repeat(32));
         std::fs::write(&path, format!("# mine\n{key}\n{}\n", "ab".repeat(32))).unwrap();
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
+        mode(0o644).unwrap();
+        let refused = error(KeyPlace::File(path.clone())).await;
+        assert!(refused.contains("(mode 644): chmod o= /"), "{refused}");
+        mode(0o640).unwrap();
         let name = "WEIR_KEY";
         for place in [
             KeyPlace::File(path.clone()),

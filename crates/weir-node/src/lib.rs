@@ -38,6 +38,7 @@ mod snapshots;
 mod sockets;
 mod stages;
 mod status;
+mod unsent;
 mod unserved;
 pub mod verbs;
 mod views;
@@ -57,11 +58,12 @@ pub use processes::Process;
 pub use replicas::{ReplicateTo, Replication, ReplicationProgress, TARGET_VARIABLES};
 pub use salvage::{SalvageWish, Salvaged};
 pub use service::{
-    ApiPlace, HandedOver, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet,
+    ApiPlace, HandedOver, NbdAccess, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet,
 };
 pub use shard::ShardContext;
 pub use sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
 pub use stages::Stages;
+pub use unsent::Unsent;
 pub use unserved::Unserved;
 pub use volumes::{Consent, Home};
 pub use weir_disk::EngineChoice;

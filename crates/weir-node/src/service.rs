@@ -52,6 +52,16 @@ pub enum NbdAddress {
     },
 }
 
+/// Who may connect to unix sockets for NBD; as the mask of the process and the owner of their directory have it, where
+/// nothing is said. Sockets that listened before keep what they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NbdAccess {
+    /// Permissions of the socket's file.
+    pub mode: Option<u32>,
+    /// Its group.
+    pub group: Option<u32>,
+}
+
 /// Which volumes are served.
 #[derive(Clone, Debug)]
 pub enum VolumeSet {
@@ -81,6 +91,8 @@ pub struct ServiceOptions {
     pub template: Box<VolumeSpec>,
     /// Where they are offered; the default socket in the data directory where this is empty.
     pub nbd: Vec<NbdAddress>,
+    /// Who may connect to those that are unix sockets.
+    pub nbd_access: NbdAccess,
     /// Where verbs come in.
     pub api: ApiPlace,
     /// Where verbs come in from elsewhere, if they may.
@@ -375,6 +387,7 @@ impl Node {
             let listener = api_socket(&path, &mut options.inherited, &mut sockets);
             listeners.push(listener.map_err(|error| second_node(error, &home))?);
         }
+        sockets::check_free(&options.nbd, &options.inherited).await?;
         let core = self.core(&options).await?;
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
@@ -475,6 +488,10 @@ fn api_socket(
 }
 
 impl Service {
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// The volumes that are served.
     #[must_use]
     pub fn served(&self) -> Vec<ServedInfo> {
@@ -560,7 +577,7 @@ impl Service {
             }));
         }
         for address in &options.nbd {
-            let listening = self.bind(address, &mut options.inherited).await?;
+            let listening = self.bind(address, options.nbd_access, &mut options.inherited).await?;
             self.receive(listening).await?;
         }
         // What systemd listens on for us and no setting names is for clients.
@@ -587,6 +604,7 @@ impl Service {
     async fn bind(
         &mut self,
         address: &NbdAddress,
+        access: NbdAccess,
         inherited: &mut Inherited,
     ) -> Result<Listening, NodeError> {
         match address {
@@ -596,7 +614,8 @@ impl Service {
                 if let Some(listener) = inherited.take_unix(&path) {
                     return Ok(Listening::Unix(listener));
                 }
-                let (listener, bound) = sockets::bind_unix(&path, sockets::NBD_MODE)?;
+                let (listener, bound) = sockets::bind_unix(&path, access.mode)?;
+                sockets::give_to_group(&path, access.group)?;
                 self.sockets.push(bound);
                 Ok(Listening::Unix(listener))
             }

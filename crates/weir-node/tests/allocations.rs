@@ -202,6 +202,7 @@ fn steady_state(layers: u64, stages: Stages) {
         template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd: vec![NbdAddress::Unix(socket.clone())],
+        nbd_access: Default::default(),
         api: ApiPlace::Volume,
         api_tcp: None,
         limits: Default::default(),

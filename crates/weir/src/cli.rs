@@ -48,9 +48,10 @@ pub(crate) struct Cli {
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found or something is left undone;
-128 and the signal's number when a signal ended it, as 130 after Ctrl-C; `weir up NAME -- COMMAND` hands on
-COMMAND's.
-Every flag can be given in the environment: --data-dir is WEIR_DATA_DIR, and a flag without a value takes 1 or true.
+128 and the signal's number when a signal ended it, as 130 after Ctrl-C;
+`weir up NAME -- COMMAND` hands on COMMAND's.
+Every flag can be given in the environment: --data-dir is WEIR_DATA_DIR;
+a flag without a value takes 1 or true there.
 With --output json an error is one JSON object on standard error: error, help and kind.
 Sizes: K, M, G and KiB, MiB, GiB are powers of 1024, KB, MB, GB powers of 1000.";
 
@@ -296,6 +297,9 @@ pub(crate) struct Up {
     #[arg(long, value_name = "PATH", env = "WEIR_NBD_SOCKET", conflicts_with = "nbd_listen")]
     #[arg(hide_env_values = true)]
     pub(crate) nbd_socket: Option<PathBuf>,
+    /// Who may connect to it
+    #[command(flatten)]
+    pub(crate) access: SocketAccess,
     /// TCP address to serve on, as 127.0.0.1:10809
     #[arg(help_heading = "Serving")]
     #[arg(long, value_name = "ADDR", env = "WEIR_NBD_LISTEN", hide_env_values = true)]
@@ -338,6 +342,25 @@ pub(crate) struct Up {
     pub(crate) command: Vec<OsString>,
 }
 
+/// Who may connect to a unix socket.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Serving")]
+pub(crate) struct SocketAccess {
+    /// Permissions of the NBD socket, as 0660 [default: as the process's mask has it]
+    #[arg(long, value_name = "MODE", env = "WEIR_NBD_SOCKET_MODE", hide_env_values = true)]
+    #[arg(value_parser = mode)]
+    pub(crate) nbd_socket_mode: Option<u32>,
+    /// Group of the NBD socket, by name or number
+    #[arg(long, value_name = "GROUP", env = "WEIR_NBD_SOCKET_GROUP", hide_env_values = true)]
+    pub(crate) nbd_socket_group: Option<String>,
+}
+
+/// Permissions in octal digits.
+pub(crate) fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| (1..=0o777).contains(mode));
+    mode.ok_or_else(|| format!("{text:?} is no mode: write octal digits, as 0660"))
+}
+
 /// `weir serve`.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
@@ -353,6 +376,9 @@ pub(crate) struct Serve {
     #[arg(help_heading = "Serving")]
     #[arg(long, value_name = "PATH", env = "WEIR_NBD_SOCKET", hide_env_values = true)]
     pub(crate) nbd_socket: Option<PathBuf>,
+    /// Who may connect to it
+    #[command(flatten)]
+    pub(crate) access: SocketAccess,
     /// TCP address to serve on, as 127.0.0.1:10809
     #[arg(help_heading = "Serving")]
     #[arg(long, value_name = "ADDR", env = "WEIR_NBD_LISTEN", hide_env_values = true)]

@@ -11,11 +11,12 @@ use weir_node::config::{self, Config, Memory, VolumeConfig, VolumeSettings};
 use weir_node::size::Size;
 use weir_node::{
     ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace, LeaseSettings,
-    LimitSettings, NbdAddress, NodeConfig, ServiceOptions, Stages, VolumeSet, VolumeSpec,
+    LimitSettings, NbdAccess, NbdAddress, NodeConfig, ServiceOptions, Stages, VolumeSet,
+    VolumeSpec,
 };
 use weir_store::StoreOptions;
 
-use crate::cli::{Global, LogFormat, Serve, Up};
+use crate::cli::{self, Global, LogFormat, Serve, SocketAccess, Up};
 use crate::failure::Failure;
 use crate::tuning::Tuning;
 
@@ -173,6 +174,25 @@ fn limit(settings: VolumeSettings) -> Result<LimitSettings, Failure> {
     settings.limit().map_err(|error| Failure::usage(error.to_string()))
 }
 
+/// Who may connect to a unix socket for NBD.
+fn nbd_access(access: &SocketAccess, file: &Config) -> Result<NbdAccess, Failure> {
+    let mode = match (access.nbd_socket_mode, &file.nbd.mode) {
+        (Some(mode), _) => Some(mode),
+        (None, Some(text)) => Some(cli::mode(text).map_err(Failure::usage)?),
+        (None, None) => None,
+    };
+    let name = access.nbd_socket_group.as_ref().or(file.nbd.group.as_ref());
+    let unknown = |name: &String| Failure::usage(format!("there is no group {name:?}"));
+    let group = name.map(|name| {
+        if let Ok(number) = name.parse() {
+            return Ok(number);
+        }
+        let found = nix::unistd::Group::from_name(name).ok().flatten();
+        found.map(|group| group.gid.as_raw()).ok_or_else(|| unknown(name))
+    });
+    Ok(NbdAccess { mode, group: group.transpose()? })
+}
+
 /// The threads of `weir up`, and what it serves.
 pub(crate) fn up(
     global: &Global,
@@ -222,6 +242,7 @@ pub(crate) fn up(
         template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd,
+        nbd_access: nbd_access(&up.access, file)?,
         api: ApiPlace::Volume,
         api_tcp: None,
         limits,
@@ -262,6 +283,7 @@ pub(crate) fn serve(
         volumes,
         template: Box::new(template),
         nbd,
+        nbd_access: nbd_access(&serve.access, file)?,
         api: ApiPlace::Node,
         api_tcp: api_tcp(file, serve, insecure(file.api.insecure))?,
         limits,

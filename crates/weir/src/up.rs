@@ -7,7 +7,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::SignalKind;
 use weir_node::config::Config;
 use weir_node::size::human;
-use weir_node::{Closing, Node, ServedInfo, Service, ServiceOptions, Stopped};
+use weir_node::{Node, ServedInfo, Service, ServiceOptions, Stopped};
 
 use crate::cli::{Global, Up};
 use crate::failure::Failure;
@@ -54,12 +54,10 @@ async fn serve(
     if command.is_empty() {
         eprintln!("stopping: flushing {}", info.name);
     }
-    tokio::select! {
-        biased;
-        number = signals.next() => quit(number),
-        stopped = served.stop(Closing::ToStore) => if stopped? == Stopped::LocalOnly {
-            eprintln!("the store did not take everything in time; the journal keeps the rest for the next start");
-        },
+    if signals::stop(served, &mut signals).await? == Stopped::LocalOnly {
+        eprintln!(
+            "the store did not take everything in time; the journal keeps the rest for the next start"
+        );
     }
     result
 }

@@ -57,8 +57,8 @@ async fn own(node: &Node, setup: &Transfer, verb: OwnVolumeCommand) -> Result<Ex
             let imported = transfer::import(node, setup, (&source, format.as_deref()), target);
             show(&imported.await?, output.output)
         }
-        OwnVolumeCommand::Export { name, path, format, overwrite, output } => {
-            let exported = transfer::export(node, setup, name, (&path, format, overwrite));
+        OwnVolumeCommand::Export { from, path, format, overwrite, output } => {
+            let exported = transfer::export(node, setup, from, (&path, format, overwrite));
             print_export(&exported.await?, output.output)
         }
         OwnVolumeCommand::Copy { from, to, overwrite, output } => {
@@ -76,6 +76,11 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
 }
 
 fn print_export(exported: &Exported, form: OutputForm) -> Result<(), Failure> {
+    if exported.path == transfer::STREAM {
+        // Standard output has the bytes, and nothing else.
+        eprintln!("standard output: raw, {}", human(exported.size_bytes));
+        return Ok(());
+    }
     if form == OutputForm::Json {
         return output::print_json(exported);
     }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use weir_device::{Address, Body, ByteStream, Data, Extent, ExtentState, SharedBuf};
 use weir_nbd::{
     ALLOCATION_CONTEXT, AllocationFlags, ClientHandshake, ClientStep, ClientWish, Command, Cookie,
     ExtentStatus, ReplyStep, ReplyStyle, Requests, Session,
 };
-use weir_net::sim::ConnectionId;
+use weir_net::sim::{ConnectionId, Side};
 
 use super::{Answer, EXPORT};
 use crate::content::WriteId;
@@ -31,6 +31,12 @@ const RECEIVED_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Lost;
 
+/// An answer, and when it left the server.
+pub(super) struct Answered {
+    pub(super) answer: Answer,
+    pub(super) left: Option<Instant>,
+}
+
 type Stream = Box<dyn ByteStream>;
 
 /// A request that waits for its answer.
@@ -38,7 +44,7 @@ struct Waiting {
     command: Command,
     data: Vec<u8>,
     extents: Vec<ExtentStatus>,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Answered>,
 }
 
 /// A connection to the server.
@@ -56,6 +62,8 @@ pub(crate) struct Link {
     is_leaving: Cell<bool>,
     is_abandoned: Cell<bool>,
     is_over: Cell<bool>,
+    /// When what was received last had left the server.
+    arrived_left: Cell<Option<Instant>>,
     /// Pause before each look at what was received.
     pub(super) slow: Cell<Option<Duration>>,
     /// Writes that were not answered.
@@ -91,11 +99,12 @@ pub(super) async fn connect(
         is_leaving: Cell::new(false),
         is_abandoned: Cell::new(false),
         is_over: Cell::new(false),
+        arrived_left: Cell::new(None),
         slow: Cell::new(None),
         lost: RefCell::default(),
         is_settled: Cell::new(None),
     });
-    let driver = drive(Rc::clone(&link), stream, received, dice);
+    let driver = drive(Rc::clone(world), Rc::clone(&link), stream, received, dice);
     Ok((link, driver))
 }
 
@@ -123,11 +132,17 @@ async fn shake_hands(stream: &mut Stream, style: ReplyStyle) -> Result<(Session,
 }
 
 /// Moves bytes until the connection is over; why it is.
-async fn drive(link: Rc<Link>, stream: Stream, received: Vec<u8>, mut dice: Dice) -> String {
+async fn drive(
+    world: Rc<World>,
+    link: Rc<Link>,
+    stream: Stream,
+    received: Vec<u8>,
+    mut dice: Dice,
+) -> String {
     let (mut reading, mut writing) = tokio::io::split(stream);
     let ended = {
         let send = Box::pin(send(&link, &mut writing));
-        let receive = Box::pin(receive(&link, &mut reading, received, &mut dice));
+        let receive = Box::pin(receive(&world, &link, &mut reading, received, &mut dice));
         let abandoned = Box::pin(async {
             while !link.is_abandoned.get() {
                 link.silence.notified().await;
@@ -170,6 +185,7 @@ enum Next {
 
 /// Receives answers until nothing more comes.
 async fn receive(
+    world: &World,
     link: &Link,
     reading: &mut ReadHalf<Stream>,
     mut received: Vec<u8>,
@@ -207,7 +223,10 @@ async fn receive(
         }
         match reading.read(&mut buf).await {
             Ok(0) => return "the server hung up".to_owned(),
-            Ok(bytes) => received.extend_from_slice(&buf[..bytes]),
+            Ok(bytes) => {
+                link.arrived_left.set(world.network.read_written_at(link.id, Side::Client));
+                received.extend_from_slice(&buf[..bytes]);
+            }
             Err(error) => return error.to_string(),
         }
     }
@@ -219,7 +238,7 @@ fn to_usize(length: u32) -> usize {
 
 impl Link {
     /// Asks, and waits for the answer.
-    pub(super) async fn ask(&self, command: Command, payload: &[u8]) -> Result<Answer, Lost> {
+    pub(super) async fn ask(&self, command: Command, payload: &[u8]) -> Result<Answered, Lost> {
         if self.is_over() {
             return Err(Lost);
         }
@@ -267,7 +286,8 @@ impl Link {
                     _ => Body::Done,
                 };
                 // Whoever asked may be gone.
-                let _ = answer.send(result.map(|()| body));
+                let left = self.arrived_left.get();
+                let _ = answer.send(Answered { answer: result.map(|()| body), left });
             }
         }
         Next::Again

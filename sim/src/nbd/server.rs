@@ -59,7 +59,9 @@ impl Served {
         let (kind, offset) = asked(command);
         let given = self.errors.0.borrow();
         let is_it = |given: &&Given| {
-            let is_asked = given.kind == kind && given.offset == offset;
+            // What ranges hold is asked for in blocks.
+            let is_there = given.offset == offset || kind == OperationKind::Extents;
+            let is_asked = given.kind == kind && is_there;
             let text = given.error.to_string();
             is_asked
                 && error_code(given.error.kind(), command) == failure.code

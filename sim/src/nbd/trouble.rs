@@ -23,11 +23,10 @@ const HANGS_UP: Duration = Duration::from_secs(200);
 /// Disturbs the connections of a life until it ends.
 pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     let Some(nbd) = life.nbd() else { return };
-    if !nbd.trouble {
-        return;
-    }
+    let Some(pace) = nbd.trouble else { return };
     loop {
-        tokio::time::sleep(Duration::from_millis(dice.within(5..250))).await;
+        let percent = u32::try_from(dice.within(10..200)).expect("small");
+        tokio::time::sleep(pace * percent / 100).await;
         let is_over = life.stopping.get() || life.closing.get();
         if is_over || life.world.is_violated() || life.calm.get() {
             return;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::judge::judge;
+use crate::judge::{has_pairs, judge};
 use crate::model::{Goal, Kind, Load, Run, Verdict};
 
 /// Whether what was typed is one of the goal's commands. Options may stand in any order; a word in capitals in the
@@ -48,8 +48,9 @@ pub(crate) fn complete(goal: &Goal, mut run: Run, lower: Option<Verdict>) -> Run
     if let Some(typed) = run.command.take()
         && !is_the_goals(goal, &typed)
     {
-        // A ratio has its pairs and interval to be judged by; a count or a figure only says what was run.
-        run.partial = !matches!(goal.goal.kind, Kind::Ratio | Kind::Cpu);
+        // A ratio of enough pairs is judged by those; a count or a figure only says what was run.
+        let is_ratio = matches!(goal.goal.kind, Kind::Ratio | Kind::Cpu);
+        run.partial = !is_ratio || !has_pairs(&goal.goal, &run);
         run.command = Some(typed);
     }
     run.verdict = judge(&goal.goal, &run);
@@ -199,6 +200,17 @@ goal = { kind = "zero", unit = "failed checks" }
         let failed = complete(&whole, run(1.0, "tests/campaigns/crash --rounds 1"), None);
         let with_failed = goal(&format!("{GOAL}{}{}", toml(&whole.run[0]), toml(&failed)));
         assert_eq!(with_failed.verdict(), Verdict::Missed);
+    }
+
+    #[test]
+    fn a_ratio_of_few_pairs_does_not_take_the_place_of_one_of_many() {
+        let text = GOAL.replace(
+            "kind = \"zero\", unit = \"failed checks\"",
+            "kind = \"ratio\", unit = \"x\", at_least = 1",
+        );
+        let other = |n| Run { n: Some(n), ..run(2.0, "bench/nbd --quick") };
+        assert!(complete(&goal(&text), other(2), None).partial);
+        assert!(!complete(&goal(&text), other(20), None).partial);
     }
 
     #[test]

@@ -7,6 +7,11 @@ const PAIRS_MIN: u64 = 10;
 /// An interval of which one end is farther from the value than this share of it shows nothing.
 const HALF_WIDTH_MAX: f64 = 0.25;
 
+/// Whether a ratio is the mean of as many pairs as it must be.
+pub(crate) fn has_pairs(target: &Target, run: &Run) -> bool {
+    run.n.unwrap_or(0) >= PAIRS_MIN.max(target.n_at_least.unwrap_or(0))
+}
+
 /// What the figures of a run say by themselves.
 pub(crate) fn judge(target: &Target, run: &Run) -> Verdict {
     let Some(value) = run.value else {
@@ -18,7 +23,7 @@ pub(crate) fn judge(target: &Target, run: &Run) -> Verdict {
         Kind::Zero => !too_few(1),
         Kind::Value => !is_too_wide(value, run) && !too_few(0),
         Kind::Ratio | Kind::Cpu => {
-            run.low.is_some() && !is_too_wide(value, run) && !too_few(PAIRS_MIN)
+            run.low.is_some() && !is_too_wide(value, run) && has_pairs(target, run)
         }
     };
     let figure = match target.kind {

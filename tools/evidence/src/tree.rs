@@ -36,9 +36,13 @@ fn walk(root: &Path, directory: &str, files: &mut Vec<String>) -> Result<()> {
 }
 
 impl Tree {
-    /// Of the repository that this program was built in.
+    /// Of the repository that cargo runs this program in; of the one that it was built in without cargo. The two differ
+    /// where several checkouts share a target directory.
     pub(crate) fn read() -> Result<Self> {
-        Self::read_at(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").as_path())
+        let package = std::env::var_os("CARGO_MANIFEST_DIR");
+        let package =
+            package.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        Self::read_at(&package.join("../.."))
     }
 
     fn read_at(root: &Path) -> Result<Self> {

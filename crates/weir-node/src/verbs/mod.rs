@@ -108,8 +108,8 @@ pub struct Route {
     pub answer: Answer,
 }
 
-/// What is asked for. Its fields are the body of the request; those of a GET or a DELETE are parameters. What is written
-/// of the type and of its fields is what the document and the help say.
+/// What is asked for. Its fields are the body of the request; those of a GET or a DELETE are parameters. What is
+/// written of the type and of its fields is what the document and the help say.
 pub trait Verb:
     Clone + fmt::Debug + Serialize + DeserializeOwned + ToSchema + Send + 'static
 {

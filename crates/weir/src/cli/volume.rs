@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
+use super::snapshot::{SnapshotPath, snapshot_path};
 use super::{Output, TakeoverKind, volume_name};
 use crate::verbs::{Below, Group};
 
@@ -93,7 +94,7 @@ pub(crate) enum OwnVolumeCommand {
     /// Make a volume of an image: raw, qcow2 and whatever else qemu-img reads. It is there when all of it is in the
     /// store; run again, an import that was interrupted goes on
     Import {
-        /// The image, a file or a block device
+        /// The image, a file or a block device; `-` for raw bytes from standard input, as many as --size says
         source: PathBuf,
         /// Name of the volume
         #[arg(value_parser = volume_name)]
@@ -113,10 +114,10 @@ pub(crate) enum OwnVolumeCommand {
     },
     /// Write a volume into an image. Run again, an export that was interrupted goes on if the volume was not used since
     Export {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// The image
+        /// Name of the volume, or VOLUME@SNAPSHOT; or URL of a store with /NAME at its end
+        #[arg(value_name = "NAME", value_parser = volume_place)]
+        from: VolumePlace,
+        /// The image; `-` for the raw bytes on standard output
         #[arg(value_name = "DEST")]
         path: PathBuf,
         /// Format of the image [default: by the end of its name, raw unless that is one of qemu-img's]
@@ -132,7 +133,7 @@ pub(crate) enum OwnVolumeCommand {
     /// Make a volume of another one, in the same store or in another. Run again, a copy that was interrupted goes on if
     /// the other one was not used since
     Copy {
-        /// Name of a volume, or URL of a store with /NAME at its end
+        /// Name of a volume, or VOLUME@SNAPSHOT; or URL of a store with /NAME at its end
         #[arg(value_parser = volume_place)]
         from: VolumePlace,
         /// The same: demo2, or s3://bucket/prefix/demo2
@@ -158,17 +159,28 @@ impl Group for OwnVolumeCommand {
 pub(crate) struct VolumePlace {
     pub(crate) store: Option<String>,
     pub(crate) name: VolumeName,
+    /// The snapshot of it that is meant, if one is.
+    pub(crate) snapshot: Option<VolumeName>,
+}
+
+/// A volume or a snapshot in a store.
+fn in_store(store: Option<String>, text: &str) -> Result<VolumePlace, String> {
+    if !text.contains('@') {
+        return Ok(VolumePlace { store, name: volume_name(text)?, snapshot: None });
+    }
+    let SnapshotPath { volume, snapshot } = snapshot_path(text)?;
+    Ok(VolumePlace { store, name: volume, snapshot: Some(snapshot) })
 }
 
 fn volume_place(text: &str) -> Result<VolumePlace, String> {
     if !text.contains("://") {
-        return Ok(VolumePlace { store: None, name: volume_name(text)? });
+        return in_store(None, text);
     }
     let (store, name) = text.rsplit_once('/').unwrap_or((text, ""));
     if !store.contains("://") || name.is_empty() {
         return Err(format!("{text:?} names a store, but no volume in it: put /NAME behind it"));
     }
-    Ok(VolumePlace { store: Some(store.to_owned()), name: volume_name(name)? })
+    in_store(Some(store.to_owned()), name)
 }
 
 #[cfg(test)]
@@ -178,13 +190,16 @@ mod tests {
     #[test]
     fn a_volume_is_named_alone_or_behind_its_store() {
         let place = |text: &str| {
-            let VolumePlace { store, name } = volume_place(text).unwrap();
-            (store.unwrap_or_default(), name.to_string())
+            let VolumePlace { store, name, snapshot } = volume_place(text).unwrap();
+            let snapshot = snapshot.map_or_else(String::new, |snapshot| format!("@{snapshot}"));
+            (store.unwrap_or_default(), format!("{name}{snapshot}"))
         };
         let pair = |store: &str, name: &str| (store.to_owned(), name.to_owned());
         assert_eq!(place("demo"), pair("", "demo"));
         assert_eq!(place("s3://bucket/prefix/demo"), pair("s3://bucket/prefix", "demo"));
         assert_eq!(place("file:///srv/demo"), pair("file:///srv", "demo"));
+        assert_eq!(place("demo@cut"), pair("", "demo@cut"));
+        assert_eq!(place("file:///srv/demo@cut"), pair("file:///srv", "demo@cut"));
         for wrong in ["s3://bucket", "s3://bucket/prefix/", "s3://b/a b", "a/b", ""] {
             assert!(volume_place(wrong).is_err(), "{wrong}");
         }

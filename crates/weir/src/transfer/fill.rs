@@ -14,6 +14,7 @@ use super::copier::{self, Job};
 use super::image::Image;
 use super::place::{Place, Use, VolumeAt, is_incomplete, volume_id};
 use super::qemu::{self, SECTOR_BYTES};
+use super::stream;
 use crate::failure::Failure;
 use crate::settings::Transfer;
 use crate::signals::Signals;
@@ -26,6 +27,8 @@ const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true };
 pub(super) enum Source<'a> {
     Image(&'a Image),
     Volume(&'a Place),
+    /// Standard input, which has so many bytes.
+    Input(u64),
 }
 
 impl Source<'_> {
@@ -33,6 +36,7 @@ impl Source<'_> {
         match self {
             Self::Image(image) => image.size,
             Self::Volume(place) => place.size,
+            Self::Input(size) => *size,
         }
     }
 
@@ -40,13 +44,16 @@ impl Source<'_> {
         match self {
             Self::Image(image) => image.path.display().to_string(),
             Self::Volume(place) => place.at.to_string(),
+            Self::Input(_) => "standard input".to_owned(),
         }
     }
 
-    fn node(&self) -> Result<Value, Failure> {
+    /// As `qemu-img` names it; nothing for what it cannot read.
+    fn node(&self) -> Result<Option<Value>, Failure> {
         match self {
-            Self::Image(image) => qemu::file_node(&image.path, &image.format),
-            Self::Volume(place) => qemu::nbd_node(&place.uri),
+            Self::Image(image) => qemu::file_node(&image.path, &image.format).map(Some),
+            Self::Volume(place) => qemu::nbd_node(&place.uri).map(Some),
+            Self::Input(_) => Ok(None),
         }
     }
 
@@ -55,6 +62,8 @@ impl Source<'_> {
         let (identity, opening) = match self {
             Self::Image(image) => (image.identity.clone(), None),
             Self::Volume(place) => (place.id.to_string(), place.opening),
+            // A stream comes once: nothing goes on with it.
+            Self::Input(_) => ("a stream".to_owned(), None),
         };
         CopyRecord::new(self.name(), identity, opening, blank)
     }
@@ -66,6 +75,7 @@ impl Source<'_> {
             Self::Volume(place) => {
                 record.identity == place.id.to_string() && follows(place.opening, record.opening)
             }
+            Self::Input(_) => false,
         }
     }
 }
@@ -215,7 +225,10 @@ pub(super) async fn run(
     let served_elsewhere = place.is_served_elsewhere();
     let filled = fill(node, (source, &place), plan, signals).await;
     let ended = place.end(signals).await;
-    filled.map_err(|failure| with_way_on(failure, target, served_elsewhere))?;
+    filled.map_err(|failure| match source {
+        Source::Input(_) => with_way_back(failure, target),
+        _ => with_way_on(failure, target, served_elsewhere),
+    })?;
     ended?;
     if let Source::Image(image) = source {
         image.check_unchanged()?;
@@ -233,7 +246,9 @@ fn done(source: &Source<'_>, at: &VolumeAt, shown: &Shown) -> Result<Option<Done
             Some(Done { bytes: record.done_bytes, blank: record.blank })
         }
         // It was created to be filled, and never opened.
-        None if shown.epoch == 0 => Some(Done { bytes: 0, blank: true }),
+        None if shown.epoch == 0 && !matches!(source, Source::Input(_)) => {
+            Some(Done { bytes: 0, blank: true })
+        }
         _ => None,
     })
 }
@@ -296,8 +311,15 @@ async fn fill(
     if done.bytes > 0 {
         eprintln!("going on after {} of {}", human(done.bytes), human(source.size()));
     }
+    let Some(from) = source.node()? else {
+        return tokio::select! {
+            biased;
+            number = signals.next() => Err(copier::interrupted(number)),
+            read = stream::read_in(&place.uri, source.size(), done.blank) => read,
+        };
+    };
     let job = Job {
-        source: source.node()?,
+        source: from,
         source_bytes: source.size(),
         target: qemu::nbd_node(&place.uri)?,
         target_bytes: place.size,
@@ -334,6 +356,14 @@ fn with_way_on(failure: Failure, target: &VolumeAt, served_elsewhere: bool) -> F
             "run the same command again to go on where it stopped; `weir volume delete {name}` gives it up"
         )
     })
+}
+
+/// A stream does not come again by itself.
+fn with_way_back(failure: Failure, target: &VolumeAt) -> Failure {
+    let name = &target.name;
+    failure.with_help(format!(
+        "{name} holds a part of it: import it again with --overwrite, or `weir volume delete {name}`"
+    ))
 }
 
 /// Everything is there: says so.

@@ -22,11 +22,6 @@ pub(super) struct Image {
 impl Image {
     /// Looks at an image, and refuses one that is truncated or damaged as far as its format can tell.
     pub(super) async fn open(path: &Path, format: Option<&str>) -> Result<Self, Failure> {
-        if path == Path::new(super::STREAM) {
-            return Err(Failure::usage("an image is read from a file, not from standard input").with_help(
-                "for a stream of raw bytes: weir up NAME --size SIZE -- sh -c 'nbdcopy - \"$WEIR_URI\"'",
-            ));
-        }
         let shown = path.display().to_string();
         let failed = |error| Failure::new(format!("reading {shown}: {error}"));
         let path = std::path::absolute(path).map_err(failed)?;

@@ -17,14 +17,16 @@ use weir_journal::Payload;
 
 use crate::check::examine;
 use crate::collect::runs::{self, Described, Run};
-use crate::collect::{self, compact};
 use crate::error::LogError;
 use crate::format::object::ExtentKind;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::objects::{ObjectPlace, ObjectRun};
-use crate::volume::{Held, LogVolume, Shared, State};
+use crate::volume::LogVolume;
+use crate::volume::shared::{Held, Shared, State};
+use crate::volume::task::collect;
+use crate::volume::task::upload;
+use crate::volume::verb::compact;
 use crate::write::overlay::OverlayPlace;
-use crate::write::upload;
 
 /// Bytes of the volume whose runs are looked at without a pause.
 const LOOK_BYTES: u64 = 64 << 20;
@@ -108,12 +110,12 @@ impl LogVolume {
         }
         {
             let mut state = shared.state.borrow_mut();
-            state.checkpoint.rewrite(rewrite);
-            state.garbage.found.extend(remove);
+            state.head.checkpoint.rewrite(rewrite);
+            shared.garbage.add_found(remove);
         }
         compact::checkpoint(shared).await?;
         compact::wait_for_deletions(shared).await;
-        report.pending_deletions = shared.state.borrow().garbage.pending();
+        report.pending_deletions = shared.garbage.pending();
         tracing::warn!(volume = %shared.id, ?report, "repaired");
         shared.wait_for_lease().await?;
         Ok(report)
@@ -131,19 +133,19 @@ impl Plan {
         let (_, wrong) = read.ok_or(LogError::ShuttingDown)??;
         let state = shared.state.borrow();
         let ours = object.stream == state.stream;
-        let points_at_it = state.objects.table.find(&object).is_some();
-        let in_checkpoint = ours && state.checkpoint.knows(object.seq);
+        let points_at_it = state.head.objects.table.find(&object).is_some();
+        let in_checkpoint = ours && state.head.checkpoint.knows(object.seq);
         let report = &mut self.report;
         match wrong {
             Some(wrong) if points_at_it => {
                 self.unreadable.insert(object, wrong.payload);
-                report.snapshot_objects += u64::from(state.objects.table.is_pinned(&object));
+                report.snapshot_objects += u64::from(state.head.objects.table.is_pinned(&object));
             }
             Some(_) if in_checkpoint => {
                 self.rewrite.push(object.seq);
                 report.rewritten_objects += 1;
             }
-            Some(_) if state.objects.table.is_pinned(&object) => report.snapshot_objects += 1,
+            Some(_) if state.head.objects.table.is_pinned(&object) => report.snapshot_objects += 1,
             _ if ours && state.is_orphan(&object) => {
                 self.remove.push(object);
                 report.removed_objects += 1;
@@ -161,12 +163,12 @@ impl State {
         if weir_device::mutant("repair_removes_what_is_named") {
             return true;
         }
-        let published = self.published.map_or(0, |checkpoint| checkpoint.as_of);
+        let published = self.head.published.map_or(0, |checkpoint| checkpoint.as_of);
         object.seq.0 <= published
             && self.snapshots.pins_known()
-            && self.objects.table.find(object).is_none()
-            && !self.objects.table.is_pinned(object)
-            && !self.checkpoint.knows(object.seq)
+            && self.head.objects.table.find(object).is_none()
+            && !self.head.objects.table.is_pinned(object)
+            && !self.head.checkpoint.knows(object.seq)
     }
 }
 
@@ -177,9 +179,9 @@ async fn each_run(shared: &Shared, mut look: impl FnMut(&State, ObjectRun)) {
         {
             let state = shared.state.borrow();
             let rest = state.size.saturating_sub(at);
-            let Some(next) = state.objects.runs(at, rest).next() else { return };
+            let Some(next) = state.head.objects.runs(at, rest).next() else { return };
             let len = LOOK_BYTES.min(rest - (next.offset - at));
-            for run in state.objects.runs(next.offset, len) {
+            for run in state.head.objects.runs(next.offset, len) {
                 look(&state, run);
             }
             at = next.offset + len;
@@ -196,7 +198,7 @@ async fn find_lost(shared: &Shared, unreadable: &BTreeMap<ObjectId, Vec<(u64, u6
     }
     let look = |state: &State, run: ObjectRun| {
         let ObjectPlace::Object { index, payload_offset } = run.place else { return };
-        let object = state.objects.object(index);
+        let object = state.head.objects.object(index);
         let start = u64::from(payload_offset);
         for (from, to) in unreadable.get(&object).into_iter().flatten() {
             let all = weir_device::mutant("repair_gives_up_all");
@@ -229,7 +231,7 @@ async fn zero_what_was_given_up(
                 return;
             }
             let mut at = run.offset;
-            for newer in state.overlay.runs(run.offset, run.len) {
+            for newer in state.writes.overlay.runs(run.offset, run.len) {
                 if newer.place != OverlayPlace::Poison {
                     ranges.push((at, newer.offset - at));
                     at = newer.offset + newer.len;
@@ -258,7 +260,7 @@ async fn save(
     {
         let state = shared.state.borrow();
         for run in lost {
-            for there in state.overlay.runs(run.offset, run.len) {
+            for there in state.writes.overlay.runs(run.offset, run.len) {
                 if let OverlayPlace::Journal(position) = there.place {
                     let skipped =
                         u32::try_from(there.offset - run.offset).expect("within an object");
@@ -327,6 +329,6 @@ async fn commit(
     let spec = upload::moving_object(shared, described);
     let seq = spec.id.seq;
     upload::send(shared, shared.collector_store(), spec, || payload);
-    let is_committed = |state: &mut State| state.pipeline.committed() >= seq;
+    let is_committed = |state: &mut State| state.writes.pipeline.committed() >= seq;
     shared.wait_while_open(|state| is_committed(state).then_some(Ok(()))).await
 }

@@ -6,14 +6,14 @@
 //! took the volume meanwhile.
 
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use weir_device::{DeviceError, ErrorKind};
+use weir_device::{DeviceError, ErrorKind, Lease};
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
-use crate::format::manifest::{Manifest, Takeover};
-use crate::volume::{LogVolume, Shared};
+use crate::format::manifest::Takeover;
+use crate::volume::shared::Shared;
 
 impl Shared {
     /// Whether the lease that the manifest names is held at this moment.
@@ -93,7 +93,7 @@ impl Shared {
         let left = left.filter(|_| !self.stopped.get())?;
         let seed = self.env.random.next_u64();
         let deleted = self.env.background(async move {
-            let mut random = crate::write::upload::splitmix(seed);
+            let mut random = crate::random::splitmix(seed);
             let delete = || store.delete(&key);
             store.retry(&RetryPolicy::reads(), &mut random, Some(left), delete).await
         });
@@ -101,46 +101,16 @@ impl Shared {
     }
 }
 
-impl LogVolume {
-    /// Sets what happens when the lease of this node runs out. Waits for the lease and for the store, and goes on if
-    /// the caller goes away. While the manifest changes, the volume keeps the stricter of the two rules: a deadline
-    /// missed meanwhile ends the opening.
-    ///
-    /// # Errors
-    /// The failure that stopped the volume, or that it is being closed.
-    pub async fn set_takeover(&self, takeover: Takeover) -> Result<(), DeviceError> {
-        let shared = Rc::clone(&self.shared);
-        self.shared.to_its_end(async move { change_takeover(&shared, takeover).await }).await
-    }
-}
+/// That the volume still belongs to this opening. Does not keep the volume open.
+pub(crate) struct Owned(pub(crate) Weak<Shared>);
 
-async fn change_takeover(shared: &Shared, takeover: Takeover) -> Result<(), DeviceError> {
-    let mut manifest = loop {
-        // Not under the lock: it is `confirm` that puts the volume under a new run of the lease.
-        shared.wait_for_lease().await?;
-        let manifest = shared.manifest.lock().await;
-        shared.check_failure()?;
-        shared.check_not_closing()?;
-        if shared.holds_lease() {
-            break manifest;
+impl Lease for Owned {
+    fn check(&self) -> Result<(), DeviceError> {
+        match self.0.upgrade() {
+            Some(shared) => shared.check_owned(),
+            None => Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed")),
         }
-    };
-    if manifest.current().takeover == takeover {
-        return Ok(());
     }
-    // Others may act on the version as soon as it is there, and nobody knows when that is.
-    shared.takeover.set(Takeover::Auto);
-    let change = |m: &mut Manifest| m.takeover = takeover;
-    if let Err(error) = manifest.publish(&shared.env, &RetryPolicy::forever(), change).await {
-        return Err(shared.fail_publishing(error));
-    }
-    shared.note_manifest(&manifest).await?;
-    // Under the old version nobody took the volume up to this moment.
-    shared.check_owned()?;
-    shared.takeover.set(takeover);
-    tracing::info!(volume = %shared.id, ?takeover, "what happens when the lease runs out was changed");
-    shared.progress.notify_waiters();
-    Ok(())
 }
 
 /// The task that follows the lease of the node, until the volume stops.
@@ -186,8 +156,8 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 fn release_kept(shared: &Shared) {
     let kept = {
         let mut state = shared.state.borrow_mut();
-        state.keeps_journal = false;
-        state.kept_through.take()
+        state.writes.keeps_journal = false;
+        state.writes.kept_through.take()
     };
     if let Some(through) = kept {
         shared.journal.release(through);
@@ -214,7 +184,7 @@ async fn confirm(shared: &Rc<Shared>, run: crate::own::lease::Run) {
             release_kept(shared);
             shared.progress.notify_waiters();
             // Nothing was deleted without the lease.
-            shared.listed.notify_one();
+            shared.garbage.listed.notify_one();
         }
         Err(error) => shared.fail(error),
     }

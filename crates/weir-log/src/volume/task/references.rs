@@ -13,8 +13,8 @@ use crate::format::dependant::Dependant;
 use crate::format::manifest::{HexId, OriginRecord};
 use crate::lineage::clones::note_of;
 use crate::lineage::dependants::{self, Standing};
-use crate::snapshot::snapshots;
-use crate::volume::{Shared, State};
+use crate::volume::shared::{Shared, State};
+use crate::volume::task::pins;
 
 /// Pause before a store that fails is asked again while somebody waits for the answer.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) async fn run(shared: Rc<Shared>) {
     let mut thorough = true;
     loop {
-        let mut due = pin!(shared.ties.notified());
+        let mut due = pin!(shared.references.notified());
         due.as_mut().enable();
         if shared.stopped.get() || shared.state.borrow().failure.is_some() {
             return;
@@ -58,7 +58,7 @@ async fn look(shared: &Rc<Shared>, thorough: bool) -> Result<(), DeviceError> {
         }
         for id in deleting {
             if !notes.iter().any(|note| note.snapshot == id) {
-                snapshots::release(shared, id).await?;
+                pins::release(shared, id).await?;
             }
         }
     }
@@ -103,12 +103,13 @@ async fn is_needed(shared: &Shared, note: &Dependant) -> Result<bool, DeviceErro
 impl State {
     /// The origins that neither the head as published nor any snapshot names an object of.
     pub(crate) fn loose_origins(&self) -> Vec<OriginRecord> {
-        if self.origins.is_empty() || self.published.is_none() || !self.snapshots.pins_known() {
+        if self.origins.is_empty() || self.head.published.is_none() || !self.snapshots.pins_known()
+        {
             return Vec::new();
         }
-        let mut named = self.objects.table.shared_streams();
+        let mut named = self.head.objects.table.shared_streams();
         if weir_device::mutant("note_dropped_early")
-            && self.objects.table.usage().shared_live_bytes == 0
+            && self.head.objects.table.usage().shared_live_bytes == 0
         {
             named.clear();
         }

@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use weir_device::{DeviceError, ErrorKind};
 
-use crate::collect::compact;
-use crate::volume::{LogVolume, Shared};
+use crate::volume::LogVolume;
+use crate::volume::shared::Shared;
+use crate::volume::verb::compact;
 
 /// What a flatten did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,15 +60,15 @@ impl LogVolume {
         drop(wanted);
         compact::checkpoint(shared).await?;
         // The look that the checkpoint brings about is what lets go; it is over when nothing is left to let go of.
-        shared.ties.notify_one();
+        shared.references.notify_one();
         shared
             .wait_while_open(|state| {
-                let done = state.published.is_some() && state.loose_origins().is_empty();
+                let done = state.head.published.is_some() && state.loose_origins().is_empty();
                 done.then_some(Ok(()))
             })
             .await?;
         let state = shared.state.borrow();
-        let shared_bytes = state.objects.table.usage().shared_live_bytes;
+        let shared_bytes = state.head.objects.table.usage().shared_live_bytes;
         let origins: Vec<String> = state.origins.iter().map(|o| o.volume.clone()).collect();
         let obstacle = match (stuck, origins.is_empty()) {
             (0, true) => None,
@@ -92,7 +93,7 @@ async fn copy(
             if let Err(error) = shared.check_not_closing() {
                 return Some(Err(error));
             }
-            let to_go = state.objects.table.usage().shared_live_bytes;
+            let to_go = state.head.objects.table.usage().shared_live_bytes;
             total = total.max(to_go);
             on_progress(total - to_go, total);
             let over = to_go == 0 || state.collector.found_nothing();

@@ -6,16 +6,13 @@
 //! opening that the manifest can name.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use tokio::sync::{Mutex, Notify};
-use weir_device::{Env, ErrorKind, Events, VolumeId};
-use weir_disk::{Directory, LockGuard};
+use weir_device::{ErrorKind, Events, VolumeId};
+use weir_disk::LockGuard;
 use weir_journal::{Epoch, Journal, PieceKind, PlacedPiece, Recovered};
 use weir_seal::DataKey;
-use weir_store::Store;
 
 use crate::check::strays;
 use crate::collect::Collector;
@@ -23,73 +20,27 @@ use crate::collect::garbage::Garbage;
 use crate::error::LogError;
 use crate::format::manifest::{CheckpointRef, Manifest, VolumeState};
 use crate::ids::WriteMark;
-use crate::keys::Keys;
 use crate::limits::{LEASE_PATIENCE, OPENINGS_FENCED_MAX};
+use crate::map::head::Head;
 use crate::map::load::{self, Loaded};
 use crate::options::VolumeOptions;
-use crate::own::lease::{LeaseHold, NodeLease, Run};
+use crate::own::lease::{LeaseHold, Run};
 use crate::own::manifests::{self, ManifestWriter};
 use crate::own::takeover::{Admitted, Claim};
 use crate::read::ReadAhead;
-use crate::read::cache::FrameCache;
 use crate::read::fetch::{Fetcher, Histories};
+use crate::recover::args::{LOCK_FILE, OpenArgs};
 use crate::recover::begin::{self, Begun};
-use crate::recover::judge::{self, Consent, Decision, JournalView};
+use crate::recover::evidence::{Consent, Decision, JournalView, StoreView};
+use crate::recover::judge;
 use crate::recover::local::{Local, LocalJournal};
 use crate::recover::salvage;
 use crate::snapshot::snapshots::Snapshots;
-use crate::volume::{LogVolume, Shared, State};
-use crate::write::overlay::Overlay;
+use crate::volume::LogVolume;
+use crate::volume::shared::{Shared, State};
+use crate::volume::verb::salvage as kept;
 use crate::write::pipeline::Pipeline;
-use crate::write::unsent::Unsent;
-
-/// File name of the journal in the volume's directory.
-pub const JOURNAL_FILE: &str = "journal";
-
-/// File name of the lock in the volume's directory.
-pub const LOCK_FILE: &str = "lock";
-
-/// Everything an opening needs.
-#[derive(Clone)]
-pub struct OpenArgs {
-    /// The store of the volume's objects.
-    pub store: Store,
-    /// The volume.
-    pub id: VolumeId,
-    /// Directory of this volume's local files.
-    pub directory: Directory,
-    /// Time, randomness, tasks.
-    pub env: Env,
-    /// Settings.
-    pub options: VolumeOptions,
-    /// The node's frame cache.
-    pub cache: Arc<dyn FrameCache>,
-    /// Where the keys of encrypted volumes come from.
-    pub keys: Keys,
-    /// The lease of this node in the store.
-    pub lease: NodeLease,
-    /// Go on although the journal or the store lost acknowledged writes.
-    pub accept_loss: bool,
-    /// Go on although another journal may hold acknowledged writes.
-    pub take_over: bool,
-    /// Give up what a local journal holds that must not be replayed.
-    pub discard_journal: bool,
-    /// The local journal is a copy of another file, and the one to go on with.
-    pub adopt_journal: bool,
-    /// Open a volume that is only partly filled, to go on filling it.
-    pub incomplete: bool,
-    /// Called with the name of another node when the opening begins to wait for what that node does.
-    pub on_wait: Option<OnWait>,
-}
-
-/// Hears the name of a node that is waited for.
-pub type OnWait = Rc<dyn Fn(&str)>;
-
-impl std::fmt::Debug for OpenArgs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OpenArgs({} in {})", self.id, self.store.url())
-    }
-}
+use crate::write::state::WriteState;
 
 /// What recovery did, for the log and for tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -164,7 +115,6 @@ impl LogVolume {
     async fn begin(args: OpenArgs, claimed: Claimed) -> Result<(Rc<Self>, OpenReport), LogError> {
         let Claimed { lock, hold, key, local, view, admitted, mut loaded } = claimed;
         let Admitted { manifest, decision, survey, given_up } = admitted;
-        let published = manifest.checkpoint;
         let journal = local.settle(&args, key.as_ref(), &decision).await?;
         // It may have run out meanwhile, and another one begun.
         let run = hold.acquire(&*args.env.clock, LEASE_PATIENCE).await?;
@@ -207,10 +157,7 @@ impl LogVolume {
         let size = loaded.size.unwrap_or(0).max(current.size);
         let found = loaded.void.drain(..).chain(loaded.dead.drain(..)).collect();
         let garbage = Garbage::new(&current, found);
-        let snapshots = Snapshots::new(current.snapshots.clone());
-        let mut state = state_of(args.id, loaded, size, garbage, snapshots);
-        state.published = published;
-        state.origins = current.origins;
+        let mut state = state_of(args.id, loaded, size, current);
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);
         if let Some(write) = released {
             journal.recovered.journal.release(write);
@@ -218,17 +165,17 @@ impl LogVolume {
         hold.set_dirty(journal.recovered.journal.status().bytes_used);
         hold.set_flushed(journal.recovered.journal.flushed_write());
         hold.set_opening(begun.opening.into());
-        let lease = (hold, run);
         let unneeded = begun.unneeded.clone();
-        let shared =
-            shared_of(args, (key, begun), journal.recovered.journal, writer, state, lock, lease);
+        let journal = journal.recovered.journal;
+        let parts = Parts { key, begun, journal, writer, state, garbage, lock, hold, run };
+        let shared = shared_of(args, parts);
         if shared.check_owned().is_err() {
             return Err(LogError::LeaseMissed { volume: shared.id, ours: epoch });
         }
         tracing::info!(volume = %shared.id, ?report, "volume opened");
         let volume = Self::start(shared);
-        salvage::keep_first_maps(&volume.shared).await?;
-        salvage::delete_unneeded(&volume, &unneeded);
+        kept::keep_first_maps(&volume.shared).await?;
+        kept::delete_unneeded(&volume, &unneeded);
         Ok((volume, report))
     }
 }
@@ -315,7 +262,7 @@ async fn claim_and_load(
 fn check_not_set_back(
     args: &OpenArgs,
     journal: &JournalView,
-    store: &judge::StoreView<'_>,
+    store: &StoreView<'_>,
     committed: WriteMark,
 ) -> Result<(), LogError> {
     if args.accept_loss {
@@ -348,7 +295,7 @@ fn check_nothing_missing(
 fn check_nothing_forgotten(
     args: &OpenArgs,
     journal: &JournalView,
-    store: &judge::StoreView<'_>,
+    store: &StoreView<'_>,
     loaded: &Loaded,
 ) -> Result<(), LogError> {
     let consent = args.accept_loss || weir_device::mutant("empty_journal_forgets");
@@ -372,43 +319,19 @@ fn mark_of(piece: &PlacedPiece) -> WriteMark {
     WriteMark { epoch: piece.epoch, write: piece.write }
 }
 
-fn state_of(
-    stream: VolumeId,
-    loaded: Loaded,
-    size: u64,
-    garbage: Garbage,
-    snapshots: Snapshots,
-) -> State {
+fn state_of(stream: VolumeId, loaded: Loaded, size: u64, manifest: Manifest) -> State {
+    let pipeline = Pipeline::after(loaded.committed_seq);
     State {
         stream,
         size,
         shrinking: false,
-        overlay: Overlay::new(),
-        objects: loaded.objects,
-        batch: None,
-        sealed: VecDeque::new(),
-        chunks: VecDeque::new(),
-        pipeline: Pipeline::after(loaded.committed_seq),
-        unsent: Unsent::default(),
-        gathering: false,
-        acked: loaded.committed,
-        committed: loaded.committed,
-        keeps_journal: false,
-        kept_through: None,
-        checkpoint: loaded.checkpoint,
-        checkpoint_as_of: 0,
-        published: None,
-        garbage,
-        snapshots,
-        origins: Vec::new(),
+        writes: WriteState::new(pipeline, loaded.committed),
+        head: Head::new(loaded.objects, loaded.checkpoint, manifest.checkpoint),
         collector: Collector::default(),
-        failure: None,
-        last_object_small: false,
+        snapshots: Snapshots::new(manifest.snapshots),
+        origins: manifest.origins,
         read_ahead: ReadAhead::default(),
-        upload_note: None,
-        no_room_said: None,
-        objects_written: 0,
-        checkpoints_published: 0,
+        failure: None,
     }
 }
 
@@ -441,7 +364,7 @@ fn replay(
     let mut record = None;
     for entry in &recovered.pieces {
         let mut piece = entry.piece;
-        if mark_of(&piece) <= state.committed && !weir_device::mutant("replay_everything") {
+        if mark_of(&piece) <= state.writes.committed && !weir_device::mutant("replay_everything") {
             released = Some(piece.write);
             continue;
         }
@@ -452,23 +375,29 @@ fn replay(
         report.replayed_writes += 1;
         report.replayed_bytes += piece.len;
         if record.replace(piece.record) != Some(piece.record) {
-            state.seal_full(options);
+            state.writes.close_full_batch(&options.batch);
         }
         state.take_durable(&piece, piece.write);
     }
-    state.seal_full(options);
+    state.writes.close_full_batch(&options.batch);
     released
 }
 
-fn shared_of(
-    args: OpenArgs,
-    (key, begun): (Option<DataKey>, Begun),
+/// What recovery has put together for the volume that it opens.
+struct Parts {
+    key: Option<DataKey>,
+    begun: Begun,
     journal: Journal,
     writer: ManifestWriter,
     state: State,
+    garbage: Garbage,
     lock: LockGuard,
-    (hold, run): (LeaseHold, Run),
-) -> Rc<Shared> {
+    hold: LeaseHold,
+    run: Run,
+}
+
+fn shared_of(args: OpenArgs, parts: Parts) -> Rc<Shared> {
+    let Parts { key, begun, journal, writer, state, garbage, lock, hold, run } = parts;
     let takeover = writer.current().takeover;
     let deadline = args.options.read_deadline;
     let (store, env) = (args.store.clone(), args.env.clone());
@@ -485,6 +414,7 @@ fn shared_of(
         options: args.options,
         journal,
         manifest: Mutex::new(writer),
+        garbage: Rc::new(garbage),
         hold,
         lease_generation: Cell::new(run.generation),
         takeover: Cell::new(takeover),
@@ -492,9 +422,8 @@ fn shared_of(
         fetcher,
         work: Notify::new(),
         stored: Notify::new(),
-        listed: Notify::new(),
         collect: Notify::new(),
-        ties: Notify::new(),
+        references: Notify::new(),
         progress: Notify::new(),
         stopped: Cell::new(false),
         closing: Cell::new(false),

@@ -11,9 +11,10 @@ use weir_device::{DeviceError, ErrorKind, Event};
 use weir_journal::Payload;
 use weir_store::RetryPolicy;
 
-use crate::catalog::check_size;
+use crate::catalog::names::check_size;
 use crate::error::LogError;
-use crate::volume::{Frozen, LogVolume, Shared, State};
+use crate::volume::LogVolume;
+use crate::volume::shared::{Frozen, Shared, State};
 
 impl LogVolume {
     /// Grows the volume to `size` bytes; what is new reads as zeroes. The size it has already is no error. Waits for
@@ -45,7 +46,7 @@ impl State {
     /// The open batch may take writes up to the new end from here on, or none beyond it.
     fn set_size(&mut self, size: u64) {
         self.size = size;
-        if let Some(batch) = &mut self.batch {
+        if let Some(batch) = &mut self.writes.batch {
             batch.volume_size = size;
         }
     }

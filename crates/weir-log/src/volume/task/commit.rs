@@ -10,14 +10,9 @@ use weir_store::RetryPolicy;
 use crate::format::manifest::CheckpointRef;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::map::checkpoint::CheckpointState;
 use crate::map::objects::ApplyCursor;
 use crate::map::table::Dead;
-use crate::options::MapLimits;
-use crate::volume::{Shared, State};
-
-/// Encoded bytes per extent of the map, to estimate what a checkpoint would write.
-const ENCODED_EXTENT_BYTES: u64 = 12;
+use crate::volume::shared::{Shared, State};
 
 /// The committer task of a volume.
 pub(crate) async fn run(shared: Rc<Shared>) {
@@ -27,10 +22,10 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         if shared.stopped.get() || shared.state.borrow().failure.is_some() {
             return;
         }
-        let next = shared.state.borrow_mut().pipeline.take_next();
+        let next = shared.state.borrow_mut().writes.pipeline.take_next();
         match next {
             Some(header) => commit(&shared, &header).await,
-            None if is_wanted(&shared.state.borrow().checkpoint) => begin_checkpoint(&shared),
+            None if shared.state.borrow().head.checkpoint_is_wanted() => begin_checkpoint(&shared),
             None => stored.await,
         }
     }
@@ -41,7 +36,7 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
         shared.fetcher.keep_frame_table(header);
         let mut cursor = ApplyCursor::default();
         let limits = &shared.options.map;
-        while !apply_step(&mut shared.state.borrow_mut(), header, &mut cursor, limits) {
+        while !shared.state.borrow_mut().head.apply_step(header, &mut cursor, limits) {
             // Reads go on meanwhile: what is half applied is still covered by the overlay.
             tokio::task::yield_now().await;
         }
@@ -49,24 +44,24 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     let begin = {
         let mut guard = shared.state.borrow_mut();
         let state = &mut *guard;
-        state.pipeline.on_applied(header.id.seq);
+        state.writes.pipeline.on_applied(header.id.seq);
         if header.kind == ObjectKind::Data {
-            state.objects_written += 1;
-            state.committed = header.last_write;
-            state.unsent.on_commit(header.last_write);
+            state.writes.objects_written += 1;
+            state.writes.committed = header.last_write;
+            state.writes.unsent.on_commit(header.last_write);
         }
         if header.kind != ObjectKind::Checkpoint {
-            state.checkpoint.objects_since += 1;
-            state.checkpoint.bytes_since += header.payload_len();
-            state.collector.on_committed(header, &state.objects, &shared.options.collect);
+            state.head.checkpoint.objects_since += 1;
+            state.head.checkpoint.bytes_since += header.payload_len();
+            state.collector.on_committed(header, &state.head.objects, &shared.options.collect);
         }
-        checkpoint_is_due(shared, state)
+        state.head.checkpoint_is_due(&shared.options.checkpoint)
     };
     if header.kind == ObjectKind::Data {
         let through = header.last_write.write;
         let mut state = shared.state.borrow_mut();
-        if state.keeps_journal {
-            state.kept_through = Some(through);
+        if state.writes.keeps_journal {
+            state.writes.kept_through = Some(through);
         } else {
             drop(state);
             shared.journal.release(through);
@@ -85,44 +80,18 @@ async fn commit(shared: &Rc<Shared>, header: &Arc<ObjectHeader>) {
     shared.work.notify_one();
 }
 
-fn apply_step(
-    state: &mut State,
-    header: &ObjectHeader,
-    cursor: &mut ApplyCursor,
-    limits: &MapLimits,
-) -> bool {
-    let State { objects, checkpoint, .. } = state;
-    objects.apply_step(header, cursor, limits, |map, offset, len| {
-        checkpoint.before_change(map, offset, len);
-    })
-}
-
-fn checkpoint_is_due(shared: &Shared, state: &State) -> bool {
-    let limits = &shared.options.checkpoint;
-    let since = &state.checkpoint;
-    let map_bytes = state.objects.map.extents() * ENCODED_EXTENT_BYTES;
-    let worth_it = since.bytes_since >= map_bytes.saturating_mul(limits.data_per_map_byte);
-    let due = since.objects_since >= limits.objects_max
-        || (since.objects_since >= limits.objects_min && worth_it);
-    (due && !since.under_way) || is_wanted(since)
-}
-
-fn is_wanted(checkpoint: &CheckpointState) -> bool {
-    checkpoint.wanted && !checkpoint.under_way
-}
-
 /// Begins a checkpoint as of the committed sequence. Call between two objects.
 pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
     {
         let mut guard = shared.state.borrow_mut();
         let state = &mut *guard;
-        let (as_of, committed) = (state.pipeline.committed(), state.committed);
-        state.checkpoint_as_of = as_of.0;
+        let (as_of, committed) = (state.writes.pipeline.committed(), state.writes.committed);
+        state.head.checkpoint_as_of = as_of.0;
         let pieces = shared.options.map.table_piece_entries;
         // As long as nobody knows what snapshots reach, a version lists nothing.
         let dead = if state.snapshots.pins_known() { Dead::Hidden } else { Dead::Named };
-        let (objects, size) = (&mut state.objects, state.size);
-        state.checkpoint.begin(objects, (pieces, dead), as_of, committed, size);
+        let (objects, size) = (&mut state.head.objects, state.size);
+        state.head.checkpoint.begin(objects, (pieces, dead), as_of, committed, size);
         state.begin_snapshots(&shared.env, dead);
     }
     let env = shared.env.clone();
@@ -132,9 +101,8 @@ pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
 async fn encode_checkpoint(shared: Rc<Shared>) {
     loop {
         let done = {
-            let mut guard = shared.state.borrow_mut();
-            let State { objects, checkpoint, .. } = &mut *guard;
-            checkpoint.encode_step(&objects.map)
+            let head = &mut shared.state.borrow_mut().head;
+            head.encode_step()
         };
         if done {
             break;
@@ -145,16 +113,15 @@ async fn encode_checkpoint(shared: Rc<Shared>) {
         }
     }
     {
-        let mut state = shared.state.borrow_mut();
-        let chunks = state.checkpoint.finish().pack(shared.options.batch.bytes);
-        state.chunks.extend(chunks);
+        let head = &mut shared.state.borrow_mut().head;
+        head.on_encoded(shared.options.batch.bytes);
     }
     shared.work.notify_one();
 }
 
 /// Publishes the checkpoint under way, whose root is in `root`, in the background.
 pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
-    let as_of = shared.state.borrow().checkpoint_as_of;
+    let as_of = shared.state.borrow().head.checkpoint_as_of;
     let checkpoint = CheckpointRef { sequence: root.seq.0, epoch: root.epoch.0, as_of };
     let env = shared.env.clone();
     env.spawn_local(publish(Rc::clone(shared), checkpoint));
@@ -176,9 +143,9 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
             let early = weir_device::mutant("shrink_published_early");
             let waits = state.shrinking && !early;
             let size = if waits { manifest.current().size } else { state.size };
-            (snapshots, state.garbage_as_of(as_of), size)
+            (snapshots, state.garbage_as_of(&shared.garbage, as_of), size)
         };
-        let names = shared.state.borrow().garbage.names_with(&garbage);
+        let names = shared.garbage.names_with(&garbage);
         if weir_device::mutant("delete_before_listed") {
             shared.delete_keys(garbage.iter().map(ObjectId::key).collect());
         }
@@ -202,14 +169,12 @@ pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     }
     {
         let mut state = shared.state.borrow_mut();
-        state.checkpoint.under_way = false;
-        state.published = Some(checkpoint);
-        state.checkpoints_published += 1;
-        state.on_garbage_listed(garbage);
+        state.head.on_published(checkpoint);
+        shared.garbage.on_listed(garbage);
+        shared.garbage.listed.notify_one();
     }
     shared.delete_keys(old);
-    shared.listed.notify_one();
-    shared.ties.notify_one();
+    shared.references.notify_one();
     shared.progress.notify_waiters();
     // A checkpoint may have become due while this one was under way.
     shared.stored.notify_one();

@@ -8,8 +8,9 @@ use weir_store::RetryPolicy;
 
 use crate::error::LogError;
 use crate::format::manifest::{ClosedRecord, Manifest, Takeover};
-use crate::volume::{LogVolume, Shared, State};
-use crate::write::commit;
+use crate::volume::LogVolume;
+use crate::volume::shared::{Shared, State};
+use crate::volume::task::commit;
 
 /// How a close ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,17 +119,17 @@ impl LogVolume {
         let shared = &self.shared;
         let journal = shared.journal.status();
         let state = shared.state.borrow();
-        let usage = state.objects.table.usage();
-        let unsent = state.unsent.status(state.batch.as_ref());
+        let usage = state.head.objects.table.usage();
+        let unsent = state.writes.unsent.status(state.writes.batch.as_ref());
         let milliseconds = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        let map_bytes = state.objects.map.heap_bytes() + state.overlay.heap_bytes();
+        let map_bytes = state.head.objects.map.heap_bytes() + state.writes.overlay.heap_bytes();
         VolumeStatus {
             size_bytes: state.size,
             epoch: shared.epoch.0,
-            acked_write: state.acked.write.0,
-            committed_write: state.committed.write.0,
-            committed_sequence: state.pipeline.committed().0,
-            checkpoint_as_of: state.published.map(|c| c.as_of),
+            acked_write: state.writes.acked.write.0,
+            committed_write: state.writes.committed.write.0,
+            committed_sequence: state.writes.pipeline.committed().0,
+            checkpoint_as_of: state.head.published.map(|c| c.as_of),
             journal_used_bytes: journal.bytes_used,
             journal_capacity_bytes: journal.bytes_capacity,
             journal_resident_bytes: journal.resident_bytes as u64,
@@ -137,12 +138,12 @@ impl LogVolume {
             unsent_bytes: unsent.bytes,
             unsent_age_ms: unsent.oldest_age.map(milliseconds),
             object_wait_ms: unsent.sealed_age.map(milliseconds),
-            puts_in_flight: state.pipeline.in_flight() as u64,
-            objects_written: state.objects_written,
-            checkpoints_published: state.checkpoints_published,
-            map_extents: state.objects.map.extents(),
+            puts_in_flight: state.writes.pipeline.in_flight() as u64,
+            objects_written: state.writes.objects_written,
+            checkpoints_published: state.head.checkpoints_published,
+            map_extents: state.head.objects.map.extents(),
             map_bytes: map_bytes as u64,
-            overlay_extents: state.overlay.extents(),
+            overlay_extents: state.writes.overlay.extents(),
             live_bytes: usage.live_bytes,
             shared_bytes: usage.shared_live_bytes,
             used_bytes: usage.used_bytes,
@@ -150,9 +151,9 @@ impl LogVolume {
             data_bytes: state.collector.data_bytes,
             collected_objects: state.collector.objects_written,
             collected_bytes: state.collector.bytes_written,
-            deleted_objects: state.garbage.deleted,
-            reclaimed_bytes: state.objects.table.reclaimed_bytes(),
-            pending_deletions: state.garbage.pending(),
+            deleted_objects: shared.garbage.deleted(),
+            reclaimed_bytes: state.head.objects.table.reclaimed_bytes(),
+            pending_deletions: shared.garbage.pending(),
             waits_for_collector: state.collector.holds_data(),
             lease_held: shared.holds_lease(),
             takeover: shared.takeover.get(),
@@ -162,7 +163,7 @@ impl LogVolume {
             },
             journal_no_space: journal.no_space,
             journal_wait_ms: journal.disk_wait.map(milliseconds),
-            upload_note: state.upload_note.clone(),
+            upload_note: state.writes.upload_note.clone(),
             put_error: shared
                 .store
                 .put_error()
@@ -218,7 +219,8 @@ impl LogVolume {
     async fn send_what_was_flushed(&self, deadline: Duration) {
         let shared = &self.shared;
         shared.work.notify_one();
-        let is_sent = |state: &mut State| (state.committed >= state.acked).then_some(Ok(()));
+        let is_sent =
+            |state: &mut State| (state.writes.committed >= state.writes.acked).then_some(Ok(()));
         let _ = tokio::time::timeout(deadline, shared.wait_while_open(is_sent)).await;
     }
 
@@ -230,16 +232,18 @@ impl LogVolume {
         shared.settle().await?;
         let newest = {
             let state = shared.state.borrow();
-            let up_to_date = state.checkpoint.objects_since == 0;
-            up_to_date && state.published.is_some()
+            let up_to_date = state.head.checkpoint.objects_since == 0;
+            up_to_date && state.head.published.is_some()
         };
-        if !newest && shared.state.borrow().pipeline.committed().0 > 0 {
+        if !newest && shared.state.borrow().writes.pipeline.committed().0 > 0 {
             commit::begin_checkpoint(shared);
             shared.settle().await?;
         }
         let mut manifest = shared.manifest.lock().await;
-        let closed =
-            ClosedRecord { opening: shared.opening, write: shared.state.borrow().acked.write.0 };
+        let closed = ClosedRecord {
+            opening: shared.opening,
+            write: shared.state.borrow().writes.acked.write.0,
+        };
         let change = |m: &mut Manifest| {
             m.holder = None;
             m.closed = Some(closed);
@@ -252,7 +256,7 @@ impl LogVolume {
 impl State {
     /// Whether nothing acknowledged is on its way to the store, and no checkpoint or snapshot is under way.
     pub(crate) fn is_settled(&self) -> bool {
-        self.all_committed() && !self.checkpoint.under_way && self.snapshots.are_taken()
+        self.all_committed() && !self.head.checkpoint.under_way && self.snapshots.are_taken()
     }
 }
 

@@ -9,18 +9,18 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use weir_device::SharedBuf;
 use weir_journal::{JournalError, JournalPos};
-use weir_store::{Pace, Put, RetryPolicy, Store, StoreError};
+use weir_store::{Pace, Store};
 
 use crate::collect::runs::Described;
 use crate::error::LogError;
-use crate::format::DecodeError;
 use crate::format::object::{self, ExtentKind, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec};
 use crate::ids::{ObjectId, WriteMark};
 use crate::map::checkpoint::CheckpointChunk;
-use crate::read::fetch::get_header;
-use crate::volume::{Shared, State};
+use crate::volume::shared::{Shared, State};
 use crate::write::batch::{Batch, MergedExtent};
 use crate::write::overlay::OverlayPlace;
+use crate::write::put::put_until_stored;
+use crate::write::state::NextBatch;
 
 /// Share of the journal above which the open batch is sealed as soon as no object is on its way, whatever its size:
 /// space comes back only as objects commit.
@@ -84,45 +84,30 @@ fn next(shared: &Shared) -> Next {
     }
     let has_slot = shared.has_slot(state);
     // What is sealed is gathered before there is a slot for it; what a checkpoint waits for goes first.
-    if !has_slot && (state.sealed.is_empty() || !state.chunks.is_empty()) {
+    if !has_slot && (state.writes.sealed.is_empty() || !state.head.chunks.is_empty()) {
         return Next::WaitUntil(None);
     }
-    if let Some(chunk) = state.chunks.pop_front() {
+    if let Some(chunk) = state.head.chunks.pop_front() {
         return Next::Upload(Upload::Chunk(chunk));
     }
-    let State { collector, objects, .. } = state;
+    let State { collector, head, .. } = state;
     // What was flushed to a disk that fails waits for nobody.
-    let hurries = shared.drains() || shared.journal.is_poisoned();
-    if !hurries && let Some(until) = collector.holds_data_until(objects, &shared.options.collect) {
+    let failed = shared.journal.is_poisoned();
+    let hurries = shared.drains() || failed;
+    let limits = &shared.options;
+    if !hurries && let Some(until) = collector.holds_data_until(&head.objects, &limits.collect) {
         return Next::WaitUntil(Some(until));
     }
-    let mut due = None;
-    if state.sealed.is_empty()
-        && let Some(batch) = &state.batch
-    {
-        let at = batch.due_at(&shared.options.batch, state.last_object_small);
-        let pressed =
-            state.pipeline.in_flight() == 0 && shared.journal_percent_full() >= SEAL_FROM_PERCENT;
-        if pressed || Instant::now() >= at || shared.journal.is_poisoned() {
-            let small = batch.payload_bytes < shared.options.batch.small_bytes;
-            state.seal();
-            state.last_object_small = small && !pressed;
-        } else {
-            due = Some(at);
-        }
-    }
-    match state.sealed.pop_front() {
-        Some(batch) => {
-            state.gathering = true;
-            Next::Upload(Upload::Batch(batch))
-        }
-        None => Next::WaitUntil(due),
+    let nearly_full = shared.journal_percent_full() >= SEAL_FROM_PERCENT;
+    match state.writes.next_batch(&limits.batch, nearly_full, failed) {
+        NextBatch::Ready(batch) => Next::Upload(Upload::Batch(batch)),
+        NextBatch::NotBefore(due) => Next::WaitUntil(due),
     }
 }
 
 /// Whether the store has room for the object of a batch, beside those on their way.
 async fn room_for(shared: &Shared, batch: &Batch) -> Result<(), String> {
-    let on_their_way = shared.state.borrow().pipeline.in_flight() as u64;
+    let on_their_way = shared.state.borrow().writes.pipeline.in_flight() as u64;
     let bytes = batch.payload_bytes.saturating_add(on_their_way * shared.options.batch.bytes);
     shared.store.has_room(bytes, 100).await
 }
@@ -132,15 +117,15 @@ async fn room_for(shared: &Shared, batch: &Batch) -> Result<(), String> {
 async fn wait_for_room(shared: &Shared, batch: Batch, note: String) {
     {
         let mut state = shared.state.borrow_mut();
-        state.sealed.push_front(batch);
-        state.gathering = false;
+        state.writes.sealed.push_front(batch);
+        state.writes.gathering = false;
         // Room comes and goes while deletions go on.
-        if state.no_room_said.is_none_or(|said| said.elapsed() >= ROOM_WARNING_INTERVAL) {
+        if state.writes.no_room_said.is_none_or(|said| said.elapsed() >= ROOM_WARNING_INTERVAL) {
             tracing::warn!(volume = %shared.id, note, "uploads wait");
-            state.no_room_said = Some(Instant::now());
+            state.writes.no_room_said = Some(Instant::now());
         }
-        state.upload_note = Some(note);
-        state.checkpoint.wanted |= state.checkpoint.objects_since > 0;
+        state.writes.upload_note = Some(note);
+        state.head.checkpoint.wanted |= state.head.checkpoint.objects_since > 0;
     }
     shared.stored.notify_one();
     tokio::select! {
@@ -154,13 +139,13 @@ impl Shared {
     /// Whether clients write so little that there is time for short pieces: `batch`, the oldest that is sealed, took
     /// long to fill, and none waits behind it.
     fn is_calm_after(&self, batch: &Batch) -> bool {
-        let waits = !self.state.borrow().sealed.is_empty();
+        let waits = !self.state.borrow().writes.sealed.is_empty();
         batch.opened_at.elapsed() >= CALM_FROM && !waits && !self.drains()
     }
 
     /// Whether one more object may be on its way.
     fn has_slot(&self, state: &State) -> bool {
-        state.pipeline.in_flight() < self.options.puts_in_flight_max
+        state.writes.pipeline.in_flight() < self.options.puts_in_flight_max
     }
 }
 
@@ -232,7 +217,7 @@ async fn gather_extent(
             Err(error) => {
                 let note = format!("reading the journal for upload: {error}");
                 tracing::warn!(volume = %shared.id, %error, "reading the journal for upload");
-                shared.state.borrow_mut().upload_note = Some(note);
+                shared.state.borrow_mut().writes.upload_note = Some(note);
                 tokio::time::sleep(JOURNAL_READ_PAUSE).await;
             }
         }
@@ -275,6 +260,7 @@ async fn gather_pieces(
 fn poison_overlay(shared: &Shared, extent: &MergedExtent) {
     let mut state = shared.state.borrow_mut();
     let damaged: Vec<_> = state
+        .writes
         .overlay
         .runs(extent.offset, extent.len)
         .filter(|run| {
@@ -283,7 +269,7 @@ fn poison_overlay(shared: &Shared, extent: &MergedExtent) {
         })
         .collect();
     for run in damaged {
-        state.overlay.poison(run.offset, run.len, extent.position);
+        state.writes.overlay.poison(run.offset, run.len, extent.position);
     }
 }
 
@@ -349,13 +335,14 @@ async fn send_flushed(shared: &Rc<Shared>, batch: Batch) {
         batch.up_to(flushed)
     };
     if let Some(batch) = cut {
-        shared.state.borrow_mut().unsent.on_cut(&batch);
+        shared.state.borrow_mut().writes.unsent.on_cut(&batch);
         let Some((merged, batch)) = merge(shared, batch).await else { return };
         let gathered = gather(shared, merged).await;
         send_gathered(shared, &batch, gathered, Pace::Full).await;
     }
-    let last = shared.state.borrow().pipeline.last_assigned();
-    let is_committed = |state: &mut State| (state.pipeline.committed() >= last).then_some(Ok(()));
+    let last = shared.state.borrow().writes.pipeline.last_assigned();
+    let is_committed =
+        |state: &mut State| (state.writes.pipeline.committed() >= last).then_some(Ok(()));
     // Another failure, or a close, ends the wait.
     let _ = shared.wait_while_open(is_committed).await;
 }
@@ -372,7 +359,7 @@ async fn send_gathered(
         return;
     }
     let (id, salt) = name_object(shared);
-    shared.state.borrow_mut().gathering = false;
+    shared.state.borrow_mut().writes.gathering = false;
     let spec = ObjectSpec {
         id,
         opening: Some(shared.opening),
@@ -393,9 +380,9 @@ async fn send_gathered(
 fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
     let (id, salt) = name_object(shared);
     let page_entries = shared.options.map.index_page_entries;
-    let root = shared.state.borrow_mut().checkpoint.place(&mut chunk, id, page_entries);
+    let root = shared.state.borrow_mut().head.checkpoint.place(&mut chunk, id, page_entries);
     if root.is_some() && weir_device::mutant("publish_before_stored") {
-        crate::write::commit::publish_root(shared, id);
+        crate::volume::task::commit::publish_root(shared, id);
     }
     let volume_size = shared.state.borrow().size;
     let spec = ObjectSpec {
@@ -435,7 +422,7 @@ pub(crate) fn moving_object(shared: &Shared, described: Described) -> ObjectSpec
 
 /// Hands out the next name of the stream.
 pub(crate) fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
-    let seq = shared.state.borrow_mut().pipeline.assign();
+    let seq = shared.state.borrow_mut().writes.pipeline.assign();
     let mut salt = [0; 16];
     shared.env.random.fill(&mut salt);
     (ObjectId { stream: shared.id, seq, epoch: shared.epoch }, salt)
@@ -472,7 +459,7 @@ pub(crate) fn send(
 
 fn on_stored(shared: &Rc<Shared>, header: Arc<ObjectHeader>) {
     if header.root.is_some() && weir_device::mutant("publish_outside_prefix") {
-        crate::write::commit::publish_root(shared, header.id);
+        crate::volume::task::commit::publish_root(shared, header.id);
     }
     if weir_device::mutant("release_at_put") && header.kind == ObjectKind::Data {
         shared.journal.release(header.last_write.write);
@@ -481,64 +468,10 @@ fn on_stored(shared: &Rc<Shared>, header: Arc<ObjectHeader>) {
     {
         let mut state = shared.state.borrow_mut();
         // Whoever takes the volume over may not see this object any more: the journal keeps what it holds.
-        state.keeps_journal |= !is_held;
-        state.upload_note = None;
-        state.pipeline.on_stored(header);
+        state.writes.keeps_journal |= !is_held;
+        state.writes.upload_note = None;
+        state.writes.pipeline.on_stored(header);
     }
     shared.stored.notify_one();
     shared.work.notify_one();
-}
-
-/// PUTs an object, for ever. A refusal is a success when the object there is our own (the reply of an earlier attempt
-/// was lost). A whole header that is not ours proves another writer, who owns the name; a damaged one proves nothing
-/// and is read again, for ever: its data stays in the journal meanwhile.
-async fn put_until_stored(
-    store: &Store,
-    header: &ObjectHeader,
-    parts: &[Bytes],
-    seed: u64,
-) -> Result<(), LogError> {
-    let key = header.id.key();
-    let mut random = splitmix(seed);
-    let forever = RetryPolicy::forever();
-    let mut pause = forever.first_delay;
-    loop {
-        let put = || store.put_create(&key, parts.to_vec());
-        if store.retry(&forever, &mut random, None, put).await? == Put::Created {
-            return Ok(());
-        }
-        // A look that ends when the object is gone: then there is nothing to refuse the next PUT.
-        let look = || async {
-            match get_header(store, header.id).await {
-                Err(StoreError::NotFound { .. }) => Ok(None),
-                other => other.map(Some),
-            }
-        };
-        match store.retry(&forever, &mut random, None, look).await? {
-            None => continue,
-            Some(Ok(there)) if there == *header => return Ok(()),
-            Some(Ok(_) | Err(DecodeError::Identity { .. })) => {
-                let evidence = format!("{key} was written by another");
-                let (volume, ours) = (header.id.stream, header.id.epoch);
-                return Err(LogError::Fenced { volume, ours, evidence });
-            }
-            Some(Err(error)) => {
-                tracing::warn!(%key, %error, "the store refuses this object and shows a damaged one");
-            }
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(forever.max_delay);
-    }
-}
-
-/// A small generator for the jitter of one upload, which runs on another thread than the volume's randomness.
-pub(crate) fn splitmix(seed: u64) -> impl FnMut() -> u64 + Send {
-    let mut state = seed;
-    move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }

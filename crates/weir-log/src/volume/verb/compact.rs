@@ -6,7 +6,8 @@ use std::time::Duration;
 use weir_device::{DeviceError, ErrorKind};
 
 use crate::ids::ObjectSeq;
-use crate::volume::{LogVolume, Shared, State};
+use crate::volume::LogVolume;
+use crate::volume::shared::{Shared, State};
 
 /// How long a compaction waits for its last deletions; what is left goes later.
 const DELETION_PATIENCE: Duration = Duration::from_secs(60);
@@ -106,7 +107,7 @@ async fn collect(
 ) -> Result<Option<String>, DeviceError> {
     let (used, copied) = {
         let state = shared.state.borrow();
-        (state.objects.table.usage().loose_bytes, state.collector.bytes_written)
+        (state.head.objects.table.usage().loose_bytes, state.collector.bytes_written)
     };
     let copies_max = copied.saturating_add(used.saturating_mul(COPIES_MAX));
     let mut total = 0;
@@ -115,11 +116,11 @@ async fn collect(
             if let Err(error) = shared.check_not_closing() {
                 return Some(Err(error));
             }
-            let usage = state.objects.table.usage();
+            let usage = state.head.objects.table.usage();
             let to_go = usage.loose_bytes.saturating_sub(usage.loose_live_bytes * 100 / percent);
             total = total.max(to_go);
             on_progress(total - to_go, total);
-            let live = state.collector.settled_percent(&state.objects)?;
+            let live = state.collector.settled_percent(&state.head.objects)?;
             if live >= percent {
                 return Some(Ok(None));
             }
@@ -141,7 +142,7 @@ async fn collect(
 
 /// Waits, for a while, until the store has deleted what is listed; what is left goes with the next ones.
 pub(crate) async fn wait_for_deletions(shared: &Shared) {
-    let gone = shared.wait_for(|state| (state.garbage.pending() == 0).then_some(()));
+    let gone = shared.wait_for(|_state| (shared.garbage.pending() == 0).then_some(()));
     let _ = tokio::time::timeout(DELETION_PATIENCE, gone).await;
 }
 
@@ -149,12 +150,13 @@ pub(crate) async fn wait_for_deletions(shared: &Shared) {
 pub(crate) async fn checkpoint(shared: &Shared) -> Result<(), DeviceError> {
     {
         let mut state = shared.state.borrow_mut();
-        if state.pipeline.committed() == ObjectSeq(0) {
+        if state.writes.pipeline.committed() == ObjectSeq(0) {
             return Ok(());
         }
-        state.checkpoint.wanted = true;
+        state.head.checkpoint.wanted = true;
     }
     shared.stored.notify_one();
-    let is_published = |state: &State| !state.checkpoint.wanted && !state.checkpoint.under_way;
+    let is_published =
+        |state: &State| !state.head.checkpoint.wanted && !state.head.checkpoint.under_way;
     shared.wait_while_open(|state| is_published(state).then_some(Ok(()))).await
 }
