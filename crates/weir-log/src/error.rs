@@ -8,7 +8,7 @@ use weir_store::StoreError;
 use crate::format::DecodeError;
 use crate::ids::ObjectId;
 use crate::keys::KeyError;
-use crate::recover::judge::Refusal;
+use crate::recover::refusal::Refusal;
 
 /// An error of the log volume or of the catalog of a store.
 #[derive(Debug, thiserror::Error)]

@@ -61,8 +61,7 @@ fn settle(queue: &mut [Asked], context: &str) {
         let is_free = !before.iter().any(|earlier| conflict(earlier, &rest[0]));
         queue[index].is_granted = queue[index].is_granted || is_free;
     }
-    for index in 0..queue.len() {
-        let asked = &mut queue[index];
+    for asked in queue.iter_mut() {
         let range = asked.range;
         if let Held::Waiting(locking, woken) = &mut asked.held {
             let is_woken = woken.0.load(Ordering::Relaxed) > 0;

@@ -3,13 +3,13 @@
 
 use weir_device::{Env, VolumeId};
 use weir_disk::Directory;
-use weir_journal::{Identified, Journal, JournalError, WriteNumber};
+use weir_journal::{Journal, JournalError};
 use weir_store::{RetryPolicy, Store};
 
-use crate::catalog::{Verb, VolumeName};
+use crate::catalog::names::{Verb, VolumeName};
 use crate::error::LogError;
 use crate::format::dependant::Dependant;
-use crate::format::manifest::{HexId, Manifest, VolumeState};
+use crate::format::manifest::{Manifest, VolumeState};
 use crate::format::name::NameRecord;
 use crate::format::replica::ReplicaNote;
 use crate::ids::{ObjectId, WriteMark};
@@ -19,8 +19,9 @@ use crate::lineage::dependants;
 use crate::own::chain::{self, Retention};
 use crate::own::manifests::{self, ManifestWriter};
 use crate::own::takeover::Claim;
-use crate::recover::judge::{self, JournalView};
-use crate::recover::open::JOURNAL_FILE;
+use crate::recover::args::JOURNAL_FILE;
+use crate::recover::evidence::JournalHere;
+use crate::recover::judge;
 
 /// What allows a volume to be deleted that was not closed; by default nothing.
 #[derive(Clone, Debug, Default)]
@@ -31,26 +32,6 @@ pub struct DeleteConsent {
     /// nothing where the volume is held with another opening or another file, as where this one is a copy: then another
     /// process has it open or did not close it, whatever its host is called.
     pub ours: Option<JournalHere>,
-}
-
-/// A whole journal of a volume that lies in a directory, as its superblock tells it.
-#[derive(Clone, Debug)]
-pub struct JournalHere(pub(crate) JournalView);
-
-impl From<Identified> for JournalHere {
-    fn from(found: Identified) -> Self {
-        Self(JournalView {
-            journal: found.identity.journal.into(),
-            epoch: found.epoch.0,
-            opening: found.opening.map(HexId::from),
-            announced: found.announced.iter().map(|known| known.opening.into()).collect(),
-            manifest: found.manifest,
-            file: found.file,
-            // What it holds is not asked: it goes with the volume.
-            last_write: WriteNumber(0),
-            held: Vec::new(),
-        })
-    }
 }
 
 /// The journal of `volume` in `directory`, if there is a whole one; a damaged or foreign one proves nothing.

@@ -11,65 +11,17 @@ use serde::Serialize;
 use weir_device::{Env, ErrorKind, VolumeId};
 use weir_store::{RetryPolicy, Store, StoreError};
 
-use crate::catalog::names::{NAMES, parse_name_key};
+use crate::catalog::names::{NAMES, Verb, blank, parse_name_key};
 use crate::error::LogError;
 use crate::format::lease::LeaseRecord;
-use crate::format::manifest::{
-    Encryption, HexId, Manifest, PLAIN_FORMAT, SnapshotRecord, Takeover, VolumeState,
-};
-use crate::format::name::NameRecord;
+use crate::format::manifest::{Encryption, Manifest, SnapshotRecord, Takeover, VolumeState};
 use crate::ids::{ObjectId, WriteMark};
 use crate::keys::{KeyError, Keys};
-use crate::limits::{LEASE_LENGTH, VOLUME_BYTES_MAX};
+use crate::limits::LEASE_LENGTH;
 use crate::own::chain::{self, Retention};
 use crate::own::lease::read_record;
 use crate::own::manifests::{self, ManifestWriter};
 use crate::own::takeover::Claim;
-
-/// Longest name in bytes: fits a file name with room for a suffix, and a socket path.
-const NAME_BYTES_MAX: usize = 64;
-
-/// How long a verb goes on retrying a failing store before it says so.
-const VERB_DEADLINE: Duration = Duration::from_secs(30);
-
-/// The name of a volume: 1 to 64 of `A-Z a-z 0-9 . _ -`, beginning with a letter or a digit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
-pub struct VolumeName(String);
-
-impl VolumeName {
-    /// Checks a name.
-    ///
-    /// # Errors
-    /// [`LogError::Name`] saying which rule it breaks.
-    pub fn new(name: &str) -> Result<Self, LogError> {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let reason = if name.is_empty() {
-            "it is empty"
-        } else if name.len() > NAME_BYTES_MAX {
-            "it is longer than 64 bytes"
-        } else if !name.bytes().all(allowed) {
-            "only letters, digits, '.', '_' and '-' are allowed"
-        } else if !name.as_bytes()[0].is_ascii_alphanumeric() {
-            "it must begin with a letter or a digit"
-        } else {
-            return Ok(Self(name.to_owned()));
-        };
-        Err(LogError::Name { name: name.to_owned(), reason })
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Display for VolumeName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// One line of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -113,48 +65,14 @@ pub struct VolumeDetails {
     pub encryption: Option<Encryption>,
 }
 
-/// Checks a size.
-///
-/// # Errors
-/// [`LogError::Size`] saying which rule it breaks.
-pub fn check_size(size: u64) -> Result<(), LogError> {
-    match size {
-        0 => Err(LogError::Size { size, reason: "it must be at least 1 byte" }),
-        1..=VOLUME_BYTES_MAX => Ok(()),
-        _ => Err(LogError::Size { size, reason: "the limit is 8 EiB less 4 KiB" }),
-    }
-}
-
 pub use crate::catalog::deletion::{
-    DeleteConsent, JournalHere, delete, deleted_name, is_journal_of, journal_in,
+    DeleteConsent, delete, deleted_name, is_journal_of, journal_in,
 };
+pub use crate::catalog::names::{VolumeName, check_size, find};
 pub use crate::catalog::rename::rename;
 pub use crate::lineage::clones::{create_clone, create_incomplete_clone};
+pub use crate::recover::evidence::JournalHere;
 pub use crate::recover::salvage::went_on_without;
-
-/// A store, for verbs.
-#[derive(Clone, Copy)]
-pub(crate) struct Verb<'a> {
-    pub(crate) store: &'a Store,
-    pub(crate) env: &'a Env,
-}
-
-impl Verb<'_> {
-    pub(crate) async fn retry<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<T, StoreError>>,
-    {
-        let mut random = || self.env.random.next_u64();
-        let policy = RetryPolicy::reads();
-        self.store.retry(&policy, &mut random, Some(VERB_DEADLINE), attempt).await
-    }
-
-    pub(crate) fn nonce(&self) -> HexId {
-        let mut bytes = [0; 16];
-        self.env.random.fill(&mut bytes);
-        HexId(bytes)
-    }
-}
 
 /// [`create_as`] of a volume that only a person hands to another node.
 ///
@@ -222,45 +140,6 @@ async fn create_in_state(
     Ok(id)
 }
 
-/// The manifest of a volume before its first version.
-pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
-    Manifest {
-        format: PLAIN_FORMAT,
-        number: 0,
-        nonce: HexId([0; 16]),
-        volume: id.into(),
-        name: name.to_owned(),
-        size: 0,
-        state: VolumeState::Active,
-        written_at: 0,
-        epochs: Vec::new(),
-        takeover: Takeover::Manual,
-        holder: None,
-        checkpoint: None,
-        lineage: Vec::new(),
-        origin: None,
-        replica: None,
-        origins: Vec::new(),
-        snapshots: Vec::new(),
-        pending_deletions: Vec::new(),
-        encryption: None,
-        closed: None,
-        salvage: Vec::new(),
-        checksum: String::new(),
-    }
-}
-
-/// The volume of a name.
-///
-/// # Errors
-/// [`LogError::NoSuchVolume`], or what the store says.
-pub async fn find(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeId, LogError> {
-    match (Verb { store, env }).newest_name(name).await? {
-        Some(NameRecord { volume: Some(id), .. }) => Ok(VolumeId(id.0)),
-        _ => Err(LogError::NoSuchVolume { name: name.to_string(), store: store.url().to_owned() }),
-    }
-}
-
 /// Whether no volume was ever named in the store: names outlive their volumes.
 ///
 /// # Errors
@@ -269,36 +148,6 @@ pub async fn is_blank(store: &Store, env: &Env) -> Result<bool, LogError> {
     let mut random = || env.random.next_u64();
     let list = || store.list_page(NAMES, None);
     Ok(store.retry(&RetryPolicy::reads(), &mut random, None, list).await?.is_empty())
-}
-
-/// Points a name at `to`, which stood for `from` before, or for nothing.
-///
-/// # Errors
-/// [`LogError::Exists`] where it stands for something else, or what the store says.
-pub(crate) async fn point(
-    store: &Store,
-    env: &Env,
-    name: &VolumeName,
-    from: Option<VolumeId>,
-    to: VolumeId,
-) -> Result<(), LogError> {
-    let verb = Verb { store, env };
-    loop {
-        let (number, stands_for) = match verb.newest_name(name).await? {
-            Some(record) => (record.number, record.volume.map(|id| VolumeId(id.0))),
-            None => (0, None),
-        };
-        if stands_for == Some(to) {
-            return Ok(());
-        }
-        if stands_for.is_some() && stands_for != from {
-            return Err(verb.name_is_taken(name));
-        }
-        // Whoever was first may have done the same.
-        if verb.publish_name(name, number + 1, Some(to)).await? {
-            return Ok(());
-        }
-    }
 }
 
 /// The volumes of a store.
@@ -498,27 +347,4 @@ async fn change_closed(
     let retention = Retention::default();
     let mut writer = ManifestWriter::new(store.clone(), volume, manifest, retention);
     writer.publish(env, &RetryPolicy::reads(), |m| change(m)).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_follow_the_rules() {
-        for good in ["a", "demo", "db-1.main_2", "0", &"x".repeat(64)] {
-            assert!(VolumeName::new(good).is_ok(), "{good}");
-        }
-        for bad in ["", ".", "..", "a/b", "../x", "-rf", "a b", "na\u{ef}ve", &"x".repeat(65)] {
-            assert!(VolumeName::new(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn sizes_follow_the_rules() {
-        assert!(check_size(0).is_err());
-        assert!(check_size(1).is_ok());
-        assert!(check_size(VOLUME_BYTES_MAX).is_ok());
-        assert!(check_size(u64::MAX).is_err());
-    }
 }

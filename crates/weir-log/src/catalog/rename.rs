@@ -8,7 +8,8 @@
 use weir_device::{Env, VolumeId};
 use weir_store::Store;
 
-use crate::catalog::{Verb, VolumeName, change_closed, find, point};
+use crate::catalog::names::{Verb, point};
+use crate::catalog::{VolumeName, change_closed, find};
 use crate::error::LogError;
 use crate::format::manifest::VolumeState;
 use crate::format::name::NameRecord;

@@ -1,7 +1,6 @@
 //! Reads everything a volume has in its store, from the manifest to the last checksum, and says what is damaged or
 //! missing and which bytes of the volume are lost by it. Changes nothing.
 
-pub(crate) mod repair;
 pub(crate) mod space;
 pub(crate) mod strays;
 
@@ -28,7 +27,7 @@ use crate::map::load::{self, Loaded};
 use crate::map::objects::{ObjectMap, ObjectPlace};
 use crate::options::MapLimits;
 use crate::own::manifests;
-use crate::write::upload::splitmix;
+use crate::random::splitmix;
 
 /// Objects read at a time: hides the latency of a remote store, and bounds the memory to a few full objects.
 const READS_MAX: usize = 4;

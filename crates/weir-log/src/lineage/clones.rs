@@ -6,7 +6,7 @@
 use weir_device::{Env, VolumeId};
 use weir_store::{RetryPolicy, Store};
 
-use crate::catalog::{Verb, VolumeName, blank};
+use crate::catalog::names::{self, Verb, VolumeName, blank};
 use crate::error::LogError;
 use crate::format::dependant::Dependant;
 use crate::format::manifest::{Manifest, OriginRecord, SnapshotRecord, Takeover, VolumeState};
@@ -53,7 +53,7 @@ async fn create_in_state(
 ) -> Result<VolumeId, LogError> {
     let verb = Verb { store, env };
     let next = verb.next_free(name).await?;
-    let stream = crate::catalog::find(store, env, parent).await?;
+    let stream = names::find(store, env, parent).await?;
     let seen = manifests::newest(store, env, stream).await?;
     let origins = origins_of(&seen, find(&seen, parent, snapshot)?, parent);
     let id = VolumeId(verb.nonce().0);

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use weir_device::{Env, VolumeId};
 use weir_store::{RetryPolicy, Store, StoreError};
 
-use crate::catalog::{self, VolumeName};
+use crate::catalog::names::{self, VolumeName};
 use crate::error::LogError;
 use crate::format::dependant::{DEPENDANT_FORMAT, Dependant, DependantRecord};
 use crate::format::manifest::{Manifest, VolumeState};
@@ -89,7 +89,7 @@ pub(crate) async fn standing(
         None if !is_old(read(store, env, note).await?, env.clock.wall()) => {
             return Ok(Standing::Unfinished);
         }
-        None => return give_up(store, env, catalog::blank(note.clone, "")).await,
+        None => return give_up(store, env, names::blank(note.clone, "")).await,
     };
     if manifest.state == VolumeState::Deleted {
         return Ok(Standing::Void);
@@ -102,7 +102,7 @@ pub(crate) async fn standing(
         let name = VolumeName::new(&manifest.name)?;
         // Only a name that was read and stands for something else proves that nobody ever opened the clone: one that
         // cannot be read may be its own.
-        let is_named = match catalog::find(store, env, &name).await {
+        let is_named = match names::find(store, env, &name).await {
             Ok(id) => id == note.clone,
             Err(LogError::NoSuchVolume { .. }) => false,
             Err(_) if weir_device::mutant("unread_name_is_none") => false,

@@ -1,4 +1,4 @@
-//! Clones: making them, and the references that keep the objects that they share.
+//! Clones: making them, and the notes that keep the objects that they share.
 //!
 //! What the room keeps true
 //!  * An object of a volume stays as long as the note of a clone stands that may need it (D1 and what follows in
@@ -6,4 +6,3 @@
 
 pub(crate) mod clones;
 pub(crate) mod dependants;
-pub(crate) mod references;

@@ -22,8 +22,8 @@ use crate::map::checkpoint::{CheckpointState, PieceKind, References};
 use crate::map::objects::{ApplyCursor, ObjectMap};
 use crate::options::MapLimits;
 use crate::own::manifests::retry_log;
+use crate::random::splitmix;
 use crate::read::fetch::open_header;
-use crate::write::upload::splitmix;
 
 /// The map as of one sequence, and what is known around it.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 //!  * A checkpoint shows the map as of one sequence number, though the map goes on changing while it is written.
 
 pub(crate) mod checkpoint;
+pub(crate) mod head;
 pub(crate) mod load;
 pub(crate) mod objects;
 pub(crate) mod pieces;

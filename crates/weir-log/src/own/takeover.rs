@@ -19,7 +19,8 @@ use crate::ids::WriteMark;
 use crate::limits::{LEASE_LOOKS_PER_LENGTH, RESOLVE_ATTEMPTS_MAX};
 use crate::own::lease::read_record;
 use crate::own::{chain, manifests};
-use crate::recover::judge::{self, Consent, Decision, JournalView, Wait};
+use crate::recover::evidence::{Consent, Decision, JournalView, Wait};
+use crate::recover::judge;
 use crate::recover::salvage;
 use crate::recover::survey::Survey;
 

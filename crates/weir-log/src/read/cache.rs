@@ -11,7 +11,7 @@ use weir_device::DeviceError;
 
 use crate::format::manifest::HexId;
 use crate::ids::ObjectId;
-pub use crate::read::fetch::FrameTable;
+use crate::read::table::FrameTable;
 
 /// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
 const FRAME_TABLES_MAX: usize = 4096;

@@ -14,7 +14,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
 use crate::format::DecodeError;
-use crate::format::frame::{self, Codec, Frame};
+use crate::format::frame::{self, Codec};
 use crate::format::manifest::{EpochEntry, HexId, Manifest};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
@@ -22,37 +22,12 @@ use crate::limits::{
     COLLECTED_FRAMES_PER_GET_MAX, DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_ALONE_IN_FLIGHT_MAX,
     FRAMES_PER_GET_MAX, FRAMES_READ_ALONG_MAX, HEADER_GUESS_BYTES,
 };
+use crate::random::splitmix;
 use crate::read::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
-use crate::write::upload::splitmix;
+use crate::read::table::FrameTable;
 
 /// Stands for the header of an object among its frames.
 const HEADER_INDEX: u32 = u32::MAX;
-
-/// Where the frames of one object are.
-#[derive(Debug)]
-pub struct FrameTable {
-    frames: Vec<(u64, Frame)>,
-    /// Of the object, if it is encrypted.
-    key: Option<SealKey>,
-}
-
-impl FrameTable {
-    /// Of an object without frames.
-    #[cfg(test)]
-    pub(crate) fn empty() -> Self {
-        Self { frames: Vec::new(), key: None }
-    }
-
-    fn of(header: &ObjectHeader, key: Option<SealKey>) -> Self {
-        let mut at = header.header_len();
-        let place = |frame: &Frame| {
-            let start = at;
-            at += u64::from(frame.stored_len);
-            (start, *frame)
-        };
-        Self { frames: header.frames.iter().map(place).collect(), key }
-    }
-}
 
 /// Which history the objects of a volume's own stream are of, by their epochs.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 //! An opening begins: its name is announced in the journal, published in the manifest, given sequences, and put into
-//! force. Each step is durable before the next (see `open`).
+//! force. Each step is durable before the next (see `volume::verb::open`).
 
 use weir_journal::limits::ANNOUNCED_MAX;
 use weir_journal::{Epoch, OpeningId};
@@ -11,10 +11,10 @@ use crate::ids::WriteMark;
 use crate::map::load::Loaded;
 use crate::own::lease::{LeaseHold, Run};
 use crate::own::manifests::ManifestWriter;
+use crate::recover::args::OpenArgs;
+use crate::recover::evidence::JournalView;
 use crate::recover::forget::forget_openings;
-use crate::recover::judge::JournalView;
 use crate::recover::local::LocalJournal;
-use crate::recover::open::OpenArgs;
 use crate::recover::salvage;
 use crate::recover::survey::Survey;
 

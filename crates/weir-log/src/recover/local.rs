@@ -10,8 +10,8 @@ use weir_seal::DataKey;
 use crate::error::LogError;
 use crate::format::manifest::HexId;
 use crate::ids::WriteMark;
-use crate::recover::judge::{Decision, HeldWrite, JournalView};
-use crate::recover::open::{JOURNAL_FILE, OpenArgs};
+use crate::recover::args::{JOURNAL_FILE, OpenArgs};
+use crate::recover::evidence::{Decision, HeldWrite, JournalView};
 
 /// What is there of a journal.
 pub(crate) enum Local {

@@ -14,8 +14,8 @@ use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::{LEASE_WITNESS_LOOKS_MAX, LEASE_WITNESS_READS_MAX};
 use crate::own::chain;
 use crate::own::lease::read_record;
-use crate::recover::judge::{JournalView, StoreView, Witness, WitnessKind};
-use crate::write::upload::splitmix;
+use crate::random::splitmix;
+use crate::recover::evidence::{JournalView, StoreView, Witness, WitnessKind};
 
 /// Evidence beside the manifest.
 #[derive(Debug, Default)]

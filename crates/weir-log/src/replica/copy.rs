@@ -12,8 +12,8 @@ use crate::error::LogError;
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
 use crate::limits::{DAMAGED_ATTEMPTS_MAX, REPLICA_PUT_DEADLINE};
+use crate::random::splitmix;
 use crate::read::fetch::get_header;
-use crate::write::upload::splitmix;
 
 /// Objects with their bytes.
 pub(super) type Listing = BTreeMap<ObjectId, u64>;

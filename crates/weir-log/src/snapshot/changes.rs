@@ -13,7 +13,7 @@ use weir_device::{Env, VolumeId};
 use weir_extent::PIECE_BYTES;
 use weir_store::Store;
 
-use crate::catalog::VolumeName;
+use crate::catalog::names::VolumeName;
 use crate::error::LogError;
 use crate::format::manifest::{Manifest, SnapshotRecord};
 use crate::ids::ObjectId;

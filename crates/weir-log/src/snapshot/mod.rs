@@ -1,4 +1,4 @@
-//! Snapshots: taking and deleting them, setting a volume back to one, reading one, and what differs between two.
+//! Snapshots: what an open volume knows of its own, reading one without the volume, and what differs between two.
 //!
 //! What the room keeps true
 //!  * An object goes only when neither the head nor any snapshot reaches it.

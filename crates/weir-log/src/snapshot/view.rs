@@ -12,7 +12,7 @@ use weir_device::{
 };
 use weir_store::Store;
 
-use crate::catalog::VolumeName;
+use crate::catalog::names::VolumeName;
 use crate::error::LogError;
 use crate::format::manifest::SnapshotRecord;
 use crate::keys::Keys;

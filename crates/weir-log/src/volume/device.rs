@@ -3,33 +3,23 @@
 //! A write goes `LogVolume::call` -> `append_all` -> `Journal::append` -> (record on disk) -> `Sink::on_durable`
 //! (this room's head file) -> acknowledgement.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 use weir_device::{
-    Body, Change, Device, DeviceError, DeviceInfo, ErrorKind, Event, Extent, FlushScope, IoHeader,
-    Lease, Leases, Operation, Reply,
+    Body, Change, Device, DeviceError, DeviceInfo, Event, Extent, FlushScope, IoHeader, Lease,
+    Leases, Operation, Reply,
 };
 use weir_journal::Payload;
 
 use crate::error::LogError;
-use crate::volume::{LogVolume, Shared, State};
+use crate::volume::LogVolume;
+use crate::volume::reads;
+use crate::volume::shared::{Shared, State};
 
 /// A change of a range, as the journal takes it.
 type Piece = (u64, Payload, u64);
-
-/// That the volume still belongs to this opening. Does not keep the volume open.
-pub(crate) struct Owned(pub(crate) Weak<Shared>);
-
-impl Lease for Owned {
-    fn check(&self) -> Result<(), DeviceError> {
-        match self.0.upgrade() {
-            Some(shared) => shared.check_owned(),
-            None => Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed")),
-        }
-    }
-}
 
 /// A write that was taken and is not answered yet.
 struct AppendCount<'a>(&'a Shared);
@@ -112,13 +102,14 @@ impl LogVolume {
         if weir_device::mutant("extents_all_data") {
             return Ok(vec![Extent { len, state: weir_device::ExtentState::Data }]);
         }
-        Ok(crate::read::extents(&self.shared.state.borrow(), offset, len, max))
+        let state = self.shared.state.borrow();
+        Ok(crate::read::extents(&state.writes.overlay, &state.head.objects, offset, len, max))
     }
 
     async fn body_of(&self, operation: Operation) -> Result<Body, DeviceError> {
         match operation {
             Operation::Read { offset, len } => {
-                return crate::read::read(&self.shared, offset, len).await.map(Body::Data);
+                return reads::read(&self.shared, offset, len).await.map(Body::Data);
             }
             Operation::Extents { offset, len, extents_max } => {
                 return self.extents(offset, len, extents_max).map(Body::Extents);

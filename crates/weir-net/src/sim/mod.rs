@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_device::{Address, ByteStream, Listener, LocalBoxFuture, Network};
 
 use self::listener::SimListener;
@@ -177,6 +178,13 @@ impl SimNetwork {
     #[must_use]
     pub fn has_end(&self, connection: ConnectionId, side: Side) -> bool {
         self.lock().has_end(connection.0, side.index())
+    }
+
+    /// When the bytes that `side` read last had been written at the other end. A read never returns bytes of different
+    /// moments.
+    #[must_use]
+    pub fn read_written_at(&self, connection: ConnectionId, side: Side) -> Option<Instant> {
+        self.lock().read_written(connection.0, side.index())
     }
 
     /// Completes once that end of a connection was dropped.

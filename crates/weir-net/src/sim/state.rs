@@ -33,6 +33,7 @@ impl Woken {
 
 /// Bytes that were written at once, and when they arrive.
 struct Chunk {
+    written: Instant,
     arrives: Instant,
     bytes: Vec<u8>,
     /// How many of them were read.
@@ -47,6 +48,8 @@ struct Pipe {
     last_arrival: Instant,
     /// When the reader learns that nothing more comes.
     ends: Option<Instant>,
+    /// When what was read last had been written.
+    read_written: Option<Instant>,
     /// Bytes that are read before the connection is lost.
     reset_after: Option<usize>,
     reader: Option<Waker>,
@@ -60,6 +63,7 @@ impl Pipe {
             held: 0,
             last_arrival: now,
             ends: None,
+            read_written: None,
             reset_after: None,
             reader: None,
             writer: None,
@@ -265,7 +269,10 @@ impl State {
             pipe.reader = Some(waker.clone());
             return (Outcome::Wait(gives_up.or(due)), woken);
         }
-        let arrived = pipe.chunks.iter().take_while(|chunk| chunk.arrives <= now);
+        // What was written at different moments is read apart, so that each read knows its own.
+        let written = pipe.chunks.front().map(|chunk| chunk.written);
+        let is_next = |chunk: &&Chunk| chunk.arrives <= now && Some(chunk.written) == written;
+        let arrived = pipe.chunks.iter().take_while(is_next);
         let arrived: usize = arrived.map(|chunk| chunk.bytes.len() - chunk.taken).sum();
         if pipe.chunks.is_empty() || limit == 0 {
             return (Outcome::Done(Ok(0)), woken);
@@ -291,6 +298,7 @@ impl State {
         while filled < space.len()
             && let Some(chunk) = pipe.chunks.front_mut()
         {
+            pipe.read_written = Some(chunk.written);
             let here = (chunk.bytes.len() - chunk.taken).min(space.len() - filled);
             space[filled..filled + here]
                 .copy_from_slice(&chunk.bytes[chunk.taken..chunk.taken + here]);
@@ -362,7 +370,7 @@ impl State {
         }
         if bytes > 0 {
             pipe.held += bytes;
-            pipe.chunks.push_back(Chunk { arrives, bytes: copy, taken: 0 });
+            pipe.chunks.push_back(Chunk { written: now, arrives, bytes: copy, taken: 0 });
             woken.add(&mut pipe.reader);
         }
         (Outcome::Done(Ok(bytes)), woken)
@@ -405,6 +413,10 @@ impl State {
 
     pub(super) fn has_end(&self, id: u64, end: usize) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.has_end[end])
+    }
+
+    pub(super) fn read_written(&self, id: u64, end: usize) -> Option<Instant> {
+        self.connections.get(&id).and_then(|connection| connection.pipes[end].read_written)
     }
 
     pub(super) fn watch(&mut self, id: u64, waker: &Waker) {

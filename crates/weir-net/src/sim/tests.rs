@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use futures_util::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::*;
 
@@ -190,6 +190,26 @@ fn a_silent_connection_tells_nobody_until_it_is_given_up() {
         let error = server.read(&mut [0; 10]).await.expect_err("given up");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert_eq!(begun.elapsed(), Duration::from_secs(120));
+    });
+}
+
+#[test]
+fn a_reader_can_tell_when_what_it_read_had_been_written() {
+    run(async {
+        let options = SimNetworkOptions { delay: ms(50)..=ms(50), ..SimNetworkOptions::default() };
+        let network = SimNetwork::new(1, options);
+        let (id, mut client, mut server) = connected(&network).await;
+        let first = Instant::now();
+        client.write_all(b"one").await.expect("sent");
+        tokio::time::sleep(ms(5)).await;
+        client.write_all(b"two").await.expect("sent");
+        tokio::time::sleep(ms(100)).await;
+        for (text, at) in [(b"one", first), (b"two", first + ms(5))] {
+            let mut buf = [0; 100];
+            assert_eq!(server.read(&mut buf).await.expect("received"), 3, "each by itself");
+            assert_eq!(&buf[..3], text);
+            assert_eq!(network.read_written_at(id, Side::Server), Some(at));
+        }
     });
 }
 

@@ -2,10 +2,15 @@
 
 use weir_journal::{Epoch, FileMatch, WriteNumber};
 
+use std::collections::BTreeSet;
+
+use weir_journal::ManifestSeen;
+
 use super::*;
 use crate::format::manifest::{
-    CheckpointRef, EpochEntry, Holder, MarkRecord, PLAIN_FORMAT, Takeover, VolumeState,
+    CheckpointRef, EpochEntry, HexId, Holder, MarkRecord, PLAIN_FORMAT, Takeover, VolumeState,
 };
+use crate::recover::evidence::{HeldWrite, Witness};
 
 /// The openings of node A are a1, a2, ..., those of node B b1, ...
 fn opening(name: &str) -> HexId {
