@@ -9,6 +9,8 @@
 # With `--store s3://bucket/prefix` (see `take_store`) the volumes live there, below a prefix of the run's own; endpoint
 # and credentials come from the AWS_* variables.
 #
+# With `--record` the verdict becomes a run of every goal that is measured by this script (tests/record.sh).
+#
 # A run prints what it does with the seconds since its start, `ok - ` or `not ok - ` for each check, and
 # ends with one line that begins with `verdict`. What cannot run here says `skip - NAME: reason`; with
 # CI=true that is a failure.
@@ -24,6 +26,10 @@ elif [ -n "${CAMPAIGN_NAMESPACE:-}" ]; then
         | while read -r place; do umount -l "$place"; done
 fi
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$repository/tests/record.sh"
+# The script that reads this file sees its arguments without --record.
+take_record "$@"
+set -- "${arguments[@]}"
 weir=${WEIR_BIN:-$repository/target/release/weir}
 weir=$(readlink -f "$weir" || echo "$weir")
 keep=${WEIR_KEEP:-}
@@ -143,12 +149,13 @@ begin() {
     say "$("$weir" --version), $(uname -r), $(nproc) cpus, work in $work"
 }
 
-# verdict TEXT: the last line.
+# verdict TEXT: the last line. `record_as` is the measure, where it is not the script's name.
 verdict() {
     local word=passed
+    record "${record_as:-$script}${store_url:+:${TEST_S3_SERVER:-s3}}" "$((passed + failed))" "$failed" "$*; $SECONDS s"
     [ "$failed" = 0 ] || word=FAILED
     echo "verdict: $script $word: $*, $passed checks passed, $failed failed, $SECONDS s"
-    [ "$failed" = 0 ]
+    [ "$failed" = 0 ] && [ "$record_failed" = 0 ]
 }
 
 # number NAME VALUE: an option's value must be a number.
@@ -232,15 +239,11 @@ mount_store() {
             say "the service is not on 127.0.0.1: there are no outages in this run"
             return 0
         }
-        local i
         proxy_port=$("$python" -c 'import socket
 s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
         "$python" "$s3/fault_proxy.py" serve "$proxy_port" "${BASH_REMATCH[1]}" </dev/null &
         proxy_pid=$!
-        for ((i = 0; i < 200; i++)); do
-            (: >"/dev/tcp/127.0.0.1/$proxy_port") 2>/dev/null && break
-            sleep 0.05
-        done
+        wait_on=$proxy_pid wait_until "the proxy in front of the store listens" listens "$proxy_port" || exit 1
         export AWS_ENDPOINT_URL=http://127.0.0.1:$proxy_port
         return 0
     fi
@@ -296,18 +299,17 @@ remove_object() {
 
 # ---- a disk of the kernel's: nbdfuse and a loop device ----
 
+fuse_shows_disk() { mountpoint -q "$work/disk/disk" && [ -s "$work/disk/disk" ]; }
+loop_is_free() { ! losetup -n -O BACK-FILE "$loop" 2>/dev/null | grep -qF "$work"; }
+
 # attach [URI]: a loop device over the export; sets fuse_pid and loop.
 attach() {
-    local from=${1:-$uri} i
+    local from=${1:-$uri}
     mkdir -p "$work/disk"
     : >>"$work/disk/disk"
     nbdfuse -C 1 "$work/disk/disk" "$from" >"$work/nbdfuse.log" 2>&1 </dev/null &
     fuse_pid=$!
-    for ((i = 0; i < 600; i++)); do
-        mountpoint -q "$work/disk/disk" && [ -s "$work/disk/disk" ] && break
-        kill -0 "$fuse_pid" 2>/dev/null || die "nbdfuse ended" "$(cat "$work/nbdfuse.log")"
-        sleep 0.05
-    done
+    wait_on=$fuse_pid wait_log=$work/nbdfuse.log wait_until "nbdfuse shows the disk" fuse_shows_disk || exit 1
     loop=$(losetup -f --show --direct-io=on "$work/disk/disk") || die "losetup failed"
 }
 
@@ -324,7 +326,6 @@ detach() {
 # abandon: after a crash of what stands below; nothing of it may be left. (The shell may say that nbdfuse
 # was aborted: that is how it ends now and then when its server is gone.)
 abandon() {
-    local i
     if [ -n "$fuse_pid" ]; then
         kill -KILL "$fuse_pid" 2>/dev/null
         wait "$fuse_pid" 2>/dev/null
@@ -333,10 +334,7 @@ abandon() {
     mountpoint -q "$work/fs" && { umount "$work/fs" || umount -l "$work/fs"; } 2>/dev/null
     if [ -n "$loop" ]; then
         losetup -d "$loop" 2>/dev/null
-        for ((i = 0; i < 200; i++)); do
-            losetup -n -O BACK-FILE "$loop" 2>/dev/null | grep -qF "$work" || break
-            sleep 0.05
-        done
+        wait_seconds=10 wait_until "the kernel lets go of $loop" loop_is_free
         loop=
     fi
     umount "$work/disk/disk" 2>/dev/null || umount -l "$work/disk/disk" 2>/dev/null

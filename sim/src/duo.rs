@@ -20,6 +20,7 @@ use self::side::Side;
 use crate::audit::audit;
 use crate::client::{self, Life};
 use crate::dice::Dice;
+use crate::nbd::Access;
 use crate::nemesis;
 use crate::node::{HANG, Stop};
 use crate::oracle::Point;
@@ -292,7 +293,7 @@ impl Duo {
             let tasks = &process.as_ref().expect("it owns the volume").tasks;
             for _ in 0..clients {
                 let dice = Dice::new(self.dice.borrow_mut().next(), 22);
-                tasks.spawn_local(client::run(Rc::clone(&life), dice));
+                tasks.spawn_local(client::run(Rc::clone(&life), Access::Device, dice));
             }
         }
         let limit = self.world.profile.lease * 4;

@@ -10,13 +10,8 @@ serve() {
     wait_until_served
 }
 wait_until_served() {
-    for ((i = 0; i < 600; i++)); do
-        grep -q '^listening at ' "$work/weir.log" && return 0
-        kill -0 "$weir_pid" 2>/dev/null || break
-        sleep 0.05
-    done
-    not_ok "weir serve" "$(cat "$work/weir.log")"
-    exit 1
+    wait_on=$weir_pid wait_log=$work/weir.log wait_until "weir serve listens" \
+        grep '^listening at ' "$work/weir.log" || exit 1
 }
 socket=$WEIR_DATA_DIR/nbd.sock
 at() { echo "nbd+unix:///$1?socket=$socket"; }

@@ -68,8 +68,7 @@ time.sleep(60)
 PYTHON
 half_pid=$!
 processes+=("$half_pid")
-for ((i = 0; i < 400; i++)); do [ -e "$work/half" ] && break; sleep 0.05; done
-check "600 half-open connections were made" test -e "$work/half"
+wait_on=$half_pid eventually "600 half-open connections are made" test -e "$work/half"
 check "status beside them" timeout 5 "$weir" status
 kill "$half_pid" 2>/dev/null
 

@@ -25,18 +25,11 @@ chmod +x "$work/bin/qemu-img"
 
 # paused NUMBER ARGUMENTS...: runs weir up to that copy; sets weir_pid.
 paused() {
-    local i
     rm -f "$work/offsets" "$work/paused" "$work/go"
     echo "$1" >"$work/pause"
     PATH=$work/bin:$PATH "$weir" "${@:2}" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
     weir_pid=$!
-    for ((i = 0; i < 1200; i++)); do
-        [ -s "$work/paused" ] && return
-        kill -0 "$weir_pid" 2>/dev/null || break
-        sleep 0.05
-    done
-    not_ok "weir ${*:2} gets to copy $1" "$(cat "$work/weir.log")"
-    return 1
+    wait_on=$weir_pid wait_log=$work/weir.log wait_until "weir ${*:2} gets to copy $1" test -s "$work/paused"
 }
 # observed ARGUMENTS...: runs weir to its end; the copies that it makes are in `offsets`.
 observed() {

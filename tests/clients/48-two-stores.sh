@@ -100,7 +100,7 @@ if [[ $primary == file://* ]]; then
     "$weir" serve --nbd-socket "$work/nbd.sock" >/dev/null 2>"$work/serve.log" &
     serving=$!
     processes+=("$serving")
-    for ((i = 0; i < 300; i++)); do grep -q '^listening' "$work/serve.log" && break; sleep 0.1; done
+    wait_on=$serving wait_log=$work/serve.log wait_until "serve listens" grep -q '^listening' "$work/serve.log"
     check "serve says so" grep "volume bad is not served: $id/manifest/" "$work/serve.log"
     uri="nbd+unix:///good?socket=$work/nbd.sock"
     check "and serves the others" io "write -P 1 0 1M"

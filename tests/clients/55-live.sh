@@ -11,7 +11,6 @@ serve() {
     wait_until "weir serve listens" grep '^listening at ' "$work/weir.log" || exit 1
 }
 # eventually NAME COMMAND...: the command must succeed within a minute.
-eventually() { wait_until "$@" && ok "$1"; }
 socket=$WEIR_DATA_DIR/nbd.sock
 at() { echo "nbd+unix:///$1?socket=$socket"; }
 offered() { nbdinfo --size "$(at "$1")"; }

@@ -73,26 +73,13 @@ start() {
     : >"$work/weir.log"
     "$weir" up "$@" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
     weir_pid=$!
-    for ((i = 0; i < 600; i++)); do
-        uri=$(sed -n 's/^serving //p' "$work/weir.log")
-        [ -n "$uri" ] && return 0
-        kill -0 "$weir_pid" 2>/dev/null || break
-        sleep 0.05
-    done
-    not_ok "weir up $*" "$(cat "$work/weir.log")"
-    exit 1
+    wait_on=$weir_pid wait_log=$work/weir.log wait_until "weir up $* serves" grep '^serving ' "$work/weir.log" || exit 1
+    uri=$(sed -n 's/^serving //p' "$work/weir.log")
 }
 
 # wait_for_export URI: until the process weir_pid serves it; without it the script ends.
 wait_for_export() {
-    local i
-    for ((i = 0; i < 1200; i++)); do
-        nbdinfo --size "$1" >/dev/null 2>&1 && return 0
-        kill -0 "$weir_pid" 2>/dev/null || break
-        sleep 0.05
-    done
-    not_ok "$1 is served" "$(cat "$work/weir.log")"
-    exit 1
+    wait_on=$weir_pid wait_log=$work/weir.log wait_until "$1 is served" nbdinfo --size "$1" || exit 1
 }
 
 # stop [SIGNAL]: ends the server in order; it must exit with 0.

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# S3 servers on loopback, for scripts that are ended by a trap which kills ${processes[@]}. `work` is their directory.
+# S3 servers on loopback, for scripts that are ended by a trap which kills ${processes[@]}. `work` is their directory;
+# they have tests/wait.sh.
 # Each function sets AWS_ENDPOINT_URL and the credentials; the bucket `weir` exists then.
 s3_tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 s3_python=/usr/bin/python3
@@ -33,15 +34,8 @@ free_port() {
 s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# answers PORT: waits until something listens there.
-answers() {
-    local i
-    for ((i = 0; i < 600; i++)); do
-        (: >"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return 0
-        sleep 0.05
-    done
-    return 1
-}
+# answers PORT PID: waits until that process listens there.
+answers() { wait_seconds=30 wait_on=$2 wait_until "something listens at port $1" listens "$1"; }
 
 # start_versitygw NAME [PORT]: objects are plain files below $work/NAME/weir.
 start_versitygw() {
@@ -65,16 +59,11 @@ start_minio() {
 }
 
 s3_started() {
-    local i
     s3_pid=$!
     processes+=("$s3_pid")
     export AWS_ENDPOINT_URL=http://127.0.0.1:$s3_port
-    answers "$s3_port" || return 1
-    for ((i = 0; i < 100; i++)); do
-        "$s3_python" "$s3_tools/client.py" make weir 2>/dev/null && return 0
-        sleep 0.1
-    done
-    return 1
+    answers "$s3_port" "$s3_pid" || return 1
+    wait_seconds=10 wait_on=$s3_pid wait_until "a bucket is made" "$s3_python" "$s3_tools/client.py" make weir
 }
 
 # stop_s3: kill -9 of the server started last.
@@ -88,7 +77,7 @@ start_proxy() {
     proxy_port=$(free_port)
     "$s3_python" "$s3_tools/fault_proxy.py" serve "$proxy_port" "$s3_port" </dev/null &
     processes+=($!)
-    answers "$proxy_port" || return 1
+    answers "$proxy_port" $! || return 1
     export AWS_ENDPOINT_URL=http://127.0.0.1:$proxy_port
 }
 faults() { "$s3_python" "$s3_tools/fault_proxy.py" set "$proxy_port" "$@"; }

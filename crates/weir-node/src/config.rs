@@ -10,7 +10,7 @@ use weir_log::{CollectLimits, CollectPolicy, Compression, VolumeOptions};
 
 use crate::error::NodeError;
 use crate::replicas::ReplicateTo;
-use crate::size::Size;
+use crate::size::{Size, human};
 
 /// Memory of a node for buffers unless told otherwise, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
@@ -20,6 +20,12 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// How far collection goes on above the share at which it begins unless told otherwise, in percent.
 const COLLECT_SPAN_PERCENT: u64 = 5;
+
+/// Smallest journal in bytes: it grows by as much.
+const JOURNAL_BYTES_MIN: u64 = 64 << 20;
+
+/// Smallest batch in bytes: an object costs a request.
+const BATCH_BYTES_MIN: u64 = 64 << 10;
 
 /// Least memory for a volume's copies of its journal, in bytes: one batch.
 const RESIDENT_BYTES_MIN: u64 = 8 << 20;
@@ -306,6 +312,18 @@ impl VolumeSettings {
     /// # Errors
     /// A sentence for the user, and what to do.
     pub fn check(&self) -> Result<(), (String, String)> {
+        let too_small = |what: &str, size: Option<Size>, least: u64| {
+            let Size(bytes) = size.filter(|size| size.0 < least)?;
+            let (given, least) = (human(bytes), least >> 10);
+            Some((
+                format!("a {what} of {given} is too small"),
+                format!("set {what} to {least}K or more"),
+            ))
+        };
+        let journal = too_small("journal", self.journal, JOURNAL_BYTES_MIN);
+        if let Some(refused) = journal.or(too_small("batch", self.batch, BATCH_BYTES_MIN)) {
+            return Err(refused);
+        }
         if let Some(Size(bytes)) = self.batch.filter(|size| size.0 > BATCH_BYTES_MAX) {
             let most = BATCH_BYTES_MAX >> 20;
             return Err((

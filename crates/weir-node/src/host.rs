@@ -1,4 +1,4 @@
-//! One volume on its thread: opened, its door open to clients and verbs, and closed in order.
+//! One volume on its thread: opened, served to clients and verbs, and closed in order.
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_device::{DeviceExt, FlushScope, History, MemoryDevice, VolumeId};
 use weir_frontend::nbd::{
-    ConnectionOptions, Door, Export, ExportInfo, Exports, ListenerOptions, open_door,
+    ConnectionOptions, Export, ExportInfo, Exports, HandOff, ListenerOptions, serve_handed_off,
 };
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{Closed, LogError, LogVolume, OpenReport, SnapshotView, Takeover, VolumeOptions};
@@ -150,7 +150,8 @@ pub(crate) struct Hosting {
     pub(crate) created: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,
-    pub(crate) door: Door,
+    /// The channel for its clients.
+    pub(crate) hand_off: HandOff,
 }
 
 struct Opened {
@@ -171,7 +172,7 @@ pub(crate) struct Ends {
     pub(crate) stop: oneshot::Receiver<Closing>,
 }
 
-/// Opens a volume and serves those who come through its door until it is told to stop.
+/// Opens a volume and serves those who are handed off to it until it is told to stop.
 pub(crate) async fn host(
     context: Rc<ShardContext>,
     home: Home,
@@ -214,7 +215,7 @@ pub(crate) async fn host(
         history: None,
         gate: Some(Arc::clone(&hosted.gate)),
     };
-    let (door, server) = open_door(Rc::new(exports), options);
+    let (hand_off, server) = serve_handed_off(Rc::new(exports), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
     let hosting = Hosting {
@@ -223,7 +224,7 @@ pub(crate) async fn host(
         created: opened.created,
         place: opened.place,
         report: opened.report,
-        door,
+        hand_off,
     };
     let closing = match ready.send(hosting) {
         // A dropped handle is a wish to stop as well.
@@ -373,7 +374,7 @@ async fn close(
     }
 }
 
-/// The one export behind a door.
+/// The one export that connections are handed off to.
 pub(crate) struct OneExport {
     /// What it is; the size is asked of the device.
     pub(crate) info: ExportInfo,

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 
-use weir_frontend::nbd::Listening;
+use weir_net::Listening;
 
 use crate::error::NodeError;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use weir_device::{DeviceExt, History, VolumeId};
-use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, WeakDoor, open_door};
+use weir_frontend::nbd::{ExportInfo, HandOff, ListenerOptions, WeakHandOff, serve_handed_off};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{SnapshotView, VolumeOptions};
 
@@ -24,7 +24,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<View>>>;
 #[derive(Debug)]
 pub(crate) struct View {
     info: ExportInfo,
-    door: WeakDoor,
+    hand_off: WeakHandOff,
     stop: oneshot::Sender<()>,
     ended: oneshot::Receiver<Result<(), NodeError>>,
 }
@@ -58,7 +58,7 @@ impl Views {
     pub(crate) async fn keep_closed(&self, export: &str) -> Result<Unopened, NodeError> {
         let held = self.slot(export).lock_owned().await;
         match &*held {
-            Some(view) if view.door.upgrade().is_some() => {
+            Some(view) if view.hand_off.upgrade().is_some() => {
                 Err(NodeError::SnapshotOpen { export: export.to_owned() })
             }
             _ => Ok(Unopened(held)),
@@ -106,26 +106,26 @@ async fn end_all(slots: BTreeMap<String, Slot>) {
 
 fn is_open(slot: &Slot) -> bool {
     // One that is being opened is in somebody's hands.
-    slot.try_lock().is_ok_and(|view| view.as_ref().is_some_and(|v| v.door.upgrade().is_some()))
+    slot.try_lock().is_ok_and(|view| view.as_ref().is_some_and(|v| v.hand_off.upgrade().is_some()))
 }
 
 /// The export of a snapshot, opened if it is not open yet. Nothing where there is no such snapshot, or it cannot be
 /// opened; the log says why.
-pub(crate) async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, Door)> {
+pub(crate) async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, HandOff)> {
     let (volume, snapshot) = split(export)?;
     if !core.offers(volume.as_str()) {
         return None;
     }
     let slot = core.views.slot(export);
     let mut view = slot.lock().await;
-    if let Some((open, door)) = view.as_ref().and_then(|v| Some((v, v.door.upgrade()?))) {
-        return Some((open.info.clone(), door));
+    if let Some((open, hand_off)) = view.as_ref().and_then(|v| Some((v, v.hand_off.upgrade()?))) {
+        return Some((open.info.clone(), hand_off));
     }
     match open(core, export, volume, snapshot).await {
-        Ok((opened, door)) => {
+        Ok((opened, hand_off)) => {
             let info = opened.info.clone();
             *view = Some(opened);
-            Some((info, door))
+            Some((info, hand_off))
         }
         Err(error) => {
             tracing::warn!(export, %error, "a snapshot cannot be served");
@@ -154,7 +154,7 @@ async fn open(
     export: &str,
     volume: VolumeName,
     snapshot: VolumeName,
-) -> Result<(View, Door), NodeError> {
+) -> Result<(View, HandOff), NodeError> {
     let Some(store) = core.store.clone() else {
         let name = volume.to_string();
         return Err(NodeError::InMemory { name, reason: "has no snapshots" });
@@ -172,21 +172,24 @@ async fn open(
         let view = SnapshotView::open(&store, env, from, &snapshot, cache, deadline).await?;
         let (info, exports) = export_of(&name, id, view);
         let options = ListenerOptions::new(connection_options(&context));
-        let (door, mut server) = open_door(Rc::new(exports), options);
+        let (hand_off, mut server) = serve_handed_off(Rc::new(exports), options);
         events.events.note("snapshot_opened", Some(volume.as_str()), name.clone());
-        // Whoever asked may be gone, and the door with it.
-        drop(ready.send((info, door)));
+        // Whoever asked may be gone, and the channel with it.
+        drop(ready.send((info, hand_off)));
         tokio::select! {
             biased;
             // A dropped handle means that another opening has taken its place, when nobody is here any more.
             Ok(()) = stopped => server.stop().await,
-            () = server.deserted() => {}
+            () = server.until_unused() => {}
         }
         events.events.note("snapshot_closed", Some(volume.as_str()), name);
         Ok(())
     })?;
     match started.await {
-        Ok((info, door)) => Ok((View { info, door: door.downgrade(), stop, ended }, door)),
+        Ok((info, hand_off)) => {
+            let weak = hand_off.downgrade();
+            Ok((View { info, hand_off: weak, stop, ended }, hand_off))
+        }
         // It ended before it was ready, and says why.
         Err(_) => match ended.await {
             Ok(Err(error)) => Err(error),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_node::api::types::{AtRisk, Health, Lease, Limits, LogStatus, NodeStatus, ServedVolume};
+use weir_node::api::types::{Health, Lease, Limits, LogStatus, NodeStatus, ServedVolume};
 use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{Home, Node, Process, Unserved};
@@ -124,17 +124,6 @@ fn not_served(one: &Unserved) -> String {
     }
 }
 
-/// What is not in the store, for people.
-pub(crate) fn risk(risk: &AtRisk) -> String {
-    match risk.oldest_age_ms {
-        None if risk.bytes == 0 => "nothing".to_owned(),
-        None => human(risk.bytes),
-        Some(age) => {
-            format!("{}, the oldest for {}.{} s", human(risk.bytes), age / 1000, age % 1000 / 100)
-        }
-    }
-}
-
 fn health(health: Health) -> &'static str {
     match health {
         Health::Ok => "ok",
@@ -219,23 +208,6 @@ fn lease(lease: &Lease) -> String {
     format!("  lease {}: {left} of {length} left{missed}\n", lease.node)
 }
 
-/// Live share of the objects, for people.
-pub(crate) fn live_share(log: &LogStatus) -> String {
-    match log.live_bytes.saturating_mul(100).checked_div(log.used_bytes) {
-        Some(percent) => format!("{percent} %"),
-        None => String::new(),
-    }
-}
-
-/// How many bytes were written to objects per byte that clients wrote to them, for people.
-pub(crate) fn amplification(log: &LogStatus) -> String {
-    let written = log.data_bytes.saturating_add(log.collected_bytes);
-    match written.saturating_mul(100).checked_div(log.data_bytes) {
-        Some(times) => format!("{}.{:02} x", times / 100, times % 100),
-        None => String::new(),
-    }
-}
-
 fn row(volume: &ServedVolume) -> Vec<String> {
     let of_log = |say: fn(&LogStatus) -> String| volume.log.as_ref().map_or(String::new(), say);
     let journal = of_log(|log| {
@@ -251,9 +223,9 @@ fn row(volume: &ServedVolume) -> Vec<String> {
         volume.clients.to_string(),
         journal,
         of_log(|log| human(log.object_bytes)),
-        of_log(live_share),
-        of_log(amplification),
-        risk(&volume.at_risk),
+        of_log(LogStatus::live_share),
+        of_log(LogStatus::amplification),
+        volume.at_risk.to_string(),
     ]
 }
 
@@ -275,31 +247,6 @@ mod tests {
         assert_eq!(lease(&status), "  lease ab: 41.2 s of 60.0 s left\n");
         status.missed = 2;
         assert_eq!(lease(&status), "  lease ab: 41.2 s of 60.0 s left, 2 deadlines missed\n");
-    }
-
-    #[test]
-    fn a_log_says_what_lives_and_what_collecting_costs() {
-        let log = |values: serde_json::Value| {
-            let mut all = serde_json::json!({
-                "epoch": 1, "committed_sequence": 1, "checkpoint_as_of": null, "journal_used_bytes": 0,
-                "journal_capacity_bytes": 0, "journal_resident_bytes": 0, "puts_in_flight": 0,
-                "objects_written": 0, "checkpoints_published": 0, "map_entries": 0, "map_bytes": 0,
-                "live_bytes": 0, "used_bytes": 0, "object_bytes": 0, "data_bytes": 0,
-                "collected_objects": 0, "collected_bytes": 0, "deleted_objects": 0, "reclaimed_bytes": 0,
-                "pending_deletions": 0, "lease_held": true, "takeover": "manual",
-            });
-            for (key, value) in values.as_object().unwrap() {
-                all[key] = value.clone();
-            }
-            serde_json::from_value::<LogStatus>(all).unwrap()
-        };
-        let empty = log(serde_json::json!({}));
-        assert_eq!((live_share(&empty), amplification(&empty)), (String::new(), String::new()));
-        let used = log(serde_json::json!({
-            "live_bytes": 720, "used_bytes": 1000, "data_bytes": 1000, "collected_bytes": 805,
-        }));
-        assert_eq!(live_share(&used), "72 %");
-        assert_eq!(amplification(&used), "1.80 x");
     }
 
     #[test]
@@ -331,12 +278,5 @@ mod tests {
         let expected = Some("  uploads at most 5.0 MiB/s, 7 requests/s\n".to_owned());
         assert_eq!(limits(&both), expected);
         assert_eq!(limits(&Limits::default()), None);
-    }
-
-    #[test]
-    fn what_would_be_lost_is_said_with_its_age() {
-        let at_risk = |bytes, oldest_age_ms| AtRisk { bytes, writes: 1, oldest_age_ms };
-        assert_eq!(risk(&at_risk(0, None)), "nothing");
-        assert_eq!(risk(&at_risk(4096, Some(2345))), "4.0 KiB, the oldest for 2.3 s");
     }
 }

@@ -8,6 +8,7 @@ use crate::cli::seconds;
 
 /// Settings of the log volume. None of them changes what is promised.
 #[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Journal, objects and memory")]
 pub(crate) struct Tuning {
     /// Largest local journal; it grows by 64 MiB as it is needed [default: 1G]
     #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", hide_env_values = true)]
@@ -39,9 +40,11 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY", hide_env_values = true)]
     pub(crate) memory: Option<Size>,
     /// Bytes per second uploaded to the store at most [default: no limit]
+    #[arg(help_heading = "Limits on uploads")]
     #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
     pub(crate) upload_bandwidth: Option<Size>,
     /// Upload requests per second to the store at most [default: no limit]
+    #[arg(help_heading = "Limits on uploads")]
     #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) upload_requests: Option<u64>,

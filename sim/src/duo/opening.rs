@@ -283,6 +283,7 @@ impl Duo {
             cut: Cell::new(false),
             target: Cell::new(0),
             reached: Notify::new(),
+            nbd: std::cell::RefCell::default(),
         })
     }
 

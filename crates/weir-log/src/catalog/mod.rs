@@ -2,6 +2,7 @@
 
 pub(crate) mod deletion;
 pub(crate) mod names;
+mod rename;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,6 +69,7 @@ pub use crate::catalog::deletion::{
     DeleteConsent, delete, deleted_name, is_journal_of, journal_in,
 };
 pub use crate::catalog::names::{VolumeName, check_size, find};
+pub use crate::catalog::rename::rename;
 pub use crate::lineage::clones::{create_clone, create_incomplete_clone};
 pub use crate::recover::evidence::JournalHere;
 pub use crate::recover::salvage::went_on_without;

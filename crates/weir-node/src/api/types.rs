@@ -1,7 +1,7 @@
 //! What the API says and takes. Sizes are bytes; times are as the names say.
 
 mod reports;
-mod requests;
+mod said;
 mod space;
 
 use std::fmt;
@@ -10,13 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
 
-pub use reports::{
-    CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport, Report,
-};
-pub use requests::{
-    AttachVolume, ChangeSnapshots, CloneVolume, CompactVolume, CreateVolume, DetachVolume,
-    FlushVolume, RepairVolume, ResizeVolume, SetTakeover, SnapshotAction,
-};
+pub use reports::{CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport};
 pub use space::SnapshotSpace;
 
 /// Whether something does what it should.
@@ -32,13 +26,15 @@ pub enum Health {
 }
 
 /// What happens when the lease of a volume's holder runs out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Takeover {
-    /// A person decides: the holder goes on without the store, and another node needs to be told to take over.
+    /// A person decides, with --take-over; without the store, I/O goes on
     #[default]
     Manual,
-    /// Another node takes over by itself, and the holder stops acknowledging in time.
+    /// Another node takes the volume by itself; without the store, I/O stops in time
     Auto,
 }
 
@@ -542,8 +538,8 @@ pub struct Snapshot {
 
 /// One line of the answer to a request that takes its time. The last line is `done` or `failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "state", rename_all = "snake_case")]
-pub enum Progress {
+#[serde(tag = "state", rename_all = "snake_case", bound(deserialize = "R: Deserialize<'de>"))]
+pub enum Progress<R> {
     /// Still at work.
     Running {
         /// What is done so far: objects of a check or a deletion, bytes of a compaction or a
@@ -554,9 +550,8 @@ pub enum Progress {
     },
     /// Done.
     Done {
-        /// The report of a check, a compaction or a flatten.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        report: Option<Report>,
+        /// What it came to.
+        report: R,
     },
     /// Not done.
     Failed(Problem),

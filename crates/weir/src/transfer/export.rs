@@ -90,7 +90,7 @@ impl Wanted {
     }
 }
 
-fn format_of(path: &Path) -> &'static str {
+pub(super) fn format_of(path: &Path) -> &'static str {
     let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
     let known = FORMATS.iter().find(|(name, _)| end.eq_ignore_ascii_case(name));
     known.map_or("raw", |(_, format)| format)

@@ -7,7 +7,8 @@
 use serde_json::Value;
 use weir_node::api::types::{Shown, VolumeState};
 use weir_node::size::human;
-use weir_node::{CopyRecord, FlushScope, Mark, Node};
+use weir_node::verbs::FlushVolume;
+use weir_node::{CopyRecord, Mark, Node};
 
 use super::copier::{self, Job};
 use super::image::Image;
@@ -16,6 +17,9 @@ use super::qemu::{self, SECTOR_BYTES};
 use crate::failure::Failure;
 use crate::settings::Transfer;
 use crate::signals::Signals;
+
+/// Everything that was acknowledged goes to the store.
+const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true };
 
 /// Where the bytes come from.
 #[derive(Debug)]
@@ -261,9 +265,7 @@ async fn begin(
                 note_begun(source, target, (plan, shown))?;
             }
             // One that was not closed is opened and closed first: only then can it be marked.
-            let flushed =
-                node.flush_volume(home.clone(), name.clone(), FlushScope::Store, true, |_| {});
-            flushed.await?;
+            node.call(home.clone(), Some(name.clone()), TO_STORE, |_, _| {}).await?;
             Ok(node.mark_volume(home, name, Mark::Incomplete).await?)
         }
     }
@@ -307,7 +309,8 @@ async fn fill(
     let mut record = source.record(done.blank);
     let mut keep = async |done_bytes| {
         let (home, name) = (place.at.home.clone(), place.at.name.clone());
-        node.flush_volume(home, name, FlushScope::LocalDisk, true, |_| {}).await?;
+        let locally = FlushVolume { remote: false, wait: true };
+        node.call(home, Some(name), locally, |_, _| {}).await?;
         record.done_bytes = done_bytes;
         // What another process serves may change between two runs: there is no going on.
         if place.is_served_elsewhere() {
@@ -337,7 +340,7 @@ fn with_way_on(failure: Failure, target: &VolumeAt, served_elsewhere: bool) -> F
 async fn finish(node: &Node, target: &VolumeAt, served_elsewhere: bool) -> Result<Shown, Failure> {
     let (home, name) = (target.home.clone(), target.name.clone());
     if served_elsewhere {
-        node.flush_volume(home, name, FlushScope::Store, true, |_| {}).await?;
+        node.call(home, Some(name), TO_STORE, |_, _| {}).await?;
     } else {
         let shown = node.mark_volume(home, name, Mark::Complete).await?;
         // It says nothing any more; one that stays is not looked at.

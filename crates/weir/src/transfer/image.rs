@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::export::format_of;
 use super::qemu::{self, Info};
 use crate::failure::Failure;
 
@@ -34,6 +35,14 @@ impl Image {
             return Err(Failure::new(format!("{shown} is a directory, not an image")));
         }
         let chain = qemu::info(&path, format).await?;
+        let meant = format_of(&path);
+        if format.is_none() && meant != "raw" && chain.iter().take(1).any(|one| one.format == "raw")
+        {
+            let message = format!("{shown} is no {meant} image, though its name says so");
+            return Err(Failure::new(message).with_help(
+                "get the image again; or pass --format raw, if it is the raw bytes of a disk",
+            ));
+        }
         for info in chain.iter().filter(|info| info.format != "raw") {
             qemu::check(info).await?;
         }
