@@ -243,6 +243,11 @@ impl Core {
         };
     }
 
+    /// Whether it is known that, and why, a volume is not served.
+    pub(crate) fn is_noted_not_served(&self, name: &VolumeName) -> bool {
+        lock(&self.not_served).contains_key(name.as_str())
+    }
+
     /// Forgets those of which `is_gone` says so.
     pub(crate) fn forget_not_served(&self, is_gone: impl Fn(&str) -> bool) {
         lock(&self.not_served).retain(|name, _| !is_gone(name));
