@@ -89,6 +89,7 @@ check "the new one opens it" "$weir" up secret --key-file "$work/other" -- \
     qemu-img convert -f raw -O raw 'nbd+unix:///secret?socket=$WEIR_DATA_DIR/nbd/secret.sock' '$work/back' &&
     cmp -n 8388608 '$work/pattern' '$work/back'"
 check "a file with both" bash -c "{ cat '$keys'; echo; cat '$work/other'; } >'$work/both'"
+chmod 600 "$work/both"
 check "opens both" "$weir" volume copy imported copied --key-file "$work/both" --encrypt
 check "what is copied is hidden" hidden
 check "a plain volume gets no key" bash -c "'$weir' volume create bare --size 1M >/dev/null"

@@ -83,9 +83,14 @@ fn typed() -> clap::Command {
         let usage = usage.trim_start_matches("Usage: ").to_owned();
         command.override_usage(usage).mut_subcommands(with_usage)
     }
+    fn without_global(command: clap::Command) -> clap::Command {
+        command.mut_args(|arg| if arg.is_global_set() { arg.hide(true) } else { arg })
+    }
     let mut command = without_given(command());
     command.build();
-    with_usage(command)
+    // They touch no volume.
+    let command = command.mut_subcommand("man", without_global);
+    with_usage(command.mut_subcommand("completion", without_global))
 }
 
 /// What was typed. Ends the process with a message where that is wrong, or where help was asked for.

@@ -31,6 +31,11 @@ use crate::signals::Signals;
 /// What stands for standard input and output elsewhere. A file of this name is `./-`.
 pub(crate) const STREAM: &str = "-";
 
+/// An export as a drive of QEMU, which reaches it again when the process that serves it was replaced.
+pub(crate) fn qemu_drive(uri: &str) -> Result<String, Failure> {
+    qemu::drive(uri)
+}
+
 /// `weir volume import`.
 pub(crate) async fn import(
     node: &Node,

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::settings;
 use crate::signals::{self, SIGNAL_BASE, Signals, quit};
 use crate::threads;
+use crate::transfer;
 
 /// Exit codes of shells: the command was not found, or could not be started.
 const NOT_FOUND: u8 = 127;
@@ -79,7 +80,9 @@ fn announce(service: &Service, info: &ServedInfo, interactive: bool) {
     eprintln!("from another terminal:");
     eprintln!("  nbdinfo '{uri}'");
     eprintln!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
-    eprintln!("  qemu-system-x86_64 -drive file='{uri}',format=raw,cache=none,discard=unmap");
+    if let Ok(drive) = transfer::qemu_drive(uri) {
+        eprintln!("  qemu-system-x86_64 -drive '{drive}'");
+    }
     eprintln!("Ctrl-C flushes and stops.");
 }
 

@@ -1,5 +1,6 @@
 //! A volume that is given another name.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use weir_log::catalog;
@@ -51,53 +52,58 @@ fn a_name_of_another_volume_and_a_volume_that_is_open_are_refused() {
     });
 }
 
-/// A clone that was never opened and that its name does not stand for is given up after an hour: not this one.
+/// Gives a clone that was never opened, and that is old, another name, is cut off after some answers of the store, and
+/// does it again. Whether both names were there in between, and whether it was done at once.
+async fn cut_off(answers: u32) -> (bool, bool) {
+    let answer = Duration::from_millis(100);
+    let host = Host::new().await;
+    let (volume, _) = host.open().await;
+    volume.snapshot(&name("cut")).await.expect("taken");
+    volume.close().await.expect("closed");
+    drop(volume);
+    let (store, env) = (&host.store, &host.env);
+    let (from, clone) = ((&name("demo"), &name("cut")), name("clone"));
+    let created = catalog::create_clone(store, env, from, &clone, Takeover::Manual);
+    let id = created.await.expect("cloned");
+    // One whose name does not stand for it is given up from this age on.
+    tokio::time::sleep(Duration::from_secs(7200)).await;
+    host.faults.change(|plan| plan.latency = answer..=answer);
+    let renamed = rename(&host, "clone", "other");
+    let renamed = tokio::time::timeout(answers * answer, renamed).await;
+    // What was on its way lands.
+    tokio::time::sleep(2 * answer).await;
+    host.faults.calm();
+    let both = names(&host).await == ["clone", "demo", "other"];
+    // Whoever deletes its parent asks what has become of it.
+    let consent = catalog::DeleteConsent::default();
+    let refused = catalog::delete(store, env, &name("demo"), consent, |_, _| {}).await;
+    let needs_it = matches!(refused, Err(LogError::Dependants { .. }));
+    assert!(needs_it, "cut off after {answers} answers: {refused:?}");
+    if renamed.is_err() {
+        match rename(&host, "clone", "other").await {
+            Ok(()) | Err(LogError::NoSuchVolume { .. }) => {}
+            Err(error) => panic!("cut off after {answers} answers: {error}"),
+        }
+    }
+    assert_eq!(names(&host).await, ["demo", "other"], "cut off after {answers} answers");
+    let found = catalog::find(store, env, &name("other")).await.expect("found");
+    assert_eq!(found, id, "cut off after {answers} answers");
+    let clone = Host { id, ..host.other(9) };
+    let (volume, _) = clone.open().await;
+    volume.close().await.expect("closed");
+    (both, renamed.is_ok())
+}
+
 #[test]
 fn a_renaming_that_is_cut_off_anywhere_is_ended_by_doing_it_again() {
-    run(async {
-        let answer = Duration::from_millis(100);
-        let (mut both, mut done) = (0, 0);
-        for cut in 1..40 {
-            let host = Host::new().await;
-            let (volume, _) = host.open().await;
-            volume.snapshot(&name("cut")).await.expect("taken");
-            volume.close().await.expect("closed");
-            let (store, env) = (&host.store, &host.env);
-            let (from, clone) = ((&name("demo"), &name("cut")), name("clone"));
-            let created = catalog::create_clone(store, env, from, &clone, Takeover::Manual);
-            let id = created.await.expect("cloned");
-            tokio::time::sleep(Duration::from_secs(7200)).await;
-            host.faults.change(|plan| plan.latency = answer..=answer);
-            let limit = cut * answer;
-            let renamed = tokio::time::timeout(limit, rename(&host, "clone", "other")).await;
-            // What was on its way lands.
-            tokio::time::sleep(2 * answer).await;
-            host.faults.calm();
-            let now = names(&host).await;
-            both += usize::from(now == ["clone", "demo", "other"]);
-            // The snapshot asks what has become of the clone.
-            let (volume, _) = host.open().await;
-            volume
-                .delete_snapshot(&name("cut"))
-                .await
-                .expect("deleted, as far as the clone lets it");
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            volume.close().await.expect("closed");
-            if renamed.is_err() {
-                match rename(&host, "clone", "other").await {
-                    Ok(()) | Err(LogError::NoSuchVolume { .. }) => {}
-                    Err(error) => panic!("cut off after {limit:?}: {error}"),
-                }
-            } else {
-                done += 1;
-            }
-            assert_eq!(names(&host).await, ["demo", "other"], "cut off after {limit:?}");
-            let found = catalog::find(store, env, &name("other")).await.expect("found");
-            assert_eq!(found, id, "cut off after {limit:?}");
-            let clone = Host { id, ..host.other(9) };
-            let (volume, _) = clone.open().await;
-            volume.close().await.expect("closed");
-        }
-        assert!(both > 0 && done > 0, "{both} with both names, {done} done");
-    });
+    let (both, done) = (Cell::new(0), Cell::new(0));
+    for answers in 1..40 {
+        run(async {
+            let (had_both, was_done) = cut_off(answers).await;
+            both.set(both.get() + u32::from(had_both));
+            done.set(done.get() + u32::from(was_done));
+        });
+    }
+    let (both, done) = (both.get(), done.get());
+    assert!(both > 0 && done > 0, "{both} with both names, {done} done at once");
 }
