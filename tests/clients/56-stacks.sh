@@ -41,7 +41,10 @@ check "it is taken away again" "$weir" volume limit demo --none
 check "and is no layer any more" has_layers "trace log"
 stop
 check "the trace is read by the simulator" "$weir" trace sim "$work/trace.csv" --batch 1M
-writes() { "$weir" trace sim "$work/trace.csv" --batch 1M --output json | python3 -c 'import json,sys; print(json.load(sys.stdin)["writes"])'; }
+writes() {
+    "$weir" trace sim "$work/trace.csv" --batch 1M --output json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["writes"])'
+}
 at_least_nine() { [ "$(writes)" -ge 9 ]; }
 check "every write is in it" at_least_nine
 refuse "a volume that is not served has no limit" "not served" "$weir" volume limit demo --iops 5
@@ -54,4 +57,5 @@ burst = 1.0
 END
 check "limits stand in the file" "$weir" serve --check --config "$work/weir.toml"
 sed -i 's/iops = 100/iops = 0/' "$work/weir.toml"
-refuse "a limit of zero in the file is refused" "0 operations per second" "$weir" serve --check --config "$work/weir.toml"
+refuse "a limit of zero in the file is refused" "0 operations per second" \
+    "$weir" serve --check --config "$work/weir.toml"

@@ -198,20 +198,7 @@ pub(crate) async fn host(
         gate: Gate::new(opened.stack.size()),
     });
     let options = ListenerOptions::new(connection_options(&context));
-    let exports = OneExport {
-        info: ExportInfo {
-            name: hosted.name.to_string(),
-            description: describe(hosted.id),
-            size: opened.stack.size(),
-            read_only: hosted.read_only,
-            earlier: [].into(),
-        },
-        stack: Rc::clone(&hosted.stack),
-        volume: hosted.id,
-        history: None,
-        gate: Some(Arc::clone(&hosted.gate)),
-    };
-    let (hand_off, server) = serve_handed_off(Rc::new(exports), options);
+    let (hand_off, server) = serve_handed_off(Rc::new(OneExport::of(&hosted)), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
     let listening = tokio::task::spawn_local(hear_events(Rc::clone(&hosted)));
@@ -400,6 +387,25 @@ pub(crate) struct OneExport {
     pub(crate) history: Option<Rc<dyn History>>,
     /// Keeps clients out at times.
     pub(crate) gate: Option<Arc<Gate>>,
+}
+
+impl OneExport {
+    /// Of a volume.
+    fn of(hosted: &Hosted) -> Self {
+        Self {
+            info: ExportInfo {
+                name: hosted.name.to_string(),
+                description: describe(hosted.id),
+                size: hosted.stack.size(),
+                read_only: hosted.read_only,
+                earlier: [].into(),
+            },
+            stack: Rc::clone(&hosted.stack),
+            volume: hosted.id,
+            history: None,
+            gate: Some(Arc::clone(&hosted.gate)),
+        }
+    }
 }
 
 impl Exports for OneExport {

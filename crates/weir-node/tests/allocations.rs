@@ -226,7 +226,8 @@ fn steady_state(layers: u64, stages: Stages) {
         let operations = (WINDOWS * WINDOW_OPERATIONS) as u64;
         let name = if command == WRITE { "writes" } else { "reads" };
         println!(
-            "{operations} {name} at depth {depth}, {layers} layers: {free} of {WINDOWS} windows without an allocation, {all} in all"
+            "{operations} {name} at depth {depth}, {layers} layers: {free} of {WINDOWS} windows without \
+             an allocation, {all} in all"
         );
         let is_free = free * 10 >= WINDOWS * 6;
         assert!(is_free || layers > 0, "{name} at depth {depth}: {free} windows are free");

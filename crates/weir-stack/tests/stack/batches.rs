@@ -10,7 +10,7 @@ use weir_log::BatchLimits;
 use weir_stack::{LimitSettings, Stack, StageSpec, TraceSpec};
 
 use crate::split::splitter;
-use crate::support::{Host, MemorySink, SIZE, run, write};
+use crate::support::{Host, MemorySink, SIZE, in_memory, run, write};
 
 fn stages() -> Vec<StageSpec> {
     let limit = LimitSettings::checked(Some(1_000_000), None, None).expect("valid");
@@ -68,5 +68,19 @@ fn what_the_cache_has_passes_every_stage_without_a_copy() {
         };
         let first = ask(&stack).await;
         assert_eq!(first, ask(&stack).await, "the same memory");
+    });
+}
+
+#[test]
+fn the_call_of_a_stack_is_not_much_larger_than_that_of_its_endpoint() {
+    run(async {
+        let stack = in_memory(SIZE, Vec::new()).await;
+        let memory = weir_device::MemoryDevice::new(SIZE);
+        let read = || Operation::Read { offset: 0, len: 512 };
+        let io = IoHeader::internal();
+        // Every slot of a connection has room for one.
+        let whole = size_of_val(&stack.call(io, read()));
+        println!("{whole} {}", size_of_val(&memory.call(io, read())));
+        assert!(whole < 4096, "{whole} bytes");
     });
 }

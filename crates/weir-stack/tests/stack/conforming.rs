@@ -4,13 +4,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use weir_device::{
-    Device, DeviceError, DeviceInfo, IoHeader, Operation, Reply, SourceId, VolumeId, conformance,
+    Device, DeviceError, DeviceExt, DeviceInfo, ErrorKind, Event, IoHeader, Operation, Reply,
+    SourceId, VolumeId, conformance,
 };
-use weir_stack::{LimitSettings, Stack, StageSpec, TraceSpec};
+use weir_stack::{LimitSettings, QUIESCE_MAX, Stack, StageSpec, TraceSpec};
 
 use crate::split::splitter;
-use crate::support::{Host, MemorySink, in_memory, run};
+use crate::support::{Host, MemorySink, in_memory, name, run, write};
 use crate::write_back::{Knobs, write_back};
 
 /// The operations of the suite, as a client would make them: limits hold for clients only.
@@ -73,11 +75,11 @@ fn every_stack_over_a_log_volume_conforms_and_is_there_elsewhere() {
             let stack = AsClient(host.open(stages).await);
             conformance::run(&stack, nth, 150).await;
             let mut shown = vec![0; 1 << 20];
-            weir_device::DeviceExt::read(&stack, 0, &mut shown).await.expect("read");
+            stack.read(0, &mut shown).await.expect("read");
             stack.0.close(Duration::from_secs(60)).await.expect("closes");
             let elsewhere = host.other().open(Vec::new()).await;
             let mut found = vec![0; 1 << 20];
-            weir_device::DeviceExt::read(&*elsewhere, 0, &mut found).await.expect("read");
+            elsewhere.read(0, &mut found).await.expect("read");
             assert!(shown == found, "{name}: what was acknowledged is elsewhere");
         }
     });
@@ -90,5 +92,35 @@ fn a_stage_that_keeps_what_was_read_answers_from_it() {
         let stack = in_memory(300_001, vec![splitter(&hits)]).await;
         conformance::run(&AsClient(stack), 1, 300).await;
         assert!(hits.get() > 50, "{}", hits.get());
+    });
+}
+
+#[test]
+fn leases_generations_and_events_pass_every_stage() {
+    run(async {
+        for (which, stages) in stacks() {
+            let host = Host::new().await;
+            let stack = host.open(stages).await;
+            write(&stack, 0, 1).await.expect("written");
+            stack.snapshot(&name("base"), QUIESCE_MAX).await.expect("taken");
+            let ask = async || {
+                let read = Operation::Read { offset: 0, len: 512 };
+                stack.call(IoHeader::internal(), read).await.expect("read")
+            };
+            let before = ask().await;
+            stack.rollback(&name("base"), QUIESCE_MAX).await.expect("set back");
+            let after = ask().await;
+            assert!(before.generation < after.generation, "{which}");
+            let event = std::future::poll_fn(|cx| stack.poll_event(cx)).now_or_never();
+            let Some(Event::ContentReplaced { generation }) = event else {
+                panic!("{which}: {event:?}")
+            };
+            assert_eq!(generation, after.generation, "{which}");
+            after.leases.check().expect("the volume is ours");
+            stack.close(Duration::from_secs(60)).await.expect("closes");
+            drop(stack);
+            let gone = after.leases.check().expect_err("nothing may leave any more");
+            assert_eq!(gone.kind(), ErrorKind::Unavailable, "{which}");
+        }
     });
 }
