@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
+use weir_device::DeviceError;
 use weir_log::catalog::VolumeName;
 use weir_log::limits::BATCH_BYTES_MAX;
 use weir_log::{CollectLimits, CollectPolicy, Compression, VolumeOptions};
+use weir_stack::LimitSettings;
 
 use crate::error::NodeError;
 use crate::replicas::ReplicateTo;
@@ -160,6 +162,13 @@ pub struct VolumeSettings {
     pub collect_to: Option<u64>,
     /// Which objects are collected first.
     pub collect_order: Option<CollectOrder>,
+    /// Operations per second of clients at most.
+    pub iops: Option<u64>,
+    /// Bytes per second that clients read and write at most.
+    pub bandwidth: Option<Size>,
+    /// Seconds' worth of that which pass at once after a pause.
+    #[serde(deserialize_with = "seconds")]
+    pub burst: Option<f64>,
 }
 
 /// Least time in seconds between two states of a replica.
@@ -198,6 +207,18 @@ pub struct VolumeConfig {
     /// As in [`VolumeSettings`].
     #[serde(default)]
     pub collect_order: Option<CollectOrder>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub iops: Option<u64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub bandwidth: Option<Size>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "seconds")]
+    pub burst: Option<f64>,
+    /// File that operations of clients are recorded in.
+    #[serde(default)]
+    pub trace: Option<PathBuf>,
     /// URL of the store of a replica that is kept while the volume is served.
     #[serde(default)]
     pub replicate_to: Option<String>,
@@ -221,6 +242,10 @@ impl VolumeConfig {
             collect_below: None,
             collect_to: None,
             collect_order: None,
+            iops: None,
+            bandwidth: None,
+            burst: None,
+            trace: None,
             replicate_to: None,
             replicate_age: None,
         }
@@ -244,6 +269,9 @@ impl VolumeConfig {
             collect_below: self.collect_below,
             collect_to: self.collect_to,
             collect_order: self.collect_order,
+            iops: self.iops,
+            bandwidth: self.bandwidth,
+            burst: self.burst,
         }
     }
 }
@@ -308,6 +336,9 @@ impl VolumeSettings {
             collect_below: self.collect_below.or(others.collect_below),
             collect_to: self.collect_to.or(others.collect_to),
             collect_order: self.collect_order.or(others.collect_order),
+            iops: self.iops.or(others.iops),
+            bandwidth: self.bandwidth.or(others.bandwidth),
+            burst: self.burst.or(others.burst),
         }
     }
 
@@ -339,6 +370,9 @@ impl VolumeSettings {
                 format!("set batch to {most}M or less"),
             ));
         }
+        if let Err(error) = self.limit() {
+            return Err((error.to_string(), "see iops, bandwidth and burst".to_owned()));
+        }
         let CollectLimits { start_percent: below, stop_percent: to, .. } = self.collect();
         if to >= below {
             return Ok(());
@@ -347,6 +381,15 @@ impl VolumeSettings {
             format!("collection would end at {to} % live and begin below {below} %"),
             format!("set collect_to to {below} or more, or collect_below to {to} or less"),
         ))
+    }
+
+    /// What clients may ask for.
+    ///
+    /// # Errors
+    /// A rate of zero, or a burst out of bounds.
+    pub fn limit(&self) -> Result<LimitSettings, DeviceError> {
+        let bandwidth = self.bandwidth.map(|Size(bytes)| bytes);
+        LimitSettings::checked(self.iops, bandwidth, self.burst.map(Duration::from_secs_f64))
     }
 
     fn collect(&self) -> CollectLimits {
@@ -541,6 +584,9 @@ mod tests {
         assert_eq!(config.defaults.collect(), CollectLimits::default());
         assert_eq!(config.volumes[1].settings().collect_order, Some(CollectOrder::CostBenefit));
         assert_eq!(config.lease, Some(60.0));
+        let limit = config.volumes[1].settings().limit().unwrap();
+        assert_eq!((limit.iops.map(u64::from), limit.burst), (Some(500), Duration::from_secs(2)));
+        assert_eq!(config.volumes[1].trace, Some("/var/lib/weir/archive.csv".into()));
         assert_eq!(config.limits.upload_bandwidth, Some(Size(100 << 20)));
     }
 
@@ -581,6 +627,9 @@ mod tests {
                 "[defaults]\ncollect_to = 80\n[[volumes]]\nname = \"a\"\ncollect_below = 81",
                 "volume \"a\": collection would end at 80 % live and begin below 81 %",
             ),
+            ("[defaults]\niops = 0", "a limit of 0 operations per second"),
+            ("[[volumes]]\nname = \"a\"\nbandwidth = 0", "at least 1 byte"),
+            ("[defaults]\nburst = 4000.0", "a burst of 4000 s"),
             ("[[volumes]]\nsize = 1", "missing field `name`"),
             ("[[volumes]]\nname = \"a/b\"", "only letters, digits"),
             ("[[volumes]]\nname = \"a\"\n[[volumes]]\nname = \"a\"", "listed twice"),

@@ -29,14 +29,15 @@ impl Unsent {
             let (id, bytes) = (entry.id, Arc::<AtomicU64>::default());
             all.0.push(Arc::clone(&bytes));
             let look = move |context: Rc<ShardContext>| async move {
-                let log = {
+                let stack = {
                     let hosted = context.hosted.borrow().get(&id).cloned();
-                    hosted.and_then(|hosted| hosted.log().map(Rc::downgrade))
+                    hosted.map(|hosted| Rc::downgrade(&hosted.stack))
                 };
                 // It ends with the volume.
-                while let Some(volume) = log.as_ref().and_then(std::rc::Weak::upgrade) {
-                    bytes.store(volume.status().unsent_bytes, Ordering::Relaxed);
-                    drop(volume);
+                while let Some(stack) = stack.as_ref().and_then(std::rc::Weak::upgrade) {
+                    let unsent = stack.log_status().map_or(0, |status| status.unsent_bytes);
+                    bytes.store(unsent, Ordering::Relaxed);
+                    drop(stack);
                     tokio::time::sleep(LOOK_INTERVAL).await;
                 }
                 bytes.store(0, Ordering::Relaxed);

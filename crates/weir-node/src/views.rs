@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
-use weir_device::{DeviceExt, History, VolumeId};
+use weir_device::{DeviceExt, VolumeId};
 use weir_frontend::nbd::{ExportInfo, HandOff, ListenerOptions, WeakHandOff, serve_handed_off};
+use weir_log::VolumeOptions;
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{SnapshotView, VolumeOptions};
+use weir_stack::{EndpointSpec, Stack, StackSpec, ViewArgs};
 
-use crate::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::host::{OneExport, connection_options};
-use crate::measure::Measured;
 use crate::service::Core;
 
 /// A snapshot that is open, or is about to be opened or deleted: whoever does so holds the lock.
@@ -138,9 +138,12 @@ pub(crate) async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, 
 pub(crate) async fn list(core: &Core) -> Vec<String> {
     let mut names = Vec::new();
     for entry in core.entries() {
-        let snapshots = crate::status::on_volume(core, &entry, |hosted| async move {
-            Ok(hosted.log().map(|volume| volume.snapshots()).unwrap_or_default())
-        });
+        let snapshots =
+            crate::status::on_volume(
+                core,
+                &entry,
+                |hosted| async move { Ok(hosted.stack.snapshots()) },
+            );
         // One that is being closed has none to offer, and what only clones keep is none any more.
         for snapshot in snapshots.await.unwrap_or_default().iter().filter(|s| !s.deleting) {
             names.push(format!("{}@{}", entry.name, snapshot.name));
@@ -166,11 +169,16 @@ async fn open(
     let ended = core.node.submit(shard, move |context| async move {
         let env = &context.env;
         let id = catalog::find(&store, env, &volume).await?;
-        let (cache, deadline) =
-            (Arc::clone(&context.cache), VolumeOptions::default().read_deadline);
-        let from = (id, &events.home.keys);
-        let view = SnapshotView::open(&store, env, from, &snapshot, cache, deadline).await?;
-        let (info, exports) = export_of(&name, id, view);
+        let args = ViewArgs {
+            store,
+            id,
+            keys: events.home.keys.clone(),
+            cache: Arc::clone(&context.cache),
+            read_deadline: VolumeOptions::default().read_deadline,
+        };
+        let spec = StackSpec::plain(EndpointSpec::Snapshot(args, snapshot));
+        let (stack, _) = Stack::open(env, spec).await?;
+        let (info, exports) = export_of(&name, id, &stack);
         let options = ListenerOptions::new(connection_options(&context));
         let (hand_off, mut server) = serve_handed_off(Rc::new(exports), options);
         events.events.note("snapshot_opened", Some(volume.as_str()), name.clone());
@@ -182,6 +190,7 @@ async fn open(
             Ok(()) = stopped => server.stop().await,
             () = server.until_unused() => {}
         }
+        stack.close(Duration::ZERO).await?;
         events.events.note("snapshot_closed", Some(volume.as_str()), name);
         Ok(())
     })?;
@@ -198,17 +207,18 @@ async fn open(
     }
 }
 
-fn export_of(name: &str, volume: VolumeId, view: Rc<SnapshotView>) -> (ExportInfo, OneExport) {
+fn export_of(name: &str, volume: VolumeId, stack: &Rc<Stack>) -> (ExportInfo, OneExport) {
+    let history = stack.history();
+    let earlier = history.as_ref().map(|history| history.earlier()).unwrap_or_default();
     let info = ExportInfo {
         name: name.to_owned(),
         description: format!("Weir snapshot {name}"),
-        size: view.size(),
+        size: stack.size(),
         read_only: true,
-        earlier: view.earlier().into(),
+        earlier: earlier.into(),
     };
-    let history: Rc<dyn History> = Rc::clone(&view) as _;
-    let device = Measured::new(Endpoint::Snapshot(view));
-    (info.clone(), OneExport { info, device, volume, history: Some(history), gate: None })
+    let stack = Rc::clone(stack);
+    (info.clone(), OneExport { info, stack, volume, history, gate: None })
 }
 
 #[cfg(test)]

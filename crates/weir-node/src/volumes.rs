@@ -8,8 +8,9 @@ use weir_device::{VolumeId, with_causes};
 use weir_disk::{Directory, LeaveRoom, LockGuard};
 use weir_log::catalog::{self, VolumeName, VolumeSummary};
 use weir_log::{
-    Encryption, Keys, LOCK_FILE, LogError, LogVolume, OnWait, OpenArgs, OpenReport, VolumeOptions,
+    Encryption, Keys, LOCK_FILE, LogError, OnWait, OpenArgs, OpenReport, VolumeOptions,
 };
+use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec};
 use weir_store::{Access, Store, StoreOptions};
 
 use crate::api::types::{Limits, Listed, Shown};
@@ -110,8 +111,8 @@ impl Home {
         name: &VolumeName,
         options: VolumeOptions,
         consent: Consent,
-    ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
-        let nobody = Rc::new(|_: &str| {});
+    ) -> Result<(Rc<Stack>, OpenReport), NodeError> {
+        let (nobody, options) = (Rc::new(|_: &str| {}), (options, Vec::new()));
         self.open_volume_telling(context, (store, id, name), options, consent, nobody).await
     }
 
@@ -120,10 +121,10 @@ impl Home {
         &self,
         context: &ShardContext,
         (store, id, name): (Store, VolumeId, &VolumeName),
-        options: VolumeOptions,
+        (options, stages): (VolumeOptions, Vec<StageSpec>),
         consent: Consent,
         on_wait: OnWait,
-    ) -> Result<(Rc<LogVolume>, OpenReport), NodeError> {
+    ) -> Result<(Rc<Stack>, OpenReport), NodeError> {
         let lease = context.leases.get(&context.env, &self.data, &store)?;
         let directory = context.disks.directory(self.data.volume(id))?;
         let beside_store = store.device().is_some() && store.device() == directory.device();
@@ -143,7 +144,8 @@ impl Home {
             incomplete: consent.incomplete,
             on_wait: Some(on_wait),
         };
-        match LogVolume::open(args).await {
+        let spec = StackSpec { endpoint: EndpointSpec::Log(Box::new(args)), stages };
+        match Stack::open(&context.env, spec).await {
             Ok(opened) => {
                 opened::note(&self.data, id, name);
                 Ok(opened)
@@ -256,17 +258,18 @@ pub(crate) async fn with_open<T, Work>(
     store: Store,
     id: VolumeId,
     name: &VolumeName,
-    work: impl FnOnce(Rc<LogVolume>) -> Work,
+    work: impl FnOnce(Rc<Stack>) -> Work,
 ) -> Result<T, NodeError>
 where
     Work: Future<Output = Result<T, NodeError>>,
 {
     home.data.prepare()?;
     let (options, consent) = (VolumeOptions::default(), Consent::default());
+    let deadline = options.close_deadline;
     let opened = home.open_volume(context, store, id, name, options, consent).await?;
-    let (volume, _report) = opened;
-    let worked = work(Rc::clone(&volume)).await;
-    opened::note_closed(&home.data, id, volume.close().await?);
+    let (stack, _report) = opened;
+    let worked = work(Rc::clone(&stack)).await;
+    opened::note_closed(&home.data, id, stack.close(deadline).await?);
     worked
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn env() -> Env {
         clock: Rc::new(Paused(Instant::now())),
         random: Rc::new(Seeded(Cell::new(0))),
         spawn: Rc::new(Here),
-        buffers: BufferPool::new(1 << 20),
         network: Rc::new(weir_device::NoNetwork),
+        buffers: BufferPool::new(1 << 20),
     }
 }

@@ -75,7 +75,8 @@ impl Format {
             return crate::vscsi::guess(head);
         }
         let text = String::from_utf8_lossy(head);
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let lines = text.lines().map(str::trim);
+        let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let first = lines.next()?;
         // A first line without a digit at its beginning is a heading.
         Self::of_line(first).or_else(|| lines.next().and_then(Self::of_line))

@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use crate::{Op, Request};
 
-/// The first line of a trace.
-pub const CSV_HEADING: &str = "time_us,op,device,offset,len\n";
+/// What the columns are: a comment, which may stand anywhere.
+pub const CSV_HEADING: &str = "# time_us,op,device,offset,len\n";
 
 /// Appends a request as a line of the format [`Format::Csv`](crate::Format::Csv). `device` names its device, without
 /// commas or line ends; the number in the request is not used.
@@ -38,7 +38,7 @@ mod tests {
                     Request { time_us: 1_700_000_000_000_000 + nth, op, device: 0, offset, len }
                 })
                 .collect();
-            let mut text = CSV_HEADING.as_bytes().to_vec();
+            let mut text = CSV_HEADING.repeat(2).into_bytes();
             for request in &requests {
                 write_csv(&mut text, request, "a-volume.1");
                 text.extend_from_slice(b"# 3 requests are missing\n");

@@ -333,6 +333,9 @@ pub(crate) struct Up {
     #[arg(help_heading = "Recovery: what may be given up")]
     #[arg(long, env = "WEIR_ADOPT_JOURNAL", hide_env_values = true)]
     pub(crate) adopt_journal: bool,
+    /// File that gets a line for each operation of a client: time, kind, offset, length; weir trace sim reads it
+    #[arg(long, value_name = "FILE", env = "WEIR_TRACE", hide_env_values = true)]
+    pub(crate) trace: Option<PathBuf>,
     /// How bytes are kept
     #[command(flatten)]
     pub(crate) tuning: Tuning,

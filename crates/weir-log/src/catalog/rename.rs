@@ -8,8 +8,8 @@
 use weir_device::{Env, VolumeId};
 use weir_store::Store;
 
-use crate::catalog::names::{Verb, point};
-use crate::catalog::{VolumeName, change_closed, find};
+use crate::catalog::change_closed;
+use crate::catalog::names::{Verb, VolumeName, find, point};
 use crate::error::LogError;
 use crate::format::manifest::VolumeState;
 use crate::format::name::NameRecord;

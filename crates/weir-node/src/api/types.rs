@@ -281,6 +281,9 @@ pub struct ServedVolume {
     pub at_risk: AtRisk,
     /// What clients asked for since the process began.
     pub operations: Vec<Operations>,
+    /// The layers of its stack, the topmost first.
+    #[serde(default)]
+    pub layers: Vec<Layer>,
     /// The replica that is kept of it, if one is.
     pub replica: Option<ReplicaState>,
     /// The log volume behind it; none for a volume in memory.
@@ -302,6 +305,41 @@ pub struct ReplicaState {
     pub sent_bytes: u64,
     /// Why it waits, if it does.
     pub trouble: Option<String>,
+}
+
+/// A layer of the stack of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Layer {
+    /// `limit`, `trace`, or what is at the bottom: `log`, `memory`, `replica`.
+    pub kind: String,
+    /// What passed through it since it is there.
+    pub operations: Vec<Operations>,
+    /// Bytes that it acknowledged and that the layer below lacks.
+    pub dirty_bytes: u64,
+    /// Of a limit: what is set.
+    pub limit: Option<VolumeLimit>,
+    /// Of a limit: operations that wait now.
+    pub waiting: Option<u64>,
+    /// Of a limit: operations that have waited.
+    pub delayed: Option<u64>,
+    /// Of a trace: operations that are in it.
+    pub recorded: Option<u64>,
+    /// Of a trace: operations that are missing.
+    pub missing: Option<u64>,
+    /// What is wrong with it, if something is.
+    pub note: Option<String>,
+}
+
+/// What clients of a volume may ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct VolumeLimit {
+    /// Operations per second.
+    pub iops: Option<u64>,
+    /// Bytes per second read and written.
+    pub bytes_per_second: Option<u64>,
+    /// What these let through in so many milliseconds passes at once after a pause.
+    pub burst_ms: u64,
 }
 
 /// Operations of one kind.

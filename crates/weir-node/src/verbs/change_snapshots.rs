@@ -1,11 +1,13 @@
 //! `weir snapshot create`, `delete` and `rollback`: three words for one request.
 
+use std::rc::Rc;
+
 use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_log::LogVolume;
 use weir_log::catalog::VolumeName;
+use weir_stack::{QUIESCE_MAX, Stack};
 
 use super::{Answer, By, Command, OnProgress, Place, Question, Route, Served, Subject, Told, Verb};
 use crate::error::NodeError;
@@ -93,12 +95,12 @@ impl ChangeSnapshots {
         VolumeName::new(&self.snapshot).map_err(|error| NodeError::SnapshotName(error.into()))
     }
 
-    async fn apply(&self, volume: &LogVolume) -> Result<(), NodeError> {
+    async fn apply(&self, volume: &Rc<Stack>) -> Result<(), NodeError> {
         let snapshot = self.name()?;
         match self.action {
-            SnapshotAction::Take => volume.snapshot(&snapshot).await.map(drop)?,
+            SnapshotAction::Take => volume.snapshot(&snapshot, QUIESCE_MAX).await.map(drop)?,
             SnapshotAction::Delete => volume.delete_snapshot(&snapshot).await?,
-            SnapshotAction::RollBack => volume.rollback(&snapshot).await?,
+            SnapshotAction::RollBack => volume.rollback(&snapshot, QUIESCE_MAX).await?,
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_device::FlushScope;
 use weir_log::catalog::VolumeName;
 
 use super::{Answer, Bar, By, Command, OnProgress, Place, Route, Served, Subject, Told, Verb};
@@ -56,7 +57,7 @@ impl Verb for FlushVolume {
         let hosted = volume.hosted;
         let mut flush = std::pin::pin!(hosted.flush(self.remote));
         loop {
-            on_progress(0, hosted.log().map_or(0, |volume| volume.status().unsent_bytes));
+            on_progress(0, hosted.stack.log_status().map_or(0, |status| status.unsent_bytes));
             tokio::select! {
                 biased;
                 flushed = &mut flush => return flushed.map(|()| FlushedVolume { done: true }),
@@ -69,7 +70,7 @@ impl Verb for FlushVolume {
         // Opening and closing a volume leaves everything in the store.
         let opened = place.with_open(async |volume| {
             if self.remote {
-                volume.flush_remote().await?;
+                volume.flush(FlushScope::Store).await?;
             }
             Ok(FlushedVolume { done: true })
         });

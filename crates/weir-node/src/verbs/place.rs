@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_device::VolumeId;
-use weir_log::LogVolume;
 use weir_log::catalog::{self, VolumeName};
+use weir_stack::Stack;
 use weir_store::{Access, Store};
 
 use super::{AttachVolume, DetachVolume};
@@ -88,7 +88,7 @@ impl Place {
     /// Opens the volume for one piece of work, and closes it again.
     pub(crate) async fn with_open<T, Work>(
         &self,
-        work: impl FnOnce(Rc<LogVolume>) -> Work,
+        work: impl FnOnce(Rc<Stack>) -> Work,
     ) -> Result<T, NodeError>
     where
         Work: Future<Output = Result<T, NodeError>>,
@@ -183,10 +183,11 @@ pub struct Served {
 }
 
 impl Served {
-    /// The log volume; one in memory lacks something, as `reason` says.
-    pub(crate) fn log(&self, reason: &'static str) -> Result<Rc<LogVolume>, NodeError> {
+    /// The stack over its log volume; one in memory lacks something, as `reason` says.
+    pub(crate) fn log(&self, reason: &'static str) -> Result<Rc<Stack>, NodeError> {
+        let stack = &self.hosted.stack;
         let in_memory = || NodeError::InMemory { name: self.hosted.name.to_string(), reason };
-        self.hosted.log().cloned().ok_or_else(in_memory)
+        stack.is_log().then(|| Rc::clone(stack)).ok_or_else(in_memory)
     }
 }
 

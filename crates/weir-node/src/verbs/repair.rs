@@ -4,7 +4,8 @@ use axum::http::Method;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_device::{DeviceError, ErrorKind};
-use weir_log::{GivenUp, LogVolume, ObjectId};
+use weir_log::{GivenUp, ObjectId};
+use weir_stack::Stack;
 
 use super::{Answer, By, OnProgress, Place, Route, Served, Verb};
 use crate::api::types::RepairReport;
@@ -73,7 +74,7 @@ impl Verb for RepairVolume {
 }
 
 async fn repair(
-    volume: &LogVolume,
+    volume: &Stack,
     asked: &RepairVolume,
     on_progress: OnProgress<'_>,
 ) -> Result<RepairReport, NodeError> {

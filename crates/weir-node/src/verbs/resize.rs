@@ -7,8 +7,8 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_device::DeviceExt;
-use weir_log::LogVolume;
 use weir_log::catalog::VolumeName;
+use weir_stack::{QUIESCE_MAX, Stack};
 
 use super::words::size_bytes;
 use super::{Answer, By, Command, OnProgress, Place, Question, Route, Served, Subject, Told, Verb};
@@ -52,7 +52,7 @@ impl Verb for ResizeVolume {
         _: OnProgress<'_>,
     ) -> Result<ResizedVolume, NodeError> {
         let volume = served.log("keeps its size")?;
-        if self.shrinks(&volume) {
+        if self.shrink && self.size_bytes < volume.size() {
             let shrunk = Rc::clone(&volume);
             let shrink = async move { self.resize(&shrunk).await.map(drop) };
             served.hosted.without_clients(shrink).await?;
@@ -71,15 +71,8 @@ impl Verb for ResizeVolume {
 }
 
 impl ResizeVolume {
-    fn shrinks(self, volume: &LogVolume) -> bool {
-        self.shrink && self.size_bytes < volume.size()
-    }
-
-    async fn resize(self, volume: &LogVolume) -> Result<ResizedVolume, NodeError> {
-        match self.shrinks(volume) {
-            true => volume.shrink(self.size_bytes).await?,
-            false => volume.resize(self.size_bytes).await?,
-        }
+    async fn resize(self, volume: &Rc<Stack>) -> Result<ResizedVolume, NodeError> {
+        volume.resize(self.size_bytes, self.shrink, QUIESCE_MAX).await?;
         Ok(ResizedVolume { size_bytes: volume.size() })
     }
 }

@@ -132,8 +132,8 @@ fn env(seed: u64, disk: &SimDisk) -> Env {
         clock: Rc::new(SimClock(disk.clone(), Instant::now())),
         random: Rc::new(Seeded(Cell::new(seed))),
         spawn: Rc::new(OnThisThread),
-        buffers: BufferPool::new(1 << 20),
         network: Rc::new(weir_device::NoNetwork),
+        buffers: BufferPool::new(1 << 20),
     }
 }
 

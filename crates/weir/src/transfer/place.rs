@@ -7,7 +7,7 @@ use weir_node::api::types::{Shown, Snapshot, VolumeState};
 use weir_node::verbs::ListSnapshots;
 use weir_node::{
     ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress, Node,
-    NodeError, Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
+    NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
 use crate::failure::Failure;
@@ -164,6 +164,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         consent: Consent { incomplete: how == Use::Fill, ..Consent::default() },
         options: setup.volume_options(&at.name),
         endpoint: EndpointKind::Log,
+        stages: Stages::default(),
         replica: None,
     };
     ServiceOptions {
