@@ -191,8 +191,8 @@ impl<'a> Claim<'a> {
                         lease_s: length.as_secs(),
                     });
                 }
-                // Its node goes on without it, so it will never renew again. What it renewed last is unknown, so the
-                // time begins anew, once.
+                // The node renews under another run now, so the holder's run will not be renewed again. When it was
+                // renewed last is unknown, so the whole length is waited for once more.
                 if is_of(&seen, holder) {
                     since = clock.boottime();
                     dirty = None;
