@@ -19,6 +19,9 @@ use crate::threads;
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 
+/// For QEMU: flushes arrive, space comes back, and a reload is a pause.
+const QEMU: &str = "cache=none,discard=unmap,file.reconnect-delay=60";
+
 /// Runs the verb to its end.
 pub(crate) fn run(global: &Global, file: &Config, mut up: Up) -> Result<ExitCode, Failure> {
     let command = std::mem::take(&mut up.command);
@@ -81,7 +84,7 @@ fn announce(service: &Service, info: &ServedInfo, interactive: bool) {
     eprintln!("from another terminal:");
     eprintln!("  nbdinfo '{uri}'");
     eprintln!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
-    eprintln!("  qemu-system-x86_64 -drive file='{uri}',format=raw,cache=none,discard=unmap");
+    eprintln!("  qemu-system-x86_64 -m 1G -drive file='{uri}',format=raw,if=virtio,{QEMU}");
     eprintln!("Ctrl-C flushes and stops.");
 }
 
