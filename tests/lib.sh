@@ -9,6 +9,8 @@
 # With `--store s3://bucket/prefix` (see `take_store`) the volumes live there, below a prefix of the run's own; endpoint
 # and credentials come from the AWS_* variables.
 #
+# With `--record` the verdict becomes a run of every goal that is measured by this script (tests/record.sh).
+#
 # A run prints what it does with the seconds since its start, `ok - ` or `not ok - ` for each check, and
 # ends with one line that begins with `verdict`. What cannot run here says `skip - NAME: reason`; with
 # CI=true that is a failure.
@@ -24,6 +26,10 @@ elif [ -n "${CAMPAIGN_NAMESPACE:-}" ]; then
         | while read -r place; do umount -l "$place"; done
 fi
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$repository/tests/record.sh"
+# The script that reads this file sees its arguments without --record.
+take_record "$@"
+set -- "${arguments[@]}"
 weir=${WEIR_BIN:-$repository/target/release/weir}
 weir=$(readlink -f "$weir" || echo "$weir")
 keep=${WEIR_KEEP:-}
@@ -143,12 +149,13 @@ begin() {
     say "$("$weir" --version), $(uname -r), $(nproc) cpus, work in $work"
 }
 
-# verdict TEXT: the last line.
+# verdict TEXT: the last line. `record_as` is the measure, where it is not the script's name.
 verdict() {
     local word=passed
+    record "${record_as:-$script}${store_url:+:${TEST_S3_SERVER:-s3}}" "$((passed + failed))" "$failed" "$*; $SECONDS s"
     [ "$failed" = 0 ] || word=FAILED
     echo "verdict: $script $word: $*, $passed checks passed, $failed failed, $SECONDS s"
-    [ "$failed" = 0 ]
+    [ "$failed" = 0 ] && [ "$record_failed" = 0 ]
 }
 
 # number NAME VALUE: an option's value must be a number.

@@ -60,6 +60,14 @@ def _requests(steps):
     return lines
 
 
+def goals(steps):
+    """How many times fewer operations Weir's backend and its disks have than RBD's, by measure, for each load."""
+    ratios = _ratios(steps)
+    if not ratios:
+        return {}
+    return {"backend:operations": [entry[1] for entry in ratios], "backend:disk": [entry[2] for entry in ratios]}
+
+
 def text(facts, steps, operations):
     """The report, and whether every goal in it was reached."""
     start, end = ([f"{value:.1f}" for value in facts[f"load_average_at_{when}"]] for when in ("start", "end"))

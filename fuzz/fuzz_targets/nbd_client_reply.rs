@@ -3,8 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use weir_nbd::{
-    ChunkCode, ClientHandshake, ClientStep, ClientWish, Decoded, ReplyHeader, ReplyStyle,
-    decode_chunk, decode_reply,
+    ChosenContext, ChunkCode, ClientHandshake, ClientStep, ClientWish, Command, Decoded,
+    ReplyHeader, ReplyStep, ReplyStyle, Requests, Session, TransmissionFlags, decode_chunk,
+    decode_reply,
 };
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
@@ -43,6 +44,48 @@ fn replies(style: ReplyStyle, mut input: &[u8]) {
     }
 }
 
+/// Replies to requests in flight: no more of a read is told than was asked for, and each is answered once.
+fn answers(style: ReplyStyle, mut input: &[u8]) {
+    let contexts = match style {
+        ReplyStyle::Simple => Vec::new(),
+        _ => vec![ChosenContext { id: 1, name: "base:allocation".to_owned() }],
+    };
+    let mut requests = Requests::new(Session { style, flags: TransmissionFlags(u16::MAX ^ 2), contexts });
+    let mut out = Vec::new();
+    let mut asked = 0;
+    for command in [
+        Command::Read { offset: 0, length: 64, unbroken: false },
+        Command::Write { offset: 0, length: 1, fua: true },
+        Command::Flush,
+        Command::BlockStatus { offset: 0, length: 64, one: false },
+    ] {
+        asked += usize::from(requests.request(command, &mut out).is_ok());
+    }
+    let (mut told, mut answered) = (0, 0);
+    while let Ok(progress) = requests.advance(input) {
+        input = &input[progress.consumed..];
+        match progress.step {
+            ReplyStep::NeedMore(bytes) => {
+                assert!(bytes > 0);
+                break;
+            }
+            ReplyStep::Data { at, length, .. } | ReplyStep::Zeroes { at, length, .. } => {
+                assert!(at + length <= 64);
+                told += length;
+                assert!(told <= 64);
+                if let ReplyStep::Data { .. } = progress.step {
+                    let length = usize::try_from(length).expect("it fits");
+                    let Some(rest) = input.get(length..) else { return };
+                    input = rest;
+                }
+            }
+            ReplyStep::Done { .. } => answered += 1,
+            ReplyStep::Status { .. } | ReplyStep::Again => {}
+        }
+    }
+    assert_eq!(answered + requests.len(), asked);
+}
+
 fuzz_target!(|input: &[u8]| {
     let [choice, rest @ ..] = input else { return };
     let style = STYLES[usize::from(choice % 3)];
@@ -52,6 +95,7 @@ fuzz_target!(|input: &[u8]| {
         }
     } else if let [low, high, payload @ ..] = rest {
         replies(style, rest);
+        answers(style, rest);
         let _ = decode_chunk(ChunkCode(u16::from_le_bytes([*low, *high])), payload);
     }
 });

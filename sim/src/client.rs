@@ -1,6 +1,6 @@
 //! Clients: tasks that read and write at random and tell the oracle what they asked and what they were answered.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use weir_log::{LogVolume, MemoryFrameCache, NodeLease};
 use crate::content::{self, Pattern, WriteId};
 use crate::dice::Dice;
 use crate::excuses::FailedRead;
+use crate::nbd::{Access, Nbd, Way};
 use crate::oracle::{Moment, Point};
 use crate::world::World;
 
@@ -30,6 +31,12 @@ const EXTENTS_MAX: usize = 1000;
 
 /// Writes of which so many in a hundred are a batch of several.
 const BATCH_PERCENT: u64 = 10;
+
+/// Extents that a server tells at most.
+const EXTENTS_MAX_NBD: usize = 4096;
+
+/// Further than any volume grows while a request is on its way.
+const FAR_BEYOND: u64 = 1 << 45;
 
 /// Changes in a batch, fewer than so many.
 const SEGMENTS_MAX: u64 = 9;
@@ -88,6 +95,10 @@ pub(crate) struct Life {
     pub(crate) reached: Notify,
     /// The life ends before its target.
     pub(crate) cut: Cell<bool>,
+    /// When that was.
+    pub(crate) superseded_at: Cell<Option<Instant>>,
+    /// How its clients reach the volume, if it is over NBD.
+    pub(crate) nbd: RefCell<Option<Rc<Nbd>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -97,7 +108,7 @@ struct Range {
 }
 
 /// A client at work until it is told to stop.
-pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
+pub(crate) async fn run(life: Rc<Life>, access: Access, mut dice: Dice) {
     let profile = &life.world.profile;
     let mut patience = REFUSALS_MAX;
     while !life.stopping.get() && !life.world.is_violated() && patience > 0 {
@@ -111,10 +122,16 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
             tokio::time::sleep(PAUSE_STEP).await;
         }
         life.operating.set(life.operating.get() + 1);
-        life.operate(&mut dice).await;
+        let way = access.way(&life).await;
+        if let Some(way) = &way {
+            life.operate(way, &mut dice).await;
+        }
         life.operating.set(life.operating.get() - 1);
-        let operations = life.world.operations.get() + 1;
+        let operations = life.world.operations.get() + u64::from(way.is_some());
         life.world.operations.set(operations);
+        if way.is_none() {
+            tokio::time::sleep(Duration::from_millis(dice.within(1..50))).await;
+        }
         if operations >= life.target.get() || life.world.is_violated() {
             life.reached.notify_one();
         }
@@ -128,7 +145,18 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     life.reached.notify_one();
 }
 
+/// Whether a write is one of an owner that was superseded.
+pub(crate) fn is_foreign(id: WriteId) -> bool {
+    id.0 > FOREIGN_WRITES
+}
+
 impl Life {
+    /// Whether what left the process at that moment counts, though what leaves now does not.
+    pub(crate) fn was_owner_at(&self, left: Option<Instant>) -> bool {
+        let since = self.superseded_at.get();
+        since.is_some_and(|since| left.is_some_and(|left| left <= since))
+    }
+
     pub(crate) async fn until_target(&self) {
         while self.world.operations.get() < self.target.get()
             && !self.cut.get()
@@ -141,7 +169,7 @@ impl Life {
 
     /// Writes somewhere; whether that was answered with success.
     pub(crate) async fn write_somewhere(&self, dice: &mut Dice) -> bool {
-        self.write(dice).await
+        self.write(&Way::Device, dice).await
     }
 
     /// A write to the last bytes.
@@ -149,7 +177,7 @@ impl Life {
         let size = self.bytes();
         let offset = size - dice.within(1..size.min(4096) + 1);
         let len = (size - offset).min(self.world.profile.islands.end(offset) - offset);
-        self.write_range(dice, Range { offset, len }).await;
+        self.write_range(&Way::Device, dice, Range { offset, len }).await;
     }
 
     /// The volume is to be cut off at `left`: nothing may show beyond once it is.
@@ -164,27 +192,39 @@ impl Life {
         (islands.place(range.offset), islands.span(range.offset, range.len))
     }
 
-    /// What reaches a client of an operation: its leases are checked when the answer is handed to the socket.
-    async fn ask(&self, operation: Operation) -> Result<Reply, DeviceError> {
-        replied(self.volume.call(IoHeader::internal(), operation).await)
+    /// The volume as NBD serves it, if it does.
+    pub(crate) fn nbd(&self) -> Option<Rc<Nbd>> {
+        self.nbd.borrow().clone()
     }
 
-    async fn operate(&self, dice: &mut Dice) {
+    /// The volume's own answer.
+    pub(crate) async fn answer(&self, operation: Operation) -> Result<Reply, DeviceError> {
+        self.volume.call(IoHeader::internal(), operation).await
+    }
+
+    /// What reaches a client of an operation: its leases are checked when the answer is handed to the socket. `None`
+    /// if its connection was lost.
+    async fn ask(&self, way: &Way, operation: Operation) -> Option<Result<Reply, DeviceError>> {
+        way.call(self, operation).await.map(replied)
+    }
+
+    async fn operate(&self, way: &Way, dice: &mut Dice) {
         match dice.weighted(&self.world.profile.mix) {
+            0 if dice.percent(BATCH_PERCENT) && way.is_nbd() => self.burst(way, dice).await,
             0 if dice.percent(BATCH_PERCENT) => self.batch(dice).await,
             0 => {
-                self.write(dice).await;
+                self.write(way, dice).await;
             }
             1 => {
                 let range = self.range(dice);
-                self.read(range).await;
+                self.read(way, range).await;
             }
-            2 => self.write_zeroes(dice).await,
-            3 => self.discard(dice).await,
-            4 => self.flush().await,
-            5 => self.extents(dice).await,
+            2 => self.write_zeroes(way, dice).await,
+            3 => self.discard(way, dice).await,
+            4 => self.flush_by(way).await,
+            5 => self.extents(way, dice).await,
             6 => self.flush_remote().await,
-            _ => self.out_of_bounds(dice).await,
+            _ => self.out_of_bounds(way, dice).await,
         }
     }
 
@@ -217,12 +257,12 @@ impl Life {
         Range { offset, len: dice.within(1..size - offset + 1) }
     }
 
-    async fn write(&self, dice: &mut Dice) -> bool {
+    async fn write(&self, way: &Way, dice: &mut Dice) -> bool {
         let range = self.range(dice);
-        self.write_range(dice, range).await
+        self.write_range(way, dice, range).await
     }
 
-    async fn write_range(&self, dice: &mut Dice, range: Range) -> bool {
+    async fn write_range(&self, way: &Way, dice: &mut Dice, range: Range) -> bool {
         let fua = dice.percent(self.world.profile.fua_percent);
         let pattern = if dice.percent(60) { Pattern::Noise } else { Pattern::Text };
         let id = self.begin_write(range, pattern);
@@ -230,7 +270,7 @@ impl Life {
         content::fill(id, pattern, range.offset, &mut data);
         self.world.note("write", [id.0.into(), range.offset, range.len]);
         let (offset, data) = (self.place(range).0, data.freeze());
-        let write = self.volume.call(IoHeader::internal(), Operation::Write { offset, data, fua });
+        let write = way.call(self, Operation::Write { offset, data, fua });
         let result = if dice.percent(2) {
             let patience = Duration::from_micros(dice.below(8_000));
             match tokio::time::timeout(patience, write).await {
@@ -242,6 +282,10 @@ impl Life {
             }
         } else {
             write.await
+        };
+        let Some(result) = result else {
+            way.lost_write(id);
+            return false;
         };
         let done = result.is_ok();
         if fua && done {
@@ -288,7 +332,18 @@ impl Life {
         }
     }
 
-    async fn write_zeroes(&self, dice: &mut Dice) {
+    /// Several writes at once on one connection.
+    async fn burst(&self, way: &Way, dice: &mut Dice) {
+        let writes = (0..dice.within(2..SEGMENTS_MAX)).map(|_| {
+            let (range, mut dice) = (self.range(dice), Dice::new(dice.next(), 43));
+            async move { self.write_range(way, &mut dice, range).await }
+        });
+        let writes: Vec<_> = writes.collect();
+        futures_util::future::join_all(writes).await;
+        self.world.events.borrow_mut().count("burst", 1);
+    }
+
+    async fn write_zeroes(&self, way: &Way, dice: &mut Dice) {
         let range = self.wide_range(dice);
         let flags = WriteZeroesFlags {
             fua: dice.percent(self.world.profile.fua_percent),
@@ -300,20 +355,23 @@ impl Life {
         self.world.note("write zeroes", [id.0.into(), range.offset, range.len]);
         let result = {
             let (offset, len) = self.place(range);
-            let zeroes = Operation::WriteZeroes { offset, len, flags };
-            self.volume.call(IoHeader::internal(), zeroes).await
+            way.call(self, Operation::WriteZeroes { offset, len, flags }).await
         };
-        self.changed(id, flags.fua, result);
+        match result {
+            Some(result) => self.changed(id, flags.fua, result),
+            None => way.lost_write(id),
+        }
     }
 
-    async fn discard(&self, dice: &mut Dice) {
+    async fn discard(&self, way: &Way, dice: &mut Dice) {
         let range = self.wide_range(dice);
         let id = self.begin_write(range, Pattern::Hole);
         self.world.note("discard", [id.0.into(), range.offset, range.len]);
         let (offset, len) = self.place(range);
-        let discard = Operation::Discard { offset, len };
-        let result = self.volume.call(IoHeader::internal(), discard).await;
-        self.changed(id, false, result);
+        match way.call(self, Operation::Discard { offset, len }).await {
+            Some(result) => self.changed(id, false, result),
+            None => way.lost_write(id),
+        }
     }
 
     /// A write that counts, or one of an owner that was superseded: nothing may ever show it.
@@ -409,17 +467,17 @@ impl Life {
         }
     }
 
-    async fn read(&self, range: Range) {
-        let failed = self.read_checked(range.offset, range.len).await;
+    async fn read(&self, way: &Way, range: Range) {
+        let failed = self.read_checked(way, range.offset, range.len).await;
         self.world.events.borrow_mut().count("read excused", u64::from(failed.is_err()));
     }
 
     /// Reads, tells the oracle, and returns what it read; `Err` for an error that is excused.
-    async fn read_checked(&self, offset: u64, len: u64) -> Result<(), ()> {
+    async fn read_checked(&self, way: &Way, offset: u64, len: u64) -> Result<(), ()> {
         let world = &self.world;
         let begun = world.oracle.borrow_mut().begin_read();
         world.note("read", [begun, offset, len]);
-        let bytes = self.try_read(begun, Point::at(begun), offset, len).await?;
+        let bytes = self.read_by(way, begun, Point::at(begun), (offset, len)).await?;
         world.detail("  read", [begun, 0, 0]);
         let checked = world.oracle.borrow_mut().end_read(begun, offset, &bytes);
         world.check(checked);
@@ -434,10 +492,23 @@ impl Life {
         offset: u64,
         len: u64,
     ) -> Result<Vec<u8>, ()> {
+        self.read_by(&Way::Device, begun, point, (offset, len)).await
+    }
+
+    async fn read_by(
+        &self,
+        way: &Way,
+        begun: Moment,
+        point: Point,
+        (offset, len): (u64, u64),
+    ) -> Result<Vec<u8>, ()> {
         let world = &self.world;
         let faults_before = world.faults_before_read();
         let (at, bytes) = self.place(Range { offset, len });
-        let asked = self.ask(Operation::Read { offset: at, len: bytes }).await;
+        let Some(asked) = self.ask(way, Operation::Read { offset: at, len: bytes }).await else {
+            world.oracle.borrow_mut().abandon_read(begun);
+            return Err(());
+        };
         let result = asked.and_then(Reply::into_data);
         if self.is_late("a read", &result) {
             world.oracle.borrow_mut().abandon_read(begun);
@@ -475,9 +546,14 @@ impl Life {
     }
 
     pub(crate) async fn flush(&self) {
+        self.flush_by(&Way::Device).await;
+    }
+
+    async fn flush_by(&self, way: &Way) {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("flush", [begun, 0, 0]);
-        let result = self.ask(Operation::Flush(FlushScope::Local)).await.map(|_| ());
+        let Some(result) = self.ask(way, Operation::Flush(FlushScope::Local)).await else { return };
+        let result = result.map(|_| ());
         if self.is_late("a flush", &result) {
             return;
         }
@@ -512,10 +588,11 @@ impl Life {
         }
     }
 
-    async fn extents(&self, dice: &mut Dice) {
+    async fn extents(&self, way: &Way, dice: &mut Dice) {
         let range = self.range(dice);
         let extents_max = usize::try_from(dice.within(1..20)).expect("small");
-        self.extents_of(range, extents_max).await;
+        let way = if way.has_extents() && range.len > 0 { way } else { &Way::Device };
+        self.extents_of(way, range, extents_max).await;
     }
 
     /// Asks for the extents of everything.
@@ -523,16 +600,18 @@ impl Life {
         let (mut at, size) = (0, self.bytes());
         while at < size {
             let end = self.world.profile.islands.end(at).min(size);
-            self.extents_of(Range { offset: at, len: end - at }, EXTENTS_MAX).await;
+            self.extents_of(&Way::Device, Range { offset: at, len: end - at }, EXTENTS_MAX).await;
             at = end;
         }
     }
 
-    async fn extents_of(&self, range: Range, extents_max: usize) {
+    async fn extents_of(&self, way: &Way, range: Range, extents_max: usize) {
         let begun = self.world.oracle.borrow_mut().tick();
         self.world.note("extents", [begun, range.offset, range.len]);
         let (offset, len) = self.place(range);
-        let asked = self.ask(Operation::Extents { offset, len, extents_max }).await;
+        let extents_max = if way.is_nbd() { EXTENTS_MAX_NBD } else { extents_max };
+        let operation = Operation::Extents { offset, len, extents_max };
+        let Some(asked) = self.ask(way, operation).await else { return };
         let result = asked.and_then(Reply::into_extents);
         if self.is_late("extents", &result) {
             return;
@@ -557,12 +636,15 @@ impl Life {
             begun,
             (range.offset, &self.world.profile.islands),
             &extents,
+            !way.is_nbd(),
         );
         self.world.check(checked);
     }
 
-    async fn out_of_bounds(&self, dice: &mut Dice) {
+    async fn out_of_bounds(&self, way: &Way, dice: &mut Dice) {
         let size = self.volume.size();
+        // It may grow while a request is on its way.
+        let size = if way.is_nbd() { size + FAR_BEYOND } else { size };
         let offset = size - dice.below(size.min(4096));
         let bytes = size - offset + dice.within(1..5000);
         self.world.note("out of bounds", [0, offset, bytes]);
@@ -570,10 +652,12 @@ impl Life {
         let result = if dice.percent(50) {
             let mut data = AlignedBuf::zeroed(len);
             data.fill(0xee);
-            self.volume.write(offset, data.freeze()).await
+            let data = data.freeze();
+            self.ask(way, Operation::Write { offset, data, fua: false }).await
         } else {
-            self.volume.read(offset, &mut vec![0; len]).await
+            self.ask(way, Operation::Read { offset, len: bytes }).await
         };
+        let Some(result) = result else { return };
         if !matches!(&result, Err(error) if error.kind() == ErrorKind::Invalid) {
             self.world.violate(format!("an operation past the end returned {result:?}"));
         }

@@ -20,6 +20,7 @@ use self::side::Side;
 use crate::audit::audit;
 use crate::client::{self, Life};
 use crate::dice::Dice;
+use crate::nbd::{self, Access, Nbd};
 use crate::nemesis;
 use crate::node::{HANG, Stop};
 use crate::oracle::Point;
@@ -75,6 +76,8 @@ pub(crate) struct Duo {
     world: Rc<World>,
     sides: [Side; 2],
     dice: RefCell<Dice>,
+    /// For what is served over NBD.
+    nbd_dice: RefCell<Dice>,
     begins_auto: bool,
     /// Both nodes have one name.
     copied: bool,
@@ -133,6 +136,7 @@ impl Duo {
             world,
             sides,
             dice: RefCell::new(dice),
+            nbd_dice: RefCell::new(Dice::new(seed, 46)),
             begins_auto: auto,
             copied,
             owner: Cell::new(None),
@@ -290,10 +294,10 @@ impl Duo {
             life.at_work.set(clients);
             let process = self.sides[index].process.borrow();
             let tasks = &process.as_ref().expect("it owns the volume").tasks;
-            for _ in 0..clients {
-                let dice = Dice::new(self.dice.borrow_mut().next(), 22);
-                tasks.spawn_local(client::run(Rc::clone(&life), dice));
-            }
+            let dice: Vec<Dice> =
+                (0..clients).map(|_| Dice::new(self.dice.borrow_mut().next(), 22)).collect();
+            let nbd_dice = self.nbd_dice.borrow_mut().next();
+            tasks.spawn_local(begin_clients(Rc::clone(&life), dice, nbd_dice));
         }
         let limit = self.world.profile.lease * 4;
         if self.percent(20) {
@@ -494,5 +498,19 @@ impl Duo {
             Some(Some(wrong)) => self.violate(wrong),
             None => self.violate("looking at the store hangs"),
         }
+    }
+}
+
+/// Sets clients to work, one for each stream of dice. They share the connections of the life where it has any.
+async fn begin_clients(life: Rc<Life>, dice: Vec<Dice>, nbd_seed: u64) {
+    if life.nbd().is_none()
+        && let Some(nbd) = Nbd::begin(&life, Dice::new(nbd_seed, 41)).await
+    {
+        life.nbd.replace(Some(nbd));
+        tokio::task::spawn_local(nbd::disturb(Rc::clone(&life), Dice::new(nbd_seed, 44)));
+    }
+    for (dice, client) in dice.into_iter().zip(0..) {
+        let access = life.nbd().map_or(Access::Device, |nbd| nbd.access(client));
+        tokio::task::spawn_local(client::run(Rc::clone(&life), access, dice));
     }
 }

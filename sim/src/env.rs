@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::Instant;
-use weir_device::{BufferPool, Clock, Env, Random, Spawn};
+use weir_device::{BufferPool, Clock, Env, NoNetwork, Random, Spawn};
 
 use crate::dice::Dice;
 
@@ -127,6 +127,7 @@ pub(crate) fn env(
             scheduling,
             spawned: Cell::new(0),
         }),
+        network: Rc::new(NoNetwork),
         buffers: BufferPool::new(1 << 20),
     }
 }

@@ -21,6 +21,7 @@ mod env;
 mod events;
 mod excuses;
 mod mutants;
+mod nbd;
 mod nemesis;
 mod node;
 mod observe;

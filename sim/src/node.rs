@@ -4,7 +4,7 @@ mod backups;
 mod copies;
 mod ending;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
+use crate::nbd::{self, Access, Nbd};
 use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
 use crate::oracle::Point;
@@ -66,6 +67,8 @@ pub(crate) struct Node {
     backups: Backups,
     /// The last life ended with a clean close.
     closed_clean: bool,
+    /// For what is served over NBD.
+    nbd_dice: Dice,
 }
 
 struct Opened {
@@ -90,6 +93,7 @@ impl Node {
             copies: Copies::new(seed),
             backups: Backups::new(seed),
             closed_clean: false,
+            nbd_dice: Dice::new(seed, 45),
         }
     }
 
@@ -344,6 +348,8 @@ impl Node {
             cut: Cell::new(false),
             target: Cell::new(0),
             reached: tokio::sync::Notify::new(),
+            superseded_at: Cell::new(None),
+            nbd: RefCell::default(),
         })
     }
 
@@ -401,9 +407,15 @@ impl Node {
         life.target.set(target);
         let clients = life.world.profile.clients;
         life.at_work.set(clients);
-        for _ in 0..clients {
-            tasks.spawn_local(client::run(Rc::clone(life), Dice::new(dice.next(), 5)));
+        let nbd_dice = Dice::new(self.nbd_dice.next(), 41);
+        let nbd = tasks.run_until(Nbd::begin(life, nbd_dice)).await;
+        life.nbd.borrow_mut().clone_from(&nbd);
+        for client in 0..clients {
+            let access = nbd.as_ref().map_or(Access::Device, |nbd| nbd.access(client));
+            tasks.spawn_local(client::run(Rc::clone(life), access, Dice::new(dice.next(), 5)));
         }
+        let nbd_dice = Dice::new(self.nbd_dice.next(), 44);
+        tasks.spawn_local(nbd::disturb(Rc::clone(life), nbd_dice));
         tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
         tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10)));
         tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 12)));
@@ -474,6 +486,12 @@ impl Node {
         life.closing.set(true);
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, u64::from(busy), 0]);
+        if let Some(nbd) = life.nbd() {
+            nbd.meets("close");
+            if self.nbd_dice.percent(70) && timeout(HANG, nbd.detach()).await.is_err() {
+                return self.violate("detaching a volume hangs");
+            }
+        }
         let closed = timeout(HANG, life.volume.close()).await;
         let now = self.world.oracle.borrow_mut().tick();
         match closed {
@@ -508,6 +526,11 @@ impl Node {
         };
         if timeout(HANG, resized).await.is_err() {
             return self.go_on();
+        }
+        if let Some(nbd) = life.nbd()
+            && timeout(HANG, nbd.close()).await.is_err()
+        {
+            return self.violate("the server does not let go of clients that leave");
         }
         let (name, shown, size) = {
             let snapshots = self.world.snapshots.borrow();

@@ -41,10 +41,19 @@ pub(crate) struct Write {
     pub(crate) len: u64,
     pub(crate) issued: Moment,
     pub(crate) acked: Option<Moment>,
+    /// It was never answered, and whoever was to carry it out has let go of it: if it happened, it was before.
+    ended: Option<Moment>,
     /// Answered with forced unit access.
     pub(crate) fua: bool,
     /// It fits one record of the journal, so that it shows whole or not at all.
     whole: bool,
+}
+
+impl Write {
+    /// Whether nothing of it happened after `moment`.
+    fn is_over_by(&self, moment: Moment) -> bool {
+        self.acked.or(self.ended).is_some_and(|at| at <= moment)
+    }
 }
 
 /// A write that may show in a segment.
@@ -128,6 +137,7 @@ impl Oracle {
             len: size,
             issued: 0,
             acked: Some(1),
+            ended: None,
             fua: false,
             whole: true,
         };
@@ -183,7 +193,8 @@ impl Oracle {
         let issued = self.tick();
         let id = WriteId(u32::try_from(self.writes.len()).expect("few writes per seed"));
         let whole = pattern.is_zero() || len <= whole_bytes_max;
-        self.writes.push(Write { pattern, offset, len, issued, acked: None, fua: false, whole });
+        let (acked, ended) = (None, None);
+        self.writes.push(Write { pattern, offset, len, issued, acked, ended, fua: false, whole });
         if len > 0 {
             self.cut(offset);
             self.cut(offset + len);
@@ -204,6 +215,12 @@ impl Oracle {
         if fua {
             self.flushed = self.flushed.max(write.issued);
         }
+    }
+
+    /// It will never be answered, and nothing of it happens from now on.
+    pub(crate) fn end_unanswered(&mut self, id: WriteId) {
+        let now = self.tick();
+        self.writes[id.0 as usize].ended.get_or_insert(now);
     }
 
     pub(crate) fn begin_flush(&mut self) -> Moment {
@@ -275,7 +292,7 @@ impl Oracle {
         if later.tied && earlier.tied {
             return false;
         }
-        self.write(earlier.id).acked.is_some_and(|acked| acked <= self.write(later.id).issued)
+        self.write(earlier.id).is_over_by(self.write(later.id).issued)
     }
 
     /// What a write of the segment has to reach to show as of `point`.
@@ -303,8 +320,8 @@ impl Oracle {
             return item.rank < bar.rank;
         }
         let issued = if item.tied { bar.issued } else { bar.issued.max(bar.tied_issued) };
-        // A write is answered after it was issued, so it never supersedes itself.
-        self.write(item.id).acked.is_some_and(|acked| acked <= issued)
+        // A write is over after it was issued, so it never supersedes itself.
+        self.write(item.id).is_over_by(issued)
     }
 
     /// What may show in a segment as of `point`, newest first.
@@ -349,7 +366,7 @@ impl Oracle {
             runs.clear();
             match_segment(self, from, seen, &allowed, &mut runs)
                 .map_err(|at| self.wrong_byte("a read", at, offset, bytes, point))?;
-            let quiet = |item: &Item| self.write(item.id).acked.is_some_and(|acked| acked < begun);
+            let quiet = |item: &Item| self.write(item.id).is_over_by(begun - 1);
             if allowed.len() > 1 && segment.items.iter().all(quiet) {
                 let whole = from == segment_start && to == segment_end && runs.len() == 1;
                 if let (true, [only]) = (whole, &runs[0].items[..]) {
@@ -387,18 +404,21 @@ impl Oracle {
     /// Holes and zeroes that `extents`, asked at `begun`, reports must be able to read as zeroes. Whether
     /// a zeroing from before the last recovery was lost cannot be seen in bytes: it excuses a hole. So does a zeroing
     /// of a whole piece of the map, which becomes a hole; adjacent ones become one object, and only one that covers
-    /// what lies between islands makes a piece whole.
+    /// what lies between islands makes a piece whole. What is not exact was told in blocks.
     pub(crate) fn check_extents(
         &self,
         begun: Moment,
         (offset, islands): (u64, &Islands),
         extents: &[Extent],
+        is_exact: bool,
     ) -> Result<(), Violation> {
         let mut at = offset;
         let mut allowed = Vec::new();
         for extent in extents {
             let end = at + extent.len;
             let wanted: &[Pattern] = match extent.state {
+                // In blocks, data reaches beyond its bytes.
+                ExtentState::Data if !is_exact => &[],
                 ExtentState::Data => {
                     self.check_data(begun, at, end)?;
                     &[]

@@ -12,6 +12,7 @@ use weir_store::{Chance, FaultPlan, OperationFaults};
 
 use crate::dice::Dice;
 use crate::env::Scheduling;
+use crate::nbd::NbdProfile;
 
 const KIB: u64 = 1 << 10;
 
@@ -142,6 +143,8 @@ pub(crate) struct Profile {
     pub(crate) replicas: bool,
     /// What work on maps and checkpoints is cut into: so little that volumes of this size cross it.
     pub(crate) map: MapLimits,
+    /// Whether clients reach the volume over NBD, and how.
+    pub(crate) nbd: Option<NbdProfile>,
 }
 
 fn ms(ms: u64) -> Duration {
@@ -213,6 +216,7 @@ impl Profile {
                 table_piece_entries: dice.pick(&[1, 2, 5, 4096]),
                 index_page_entries: dice.pick(&[1, 2, 512]),
             },
+            nbd: None,
         }
     }
 

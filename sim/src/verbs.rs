@@ -160,6 +160,9 @@ impl Life {
         };
         world.sizes.add(size);
         world.note("grow", [present, size, 0]);
+        if let Some(nbd) = self.nbd() {
+            nbd.meets("resize");
+        }
         let doing = world.begin(self.host, "grow");
         let result = self.volume.resize(size).await;
         drop(doing);
@@ -177,9 +180,14 @@ impl Life {
         while self.operating.get() > 0 && !self.stopping.get() {
             tokio::time::sleep(PAUSE_STEP).await;
         }
+        if let Some(nbd) = self.nbd() {
+            nbd.meets("resize");
+            // Nobody may be connected.
+            nbd.close().await;
+        }
         let over = self.stopping.get() || self.closing.get() || self.refused_since.get().is_some();
         if over || self.volume.size() != present {
-            return self.paused.set(false);
+            return self.let_in();
         }
         if dice.percent(50) {
             let patience = Duration::from_micros(dice.below(2_000));
@@ -212,6 +220,14 @@ impl Life {
                 world.oracle.borrow_mut().end_shrink(id);
                 self.settle_size("a shrink", size);
             }
+        }
+        self.let_in();
+    }
+
+    /// Clients may come again.
+    fn let_in(&self) {
+        if let Some(nbd) = self.nbd() {
+            nbd.open();
         }
         self.paused.set(false);
     }

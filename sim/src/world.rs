@@ -12,6 +12,7 @@ use weir_journal::format::record::header_bytes;
 use weir_journal::limits::{BLOCK_BYTES, PIECE_BYTES};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{FixedKeys, Keys, LogError, Takeover, VolumeOptions};
+use weir_net::sim::SimNetwork;
 use weir_seal::WrappingKey;
 use weir_store::{Faults, Store};
 
@@ -19,6 +20,7 @@ use crate::clones::KnownClone;
 use crate::dice::Dice;
 use crate::events::Events;
 use crate::excuses::{FaultsBefore, Harm, Outages};
+use crate::nbd::NbdProfile;
 use crate::oracle::{Oracle, Violation};
 use crate::profile::Profile;
 use crate::replicas::Replica;
@@ -42,6 +44,8 @@ pub(crate) struct World {
     /// Below the faults: what the store holds.
     pub(crate) bare_store: Store,
     pub(crate) store: Store,
+    /// Between clients and hosts.
+    pub(crate) network: SimNetwork,
     /// Two hosts.
     pub(crate) disks: [SimDisk; 2],
     pub(crate) host: Cell<usize>,
@@ -86,6 +90,11 @@ impl World {
         if nodes == 2 {
             profile = profile.with_two_nodes(&mut dice);
         }
+        // Streams of their own: seeds in which nothing is served keep their course.
+        let mut network_dice = Dice::new(seed, 40);
+        profile.nbd = NbdProfile::draw(&mut network_dice);
+        let network_options = profile.nbd.clone().map(|nbd| nbd.network).unwrap_or_default();
+        let network = SimNetwork::new(network_dice.next(), network_options);
         let faults = Faults::new(dice.next());
         let bare_store = Store::open("memory://").expect("a store in memory");
         let store = bare_store
@@ -115,6 +124,7 @@ impl World {
             faults,
             bare_store,
             store,
+            network,
             disks,
             host: Cell::new(0),
             id: Cell::new(VolumeId([0; 16])),

@@ -5,8 +5,14 @@ import contextlib
 import io
 import os
 import pickle
+import subprocess
+import sys
 import tempfile
 import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPOSITORY = os.path.dirname(os.path.dirname(HERE))
+sys.path.append(os.path.join(REPOSITORY, "bench"))
 
 import logger
 import one_writer
@@ -178,6 +184,75 @@ class Blocks(unittest.TestCase):
         self.assertFalse(self.accepts(one, none, three[:half] + none[half:]))
         self.assertFalse(self.accepts(one, two[:half + 7] + none[half + 7:], none))
         self.assertFalse(self.accepts(one, three, none))
+
+
+class Recording(unittest.TestCase):
+    """--record: what `cargo run -p evidence` is asked for, with a cargo that writes down its arguments."""
+
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.asked = os.path.join(self.directory.name, "asked")
+        self.stub("cargo", f'printf "%s\\n" "$*" >>{self.asked}; echo "${{KNOWN:-}}"; exit "${{STATUS:-0}}"')
+        self.weir = self.stub("weir", 'echo "weir 0.1.0 (0123456-dirty)"')
+
+    def stub(self, name, script):
+        path = os.path.join(self.directory.name, name)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\n{script}\n")
+        os.chmod(path, 0o755)
+        return path
+
+    def environment(self, **more):
+        return {**os.environ, "PATH": f"{self.directory.name}:{os.environ['PATH']}", **more}
+
+    def lines(self):
+        try:
+            with open(self.asked, encoding="ascii") as file:
+                return file.read().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def campaign(self, *arguments, **more):
+        """A script as the campaigns are: it takes --record, and records."""
+        script = os.path.join(self.directory.name, "campaign")
+        with open(script, "w", encoding="ascii") as file:
+            file.write(f'set -u\nweir={self.weir}\n. "{REPOSITORY}/tests/record.sh"\ntake_record "$@"\n'
+                       'set -- "${arguments[@]}"\necho "$*"\nrecord crash 116 0 "a note"\n'
+                       'record p99 6 1.2 "" 1.0 1.4\nexit "$record_failed"\n')
+        return subprocess.run(["bash", script, *arguments], env=self.environment(**more), capture_output=True,
+                              text=True, check=False)
+
+    def test_a_campaign_records_when_it_is_asked_to(self):
+        done = self.campaign("--rounds", "2")
+        self.assertEqual((done.stdout, done.returncode, self.lines()), ("--rounds 2\n", 0, []))
+        done = self.campaign("--rounds", "--record", "2", TEST_S3_SERVER="minio")
+        self.assertEqual((done.stdout.splitlines()[0], done.returncode), ("--rounds 2", 0))
+        crash, p99 = self.lines()
+        self.assertRegex(crash, "^run -q -p evidence -- record crash --n 116 --value 0 --load [0-9.]+ "
+                         "--commit 0123456-dirty --command tests/s3/with minio .*campaign --rounds 2 --note=a note$")
+        self.assertTrue(p99.endswith("--note= --low 1.0 --high 1.4"), p99)
+
+    def test_what_is_not_recorded_is_a_failure(self):
+        done = self.campaign("--record", STATUS="1")
+        self.assertIn("not recorded: crash", done.stdout)
+        self.assertEqual(done.returncode, 1)
+
+    def test_a_benchmark_records_what_goals_are_measured_by(self):
+        code = ("import argparse, sys; from side_by_side import evidence, stats\n"
+                "parser = argparse.ArgumentParser(); evidence.add_argument(parser)\n"
+                "facts = {'commit': '0123456', 'load_average_at_start': [0.5, 0, 0]}\n"
+                "recorder = evidence.Recorder(parser.parse_args(), facts)\n"
+                "recorder.ratio('drain', stats.ratio([(2, 1), (2.2, 1)]), 'a note')\n"
+                "recorder.ratio('drain', None)\n"
+                "recorder.value('other', 1)\n")
+        run = [sys.executable, "-B", "-c", code]
+        for arguments, expected in (([], 0), (["--record"], 2)):
+            subprocess.run([*run, *arguments], env=self.environment(KNOWN="drain", PYTHONPATH=sys.path[-1]),
+                           capture_output=True, check=True)
+            self.assertEqual(len(self.lines()), expected)
+        self.assertRegex(self.lines()[1], "record drain --commit 0123456 --load 0.5 --command .* --value 2.09762 "
+                         "--low 1.14.* --high 3.8.* --n 2 --note=a note$")
 
 
 if __name__ == "__main__":

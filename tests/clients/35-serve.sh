@@ -96,11 +96,11 @@ check "what is new reads as zeroes" holds 0 120M 1M
 connected() { "$weir" volume show one | grep -qE '^ *clients +1'; }
 exec 9> >(qemu-io -f raw "$(at one)" >/dev/null 2>&1)
 wait_until "a client is connected" connected
-refuse "a volume with clients does not shrink" "1 clients connected" "$weir" volume resize one 100M --shrink
+refuse "a volume with clients does not shrink" "1 clients connected" "$weir" volume resize one 100M --shrink --yes
 exec 9>&-
 left() { "$weir" volume show one | grep -qE '^ *clients +0'; }
 wait_until "the client is gone" left
-check "one without does" "$weir" volume resize one 100M --shrink
+check "one without does" "$weir" volume resize one 100M --shrink --yes
 check "it has that size" size_is "$(at one)" $((100 << 20))
 check "what is left is there" holds 8 90M 1M
 check "it grows again" "$weir" volume resize one 128M

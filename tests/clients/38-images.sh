@@ -217,8 +217,33 @@ warned() { rm -f w.img; "$weir" volume export demo w.img 2>&1 | grep -q 'warning
 check "and of whom an export warns" warned
 eval "exec ${client[1]}>&-"
 wait "$client_pid" 2>/dev/null
+# Streams, and snapshots, of a volume that is served.
+same_raw() { qemu-img compare -q -f raw -F raw "$1" "$2"; }
+streamed() { "$weir" volume export "$1" - 2>/dev/null >streamed.img && same_raw streamed.img "$2"; }
+check "its bytes on standard output" streamed demo raw.img
+check "a snapshot" "$weir" snapshot create demo@before
+qemu-io -f raw "$uri" -c "write -P 9 0 16M" >/dev/null
+check "the bytes of a snapshot on standard output" streamed demo@before raw.img
+streamed_other() { ! streamed demo raw.img; }
+check "they are not those of now" streamed_other
+check "a snapshot in an image" exports demo@before raw.img
+check "a copy of a snapshot" "$weir" volume copy demo@before "file://$work/second/before"
+refuse "of one that is none" "has no snapshot never" "$weir" volume export demo@never never.img
+refuse "a copy into a snapshot" "takes no bytes" "$weir" volume copy demo demo@before
+size_of() { "$weir" volume show "$1" --output json | sed -n 's/^  "size_bytes": \([0-9]*\),/\1/p'; }
+through() { "$weir" volume export demo@before - 2>/dev/null | "$weir" volume import - piped --size "$(size_of demo)"; }
+check "from one to the other" through
+check "it is the same" exports piped raw.img
+cut_off() { head -c 1M raw.img | "$weir" volume import - cut --size "$(stat -c %s raw.img)"; }
+refuse "a pipe that ends early" "standard input ended after 1.0 MiB" cut_off
+refuse "leaves a volume that is not whole" "is incomplete" "$weir" volume export cut cut.img
+check "which can be deleted" "$weir" volume delete cut --yes
+echo junk >junk.qcow2
+refuse "junk called qcow2" "is no qcow2 image" "$weir" volume import junk.qcow2 junk
+check "the snapshot again" "$weir" snapshot rollback demo@before --yes
 check "copy of a served volume" "$weir" volume copy demo "file://$work/second/served"
 stop
+WEIR_STORE=file://$work/second check "the copy of the snapshot has its bytes" exports before raw.img
 WEIR_STORE=file://$work/second check "it is the same" exports served raw.img
 
 # Copies between stores.

@@ -8,6 +8,7 @@ mkdir "$work/store"
 keys=$work/keys
 head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$keys"
 head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$work/other"
+chmod 600 "$keys" "$work/other"
 mark="marked plaintext of this test: $$-$RANDOM."
 # 8 MiB of it, in files that do not shrink under compression either: each line ends with random digits.
 while :; do echo "$mark $RANDOM$RANDOM$RANDOM"; done | head -c 8M >"$work/pattern"
@@ -68,6 +69,9 @@ check "with no file" refuses 'gives no key: No such file' up secret --key-file "
 check "with a command that fails" \
     refuses 'exit status: 3: denied' up secret --key-command 'echo denied >&2; exit 3' -- true
 check "with one that prints something else" refuses 'line 1 is no key' up secret --key-command 'echo hello' -- true
+chmod 644 "$keys"
+check "with one that everybody may read" refuses 'chmod o= ' up secret --key-file "$keys" -- true
+chmod 600 "$keys"
 check "with both a file and a command" refuses 'cannot be used with' volume show secret --key-file a --key-command b
 same_contents() { [ -n "$before" ] && [ "$before" = "$(contents)" ]; }
 check "nothing was written by any of it" same_contents
@@ -85,6 +89,7 @@ check "the new one opens it" "$weir" up secret --key-file "$work/other" -- \
     qemu-img convert -f raw -O raw 'nbd+unix:///secret?socket=$WEIR_DATA_DIR/nbd/secret.sock' '$work/back' &&
     cmp -n 8388608 '$work/pattern' '$work/back'"
 check "a file with both" bash -c "{ cat '$keys'; echo; cat '$work/other'; } >'$work/both'"
+chmod 600 "$work/both"
 check "opens both" "$weir" volume copy imported copied --key-file "$work/both" --encrypt
 check "what is copied is hidden" hidden
 check "a plain volume gets no key" bash -c "'$weir' volume create bare --size 1M >/dev/null"

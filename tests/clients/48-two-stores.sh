@@ -27,7 +27,7 @@ check "the replica has it" lists demo "$replica" s1
 refuse "take a snapshot of the replica" "$another" weir snapshot create demo@s2 --store "$replica"
 refuse "flush the replica" "$another" weir volume flush demo --remote --wait --store "$replica"
 refuse "grow the replica" "$another" weir volume resize demo 128M --store "$replica"
-refuse "shrink the replica" "$another" weir volume resize demo 32M --shrink --store "$replica"
+refuse "shrink the replica" "$another" weir volume resize demo 32M --shrink --yes --store "$replica"
 check "the primary has its size" prints '67108864 bytes' volume show demo
 refuse "compact the replica" "$another" weir volume compact demo --to 99 --store "$replica"
 refuse "flatten the replica" "$another" weir volume flatten demo --store "$replica"

@@ -99,6 +99,12 @@ serve
 check "all volumes are served" offered three
 check "one is detached" "$weir" volume detach three
 check "and is not offered" not_offered three
+check "one is renamed" "$weir" volume rename four quatre
+check "it is offered under its new name" offered quatre
+check "and not under the old one" not_offered four
+refuse "a name that is taken" "exists already" "$weir" volume rename quatre one
+check "it is served as before" offered quatre
+check "and renamed back" "$weir" volume rename quatre four
 check "a volume that the API creates is served" curl -sSf --unix-socket "$WEIR_DATA_DIR/api.sock" \
     -H 'Content-Type: application/json' -d '{"name":"five","size_bytes":1048576}' http://weir/v1/volumes
 check "at once" offered five

@@ -1,6 +1,7 @@
 //! Measures the extent map beside `BTreeMap` and `rangemap`: thread CPU time, and bytes by a counting allocator.
 //!
 //! `cargo run --release -p weir-bench-extent -- [extents] [map...] [128GiB...]`, by default 10 million and all;
+//! `--record` adds what it found to the records (docs/evidence);
 //! `-- [extents] pieces` measures the encoding alone.
 #![allow(unsafe_code, reason = "a counting allocator is an unsafe trait")]
 #![allow(clippy::print_stdout, reason = "this program's product is a table on standard output")]
@@ -8,6 +9,7 @@
 mod discard;
 mod heap;
 mod maps;
+mod record;
 mod work;
 
 use std::hint::black_box;
@@ -23,7 +25,13 @@ fn main() {
     let mut count = 10_000_000;
     let mut names = Vec::new();
     let mut works = Vec::new();
+    let load = record::load();
+    let mut recording = false;
     for argument in std::env::args().skip(1) {
+        if argument == "--record" {
+            recording = true;
+            continue;
+        }
         match argument.parse() {
             Ok(number) => count = number,
             Err(_) if argument.contains("iB") => works.push(argument),
@@ -42,6 +50,7 @@ fn main() {
         "{:<30} {:<12} {:>9} {:>7} {:>7} {:>8} {:>7} {:>7} {:>9}",
         "work", "map", "extents", "fill", "look-up", "chained", "update", "insert", "B/extent"
     );
+    let mut figures = record::Figures::default();
     for work in [Work::Blocks128GiB, Work::Bytes32GiB, Work::Blocks16TiB] {
         if !works.is_empty()
             && !works.iter().any(|wanted| work.name().replace(" ", "").contains(wanted.as_str()))
@@ -49,7 +58,8 @@ fn main() {
             continue;
         }
         if wanted(ExtentMap::NAME) {
-            measure::<ExtentMap>(work, count);
+            let own = measure::<ExtentMap>(work, count);
+            figures.found.extend(own.of_goals(work));
         }
         if wanted(Tree::NAME) {
             measure::<Tree>(work, count);
@@ -62,13 +72,41 @@ fn main() {
         println!();
         discard::measure(count);
     }
+    if recording {
+        record::record(&figures, count, &load);
+    }
+}
+
+/// What a map did, in nanoseconds and tenths of a byte.
+struct Measured {
+    lookup: u64,
+    update: u64,
+    tenths_per_extent: u64,
+}
+
+impl Measured {
+    /// The measures of docs/evidence, with their figures.
+    fn of_goals(&self, work: Work) -> Vec<(String, String)> {
+        let name = match work {
+            Work::Blocks128GiB => "aligned",
+            Work::Bytes32GiB => "unaligned",
+            Work::Blocks16TiB => "sparse",
+        };
+        let bytes = format!("{}.{}", self.tenths_per_extent / 10, self.tenths_per_extent % 10);
+        let mut found = vec![(format!("extent:bytes-{name}"), bytes)];
+        if work == Work::Blocks128GiB {
+            found.push(("extent:look-up".to_owned(), self.lookup.to_string()));
+            found.push(("extent:update".to_owned(), self.update.to_string()));
+        }
+        found
+    }
 }
 
 fn per(total: u64, count: u64) -> u64 {
     total / count.max(1)
 }
 
-fn measure<M: Map>(work: Work, count: u64) {
+fn measure<M: Map>(work: Work, count: u64) -> Measured {
     let heap_before = heap::live_bytes();
     let mut map = M::new();
     let mut dice = Dice(0x1234_5678_9abc_def1);
@@ -128,4 +166,5 @@ fn measure<M: Map>(work: Work, count: u64) {
         tenths / 10,
         tenths % 10
     );
+    Measured { lookup, update, tenths_per_extent: tenths }
 }

@@ -1,4 +1,4 @@
-//! Time, randomness and tasks as arguments: what makes a node deterministic under simulation.
+//! Time, randomness, tasks and connections as arguments: what makes a node deterministic under simulation.
 
 use std::fmt;
 use std::future::Future;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::buffer::BufferPool;
+use crate::network::Network;
 
 /// Clocks of the host. Sleeping and measuring use `tokio::time`, which the simulation controls by itself.
 pub trait Clock {
@@ -50,6 +51,8 @@ pub struct Env {
     pub random: Rc<dyn Random>,
     /// Tasks.
     pub spawn: Rc<dyn Spawn>,
+    /// Connections to other processes.
+    pub network: Rc<dyn Network>,
     /// Memory for payloads.
     pub buffers: BufferPool,
 }

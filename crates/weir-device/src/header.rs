@@ -4,6 +4,8 @@ use std::fmt;
 
 use tokio::time::Instant;
 
+use crate::RangeToken;
+
 /// Random 128-bit identity of a volume. Keys, maps and caches use it, never the name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeId(pub [u8; 16]);
@@ -65,13 +67,16 @@ pub struct IoHeader {
     pub hops: u8,
     /// When nobody waits for the answer any more, on the clock of `tokio::time`.
     pub deadline: Option<Instant>,
+    /// The range lock under which it is made: a copier's own calls do not wait for the range that it holds.
+    pub lock: Option<RangeToken>,
 }
 
 impl IoHeader {
     /// A header of an operation that a client asked for.
     #[must_use]
     pub fn of_client(source: SourceId, volume: VolumeId) -> Self {
-        Self { source, volume, admission: Admission::New, hops: HOPS_MAX, deadline: None }
+        let (admission, hops) = (Admission::New, HOPS_MAX);
+        Self { source, volume, admission, hops, deadline: None, lock: None }
     }
 
     /// A header of an operation that comes from inside the process, not from a client (tests, verbs, copiers).

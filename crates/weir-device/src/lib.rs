@@ -1,7 +1,7 @@
 //! The device contract of Weir and everything that devices, stages, endpoints and front ends share.
 //!
 //! This crate must not know files, sockets, object stores, formats or threads: those come in through
-//! traits ([`Clock`], [`Random`], [`Spawn`]), so that a whole node runs inside one deterministic simulation.
+//! traits ([`Clock`], [`Random`], [`Spawn`], [`Network`]), so that a whole node runs inside one deterministic simulation.
 
 mod buffer;
 pub mod conformance;
@@ -14,8 +14,10 @@ mod header;
 mod history;
 mod memory;
 mod mutant;
+mod network;
 mod operation;
 mod range;
+mod range_lock;
 mod reply;
 mod room;
 
@@ -29,9 +31,13 @@ pub use header::{Admission, HOPS_MAX, IoHeader, SourceId, VolumeId};
 pub use history::{ChangedRun, History};
 pub use memory::MemoryDevice;
 pub use mutant::mutant;
+pub use network::{
+    Accepted, Address, ByteStream, DetachedStream, Listener, Network, NoNetwork, Peer,
+};
 pub use operation::{
     Change, FlushScope, Operation, OperationKind, Segment, WriteZeroesFlags, check_range,
 };
 pub use range::ByteRange;
+pub use range_lock::{RangeGuard, RangeLock, RangeLocking, RangeMode, RangeToken};
 pub use reply::{Body, Extent, ExtentState, Lease, Leases, Reply};
 pub use room::Room;

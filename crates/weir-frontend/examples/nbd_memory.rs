@@ -2,15 +2,13 @@
 //! With `tcp:ADDRESS` in place of SOCKET it listens on TCP. Ends on SIGTERM or SIGINT.
 
 use std::error::Error;
-use std::path::Path;
 use std::rc::Rc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
-use weir_device::{MemoryDevice, SourceId, VolumeId};
-use weir_frontend::nbd::{
-    ConnectionOptions, Export, Exports, ListenerOptions, serve_tcp, serve_unix,
-};
+use weir_device::{Address, MemoryDevice, SourceId, VolumeId};
+use weir_frontend::nbd::{self, ConnectionOptions, Export, Exports, ListenerOptions};
+use weir_net::HostNetwork;
 
 struct OneDevice(Rc<MemoryDevice>);
 
@@ -36,10 +34,11 @@ impl Exports for OneDevice {
 async fn serve(socket: &str, size: u64) -> Result<(), Box<dyn Error>> {
     let exports = Rc::new(OneDevice(Rc::new(MemoryDevice::new(size))));
     let options = ListenerOptions::new(ConnectionOptions::new(SourceId(0), socket));
-    let server = match socket.strip_prefix("tcp:") {
-        Some(address) => serve_tcp(address, exports, options).await?,
-        None => serve_unix(Path::new(socket), exports, options).await?,
+    let at = match socket.strip_prefix("tcp:") {
+        Some(address) => Address::Tcp(address.to_owned()),
+        None => Address::Unix(socket.into()),
     };
+    let server = nbd::serve(&HostNetwork, &at, exports, options).await?;
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {

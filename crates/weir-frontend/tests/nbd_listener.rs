@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::path::Path;
 use std::rc::Rc;
 
 use support::{Client, SIZE, STYLES, Shelf, TestDevice, options, pattern, settle, wish};
@@ -9,12 +10,13 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::LocalSet;
-use weir_device::ErrorKind;
+use weir_device::{Address, ErrorKind};
 use weir_frontend::nbd::{
-    ConnectionOptions, Door, ExportInfo, Handshakes, ListenerOptions, Listening, Places, Routes,
-    open_door, receive, serve_tcp, serve_unix,
+    ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Handshakes, ListenerOptions, NbdError,
+    Places, Server, hand_off_clients, serve, serve_handed_off,
 };
 use weir_nbd::{CommandFlags, OptionRequest, ReplyStyle, encode_option};
+use weir_net::{HostNetwork, Listening, listen_on};
 
 const NONE: CommandFlags = CommandFlags(0);
 
@@ -22,6 +24,23 @@ fn run<F: Future<Output = ()>>(test: F) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, test);
+}
+
+async fn serve_unix(
+    path: &Path,
+    exports: Rc<Shelf>,
+    options: ListenerOptions,
+) -> Result<Server, NbdError> {
+    serve(&HostNetwork, &Address::Unix(path.to_owned()), exports, options).await
+}
+
+/// Hands the clients of a socket off.
+fn hand_off(listening: Listening, exports: Rc<OneExport>) -> Server {
+    hand_off_clients(listen_on(listening).expect("it listens"), exports, listener())
+}
+
+fn port_of(server: &Server) -> String {
+    server.address().expect("it listens").to_string()
 }
 
 fn listener() -> ListenerOptions {
@@ -59,9 +78,11 @@ fn tcp_clients_are_served() {
     run(async {
         let device = TestDevice::new(SIZE);
         let exports = Rc::new(Shelf(Rc::clone(&device)));
-        let server = serve_tcp("127.0.0.1:0", exports, listener()).await.unwrap();
-        let address = server.address().unwrap();
-        let stream = TcpStream::connect(address).await.unwrap();
+        let server =
+            serve(&HostNetwork, &Address::Tcp("127.0.0.1:0".to_owned()), exports, listener())
+                .await
+                .unwrap();
+        let stream = TcpStream::connect(port_of(&server)).await.unwrap();
         let mut client = Client::connect(stream, wish("disk", ReplyStyle::Extended)).await;
         let data = pattern(1, 3_000_000);
         client.write(NONE, 5, &data).await.ok();
@@ -119,7 +140,7 @@ fn a_client_beyond_the_limit_is_refused_before_the_export_is_handed_out() {
     });
 }
 
-/// More than waited at a door, and more than one listener took: all are served.
+/// More than wait in a channel, and more than one listener took: all are served.
 #[test]
 fn hundreds_of_clients_of_one_export_are_served() {
     run(async {
@@ -127,9 +148,8 @@ fn hundreds_of_clients_of_one_export_are_served() {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("nbd");
         let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let (door, server) = open_door(Rc::new(Shelf(device)), listener());
-        let unix =
-            receive(Listening::Unix(socket), Rc::new(OneDoor(door, SIZE)), listener()).unwrap();
+        let (channel, server) = serve_handed_off(Rc::new(Shelf(device)), listener());
+        let unix = hand_off(Listening::Unix(socket), Rc::new(OneExport(channel, SIZE)));
         let mut clients = Vec::new();
         for _ in 0..200 {
             let stream = UnixStream::connect(&path).await.unwrap();
@@ -206,11 +226,11 @@ fn a_file_that_is_no_socket_is_never_replaced() {
 /// The longest that a test waits for a server to hang up.
 const TURNED_AWAY: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// One export, whose door is on another thread, and the size that clients are told.
-struct OneDoor(Door, u64);
+/// One export, which another thread serves, and the size that clients are told.
+struct OneExport(HandOff, u64);
 
-impl Routes for OneDoor {
-    async fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
+impl ExportDirectory for OneExport {
+    async fn find(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
         let info = ExportInfo {
             name: "disk".to_owned(),
             description: String::new(),
@@ -227,16 +247,17 @@ impl Routes for OneDoor {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the door leads to a thread of its own")]
-fn a_client_is_served_on_the_thread_behind_the_door_that_it_chose() {
-    let (ready, door) = std::sync::mpsc::channel();
+#[expect(clippy::disallowed_methods, reason = "the export is served by a thread of its own")]
+fn a_client_is_served_on_the_thread_of_the_export_that_it_chose() {
+    let (ready, channel) = std::sync::mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let thread = std::thread::spawn(move || {
         run(async {
             let device = TestDevice::new(SIZE);
-            let (door, server) = open_door(Rc::new(Shelf(Rc::clone(&device))), listener());
+            let (channel, server) =
+                serve_handed_off(Rc::new(Shelf(Rc::clone(&device))), listener());
             let clients = server.clients_counter();
-            ready.send(door).unwrap();
+            ready.send(channel).unwrap();
             stopped.await.unwrap();
             assert_eq!(clients.get(), 2);
             server.stop().await;
@@ -244,18 +265,18 @@ fn a_client_is_served_on_the_thread_behind_the_door_that_it_chose() {
             assert!(device.completed.get() >= 4, "the work was done here");
         });
     });
-    let door = door.recv().unwrap();
+    let channel = channel.recv().unwrap();
     run(async {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("nbd");
         let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let routes = Rc::new(OneDoor(door, SIZE));
-        let unix = receive(Listening::Unix(socket), Rc::clone(&routes), listener()).unwrap();
+        let directory = Rc::new(OneExport(channel, SIZE));
+        let unix = hand_off(Listening::Unix(socket), Rc::clone(&directory));
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let tcp = receive(Listening::Tcp(socket), routes, listener()).unwrap();
+        let tcp = hand_off(Listening::Tcp(socket), directory);
         let stream = UnixStream::connect(&path).await.unwrap();
         let mut first = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
-        let stream = TcpStream::connect(tcp.address().unwrap()).await.unwrap();
+        let stream = TcpStream::connect(port_of(&tcp)).await.unwrap();
         let mut second = Client::connect(stream, wish("disk", ReplyStyle::Extended)).await;
         let data = pattern(3, 300_000);
         first.write(NONE, 1, &data).await.ok();
@@ -279,9 +300,10 @@ fn a_client_that_was_told_another_size_than_the_volume_has_by_now_is_turned_away
         for (told, served) in [(SIZE, true), (SIZE + 4096, false), (SIZE - 4096, false)] {
             let path = directory.path().join(told.to_string());
             let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-            let (door, server) = open_door(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
-            let routes = Rc::new(OneDoor(door, told));
-            let unix = receive(Listening::Unix(socket), routes, listener()).unwrap();
+            let (channel, server) =
+                serve_handed_off(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
+            let directory = Rc::new(OneExport(channel, told));
+            let unix = hand_off(Listening::Unix(socket), directory);
             let stream = UnixStream::connect(&path).await.unwrap();
             let mut client = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
             if served {
@@ -298,15 +320,15 @@ fn a_client_that_was_told_another_size_than_the_volume_has_by_now_is_turned_away
 }
 
 #[test]
-fn a_door_that_nobody_has_any_more_closes_when_the_last_client_left() {
+fn a_channel_that_nobody_has_any_more_closes_when_the_last_client_left() {
     run(async {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("nbd");
         let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let (door, mut server) = open_door(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
-        let weak = door.downgrade();
-        let unix =
-            receive(Listening::Unix(socket), Rc::new(OneDoor(door, SIZE)), listener()).unwrap();
+        let (channel, mut server) =
+            serve_handed_off(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
+        let weak = channel.downgrade();
+        let unix = hand_off(Listening::Unix(socket), Rc::new(OneExport(channel, SIZE)));
         let connect = async || {
             let stream = UnixStream::connect(&path).await.unwrap();
             Client::connect(stream, wish("disk", ReplyStyle::Simple)).await
@@ -318,7 +340,7 @@ fn a_door_that_nobody_has_any_more_closes_when_the_last_client_left() {
         first.write(NONE, 1, &data).await.ok();
         assert!(weak.upgrade().is_some(), "a client is there");
         drop(first);
-        server.deserted().await;
+        server.until_unused().await;
         assert!(weak.upgrade().is_none());
     });
 }

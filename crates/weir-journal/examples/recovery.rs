@@ -56,6 +56,7 @@ async fn measure(directory: &str, mebibytes: u64) {
         clock: Rc::new(Host),
         random: Rc::new(Host),
         spawn: Rc::new(Host),
+        network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(64 << 20),
     };
     let disks = Disks::new(EngineChoice::Auto).expect("a disk engine");

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use weir_device::mutant;
 
 use crate::error::JournalError;
-use crate::journal::Inner;
+use crate::inner::Inner;
 
 /// Answered when every record acknowledged before the call survives power loss.
 pub(crate) async fn flush(inner: &Rc<Inner>) -> Result<(), JournalError> {

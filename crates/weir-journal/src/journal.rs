@@ -1,104 +1,28 @@
 //! The journal as the volume holds it.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin as TaskPin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify};
-use weir_device::{Env, LocalBoxFuture, SharedBuf, VolumeId, mutant};
+use weir_device::{Env, SharedBuf, VolumeId, mutant};
 use weir_disk::{Directory, File};
 use weir_seal::DataKey;
 
-use crate::commit::{Payload, PlacedPiece, Shape};
+use crate::commit::Payload;
+use crate::config::JournalConfig;
 use crate::error::JournalError;
 use crate::ids::{
     Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
 };
-use crate::limits::{
-    ANNOUNCED_MAX, BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES, RECORD_BYTES_LIMIT, RECORDS_IN_FLIGHT_MAX,
-    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_LIMIT,
-};
+use crate::inner::{Inner, RecordSink};
+use crate::limits::{ANNOUNCED_MAX, RECORDS_IN_FLIGHT_MAX};
 use crate::recover::{self, AcceptLoss, Identified, Recovered};
 use crate::state::{Phase, State, Ticket};
-use crate::waits::DiskWaits;
 use crate::{flush, prepare, read, write};
-
-/// Sizes of a journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalConfig {
-    /// Size of a segment: what the file grows by and what the tail moves by. An existing journal keeps the one it has.
-    pub segment_bytes: u64,
-    /// Most segments the file may have.
-    pub segments_max: u32,
-    /// Most bytes in one record.
-    pub record_bytes_max: usize,
-    /// Memory for copies of payloads; the oldest are dropped beyond it and read back, verified, when needed.
-    pub resident_bytes_max: usize,
-    /// Bytes of waiting payloads beyond which [`Journal::room`] waits.
-    pub queue_bytes_max: u64,
-}
-
-impl Default for JournalConfig {
-    fn default() -> Self {
-        Self {
-            segment_bytes: 64 << 20,
-            segments_max: 16,
-            record_bytes_max: 4 << 20,
-            resident_bytes_max: 64 << 20,
-            queue_bytes_max: 32 << 20,
-        }
-    }
-}
-
-impl JournalConfig {
-    pub(crate) fn check(&self) -> Result<(), JournalError> {
-        let sized = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes);
-        if !sized || !self.segment_bytes.is_multiple_of(BLOCK_BYTES) {
-            return Err(JournalError::Config(
-                "segment_bytes must be a multiple of 4096 from 64 KiB to 2 GiB",
-            ));
-        }
-        if self.segments_max == 0
-            || crate::format::to_usize(u64::from(self.segments_max)) > SEGMENTS_LIMIT
-        {
-            return Err(JournalError::Config("segments_max must be from 1 to 960"));
-        }
-        if self.record_bytes_max < 8 * BLOCK_LEN
-            || crate::format::to_u64(self.record_bytes_max) > RECORD_BYTES_LIMIT
-        {
-            return Err(JournalError::Config("record_bytes_max must be from 32 KiB to 8 MiB"));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn shape(&self, alignment: usize, segment_bytes: u64, sealed: bool) -> Shape {
-        // A piece must fit a record, and small segments must not waste most of themselves at their end.
-        let record_bytes_max = crate::format::to_u64(self.record_bytes_max).min(segment_bytes);
-        let piece_bytes_max = PIECE_BYTES.min(record_bytes_max / 4);
-        let piece_bytes_max = (piece_bytes_max / BLOCK_BYTES).max(1) * BLOCK_BYTES;
-        Shape { alignment, piece_bytes_max, record_bytes_max, sealed }
-    }
-}
-
-/// What the volume does with the journal's news.
-pub trait RecordSink {
-    /// `record` and all earlier ones are on disk. Called strictly in the order of records, before their writers are
-    /// answered: from here on reads must see these pieces.
-    fn on_durable(&self, record: RecordSeq, pieces: &[PlacedPiece]);
-
-    /// The released positions `start..end` are about to be written over: forget everything that points into them.
-    /// Once this has returned, no new pin into them may be taken.
-    fn forget(&self, start: JournalPos, end: JournalPos) -> LocalBoxFuture<'_, ()>;
-
-    /// A write or a sync failed: nothing becomes durable any more. What was flushed before still is, and can be read as
-    /// far as memory or the disk has it.
-    fn on_failed(&self) {}
-}
 
 /// How a journal is doing.
 #[derive(Clone, Debug)]
@@ -139,87 +63,6 @@ pub struct JournalStatus {
     pub bytes_written: u64,
 }
 
-/// What the tasks of a journal share.
-pub(crate) struct Inner {
-    pub(crate) file: File,
-    pub(crate) file_name: Arc<str>,
-    pub(crate) env: Env,
-    pub(crate) state: RefCell<State>,
-    pub(crate) sink: RefCell<Option<Rc<dyn RecordSink>>>,
-    /// Wakers of answered appends on their way from the state to their tasks.
-    pub(crate) woken: RefCell<Vec<Waker>>,
-    /// Something to write, room to write it, or the end.
-    pub(crate) work: Notify,
-    /// A flush wants a sync, or the end.
-    pub(crate) flush_work: Notify,
-    /// The segment list may have to change, or the end.
-    pub(crate) ring_work: Notify,
-    /// A sync has ended, or the journal is poisoned.
-    pub(crate) flushed: Notify,
-    /// Anything else that somebody may wait for has happened.
-    pub(crate) progress: Notify,
-    pub(crate) disk_waits: DiskWaits,
-    /// Held while a superblock of an open journal is made and written, so that they reach the file in their order.
-    pub(crate) superblocks: Mutex<()>,
-}
-
-impl Inner {
-    /// Sends every task round its loop.
-    pub(crate) fn wake_all(&self) {
-        for _ in 0..RECORDS_IN_FLIGHT_MAX {
-            self.work.notify_one();
-        }
-        self.work.notify_waiters();
-        self.flush_work.notify_one();
-        self.ring_work.notify_one();
-        self.flushed.notify_waiters();
-        self.progress.notify_waiters();
-    }
-
-    /// Nothing more is promised (J4).
-    pub(crate) fn poison(&self, cause: weir_disk::DiskError) {
-        tracing::error!(file = %self.file_name, %cause, "journal takes no more writes");
-        let woken = self.state.borrow_mut().poison(cause);
-        for waker in woken {
-            waker.wake();
-        }
-        self.wake_all();
-        let sink = self.sink.borrow().clone();
-        if let Some(sink) = sink {
-            sink.on_failed();
-        }
-    }
-
-    pub(crate) fn check_poison(&self) -> Result<(), JournalError> {
-        match &self.state.borrow().poisoned {
-            Some(cause) => Err(JournalError::Poisoned {
-                file: Arc::clone(&self.file_name),
-                cause: cause.clone(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.state.borrow().phase == Phase::Stopping
-    }
-
-    fn task_ended(&self) {
-        self.state.borrow_mut().tasks -= 1;
-        self.progress.notify_waiters();
-    }
-
-    fn spawn<F: Future<Output = ()> + 'static>(self: &Rc<Self>, task: impl FnOnce(Rc<Self>) -> F) {
-        self.state.borrow_mut().tasks += 1;
-        let inner = Rc::clone(self);
-        let task = task(Rc::clone(self));
-        self.env.spawn_local(async move {
-            task.await;
-            inner.task_ended();
-        });
-    }
-}
-
 /// A ring of records on local disk. Cheap to clone; belongs to one thread.
 #[derive(Clone)]
 pub struct Journal {
@@ -251,23 +94,7 @@ impl fmt::Debug for Journal {
 
 impl Journal {
     pub(crate) fn new(file: File, env: Env, state: State) -> Self {
-        let file_name = Arc::clone(&state.file_name);
-        let inner = Inner {
-            file,
-            file_name,
-            env,
-            state: RefCell::new(state),
-            sink: RefCell::new(None),
-            woken: RefCell::default(),
-            work: Notify::new(),
-            flush_work: Notify::new(),
-            ring_work: Notify::new(),
-            flushed: Notify::new(),
-            progress: Notify::new(),
-            disk_waits: DiskWaits::default(),
-            superblocks: Mutex::new(()),
-        };
-        Self { handle: Rc::new(Handle { inner: Rc::new(inner) }) }
+        Self { handle: Rc::new(Handle { inner: Rc::new(Inner::new(file, env, state)) }) }
     }
 
     pub(crate) fn inner(&self) -> &Rc<Inner> {
@@ -719,6 +546,9 @@ impl Future for Append {
 }
 
 /// Keeps a segment from being written over.
+///
+/// Its drop borrows the journal: a volume may drop it while it borrows its own state, and must not drop it out of a
+/// call of the journal that has the journal borrowed. The journal calls its sink without borrowing anything.
 pub struct Pin {
     inner: Rc<Inner>,
     segment: u64,

@@ -16,16 +16,19 @@
 //! | `commit` | group commit: gather and lay out a record, pure |
 //! | `pieces` | where every payload is, and what is in memory |
 //! | `state` | everything an open journal knows; every change that needs no waiting |
+//! | `inner` | what the tasks share: the state, and who is woken |
 //! | `write`, `flush`, `prepare` | the tasks: record lanes, syncs, segments |
 //! | `read` | reading back, verified |
 //! | `recover` | scan (reads and verifies) and verdict (pure) |
 
 mod commit;
+mod config;
 mod error;
 mod flush;
 #[doc(hidden)]
 pub mod format;
 mod ids;
+mod inner;
 mod journal;
 pub mod limits;
 mod pieces;
@@ -39,6 +42,7 @@ mod waits;
 mod write;
 
 pub use commit::{Payload, PlacedPiece};
+pub use config::JournalConfig;
 pub use error::JournalError;
 pub use format::DecodeError;
 pub use format::record::PieceKind;
@@ -46,7 +50,8 @@ pub use ids::{
     Announced, Epoch, Identity, JournalId, JournalPos, ManifestSeen, OpeningId, RecordSeq,
     WriteNumber,
 };
-pub use journal::{Journal, JournalConfig, JournalStatus, Pin, RecordSink};
+pub use inner::RecordSink;
+pub use journal::{Journal, JournalStatus, Pin};
 pub use recover::{
     AcceptLoss, Damage, DamageKind, FileMatch, Identified, Recovered, RecoveredPiece,
     RecoveryReport,

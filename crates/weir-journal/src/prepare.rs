@@ -9,7 +9,7 @@ use weir_device::{ErrorKind, SharedBuf, mutant};
 use crate::error::JournalError;
 use crate::flush;
 use crate::format::superblock::{SLOT_OFFSETS, Superblock};
-use crate::journal::Inner;
+use crate::inner::Inner;
 use crate::limits::GROWTH_RETRY_SECONDS;
 use crate::ring::{Plan, Step};
 

@@ -10,7 +10,7 @@ use weir_device::{SharedBuf, mutant};
 use crate::error::JournalError;
 use crate::format::{to_u64, to_usize};
 use crate::ids::JournalPos;
-use crate::journal::Inner;
+use crate::inner::Inner;
 use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX, READ_GAP_BYTES_MAX, READS_IN_FLIGHT};
 use crate::pieces::{FoundPiece, PieceEntry};
 use crate::seal::{PiecePlace, PieceSeal};

@@ -14,6 +14,7 @@ use weir_device::{BufferPool, mutant};
 use weir_disk::{DiskError, FileIdentity};
 
 use crate::commit::{Builder, Built, Place, PlacedPiece, Queue, Shape, Spare, build};
+use crate::config::JournalConfig;
 use crate::error::JournalError;
 use crate::format::record::{PieceChecksum, Salt};
 use crate::format::superblock::Superblock;
@@ -21,7 +22,6 @@ use crate::format::to_u64;
 use crate::ids::{
     Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
 };
-use crate::journal::JournalConfig;
 use crate::limits::{ANNOUNCED_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES_MIN};
 use crate::pieces::{PieceEntry, PieceTable, Resident};
 use crate::ring::{Plan, Ring, Step};

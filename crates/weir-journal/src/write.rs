@@ -6,7 +6,7 @@ use std::task::Waker;
 use weir_device::{SharedBuf, mutant};
 
 use crate::ids::RecordSeq;
-use crate::journal::Inner;
+use crate::inner::Inner;
 
 /// Writes records until the journal ends. There are as many lanes as records may be in flight.
 pub(crate) async fn lane(inner: Rc<Inner>) {

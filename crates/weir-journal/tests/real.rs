@@ -38,6 +38,7 @@ async fn round(engine: EngineChoice) {
         clock: Rc::new(Host),
         random: Rc::new(TestRandom::new(1)),
         spawn: Rc::new(LocalSpawn),
+        network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(64 << 20),
     };
     let place = tempfile::tempdir().expect("a directory");

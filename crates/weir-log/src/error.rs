@@ -6,9 +6,9 @@ use weir_journal::{Epoch, JournalError, JournalId};
 use weir_store::StoreError;
 
 use crate::format::DecodeError;
-use crate::heir::Refusal;
 use crate::ids::ObjectId;
 use crate::keys::KeyError;
+use crate::recover::refusal::Refusal;
 
 /// An error of the log volume or of the catalog of a store.
 #[derive(Debug, thiserror::Error)]

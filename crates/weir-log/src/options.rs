@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use weir_journal::JournalConfig;
 
-use crate::batch::BatchLimits;
-use crate::chain::Retention;
 use crate::format::frame::Compression;
 use crate::limits::{
     APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, MAP_STEP_BUDGET, PUTS_IN_FLIGHT_MAX, REPLICA_PATIENCE,
     TABLE_PIECE_ENTRIES,
 };
+use crate::own::chain::Retention;
+use crate::write::batch::BatchLimits;
 
 /// When a checkpoint is made.
 #[derive(Clone, Copy, Debug)]

@@ -13,15 +13,15 @@ use weir_device::VolumeId;
 use weir_extent::{Mapping, Target};
 use weir_journal::{Epoch, JournalPos, PieceKind, PlacedPiece, RecordSeq, WriteNumber};
 
-use crate::batch::{Batch, BatchLimits, MergedExtent};
 use crate::collect::Collector;
 use crate::collect::runs::{self, Described};
 use crate::format::frame::{Codec, Frame};
 use crate::format::object::{ExtentKind, ObjectExtent, ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::VOLUME_BYTES_MAX;
-use crate::objects::{ApplyCursor, ObjectMap};
+use crate::map::objects::{ApplyCursor, ObjectMap};
 use crate::options::{CollectLimits, MapLimits};
+use crate::write::batch::{Batch, BatchLimits, MergedExtent};
 
 /// Longest piece in bytes: a record of a journal with default settings holds no longer one.
 const PIECE_BYTES_MAX: u64 = 4 << 20;

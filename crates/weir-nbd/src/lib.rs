@@ -6,7 +6,8 @@
 //!
 //! * [`ServerHandshake`] and [`ClientHandshake`] turn received bytes into bytes to send, until an export is agreed on.
 //! * [`Session::judge`] says what a request means: a [`Command`] to run, a refusal to answer, or goodbye.
-//! * [`ReplyTo`] encodes the answers; [`decode_reply`] and [`decode_chunk`] read them on the client's side.
+//! * [`ReplyTo`] encodes the answers. On the client's side [`Requests`] encodes requests and says what the answers mean;
+//!   below it, [`decode_reply`] and [`decode_chunk`] read them.
 
 mod bytes;
 mod error;
@@ -30,6 +31,7 @@ pub use numbers::{
     ErrorCode, HandshakeFlags, InfoCode, OptionCode, OptionReplyCode, TransmissionFlags,
 };
 pub use transmission::{
-    Chunk, Command, ContextStatus, Cookie, ExtentStatus, Refusal, ReplyHeader, ReplyStyle, ReplyTo,
-    RequestHeader, Session, Verdict, decode_chunk, decode_reply, decode_request,
+    Chunk, Command, ContextStatus, Cookie, ExtentStatus, Failure, Refusal, ReplyHeader,
+    ReplyProgress, ReplyStep, ReplyStyle, ReplyTo, RequestHeader, Requests, Session, Verdict,
+    decode_chunk, decode_reply, decode_request,
 };

@@ -46,6 +46,10 @@ pub const EXTENTS_RECEIVED_MAX: usize = 1 << 20;
 /// Largest payload of one reply chunk that a client takes, in bytes: a full payload and its offset.
 pub const CHUNK_BYTES_MAX: u64 = PAYLOAD_BYTES_MAX as u64 + 8;
 
+/// Most pieces of one read that a client keeps apart while what lies between them was not told. Servers tell them in
+/// order, or a few at a time.
+pub const READ_PARTS_MAX: usize = 1024;
+
 /// Longest message in an error reply, in bytes: one line for a person, so that replies in flight stay small.
 pub const MESSAGE_BYTES_MAX: usize = 256;
 

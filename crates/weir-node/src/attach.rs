@@ -17,16 +17,11 @@ use tokio::sync::oneshot;
 use weir_device::with_causes;
 use weir_log::VolumeState;
 use weir_log::catalog::{self, VolumeName};
-use weir_store::Store;
 
-use crate::api::client::Client;
-use crate::api::types::{AttachVolume, DetachVolume, Shown};
 use crate::error::NodeError;
 use crate::host::{self, Closing, Stopped, VolumeSpec};
-use crate::node::Node;
 use crate::replicas;
 use crate::service::{Core, Entry, VolumeSet, lock};
-use crate::volumes::{self, Home};
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
 const DESCRIPTORS_BASE: u64 = 192;
@@ -218,7 +213,7 @@ async fn open(
         place: hosting.place,
         report: hosting.report,
         replica,
-        door: hosting.door,
+        hand_off: hosting.hand_off,
     };
     let mut running = lock(&core.running);
     if core.is_stopping.load(Ordering::Relaxed) {
@@ -413,55 +408,5 @@ impl Core {
         self.events.note("volume_failed", Some(name.as_str()), reason.clone());
         tracing::error!(volume = %name, reason, "a volume is not served");
         self.note_not_served(name, Some(reason));
-    }
-}
-
-impl Node {
-    /// Makes the process that serves this data directory serve a volume, which is created if it is missing and a size
-    /// is given.
-    ///
-    /// # Errors
-    /// [`NodeError::NothingServed`] where there is no such process, or why the volume cannot be opened.
-    pub async fn attach_volume(
-        &self,
-        home: Home,
-        name: VolumeName,
-        asked: AttachVolume,
-    ) -> Result<Shown, NodeError> {
-        self.run(0, move |context| async move {
-            let mut client = home.serving_client().await?;
-            client.work(&format!("/v1/volumes/{name}/attach"), &asked, |_, _| {}).await?;
-            volumes::show(&context, &home, &name).await
-        })
-        .await?
-    }
-
-    /// Makes the process that serves a volume from this data directory serve it no more.
-    ///
-    /// # Errors
-    /// [`NodeError::NotServedHere`], [`NodeError::Connected`], or that not everything came into the store.
-    pub async fn detach_volume(
-        &self,
-        home: Home,
-        name: VolumeName,
-        disconnect: bool,
-    ) -> Result<(), NodeError> {
-        self.run(0, move |_| async move {
-            let body = DetachVolume { disconnect };
-            let path = format!("/v1/volumes/{name}/detach");
-            home.serving_client().await?.work(&path, &body, |_, _| {}).await.map(drop)
-        })
-        .await?
-    }
-}
-
-impl Home {
-    /// The way to the process that serves many volumes from this data directory.
-    async fn serving_client(&self) -> Result<Client, NodeError> {
-        let data_dir = self.data.path().display().to_string();
-        let client = Client::connect(&self.data.api_socket()).await?;
-        let mut client = client.ok_or(NodeError::NothingServed { data_dir })?;
-        client.mean_store(&Store::open_with(&self.store_url, &self.store_options)?);
-        Ok(client)
     }
 }

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
+use weir_device::DeviceError;
 use weir_log::catalog::VolumeName;
 use weir_log::limits::BATCH_BYTES_MAX;
 use weir_log::{CollectLimits, CollectPolicy, Compression, VolumeOptions};
+use weir_stack::LimitSettings;
 
 use crate::error::NodeError;
 use crate::replicas::ReplicateTo;
-use crate::size::Size;
+use crate::size::{Size, human};
 
 /// Memory of a node for buffers unless told otherwise, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
@@ -20,6 +22,12 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// How far collection goes on above the share at which it begins unless told otherwise, in percent.
 const COLLECT_SPAN_PERCENT: u64 = 5;
+
+/// Smallest journal in bytes: it grows by as much.
+const JOURNAL_BYTES_MIN: u64 = 64 << 20;
+
+/// Smallest batch in bytes: an object costs a request.
+const BATCH_BYTES_MIN: u64 = 64 << 10;
 
 /// Least memory for a volume's copies of its journal, in bytes: one batch.
 const RESIDENT_BYTES_MIN: u64 = 8 << 20;
@@ -79,6 +87,10 @@ pub enum LogFormat {
 pub struct NbdConfig {
     /// A unix socket.
     pub socket: Option<PathBuf>,
+    /// Permissions of that socket, in octal digits.
+    pub mode: Option<String>,
+    /// The group that it belongs to.
+    pub group: Option<String>,
     /// A TCP address, as `127.0.0.1:10809`.
     pub listen: Option<String>,
     /// Take an address that other machines reach, without encryption.
@@ -150,6 +162,13 @@ pub struct VolumeSettings {
     pub collect_to: Option<u64>,
     /// Which objects are collected first.
     pub collect_order: Option<CollectOrder>,
+    /// Operations per second of clients at most.
+    pub iops: Option<u64>,
+    /// Bytes per second that clients read and write at most.
+    pub bandwidth: Option<Size>,
+    /// Seconds' worth of that which pass at once after a pause.
+    #[serde(deserialize_with = "seconds")]
+    pub burst: Option<f64>,
 }
 
 /// Least time in seconds between two states of a replica.
@@ -188,6 +207,18 @@ pub struct VolumeConfig {
     /// As in [`VolumeSettings`].
     #[serde(default)]
     pub collect_order: Option<CollectOrder>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub iops: Option<u64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub bandwidth: Option<Size>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "seconds")]
+    pub burst: Option<f64>,
+    /// File that operations of clients are recorded in.
+    #[serde(default)]
+    pub trace: Option<PathBuf>,
     /// URL of the store of a replica that is kept while the volume is served.
     #[serde(default)]
     pub replicate_to: Option<String>,
@@ -211,6 +242,10 @@ impl VolumeConfig {
             collect_below: None,
             collect_to: None,
             collect_order: None,
+            iops: None,
+            bandwidth: None,
+            burst: None,
+            trace: None,
             replicate_to: None,
             replicate_age: None,
         }
@@ -234,6 +269,9 @@ impl VolumeConfig {
             collect_below: self.collect_below,
             collect_to: self.collect_to,
             collect_order: self.collect_order,
+            iops: self.iops,
+            bandwidth: self.bandwidth,
+            burst: self.burst,
         }
     }
 }
@@ -298,6 +336,9 @@ impl VolumeSettings {
             collect_below: self.collect_below.or(others.collect_below),
             collect_to: self.collect_to.or(others.collect_to),
             collect_order: self.collect_order.or(others.collect_order),
+            iops: self.iops.or(others.iops),
+            bandwidth: self.bandwidth.or(others.bandwidth),
+            burst: self.burst.or(others.burst),
         }
     }
 
@@ -306,12 +347,27 @@ impl VolumeSettings {
     /// # Errors
     /// A sentence for the user, and what to do.
     pub fn check(&self) -> Result<(), (String, String)> {
+        let too_small = |what: &str, size: Option<Size>, least: u64| {
+            let Size(bytes) = size.filter(|size| size.0 < least)?;
+            let (given, least) = (human(bytes), least >> 10);
+            Some((
+                format!("a {what} of {given} is too small"),
+                format!("set {what} to {least}K or more"),
+            ))
+        };
+        let journal = too_small("journal", self.journal, JOURNAL_BYTES_MIN);
+        if let Some(refused) = journal.or(too_small("batch", self.batch, BATCH_BYTES_MIN)) {
+            return Err(refused);
+        }
         if let Some(Size(bytes)) = self.batch.filter(|size| size.0 > BATCH_BYTES_MAX) {
             let most = BATCH_BYTES_MAX >> 20;
             return Err((
                 format!("a batch of {bytes} bytes does not fit an object"),
                 format!("set batch to {most}M or less"),
             ));
+        }
+        if let Err(error) = self.limit() {
+            return Err((error.to_string(), "see iops, bandwidth and burst".to_owned()));
         }
         let CollectLimits { start_percent: below, stop_percent: to, .. } = self.collect();
         if to >= below {
@@ -321,6 +377,15 @@ impl VolumeSettings {
             format!("collection would end at {to} % live and begin below {below} %"),
             format!("set collect_to to {below} or more, or collect_below to {to} or less"),
         ))
+    }
+
+    /// What clients may ask for.
+    ///
+    /// # Errors
+    /// A rate of zero, or a burst out of bounds.
+    pub fn limit(&self) -> Result<LimitSettings, DeviceError> {
+        let bandwidth = self.bandwidth.map(|Size(bytes)| bytes);
+        LimitSettings::checked(self.iops, bandwidth, self.burst.map(Duration::from_secs_f64))
     }
 
     fn collect(&self) -> CollectLimits {
@@ -515,6 +580,9 @@ mod tests {
         assert_eq!(config.defaults.collect(), CollectLimits::default());
         assert_eq!(config.volumes[1].settings().collect_order, Some(CollectOrder::CostBenefit));
         assert_eq!(config.lease, Some(60.0));
+        let limit = config.volumes[1].settings().limit().unwrap();
+        assert_eq!((limit.iops.map(u64::from), limit.burst), (Some(500), Duration::from_secs(2)));
+        assert_eq!(config.volumes[1].trace, Some("/var/lib/weir/archive.csv".into()));
         assert_eq!(config.limits.upload_bandwidth, Some(Size(100 << 20)));
     }
 
@@ -555,6 +623,9 @@ mod tests {
                 "[defaults]\ncollect_to = 80\n[[volumes]]\nname = \"a\"\ncollect_below = 81",
                 "volume \"a\": collection would end at 80 % live and begin below 81 %",
             ),
+            ("[defaults]\niops = 0", "a limit of 0 operations per second"),
+            ("[[volumes]]\nname = \"a\"\nbandwidth = 0", "at least 1 byte"),
+            ("[defaults]\nburst = 4000.0", "a burst of 4000 s"),
             ("[[volumes]]\nsize = 1", "missing field `name`"),
             ("[[volumes]]\nname = \"a/b\"", "only letters, digits"),
             ("[[volumes]]\nname = \"a\"\n[[volumes]]\nname = \"a\"", "listed twice"),

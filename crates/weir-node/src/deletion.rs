@@ -3,15 +3,12 @@
 
 use std::path::Path;
 
-use weir_device::ErrorKind;
 use weir_disk::Directory;
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::{JOURNAL_FILE, LOCK_FILE, LogError};
 use weir_store::{Access, Store};
 
-use crate::api::types::DetachVolume;
 use crate::error::NodeError;
-use crate::node::Node;
 use crate::salvage;
 use crate::shard::ShardContext;
 use crate::volumes::{Home, lock, volume_id};
@@ -120,48 +117,4 @@ async fn remove_files(
 fn remove_directory(path: &Path) -> Result<(), NodeError> {
     std::fs::remove_dir_all(path)
         .map_err(|source| NodeError::io("removing", path.display().to_string(), source))
-}
-
-/// Detaches a volume from the process that serves it among others from this data directory.
-async fn detach_first(
-    context: &ShardContext,
-    home: &Home,
-    name: &VolumeName,
-) -> Result<(), NodeError> {
-    let store = home.open_store(context, Access::Write).await?;
-    let Ok(id) = catalog::find(&store, &context.env, name).await else { return Ok(()) };
-    let Some(mut process) = home.holder(&store, id).await? else { return Ok(()) };
-    if process.status.is_err() {
-        // What comes next names it.
-        return Ok(());
-    }
-    let path = format!("/v1/volumes/{name}/detach");
-    match process.client.work(&path, &DetachVolume::default(), |_, _| {}).await {
-        // One that serves nothing else is named by what comes next.
-        Err(NodeError::Remote { kind: ErrorKind::Unsupported, .. }) => Ok(()),
-        detached => detached.map(drop),
-    }
-}
-
-impl Node {
-    /// Deletes a volume that nobody has open, or that a process of this data directory serves without clients.
-    /// `on_progress` hears of objects gone and objects in all.
-    ///
-    /// # Errors
-    /// [`NodeError::Served`] while a process serves it, or what the store says. Where a journal here is not to be given
-    /// up: [`NodeError::NotSalvaged`] if it holds what the volume went on without, [`NodeError::DeletedElsewhere`] if
-    /// that was deleted elsewhere.
-    pub async fn delete_volume(
-        &self,
-        home: Home,
-        name: VolumeName,
-        (take_over, discard_journal): (bool, bool),
-        on_progress: impl FnMut(u64, u64) + Send + 'static,
-    ) -> Result<(), NodeError> {
-        self.run(0, move |context| async move {
-            detach_first(&context, &home, &name).await?;
-            delete(&context, &home, &name, (take_over, discard_journal), on_progress).await
-        })
-        .await?
-    }
 }

@@ -1,4 +1,4 @@
-//! The real world behind [`weir_device::Env`]: the host's clocks, the kernel's random numbers, tokio's tasks.
+//! The real world behind [`weir_device::Env`]: the host's clocks and sockets, the kernel's random numbers, tokio's tasks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,6 +9,7 @@ use rustix::rand::GetRandomFlags;
 use rustix::time::ClockId;
 use tokio::runtime::Handle;
 use weir_device::{BufferPool, Clock, Env, Random, Spawn};
+use weir_net::HostNetwork;
 
 use crate::error::NodeError;
 
@@ -23,6 +24,7 @@ pub(crate) fn real(workers: Handle, boot_id: [u8; 16], buffers: BufferPool) -> E
         clock: Rc::new(HostClock { boot_id }),
         random: Rc::new(KernelRandom),
         spawn: Rc::new(Tasks { workers }),
+        network: Rc::new(HostNetwork),
         buffers,
     }
 }

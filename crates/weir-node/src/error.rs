@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io;
 
-use weir_device::{DeviceError, ErrorKind};
+use weir_device::{DeviceError, ErrorKind, VolumeId, with_causes};
 use weir_disk::DiskError;
 use weir_frontend::nbd::NbdError;
 use weir_journal::JournalError;
+use weir_log::catalog::VolumeName;
 use weir_log::{LogError, RefusalReason};
 use weir_store::StoreError;
 
@@ -286,6 +287,22 @@ pub enum NodeError {
         /// What happened instead.
         reason: String,
     },
+    /// A name that no snapshot can have.
+    #[error("{}", .0.to_string().replacen("volume name", "snapshot name", 1))]
+    SnapshotName(Box<LogError>),
+    /// What a volume said of itself by its identity, said by its name.
+    #[error("{}", by_name(error, name, id))]
+    Called {
+        /// Its name.
+        name: String,
+        /// Its identity, 32 hex digits.
+        id: String,
+        /// What it said.
+        error: Box<NodeError>,
+    },
+    /// A verb on a volume was asked for without its name.
+    #[error("no volume was named")]
+    NoName,
     /// The store names a volume by something that is no identity.
     #[error("volume {name:?} has the identity {id:?}, which is none")]
     Identity {
@@ -314,7 +331,24 @@ pub enum NodeError {
     ShuttingDown,
 }
 
+/// A message in which a volume is called by its name.
+fn by_name(error: &NodeError, name: &str, id: &str) -> String {
+    with_causes(error).replace(id, &format!("{name:?}"))
+}
+
 impl NodeError {
+    /// The same, where it names the volume `id` by nothing else.
+    #[must_use]
+    pub(crate) fn of_volume(self, name: &VolumeName, id: VolumeId) -> Self {
+        let id = id.to_string();
+        match &self {
+            // What is looked for by its kind stays what it is.
+            Self::Remote { .. } | Self::Called { .. } => self,
+            _ if !with_causes(&self).contains(&id) => self,
+            _ => Self::Called { name: name.to_string(), id, error: Box::new(self) },
+        }
+    }
+
     pub(crate) fn io(action: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
         Self::Io { action, subject: subject.into(), source }
     }
@@ -339,6 +373,8 @@ impl NodeError {
             | Self::ApiNotLoopback { .. }
             | Self::Token { .. }
             | Self::ZeroLimit
+            | Self::NoName
+            | Self::SnapshotName(_)
             | Self::Config { .. } => ErrorKind::Invalid,
             Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
             Self::NotServedHere { .. } => ErrorKind::NotFound,
@@ -351,6 +387,7 @@ impl NodeError {
             | Self::StoreGone { .. }
             | Self::NoStore { .. } => ErrorKind::NotFound,
             Self::Remote { kind, .. } => *kind,
+            Self::Called { error, .. } => error.kind(),
             Self::NoAnswer { .. } | Self::ShuttingDown => ErrorKind::Unavailable,
             Self::Identity { .. } => ErrorKind::Corrupt,
             Self::Log(source) => source.kind(),
@@ -423,6 +460,7 @@ impl NodeError {
             Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
             Self::Log(error) => log_help(error),
+            Self::Called { error, .. } => error.help(),
             other => live_help(other),
         }
     }
@@ -561,7 +599,6 @@ fn io_help(error: &io::Error, subject: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_device::VolumeId;
     use weir_log::Refusal;
     use weir_log::format::manifest::HexId;
 

@@ -1,28 +1,29 @@
-//! One volume on its thread: opened, its door open to clients and verbs, and closed in order.
+//! One volume on its thread: opened, served to clients and verbs, and closed in order.
 
 use std::cell::{Cell, OnceCell};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weir_device::{DeviceExt, FlushScope, History, MemoryDevice, VolumeId};
+use weir_device::{Device, DeviceExt, Event, FlushScope, History, VolumeId};
 use weir_frontend::nbd::{
-    ConnectionOptions, Door, Export, ExportInfo, Exports, ListenerOptions, open_door,
+    ConnectionOptions, Export, ExportInfo, Exports, HandOff, ListenerOptions, serve_handed_off,
 };
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{Closed, LogError, LogVolume, OpenReport, SnapshotView, Takeover, VolumeOptions};
+use weir_log::{Closed, LogError, OpenReport, Takeover, VolumeOptions};
+use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec, ViewArgs};
 use weir_store::Store;
 
-use crate::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::gate::Gate;
 use crate::known_stores;
-use crate::measure::Measured;
 use crate::opened;
 use crate::replicas::ReplicateTo;
 use crate::shard::ShardContext;
+use crate::stages::Stages;
 use crate::volumes::{Consent, Home};
 
 /// What keeps the bytes of a volume.
@@ -51,6 +52,8 @@ pub struct VolumeSpec {
     pub options: VolumeOptions,
     /// What keeps the bytes.
     pub endpoint: EndpointKind,
+    /// What stands between its clients and that.
+    pub stages: Stages,
     /// The replica that is kept of it while it is served.
     pub replica: Option<ReplicateTo>,
 }
@@ -78,7 +81,7 @@ pub enum Closing {
 pub(crate) struct Hosted {
     pub(crate) id: VolumeId,
     pub(crate) name: VolumeName,
-    pub(crate) device: Rc<Measured>,
+    pub(crate) stack: Rc<Stack>,
     pub(crate) read_only: bool,
     pub(crate) clients: OnceCell<Rc<Cell<usize>>>,
     pub(crate) gate: Arc<Gate>,
@@ -90,19 +93,12 @@ impl VolumeSpec {
         self.read_only == other.read_only
             && self.endpoint == other.endpoint
             && self.replica == other.replica
+            && self.stages == other.stages
             && format!("{:?}", self.options) == format!("{:?}", other.options)
     }
 }
 
 impl Hosted {
-    /// The log volume, if it is one.
-    pub(crate) fn log(&self) -> Option<&Rc<LogVolume>> {
-        match self.device.endpoint() {
-            Endpoint::Log(volume) => Some(volume),
-            Endpoint::View(_) | Endpoint::Memory(_) | Endpoint::Snapshot(_) => None,
-        }
-    }
-
     /// Clients connected now.
     pub(crate) fn client_count(&self) -> usize {
         self.clients.get().map_or(0, |counter| counter.get())
@@ -128,7 +124,7 @@ impl Hosted {
             let kept_out = kept_out;
             let worked = work.await;
             // Whatever came of it, and before anybody is let in.
-            hosted.gate.set_size(hosted.device.size());
+            hosted.gate.set_size(hosted.stack.size());
             drop(kept_out);
             worked
         });
@@ -138,7 +134,7 @@ impl Hosted {
     /// Makes acknowledged writes survive.
     pub(crate) async fn flush(&self, remote: bool) -> Result<(), NodeError> {
         let scope = if remote { FlushScope::Store } else { FlushScope::Local };
-        Ok(self.device.flush(scope).await?)
+        Ok(self.stack.flush(scope).await?)
     }
 }
 
@@ -150,11 +146,12 @@ pub(crate) struct Hosting {
     pub(crate) created: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,
-    pub(crate) door: Door,
+    /// The channel for its clients.
+    pub(crate) hand_off: HandOff,
 }
 
 struct Opened {
-    endpoint: Endpoint,
+    stack: Rc<Stack>,
     id: VolumeId,
     created: bool,
     place: String,
@@ -171,7 +168,7 @@ pub(crate) struct Ends {
     pub(crate) stop: oneshot::Receiver<Closing>,
 }
 
-/// Opens a volume and serves those who come through its door until it is told to stop.
+/// Opens a volume and serves those who are handed off to it until it is told to stop.
 pub(crate) async fn host(
     context: Rc<ShardContext>,
     home: Home,
@@ -190,40 +187,41 @@ pub(crate) async fn host(
                 opened = opening => opened?,
             }
         }
-        _ => open_memory(&context, &spec)?,
+        _ => open_memory(&context, &spec).await?,
     };
     let hosted = Rc::new(Hosted {
         id: opened.id,
         name: spec.name.clone(),
-        device: Measured::new(opened.endpoint.clone()),
+        stack: Rc::clone(&opened.stack),
         read_only: spec.read_only,
         clients: OnceCell::new(),
-        gate: Gate::new(opened.endpoint.size()),
+        gate: Gate::new(opened.stack.size()),
     });
     let options = ListenerOptions::new(connection_options(&context));
     let exports = OneExport {
         info: ExportInfo {
             name: hosted.name.to_string(),
             description: describe(hosted.id),
-            size: opened.endpoint.size(),
+            size: opened.stack.size(),
             read_only: hosted.read_only,
             earlier: [].into(),
         },
-        device: Rc::clone(&hosted.device),
+        stack: Rc::clone(&hosted.stack),
         volume: hosted.id,
         history: None,
         gate: Some(Arc::clone(&hosted.gate)),
     };
-    let (door, server) = open_door(Rc::new(exports), options);
+    let (hand_off, server) = serve_handed_off(Rc::new(exports), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
+    let listening = tokio::task::spawn_local(hear_events(Rc::clone(&hosted)));
     let hosting = Hosting {
         id: opened.id,
         gate: Arc::clone(&hosted.gate),
         created: opened.created,
         place: opened.place,
         report: opened.report,
-        door,
+        hand_off,
     };
     let closing = match ready.send(hosting) {
         // A dropped handle is a wish to stop as well.
@@ -239,7 +237,28 @@ pub(crate) async fn host(
         Closing::ToStore => spec.options.close_deadline.saturating_sub(began.elapsed()),
         Closing::Quick => Duration::ZERO,
     };
-    close(&home, (opened.id, &opened.endpoint), deadline).await
+    listening.abort();
+    // It holds the volume, and with it the lock of its directory.
+    let _ = listening.await;
+    close(&home, (opened.id, &opened.stack), deadline).await
+}
+
+/// Has those who serve the volume know what happens to it.
+async fn hear_events(hosted: Rc<Hosted>) {
+    loop {
+        match poll_fn(|cx| hosted.stack.poll_event(cx)).await {
+            Event::Resized(size) => hosted.gate.set_size(size),
+            Event::ContentReplaced { generation } => {
+                tracing::info!(volume = %hosted.name, generation, "the content was replaced");
+            }
+            Event::ExclusiveLost(error) => {
+                tracing::error!(volume = %hosted.name, %error, "the volume belongs to another owner");
+            }
+            Event::Degraded(error) => {
+                tracing::warn!(volume = %hosted.name, %error, "the volume is degraded");
+            }
+        }
+    }
 }
 
 /// How a client of an export on this thread is served.
@@ -268,31 +287,27 @@ async fn open_log(
     let opening = home.open_volume_telling(
         context,
         (store.clone(), id, name),
-        settings,
+        (settings, spec.stages.describe(name)),
         spec.consent,
         on_wait,
     );
     if spec.read_only {
         // It has the identity of its source, which this very host may serve.
-        match open_replica(context, home, store, id, read_deadline).await {
+        match open_replica(context, home, (store, id, read_deadline), spec.stages.describe(name))
+            .await
+        {
             Err(NodeError::Log(LogError::NoReplica { .. })) => {}
             opened => return opened,
         }
     }
-    let (volume, report) = opening.await?;
+    let (stack, report) = opening.await?;
     known_stores::note(home)?;
-    let opened = Opened {
-        endpoint: Endpoint::Log(Rc::clone(&volume)),
-        id,
-        created,
-        place: format!("in {}", home.store_url),
-        report,
-    };
+    let found = stack.size();
+    let opened = Opened { stack, id, created, place: format!("in {}", home.store_url), report };
     match spec.size {
         // Its real size is known only now: a volume may have been resized after it was listed.
-        Some(wanted) if wanted != volume.size() && spec.size_must_match => {
-            let found = volume.size();
-            close(home, (id, &opened.endpoint), spec.options.close_deadline).await?;
+        Some(wanted) if wanted != found && spec.size_must_match => {
+            close(home, (id, &opened.stack), spec.options.close_deadline).await?;
             Err(NodeError::OtherSize { name: name.to_string(), found, wanted })
         }
         _ => Ok(opened),
@@ -303,21 +318,25 @@ async fn open_log(
 async fn open_replica(
     context: &ShardContext,
     home: &Home,
-    store: &Store,
-    id: VolumeId,
-    read_deadline: Duration,
+    (store, id, read_deadline): (&Store, VolumeId, Duration),
+    stages: Vec<StageSpec>,
 ) -> Result<Opened, NodeError> {
-    let cache = Arc::clone(&context.cache);
-    let volume = (id, &home.keys);
-    let view =
-        SnapshotView::open_replica(store, &context.env, volume, cache, read_deadline).await?;
+    let args = ViewArgs {
+        store: store.clone(),
+        id,
+        keys: home.keys.clone(),
+        cache: Arc::clone(&context.cache),
+        read_deadline,
+    };
+    let spec = StackSpec { endpoint: EndpointSpec::Replica(args), stages };
+    let (stack, report) = Stack::open(&context.env, spec).await?;
     let place = format!("a replica in {}", home.store_url);
     // Its sockets lie there.
     context.disks.directory(home.data.volume(id))?;
     // No copy goes on where one of another root stopped: these numbers never follow one another.
-    let epoch = view.record().checkpoint.sequence * 2;
-    let report = OpenReport { epoch, ..OpenReport::default() };
-    Ok(Opened { endpoint: Endpoint::View(view), id, created: false, place, report })
+    let sequence = stack.view().map_or(0, |view| view.record().checkpoint.sequence);
+    let report = OpenReport { epoch: sequence * 2, ..report };
+    Ok(Opened { stack, id, created: false, place, report })
 }
 
 /// The volume of that name, and whether it was created just now.
@@ -343,41 +362,40 @@ async fn find_or_create(
     }
 }
 
-fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened, NodeError> {
+async fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened, NodeError> {
     let size = spec.size.ok_or_else(|| NodeError::SizeNeeded {
         name: spec.name.to_string(),
         store: "memory".to_owned(),
     })?;
     let mut id = [0; 16];
     context.env.random.fill(&mut id);
-    Ok(Opened {
-        endpoint: Endpoint::Memory(Rc::new(MemoryDevice::new(size))),
-        id: VolumeId(id),
-        created: true,
-        place: "in memory, nothing survives".to_owned(),
-        report: OpenReport::default(),
-    })
+    let stages = spec.stages.describe(&spec.name);
+    let described = StackSpec { endpoint: EndpointSpec::Memory(size), stages };
+    let (stack, report) = Stack::open(&context.env, described).await?;
+    let place = "in memory, nothing survives".to_owned();
+    Ok(Opened { stack, id: VolumeId(id), created: true, place, report })
 }
 
 async fn close(
     home: &Home,
-    (id, endpoint): (VolumeId, &Endpoint),
+    (id, stack): (VolumeId, &Stack),
     deadline: Duration,
 ) -> Result<Stopped, NodeError> {
-    let Endpoint::Log(volume) = endpoint else { return Ok(Stopped::Clean) };
-    let closed = volume.close_within(deadline).await?;
-    opened::note_closed(&home.data, id, closed);
+    let closed = stack.close(deadline).await?;
+    if stack.is_log() {
+        opened::note_closed(&home.data, id, closed);
+    }
     match closed {
         Closed::Clean => Ok(Stopped::Clean),
         Closed::LocalOnly => Ok(Stopped::LocalOnly),
     }
 }
 
-/// The one export behind a door.
+/// The one export that connections are handed off to.
 pub(crate) struct OneExport {
     /// What it is; the size is asked of the device.
     pub(crate) info: ExportInfo,
-    pub(crate) device: Rc<Measured>,
+    pub(crate) stack: Rc<Stack>,
     pub(crate) volume: VolumeId,
     pub(crate) history: Option<Rc<dyn History>>,
     /// Keeps clients out at times.
@@ -385,14 +403,14 @@ pub(crate) struct OneExport {
 }
 
 impl Exports for OneExport {
-    type Device = Measured;
+    type Device = Stack;
 
-    fn find(&self, name: &str) -> Option<Export<Measured>> {
+    fn find(&self, name: &str) -> Option<Export<Stack>> {
         let is_closed = self.gate.as_ref().is_some_and(|gate| gate.is_closed());
         (name == self.info.name && !is_closed).then(|| Export {
             name: self.info.name.clone(),
             description: self.info.description.clone(),
-            device: Rc::clone(&self.device),
+            device: Rc::clone(&self.stack),
             volume: self.volume,
             read_only: self.info.read_only,
             history: self.history.clone(),

@@ -4,7 +4,7 @@
 //! what is encrypted anew, or wrapped anew, takes the first one. The place is asked whenever an encrypted volume is
 //! opened or made, and never for others.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -27,6 +27,9 @@ const PIPE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How much of what a command complains of is shown.
 const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
+
+/// What a key file must not allow: its users are its owner and those of its group.
+const OTHERS: u32 = 0o007;
 
 /// Where keys are.
 #[derive(Clone, PartialEq, Eq)]
@@ -101,8 +104,14 @@ impl Drop for Text {
 
 /// What a file holds, or what comes out of a pipe: a shell gives one for `<(command)`.
 async fn of_file(path: &Path) -> std::io::Result<Result<Text, String>> {
-    let kind = tokio::fs::metadata(path).await?.file_type();
-    if !kind.is_fifo() {
+    let metadata = tokio::fs::metadata(path).await?;
+    if metadata.is_file() && metadata.mode() & OTHERS != 0 {
+        let (mode, path) = (metadata.mode() & 0o777, path.display());
+        return Ok(Err(format!(
+            "everybody on this host may read it (mode {mode:03o}): chmod o= {path}, and take new keys if somebody did"
+        )));
+    }
+    if !metadata.file_type().is_fifo() {
         return Ok(all_of(tokio::fs::File::open(path).await?).await);
     }
     // Opening it as a file would hold a thread for as long as nobody writes to it.
@@ -172,6 +181,8 @@ async fn printed_by(command: &str) -> Result<Text, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn command(text: &str) -> KeyPlace {
@@ -187,6 +198,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, key) = (directory.path().join("keys"), "0f".repeat(32));
         std::fs::write(&path, format!("# mine\n{key}\n{}\n", "ab".repeat(32))).unwrap();
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
+        mode(0o644).unwrap();
+        let refused = error(KeyPlace::File(path.clone())).await;
+        assert!(refused.contains("(mode 644): chmod o= /"), "{refused}");
+        mode(0o640).unwrap();
         let name = "WEIR_KEY";
         for place in [
             KeyPlace::File(path.clone()),

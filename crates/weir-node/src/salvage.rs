@@ -1,6 +1,6 @@
 //! A volume of what a takeover gave up: the snapshot of what it took, and what the old journal here holds.
 
-use weir_device::{Env, VolumeId};
+use weir_device::{Env, FlushScope, VolumeId};
 use weir_disk::DiskError;
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{
@@ -135,14 +135,15 @@ async fn salvage(
     let id = new_or_begun(&store, env, from, (new, wish.takeover)).await?;
     let consent = Consent { incomplete: true, ..Consent::default() };
     let options = VolumeOptions::default();
+    let deadline = options.close_deadline;
     let opened = home.open_volume(context, store.clone(), id, new, options, consent).await?;
-    let (volume, _report) = opened;
-    let replayed = salvage.replay(&volume, on_progress).await;
+    let (stack, _report) = opened;
+    let replayed = stack.replay(&salvage, on_progress).await;
     let flushed = match replayed {
-        Ok(()) => volume.flush_remote().await,
+        Ok(()) => stack.flush(FlushScope::Store).await,
         failed => failed,
     };
-    let closed = volume.close().await;
+    let closed = stack.close(deadline).await;
     flushed?;
     let closed = closed?;
     opened::note_closed(&home.data, id, closed);

@@ -1,6 +1,6 @@
 //! A process that serves volumes: opened, offered over NBD by their names, reached by verbs, and closed in order.
 //!
-//! Every volume lives on one shard; a listener shakes hands with clients and sends each through the door of the volume
+//! Every volume lives on one shard; a listener shakes hands with clients and hands each off to the thread of the volume
 //! that it chose. What is shared between threads here is looked at when a client connects or a verb comes, never by an
 //! operation on a volume.
 
@@ -15,9 +15,10 @@ use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
 use tokio::time::Instant;
 use weir_device::VolumeId;
-use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, Listening, Routes, receive};
+use weir_frontend::nbd::{ExportDirectory, ExportInfo, HandOff, ListenerOptions, hand_off_clients};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
+use weir_net::{Listening, listen_on};
 use weir_store::Store;
 
 use crate::api::server::{ApiServer, TcpApi};
@@ -51,6 +52,16 @@ pub enum NbdAddress {
     },
 }
 
+/// Who may connect to unix sockets for NBD; as the mask of the process and the owner of their directory have it, where
+/// nothing is said. Sockets that listened before keep what they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NbdAccess {
+    /// Permissions of the socket's file.
+    pub mode: Option<u32>,
+    /// Its group.
+    pub group: Option<u32>,
+}
+
 /// Which volumes are served.
 #[derive(Clone, Debug)]
 pub enum VolumeSet {
@@ -80,6 +91,8 @@ pub struct ServiceOptions {
     pub template: Box<VolumeSpec>,
     /// Where they are offered; the default socket in the data directory where this is empty.
     pub nbd: Vec<NbdAddress>,
+    /// Who may connect to those that are unix sockets.
+    pub nbd_access: NbdAccess,
     /// Where verbs come in.
     pub api: ApiPlace,
     /// Where verbs come in from elsewhere, if they may.
@@ -160,7 +173,7 @@ pub(crate) struct Entry {
     pub(crate) place: String,
     pub(crate) report: OpenReport,
     pub(crate) replica: Option<Following>,
-    pub(crate) door: Door,
+    pub(crate) hand_off: HandOff,
 }
 
 /// What the threads of a serving process share.
@@ -301,7 +314,7 @@ impl Volumes {
         }
     }
 
-    async fn volume(&self, name: &str) -> Option<(ExportInfo, Door)> {
+    async fn volume(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
         let entry = self.entry(name)?;
         // While a verb changes what clients see, a handshake waits, as long as the time for one lasts.
         entry.gate.opened().await;
@@ -312,12 +325,12 @@ impl Volumes {
             read_only: entry.read_only,
             earlier: [].into(),
         };
-        Some((info, entry.door.clone()))
+        Some((info, entry.hand_off.clone()))
     }
 }
 
-impl Routes for Volumes {
-    async fn find(&self, name: &str) -> Option<(ExportInfo, Door)> {
+impl ExportDirectory for Volumes {
+    async fn find(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
         match name.contains('@') {
             true => views::find(&self.0, name).await,
             false => self.volume(name).await,
@@ -334,7 +347,7 @@ impl Routes for Volumes {
 
 /// A listener on a shard, to be ended.
 #[derive(Debug)]
-struct Reception {
+struct ListenerHandle {
     stop: oneshot::Sender<()>,
     ended: oneshot::Receiver<()>,
 }
@@ -343,7 +356,7 @@ struct Reception {
 #[derive(Debug)]
 pub struct Service {
     core: Arc<Core>,
-    receptions: Vec<Reception>,
+    listeners: Vec<ListenerHandle>,
     api: Vec<ApiServer>,
     sockets: Vec<BoundSocket>,
     watch: tokio::task::JoinHandle<()>,
@@ -374,6 +387,7 @@ impl Node {
             let listener = api_socket(&path, &mut options.inherited, &mut sockets);
             listeners.push(listener.map_err(|error| second_node(error, &home))?);
         }
+        sockets::check_free(&options.nbd, &options.inherited).await?;
         let core = self.core(&options).await?;
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
@@ -393,7 +407,7 @@ impl Node {
         let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
         let mut service = Service {
             core,
-            receptions: Vec::new(),
+            listeners: Vec::new(),
             api: Vec::new(),
             sockets,
             watch,
@@ -474,6 +488,10 @@ fn api_socket(
 }
 
 impl Service {
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// The volumes that are served.
     #[must_use]
     pub fn served(&self) -> Vec<ServedInfo> {
@@ -559,7 +577,7 @@ impl Service {
             }));
         }
         for address in &options.nbd {
-            let listening = self.bind(address, &mut options.inherited).await?;
+            let listening = self.bind(address, options.nbd_access, &mut options.inherited).await?;
             self.receive(listening).await?;
         }
         // What systemd listens on for us and no setting names is for clients.
@@ -586,6 +604,7 @@ impl Service {
     async fn bind(
         &mut self,
         address: &NbdAddress,
+        access: NbdAccess,
         inherited: &mut Inherited,
     ) -> Result<Listening, NodeError> {
         match address {
@@ -595,7 +614,8 @@ impl Service {
                 if let Some(listener) = inherited.take_unix(&path) {
                     return Ok(Listening::Unix(listener));
                 }
-                let (listener, bound) = sockets::bind_unix(&path, sockets::NBD_MODE)?;
+                let (listener, bound) = sockets::bind_unix(&path, access.mode)?;
+                sockets::give_to_group(&path, access.group)?;
                 self.sockets.push(bound);
                 Ok(Listening::Unix(listener))
             }
@@ -630,8 +650,9 @@ impl Service {
         let core = Arc::clone(&self.core);
         let ended = self.core.node.submit(0, move |context| async move {
             let options = ListenerOptions::new(connection_options(&context));
-            match receive(listening, Rc::new(Volumes(core)), options) {
-                Ok(server) => {
+            match listen_on(listening) {
+                Ok(listener) => {
+                    let server = hand_off_clients(listener, Rc::new(Volumes(core)), options);
                     // The other end waits for this, or is gone; then the next line returns at once.
                     let _ = ready.send(Ok(()));
                     let _ = stopped.await;
@@ -642,7 +663,7 @@ impl Service {
         })?;
         let failed = |e| NodeError::io("listening on", "a socket for NBD", e);
         started.await.map_err(|_| NodeError::ShuttingDown)?.map_err(failed)?;
-        self.receptions.push(Reception { stop, ended });
+        self.listeners.push(ListenerHandle { stop, ended });
         lock(&self.core.nbd_places).push(place);
         Ok(())
     }
@@ -678,11 +699,11 @@ impl Service {
         };
         self.core.stopping.send_replace(true);
         self.core.events.note("node_stopping", None, "closing all volumes");
-        let receptions = std::mem::take(&mut self.receptions);
+        let listeners = std::mem::take(&mut self.listeners);
         let followings: Vec<_> = running.values_mut().filter_map(Running::take_following).collect();
         let core = Arc::clone(&self.core);
         let ancillary = async move {
-            for Reception { stop, ended } in receptions {
+            for ListenerHandle { stop, ended } in listeners {
                 // They may have ended by themselves.
                 let _ = stop.send(());
                 let _ = ended.await;

@@ -8,9 +8,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 
-use weir_frontend::nbd::Listening;
+use weir_net::Listening;
 
 use crate::error::NodeError;
+use crate::service::NbdAddress;
 
 /// Longest path of a unix socket in bytes: `sun_path` has 108 with the closing zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -23,9 +24,6 @@ pub const HANDED_OVER_MAX: usize = 64;
 
 /// Only the owner sends verbs to a serving process.
 pub(crate) const API_MODE: Option<u32> = Some(0o600);
-
-/// As the process's mask leaves a new file: an operator sets the mask to let others connect.
-pub(crate) const NBD_MODE: Option<u32> = None;
 
 /// A listening unix socket. The file goes when this is dropped, unless somebody has replaced it.
 #[derive(Debug)]
@@ -71,6 +69,39 @@ pub(crate) fn bind_unix(
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
     }
     Ok((listener, bound))
+}
+
+/// Gives a socket to a group, if one is named.
+pub(crate) fn give_to_group(path: &Path, group: Option<u32>) -> Result<(), NodeError> {
+    let Some(group) = group else { return Ok(()) };
+    let given = std::os::unix::fs::lchown(path, None, Some(group));
+    given.map_err(|source| NodeError::io("giving to its group", path.display().to_string(), source))
+}
+
+/// Before anything is opened or created: fails where somebody else listens already.
+pub(crate) async fn check_free(
+    addresses: &[NbdAddress],
+    inherited: &Inherited,
+) -> Result<(), NodeError> {
+    for address in addresses {
+        match address {
+            NbdAddress::Unix(path) => {
+                let failed = |e| NodeError::io("listening on", path.display().to_string(), e);
+                let path = std::path::absolute(path).map_err(failed)?;
+                if !inherited.has_unix(&path) {
+                    clear_place(&path)?;
+                }
+            }
+            NbdAddress::Tcp { address, insecure } => {
+                let resolved = check_tcp(address, *insecure).await?;
+                if !inherited.has_tcp(&resolved) {
+                    let tried = TcpListener::bind(&resolved[..]);
+                    tried.map_err(|source| NodeError::io("listening on", address, source))?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Sockets that listened before this process began: systemd's, or those of the process that it replaces.
@@ -134,20 +165,36 @@ impl Inherited {
         self.unix.is_empty() && self.tcp.is_empty()
     }
 
+    fn unix_at(&self, path: &Path) -> Option<usize> {
+        self.unix.iter().position(|listener| {
+            listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
+        })
+    }
+
+    fn tcp_at(&self, addresses: &[SocketAddr]) -> Option<usize> {
+        self.tcp.iter().position(|listener| {
+            listener.local_addr().is_ok_and(|address| addresses.contains(&address))
+        })
+    }
+
+    /// Whether one listens at `path`.
+    fn has_unix(&self, path: &Path) -> bool {
+        self.unix_at(path).is_some()
+    }
+
+    /// Whether one listens at one of `addresses`.
+    fn has_tcp(&self, addresses: &[SocketAddr]) -> bool {
+        self.tcp_at(addresses).is_some()
+    }
+
     /// The one that listens at `path`.
     pub(crate) fn take_unix(&mut self, path: &Path) -> Option<UnixListener> {
-        let is_there = |listener: &UnixListener| {
-            listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
-        };
-        self.unix.iter().position(is_there).map(|index| self.unix.remove(index))
+        self.unix_at(path).map(|index| self.unix.remove(index))
     }
 
     /// The one that listens at one of `addresses`.
     pub(crate) fn take_tcp(&mut self, addresses: &[SocketAddr]) -> Option<TcpListener> {
-        let is_there = |listener: &TcpListener| {
-            listener.local_addr().is_ok_and(|address| addresses.contains(&address))
-        };
-        self.tcp.iter().position(is_there).map(|index| self.tcp.remove(index))
+        self.tcp_at(addresses).map(|index| self.tcp.remove(index))
     }
 
     /// All that are left.

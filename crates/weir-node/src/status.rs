@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 
 use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
+use weir_stack::{Counted, Kind, LayerStatus};
 
 use crate::api::types::{
-    AtRisk, Health, Lease, Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed,
+    AtRisk, Health, Layer, Lease, Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed,
     Operations, ServedVolume, StoreRequests,
 };
 use crate::error::NodeError;
 use crate::host::Hosted;
-use crate::measure::{Counted, Kind};
 use crate::replicas::Following;
 use crate::service::{Core, Entry};
 use crate::shard::ShardContext;
@@ -34,6 +34,7 @@ pub(crate) struct Snapshot {
     pub(crate) size: u64,
     pub(crate) clients: u64,
     pub(crate) operations: [Counted; 4],
+    pub(crate) layers: Vec<LayerStatus>,
     pub(crate) log: Option<VolumeStatus>,
 }
 
@@ -41,10 +42,11 @@ pub(crate) struct Snapshot {
 pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, NodeError> {
     on_volume(core, entry, |hosted| async move {
         Ok(Snapshot {
-            size: hosted.device.size(),
+            size: hosted.stack.size(),
             clients: hosted.client_count() as u64,
-            operations: hosted.device.operations(),
-            log: hosted.log().map(|volume| volume.status()),
+            operations: hosted.stack.operations(),
+            layers: hosted.stack.layers(),
+            log: hosted.stack.log_status(),
         })
     })
     .await
@@ -137,6 +139,18 @@ pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>
     (if reasons.is_empty() { Health::Ok } else { Health::Degraded }, reasons)
 }
 
+/// What was counted, by kind.
+pub(crate) fn operations(counted: &[Counted; 4]) -> Vec<Operations> {
+    let row = |(kind, counted): (&Kind, &Counted)| Operations {
+        kind: kind.name().to_owned(),
+        count: counted.count(),
+        errors: counted.errors,
+        bytes: counted.bytes,
+        time_us: counted.nanoseconds / 1000,
+    };
+    Kind::ALL.iter().zip(counted).map(row).collect()
+}
+
 /// One volume.
 pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume, NodeError> {
     let snapshot = snapshot(core, entry).await?;
@@ -148,13 +162,6 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
         reasons.push(format!("the replica waits: {trouble}"));
         health = if health == Health::Ok { Health::Degraded } else { health };
     }
-    let operations = Kind::ALL.iter().zip(&snapshot.operations).map(|(kind, counted)| Operations {
-        kind: kind.name().to_owned(),
-        count: counted.count(),
-        errors: counted.errors,
-        bytes: counted.bytes,
-        time_us: counted.nanoseconds / 1000,
-    });
     Ok(ServedVolume {
         name: entry.name.to_string(),
         id: entry.id.to_string(),
@@ -165,7 +172,8 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
         health,
         reasons,
         at_risk: snapshot.log.as_ref().map(at_risk).unwrap_or_default(),
-        operations: operations.collect(),
+        operations: operations(&snapshot.operations),
+        layers: snapshot.layers.into_iter().map(Layer::from).collect(),
         replica,
         log: snapshot.log.map(|log| LogStatus {
             epoch: log.epoch,

@@ -53,7 +53,11 @@ impl Node {
     }
 }
 
-async fn not_closed(context: &Rc<ShardContext>, home: &Home) -> Result<Vec<Unserved>, NodeError> {
+/// Every journal here that was not closed with everything in the store.
+pub(crate) async fn not_closed(
+    context: &Rc<ShardContext>,
+    home: &Home,
+) -> Result<Vec<Unserved>, NodeError> {
     let mut unserved = Vec::new();
     for volume in home.data.volumes()? {
         let path = home.data.volume(volume);

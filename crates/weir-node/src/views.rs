@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
-use weir_device::{DeviceExt, History, VolumeId};
-use weir_frontend::nbd::{Door, ExportInfo, ListenerOptions, WeakDoor, open_door};
+use weir_device::{DeviceExt, VolumeId};
+use weir_frontend::nbd::{ExportInfo, HandOff, ListenerOptions, WeakHandOff, serve_handed_off};
+use weir_log::VolumeOptions;
 use weir_log::catalog::{self, VolumeName};
-use weir_log::{SnapshotView, VolumeOptions};
+use weir_stack::{EndpointSpec, Stack, StackSpec, ViewArgs};
 
-use crate::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::host::{OneExport, connection_options};
-use crate::measure::Measured;
 use crate::service::Core;
 
 /// A snapshot that is open, or is about to be opened or deleted: whoever does so holds the lock.
@@ -24,7 +24,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<View>>>;
 #[derive(Debug)]
 pub(crate) struct View {
     info: ExportInfo,
-    door: WeakDoor,
+    hand_off: WeakHandOff,
     stop: oneshot::Sender<()>,
     ended: oneshot::Receiver<Result<(), NodeError>>,
 }
@@ -58,7 +58,7 @@ impl Views {
     pub(crate) async fn keep_closed(&self, export: &str) -> Result<Unopened, NodeError> {
         let held = self.slot(export).lock_owned().await;
         match &*held {
-            Some(view) if view.door.upgrade().is_some() => {
+            Some(view) if view.hand_off.upgrade().is_some() => {
                 Err(NodeError::SnapshotOpen { export: export.to_owned() })
             }
             _ => Ok(Unopened(held)),
@@ -106,26 +106,26 @@ async fn end_all(slots: BTreeMap<String, Slot>) {
 
 fn is_open(slot: &Slot) -> bool {
     // One that is being opened is in somebody's hands.
-    slot.try_lock().is_ok_and(|view| view.as_ref().is_some_and(|v| v.door.upgrade().is_some()))
+    slot.try_lock().is_ok_and(|view| view.as_ref().is_some_and(|v| v.hand_off.upgrade().is_some()))
 }
 
 /// The export of a snapshot, opened if it is not open yet. Nothing where there is no such snapshot, or it cannot be
 /// opened; the log says why.
-pub(crate) async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, Door)> {
+pub(crate) async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, HandOff)> {
     let (volume, snapshot) = split(export)?;
     if !core.offers(volume.as_str()) {
         return None;
     }
     let slot = core.views.slot(export);
     let mut view = slot.lock().await;
-    if let Some((open, door)) = view.as_ref().and_then(|v| Some((v, v.door.upgrade()?))) {
-        return Some((open.info.clone(), door));
+    if let Some((open, hand_off)) = view.as_ref().and_then(|v| Some((v, v.hand_off.upgrade()?))) {
+        return Some((open.info.clone(), hand_off));
     }
     match open(core, export, volume, snapshot).await {
-        Ok((opened, door)) => {
+        Ok((opened, hand_off)) => {
             let info = opened.info.clone();
             *view = Some(opened);
-            Some((info, door))
+            Some((info, hand_off))
         }
         Err(error) => {
             tracing::warn!(export, %error, "a snapshot cannot be served");
@@ -138,9 +138,12 @@ pub(crate) async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, 
 pub(crate) async fn list(core: &Core) -> Vec<String> {
     let mut names = Vec::new();
     for entry in core.entries() {
-        let snapshots = crate::status::on_volume(core, &entry, |hosted| async move {
-            Ok(hosted.log().map(|volume| volume.snapshots()).unwrap_or_default())
-        });
+        let snapshots =
+            crate::status::on_volume(
+                core,
+                &entry,
+                |hosted| async move { Ok(hosted.stack.snapshots()) },
+            );
         // One that is being closed has none to offer, and what only clones keep is none any more.
         for snapshot in snapshots.await.unwrap_or_default().iter().filter(|s| !s.deleting) {
             names.push(format!("{}@{}", entry.name, snapshot.name));
@@ -154,7 +157,7 @@ async fn open(
     export: &str,
     volume: VolumeName,
     snapshot: VolumeName,
-) -> Result<(View, Door), NodeError> {
+) -> Result<(View, HandOff), NodeError> {
     let Some(store) = core.store.clone() else {
         let name = volume.to_string();
         return Err(NodeError::InMemory { name, reason: "has no snapshots" });
@@ -166,27 +169,36 @@ async fn open(
     let ended = core.node.submit(shard, move |context| async move {
         let env = &context.env;
         let id = catalog::find(&store, env, &volume).await?;
-        let (cache, deadline) =
-            (Arc::clone(&context.cache), VolumeOptions::default().read_deadline);
-        let from = (id, &events.home.keys);
-        let view = SnapshotView::open(&store, env, from, &snapshot, cache, deadline).await?;
-        let (info, exports) = export_of(&name, id, view);
+        let args = ViewArgs {
+            store,
+            id,
+            keys: events.home.keys.clone(),
+            cache: Arc::clone(&context.cache),
+            read_deadline: VolumeOptions::default().read_deadline,
+        };
+        let spec = StackSpec::plain(EndpointSpec::Snapshot(args, snapshot));
+        let (stack, _) = Stack::open(env, spec).await?;
+        let (info, exports) = export_of(&name, id, &stack);
         let options = ListenerOptions::new(connection_options(&context));
-        let (door, mut server) = open_door(Rc::new(exports), options);
+        let (hand_off, mut server) = serve_handed_off(Rc::new(exports), options);
         events.events.note("snapshot_opened", Some(volume.as_str()), name.clone());
-        // Whoever asked may be gone, and the door with it.
-        drop(ready.send((info, door)));
+        // Whoever asked may be gone, and the channel with it.
+        drop(ready.send((info, hand_off)));
         tokio::select! {
             biased;
             // A dropped handle means that another opening has taken its place, when nobody is here any more.
             Ok(()) = stopped => server.stop().await,
-            () = server.deserted() => {}
+            () = server.until_unused() => {}
         }
+        stack.close(Duration::ZERO).await?;
         events.events.note("snapshot_closed", Some(volume.as_str()), name);
         Ok(())
     })?;
     match started.await {
-        Ok((info, door)) => Ok((View { info, door: door.downgrade(), stop, ended }, door)),
+        Ok((info, hand_off)) => {
+            let weak = hand_off.downgrade();
+            Ok((View { info, hand_off: weak, stop, ended }, hand_off))
+        }
         // It ended before it was ready, and says why.
         Err(_) => match ended.await {
             Ok(Err(error)) => Err(error),
@@ -195,17 +207,18 @@ async fn open(
     }
 }
 
-fn export_of(name: &str, volume: VolumeId, view: Rc<SnapshotView>) -> (ExportInfo, OneExport) {
+fn export_of(name: &str, volume: VolumeId, stack: &Rc<Stack>) -> (ExportInfo, OneExport) {
+    let history = stack.history();
+    let earlier = history.as_ref().map(|history| history.earlier()).unwrap_or_default();
     let info = ExportInfo {
         name: name.to_owned(),
         description: format!("Weir snapshot {name}"),
-        size: view.size(),
+        size: stack.size(),
         read_only: true,
-        earlier: view.earlier().into(),
+        earlier: earlier.into(),
     };
-    let history: Rc<dyn History> = Rc::clone(&view) as _;
-    let device = Measured::new(Endpoint::Snapshot(view));
-    (info.clone(), OneExport { info, device, volume, history: Some(history), gate: None })
+    let stack = Rc::clone(stack);
+    (info.clone(), OneExport { info, stack, volume, history, gate: None })
 }
 
 #[cfg(test)]

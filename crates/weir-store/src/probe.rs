@@ -53,7 +53,7 @@ pub struct ProbeCheck {
     /// What was tried, or what went wrong.
     pub detail: String,
     /// How long it took, in milliseconds.
-    pub millis: u64,
+    pub time_ms: u64,
 }
 
 /// What a probe found.

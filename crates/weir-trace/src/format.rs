@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `time_us,R|W,device,offset,len`.
+    /// `time_us,R|W|D|F,device,offset,len`: what a volume with a trace writes, too. `D` is a discard, `F` a flush.
     Csv,
     /// MSR Cambridge: `filetime_100ns,host,disk,Read|Write,offset,size,response`.
     Msr,
@@ -75,7 +75,8 @@ impl Format {
             return crate::vscsi::guess(head);
         }
         let text = String::from_utf8_lossy(head);
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let lines = text.lines().map(str::trim);
+        let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let first = lines.next()?;
         // A first line without a digit at its beginning is a heading.
         Self::of_line(first).or_else(|| lines.next().and_then(Self::of_line))
@@ -89,10 +90,11 @@ impl Format {
         let commas: Vec<&str> = line.split(',').map(str::trim).collect();
         let number = |text: &&str| text.parse::<f64>().is_ok();
         let letter = |text: &str| matches!(text, "R" | "W" | "r" | "w");
+        let letter_of_ours = |text: &str| letter(text) || matches!(text, "D" | "F");
         match (&commas[..], &words[..]) {
             ([_, _, _, op, _, _, _], _) if op.eq_ignore_ascii_case("read") => Some(Self::Msr),
             ([_, _, _, op, _, _, _], _) if op.eq_ignore_ascii_case("write") => Some(Self::Msr),
-            ([_, op, rest @ ..], _) if rest.len() == 3 && letter(op) => Some(Self::Csv),
+            ([_, op, rest @ ..], _) if rest.len() == 3 && letter_of_ours(op) => Some(Self::Csv),
             ([_, _, op, rest @ ..], _) if rest.len() == 3 && letter(op) => Some(Self::Systor),
             ([_, _, _, op, _], _) if letter(op) => Some(Self::Spc),
             ([_, _, _, "0" | "1", _], _) if commas.iter().all(number) => Some(Self::Tencent),

@@ -10,11 +10,13 @@ mod generate;
 mod reader;
 mod text;
 mod vscsi;
+mod write;
 
 pub use error::TraceError;
 pub use format::Format;
 pub use generate::{Shape, generate};
 pub use reader::{Trace, open, read};
+pub use write::{CSV_HEADING, write_csv};
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -159,6 +159,7 @@ fn letter(text: &str) -> Option<Op> {
         "R" | "r" | "Read" | "read" | "0" => Some(Op::Read),
         "W" | "w" | "Write" | "write" | "1" => Some(Op::Write),
         "D" | "d" => Some(Op::Discard),
+        "F" | "f" => Some(Op::Flush),
         _ => None,
     }
 }

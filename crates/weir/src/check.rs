@@ -5,16 +5,18 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
-use weir_log::{CheckOptions, CheckStep, GIVEN_UP, ObjectId};
-use weir_node::api::types::{CheckReport, RepairReport, RepairVolume};
+use weir_log::{CheckOptions, GIVEN_UP, ObjectId};
+use weir_node::api::types::{CheckReport, RepairReport};
 use weir_node::size::human;
+use weir_node::verbs::{CheckVolume, OnWhole, Question, RepairVolume};
 use weir_node::{Home, Node};
 
 use crate::cli::{CheckLimits, OutputForm};
-use crate::confirm::{self, Question};
+use crate::confirm;
 use crate::failure::Failure;
 use crate::output;
 
@@ -54,7 +56,8 @@ pub(crate) async fn repair(
 ) -> Result<ExitCode, Failure> {
     let Repair { name, zero, yes, form } = repair;
     // A process that serves the volume knows more of it than the store: it publishes that first.
-    node.publish_map(home.clone(), name.clone()).await?;
+    let nothing = RepairVolume { objects: Vec::new(), zero: false };
+    node.call_holder(home.clone(), name.clone(), nothing).await?;
     let found = look(node, home.clone(), &name, limits).await?;
     let damaged = found.damage.iter().map(|damage| &damage.place);
     let is_object = |key: &&String| ObjectId::parse_key(key).is_some();
@@ -78,7 +81,7 @@ pub(crate) async fn repair(
         bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
         let progress = bar.clone();
         let asked = RepairVolume { objects, zero };
-        let repaired = node.repair_volume(home, name.clone(), asked, move |done, total| {
+        let repaired = node.call(home, Some(name.clone()), asked, move |done, total| {
             progress.set_length(total);
             progress.set_position(done);
         });
@@ -109,13 +112,13 @@ fn ask(name: &VolumeName, lost_bytes: u64, zero: bool) -> Result<(), Failure> {
     let lost = human(lost_bytes);
     let then = if zero { "reads as zeroes" } else { "cannot be read until it is written again" };
     confirm::by_name(&Question {
-        name: name.as_str(),
-        asked: &format!(
+        name: name.to_string(),
+        asked: format!(
             "Give up what of these {lost} no journal has, so that it {then}? Type the volume's name"
         ),
-        doing: &format!("giving up {lost} of {name}"),
-        without_asking: "pass --yes to give them up without being asked",
-        otherwise: &format!("{name} stays as it is"),
+        doing: format!("giving up {lost} of {name}"),
+        without_asking: "pass --yes to give them up without being asked".to_owned(),
+        otherwise: format!("{name} stays as it is"),
     })
 }
 
@@ -163,14 +166,17 @@ async fn look(
     let bar = ProgressBar::no_length().with_message(format!("checking {name}"));
     bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
     let progress = bar.clone();
-    let mut file = record.as_ref().map(|record| record.file.try_clone()).transpose();
-    let checked = node.check_volume(home, name.clone(), options, move |step: CheckStep| {
-        progress.set_length(step.total);
-        progress.set_position(step.done);
-        if let (Ok(Some(file)), Some(whole)) = (&mut file, step.whole) {
+    let file = record.as_ref().map(|record| record.file.try_clone());
+    let on_whole = OnWhole(file.and_then(Result::ok).map(|file| {
+        Arc::new(move |whole: ObjectId| {
             // What is not noted is only read again.
-            let _ = writeln!(file, "{}", whole.key());
-        }
+            let _ = writeln!(&file, "{}", whole.key());
+        }) as _
+    }));
+    let check = CheckVolume { options, on_whole };
+    let checked = node.call(home, Some(name.clone()), check, move |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
     });
     let report = checked.await;
     bar.finish_and_clear();

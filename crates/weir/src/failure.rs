@@ -1,31 +1,44 @@
-//! What the user sees when something does not work: `error: ...`, and `help: ...` where there is a way out.
+//! What the user sees when something does not work: `error: ...`, and `help: ...` where there is a way out; one JSON
+//! object where programs read the output.
 
 use std::process::ExitCode;
 
-use weir_device::with_causes;
+use serde_json::json;
+use weir_device::{ErrorKind, with_causes};
 use weir_node::NodeError;
 use weir_store::StoreError;
 
+use crate::cli;
+
 /// Wrong usage that only shows once the command has begun, as clap's own code for it.
 const USAGE: u8 = 2;
+
+/// The kind of a failure that has none in the API.
+const OTHER: &str = "Other";
+
+fn named(kind: ErrorKind) -> String {
+    format!("{kind:?}")
+}
 
 /// A failure of a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
     help: Option<String>,
+    /// What a caller can do, as in the API.
+    kind: String,
     code: u8,
 }
 
 impl Failure {
     /// A failure with exit code 1.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), help: None, code: 1 }
+        Self { message: message.into(), help: None, kind: OTHER.to_owned(), code: 1 }
     }
 
     /// A failure of whoever typed the command, with exit code 2.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { code: USAGE, ..Self::new(message) }
+        Self { code: USAGE, kind: named(ErrorKind::Invalid), ..Self::new(message) }
     }
 
     /// The same with another exit code.
@@ -40,6 +53,11 @@ impl Failure {
 
     /// Tells the user.
     pub(crate) fn print(&self) {
+        if cli::is_for_programs() {
+            let Self { message, help, kind, .. } = self;
+            eprintln!("{}", json!({ "error": message, "help": help, "kind": kind }));
+            return;
+        }
         eprintln!("error: {}", self.message);
         if let Some(help) = &self.help {
             eprintln!("help: {help}");
@@ -54,12 +72,12 @@ impl Failure {
 
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
-        Self { help: error.help(), ..Self::new(with_causes(&error)) }
+        Self { help: error.help(), kind: named(error.kind()), ..Self::new(with_causes(&error)) }
     }
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self::new(with_causes(&error))
+        Self { kind: named(error.kind()), ..Self::new(with_causes(&error)) }
     }
 }

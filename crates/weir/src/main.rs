@@ -30,6 +30,7 @@ mod transfer;
 mod tuning;
 mod up;
 mod upgrade;
+mod verbs;
 mod volume;
 
 use std::process::ExitCode;

@@ -9,9 +9,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinError;
 use weir_node::config::Config;
-use weir_node::{
-    Closing, HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet,
-};
+use weir_node::{HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
 
 use crate::cli::{Global, Serve};
 use crate::descriptors;
@@ -160,12 +158,10 @@ async fn serve_until_told(
     }
     systemd::notify("STOPPING=1\n");
     eprintln!("stopping: flushing all volumes");
-    tokio::select! {
-        biased;
-        number = signals.next() => quit(number),
-        stopped = service.stop(Closing::ToStore) => if stopped? == Stopped::LocalOnly {
-            eprintln!("the store did not take everything in time; the journals keep the rest for the next start");
-        },
+    if signals::stop(service, signals).await? == Stopped::LocalOnly {
+        eprintln!(
+            "the store did not take everything in time; the journals keep the rest for the next start"
+        );
     }
     Ok(End::Stopped)
 }

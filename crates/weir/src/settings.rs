@@ -11,11 +11,12 @@ use weir_node::config::{self, Config, Memory, VolumeConfig, VolumeSettings};
 use weir_node::size::Size;
 use weir_node::{
     ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace, LeaseSettings,
-    NbdAddress, NodeConfig, ServiceOptions, VolumeSet, VolumeSpec,
+    LimitSettings, NbdAccess, NbdAddress, NodeConfig, ServiceOptions, Stages, VolumeSet,
+    VolumeSpec,
 };
 use weir_store::StoreOptions;
 
-use crate::cli::{Global, LogFormat, Serve, Up};
+use crate::cli::{self, Global, LogFormat, Serve, SocketAccess, Up};
 use crate::failure::Failure;
 use crate::tuning::Tuning;
 
@@ -168,6 +169,30 @@ fn checked(settings: VolumeSettings) -> Result<VolumeSettings, Failure> {
     settings.check().map(|()| settings).map_err(refused)
 }
 
+/// What clients of a volume with these settings may ask for.
+fn limit(settings: VolumeSettings) -> Result<LimitSettings, Failure> {
+    settings.limit().map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Who may connect to a unix socket for NBD.
+fn nbd_access(access: &SocketAccess, file: &Config) -> Result<NbdAccess, Failure> {
+    let mode = match (access.nbd_socket_mode, &file.nbd.mode) {
+        (Some(mode), _) => Some(mode),
+        (None, Some(text)) => Some(cli::mode(text).map_err(Failure::usage)?),
+        (None, None) => None,
+    };
+    let name = access.nbd_socket_group.as_ref().or(file.nbd.group.as_ref());
+    let unknown = |name: &String| Failure::usage(format!("there is no group {name:?}"));
+    let group = name.map(|name| {
+        if let Ok(number) = name.parse() {
+            return Ok(number);
+        }
+        let found = nix::unistd::Group::from_name(name).ok().flatten();
+        found.map(|group| group.gid.as_raw()).ok_or_else(|| unknown(name))
+    });
+    Ok(NbdAccess { mode, group: group.transpose()? })
+}
+
 /// The threads of `weir up`, and what it serves.
 pub(crate) fn up(
     global: &Global,
@@ -183,6 +208,7 @@ pub(crate) fn up(
     };
     let listed = file.volumes.iter().find(|volume| volume.name == up.name.as_str());
     let replica = listed.and_then(VolumeConfig::replica);
+    let trace = up.trace.or_else(|| listed.and_then(|volume| volume.trace.clone()));
     let read_only = is_read_only(up.read_only, file.read_only);
     let read_only = is_read_only(read_only, listed.and_then(|volume| volume.read_only));
     let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
@@ -204,6 +230,7 @@ pub(crate) fn up(
             crate::cli::EndpointKind::Log => EndpointKind::Log,
             crate::cli::EndpointKind::Memory => EndpointKind::Memory,
         },
+        stages: Stages { limit: limit(settings)?, trace },
         replica,
     };
     let limits = limits(&up.tuning, file);
@@ -215,6 +242,7 @@ pub(crate) fn up(
         template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd,
+        nbd_access: nbd_access(&up.access, file)?,
         api: ApiPlace::Volume,
         api_tcp: None,
         limits,
@@ -255,6 +283,7 @@ pub(crate) fn serve(
         volumes,
         template: Box::new(template),
         nbd,
+        nbd_access: nbd_access(&serve.access, file)?,
         api: ApiPlace::Node,
         api_tcp: api_tcp(file, serve, insecure(file.api.insecure))?,
         limits,
@@ -288,6 +317,7 @@ fn volume_set(
             consent,
             options: settings.options(memory, count),
             endpoint: EndpointKind::Log,
+            stages: Stages { limit: limit(settings)?, trace: None },
             replica: None,
         })
     };
@@ -319,6 +349,7 @@ fn volume_set(
         let mut spec = spec(name, volume.size, volume.settings(), volumes.len())?;
         spec.read_only = is_read_only(spec.read_only, volume.read_only);
         spec.replica = volume.replica();
+        spec.stages.trace.clone_from(&volume.trace);
         specs.push(spec);
     }
     Ok((VolumeSet::Listed(specs), template))

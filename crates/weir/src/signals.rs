@@ -5,6 +5,9 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use weir_node::size::human;
+use weir_node::{Closing, Service, Stopped};
+
 use crate::failure::Failure;
 
 /// A process that a signal ended is reported as this plus the signal's number.
@@ -64,6 +67,26 @@ impl Signals {
             _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
             _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
             _ = received(self.hang_up.as_mut()) => SignalKind::hangup().as_raw_value(),
+        }
+    }
+}
+
+/// How long a stop goes on before it is said how much is left, and how often from then on.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Closes what is served, says how much of it is still to go, and ends at once when another signal comes.
+pub(crate) async fn stop(service: Service, signals: &mut Signals) -> Result<Stopped, Failure> {
+    let unsent = service.unsent().unwrap_or_default();
+    let mut stop = std::pin::pin!(service.stop(Closing::ToStore));
+    loop {
+        tokio::select! {
+            biased;
+            number = signals.next() => quit(number),
+            stopped = &mut stop => return Ok(stopped?),
+            () = tokio::time::sleep(STOP_PATIENCE) => match unsent.bytes() {
+                0 => {}
+                bytes => eprintln!("{} are not in the store yet", human(bytes)),
+            },
         }
     }
 }

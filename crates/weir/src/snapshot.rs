@@ -1,23 +1,23 @@
 //! `weir snapshot`: verbs on the snapshots of a volume.
 
 use std::process::ExitCode;
-use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;
 use tokio::sync::mpsc;
 use weir_log::Change;
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::{Snapshot, SnapshotAction};
 use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{Home, Node};
 
-use crate::cli::{Global, OutputForm, SnapshotCommand, SnapshotPath};
-use crate::confirm::{self, Question};
+use crate::cli::{
+    Global, OutputForm, OwnSnapshotCommand, SnapshotCommand, SnapshotPath, snapshot_name,
+};
 use crate::failure::Failure;
 use crate::output;
 use crate::settings::{self, Transfer};
 use crate::threads;
+use crate::verbs::Below;
 
 /// Changes that are found before the ones before them are printed.
 const CHANGES_AHEAD_MAX: usize = 1024;
@@ -33,50 +33,20 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     let (config, setup) = settings::transfer(global, file)?;
     threads::on_node(config, async |node| dispatch(node, &setup, verb).await)
-        .map(|()| ExitCode::SUCCESS)
 }
 
-async fn dispatch(node: &Node, setup: &Transfer, verb: SnapshotCommand) -> Result<(), Failure> {
-    let change = async |path: SnapshotPath, action| {
-        let SnapshotPath { volume, snapshot } = path;
-        node.change_snapshots(setup.home.clone(), volume, snapshot, action).await
-    };
+async fn dispatch(
+    node: &Node,
+    setup: &Transfer,
+    verb: SnapshotCommand,
+) -> Result<ExitCode, Failure> {
     match verb {
-        SnapshotCommand::List { volume, output } => {
-            list(&node.list_snapshots(setup.home.clone(), volume).await?, output.output)
-        }
-        SnapshotCommand::Diff { from, to, output } => {
-            diff(node, setup.home.clone(), from, &to, output.output).await
-        }
-        SnapshotCommand::Create { path } => Ok(change(path, SnapshotAction::Take).await?),
-        SnapshotCommand::Delete { path } => Ok(change(path, SnapshotAction::Delete).await?),
-        SnapshotCommand::Rollback { path, yes } => {
-            if !yes {
-                ask(&path)?;
-            }
-            Ok(change(path, SnapshotAction::RollBack).await?)
+        Below::Verb(verb) => verb.run(node, setup).await,
+        Below::Own(OwnSnapshotCommand::Diff { from, to, output }) => {
+            let diff = diff(node, setup.home.clone(), from, &to, output.output);
+            diff.await.map(|()| ExitCode::SUCCESS)
         }
     }
-}
-
-fn list(snapshots: &[Snapshot], form: OutputForm) -> Result<(), Failure> {
-    if form == OutputForm::Json {
-        return output::print_json(&snapshots);
-    }
-    let row = |snapshot: &Snapshot| {
-        vec![
-            if snapshot.deleting {
-                format!("{} (deleted, needed by clones)", snapshot.name)
-            } else {
-                snapshot.name.clone()
-            },
-            date(snapshot.created_at),
-            human(snapshot.size_bytes),
-            snapshot.last_write.to_string(),
-        ]
-    };
-    let rows = snapshots.iter().map(row).collect();
-    output::print_table(&["NAME", "TAKEN", "SIZE", "LAST WRITE"], rows)
 }
 
 /// Prints what differs as it is found. An array that does not close is not all: the command failed.
@@ -142,25 +112,5 @@ fn later_of(volume: &VolumeName, to: &str) -> Result<VolumeName, Failure> {
         Some((_, name)) => name,
         None => to,
     };
-    VolumeName::new(name).map_err(|error| Failure::usage(error.to_string()))
-}
-
-/// Seconds since 1970 as a date and a time of day, UTC.
-fn date(seconds: u64) -> String {
-    let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH);
-    humantime::format_rfc3339_seconds(time).to_string()
-}
-
-/// What was written since is given up, so a person says yes.
-fn ask(path: &SnapshotPath) -> Result<(), Failure> {
-    let SnapshotPath { volume, snapshot } = path;
-    confirm::by_name(&Question {
-        name: volume.as_str(),
-        asked: &format!(
-            "Give up everything written to {volume} since {snapshot}? Type the volume's name"
-        ),
-        doing: &format!("going back to {volume}@{snapshot}"),
-        without_asking: "pass --yes to go back without being asked",
-        otherwise: &format!("{volume} stays as it is"),
-    })
+    snapshot_name(name).map_err(Failure::usage)
 }

@@ -1,10 +1,14 @@
 //! `weir status`: what is served here, what is wrong, and what would be lost if the host died now.
 
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use weir_node::api::types::{AtRisk, Health, Lease, Limits, LogStatus, NodeStatus, ServedVolume};
+use weir_node::api::types::{
+    Health, Lease, Limits, LogStatus, NodeStatus, Operations, ServedVolume,
+};
 use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{Home, Node, Process, Unserved};
@@ -30,8 +34,14 @@ pub(crate) fn run(
     threads::on_node(settings::verb_node(global, file), async |node| {
         let Some(seconds) = watch else { return once(node, &home, form).await };
         let mut signals = Signals::listen()?;
+        let redraws = form == OutputForm::Table && std::io::stdout().is_terminal();
+        let mut before = Rates::default();
         loop {
-            let code = once(node, &home, form).await?;
+            if redraws {
+                // Home, and everything below is gone.
+                output::print("\x1b[H\x1b[J")?;
+            }
+            let code = watch_once(node, &home, form, &mut before).await?;
             tokio::select! {
                 biased;
                 _ = signals.next() => return Ok(code),
@@ -43,21 +53,50 @@ pub(crate) fn run(
 
 async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Failure> {
     let processes = node.processes(home.clone()).await?;
+    show(node, home, form, &processes).await
+}
+
+/// The same, with what clients did since the time before.
+async fn watch_once(
+    node: &Node,
+    home: &Home,
+    form: OutputForm,
+    before: &mut Rates,
+) -> Result<ExitCode, Failure> {
+    let processes = node.processes(home.clone()).await?;
+    let code = show(node, home, form, &processes).await?;
+    let served = processes.iter().filter_map(|process| process.status.as_ref().ok());
+    let rows = before.next(served.flat_map(|status| &status.volumes), Instant::now());
+    if form == OutputForm::Table && !rows.is_empty() {
+        output::print("\n")?;
+        let headings =
+            ["VOLUME", "READS/S", "READ", "WRITES/S", "WRITTEN", "READ TIME", "WRITE TIME"];
+        output::print_table(&headings, rows)?;
+    }
+    Ok(code)
+}
+
+async fn show(
+    node: &Node,
+    home: &Home,
+    form: OutputForm,
+    processes: &[Process],
+) -> Result<ExitCode, Failure> {
     let is_well =
         |process: &Process| process.status.as_ref().is_ok_and(|status| status.health == Health::Ok);
-    let unserved = node.unserved(home.clone(), &processes).await?;
+    let unserved = node.unserved(home.clone(), processes).await?;
     let well = processes.iter().all(is_well) && unserved.is_empty();
     let code = if well { 0 } else { NOT_WELL };
     match form {
         OutputForm::Json => {
-            for process in &processes {
+            for process in processes {
                 if let Err(error) = &process.status {
                     eprintln!("warning: {error}");
                 }
             }
-            output::print_json(&document(&processes, &unserved)?)?;
+            output::print_json(&document(processes, &unserved)?)?;
         }
-        OutputForm::Table => print(&processes)?,
+        OutputForm::Table => print(processes, home)?,
     }
     for one in &unserved {
         eprintln!("warning: {}", not_served(one));
@@ -124,15 +163,60 @@ fn not_served(one: &Unserved) -> String {
     }
 }
 
-/// What is not in the store, for people.
-pub(crate) fn risk(risk: &AtRisk) -> String {
-    match risk.oldest_age_ms {
-        None if risk.bytes == 0 => "nothing".to_owned(),
-        None => human(risk.bytes),
-        Some(age) => {
-            format!("{}, the oldest for {}.{} s", human(risk.bytes), age / 1000, age % 1000 / 100)
-        }
+/// What clients asked for until some moment, to tell what they asked for since.
+#[derive(Debug, Default)]
+struct Rates {
+    at: Option<Instant>,
+    volumes: BTreeMap<String, Vec<Operations>>,
+}
+
+impl Rates {
+    /// A row for each volume that was there the time before as well.
+    fn next<'a>(
+        &mut self,
+        volumes: impl Iterator<Item = &'a ServedVolume>,
+        now: Instant,
+    ) -> Vec<Vec<String>> {
+        let seconds = self.at.map(|at| (now - at).as_secs_f64());
+        let volumes: BTreeMap<String, Vec<Operations>> =
+            volumes.map(|volume| (volume.name.clone(), volume.operations.clone())).collect();
+        let row = |(name, after): (&String, &Vec<Operations>)| {
+            Some(rates(name, self.volumes.get(name)?, after, seconds?))
+        };
+        let rows = volumes.iter().filter_map(row).collect();
+        (self.at, self.volumes) = (Some(now), volumes);
+        rows
     }
+}
+
+/// Counts of one kind since the time before: how many, their bytes, and the time they took.
+fn since(kind: &str, before: &[Operations], after: &[Operations]) -> [u64; 3] {
+    let of = |all: &[Operations]| {
+        let found = all.iter().find(|one| one.kind == kind);
+        found.map_or([0; 3], |one| [one.count, one.bytes, one.time_us])
+    };
+    let (before, after) = (of(before), of(after));
+    std::array::from_fn(|index| after[index].saturating_sub(before[index]))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates, for people"
+)]
+fn rates(name: &str, before: &[Operations], after: &[Operations], seconds: f64) -> Vec<String> {
+    let mut row = vec![name.to_owned()];
+    let kinds = ["read", "write"].map(|kind| since(kind, before, after));
+    for [count, bytes, _] in kinds {
+        row.push(format!("{:.0}", count as f64 / seconds));
+        row.push(format!("{}/s", human((bytes as f64 / seconds) as u64)));
+    }
+    row.extend(kinds.map(|[count, _, time_us]| match count {
+        0 => String::new(),
+        count => format!("{:.2} ms", time_us as f64 / count as f64 / 1000.0),
+    }));
+    row
 }
 
 fn health(health: Health) -> &'static str {
@@ -143,9 +227,12 @@ fn health(health: Health) -> &'static str {
     }
 }
 
-fn print(processes: &[Process]) -> Result<(), Failure> {
+fn print(processes: &[Process], home: &Home) -> Result<(), Failure> {
     if processes.is_empty() {
-        return output::print("nothing is served from this data directory\n");
+        let directory = home.data.path();
+        let there = if directory.exists() { "" } else { ", which is not there" };
+        let directory = directory.display();
+        return output::print(&format!("nothing is served from {directory}{there}\n"));
     }
     let mut text = String::new();
     let mut rows = Vec::new();
@@ -219,23 +306,6 @@ fn lease(lease: &Lease) -> String {
     format!("  lease {}: {left} of {length} left{missed}\n", lease.node)
 }
 
-/// Live share of the objects, for people.
-pub(crate) fn live_share(log: &LogStatus) -> String {
-    match log.live_bytes.saturating_mul(100).checked_div(log.used_bytes) {
-        Some(percent) => format!("{percent} %"),
-        None => String::new(),
-    }
-}
-
-/// How many bytes were written to objects per byte that clients wrote to them, for people.
-pub(crate) fn amplification(log: &LogStatus) -> String {
-    let written = log.data_bytes.saturating_add(log.collected_bytes);
-    match written.saturating_mul(100).checked_div(log.data_bytes) {
-        Some(times) => format!("{}.{:02} x", times / 100, times % 100),
-        None => String::new(),
-    }
-}
-
 fn row(volume: &ServedVolume) -> Vec<String> {
     let of_log = |say: fn(&LogStatus) -> String| volume.log.as_ref().map_or(String::new(), say);
     let journal = of_log(|log| {
@@ -251,9 +321,9 @@ fn row(volume: &ServedVolume) -> Vec<String> {
         volume.clients.to_string(),
         journal,
         of_log(|log| human(log.object_bytes)),
-        of_log(live_share),
-        of_log(amplification),
-        risk(&volume.at_risk),
+        of_log(LogStatus::live_share),
+        of_log(LogStatus::amplification),
+        volume.at_risk.to_string(),
     ]
 }
 
@@ -278,28 +348,23 @@ mod tests {
     }
 
     #[test]
-    fn a_log_says_what_lives_and_what_collecting_costs() {
-        let log = |values: serde_json::Value| {
-            let mut all = serde_json::json!({
-                "epoch": 1, "committed_sequence": 1, "checkpoint_as_of": null, "journal_used_bytes": 0,
-                "journal_capacity_bytes": 0, "journal_resident_bytes": 0, "puts_in_flight": 0,
-                "objects_written": 0, "checkpoints_published": 0, "map_entries": 0, "map_bytes": 0,
-                "live_bytes": 0, "used_bytes": 0, "object_bytes": 0, "data_bytes": 0,
-                "collected_objects": 0, "collected_bytes": 0, "deleted_objects": 0, "reclaimed_bytes": 0,
-                "pending_deletions": 0, "lease_held": true, "takeover": "manual",
-            });
-            for (key, value) in values.as_object().unwrap() {
-                all[key] = value.clone();
-            }
-            serde_json::from_value::<LogStatus>(all).unwrap()
+    fn rates_are_those_since_the_time_before() {
+        let operations = |count: u64| {
+            let kinds = [("read", count), ("write", 2 * count)];
+            let of = |(kind, count): (&str, u64)| Operations {
+                kind: kind.to_owned(),
+                count,
+                errors: 0,
+                bytes: 4096 * count,
+                time_us: 500 * count,
+            };
+            kinds.map(of)
         };
-        let empty = log(serde_json::json!({}));
-        assert_eq!((live_share(&empty), amplification(&empty)), (String::new(), String::new()));
-        let used = log(serde_json::json!({
-            "live_bytes": 720, "used_bytes": 1000, "data_bytes": 1000, "collected_bytes": 805,
-        }));
-        assert_eq!(live_share(&used), "72 %");
-        assert_eq!(amplification(&used), "1.80 x");
+        let row = rates("demo", &operations(100), &operations(300), 2.0);
+        let expected = ["demo", "100", "400.0 KiB/s", "200", "800.0 KiB/s", "0.50 ms", "0.50 ms"];
+        assert_eq!(row, expected);
+        let idle = rates("demo", &operations(5), &operations(5), 2.0);
+        assert_eq!(idle, ["demo", "0", "0 B/s", "0", "0 B/s", "", ""]);
     }
 
     #[test]
@@ -331,12 +396,5 @@ mod tests {
         let expected = Some("  uploads at most 5.0 MiB/s, 7 requests/s\n".to_owned());
         assert_eq!(limits(&both), expected);
         assert_eq!(limits(&Limits::default()), None);
-    }
-
-    #[test]
-    fn what_would_be_lost_is_said_with_its_age() {
-        let at_risk = |bytes, oldest_age_ms| AtRisk { bytes, writes: 1, oldest_age_ms };
-        assert_eq!(risk(&at_risk(0, None)), "nothing");
-        assert_eq!(risk(&at_risk(4096, Some(2345))), "4.0 KiB, the oldest for 2.3 s");
     }
 }

@@ -43,7 +43,7 @@ fn print(report: &ProbeReport, form: OutputForm) -> Result<(), Failure> {
     }
     let rows = report.checks.iter().map(|check| {
         let result = if check.passed { "ok" } else { "BROKEN" };
-        let time = format!("{} ms", check.millis);
+        let time = format!("{} ms", check.time_ms);
         vec![check.name.to_owned(), result.to_owned(), time, check.detail.clone()]
     });
     output::print_table(&["CHECK", "RESULT", "TIME", "DETAIL"], rows.collect())?;

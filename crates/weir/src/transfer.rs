@@ -6,8 +6,10 @@ mod copier;
 mod export;
 mod fill;
 mod image;
+mod nbd;
 mod place;
 mod qemu;
+mod stream;
 
 use std::path::Path;
 
@@ -27,7 +29,12 @@ use crate::settings::Transfer;
 use crate::signals::Signals;
 
 /// What stands for standard input and output elsewhere. A file of this name is `./-`.
-const STREAM: &str = "-";
+pub(crate) const STREAM: &str = "-";
+
+/// An export as a drive of QEMU, which reaches it again when the process that serves it was replaced.
+pub(crate) fn qemu_drive(uri: &str) -> Result<String, Failure> {
+    qemu::drive(uri)
+}
 
 /// `weir volume import`.
 pub(crate) async fn import(
@@ -37,7 +44,16 @@ pub(crate) async fn import(
     (name, size, overwrite): (VolumeName, Option<u64>, bool),
 ) -> Result<Shown, Failure> {
     let mut signals = Signals::listen()?;
-    let target = VolumeAt { home: setup.home.clone(), name };
+    let target = VolumeAt { home: setup.home.clone(), name, snapshot: None };
+    if source == Path::new(STREAM) {
+        stream::check_format(format, "read from standard input")?;
+        let Some(size) = size else {
+            return Err(Failure::usage("the size of a stream is not known before it has ended")
+                .with_help("give the size of the image with --size"));
+        };
+        let wishes = Wishes { overwrite, size: Some(size) };
+        return fill::run(node, setup, (&Source::Input(size), &target), wishes, &mut signals).await;
+    }
     let image = Image::open(source, format).await?;
     let (format, size_text) = (&image.format, human(image.size));
     eprintln!("{}: {format}, {size_text}", source.display());
@@ -49,12 +65,27 @@ pub(crate) async fn import(
 pub(crate) async fn export(
     node: &Node,
     setup: &Transfer,
-    name: VolumeName,
+    from: VolumePlace,
     (path, format, overwrite): (&Path, Option<String>, bool),
 ) -> Result<Exported, Failure> {
     let mut signals = Signals::listen()?;
+    if path == Path::new(STREAM) {
+        stream::check_output(format.as_deref())?;
+        let place = reach_to_read(node, setup, &at(setup, from), &mut signals).await?;
+        let size_bytes = place.size;
+        let written = tokio::select! {
+            biased;
+            number = signals.next() => Err(copier::interrupted(number)),
+            written = stream::write_out(&place.uri, size_bytes) => written,
+        };
+        let ended = place.end(&mut signals).await;
+        written?;
+        ended?;
+        let (path, format) = (STREAM.to_owned(), "raw".to_owned());
+        return Ok(Exported { path, format, size_bytes, file_bytes: size_bytes });
+    }
     let wanted = Wanted::new(path, format, overwrite)?;
-    let source = VolumeAt { home: setup.home.clone(), name };
+    let source = at(setup, from);
     export::run(node, setup, &source, &wanted, &mut signals).await
 }
 
@@ -66,14 +97,10 @@ pub(crate) async fn copy(
     overwrite: bool,
 ) -> Result<Shown, Failure> {
     let mut signals = Signals::listen()?;
-    let at = |place: VolumePlace| VolumeAt {
-        home: Home {
-            store_url: place.store.unwrap_or_else(|| setup.home.store_url.clone()),
-            ..setup.home.clone()
-        },
-        name: place.name,
-    };
-    let (from, to) = (at(from), at(to));
+    if let Some(snapshot) = &to.snapshot {
+        return Err(Failure::usage(format!("a snapshot, {}@{snapshot}, takes no bytes", to.name)));
+    }
+    let (from, to) = (at(setup, from), at(setup, to));
     let source = reach_to_read(node, setup, &from, &mut signals).await?;
     let wishes = Wishes { overwrite, size: None };
     let ends = (&Source::Volume(&source), &to);
@@ -87,7 +114,14 @@ pub(crate) async fn copy(
     ended.map(|()| copied)
 }
 
-/// A volume whose bytes are to be read.
+/// Where that is.
+fn at(setup: &Transfer, place: VolumePlace) -> VolumeAt {
+    let VolumePlace { store, name, snapshot } = place;
+    let store_url = store.unwrap_or_else(|| setup.home.store_url.clone());
+    VolumeAt { home: Home { store_url, ..setup.home.clone() }, name, snapshot }
+}
+
+/// A volume whose bytes are to be read, or its snapshot.
 async fn reach_to_read(
     node: &Node,
     setup: &Transfer,
@@ -103,10 +137,10 @@ async fn reach_to_read(
         ));
     }
     let clients = shown.serving.as_ref().map_or(0, |serving| serving.clients);
-    if clients > 0 {
+    if clients > 0 && at.snapshot.is_none() {
         eprintln!(
             "warning: {clients} clients are connected to {at}: what they write meanwhile may be there in part"
         );
     }
-    Place::reach(node, setup, (at, &shown), Use::Read, signals).await
+    Place::reach(node, setup, (at, &shown), Use::Read, signals).await?.at_snapshot(node).await
 }

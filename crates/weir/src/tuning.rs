@@ -8,6 +8,7 @@ use crate::cli::seconds;
 
 /// Settings of the log volume. None of them changes what is promised.
 #[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Journal, objects and memory")]
 pub(crate) struct Tuning {
     /// Largest local journal; it grows by 64 MiB as it is needed [default: 1G]
     #[arg(long, value_name = "SIZE", env = "WEIR_JOURNAL", hide_env_values = true)]
@@ -35,13 +36,29 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "ORDER", env = "WEIR_COLLECT_ORDER", hide_env_values = true)]
     #[arg(hide_short_help = true)]
     collect_order: Option<CollectOrder>,
+    /// Operations per second that clients of a volume may ask for at most [default: no limit]
+    #[arg(help_heading = "Limits on clients, per volume")]
+    #[arg(long, value_name = "COUNT", env = "WEIR_IOPS", hide_env_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    iops: Option<u64>,
+    /// Bytes per second that clients of a volume may read and write at most [default: no limit]
+    #[arg(help_heading = "Limits on clients, per volume")]
+    #[arg(long, value_name = "SIZE", env = "WEIR_BANDWIDTH", hide_env_values = true)]
+    bandwidth: Option<Size>,
+    /// Seconds' worth of that which pass at once after a pause [default: 0.1]
+    #[arg(help_heading = "Limits on clients, per volume")]
+    #[arg(long, value_name = "SECONDS", env = "WEIR_BURST")]
+    #[arg(hide_env_values = true, value_parser = seconds)]
+    burst: Option<f64>,
     /// Memory for buffers; the maps of volumes come on top of it [default: 512M]
     #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY", hide_env_values = true)]
     pub(crate) memory: Option<Size>,
     /// Bytes per second uploaded to the store at most [default: no limit]
+    #[arg(help_heading = "Limits on uploads")]
     #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
     pub(crate) upload_bandwidth: Option<Size>,
     /// Upload requests per second to the store at most [default: no limit]
+    #[arg(help_heading = "Limits on uploads")]
     #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) upload_requests: Option<u64>,
@@ -85,6 +102,9 @@ impl Tuning {
                 CollectOrder::Greedy => config::CollectOrder::Greedy,
                 CollectOrder::CostBenefit => config::CollectOrder::CostBenefit,
             }),
+            iops: self.iops,
+            bandwidth: self.bandwidth,
+            burst: self.burst,
         }
     }
 }

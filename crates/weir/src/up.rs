@@ -7,20 +7,18 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::SignalKind;
 use weir_node::config::Config;
 use weir_node::size::human;
-use weir_node::{Closing, Node, ServedInfo, Service, ServiceOptions, Stopped};
+use weir_node::{Node, ServedInfo, Service, ServiceOptions, Stopped};
 
 use crate::cli::{Global, Up};
 use crate::failure::Failure;
 use crate::settings;
 use crate::signals::{self, SIGNAL_BASE, Signals, quit};
 use crate::threads;
+use crate::transfer;
 
 /// Exit codes of shells: the command was not found, or could not be started.
 const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
-
-/// For QEMU: flushes arrive, space comes back, and a reload is a pause.
-const QEMU: &str = "cache=none,discard=unmap,file.reconnect-delay=60";
 
 /// Runs the verb to its end.
 pub(crate) fn run(global: &Global, file: &Config, mut up: Up) -> Result<ExitCode, Failure> {
@@ -57,12 +55,10 @@ async fn serve(
     if command.is_empty() {
         eprintln!("stopping: flushing {}", info.name);
     }
-    tokio::select! {
-        biased;
-        number = signals.next() => quit(number),
-        stopped = served.stop(Closing::ToStore) => if stopped? == Stopped::LocalOnly {
-            eprintln!("the store did not take everything in time; the journal keeps the rest for the next start");
-        },
+    if signals::stop(served, &mut signals).await? == Stopped::LocalOnly {
+        eprintln!(
+            "the store did not take everything in time; the journal keeps the rest for the next start"
+        );
     }
     result
 }
@@ -84,7 +80,9 @@ fn announce(service: &Service, info: &ServedInfo, interactive: bool) {
     eprintln!("from another terminal:");
     eprintln!("  nbdinfo '{uri}'");
     eprintln!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
-    eprintln!("  qemu-system-x86_64 -m 1G -drive file='{uri}',format=raw,if=virtio,{QEMU}");
+    if let Ok(drive) = transfer::qemu_drive(uri) {
+        eprintln!("  qemu-system-x86_64 -drive '{drive}'");
+    }
     eprintln!("Ctrl-C flushes and stops.");
 }
 

@@ -5,6 +5,7 @@
     reason = "a test of the whole program, outside any test module"
 )]
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -170,20 +171,177 @@ fn flags_without_a_value_take_words_from_the_environment() {
     place.ok(&["snapshot", "create", "demo@cut"]);
     assert_eq!(with(&["snapshot", "rollback", "demo@cut"], "1"), Some(0));
     let mut command = place.command(&["volume", "resize", "demo", "1M"]);
-    assert!(command.env("WEIR_SHRINK", "1").output().unwrap().status.success());
+    command.env("WEIR_SHRINK", "1").env("WEIR_YES", "1");
+    assert!(command.output().unwrap().status.success());
+}
+
+/// `weir volume import - NAME --size SIZE` with these bytes on standard input.
+fn import(place: &Place, name: &str, size: &str, bytes: &[u8]) -> Output {
+    let mut command = place.command(&["volume", "import", "-", name, "--size", size]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.current_dir(place.path()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // It may end before it has read everything.
+    let _ = stdin.write_all(bytes);
+    drop(stdin);
+    child.wait_with_output().unwrap()
 }
 
 #[test]
-fn streams_are_refused_and_no_file_has_their_name() {
+fn bytes_come_from_standard_input_and_go_to_standard_output() {
     let place = Place::new();
-    place.ok(&["volume", "create", "demo", "--size", "1M"]);
-    for arguments in [&["volume", "export", "demo", "-"][..], &["volume", "import", "-", "new"]] {
-        let output = place.command(arguments).current_dir(place.path()).output().unwrap();
-        let errors = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains("help: for a stream of"), "{errors}");
-        assert!(!place.path().join("-").exists());
+    let bytes: Vec<u8> = (0..3_000_320_u32).map(|n| (n % 251) as u8).collect();
+    let size = bytes.len().to_string();
+    let imported = import(&place, "demo", &size, &bytes);
+    assert!(imported.status.success(), "{}", text(&imported.stderr));
+    let export = |from: &str| {
+        let mut command = place.command(&["volume", "export", from, "-", "--output", "json"]);
+        command.current_dir(place.path()).output().unwrap()
+    };
+    let output = export("demo");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.stdout == bytes, "{} bytes", output.stdout.len());
+    // Of a snapshot, whatever was written since.
+    place.ok(&["snapshot", "create", "demo@cut"]);
+    let zeroes = vec![0; bytes.len()];
+    let mut command =
+        place.command(&["volume", "import", "-", "demo", "--size", &size, "--overwrite"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&zeroes).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(export("demo").stdout == zeroes);
+    assert!(export("demo@cut").stdout == bytes);
+    assert!(text(&export("demo@never").stderr).contains("has no snapshot never"));
+    assert!(!place.path().join("-").exists());
+}
+
+#[test]
+fn a_stream_that_ends_early_is_an_error() {
+    let place = Place::new();
+    let short = import(&place, "short", "2M", &[7; 1 << 20]);
+    assert_eq!(short.status.code(), Some(1));
+    let errors = text(&short.stderr);
+    assert!(errors.contains("standard input ended after 1.0 MiB of 2.0 MiB"), "{errors}");
+    assert!(place.ok(&["volume", "list"]).contains("incomplete"));
+    let long = import(&place, "long", "1M", &[7; 3 << 20]);
+    assert_eq!(long.status.code(), Some(1));
+    assert!(text(&long.stderr).contains("has more than the 1.0 MiB"), "{}", text(&long.stderr));
+    let errors = place.fails(2, &["volume", "import", "-", "new"]);
+    assert!(errors.contains("--size"), "{errors}");
+    let errors =
+        place.fails(2, &["volume", "import", "-", "new", "--size", "1M", "--format", "vdi"]);
+    assert!(errors.contains("vdi cannot be read from standard input"), "{errors}");
+    // A reader that goes away.
+    place.ok(&["volume", "create", "demo", "--size", "64M"]);
+    let mut command = place.command(&["volume", "export", "demo", "-"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut byte = [1];
+    child.stdout.take().unwrap().read_exact(&mut byte).unwrap();
+    assert_eq!(byte, [0]);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("standard output took"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_volume_is_renamed() {
+    let place = Place::new();
+    let created = place.ok(&["volume", "create", "demo", "--size", "1M", "--output", "json"]);
+    place.ok(&["volume", "create", "other", "--size", "1M"]);
+    let errors = place.fails(1, &["volume", "rename", "demo", "other"]);
+    assert!(errors.contains("volume \"other\" exists already"), "{errors}");
+    let renamed = place.ok(&["volume", "rename", "demo", "new", "--output", "json"]);
+    assert_eq!(field(&renamed, "name"), "new");
+    assert_eq!(field(&renamed, "id"), field(&created, "id"));
+    let errors = place.fails(1, &["volume", "show", "demo"]);
+    assert!(errors.contains("there is no volume \"demo\""), "{errors}");
+}
+
+#[test]
+fn every_verb_prints_json_and_errors_are_json_then() {
+    let place = Place::new();
+    for arguments in [
+        &["volume", "create", "demo", "--size", "2M"][..],
+        &["volume", "set", "demo", "--takeover", "auto"],
+        &["volume", "flush", "demo", "--remote", "--wait"],
+        &["volume", "resize", "demo", "4M"],
+        &["snapshot", "create", "demo@cut"],
+        &["snapshot", "rollback", "demo@cut", "--yes"],
+        &["snapshot", "list", "demo"],
+        &["snapshot", "delete", "demo@cut"],
+        &["volume", "compact", "demo"],
+        &["volume", "check", "demo"],
+        &["volume", "show", "demo"],
+        &["volume", "rename", "demo", "other"],
+        &["volume", "list"],
+        &["volume", "delete", "other", "--yes"],
+        &["limits", "show"],
+        &["status"],
+    ] {
+        let printed = place.ok(&[arguments, &["--output", "json"]].concat());
+        let value: serde_json::Value = serde_json::from_str(&printed).unwrap();
+        assert!(value.is_object() || value.is_array(), "{arguments:?}: {printed}");
     }
+    let fails = |arguments: &[&str], code: i32| {
+        let output = place.command(arguments).env("WEIR_OUTPUT", "json").output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        let last = text(&output.stderr).lines().last().unwrap().to_owned();
+        serde_json::from_str::<serde_json::Value>(&last).unwrap()
+    };
+    place.ok(&["volume", "create", "demo", "--size", "2M"]);
+    let error = fails(&["volume", "show", "none"], 1);
+    assert_eq!(error["kind"], "NotFound");
+    assert!(error["error"].as_str().unwrap().starts_with("there is no volume"), "{error}");
+    let error = fails(&["volume", "delete", "demo"], 2);
+    assert_eq!((&error["kind"], error["help"].is_string()), (&"Invalid".into(), true), "{error}");
+    let error = fails(&["volume", "resize", "demo"], 2);
+    assert_eq!(error["kind"], "Invalid");
+    assert!(error["error"].as_str().unwrap().contains("required"), "{error}");
+    // A flag goes before the variable.
+    let output = place.command(&["volume", "show", "none", "--output", "table"]);
+    let mut output = output;
+    let output = output.env("WEIR_OUTPUT", "json").output().unwrap();
+    assert!(text(&output.stderr).starts_with("error: "), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_usage_line_says_what_is_to_be_typed() {
+    let place = Place::new();
+    let errors = place.fails(2, &["volume", "create"]);
+    assert!(
+        errors.contains("Usage: weir volume create [OPTIONS] --size <SIZE> <NAME>"),
+        "{errors}"
+    );
+    let output = place.command(&["volume", "create"]).env("WEIR_SIZE", "1M").output().unwrap();
+    let errors = text(&output.stderr);
+    assert!(errors.contains("Usage: weir volume create [OPTIONS] <NAME>"), "{errors}");
+    let errors = place.fails(2, &["limits", "set"]);
+    assert!(errors.contains("<--upload-bandwidth <SIZE>|--upload-requests <COUNT>>"), "{errors}");
+    let errors = place.fails(2, &["snapshot", "create", "demo@a/b"]);
+    assert!(errors.contains("snapshot name \"a/b\" is not valid"), "{errors}");
+}
+
+#[test]
+fn shrinking_asks_a_person_and_growing_does_not() {
+    let place = Place::new();
+    place.ok(&["volume", "create", "demo", "--size", "4M"]);
+    place.ok(&["volume", "resize", "demo", "8M", "--shrink"]);
+    let errors = place.fails(2, &["volume", "resize", "demo", "1M", "--shrink"]);
+    assert!(errors.contains("shrinking demo by 7.0 MiB would ask"), "{errors}");
+    place.ok(&["volume", "resize", "demo", "1M", "--shrink", "--yes"]);
+    assert!(place.ok(&["volume", "show", "demo"]).contains("1.0 MiB"));
+}
+
+#[test]
+fn a_volume_is_not_created_for_a_port_that_is_taken() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let errors =
+        place.fails(1, &["up", "demo", "--size", "1M", "--nbd-listen", &address, "--", "true"]);
+    assert!(errors.contains("listening on") && errors.contains(&address), "{errors}");
+    assert_eq!(place.ok(&["volume", "list"]), "NAME  SIZE  STATE  URI\n");
 }
 
 #[test]
@@ -222,8 +380,8 @@ fn malformed_sizes_are_wrong_usage() {
         ("16E", "at most 9223372036854771712 bytes"),
         ("18446744073709551616", "at most 9223372036854771712 bytes"),
         ("8E", "at most 9223372036854771712 bytes"),
-        ("10X", "is no size: write bytes, or a whole number with K, M, G or T"),
-        ("1.5G", "is no size"),
+        ("10X", "is no size: write bytes, or a number with K, M, G or T"),
+        ("1.5", "is no size"),
         ("", "is no size"),
     ] {
         for verb in [&["volume", "create", "demo", "--size"][..], &["up", "demo", "--size"]] {
@@ -416,6 +574,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-volume-list.1",
             "weir-volume-promote.1",
             "weir-volume-rekey.1",
+            "weir-volume-rename.1",
             "weir-volume-repair.1",
             "weir-volume-resize.1",
             "weir-volume-salvage.1",

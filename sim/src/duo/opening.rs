@@ -159,6 +159,7 @@ impl Duo {
             // It was superseded before anybody looked at it.
             let life = self.new_life(attempt, volume);
             life.superseded.set(true);
+            life.superseded_at.set(Some(Instant::now()));
             if let Some(process) = &mut *side.process.borrow_mut() {
                 process.life = Some(life);
             }
@@ -216,6 +217,7 @@ impl Duo {
             && !old.superseded.replace(true)
         {
             world.meets(side, "takeover");
+            old.superseded_at.set(Some(Instant::now()));
             self.sides[side].superseded_at.set(Some(Instant::now()));
             self.sides[side].rival_since.set(Some(since));
             world.note("owner superseded", [1 - side as u64, 0, 0]);
@@ -283,6 +285,8 @@ impl Duo {
             cut: Cell::new(false),
             target: Cell::new(0),
             reached: Notify::new(),
+            superseded_at: Cell::new(None),
+            nbd: RefCell::default(),
         })
     }
 

@@ -182,11 +182,11 @@ fn zeroes_that_cannot_be_told_apart_excuse_each_other() {
     let now = oracle.tick();
     let hole = [Extent { len: 64, state: ExtentState::Hole }];
     assert!(
-        oracle.check_extents(now, (0, &Islands::one(oracle.size)), &hole).is_ok(),
+        oracle.check_extents(now, (0, &Islands::one(oracle.size)), &hole, true).is_ok(),
         "the zeroing may have been lost"
     );
     let data = answered(&mut oracle, 0, 8);
     assert!(oracle.write(data).acked.is_some());
     let now = oracle.tick();
-    assert!(oracle.check_extents(now, (0, &Islands::one(oracle.size)), &hole).is_err());
+    assert!(oracle.check_extents(now, (0, &Islands::one(oracle.size)), &hole, true).is_err());
 }

@@ -5,10 +5,11 @@ use crate::tree::File;
 
 /// Floor of every crate. A crate imports only crates of lower floors; the device contract is the ground they all
 /// stand on, local files the first thing built on it.
-const FLOORS: [(&str, u8); 22] = [
+const FLOORS: [(&str, u8); 23] = [
     ("weir", 6),
     ("weir-node", 5),
     ("weir-control", 5),
+    ("weir-stack", 4),
     ("weir-frontend", 4),
     ("weir-client", 4),
     ("weir-log", 3),

@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn named_functions_must_exist() {
-        let code = file("crates/weir-log/src/read.rs", "struct Reader; impl Reader { fn go() {} }");
+        let code =
+            file("crates/weir-log/src/read/mod.rs", "struct Reader; impl Reader { fn go() {} }");
         let page = |name: &str| file("docs/architecture.md", &format!("see `{name}`"));
         assert!(names(&[page("weir_log::Reader::go"), file(&code.path, &code.text)]).is_empty());
         assert_eq!(names(&[page("weir_log::Reader::gone"), code]).len(), 1);

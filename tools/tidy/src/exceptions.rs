@@ -49,7 +49,8 @@ pub(crate) fn judge(measures: &[Measure], list: &[Exception], max: usize) -> Vec
     };
     for m in measures.iter().filter(|m| m.value > allowed(m)) {
         let file = m.place.split("::").next().unwrap_or(&m.place);
-        let message = format!("{} has {} lines, {} are allowed", m.place, m.value, allowed(m));
+        let (place, value, what) = (&m.place, m.value, &m.what);
+        let message = format!("{place}: {value}, {} are allowed, of {what}", allowed(m));
         findings.push(Finding::new(file, m.line, m.rule, message));
     }
     for entry in list {
@@ -83,7 +84,8 @@ mod tests {
     use super::*;
 
     fn measure(value: usize) -> Measure {
-        Measure { rule: "line-count", place: "a.rs".to_owned(), line: 0, value, limit: 800 }
+        let (place, what) = ("a.rs".to_owned(), "lines".to_owned());
+        Measure { rule: "line-count", place, line: 0, value, limit: 800, what }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 )]
 
 mod arrows;
+mod circles;
 mod docs;
 mod exceptions;
 mod source;
@@ -16,8 +17,9 @@ mod tree;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// How many exceptions there may be. Lower it with the list; raising it is a decision.
-const EXCEPTIONS_MAX: usize = 0;
+/// How many exceptions there may be. Lower it with the list; raising it is a decision. These are the circles of imports
+/// that were there when the rule was made.
+const EXCEPTIONS_MAX: usize = 4;
 
 /// One broken rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,11 +56,13 @@ fn check(root: &Path) -> (Vec<Finding>, Vec<String>) {
             findings.extend(source::lines(&file.path, &file.text, file.is_rust()));
         }
     }
+    measures.extend(circles::measure(&files));
     let listed = files.iter().find(|f| f.path == "tools/tidy/exceptions.txt");
     let (list, broken) = exceptions::parse(listed.map_or("", |f| f.text.as_str()));
     findings.extend(broken);
     findings.extend(exceptions::judge(&measures, &list, EXCEPTIONS_MAX));
     findings.extend(arrows::check(&files));
+    findings.extend(circles::name_top_rooms(&files));
     findings.extend(docs::readmes(&files));
     findings.extend(docs::links(&files));
     findings.extend(docs::summary(&files));

@@ -28,6 +28,8 @@ pub(crate) struct Measure {
     pub(crate) line: usize,
     pub(crate) value: usize,
     pub(crate) limit: usize,
+    /// What is counted.
+    pub(crate) what: String,
 }
 
 /// A source text taken apart: the same bytes and lines, with the rest blanked out.
@@ -182,6 +184,59 @@ fn positions<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> 
     text.windows(word.len()).enumerate().filter(move |(_, w)| *w == word).map(|(at, _)| at)
 }
 
+/// The paths inside the crate that the code of a module names, in imports and elsewhere, without `crate`. `own` is the
+/// path of the module, which `super` and `self` are relative to.
+pub(crate) fn imported_paths(code: &[u8], own: &[&str]) -> Vec<Vec<String>> {
+    let text = String::from_utf8_lossy(code);
+    let mut found = Vec::new();
+    for (root, up) in [("crate::", None), ("super::", Some(1)), ("self::", Some(0))] {
+        for (at, _) in text.match_indices(root) {
+            let before = at.checked_sub(1).and_then(|i| text.as_bytes().get(i));
+            if before.is_some_and(|&b| is_word(b) || b == b':') {
+                continue;
+            }
+            let kept = up.map_or(0, |up| own.len().saturating_sub(up));
+            let base: Vec<String> = own[..kept].iter().map(|part| (*part).to_owned()).collect();
+            expand(&text[at + root.len()..], &base, &mut found);
+        }
+    }
+    found
+}
+
+/// Adds the paths of a tree of names to `found`: `a::{b, c::d}` is `a::b` and `a::c::d`. The length of what was read.
+fn expand(text: &str, base: &[String], found: &mut Vec<Vec<String>>) -> usize {
+    let mut path = base.to_vec();
+    let mut at = 0;
+    loop {
+        at += text[at..].len() - text[at..].trim_start().len();
+        if text[at..].starts_with('{') {
+            at += 1;
+            while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
+                match rest.as_bytes()[0] {
+                    b'}' => return at + 1,
+                    b if is_word(b) => at += expand(rest, &path, found),
+                    _ => at += rest.chars().next().map_or(1, char::len_utf8),
+                }
+            }
+            return at;
+        }
+        let name: String =
+            text[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        at += name.len();
+        match name.as_str() {
+            "super" => drop(path.pop()),
+            "self" | "" => {}
+            _ => path.push(name),
+        }
+        match text[at..].strip_prefix("::") {
+            Some(_) => at += 2,
+            None => break,
+        }
+    }
+    found.push(path);
+    at
+}
+
 /// Words that must not be there, and lints silenced without a reason.
 pub(crate) fn banned(file: &str, masked: &Masked) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -223,6 +278,7 @@ pub(crate) fn measure(file: &str, text: &str, masked: &Masked) -> Vec<Measure> {
         line: 0,
         value: text.lines().count(),
         limit: FILE_LINES_MAX,
+        what: "lines".to_owned(),
     }];
     for (name, first, last) in functions(&masked.code) {
         measures.push(Measure {
@@ -231,6 +287,7 @@ pub(crate) fn measure(file: &str, text: &str, masked: &Masked) -> Vec<Measure> {
             line: first,
             value: last - first + 1,
             limit: FUNCTION_LINES_MAX,
+            what: "lines".to_owned(),
         });
     }
     measures

@@ -30,7 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use weir_device::{
     AlignedBuf, BUFFER_ALIGN, BufferPool, Data, Device, DeviceError, DeviceExt, ErrorKind, Leases,
-    SharedBuf,
+    SharedBuf, mutant,
 };
 use weir_nbd::{
     Command, ContextStatus, Decoded, Refusal, ReplyTo, RequestHeader, Session, Verdict,
@@ -203,6 +203,9 @@ where
     std::future::poll_fn(|cx| {
         if !is_shut_down && shutdown.as_mut().poll(cx).is_ready() {
             is_shut_down = true;
+            if mutant("detach_answers_what_it_drops") {
+                connection.answer_unwritten();
+            }
             connection.stop_taking(Ok(()));
             linger = Some(Box::pin(tokio::time::sleep(options.linger)));
         }
@@ -296,7 +299,7 @@ where
     }
 
     fn is_over(&self) -> bool {
-        if self.is_cut {
+        if self.is_cut || (mutant("operations_end_with_connection") && !self.is_sending) {
             return true;
         }
         let is_quiet = self.slots.active() == 0 && self.outgoing.is_empty() && !self.needs_flush;
@@ -526,6 +529,13 @@ where
 
     /// Starts an operation whose memory was taken.
     fn start(&mut self, ticket: Ticket, payload: SharedBuf) {
+        if mutant("flush_of_own_writes")
+            && ticket.command == Command::Flush
+            && self.slots.active() == 0
+        {
+            let (answer, leases) = (Answer::Done, Leases::default());
+            return self.on_completed(ticket, Ok(Answered { answer, leases }));
+        }
         let future = (self.operate)(ticket.command, payload);
         if let Some((ticket, outcome)) = self.slots.start(future, ticket) {
             self.on_completed(ticket, outcome);
@@ -536,6 +546,11 @@ where
     fn complete(&mut self) -> bool {
         let mut completed = std::mem::take(&mut self.completed);
         let polled = self.slots.poll_woken(|ticket, outcome| completed.push((ticket, outcome)));
+        if mutant("reply_for_wrong_cookie")
+            && let [(first, _), (second, _), ..] = &mut completed[..]
+        {
+            std::mem::swap(&mut first.reply_to, &mut second.reply_to);
+        }
         for (ticket, outcome) in completed.drain(..) {
             self.on_completed(ticket, outcome);
         }
@@ -547,8 +562,10 @@ where
         self.release_slot();
         // C6.
         let outcome = outcome.and_then(|Answered { answer, leases }| {
-            leases.check()?;
-            self.leases.join(&leases);
+            if !mutant("lease_unchecked_on_reply") {
+                leases.check()?;
+                self.leases.join(&leases);
+            }
             Ok(answer)
         });
         if let Err(error) = &outcome {
@@ -658,6 +675,13 @@ where
     }
 
     fn on_end_of_stream(&mut self) {
+        if mutant("write_cut_short_runs")
+            && let Receiving::Payload { .. } = &self.receiving
+            && let Receiving::Payload { ticket, buf, .. } =
+                std::mem::replace(&mut self.receiving, Receiving::Header)
+        {
+            self.start(ticket, buf.freeze());
+        }
         let is_between = self.is_between_requests();
         self.stop_taking(if is_between { Ok(()) } else { Err(NbdError::Truncated) });
     }
@@ -713,6 +737,22 @@ where
     fn on_send_failed(&mut self, source: io::Error) {
         self.stop_taking(Err(NbdError::Connection { source }));
         self.stop_sending();
+    }
+
+    /// A deliberate bug: a write whose payload is still on its way counts as written.
+    fn answer_unwritten(&mut self) {
+        if let Receiving::Payload { ticket, .. } = &self.receiving
+            && ticket.part == Part::Whole
+        {
+            let reply_to = ticket.reply_to;
+            self.outgoing.push(Data::default(), 0, |out| reply_to.success(out));
+        } else if matches!(self.receiving, Receiving::Header)
+            && let Ok(Decoded::Message { message, .. }) =
+                decode_request(self.session.style, self.window.unread())
+        {
+            let reply_to = self.session.reply_to(&message);
+            self.outgoing.push(Data::default(), 0, |out| reply_to.success(out));
+        }
     }
 
     /// Takes no further requests. The first reason to stop is the connection's result.

@@ -1,7 +1,6 @@
 //! What ends a connection against someone's wish.
 
 use std::io;
-use std::path::PathBuf;
 
 use weir_device::{DeviceError, ErrorKind};
 use weir_nbd::ProtocolError;
@@ -53,18 +52,9 @@ pub enum NbdError {
     /// Too many handshakes were in progress.
     #[error("too many handshakes at a time: the oldest one of the peer with the most is cut off")]
     HandshakesFull,
-    /// A unix socket cannot be listened on.
-    #[error("listening on {path}", path = path.display())]
-    ListenUnix {
-        /// The socket.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// A TCP address cannot be listened on.
+    /// An address cannot be listened on.
     #[error("listening on {address}")]
-    ListenTcp {
+    Listen {
         /// The address.
         address: String,
         /// Why not.
@@ -86,13 +76,11 @@ impl NbdError {
             Self::HandshakesFull => ErrorKind::Busy,
             Self::Stale => ErrorKind::Fenced,
             Self::Connection { .. } => ErrorKind::Unavailable,
-            Self::ListenUnix { source, .. } | Self::ListenTcp { source, .. } => {
-                match source.kind() {
-                    io::ErrorKind::AddrInUse => ErrorKind::Exists,
-                    io::ErrorKind::NotFound => ErrorKind::NotFound,
-                    _ => ErrorKind::Unavailable,
-                }
-            }
+            Self::Listen { source, .. } => match source.kind() {
+                io::ErrorKind::AddrInUse => ErrorKind::Exists,
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                _ => ErrorKind::Unavailable,
+            },
         }
     }
 }

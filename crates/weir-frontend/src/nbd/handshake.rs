@@ -6,7 +6,7 @@ use weir_nbd::{
     Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session, Wanted,
 };
 
-use super::places::Entrance;
+use super::places::Admittance;
 use super::window::Window;
 use super::{ConnectionOptions, Export, Exports, HANDSHAKE_SILENCE, NbdError};
 
@@ -27,7 +27,7 @@ pub(super) trait Prepared: Catalog {
 /// The exports of this thread, as the handshake looks at them.
 pub(super) struct ExportsCatalog<'a, E> {
     pub(super) exports: &'a E,
-    pub(super) entrance: Entrance<'a>,
+    pub(super) admittance: Admittance<'a>,
 }
 
 impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
@@ -50,7 +50,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
     }
 
     fn admit(&self, _: &Self::Handle) -> Result<(), &'static str> {
-        self.entrance.enter()
+        self.admittance.take_place()
     }
 }
 

@@ -7,7 +7,7 @@
 mod answer;
 mod connection;
 mod error;
-mod guest;
+mod hand_off;
 mod handshake;
 mod listener;
 mod memory;
@@ -24,16 +24,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use weir_device::{BufferPool, Device, History, SourceId, VolumeId};
+use weir_device::{BufferPool, Device, History, Peer, SourceId, VolumeId};
 
-use self::places::Entrance;
+use self::places::Admittance;
 
 pub use answer::error_code;
 pub use error::NbdError;
-pub use guest::{Door, Guest, Routes, WeakDoor};
-pub use listener::{ListenerOptions, Listening, Server, open_door, receive, serve_tcp, serve_unix};
+pub use hand_off::{ExportDirectory, HandOff, HandedOff, WeakHandOff};
+pub use listener::{ListenerOptions, Server, hand_off_clients, serve, serve_handed_off};
 pub use memory::RequestMemory;
-pub use places::{HANDSHAKES_MAX, Handshakes, NoPlace, Peer, Places};
+pub use places::{HANDSHAKES_MAX, Handshakes, NoPlace, Places};
 pub use weir_nbd::ExportInfo;
 
 /// Requests that one connection has in flight at most: what the clients in use ask for at their deepest.
@@ -157,7 +157,7 @@ where
     let mut shutdown = std::pin::pin!(shutdown);
     let mut window = window::Window::new();
     let catalog =
-        handshake::ExportsCatalog { exports: &*exports, entrance: Entrance::of(&options) };
+        handshake::ExportsCatalog { exports: &*exports, admittance: Admittance::of(&options) };
     let shaken = tokio::select! {
         biased;
         () = shutdown.as_mut() => Ok(None),
@@ -166,7 +166,7 @@ where
     match shaken {
         Ok(Some(chosen)) => {
             // Until the client has left.
-            let _place = catalog.entrance.leave();
+            let _place = catalog.admittance.place();
             transmit(stream, window, chosen, options, shutdown).await
         }
         Ok(None) => end(stream, &options, Ok(())).await,

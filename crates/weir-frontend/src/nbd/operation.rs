@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use weir_device::{
     Body, ByteRange, Data, Device, DeviceError, DeviceExt, ErrorKind, FlushScope, History,
-    IoHeader, Leases, Operation, SharedBuf, SourceId, VolumeId, WriteZeroesFlags,
+    IoHeader, Leases, Operation, SharedBuf, SourceId, VolumeId, WriteZeroesFlags, mutant,
 };
 use weir_nbd::limits::EXTENTS_MAX;
 use weir_nbd::{ChosenContext, Command, Context, ContextStatus, ExtentStatus};
@@ -126,6 +126,13 @@ pub(super) async fn run<D: Device>(
     let mut leases = Leases::default();
     let operation = match command {
         Command::Read { offset, length, .. } => Operation::Read { offset, len: length.into() },
+        Command::Write { offset, .. } if mutant("write_answered_before_device") => {
+            let write = Operation::Write { offset, data: payload, fua: false };
+            let asked = std::pin::pin!(target.ask(write, &mut leases));
+            // Rule 5: it runs to its end, and the reply is lost.
+            let _ = futures_util::FutureExt::now_or_never(asked);
+            return Ok(Answered { answer: Answer::Done, leases: Leases::default() });
+        }
         Command::Write { offset, fua, .. } => Operation::Write { offset, data: payload, fua },
         Command::WriteZeroes { offset, length: len, fua, no_hole, fast } => {
             let flags = WriteZeroesFlags { fua, no_hole, fast };

@@ -7,13 +7,13 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use weir_device::Peer;
 
 use super::ConnectionOptions;
 
@@ -25,26 +25,6 @@ const PEER_DIVISOR: usize = 2;
 
 /// Time between two lines in the log about the same kind of refusal.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Who is at the other end, as far as limits are concerned.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Peer {
-    /// A host, by its address.
-    Host(IpAddr),
-    /// A user of this host, by its number.
-    User(u32),
-    /// It cannot be told.
-    #[default]
-    Unknown,
-}
-
-impl Peer {
-    /// The host behind an address, in whatever form it was given.
-    #[must_use]
-    pub fn host(address: IpAddr) -> Self {
-        Self::Host(address.to_canonical())
-    }
-}
 
 /// What is said now and then, and how often it happened meanwhile.
 #[derive(Debug, Default)]
@@ -189,29 +169,29 @@ impl Drop for Place {
     }
 }
 
-/// Where the client of one handshake gets its place.
-pub(super) struct Entrance<'a> {
+/// Gives the client of one handshake its place.
+pub(super) struct Admittance<'a> {
     places: &'a Places,
     peer: &'a Peer,
     client: &'a str,
     place: RefCell<Option<Place>>,
 }
 
-impl<'a> Entrance<'a> {
+impl<'a> Admittance<'a> {
     pub(super) fn of(options: &'a ConnectionOptions) -> Self {
         let ConnectionOptions { places, peer, client, .. } = options;
         Self { places, peer, client, place: RefCell::default() }
     }
 
     /// Takes a place; a sentence for the client if there is none.
-    pub(super) fn enter(&self) -> Result<(), &'static str> {
+    pub(super) fn take_place(&self) -> Result<(), &'static str> {
         let place = self.places.take(self.peer, self.client).map_err(NoPlace::reason)?;
         self.place.replace(Some(place));
         Ok(())
     }
 
     /// The place that was taken.
-    pub(super) fn leave(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<Place> {
         self.place.take()
     }
 }
@@ -318,6 +298,8 @@ impl Drop for Handshaking {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn host(last: u8) -> Peer {

@@ -12,6 +12,7 @@ use weir_seal::{DataKey, KeyId};
 use self::scan::{Scan, Stretch};
 use self::verdict::Verdict;
 use crate::commit::PlacedPiece;
+use crate::config::JournalConfig;
 use crate::error::JournalError;
 use crate::format::record::{Piece, PieceKind, RecordHeader};
 use crate::format::superblock::{SLOT_OFFSETS, Superblock};
@@ -19,7 +20,7 @@ use crate::format::{DecodeError, to_u64, to_usize};
 use crate::ids::{
     Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
 };
-use crate::journal::{Journal, JournalConfig};
+use crate::journal::Journal;
 use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START, SCAN_BYTES_MAX};
 use crate::pieces::{PieceEntry, PieceTable};
 use crate::ring::Ring;

@@ -93,6 +93,7 @@ pub(crate) fn env_drawing(disk: &SimDisk, seed: u64) -> Env {
         clock: Rc::new(SimClock(disk.clone())),
         random: Rc::new(TestRandom::new(seed)),
         spawn: Rc::new(LocalSpawn),
+        network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
     }
 }

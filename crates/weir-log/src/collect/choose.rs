@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::ids::{ObjectId, ObjectSeq};
+use crate::map::table::LiveObject;
 use crate::options::CollectPolicy;
-use crate::table::LiveObject;
 
 /// Sources of one object at most: bounds the choice, and the requests to read them.
 const SOURCES_MAX: usize = 64;

@@ -3,33 +3,25 @@
 //!
 //! An extent of its objects names where it was copied from, and is applied only where the map still points there. So
 //! clients never wait for it, and what they overwrite meanwhile stays overwritten, at run time and in recovery. The old
-//! objects go by the rules of [`crate::garbage`].
+//! objects go by the rules of [`crate::collect::garbage`].
 
-mod brake;
+mod backpressure;
 mod choose;
-mod gather;
+pub(crate) mod garbage;
 pub(crate) mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{DeviceError, VolumeId};
-use weir_store::{Pace, Store};
+use weir_device::VolumeId;
 
-use crate::collect::brake::Brake;
+use crate::collect::backpressure::Brake;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::objects::ObjectMap;
+use crate::map::objects::ObjectMap;
+use crate::map::table::{LiveObject, Usage};
 use crate::options::CollectLimits;
-use crate::table::{LiveObject, Usage};
-use crate::volume::{Shared, State};
-
-/// Pause before a store without room is asked again.
-const STORE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Pace of what somebody waits for: a compaction, or a flatten.
 const PACE_WANTED: usize = 2;
@@ -120,15 +112,15 @@ impl Collector {
     }
 
     /// Objects on their way, and sources that are read, at a time.
-    fn pace(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
-        let pace = brake::pace(self.live_percent(objects), limits.kept_percent());
+    pub(crate) fn pace(&self, objects: &ObjectMap, limits: &CollectLimits) -> usize {
+        let pace = backpressure::pace(self.live_percent(objects), limits.kept_percent());
         if self.is_wanted() { pace.max(PACE_WANTED) } else { pace }
     }
 
     /// How long it pauses, to the time that it works; nothing where somebody waits for what it does, directly or
     /// because it is behind.
-    fn gaps(&self, objects: &ObjectMap, limits: &CollectLimits) -> Option<u32> {
-        let gaps = brake::gaps(self.live_percent(objects), limits.kept_percent());
+    pub(crate) fn gaps(&self, objects: &ObjectMap, limits: &CollectLimits) -> Option<u32> {
+        let gaps = backpressure::gaps(self.live_percent(objects), limits.kept_percent());
         gaps.filter(|_| !self.is_wanted())
     }
 
@@ -157,7 +149,7 @@ impl Collector {
     }
 
     /// Live share, of what no snapshot holds, in percent once what is claimed has moved.
-    fn live_percent(&self, objects: &ObjectMap) -> u64 {
+    pub(crate) fn live_percent(&self, objects: &ObjectMap) -> u64 {
         let Usage { loose_live_bytes, mut loose_bytes, .. } = objects.table.usage();
         for object in self.claimed.iter().filter_map(|id| objects.table.loose_object(id)) {
             loose_bytes -= object.payload_bytes - object.live_bytes;
@@ -166,7 +158,7 @@ impl Collector {
     }
 
     /// Whether there may be something to do; cheap enough for every object that is committed.
-    fn is_due(&mut self, objects: &ObjectMap, limits: &CollectLimits) -> bool {
+    pub(crate) fn is_due(&mut self, objects: &ObjectMap, limits: &CollectLimits) -> bool {
         let (start, stop) = match (limits.start_percent, self.wanted_percent) {
             (0, None) => return self.flattens,
             (0, Some(wanted)) => (wanted, wanted),
@@ -231,7 +223,7 @@ impl Collector {
     }
 
     /// Claims those of these objects that the map alone needs, readable before or not.
-    fn claim(&mut self, objects: &ObjectMap, ids: &[ObjectId]) -> Vec<LiveObject> {
+    pub(crate) fn claim(&mut self, objects: &ObjectMap, ids: &[ObjectId]) -> Vec<LiveObject> {
         let free = |id: &&ObjectId| !self.claimed.contains(id) && !objects.table.is_pinned(id);
         let free = ids.iter().filter(free).filter_map(|id| objects.table.live_object(id));
         let sources: Vec<LiveObject> = free.collect();
@@ -242,6 +234,32 @@ impl Collector {
         sources
     }
 
+    /// Whether an object is a source of one that is gathered or on its way.
+    pub(crate) fn is_claimed(&self, id: &ObjectId) -> bool {
+        self.claimed.contains(id)
+    }
+
+    /// Objects of the collector on their way.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.on_the_way.len()
+    }
+
+    /// The object `seq` goes on its way; with its commit `sources` are moved.
+    pub(crate) fn on_sent(&mut self, seq: ObjectSeq, sources: Vec<ObjectId>) {
+        self.on_the_way.insert(seq, sources);
+    }
+
+    /// Objects that cannot be read; left alone by this opening.
+    pub(crate) fn stuck(&self) -> &BTreeSet<ObjectId> {
+        &self.stuck
+    }
+
+    /// An object cannot be read: it is left alone from here on.
+    pub(crate) fn give_up(&mut self, id: ObjectId) {
+        self.release([id]);
+        self.stuck.insert(id);
+    }
+
     /// What was claimed may be chosen again, if anything of it is left.
     pub(crate) fn release(&mut self, sources: impl IntoIterator<Item = ObjectId>) {
         for id in sources {
@@ -250,128 +268,12 @@ impl Collector {
     }
 }
 
-impl Shared {
-    /// Live share in percent.
-    pub(crate) fn live_percent(&self) -> u64 {
-        let state = self.state.borrow();
-        state.collector.live_percent(&state.objects)
-    }
-
-    /// Wakes the collector where it has something to do.
-    pub(crate) fn wake_collector(&self) {
-        let mut state = self.state.borrow_mut();
-        let State { collector, objects, .. } = &mut *state;
-        if collector.is_due(objects, &self.options.collect) {
-            self.collect.notify_one();
-        }
-    }
-
-    fn collector_pace(&self) -> usize {
-        let state = self.state.borrow();
-        state.collector.pace(&state.objects, &self.options.collect)
-    }
-
-    /// Where the collector reads, sends and deletes: in the background as long as it has time.
-    pub(crate) fn collector_store(&self) -> Store {
-        let state = self.state.borrow();
-        let gaps = state.collector.gaps(&state.objects, &self.options.collect);
-        self.store.at_pace(gaps.map_or(Pace::Full, Pace::WithGaps))
-    }
-
-    fn is_over(&self) -> bool {
-        self.stopped.get() || self.state.borrow().failure.is_some()
-    }
-
-    /// Whether the collector must keep still: the volume has ended, is being closed, or is being set back.
-    fn collector_is_held(&self) -> bool {
-        self.is_over() || self.drains()
-    }
-
-    /// Whether the volume is being closed or set back: the collector keeps still, and all data goes to the store.
-    pub(crate) fn drains(&self) -> bool {
-        self.closing.get() || self.frozen.get()
-    }
-}
-
-/// The collector task of a volume.
-pub(crate) async fn run(shared: Rc<Shared>) {
-    loop {
-        let mut work = pin!(shared.collect.notified());
-        work.as_mut().enable();
-        while !shared.collector_is_held() {
-            wait_for_room(&shared).await;
-            let sources = next_sources(&shared);
-            if sources.is_empty() {
-                shared.progress.notify_waiters();
-                shared.work.notify_one();
-                break;
-            }
-            wait_for_store(&shared).await;
-            gather::move_objects(&shared, sources).await;
-        }
-        if shared.is_over() {
-            return;
-        }
-        work.await;
-    }
-}
-
-/// Moves what lives of these objects into others, however much that is, and waits until the map says so.
-pub(crate) async fn evacuate(shared: &Rc<Shared>, ids: &[ObjectId]) -> Result<(), DeviceError> {
-    let is_free = |state: &State| {
-        let (stream, applied) = (state.stream, state.pipeline.committed());
-        let is_applied = |id: &ObjectId| id.stream != stream || id.seq <= applied;
-        ids.iter().all(|id| is_applied(id) && !state.collector.claimed.contains(id))
-    };
-    // What the collector has begun with it may give up halfway, when it meets what cannot be read.
-    shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await?;
-    let sources = {
-        let state = &mut *shared.state.borrow_mut();
-        state.collector.claim(&state.objects, ids)
-    };
-    if sources.is_empty() {
-        return Ok(());
-    }
-    gather::move_objects(shared, sources).await;
-    shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await
-}
-
-/// Chooses and claims the objects whose live bytes make the next object.
-fn next_sources(shared: &Shared) -> Vec<LiveObject> {
-    let mut guard = shared.state.borrow_mut();
-    let State { collector, objects, pipeline, stream, .. } = &mut *guard;
-    let options = &shared.options;
-    let newest = pipeline.committed();
-    collector.next_sources(objects, &options.collect, *stream, newest, options.batch.bytes)
-}
-
-/// Waits until the store has room for a copy; half of its reserve may be used for one.
-async fn wait_for_store(shared: &Shared) {
-    while !shared.collector_is_held()
-        && shared.store.has_room(shared.options.batch.bytes, 50).await.is_err()
-    {
-        tokio::time::sleep(STORE_PAUSE).await;
-    }
-}
-
-async fn wait_for_room(shared: &Shared) {
-    let over = || shared.collector_is_held();
-    loop {
-        let mut progress = pin!(shared.progress.notified());
-        progress.as_mut().enable();
-        if over() || shared.state.borrow().collector.on_the_way.len() < shared.collector_pace() {
-            return;
-        }
-        progress.await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::collect::runs::Described;
     use crate::format::object::{ExtentKind, ObjectExtent};
-    use crate::objects::ApplyCursor;
+    use crate::map::objects::ApplyCursor;
     use crate::options::MapLimits;
     use crate::replay::header_of;
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_device::VolumeId;
 
-use crate::fetch;
 use crate::format::object::{ExtentKind, GcSource, ObjectExtent};
 use crate::ids::ObjectId;
 use crate::limits::{EXTENTS_PER_OBJECT_MAX, PAYLOAD_BYTES_MAX};
-use crate::objects::{ObjectMap, ObjectPlace};
+use crate::map::objects::{ObjectMap, ObjectPlace};
+use crate::read::fetch;
 
 /// Longest hole between two live runs that is plugged with the bytes of whatever object has them, in bytes: two runs
 /// and their hole become one extent of the map (LSVD section 4.6).

@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn bytes_that_do_not_shrink_stay_raw() {
-        let mut next = crate::upload::splitmix(1);
+        let mut next = crate::random::splitmix(1);
         let noise: Vec<u8> = (0..4096).map(|_| next().to_le_bytes()[0]).collect();
         let frame =
             encode(&object(1), 0, &[Bytes::from(noise)], Compression::Lz4, None, &mut Vec::new());

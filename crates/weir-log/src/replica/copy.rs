@@ -9,11 +9,11 @@ use weir_store::{Put, RetryPolicy, RetryScope, Store, StoreError};
 
 use crate::check::problem_of;
 use crate::error::LogError;
-use crate::fetch::get_header;
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
 use crate::limits::{DAMAGED_ATTEMPTS_MAX, REPLICA_PUT_DEADLINE};
-use crate::upload::splitmix;
+use crate::random::splitmix;
+use crate::read::fetch::get_header;
 
 /// Objects with their bytes.
 pub(super) type Listing = BTreeMap<ObjectId, u64>;

@@ -28,18 +28,18 @@ use weir_store::{RetryPolicy, Store};
 pub(crate) use self::notes::NoteWatch;
 use self::notes::NoteWriter;
 pub use self::promote::promote;
-use crate::catalog::{self, VolumeName};
-use crate::chain::Retention;
+use crate::catalog::names::{self, VolumeName};
 use crate::error::LogError;
 use crate::format::manifest::{
     HexId, Holder, Manifest, Origin, PLAIN_FORMAT, ReplicaRecord, Takeover, VolumeState,
 };
 use crate::ids::{ObjectId, WriteMark};
 use crate::keys::Keys;
-use crate::lease::{LeaseHold, NodeLease, Run};
 use crate::limits::{LEASE_LENGTH, LEASE_PATIENCE, RESOLVE_ATTEMPTS_MAX};
-use crate::manifests::{self, ManifestWriter};
-use crate::takeover::Claim;
+use crate::own::chain::Retention;
+use crate::own::lease::{LeaseHold, NodeLease, Run};
+use crate::own::manifests::{self, ManifestWriter};
+use crate::own::takeover::Claim;
 
 /// What a replicator needs.
 pub struct ReplicateArgs {
@@ -184,7 +184,7 @@ impl Replicator {
         let hold = args.lease.hold(volume);
         let (writer, run) = claim(&args, &hold, &from).await?;
         // Free, or ours: only a promotion makes the name stand for another volume.
-        if let Err(error) = catalog::point(target, env, &args.name, None, volume).await {
+        if let Err(error) = names::point(target, env, &args.name, None, volume).await {
             give_back(writer, env).await;
             return Err(error);
         }
@@ -405,7 +405,7 @@ async fn claim(
 }
 
 async fn check_name(args: &ReplicateArgs) -> Result<(), LogError> {
-    match catalog::find(&args.target, &args.env, &args.name).await {
+    match names::find(&args.target, &args.env, &args.name).await {
         Ok(id) if id != args.volume => {
             let (name, store) = (args.name.to_string(), args.target.url().to_owned());
             Err(LogError::Exists { name, store })

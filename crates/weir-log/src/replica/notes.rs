@@ -7,10 +7,10 @@ use bytes::Bytes;
 use weir_device::{Env, VolumeId};
 use weir_store::{Put, RetryPolicy, Store, StoreError};
 
-use crate::chain;
 use crate::format::manifest::HexId;
 use crate::format::replica::ReplicaNote;
 use crate::ids::ObjectSeq;
+use crate::own::chain;
 
 /// The notes of one replicator.
 #[derive(Debug)]

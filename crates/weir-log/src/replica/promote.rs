@@ -8,12 +8,12 @@ use weir_device::{Env, VolumeId};
 use weir_store::{RetryPolicy, Store};
 
 use super::root_of;
-use crate::catalog::{self, VolumeName};
-use crate::chain::Retention;
+use crate::catalog::names::{self, VolumeName};
 use crate::error::LogError;
 use crate::format::manifest::{HexId, Manifest, SnapshotRecord, Takeover, VolumeState};
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
-use crate::manifests::{self, ManifestWriter};
+use crate::own::chain::Retention;
+use crate::own::manifests::{self, ManifestWriter};
 
 /// Makes a volume of the replica `name`, with its snapshots: its identity. The volume has a stream of its own, so that
 /// the source, wherever it wakes, cannot write into it; it reads what it has not written itself from the replica's
@@ -22,7 +22,7 @@ use crate::manifests::{self, ManifestWriter};
 /// # Errors
 /// [`LogError::NoReplica`], [`LogError::NoSuchVolume`], or what the store says: ask for it again then.
 pub async fn promote(store: &Store, env: &Env, name: &VolumeName) -> Result<VolumeId, LogError> {
-    let replica = catalog::find(store, env, name).await?;
+    let replica = names::find(store, env, name).await?;
     let manifest = manifests::newest(store, env, replica).await?;
     if is_promoted(store, env, &manifest).await? {
         return Ok(replica);
@@ -45,7 +45,7 @@ pub async fn promote(store: &Store, env: &Env, name: &VolumeName) -> Result<Volu
         Ok(()) | Err(LogError::Fenced { .. }) => {}
         Err(error) => return Err(error),
     }
-    catalog::point(store, env, name, Some(replica), id).await?;
+    names::point(store, env, name, Some(replica), id).await?;
     tracing::info!(%replica, volume = %id, "promoted");
     Ok(id)
 }

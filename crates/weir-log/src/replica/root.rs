@@ -11,14 +11,14 @@ use weir_store::{Put, RetryPolicy};
 
 use super::copy::{self, Listing, NotCopied};
 use super::{Replicator, check_source};
+use crate::collect::garbage;
 use crate::error::LogError;
 use crate::format::manifest::{Manifest, Origin};
 use crate::format::replica::{REPLICA_NOTE_FORMAT, ReplicaNote};
-use crate::garbage;
 use crate::ids::ObjectId;
 use crate::limits::{REPLICA_COPIES_MAX, REPLICA_NOTE_INTERVAL};
-use crate::load;
-use crate::manifests;
+use crate::map::load;
+use crate::own::manifests;
 
 /// Times that a root is chosen anew because it was superseded while our note was on its way.
 const CHOICES_MAX: u32 = 16;

@@ -117,6 +117,7 @@ fn env(seed: u64, disk: &SimDisk, hidden: &Rc<Cell<Duration>>) -> Env {
         clock: Rc::new(SimClock { disk, started, hidden }),
         random: Rc::new(Seeded(Cell::new(seed))),
         spawn: Rc::new(OnThisThread),
+        network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
     }
 }

@@ -12,14 +12,17 @@ use hyper::{Method, Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use weir_device::{ErrorKind, VolumeId};
+use weir_log::catalog::VolumeName;
 use weir_store::Store;
 
 use crate::api::meant::{STORE_HEADER, VOLUME_HEADER};
-use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress, Report};
+use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress};
 use crate::error::{NodeError, ProcessId};
+use crate::verbs::{Answer, OnProgress, Verb};
 
 /// Longest answer in bytes; a status has about 1 KiB per volume.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -191,19 +194,70 @@ impl Client {
         (!of_it.reasons.is_empty()).then(|| of_it.reasons.join("; "))
     }
 
-    /// Asks for work that takes its time; `on_progress` hears of what is done and what there is in all. Work that waits
-    /// has no end of its own, so what is wrong with the volume meanwhile is logged, once.
+    /// Asks for a verb; `on_progress` hears of what is done and what there is in all.
     ///
     /// # Errors
     /// What the process answered, or that it did not.
-    pub async fn work(
+    pub async fn call<V: Verb>(
         &mut self,
-        path: &str,
-        body: &impl Serialize,
-        mut on_progress: impl FnMut(u64, u64),
-    ) -> Result<Option<Report>, NodeError> {
-        let body = serde_json::to_vec(body).map_err(|error| self.no_answer(&error))?;
-        let response = self.send(Method::POST, path, body.into()).await?;
+        name: Option<&VolumeName>,
+        verb: &V,
+        on_progress: OnProgress<'_>,
+    ) -> Result<V::Report, NodeError> {
+        let route = V::ROUTE.ok_or_else(|| self.no_answer(&"it is not asked for this"))?;
+        let mut path = route.path.replace("{name}", name.map_or("", VolumeName::as_str));
+        let mut body = serde_json::to_vec(verb).map_err(|error| self.no_answer(&error))?;
+        if matches!(route.method, Method::GET | Method::DELETE) {
+            let asked = serde_json::to_value(verb).map_err(|error| self.no_answer(&error))?;
+            let fields = asked.as_object().into_iter().flatten();
+            let mut query = url::form_urlencoded::Serializer::new(String::new());
+            query.extend_pairs(fields.map(|(key, value)| (key, value.to_string())));
+            path = format!("{path}?{}", query.finish());
+            body.clear();
+        }
+        let response = self.send(route.method, &path, body.into()).await?;
+        match route.answer {
+            Answer::Lines => self.follow(response, on_progress).await,
+            Answer::Report(_) => {
+                let bytes = self.read(response).await?;
+                serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
+            }
+        }
+    }
+
+    /// [`Client::call`] in as many requests as it takes.
+    pub(crate) async fn call_parts<V: Verb>(
+        &mut self,
+        name: Option<VolumeName>,
+        verb: V,
+        on_progress: OnProgress<'_>,
+    ) -> Result<V::Report, NodeError> {
+        let (total, mut before) = (verb.size(), 0);
+        let mut parts = verb.parts();
+        if parts.len() < 2 {
+            let only = parts.pop().ok_or_else(|| self.no_answer(&"it is asked for nothing"))?;
+            return self.call(name.as_ref(), &only, on_progress).await;
+        }
+        let mut whole = None;
+        for part in parts {
+            let on_part = |done, _| on_progress(before + done, total);
+            let report = self.call(name.as_ref(), &part, &on_part).await?;
+            match &mut whole {
+                None => whole = Some(report),
+                Some(whole) => V::join(whole, report),
+            }
+            before += part.size();
+        }
+        whole.ok_or_else(|| self.no_answer(&"it is asked for nothing"))
+    }
+
+    /// Reads the lines of work that takes its time, to its report. Work that waits has no end of its own, so what is
+    /// wrong with the volume meanwhile is logged, once.
+    async fn follow<R: DeserializeOwned>(
+        &self,
+        response: Response<Incoming>,
+        on_progress: OnProgress<'_>,
+    ) -> Result<R, NodeError> {
         let mut body = response.into_body();
         let mut received = BytesMut::new();
         let mut look = Instant::now() + TROUBLE_INTERVAL;
@@ -211,7 +265,7 @@ impl Client {
         loop {
             while let Some(end) = received.iter().position(|byte| *byte == b'\n') {
                 let line = received.split_to(end + 1);
-                match serde_json::from_slice(&line) {
+                match serde_json::from_slice::<Progress<Option<Value>>>(&line) {
                     Ok(Progress::Running { done, total }) => {
                         on_progress(done, total);
                         if !is_said && Instant::now() >= look {
@@ -222,7 +276,12 @@ impl Client {
                             look = Instant::now() + TROUBLE_INTERVAL;
                         }
                     }
-                    Ok(Progress::Done { report }) => return Ok(report),
+                    Ok(Progress::Done { report }) => {
+                        // A process of an older program says nothing of some verbs.
+                        let report = report.unwrap_or_else(|| Value::Object(Map::new()));
+                        let report = serde_json::from_value(report);
+                        return report.map_err(|error| self.no_answer(&error));
+                    }
                     Ok(Progress::Failed(problem)) => return Err(remote(problem)),
                     Err(error) => return Err(self.no_answer(&error)),
                 }

@@ -9,9 +9,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use weir_log::{FrameCache, VolumeStatus};
+use weir_stack::{BUCKETS_US, Counted, Kind};
 
 use crate::api::types::{Health, Lease, Limits, NbdClients, ReplicaState, StoreRequests};
-use crate::measure::{BUCKETS_US, Counted, Kind};
 use crate::service::Core;
 use crate::status::{self, Snapshot};
 
@@ -358,6 +358,22 @@ impl Scrape {
         for (labels, counted) in each() {
             Latency(counted).encode(metric.encode_family(&labels)?)?;
         }
+        let help = "Operations that passed a layer of a volume's stack";
+        let name = "layer_operations";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (volume, _, snapshot) in &self.volumes {
+            for layer in &snapshot.layers {
+                let layer_name = layer.stage.name();
+                for (kind, counted) in Kind::ALL.iter().zip(&layer.operations) {
+                    let labels = [
+                        ("volume", volume.as_str()),
+                        ("layer", layer_name),
+                        ("operation", kind.name()),
+                    ];
+                    counter(&mut metric.encode_family(&labels)?, counted.count())?;
+                }
+            }
+        }
         type Of = fn(&Counted) -> u64;
         let counters: [(&str, &str, Of); 2] = [
             ("operation_bytes", "Bytes of operations that succeeded", |counted| counted.bytes),
@@ -413,7 +429,8 @@ mod tests {
         let mut counted = Counted { bytes: 8192, nanoseconds: 30_000, ..Counted::default() };
         (counted.buckets[0], counted.buckets[1]) = (1, 1);
         let operations = [counted, Counted::default(), Counted::default(), Counted::default()];
-        let snapshot = Snapshot { size: 1 << 40, clients: 2, operations, log: None };
+        let snapshot =
+            Snapshot { size: 1 << 40, clients: 2, operations, layers: Vec::new(), log: None };
         let scrape = Scrape {
             volumes: vec![("demo".to_owned(), Health::Degraded, snapshot)],
             replicas: vec![(

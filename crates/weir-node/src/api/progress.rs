@@ -8,9 +8,10 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
+use serde::Serialize;
 use tokio::sync::{oneshot, watch};
 
-use crate::api::types::{Problem, Progress, Report};
+use crate::api::types::{Problem, Progress};
 use crate::error::NodeError;
 
 /// How often work in progress is reported: often enough for a bar, and for a client to tell it from silence.
@@ -19,34 +20,31 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The type of a body with one JSON object per line.
 const LINES: &str = "application/x-ndjson";
 
-/// Where work says how far it is: done and in all.
-pub(crate) type Reporter = watch::Sender<(u64, u64)>;
-
 /// What work comes to.
-pub(crate) type Outcome = Result<Option<Report>, NodeError>;
+type Outcome<R> = Result<R, NodeError>;
 
-struct Work {
+struct Work<R> {
     progress: watch::Receiver<(u64, u64)>,
-    outcome: Option<oneshot::Receiver<Outcome>>,
+    outcome: Option<oneshot::Receiver<Outcome<R>>>,
 }
 
-fn line(progress: &Progress) -> Bytes {
+fn line<R: Serialize>(progress: &Progress<R>) -> Bytes {
     let mut line = serde_json::to_vec(progress).expect("a progress line has only string keys");
     line.push(b'\n');
     line.into()
 }
 
-fn last_line(outcome: Result<Outcome, oneshot::error::RecvError>) -> Bytes {
+fn last_line<R: Serialize>(outcome: Result<Outcome<R>, oneshot::error::RecvError>) -> Bytes {
     match outcome.unwrap_or(Err(NodeError::ShuttingDown)) {
         Ok(report) => line(&Progress::Done { report }),
-        Err(error) => line(&Progress::Failed(Problem::from(&error))),
+        Err(error) => line(&Progress::<R>::Failed(Problem::from(&error))),
     }
 }
 
 /// An answer that reports on work which was begun already.
-pub(crate) fn answer(
+pub(crate) fn answer<R: Serialize + Send + 'static>(
     progress: watch::Receiver<(u64, u64)>,
-    outcome: oneshot::Receiver<Outcome>,
+    outcome: oneshot::Receiver<Outcome<R>>,
 ) -> Response {
     let work = Work { progress, outcome: Some(outcome) };
     let lines = stream::unfold(work, |mut work| async move {
@@ -59,7 +57,7 @@ pub(crate) fn answer(
             }
             () = tokio::time::sleep(INTERVAL) => {
                 let (done, total) = *work.progress.borrow();
-                line(&Progress::Running { done, total })
+                line(&Progress::<R>::Running { done, total })
             }
         };
         Some((Ok::<_, Infallible>(bytes), work))

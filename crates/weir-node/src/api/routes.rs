@@ -1,45 +1,26 @@
 //! The routes of the API, and the document that describes them.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use serde::Deserialize;
-use tokio::sync::{oneshot, watch};
 use utoipa::{IntoParams, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
-use weir_log::{CheckOptions, CheckStep};
 
-use crate::api::attach::{
-    __path_attach_volume, __path_detach_volume, attach_volume, detach_volume,
-};
-use crate::api::clones::{
-    __path_clone_volume, __path_flatten_volume, clone_volume, flatten_volume,
-};
-use crate::api::progress::{self, Outcome, Reporter};
-use crate::api::repair::{__path_repair_volume, repair_volume};
-use crate::api::snapshots::{
-    __path_change_snapshots, __path_list_snapshots, __path_snapshot_space, change_snapshots,
-    list_snapshots, snapshot_space,
-};
-use crate::api::types::{
-    CompactVolume, CreateVolume, ErrorBody, FlushVolume, Limits, Listed, NodeStatus, Problem,
-    Progress, ResizeVolume, SetTakeover, Shown,
-};
-use crate::api::{meant, metrics, types};
+use crate::api::types::{ErrorBody, Limits, NodeStatus, Problem};
+use crate::api::{meant, metrics};
 use crate::error::NodeError;
 use crate::events::Event;
-use crate::host::Hosted;
-use crate::service::{Core, Entry};
-use crate::shard::ShardContext;
-use crate::{attach, deletion, status, volumes};
+use crate::service::Core;
+use crate::status;
+use crate::verbs::route::add_verbs;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -56,25 +37,12 @@ use crate::{attach, deletion, status, volumes};
 struct Document;
 
 fn described() -> OpenApiRouter<Arc<Core>> {
-    OpenApiRouter::with_openapi(Document::openapi())
+    let of_node = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(node_status))
         .routes(routes!(events))
         .routes(routes!(limits, set_limits))
-        .routes(routes!(metrics_text))
-        .routes(routes!(list_volumes, create_volume))
-        .routes(routes!(show_volume, delete_volume))
-        .routes(routes!(attach_volume))
-        .routes(routes!(detach_volume))
-        .routes(routes!(flush_volume))
-        .routes(routes!(resize_volume))
-        .routes(routes!(compact_volume))
-        .routes(routes!(clone_volume))
-        .routes(routes!(flatten_volume))
-        .routes(routes!(set_takeover))
-        .routes(routes!(check_volume))
-        .routes(routes!(repair_volume))
-        .routes(routes!(list_snapshots, change_snapshots))
-        .routes(routes!(snapshot_space))
+        .routes(routes!(metrics_text));
+    add_verbs(of_node)
 }
 
 /// The API of one process.
@@ -167,11 +135,10 @@ async fn no_method() -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, ErrorKind::Invalid, message)
 }
 
-pub(super) type Answer<T> = Result<T, Refusal>;
-pub(super) type Here = Rc<ShardContext>;
-pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
+type Answer<T> = Result<T, Refusal>;
+type Body<T> = Result<Json<T>, JsonRejection>;
 
-pub(super) fn volume_name(name: &str) -> Answer<VolumeName> {
+pub(crate) fn volume_name(name: &str) -> Answer<VolumeName> {
     VolumeName::new(name).map_err(|error| NodeError::from(error).into())
 }
 
@@ -182,6 +149,7 @@ async fn node_status(State(core): State<Arc<Core>>) -> Json<NodeStatus> {
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct EventsQuery {
     /// Only events with a higher number.
@@ -222,289 +190,6 @@ async fn set_limits(State(core): State<Arc<Core>>, body: Body<Limits>) -> Answer
 async fn metrics_text(State(core): State<Arc<Core>>) -> Response {
     const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, TYPE)], metrics::render(&core).await).into_response()
-}
-
-/// All volumes of the store.
-#[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
-    responses((status = 200, body = Vec<Listed>), (status = 503, body = ErrorBody)))]
-async fn list_volumes(State(core): State<Arc<Core>>) -> Answer<Json<Vec<Listed>>> {
-    let home = core.home.clone();
-    let list = |context: Here| async move { volumes::list(&context, &home).await };
-    Ok(Json(core.node.run(0, list).await??))
-}
-
-/// Creates a volume. A process that serves all volumes of its store serves it at once; attach it otherwise.
-#[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = CreateVolume,
-    responses((status = 201, body = Shown), (status = 400, body = ErrorBody),
-        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
-async fn create_volume(
-    State(core): State<Arc<Core>>,
-    body: Body<CreateVolume>,
-) -> Answer<(StatusCode, Json<Shown>)> {
-    let Json(CreateVolume { name, size_bytes, takeover }) = body?;
-    let name = volume_name(&name)?;
-    let (home, created) = (core.home.clone(), name.clone());
-    let create = move |context: Here| async move {
-        volumes::create(&context, &home, &created, size_bytes, takeover.into()).await
-    };
-    let shown = core.node.run(0, create).await??;
-    core.events.note("volume_created", Some(name.as_str()), format!("{size_bytes} bytes"));
-    if core.serves_all() {
-        attach::attach(&core, core.spec_of(&name)).await?;
-    }
-    Ok((StatusCode::CREATED, Json(shown)))
-}
-
-/// One volume.
-#[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)),
-    responses((status = 200, body = Shown), (status = 404, body = ErrorBody)))]
-async fn show_volume(
-    State(core): State<Arc<Core>>,
-    Path(name): Path<String>,
-) -> Answer<Json<Shown>> {
-    let name = volume_name(&name)?;
-    let home = core.home.clone();
-    let show = |context: Here| async move { volumes::show(&context, &home, &name).await };
-    Ok(Json(core.node.run(0, show).await??))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-struct DeleteQuery {
-    /// Delete it although a node did not close it.
-    #[serde(default)]
-    take_over: bool,
-    /// Give up what a journal on the node holds and the volume went on without.
-    #[serde(default)]
-    discard_journal: bool,
-    /// Detach it first if it is served here, unless it has clients.
-    #[serde(default)]
-    detach: bool,
-}
-
-/// Begins work that reports how far it is, and the answer that reports it.
-pub(super) fn begin() -> (Reporter, oneshot::Sender<Outcome>, Response) {
-    let (reporter, reports) = watch::channel((0, 0));
-    let (done, outcome) = oneshot::channel();
-    (reporter, done, progress::answer(reports, outcome))
-}
-
-/// Deletes a volume with everything in it. One that is served here is refused, or detached first where that is asked
-/// for.
-#[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
-    params(("name" = String, Path), DeleteQuery),
-    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
-        (status = 409, body = ErrorBody)))]
-async fn delete_volume(
-    State(core): State<Arc<Core>>,
-    Path(name): Path<String>,
-    query: Result<Query<DeleteQuery>, QueryRejection>,
-) -> Answer<Response> {
-    let (name, query) = (volume_name(&name)?, query?);
-    let consent = (query.take_over, query.discard_journal);
-    if (core.is_single || !query.detach)
-        && let Some(entry) = core.entry(name.as_str())
-    {
-        return Err(served_here(&core, &entry).into());
-    }
-    if let Some(export) = core.views.open_of(name.as_str()).pop() {
-        return Err(NodeError::SnapshotOpen { export }.into());
-    }
-    let (reporter, done, response) = begin();
-    let home = core.home.clone();
-    let events = Arc::clone(&core);
-    core.node.submit(0, move |context| async move {
-        let report = move |done, total| {
-            reporter.send_replace((done, total));
-        };
-        let deleted = match attach::detach(&events, name.clone(), false).await {
-            Ok(_) | Err(NodeError::NotServedHere { .. }) => {
-                deletion::delete(&context, &home, &name, consent, report).await
-            }
-            Err(error) => Err(error),
-        };
-        if deleted.is_ok() {
-            events.events.note("volume_deleted", Some(name.as_str()), "with everything in it");
-        }
-        // Whoever asked may be gone.
-        let _ = done.send(deleted.map(|()| None));
-    })?;
-    Ok(response)
-}
-
-fn served_here(core: &Core, entry: &Entry) -> NodeError {
-    NodeError::Served {
-        name: entry.name.to_string(),
-        process: crate::error::ProcessId(i32::try_from(std::process::id()).ok()),
-        place: format!(" at {}", core.uri(entry.name.as_str())),
-    }
-}
-
-/// Makes acknowledged writes of a served volume survive: power loss, or with `remote` the loss of the local disk.
-#[utoipa::path(post, path = "/v1/volumes/{name}/flush", tag = "volumes",
-    params(("name" = String, Path)), request_body = FlushVolume,
-    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
-        (status = 404, body = ErrorBody)))]
-async fn flush_volume(
-    State(core): State<Arc<Core>>,
-    Path(name): Path<String>,
-    body: Body<FlushVolume>,
-) -> Answer<Response> {
-    let Json(FlushVolume { remote, wait }) = body?;
-    let entry = find(&core, &name)?;
-    let (reporter, done, response) = begin();
-    let mut done = Some(done);
-    if !wait && let Some(done) = done.take() {
-        let _ = done.send(Ok(None));
-    }
-    tokio::spawn(async move {
-        let flushed = status::on_volume(&core, &entry, move |hosted| async move {
-            volumes::flush_reporting(&hosted, remote, &reporter).await
-        });
-        let flushed = flushed.await;
-        match (done, flushed) {
-            // Whoever asked may be gone.
-            (Some(done), flushed) => drop(done.send(flushed.map(|()| None))),
-            (None, Err(error)) => {
-                tracing::error!(%error, remote, "a flush that nobody waits for failed");
-            }
-            (None, Ok(())) => {}
-        }
-    });
-    Ok(response)
-}
-
-pub(super) fn find(core: &Core, name: &str) -> Answer<Arc<Entry>> {
-    let name = volume_name(name)?;
-    core.entry(name.as_str()).ok_or_else(|| {
-        let message = format!("volume {name} is not served by this process");
-        Refusal::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message)
-    })
-}
-
-/// Grows a served volume without interrupting its clients, or shrinks one that has none. Waits for the store.
-#[utoipa::path(post, path = "/v1/volumes/{name}/resize", tag = "volumes",
-    params(("name" = String, Path)), request_body = ResizeVolume,
-    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
-        (status = 404, body = ErrorBody)))]
-async fn resize_volume(
-    State(core): State<Arc<Core>>,
-    Path(name): Path<String>,
-    body: Body<ResizeVolume>,
-) -> Answer<Response> {
-    let Json(asked) = body?;
-    let entry = find(&core, &name)?;
-    let (_reporter, done, response) = begin();
-    tokio::spawn(async move {
-        let resize =
-            move |hosted: Rc<Hosted>| async move { volumes::resize_hosted(hosted, asked).await };
-        let resized = status::on_volume(&core, &entry, resize).await;
-        if let Ok(size_bytes) = resized {
-            let message = format!("{size_bytes} bytes");
-            core.events.note("volume_resized", Some(entry.name.as_str()), message);
-        }
-        // Whoever asked may be gone.
-        let _ = done.send(resized.map(|_| None));
-    });
-    Ok(response)
-}
-
-/// Collects the objects of a served volume until a share of them lives, and waits until the rest is deleted.
-#[utoipa::path(post, path = "/v1/volumes/{name}/compact", tag = "volumes",
-    params(("name" = String, Path)), request_body = CompactVolume,
-    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
-        (status = 404, body = ErrorBody)))]
-async fn compact_volume(
-    State(core): State<Arc<Core>>,
-    Path(name): Path<String>,
-    body: Body<CompactVolume>,
-) -> Answer<Response> {
-    let Json(CompactVolume { percent }) = body?;
-    let entry = find(&core, &name)?;
-    let (reporter, done, response) = begin();
-    tokio::spawn(async move {
-        let compact = move |hosted: Rc<Hosted>| async move {
-            let report = |done, total| {
-                reporter.send_replace((done, total));
-            };
-            match hosted.log() {
-                Some(volume) => Ok(volume.compact(percent, report).await?),
-                None => Err(in_memory(&hosted, "has no objects")),
-            }
-        };
-        let compacted = status::on_volume(&core, &entry, compact).await;
-        // Whoever asked may be gone.
-        let _ = done.send(compacted.map(|report| Some(types::Report::Compact(report.into()))));
-    });
-    Ok(response)
-}
-
-pub(super) fn in_memory(hosted: &Hosted, reason: &'static str) -> NodeError {
-    NodeError::InMemory { name: hosted.name.to_string(), reason }
-}
-
-/// Sets what happens when the lease of the node that holds a volume runs out, without interrupting its clients. A
-/// volume that is not served here must be closed. Waits for the lease and for the store.
-#[utoipa::path(post, path = "/v1/volumes/{name}/takeover", tag = "volumes",
-    params(("name" = String, Path)), request_body = SetTakeover,
-    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
-        (status = 400, body = ErrorBody)))]
-async fn set_takeover(
-    State(core): State<Arc<Core>>,
-    Path(name): Path<String>,
-    body: Body<SetTakeover>,
-) -> Answer<Response> {
-    let Json(SetTakeover { takeover }) = body?;
-    let name = volume_name(&name)?;
-    let (_reporter, done, response) = begin();
-    tokio::spawn(async move {
-        let set = match core.entry(name.as_str()) {
-            Some(entry) => {
-                let set = move |hosted: Rc<Hosted>| async move {
-                    match hosted.log() {
-                        Some(volume) => Ok(volume.set_takeover(takeover.into()).await?),
-                        None => Err(in_memory(&hosted, "nobody takes it over")),
-                    }
-                };
-                status::on_volume(&core, &entry, set).await
-            }
-            None => {
-                let (home, name) = (core.home.clone(), name.clone());
-                let set = move |context: Here| async move {
-                    volumes::set_takeover(&context, &home, &name, takeover.into()).await
-                };
-                core.node.run(0, set).await.flatten()
-            }
-        };
-        if set.is_ok() {
-            core.events.note("takeover_changed", Some(name.as_str()), takeover.to_string());
-        }
-        // Whoever asked may be gone.
-        let _ = done.send(set.map(|()| None));
-    });
-    Ok(response)
-}
-
-/// Reads everything a volume has in the store, and reports what is damaged or missing.
-#[utoipa::path(post, path = "/v1/volumes/{name}/check", tag = "volumes",
-    params(("name" = String, Path)),
-    responses((status = 200, body = Progress, content_type = "application/x-ndjson"),
-        (status = 404, body = ErrorBody)))]
-async fn check_volume(State(core): State<Arc<Core>>, Path(name): Path<String>) -> Answer<Response> {
-    let name = volume_name(&name)?;
-    let (reporter, done, response) = begin();
-    let home = core.home.clone();
-    // Decoding a large map takes its time: on a thread of its own, away from clients.
-    core.node.aside(move |context| async move {
-        let report = move |step: CheckStep| {
-            reporter.send_replace((step.done, step.total));
-        };
-        let options = CheckOptions::default();
-        let checked = volumes::check(&context, &home, &name, &options, report).await;
-        // Whoever asked may be gone.
-        let _ = done.send(checked.map(|report| Some(types::Report::Check(report.into()))));
-    })?;
-    Ok(response)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What the API says and takes. Sizes are bytes; times are as the names say.
 
 mod reports;
-mod requests;
+mod said;
 mod space;
 
 use std::fmt;
@@ -10,13 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
 
-pub use reports::{
-    CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport, Report,
-};
-pub use requests::{
-    AttachVolume, ChangeSnapshots, CloneVolume, CompactVolume, CreateVolume, DetachVolume,
-    FlushVolume, RepairVolume, ResizeVolume, SetTakeover, SnapshotAction,
-};
+pub use reports::{CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport};
 pub use space::SnapshotSpace;
 
 /// Whether something does what it should.
@@ -32,13 +26,15 @@ pub enum Health {
 }
 
 /// What happens when the lease of a volume's holder runs out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Takeover {
-    /// A person decides: the holder goes on without the store, and another node needs to be told to take over.
+    /// A person decides, with --take-over; without the store, I/O goes on
     #[default]
     Manual,
-    /// Another node takes over by itself, and the holder stops acknowledging in time.
+    /// Another node takes the volume by itself; without the store, I/O stops in time
     Auto,
 }
 
@@ -285,6 +281,9 @@ pub struct ServedVolume {
     pub at_risk: AtRisk,
     /// What clients asked for since the process began.
     pub operations: Vec<Operations>,
+    /// The layers of its stack, the topmost first.
+    #[serde(default)]
+    pub layers: Vec<Layer>,
     /// The replica that is kept of it, if one is.
     pub replica: Option<ReplicaState>,
     /// The log volume behind it; none for a volume in memory.
@@ -306,6 +305,41 @@ pub struct ReplicaState {
     pub sent_bytes: u64,
     /// Why it waits, if it does.
     pub trouble: Option<String>,
+}
+
+/// A layer of the stack of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Layer {
+    /// `limit`, `trace`, or what is at the bottom: `log`, `memory`, `replica`.
+    pub kind: String,
+    /// What passed through it since it is there.
+    pub operations: Vec<Operations>,
+    /// Bytes that it acknowledged and that the layer below lacks.
+    pub dirty_bytes: u64,
+    /// Of a limit: what is set.
+    pub limit: Option<VolumeLimit>,
+    /// Of a limit: operations that wait now.
+    pub waiting: Option<u64>,
+    /// Of a limit: operations that have waited.
+    pub delayed: Option<u64>,
+    /// Of a trace: operations that are in it.
+    pub recorded: Option<u64>,
+    /// Of a trace: operations that are missing.
+    pub missing: Option<u64>,
+    /// What is wrong with it, if something is.
+    pub note: Option<String>,
+}
+
+/// What clients of a volume may ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct VolumeLimit {
+    /// Operations per second.
+    pub iops: Option<u64>,
+    /// Bytes per second read and written.
+    pub bytes_per_second: Option<u64>,
+    /// What these let through in so many milliseconds passes at once after a pause.
+    pub burst_ms: u64,
 }
 
 /// Operations of one kind.
@@ -542,8 +576,8 @@ pub struct Snapshot {
 
 /// One line of the answer to a request that takes its time. The last line is `done` or `failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "state", rename_all = "snake_case")]
-pub enum Progress {
+#[serde(tag = "state", rename_all = "snake_case", bound(deserialize = "R: Deserialize<'de>"))]
+pub enum Progress<R> {
     /// Still at work.
     Running {
         /// What is done so far: objects of a check or a deletion, bytes of a compaction or a
@@ -554,9 +588,8 @@ pub enum Progress {
     },
     /// Done.
     Done {
-        /// The report of a check, a compaction or a flatten.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        report: Option<Report>,
+        /// What it came to.
+        report: R,
     },
     /// Not done.
     Failed(Problem),

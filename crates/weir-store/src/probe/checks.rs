@@ -95,8 +95,8 @@ impl<'a> Checker<'a> {
             Err(Failure::Broken(detail)) => (false, detail),
             Err(Failure::Unasked(error)) => return Err(error),
         };
-        let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.checks.push(ProbeCheck { name, passed, detail, millis });
+        let time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.checks.push(ProbeCheck { name, passed, detail, time_ms });
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use clap::Subcommand;
 use weir_log::catalog::VolumeName;
 
 use super::{Output, volume_name};
+use crate::verbs::{Below, Group};
 
 /// A snapshot of a volume.
 #[derive(Clone, Debug)]
@@ -14,31 +15,24 @@ pub(crate) struct SnapshotPath {
     pub(crate) snapshot: VolumeName,
 }
 
-pub(super) fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
+pub(crate) fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
     let Some((volume, snapshot)) = text.split_once('@') else {
         return Err("a snapshot is named VOLUME@SNAPSHOT, as demo@monday".to_owned());
     };
-    Ok(SnapshotPath { volume: volume_name(volume)?, snapshot: volume_name(snapshot)? })
+    Ok(SnapshotPath { volume: volume_name(volume)?, snapshot: snapshot_name(snapshot)? })
+}
+
+/// A name of a snapshot, for which the rules of volumes' names hold.
+pub(crate) fn snapshot_name(text: &str) -> Result<VolumeName, String> {
+    volume_name(text).map_err(|error| error.replacen("volume name", "snapshot name", 1))
 }
 
 /// `weir snapshot`.
+pub(crate) type SnapshotCommand = Below<OwnSnapshotCommand>;
+
+/// What is more than one verb.
 #[derive(Debug, Subcommand)]
-pub(crate) enum SnapshotCommand {
-    /// Take a snapshot: all that was acknowledged before is in it. No client notices; returns when the store has it
-    Create {
-        /// The volume and a name for the snapshot, as demo@monday
-        #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_path)]
-        path: SnapshotPath,
-    },
-    /// List the snapshots of a volume, oldest first
-    List {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        volume: VolumeName,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
+pub(crate) enum OwnSnapshotCommand {
     /// Print which bytes differ between two snapshots, for backups of what changed. Reads only what describes them
     Diff {
         /// The volume and the earlier snapshot, as demo@monday
@@ -51,19 +45,8 @@ pub(crate) enum SnapshotCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Delete a snapshot; the space of what nothing else needs comes back
-    Delete {
-        /// The volume and the snapshot, as demo@monday
-        #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_path)]
-        path: SnapshotPath,
-    },
-    /// Set a volume without clients back to a snapshot, and give up what was written since
-    Rollback {
-        /// The volume and the snapshot, as demo@monday
-        #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_path)]
-        path: SnapshotPath,
-        /// Do not ask
-        #[arg(long, env = "WEIR_YES", hide_env_values = true)]
-        yes: bool,
-    },
+}
+
+impl Group for OwnSnapshotCommand {
+    const NAME: &'static str = "snapshot";
 }

@@ -9,6 +9,7 @@ use weir_node::size::Size;
 
 use super::snapshot::{SnapshotPath, snapshot_path};
 use super::{Output, TakeoverKind, volume_name};
+use crate::verbs::{Below, Group};
 
 /// How a check goes about it.
 #[derive(Args, Clone, Debug)]
@@ -54,127 +55,11 @@ pub(crate) struct SalvageCommand {
 }
 
 /// `weir volume`.
+pub(crate) type VolumeCommand = Below<OwnVolumeCommand>;
+
+/// What is more than one verb.
 #[derive(Debug, Subcommand)]
-pub(crate) enum VolumeCommand {
-    /// Create a volume
-    Create {
-        /// Name: 1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Size in bytes, or with K, M, G, T, as 10G
-        #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
-        size: Size,
-        /// What happens when the lease of the node that holds it runs out
-        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
-        #[arg(hide_env_values = true)]
-        takeover: TakeoverKind,
-        /// Serve it at once, by the `weir serve` of this data directory
-        #[arg(long, env = "WEIR_ATTACH", hide_env_values = true)]
-        attach: bool,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Serve a volume from now on, by the `weir serve` that runs in this data directory, until it is detached or the
-    /// process ends. Returns once clients can connect
-    Attach {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Create it with this size if it is missing, as 10G
-        #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
-        size: Option<Size>,
-        /// Refuse writes of clients
-        #[arg(long, env = "WEIR_READ_ONLY", hide_env_values = true)]
-        read_only: bool,
-        /// Take it from a node that did not close it and whose lease ran out, without what only that node has
-        #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
-        take_over: bool,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Serve a volume no more, and close it with everything in the store, so that any node can open it
-    Detach {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Disconnect its clients, if it has any
-        #[arg(long, env = "WEIR_DISCONNECT", hide_env_values = true)]
-        disconnect: bool,
-    },
-    /// Change a setting of a volume, without interrupting its clients
-    Set {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// What happens when the lease of the node that holds it runs out
-        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", hide_env_values = true)]
-        takeover: TakeoverKind,
-    },
-    /// List the volumes of the store
-    List {
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Show one volume
-    Show {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Say what each snapshot takes in the store, and what deleting it would give back; reads the volume's map
-        #[arg(long, env = "WEIR_SPACE", hide_env_values = true)]
-        space: bool,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first,
-    /// and must have no clients
-    Delete {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Delete it although a node did not close it
-        #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
-        take_over: bool,
-        /// Give up what the journal in this data directory holds where the volume went on without it, after a takeover
-        /// or an adoption, or was deleted elsewhere
-        #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
-        discard_journal: bool,
-        /// Do not ask
-        #[arg(long, env = "WEIR_YES", hide_env_values = true)]
-        yes: bool,
-    },
-    /// Wrap the key of an encrypted volume with another one: the first of --key-file or --key-command, unless told
-    /// otherwise. Nothing that is stored is rewritten. The volume must be closed
-    Rekey {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// File with the new key, if it is not where the old one is
-        #[arg(long, value_name = "FILE", env = "WEIR_NEW_KEY_FILE", hide_env_values = true)]
-        new_key_file: Option<PathBuf>,
-        /// Command that prints the new key
-        #[arg(long, value_name = "COMMAND", env = "WEIR_NEW_KEY_COMMAND", hide_env_values = true)]
-        #[arg(conflicts_with = "new_key_file")]
-        new_key_command: Option<String>,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Grow a volume, without interrupting its clients; or shrink one that has none
-    Resize {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// The new size: bytes, or 20G
-        size: Size,
-        /// Give up what lies beyond a smaller size, for ever but for what snapshots show
-        #[arg(long, env = "WEIR_SHRINK", hide_env_values = true)]
-        shrink: bool,
-    },
+pub(crate) enum OwnVolumeCommand {
     /// Read everything a volume has in the store, and report what is damaged or missing
     Check {
         /// Name of the volume
@@ -209,7 +94,7 @@ pub(crate) enum VolumeCommand {
     /// Make a volume of an image: raw, qcow2 and whatever else qemu-img reads. It is there when all of it is in the
     /// store; run again, an import that was interrupted goes on
     Import {
-        /// The image, a file or a block device
+        /// The image, a file or a block device; `-` for raw bytes from standard input, as many as --size says
         source: PathBuf,
         /// Name of the volume
         #[arg(value_parser = volume_name)]
@@ -229,10 +114,10 @@ pub(crate) enum VolumeCommand {
     },
     /// Write a volume into an image. Run again, an export that was interrupted goes on if the volume was not used since
     Export {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// The image
+        /// Name of the volume, or VOLUME@SNAPSHOT; or URL of a store with /NAME at its end
+        #[arg(value_name = "NAME", value_parser = volume_place)]
+        from: VolumePlace,
+        /// The image; `-` for the raw bytes on standard output
         #[arg(value_name = "DEST")]
         path: PathBuf,
         /// Format of the image [default: by the end of its name, raw unless that is one of qemu-img's]
@@ -248,7 +133,7 @@ pub(crate) enum VolumeCommand {
     /// Make a volume of another one, in the same store or in another. Run again, a copy that was interrupted goes on if
     /// the other one was not used since
     Copy {
-        /// Name of a volume, or URL of a store with /NAME at its end
+        /// Name of a volume, or VOLUME@SNAPSHOT; or URL of a store with /NAME at its end
         #[arg(value_parser = volume_place)]
         from: VolumePlace,
         /// The same: demo2, or s3://bucket/prefix/demo2
@@ -261,65 +146,12 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Create a volume that begins as a snapshot and shares its bytes. Copies nothing
-    Clone {
-        /// The volume and the snapshot, as demo@monday
-        #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_path)]
-        from: SnapshotPath,
-        /// Name of the clone
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// What happens when the lease of the node that holds the clone runs out
-        #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
-        #[arg(hide_env_values = true)]
-        takeover: TakeoverKind,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
     /// Make a volume of what a takeover gave up: what it took, and what the old journal in this data directory holds
     Salvage(SalvageCommand),
-    /// Copy what a clone shares with the volume it was made of, so that it does not need it any more
-    Flatten {
-        /// Name of the clone
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Copy together what lives of a volume's objects, so that the rest can be deleted
-    Compact {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// Live share at which it ends
-        #[arg(long, value_name = "PERCENT", env = "WEIR_TO", hide_env_values = true)]
-        #[arg(default_value = "95", value_parser = clap::value_parser!(u64).range(1..=100))]
-        to: u64,
-        /// Form of the output
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Make a volume of a replica, in the store of the replica: nothing is replicated to it any more, and what it was
-    /// a replica of cannot change it
-    Promote {
-        /// Name of the replica
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-    },
-    /// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
-    Flush {
-        /// Name of the volume
-        #[arg(value_parser = volume_name)]
-        name: VolumeName,
-        /// To the store
-        #[arg(long, env = "WEIR_REMOTE", hide_env_values = true)]
-        remote: bool,
-        /// Return when it is done
-        #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
-        wait: bool,
-    },
+}
+
+impl Group for OwnVolumeCommand {
+    const NAME: &'static str = "volume";
 }
 
 /// A volume, in the store of the command or in one of its own.
@@ -327,17 +159,28 @@ pub(crate) enum VolumeCommand {
 pub(crate) struct VolumePlace {
     pub(crate) store: Option<String>,
     pub(crate) name: VolumeName,
+    /// The snapshot of it that is meant, if one is.
+    pub(crate) snapshot: Option<VolumeName>,
+}
+
+/// A volume or a snapshot in a store.
+fn in_store(store: Option<String>, text: &str) -> Result<VolumePlace, String> {
+    if !text.contains('@') {
+        return Ok(VolumePlace { store, name: volume_name(text)?, snapshot: None });
+    }
+    let SnapshotPath { volume, snapshot } = snapshot_path(text)?;
+    Ok(VolumePlace { store, name: volume, snapshot: Some(snapshot) })
 }
 
 fn volume_place(text: &str) -> Result<VolumePlace, String> {
     if !text.contains("://") {
-        return Ok(VolumePlace { store: None, name: volume_name(text)? });
+        return in_store(None, text);
     }
     let (store, name) = text.rsplit_once('/').unwrap_or((text, ""));
     if !store.contains("://") || name.is_empty() {
         return Err(format!("{text:?} names a store, but no volume in it: put /NAME behind it"));
     }
-    Ok(VolumePlace { store: Some(store.to_owned()), name: volume_name(name)? })
+    in_store(Some(store.to_owned()), name)
 }
 
 #[cfg(test)]
@@ -347,13 +190,16 @@ mod tests {
     #[test]
     fn a_volume_is_named_alone_or_behind_its_store() {
         let place = |text: &str| {
-            let VolumePlace { store, name } = volume_place(text).unwrap();
-            (store.unwrap_or_default(), name.to_string())
+            let VolumePlace { store, name, snapshot } = volume_place(text).unwrap();
+            let snapshot = snapshot.map_or_else(String::new, |snapshot| format!("@{snapshot}"));
+            (store.unwrap_or_default(), format!("{name}{snapshot}"))
         };
         let pair = |store: &str, name: &str| (store.to_owned(), name.to_owned());
         assert_eq!(place("demo"), pair("", "demo"));
         assert_eq!(place("s3://bucket/prefix/demo"), pair("s3://bucket/prefix", "demo"));
         assert_eq!(place("file:///srv/demo"), pair("file:///srv", "demo"));
+        assert_eq!(place("demo@cut"), pair("", "demo@cut"));
+        assert_eq!(place("file:///srv/demo@cut"), pair("file:///srv", "demo@cut"));
         for wrong in ["s3://bucket", "s3://bucket/prefix/", "s3://b/a b", "a/b", ""] {
             assert!(volume_place(wrong).is_err(), "{wrong}");
         }

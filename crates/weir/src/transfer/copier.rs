@@ -97,7 +97,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-fn interrupted(signal: i32) -> Failure {
+pub(super) fn interrupted(signal: i32) -> Failure {
     Failure::new("stopped by a signal")
         .with_code(u8::try_from(SIGNAL_BASE + signal).unwrap_or(u8::MAX))
 }

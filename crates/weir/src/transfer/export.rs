@@ -58,11 +58,6 @@ impl Wanted {
         format: Option<String>,
         overwrite: bool,
     ) -> Result<Self, Failure> {
-        if path == Path::new(super::STREAM) {
-            return Err(Failure::usage("an export is written to a file, not to standard output").with_help(
-                "for a stream of the raw bytes: weir up NAME --read-only -- sh -c 'nbdcopy \"$WEIR_URI\" -'",
-            ));
-        }
         let path = std::path::absolute(path).map_err(|error| failed("writing", path, &error))?;
         match std::fs::metadata(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -90,7 +85,7 @@ impl Wanted {
     }
 }
 
-fn format_of(path: &Path) -> &'static str {
+pub(super) fn format_of(path: &Path) -> &'static str {
     let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
     let known = FORMATS.iter().find(|(name, _)| end.eq_ignore_ascii_case(name));
     known.map_or("raw", |(_, format)| format)
@@ -141,7 +136,7 @@ async fn write(place: &Place, wanted: &Wanted, signals: &mut Signals) -> Result<
         target_bytes: place.size,
         target_is_zero: true,
         done_bytes: record.done_bytes,
-        label: format!("copying {} to {}", place.at.name, wanted.path.display()),
+        label: format!("copying {} to {}", place.at, wanted.path.display()),
     };
     let keep = async |done_bytes| {
         sync(&part)?;

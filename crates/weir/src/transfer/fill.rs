@@ -7,21 +7,28 @@
 use serde_json::Value;
 use weir_node::api::types::{Shown, VolumeState};
 use weir_node::size::human;
-use weir_node::{CopyRecord, FlushScope, Mark, Node};
+use weir_node::verbs::FlushVolume;
+use weir_node::{CopyRecord, Mark, Node};
 
 use super::copier::{self, Job};
 use super::image::Image;
 use super::place::{Place, Use, VolumeAt, is_incomplete, volume_id};
 use super::qemu::{self, SECTOR_BYTES};
+use super::stream;
 use crate::failure::Failure;
 use crate::settings::Transfer;
 use crate::signals::Signals;
+
+/// Everything that was acknowledged goes to the store.
+const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true };
 
 /// Where the bytes come from.
 #[derive(Debug)]
 pub(super) enum Source<'a> {
     Image(&'a Image),
     Volume(&'a Place),
+    /// Standard input, which has so many bytes.
+    Input(u64),
 }
 
 impl Source<'_> {
@@ -29,6 +36,7 @@ impl Source<'_> {
         match self {
             Self::Image(image) => image.size,
             Self::Volume(place) => place.size,
+            Self::Input(size) => *size,
         }
     }
 
@@ -36,13 +44,16 @@ impl Source<'_> {
         match self {
             Self::Image(image) => image.path.display().to_string(),
             Self::Volume(place) => place.at.to_string(),
+            Self::Input(_) => "standard input".to_owned(),
         }
     }
 
-    fn node(&self) -> Result<Value, Failure> {
+    /// As `qemu-img` names it; nothing for what it cannot read.
+    fn node(&self) -> Result<Option<Value>, Failure> {
         match self {
-            Self::Image(image) => qemu::file_node(&image.path, &image.format),
-            Self::Volume(place) => qemu::nbd_node(&place.uri),
+            Self::Image(image) => qemu::file_node(&image.path, &image.format).map(Some),
+            Self::Volume(place) => qemu::nbd_node(&place.uri).map(Some),
+            Self::Input(_) => Ok(None),
         }
     }
 
@@ -51,6 +62,8 @@ impl Source<'_> {
         let (identity, opening) = match self {
             Self::Image(image) => (image.identity.clone(), None),
             Self::Volume(place) => (place.id.to_string(), place.opening),
+            // A stream comes once: nothing goes on with it.
+            Self::Input(_) => ("a stream".to_owned(), None),
         };
         CopyRecord::new(self.name(), identity, opening, blank)
     }
@@ -62,6 +75,7 @@ impl Source<'_> {
             Self::Volume(place) => {
                 record.identity == place.id.to_string() && follows(place.opening, record.opening)
             }
+            Self::Input(_) => false,
         }
     }
 }
@@ -211,7 +225,10 @@ pub(super) async fn run(
     let served_elsewhere = place.is_served_elsewhere();
     let filled = fill(node, (source, &place), plan, signals).await;
     let ended = place.end(signals).await;
-    filled.map_err(|failure| with_way_on(failure, target, served_elsewhere))?;
+    filled.map_err(|failure| match source {
+        Source::Input(_) => with_way_back(failure, target),
+        _ => with_way_on(failure, target, served_elsewhere),
+    })?;
     ended?;
     if let Source::Image(image) = source {
         image.check_unchanged()?;
@@ -229,7 +246,9 @@ fn done(source: &Source<'_>, at: &VolumeAt, shown: &Shown) -> Result<Option<Done
             Some(Done { bytes: record.done_bytes, blank: record.blank })
         }
         // It was created to be filled, and never opened.
-        None if shown.epoch == 0 => Some(Done { bytes: 0, blank: true }),
+        None if shown.epoch == 0 && !matches!(source, Source::Input(_)) => {
+            Some(Done { bytes: 0, blank: true })
+        }
         _ => None,
     })
 }
@@ -261,9 +280,7 @@ async fn begin(
                 note_begun(source, target, (plan, shown))?;
             }
             // One that was not closed is opened and closed first: only then can it be marked.
-            let flushed =
-                node.flush_volume(home.clone(), name.clone(), FlushScope::Store, true, |_| {});
-            flushed.await?;
+            node.call(home.clone(), Some(name.clone()), TO_STORE, |_, _| {}).await?;
             Ok(node.mark_volume(home, name, Mark::Incomplete).await?)
         }
     }
@@ -294,8 +311,15 @@ async fn fill(
     if done.bytes > 0 {
         eprintln!("going on after {} of {}", human(done.bytes), human(source.size()));
     }
+    let Some(from) = source.node()? else {
+        return tokio::select! {
+            biased;
+            number = signals.next() => Err(copier::interrupted(number)),
+            read = stream::read_in(&place.uri, source.size(), done.blank) => read,
+        };
+    };
     let job = Job {
-        source: source.node()?,
+        source: from,
         source_bytes: source.size(),
         target: qemu::nbd_node(&place.uri)?,
         target_bytes: place.size,
@@ -307,7 +331,8 @@ async fn fill(
     let mut record = source.record(done.blank);
     let mut keep = async |done_bytes| {
         let (home, name) = (place.at.home.clone(), place.at.name.clone());
-        node.flush_volume(home, name, FlushScope::LocalDisk, true, |_| {}).await?;
+        let locally = FlushVolume { remote: false, wait: true };
+        node.call(home, Some(name), locally, |_, _| {}).await?;
         record.done_bytes = done_bytes;
         // What another process serves may change between two runs: there is no going on.
         if place.is_served_elsewhere() {
@@ -333,11 +358,19 @@ fn with_way_on(failure: Failure, target: &VolumeAt, served_elsewhere: bool) -> F
     })
 }
 
+/// A stream does not come again by itself.
+fn with_way_back(failure: Failure, target: &VolumeAt) -> Failure {
+    let name = &target.name;
+    failure.with_help(format!(
+        "{name} holds a part of it: import it again with --overwrite, or `weir volume delete {name}`"
+    ))
+}
+
 /// Everything is there: says so.
 async fn finish(node: &Node, target: &VolumeAt, served_elsewhere: bool) -> Result<Shown, Failure> {
     let (home, name) = (target.home.clone(), target.name.clone());
     if served_elsewhere {
-        node.flush_volume(home, name, FlushScope::Store, true, |_| {}).await?;
+        node.call(home, Some(name), TO_STORE, |_, _| {}).await?;
     } else {
         let shown = node.mark_volume(home, name, Mark::Complete).await?;
         // It says nothing any more; one that stays is not looked at.

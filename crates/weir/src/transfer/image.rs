@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::export::format_of;
 use super::qemu::{self, Info};
 use crate::failure::Failure;
 
@@ -21,11 +22,6 @@ pub(super) struct Image {
 impl Image {
     /// Looks at an image, and refuses one that is truncated or damaged as far as its format can tell.
     pub(super) async fn open(path: &Path, format: Option<&str>) -> Result<Self, Failure> {
-        if path == Path::new(super::STREAM) {
-            return Err(Failure::usage("an image is read from a file, not from standard input").with_help(
-                "for a stream of raw bytes: weir up NAME --size SIZE -- sh -c 'nbdcopy - \"$WEIR_URI\"'",
-            ));
-        }
         let shown = path.display().to_string();
         let failed = |error| Failure::new(format!("reading {shown}: {error}"));
         let path = std::path::absolute(path).map_err(failed)?;
@@ -34,6 +30,14 @@ impl Image {
             return Err(Failure::new(format!("{shown} is a directory, not an image")));
         }
         let chain = qemu::info(&path, format).await?;
+        let meant = format_of(&path);
+        if format.is_none() && meant != "raw" && chain.iter().take(1).any(|one| one.format == "raw")
+        {
+            let message = format!("{shown} is no {meant} image, though its name says so");
+            return Err(Failure::new(message).with_help(
+                "get the image again; or pass --format raw, if it is the raw bytes of a disk",
+            ));
+        }
         for info in chain.iter().filter(|info| info.format != "raw") {
             qemu::check(info).await?;
         }

@@ -1,11 +1,13 @@
 //! A volume as a copy reaches it: at the export of the process that serves it, or at one of this process's own.
 
+use url::Url;
 use weir_device::VolumeId;
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::{Shown, VolumeState};
+use weir_node::api::types::{Shown, Snapshot, VolumeState};
+use weir_node::verbs::ListSnapshots;
 use weir_node::{
-    ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAddress, Node, NodeError,
-    Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
+    ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress, Node,
+    NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
 use crate::failure::Failure;
@@ -17,11 +19,16 @@ use crate::signals::{Signals, quit};
 pub(super) struct VolumeAt {
     pub(super) home: Home,
     pub(super) name: VolumeName,
+    /// The snapshot that is meant, if it is one.
+    pub(super) snapshot: Option<VolumeName>,
 }
 
 impl std::fmt::Display for VolumeAt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} in {}", self.name, self.home.store_url)
+        match &self.snapshot {
+            Some(snapshot) => write!(f, "{}@{snapshot} in {}", self.name, self.home.store_url),
+            None => write!(f, "{} in {}", self.name, self.home.store_url),
+        }
     }
 }
 
@@ -92,6 +99,23 @@ impl Place {
         }
     }
 
+    /// The same at the export of the snapshot that is meant, if one is.
+    pub(super) async fn at_snapshot(mut self, node: &Node) -> Result<Self, Failure> {
+        let Some(snapshot) = self.at.snapshot.clone() else { return Ok(self) };
+        let (home, name) = (self.at.home.clone(), self.at.name.clone());
+        let listed = node.call(home, Some(name.clone()), ListSnapshots {}, |_, _| {}).await?;
+        let is_meant = |one: &&Snapshot| one.name == snapshot.as_str() && !one.deleting;
+        let Some(found) = listed.0.iter().find(is_meant) else {
+            return Err(Failure::new(format!("volume {name} has no snapshot {snapshot}"))
+                .with_help(format!("weir snapshot list {name} names them")));
+        };
+        let wrong = |error| Failure::new(format!("{}: {error}", self.uri));
+        let mut uri = Url::parse(&self.uri).map_err(wrong)?;
+        uri.set_path(&format!("/{name}@{snapshot}"));
+        (self.uri, self.size) = (uri.to_string(), found.size_bytes);
+        Ok(self)
+    }
+
     /// Whether another process serves it.
     pub(super) fn is_served_elsewhere(&self) -> bool {
         self.service.is_none()
@@ -140,6 +164,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         consent: Consent { incomplete: how == Use::Fill, ..Consent::default() },
         options: setup.volume_options(&at.name),
         endpoint: EndpointKind::Log,
+        stages: Stages::default(),
         replica: None,
     };
     ServiceOptions {
@@ -147,6 +172,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd: vec![NbdAddress::Unix(at.home.data.copy_socket(id))],
+        nbd_access: NbdAccess::default(),
         api: ApiPlace::Volume,
         api_tcp: None,
         limits: setup.limits,

@@ -161,6 +161,25 @@ pub(super) fn nbd_node(uri: &str) -> Result<Value, Failure> {
     Ok(json!({ "driver": "nbd", "server": server, "export": export, "reconnect-delay": reconnect }))
 }
 
+/// An export as the drive of a machine.
+pub(super) fn drive(uri: &str) -> Result<String, Failure> {
+    let node = nbd_node(uri)?;
+    let mut drive = "if=virtio,format=raw,cache=none,discard=unmap".to_owned();
+    let mut add = |key: &str, value: &Value| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        drive.push_str(&format!(",file.{key}={}", text.replace(',', ",,")));
+    };
+    for (key, value) in node.as_object().into_iter().flatten() {
+        match value.as_object() {
+            Some(server) => {
+                server.iter().for_each(|(name, value)| add(&format!("{key}.{name}"), value));
+            }
+            None => add(key, value),
+        }
+    }
+    Ok(drive)
+}
+
 /// A part of a node, in whole sectors: what lies behind the end of the node reads as zeroes.
 fn window(node: &Value, offset: u64, len: u64) -> String {
     let len = len.next_multiple_of(SECTOR_BYTES);
@@ -252,6 +271,21 @@ mod tests {
         assert_eq!(nbd_node("nbd://[::1]:4711/demo").unwrap()["server"]["host"], "::1");
         assert!(nbd_node("http://127.0.0.1/demo").is_err());
         assert!(nbd_node("").is_err());
+    }
+
+    #[test]
+    fn a_drive_names_the_export_and_goes_on_when_it_is_back() {
+        let drive = drive("nbd+unix:///demo?socket=/run/a,b.sock").unwrap();
+        for part in [
+            "if=virtio,",
+            ",file.driver=nbd",
+            ",file.export=demo",
+            ",file.reconnect-delay=30",
+            ",file.server.path=/run/a,,b.sock",
+            ",file.server.type=unix",
+        ] {
+            assert!(drive.contains(part), "{part}: {drive}");
+        }
     }
 
     #[test]

@@ -167,20 +167,6 @@ impl From<weir_log::FlattenReport> for FlattenReport {
     }
 }
 
-/// What work that takes its time comes to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
-pub enum Report {
-    /// Of a check.
-    Check(CheckReport),
-    /// Of a compaction.
-    Compact(CompactReport),
-    /// Of a repair.
-    Repair(RepairReport),
-    /// Of a flatten.
-    Flatten(FlattenReport),
-}
-
 /// One thing that is damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Damage {

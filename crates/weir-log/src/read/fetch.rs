@@ -1,0 +1,594 @@
+//! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use weir_device::{Data, DeviceError, Env, ErrorKind, Slice, VolumeId};
+use weir_journal::Epoch;
+use weir_seal::{DataKey, SealKey};
+use weir_store::{RetryPolicy, Store, StoreError};
+
+use crate::error::LogError;
+use crate::format::DecodeError;
+use crate::format::frame::{self, Codec};
+use crate::format::manifest::{EpochEntry, HexId, Manifest};
+use crate::format::object::ObjectHeader;
+use crate::ids::ObjectId;
+use crate::limits::{
+    COLLECTED_FRAMES_PER_GET_MAX, DAMAGED_ATTEMPTS_MAX, FRAME_BYTES, FRAMES_ALONE_IN_FLIGHT_MAX,
+    FRAMES_PER_GET_MAX, FRAMES_READ_ALONG_MAX, HEADER_GUESS_BYTES,
+};
+use crate::random::splitmix;
+use crate::read::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
+use crate::read::table::FrameTable;
+
+/// Stands for the header of an object among its frames.
+const HEADER_INDEX: u32 = u32::MAX;
+
+/// Which history the objects of a volume's own stream are of, by their epochs.
+#[derive(Debug)]
+pub(crate) struct Histories(Vec<(Epoch, HexId)>);
+
+impl Histories {
+    /// As the manifest says.
+    pub(crate) fn of(manifest: &Manifest) -> Self {
+        let named = |entry: &EpochEntry| Some((Epoch(entry.epoch), entry.opening?));
+        Self(manifest.epochs.iter().filter_map(named).collect())
+    }
+
+    /// The opening of that epoch, or else the next one that has a name: it goes on from exactly one history.
+    fn find(&self, epoch: Epoch) -> Option<HexId> {
+        if weir_device::mutant("cache_without_history") {
+            return None;
+        }
+        let next = self.0.partition_point(|(known, _)| *known < epoch);
+        self.0.get(next).map(|(_, opening)| *opening)
+    }
+}
+
+/// Reads objects for a volume.
+pub(crate) struct Fetcher {
+    pub(crate) volume: VolumeId,
+    histories: Histories,
+    key: Option<DataKey>,
+    pub(crate) store: Store,
+    pub(crate) env: Env,
+    cache: Arc<dyn FrameCache>,
+    /// How long a read waits for a failing store.
+    deadline: Duration,
+}
+
+/// Frames that the caller is the one to fetch. What is not settled in the end is given up.
+struct Flight {
+    cache: Arc<dyn FrameCache>,
+    object: ObjectKey,
+    first: u32,
+    last: u32,
+    settled: bool,
+}
+
+impl Flight {
+    fn settle(&mut self, frames: Vec<FrameResult>) {
+        self.settled = true;
+        for (index, frame) in (self.first..=self.last).zip(frames) {
+            self.cache.settle(FrameKey { object: self.object, index }, Some(frame));
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        // What was settled may be on its way anew, for somebody else.
+        if !self.settled {
+            for index in self.first..=self.last {
+                self.cache.settle(FrameKey { object: self.object, index }, None);
+            }
+        }
+    }
+}
+
+impl Fetcher {
+    pub(crate) fn new(
+        (volume, key): (VolumeId, Option<DataKey>),
+        histories: Histories,
+        store: Store,
+        env: Env,
+        cache: Arc<dyn FrameCache>,
+        deadline: Duration,
+    ) -> Rc<Self> {
+        Rc::new(Self { volume, histories, key, store, env, cache, deadline })
+    }
+
+    /// What the cache knows an object by. Of other streams the history is not known here.
+    fn key_of(&self, object: ObjectId) -> ObjectKey {
+        let own = object.stream == self.volume;
+        let history = if own { self.histories.find(object.epoch) } else { None };
+        ObjectKey { id: object, history }
+    }
+
+    fn frame_key(&self, object: ObjectId, index: u32) -> FrameKey {
+        FrameKey { object: self.key_of(object), index }
+    }
+
+    /// A frame, if the cache has it.
+    pub(crate) fn cached(&self, object: ObjectId, index: u32) -> Option<Bytes> {
+        self.cache.get(&self.frame_key(object, index))
+    }
+
+    /// Keeps the frame table of an object that was just written.
+    pub(crate) fn keep_frame_table(&self, header: &ObjectHeader) {
+        self.keep_table(header, self.key.as_ref().map(|key| header.key(key)));
+    }
+
+    fn keep_table(&self, header: &ObjectHeader, key: Option<SealKey>) -> Arc<FrameTable> {
+        let table = Arc::new(FrameTable::of(header, key));
+        self.cache.keep_table(self.key_of(header.id), Arc::clone(&table));
+        table
+    }
+
+    /// Fetches frames that [`FrameCache::look`] left to the caller.
+    fn fetch(self: &Rc<Self>, object: ObjectId, indices: &[u32]) {
+        for (first, last) in runs_of(indices) {
+            let (cache, object) = (Arc::clone(&self.cache), self.key_of(object));
+            let flight = Flight { cache, object, first, last, settled: false };
+            self.env.spawn_local(fetch_run(Rc::clone(self), flight));
+        }
+    }
+}
+
+/// The decoded frames `first..=last` of an object, in order.
+///
+/// # Errors
+/// What the store says once the read deadline is over, or that a frame is damaged.
+pub(crate) async fn frames(
+    fetcher: &Rc<Fetcher>,
+    object: ObjectId,
+    first: u32,
+    last: u32,
+) -> Result<Vec<Bytes>, DeviceError> {
+    let mut found: Vec<Bytes> = Vec::new();
+    let mut waiting = Vec::new();
+    let mut to_fetch: Vec<u32> = Vec::new();
+    for index in first..=last {
+        let at = found.len();
+        match fetcher.cache.look(&fetcher.frame_key(object, index)) {
+            Look::Found(frame) => {
+                found.push(frame);
+                continue;
+            }
+            Look::Coming(receiver) => waiting.push((at, index, receiver)),
+            Look::Missing(receiver) => {
+                to_fetch.push(index);
+                waiting.push((at, index, receiver));
+            }
+        }
+        found.push(Bytes::new());
+    }
+    fetcher.fetch(object, &to_fetch);
+    for (at, index, receiver) in waiting {
+        found[at] = match receiver.await {
+            Ok(frame) => frame?,
+            Err(_) if to_fetch.contains(&index) => return Err(LogError::ShuttingDown.into()),
+            // Whoever fetched it is gone.
+            Err(_) => frame_again(fetcher, object, index).await?,
+        };
+    }
+    Ok(found)
+}
+
+/// A frame, or the header, whoever fetches it; again where its fetch was given up by another volume.
+async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> FrameResult {
+    loop {
+        match fetcher.cache.look(&fetcher.frame_key(object, index)) {
+            Look::Found(frame) => return Ok(frame),
+            Look::Coming(receiver) => {
+                if let Ok(frame) = receiver.await {
+                    return frame;
+                }
+            }
+            Look::Missing(receiver) => {
+                fetcher.fetch(object, &[index]);
+                return receiver.await.unwrap_or_else(|_| Err(LogError::ShuttingDown.into()));
+            }
+        }
+    }
+}
+
+/// Starts fetching frames that are neither cached nor on their way, without waiting for them.
+pub(crate) fn prefetch(fetcher: &Rc<Fetcher>, object: ObjectId, first: u32, last: u32) {
+    let is_missing = |index: &u32| {
+        matches!(fetcher.cache.look(&fetcher.frame_key(object, *index)), Look::Missing(_))
+    };
+    let to_fetch: Vec<u32> = (first..=last).filter(is_missing).collect();
+    fetcher.fetch(object, &to_fetch);
+}
+
+/// Cuts ascending frame indices into consecutive runs of at most [`FRAMES_PER_GET_MAX`].
+fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
+    near_runs_of(indices, 0, FRAMES_PER_GET_MAX)
+}
+
+/// Cuts ascending frame indices into what [`pieces`] asks for at once.
+pub(crate) fn collected_runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
+    near_runs_of(indices, FRAMES_READ_ALONG_MAX, COLLECTED_FRAMES_PER_GET_MAX)
+}
+
+/// Cuts ascending frame indices into runs of at most `frames_max`, with holes of at most `along_max` frames.
+fn near_runs_of(indices: &[u32], along_max: u32, frames_max: u32) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for index in indices {
+        match runs.last_mut() {
+            Some((first, last))
+                if *index - *last <= along_max + 1 && *index - *first < frames_max =>
+            {
+                *last = *index;
+            }
+            _ => runs.push((*index, *index)),
+        }
+    }
+    runs
+}
+
+/// Fetches one run of frames and answers everybody who waits for one of them. Runs to its end whoever goes away.
+async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
+    let Flight { object: ObjectKey { id: object, .. }, first, last, .. } = flight;
+    let frames: Option<Vec<FrameResult>> = match get_run(&fetcher, object, first, last).await {
+        Ok(frames) => frames.map(|frames| frames.into_iter().map(Ok).collect()),
+        // One of them may be damaged, and the others whole.
+        Err(error) if error.kind() == ErrorKind::Corrupt && first < last => {
+            let alone = (first..=last).map(|index| get_frame(&fetcher, object, index));
+            let alone = stream::iter(alone).buffered(FRAMES_ALONE_IN_FLIGHT_MAX);
+            let frames: Vec<Option<FrameResult>> = alone.collect().await;
+            frames.into_iter().collect()
+        }
+        Err(error) => Some((first..=last).map(|_| Err(error.clone())).collect()),
+    };
+    // Other volumes may go on without this one.
+    let Some(frames) = frames else { return };
+    let failed =
+        (first..=last).zip(&frames).find_map(|(at, frame)| Some((at, frame.as_ref().err()?)));
+    if let Some((frame, error)) = failed {
+        if error.kind() == ErrorKind::NotFound {
+            // Collected meanwhile, unless the next look finds the same: then the reader says so.
+            tracing::debug!(volume = %fetcher.volume, %object, "an object is gone");
+        } else {
+            let volume = fetcher.volume;
+            tracing::error!(%volume, %object, first, last, frame, %error, "object frames cannot be read");
+        }
+    }
+    flight.settle(frames);
+}
+
+/// One frame; nothing where the worker threads are gone.
+async fn get_frame(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> Option<FrameResult> {
+    let got = get_run(fetcher, object, index, index).await.transpose()?;
+    Some(got.map(|mut frames| frames.remove(0)))
+}
+
+/// Nothing where the worker threads are gone.
+async fn get_run(
+    fetcher: &Rc<Fetcher>,
+    object: ObjectId,
+    first: u32,
+    last: u32,
+) -> Result<Option<Vec<Bytes>>, DeviceError> {
+    if first == HEADER_INDEX {
+        return Ok(get_header_frame(fetcher, object).await?.map(|header| vec![header]));
+    }
+    let table = table_of(fetcher, object).await?;
+    let reader = Reader::new(fetcher, object);
+    let got = fetcher.env.background(async move {
+        let read = || get_frames(&reader, &table, first, last);
+        reader.retry(read).await
+    });
+    let Some(got) = got.await else { return Ok(None) };
+    Ok(Some(got?))
+}
+
+/// Where the frames of an object are. Its header is asked for once, however many runs of it are wanted at a time.
+async fn table_of(fetcher: &Rc<Fetcher>, object: ObjectId) -> Result<Arc<FrameTable>, DeviceError> {
+    if let Some(table) = fetcher.cache.table(&fetcher.key_of(object)) {
+        return Ok(table);
+    }
+    // Boxed: a run waits for its header, which is a run of its own kind.
+    let bytes = Box::pin(frame_again(fetcher, object, HEADER_INDEX)).await?;
+    let opened = ObjectHeader::open(&bytes, fetcher.key.as_ref());
+    let (header, key) = opened.map_err(|source| LogError::Object { object, source })?;
+    Ok(fetcher.keep_table(&header, key))
+}
+
+/// The header as it is stored; nothing where the worker threads are gone.
+async fn get_header_frame(
+    fetcher: &Fetcher,
+    object: ObjectId,
+) -> Result<Option<Bytes>, DeviceError> {
+    let reader = Reader::new(fetcher, object);
+    let got = fetcher.env.background(async move {
+        let read = async || {
+            let bytes = match get_header_bytes(&reader.store, object).await? {
+                Ok(bytes) => bytes,
+                Err(error) => return Ok(Err(error)),
+            };
+            let opened = ObjectHeader::open(&bytes, reader.key.as_ref());
+            let header = opened.and_then(|(header, _)| checked(header, object));
+            // Without the bytes after it, which would stay in the cache with it.
+            Ok(header.map(|header| {
+                let len = usize::try_from(header.header_len()).unwrap_or(bytes.len());
+                Bytes::copy_from_slice(&bytes[..len.min(bytes.len())])
+            }))
+        };
+        reader.retry(read).await
+    });
+    let Some(got) = got.await else { return Ok(None) };
+    Ok(Some(got?))
+}
+
+/// Reads an object on a worker, again and again: of the store by its policy, of damaged bytes a few times.
+struct Reader {
+    store: Store,
+    object: ObjectId,
+    key: Option<DataKey>,
+    deadline: Duration,
+    seed: u64,
+}
+
+impl Reader {
+    fn new(fetcher: &Fetcher, object: ObjectId) -> Self {
+        let (store, key) = (fetcher.store.clone(), fetcher.key.clone());
+        let (deadline, seed) = (fetcher.deadline, fetcher.env.random.next_u64());
+        Self { store, object, key, deadline, seed }
+    }
+
+    async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
+    where
+        F: Future<Output = Result<Result<T, DecodeError>, StoreError>>,
+    {
+        let object = self.object;
+        let mut random = splitmix(self.seed);
+        let policy = RetryPolicy::reads();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let got = if weir_device::mutant("reads_give_up_at_once") {
+                read().await
+            } else {
+                self.store.retry(&policy, &mut random, Some(self.deadline), &mut read).await
+            };
+            match got? {
+                Ok(got) => return Ok(got),
+                Err(source) if attempt == DAMAGED_ATTEMPTS_MAX => {
+                    return Err(LogError::Object { object, source });
+                }
+                Err(source) => tracing::warn!(%object, %source, "fetching again"),
+            }
+        }
+    }
+}
+
+/// The header of an object. Its frames are read next: where they are is kept.
+///
+/// # Errors
+/// As [`frames`].
+pub(crate) async fn header(
+    fetcher: &Fetcher,
+    object: ObjectId,
+) -> Result<ObjectHeader, DeviceError> {
+    let reader = Reader::new(fetcher, object);
+    let got = fetcher.env.background(async move {
+        let read = || open_header(&reader.store, object, reader.key.as_ref());
+        reader.retry(read).await
+    });
+    let (header, key) = got.await.ok_or(LogError::ShuttingDown)??;
+    fetcher.keep_table(&header, key);
+    Ok(header)
+}
+
+/// Copies of payload bytes of an object, given as offset and length. Frames come from the cache where it has them, and
+/// do not go into it: whoever reads in bulk must not drive out what clients use. `store` is the fetcher's, or the same
+/// in the background.
+///
+/// # Errors
+/// As [`frames`].
+pub(crate) async fn pieces(
+    fetcher: &Rc<Fetcher>,
+    store: &Store,
+    object: ObjectId,
+    pieces: Vec<(u32, u64)>,
+) -> Result<Vec<Bytes>, DeviceError> {
+    let table = table_of(fetcher, object).await?;
+    let reader = Reader { store: store.clone(), ..Reader::new(fetcher, object) };
+    let (cache, key) = (Arc::clone(&fetcher.cache), fetcher.key_of(object));
+    let got = fetcher.env.background(async move {
+        let wanted: BTreeSet<u32> = pieces
+            .iter()
+            .flat_map(|(offset, len)| {
+                let (first, last) = frame_span(*offset, *len);
+                first..=last
+            })
+            .collect();
+        let mut frames: BTreeMap<u32, Bytes> = BTreeMap::new();
+        let mut to_fetch = Vec::new();
+        for index in wanted {
+            match cache.get(&FrameKey { object: key, index }) {
+                Some(frame) => drop(frames.insert(index, frame)),
+                None => to_fetch.push(index),
+            }
+        }
+        let mut runs = collected_runs_of(&to_fetch);
+        while let Some((first, last)) = runs.pop() {
+            let needed: Vec<u32> =
+                to_fetch.iter().copied().filter(|index| (first..=last).contains(index)).collect();
+            let read = || get_frames(&reader, &table, first, last);
+            match reader.retry(read).await {
+                Ok(fetched) => {
+                    let fetched = (first..=last).zip(fetched);
+                    frames.extend(fetched.filter(|(index, _)| needed.contains(index)));
+                }
+                // What is damaged may be read along only.
+                Err(error)
+                    if error.kind() == ErrorKind::Corrupt
+                        && needed.len() < (first..=last).count() =>
+                {
+                    runs.extend(runs_of(&needed));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let copy = |(offset, len): &(u32, u64)| {
+            let (first, last) = frame_span(*offset, *len);
+            let frames: Vec<Bytes> = frames.range(first..=last).map(|(_, f)| f.clone()).collect();
+            Bytes::from(slices_of(&frames, *offset, *len).to_vec())
+        };
+        Ok::<_, LogError>(pieces.iter().map(copy).collect())
+    });
+    Ok(got.await.ok_or(LogError::ShuttingDown)??)
+}
+
+/// The frames that hold payload bytes, as first and last index.
+pub(crate) fn frame_span(payload_offset: u32, len: u64) -> (u32, u32) {
+    let last = u64::from(payload_offset) + len - 1;
+    let last = u32::try_from(last).expect("within one object");
+    (payload_offset / FRAME_BYTES, last / FRAME_BYTES)
+}
+
+/// The bytes in the frames that `frame_span` named, where they lie.
+pub(crate) fn slices_of(frames: &[Bytes], payload_offset: u32, len: u64) -> Data {
+    let mut skip = (payload_offset % FRAME_BYTES) as usize;
+    let mut left = usize::try_from(len).expect("within one object");
+    let mut data = Data::default();
+    for frame in frames {
+        let take = (frame.len() - skip).min(left);
+        data.push(Slice::Cached(frame.slice(skip..skip + take)));
+        left -= take;
+        skip = 0;
+    }
+    assert_eq!(left, 0, "the frames hold what the map says");
+    data
+}
+
+/// One attempt at a run of frames. The outer error is the store's, the inner one says that bytes came but are not what
+/// was written.
+async fn get_frames(
+    reader: &Reader,
+    table: &FrameTable,
+    first: u32,
+    last: u32,
+) -> Result<Result<Vec<Bytes>, DecodeError>, StoreError> {
+    let Reader { store, object, .. } = reader;
+    let Some(places) = table.frames.get(first as usize..=last as usize) else {
+        let error = DecodeError::Field { what: "frame", field: "index", value: last.into() };
+        return Ok(Err(error));
+    };
+    let start = places[0].0;
+    let end = places.last().map_or(start, |(at, frame)| at + u64::from(frame.stored_len));
+    let body = store.get_range(&object.key(), start..end).await?;
+    let mut frames = Vec::with_capacity(places.len());
+    for (index, (at, entry)) in (first..=last).zip(places) {
+        let from = usize::try_from(at - start).expect("within one GET");
+        let Some(stored) = body.get(from..from + entry.stored_len as usize) else {
+            let (have, need) = (body.len() as u64, end - start);
+            return Ok(Err(DecodeError::Short { what: "frames", have, need }));
+        };
+        // A raw frame is copied out, so that one cached frame does not keep a whole GET in memory.
+        let stored = match entry.codec {
+            Codec::Raw if places.len() > 1 && table.key.is_none() => Bytes::copy_from_slice(stored),
+            _ => body.slice(from..from + entry.stored_len as usize),
+        };
+        match frame::decode(object, index, entry, table.key.as_ref(), stored) {
+            Ok(raw) => frames.push(raw),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok(frames))
+}
+
+/// The header of an object, checked to be that object's.
+pub(crate) async fn get_header(
+    store: &Store,
+    object: ObjectId,
+) -> Result<Result<ObjectHeader, DecodeError>, StoreError> {
+    let bytes = match get_header_bytes(store, object).await? {
+        Ok(bytes) => bytes,
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(ObjectHeader::decode(&bytes).and_then(|header| checked(header, object)))
+}
+
+/// [`get_header`] with the key of the volume, if it has one; and the key of the object.
+pub(crate) async fn open_header(
+    store: &Store,
+    object: ObjectId,
+    key: Option<&DataKey>,
+) -> Result<Result<(ObjectHeader, Option<SealKey>), DecodeError>, StoreError> {
+    let bytes = match get_header_bytes(store, object).await? {
+        Ok(bytes) => bytes,
+        Err(error) => return Ok(Err(error)),
+    };
+    let opened = ObjectHeader::open(&bytes, key);
+    Ok(opened.and_then(|(header, key)| Ok((checked(header, object)?, key))))
+}
+
+fn checked(header: ObjectHeader, object: ObjectId) -> Result<ObjectHeader, DecodeError> {
+    if header.id == object {
+        return Ok(header);
+    }
+    let found = header.id.key();
+    Err(DecodeError::Identity { what: "object header", found })
+}
+
+async fn get_header_bytes(
+    store: &Store,
+    object: ObjectId,
+) -> Result<Result<Bytes, DecodeError>, StoreError> {
+    let key = object.key();
+    let (mut bytes, size) = store.get_head(&key, HEADER_GUESS_BYTES).await?;
+    let need = match ObjectHeader::peek_len(&bytes) {
+        Ok(len) => u64::from(len),
+        Err(error) => return Ok(Err(error)),
+    };
+    if need > size {
+        return Ok(Err(DecodeError::Short { what: "object", have: size, need }));
+    }
+    if need > bytes.len() as u64 {
+        bytes = store.get_range(&key, 0..need).await?;
+    }
+    Ok(Ok(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_fetched_in_consecutive_runs_of_bounded_length() {
+        assert_eq!(runs_of(&[1, 2, 3, 7, 9, 10]), [(1, 3), (7, 7), (9, 10)]);
+        let many: Vec<u32> = (0..40).collect();
+        assert_eq!(runs_of(&many), [(0, 15), (16, 31), (32, 39)]);
+        assert_eq!(runs_of(&[]), []);
+        assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 16), [(1, 10)]);
+        assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 8), [(1, 6), (9, 10)]);
+        assert_eq!(near_runs_of(&[1, 5], 2, 16), [(1, 1), (5, 5)]);
+    }
+
+    #[test]
+    fn objects_of_a_name_have_a_history_each() {
+        let [third, fifth] = [HexId([3; 16]), HexId([5; 16])];
+        let histories = Histories(vec![(Epoch(3), third), (Epoch(5), fifth)]);
+        // Those of older programs, and of entries that are gone, are of the history that the next one goes on from.
+        let found = [1, 3, 4, 5, 6].map(|epoch| histories.find(Epoch(epoch)));
+        assert_eq!(found, [Some(third), Some(third), Some(fifth), Some(fifth), None]);
+    }
+
+    #[test]
+    fn bytes_across_the_border_of_two_frames_are_slices_of_both() {
+        let frame = |byte| Bytes::from(vec![byte; FRAME_BYTES as usize]);
+        let data = slices_of(&[frame(1), frame(2)], FRAME_BYTES - 4, 10);
+        assert_eq!(data.slices().len(), 2);
+        assert_eq!(data.to_vec(), [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+        assert_eq!(frame_span(FRAME_BYTES - 4, 10), (0, 1));
+    }
+}

@@ -1,0 +1,124 @@
+//! Reads of an open volume: what they resolve to stays until they have it.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+use weir_device::{Data, DeviceError, ErrorKind};
+use weir_journal::Pin;
+
+use crate::collect::garbage::ReadPin;
+use crate::error::LogError;
+use crate::limits::RESOLVE_ATTEMPTS_MAX;
+use crate::read::fetch::{self, frame_span};
+use crate::read::{Part, Source, poisoned, read_frames, resolve, to_usize};
+use crate::volume::shared::Shared;
+
+/// The read of the device contract, within the bounds of the volume.
+pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<Data, DeviceError> {
+    // What another node writes is not known here.
+    shared.check_owned()?;
+    for attempt in 1.. {
+        match read_once(shared, offset, len).await {
+            // The object may have gone because its bytes moved: look where they are now.
+            Err(error) if error.kind() == ErrorKind::NotFound && attempt < RESOLVE_ATTEMPTS_MAX => {
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(DeviceError::new(ErrorKind::Corrupt, error.to_string()));
+            }
+            Err(error) => return Err(error),
+            Ok(data) => {
+                read_ahead(shared, offset, offset + len);
+                return Ok(data);
+            }
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+async fn read_once(shared: &Rc<Shared>, start: u64, len: u64) -> Result<Data, DeviceError> {
+    // Most reads have one part, and then nothing is allocated.
+    let mut parts: SmallVec<[(Part, Option<Pin>); 2]> = SmallVec::new();
+    // Pinned before anything can run that might reuse a segment or delete an object.
+    let _pin = {
+        let state = shared.state.borrow();
+        let mut reads_objects = false;
+        resolve(&state.writes.overlay, &state.head.objects, start, len, |part| {
+            let pin = match part.source {
+                Source::Journal(position) => Some(shared.journal.pin(position)),
+                _ => None,
+            };
+            reads_objects |= matches!(part.source, Source::Object { .. });
+            parts.push((part, pin));
+            true
+        });
+        reads_objects.then(|| ReadPin::new(&shared.garbage))
+    };
+    if let [(Part { source: Source::Object { object, payload_offset }, len, .. }, _)] = &parts[..] {
+        return read_frames(&shared.fetcher, *object, *payload_offset, *len).await;
+    }
+    let mut buf = shared.env.buffers.alloc(to_usize(len));
+    fill(shared, parts, &mut buf).await?;
+    Ok(buf.into())
+}
+
+/// Copies the parts, one behind the other, into a buffer.
+async fn fill(
+    shared: &Rc<Shared>,
+    parts: SmallVec<[(Part, Option<Pin>); 2]>,
+    buf: &mut [u8],
+) -> Result<(), DeviceError> {
+    let mut from_objects = Vec::new();
+    let mut rest = buf;
+    for (part, pin) in parts {
+        let (target, behind) = rest.split_at_mut(to_usize(part.len));
+        rest = behind;
+        match part.source {
+            Source::Zero | Source::Hole => target.fill(0),
+            Source::Poison => return Err(poisoned(shared.id, &part)),
+            Source::Journal(position) => {
+                let read = shared.journal.read(position, target).await;
+                drop(pin);
+                read.map_err(|error| from_journal(shared, &part, error))?;
+            }
+            Source::Object { object, payload_offset } => {
+                let frames = read_frames(&shared.fetcher, object, payload_offset, part.len);
+                from_objects.push(async move {
+                    frames.await?.copy_to(target);
+                    Ok::<(), DeviceError>(())
+                });
+            }
+        }
+    }
+    match from_objects.len() {
+        0 => Ok(()),
+        1 => from_objects.remove(0).await,
+        _ => futures_util::future::try_join_all(from_objects).await.map(|_| ()),
+    }
+}
+
+fn from_journal(shared: &Shared, part: &Part, error: weir_journal::JournalError) -> DeviceError {
+    tracing::error!(
+        volume = %shared.id, offset = part.offset, len = part.len, %error,
+        "bytes cannot be read from the journal"
+    );
+    DeviceError::from(LogError::Journal(error))
+}
+
+fn read_ahead(shared: &Rc<Shared>, offset: u64, end: u64) {
+    let mut spans = Vec::new();
+    {
+        let mut guard = shared.state.borrow_mut();
+        let size = guard.size;
+        let Some((from, to)) = guard.read_ahead.on_read(offset, end) else { return };
+        let (from, to) = (from.min(size), to.min(size));
+        resolve(&guard.writes.overlay, &guard.head.objects, from, to - from, |part| {
+            if let Source::Object { object, payload_offset } = part.source {
+                spans.push((object, frame_span(payload_offset, part.len)));
+            }
+            true
+        });
+    }
+    for (object, (first, last)) in spans {
+        fetch::prefetch(&shared.fetcher, object, first, last);
+    }
+}

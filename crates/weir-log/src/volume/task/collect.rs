@@ -1,0 +1,237 @@
+//! The collector's task: chooses sources, reads what lives of them, and sends it as objects of the collector.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use weir_device::DeviceError;
+use weir_store::{Pace, Store};
+
+use crate::collect::garbage::ReadPin;
+use crate::collect::runs::{self, Run};
+use crate::format::object::ObjectHeader;
+use crate::ids::ObjectId;
+use crate::map::table::LiveObject;
+use crate::read::fetch;
+use crate::volume::shared::{Shared, State};
+use crate::volume::task::upload;
+
+/// Pause before a store without room is asked again.
+const STORE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Headers of sources read at a time: small, mostly known, and nobody feels them.
+const HEADERS_AT_A_TIME: usize = 3;
+
+impl Shared {
+    /// Live share in percent.
+    pub(crate) fn live_percent(&self) -> u64 {
+        let state = self.state.borrow();
+        state.collector.live_percent(&state.head.objects)
+    }
+
+    /// Wakes the collector where it has something to do.
+    pub(crate) fn wake_collector(&self) {
+        let mut state = self.state.borrow_mut();
+        let State { collector, head, .. } = &mut *state;
+        if collector.is_due(&head.objects, &self.options.collect) {
+            self.collect.notify_one();
+        }
+    }
+
+    fn collector_pace(&self) -> usize {
+        let state = self.state.borrow();
+        state.collector.pace(&state.head.objects, &self.options.collect)
+    }
+
+    /// Where the collector reads, sends and deletes: in the background as long as it has time.
+    pub(crate) fn collector_store(&self) -> Store {
+        let state = self.state.borrow();
+        let gaps = state.collector.gaps(&state.head.objects, &self.options.collect);
+        self.store.at_pace(gaps.map_or(Pace::Full, Pace::WithGaps))
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped.get() || self.state.borrow().failure.is_some()
+    }
+
+    /// Whether the collector must keep still: the volume has ended, is being closed, or is being set back.
+    fn collector_is_held(&self) -> bool {
+        self.is_over() || self.drains()
+    }
+
+    /// Whether the volume is being closed or set back: the collector keeps still, and all data goes to the store.
+    pub(crate) fn drains(&self) -> bool {
+        self.closing.get() || self.frozen.get()
+    }
+}
+
+/// The collector task of a volume.
+pub(crate) async fn run(shared: Rc<Shared>) {
+    loop {
+        let mut work = pin!(shared.collect.notified());
+        work.as_mut().enable();
+        while !shared.collector_is_held() {
+            wait_for_room(&shared).await;
+            let sources = next_sources(&shared);
+            if sources.is_empty() {
+                shared.progress.notify_waiters();
+                shared.work.notify_one();
+                break;
+            }
+            wait_for_store(&shared).await;
+            move_objects(&shared, sources).await;
+        }
+        if shared.is_over() {
+            return;
+        }
+        work.await;
+    }
+}
+
+/// Moves what lives of these objects into others, however much that is, and waits until the map says so.
+pub(crate) async fn evacuate(shared: &Rc<Shared>, ids: &[ObjectId]) -> Result<(), DeviceError> {
+    let is_free = |state: &State| {
+        let (stream, applied) = (state.stream, state.writes.pipeline.committed());
+        let is_applied = |id: &ObjectId| id.stream != stream || id.seq <= applied;
+        ids.iter().all(|id| is_applied(id) && !state.collector.is_claimed(id))
+    };
+    // What the collector has begun with it may give up halfway, when it meets what cannot be read.
+    shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await?;
+    let sources = {
+        let state = &mut *shared.state.borrow_mut();
+        state.collector.claim(&state.head.objects, ids)
+    };
+    if sources.is_empty() {
+        return Ok(());
+    }
+    move_objects(shared, sources).await;
+    shared.wait_while_open(|state| is_free(state).then_some(Ok(()))).await
+}
+
+/// Chooses and claims the objects whose live bytes make the next object.
+fn next_sources(shared: &Shared) -> Vec<LiveObject> {
+    let mut guard = shared.state.borrow_mut();
+    let State { collector, head, writes, stream, .. } = &mut *guard;
+    let options = &shared.options;
+    let newest = writes.pipeline.committed();
+    collector.next_sources(&head.objects, &options.collect, *stream, newest, options.batch.bytes)
+}
+
+/// Waits until the store has room for a copy; half of its reserve may be used for one.
+async fn wait_for_store(shared: &Shared) {
+    while !shared.collector_is_held()
+        && shared.store.has_room(shared.options.batch.bytes, 50).await.is_err()
+    {
+        tokio::time::sleep(STORE_PAUSE).await;
+    }
+}
+
+async fn wait_for_room(shared: &Shared) {
+    let over = || shared.collector_is_held();
+    loop {
+        let mut progress = pin!(shared.progress.notified());
+        progress.as_mut().enable();
+        if over() || shared.state.borrow().collector.in_flight() < shared.collector_pace() {
+            return;
+        }
+        progress.await;
+    }
+}
+
+/// Copies what lives of `sources` and sends it. Sources that cannot be read are left alone from here on.
+async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) {
+    // What lives now stays until it is read, whatever becomes of it meanwhile.
+    let _pin = ReadPin::new(&shared.garbage);
+    let mut runs = Vec::new();
+    let headers = sources.iter().map(|source| fetch::header(&shared.fetcher, source.id));
+    let mut headers = stream::iter(headers).buffered(HEADERS_AT_A_TIME);
+    let mut readable = Vec::new();
+    for source in &sources {
+        match headers.next().await.expect("one for each source") {
+            Ok(header) => {
+                live_runs(shared, &header, &mut runs).await;
+                readable.push(source.id);
+            }
+            Err(error) => give_up(shared, source.id, &error),
+        }
+    }
+    drop(headers);
+    runs::sort_disjoint(&mut runs);
+    let runs = {
+        let state = shared.state.borrow();
+        let plugs_min = shared.options.collect.plugs_per_read_min;
+        runs::plug_holes(&state.head.objects, state.collector.stuck(), runs, plugs_min)
+    };
+    let mut cuts = runs::cut(&runs, shared.options.batch.bytes).into_iter().peekable();
+    while let Some(runs) = cuts.next() {
+        wait_for_room(shared).await;
+        let Some(payload) = read(shared, runs).await else { break };
+        if shared.collector_is_held() {
+            break;
+        }
+        let sources =
+            if cuts.peek().is_none() { std::mem::take(&mut readable) } else { Vec::new() };
+        send(shared, runs, payload, sources);
+    }
+    // What did not get on its way may be chosen again.
+    shared.state.borrow_mut().collector.release(readable);
+}
+
+fn give_up(shared: &Shared, id: ObjectId, error: &DeviceError) {
+    tracing::error!(volume = %shared.id, object = %id, %error, "the collector cannot read an object and leaves it");
+    shared.state.borrow_mut().collector.give_up(id);
+}
+
+/// The parts of an object that the map points at: its header says where on the volume they can be.
+async fn live_runs(shared: &Shared, header: &ObjectHeader, found: &mut Vec<Run>) {
+    let mut payload_offset = 0;
+    for extents in header.extents.chunks(shared.options.map.apply_step_extents) {
+        {
+            let state = shared.state.borrow();
+            payload_offset =
+                runs::live(&state.head.objects, header.id, extents, payload_offset, found);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The bytes of runs, in their order. `None` where a source cannot be read; it is left alone from here on.
+async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
+    let mut by_object: BTreeMap<ObjectId, Vec<usize>> = BTreeMap::new();
+    for (at, run) in runs.iter().enumerate() {
+        by_object.entry(run.object).or_default().push(at);
+    }
+    let store = shared.collector_store();
+    let reads = by_object.into_iter().map(|(object, places)| {
+        let pieces = places.iter().map(|at| (runs[*at].payload_offset, runs[*at].len)).collect();
+        let read = fetch::pieces(&shared.fetcher, &store, object, pieces);
+        async move { (object, read.await, places) }
+    });
+    let mut reads = stream::iter(reads).buffer_unordered(shared.collector_pace());
+    let mut payload = vec![Bytes::new(); runs.len()];
+    let mut whole = true;
+    while let Some((object, pieces, places)) = reads.next().await {
+        match pieces {
+            Ok(pieces) => {
+                for (at, piece) in places.into_iter().zip(pieces) {
+                    payload[at] = piece;
+                }
+            }
+            Err(error) => {
+                give_up(shared, object, &error);
+                whole = false;
+            }
+        }
+    }
+    whole.then_some(payload)
+}
+
+fn send(shared: &Rc<Shared>, runs: &[Run], payload: Vec<Bytes>, sources: Vec<ObjectId>) {
+    let spec = upload::moving_object(shared, runs::describe(runs));
+    shared.state.borrow_mut().collector.on_sent(spec.id.seq, sources);
+    upload::send(shared, shared.collector_store(), spec, || payload);
+}

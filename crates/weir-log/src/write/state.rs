@@ -1,0 +1,151 @@
+//! The write path's part of an open volume: what is acknowledged, and how far it is on its way to the store.
+
+use std::collections::VecDeque;
+
+use tokio::time::Instant;
+use weir_journal::{PlacedPiece, WriteNumber};
+
+use crate::ids::WriteMark;
+use crate::map::objects::ObjectMap;
+use crate::write::batch::{Batch, BatchLimits};
+use crate::write::overlay::Overlay;
+use crate::write::pipeline::Pipeline;
+use crate::write::unsent::Unsent;
+
+/// Owned by the write path; the tasks that upload and commit change it.
+#[derive(Debug)]
+pub(crate) struct WriteState {
+    pub(crate) overlay: Overlay,
+    pub(crate) batch: Option<Batch>,
+    /// Sealed batches that have no object yet, oldest first.
+    pub(crate) sealed: VecDeque<Batch>,
+    pub(crate) pipeline: Pipeline,
+    /// What is acknowledged and not in the committed prefix, for those who ask.
+    pub(crate) unsent: Unsent,
+    /// A batch is being read back from the journal; its object has no number yet.
+    pub(crate) gathering: bool,
+    /// The last write that the overlay has seen.
+    pub(crate) acked: WriteMark,
+    /// The last write of the committed prefix.
+    pub(crate) committed: WriteMark,
+    /// An object came into the store while the lease was not held. Nothing of the journal is released before it is
+    /// known that nobody took the volume over without that object.
+    pub(crate) keeps_journal: bool,
+    /// The last write that is kept for that, by its number: also one of an earlier opening that was replayed.
+    pub(crate) kept_through: Option<WriteNumber>,
+    last_object_small: bool,
+    /// What the uploader struggles with.
+    pub(crate) upload_note: Option<String>,
+    /// When it was last said that the store has no room.
+    pub(crate) no_room_said: Option<Instant>,
+    /// Data objects committed by this opening.
+    pub(crate) objects_written: u64,
+}
+
+/// What the uploader finds when it looks for the next batch.
+#[derive(Debug)]
+pub(crate) enum NextBatch {
+    /// To be gathered and sent.
+    Ready(Batch),
+    /// There is none before that time, or, without one, before another write.
+    NotBefore(Option<Instant>),
+}
+
+impl WriteState {
+    /// After a prefix that ends with the write `committed`.
+    pub(crate) fn new(pipeline: Pipeline, committed: WriteMark) -> Self {
+        Self {
+            overlay: Overlay::new(),
+            batch: None,
+            sealed: VecDeque::new(),
+            pipeline,
+            unsent: Unsent::default(),
+            gathering: false,
+            acked: committed,
+            committed,
+            keeps_journal: false,
+            kept_through: None,
+            last_object_small: false,
+            upload_note: None,
+            no_room_said: None,
+            objects_written: 0,
+        }
+    }
+
+    /// W1: takes a durable piece in, in journal order, or a run of them that ends with the write `last`. `true` when a
+    /// batch was begun.
+    pub(crate) fn take_durable(
+        &mut self,
+        piece: &PlacedPiece,
+        last: WriteNumber,
+        volume_size: u64,
+        objects: &mut ObjectMap,
+    ) -> bool {
+        self.overlay.insert(piece);
+        if weir_device::mutant("one_map") {
+            objects.map.remove(piece.offset, piece.len, |_| {});
+        }
+        self.acked = WriteMark { epoch: piece.epoch, write: last };
+        let begun = self.batch.is_none();
+        match &mut self.batch {
+            Some(batch) => batch.push(piece, last),
+            None => self.batch = Some(Batch::begin(piece, last, volume_size)),
+        }
+        begun
+    }
+
+    /// Closes a batch that is full, at the end of a record: a client's write that fits into one goes into one object,
+    /// so that every prefix of the objects has all of it or nothing. `true` when it was.
+    pub(crate) fn close_full_batch(&mut self, limits: &BatchLimits) -> bool {
+        let full = self.batch.as_ref().is_some_and(|batch| batch.is_full(limits));
+        if full {
+            self.close_batch();
+        }
+        full
+    }
+
+    /// Closes the open batch, if there is one: it takes no further write, and waits for its upload.
+    pub(crate) fn close_batch(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.last_object_small = false;
+            self.unsent.on_seal(&batch);
+            self.sealed.push_back(batch);
+        }
+    }
+
+    /// The batch to upload next. The open one is closed for that once it is old enough, or at once where the journal
+    /// is `nearly_full` and nothing is on its way that could free a part of it, or `failed`.
+    pub(crate) fn next_batch(
+        &mut self,
+        limits: &BatchLimits,
+        nearly_full: bool,
+        failed: bool,
+    ) -> NextBatch {
+        let mut due = None;
+        if self.sealed.is_empty()
+            && let Some(batch) = &self.batch
+        {
+            let at = batch.due_at(limits, self.last_object_small);
+            let pressed = self.pipeline.in_flight() == 0 && nearly_full;
+            if pressed || Instant::now() >= at || failed {
+                let small = batch.payload_bytes < limits.small_bytes;
+                self.close_batch();
+                self.last_object_small = small && !pressed;
+            } else {
+                due = Some(at);
+            }
+        }
+        match self.sealed.pop_front() {
+            Some(batch) => {
+                self.gathering = true;
+                NextBatch::Ready(batch)
+            }
+            None => NextBatch::NotBefore(due),
+        }
+    }
+
+    /// Whether every acknowledged write is in the committed prefix, and no object is on its way.
+    pub(crate) fn is_committed(&self) -> bool {
+        self.batch.is_none() && self.sealed.is_empty() && !self.gathering && self.pipeline.is_idle()
+    }
+}

@@ -1,0 +1,109 @@
+//! What was acknowledged and is not in the committed prefix yet: how much, and since when.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ids::WriteMark;
+use crate::write::batch::Batch;
+
+/// A sealed batch on its way.
+#[derive(Debug)]
+struct Waiting {
+    last: WriteMark,
+    bytes: u64,
+    opened_at: Instant,
+    sealed_at: Instant,
+}
+
+/// The sealed batches on their way, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Unsent(VecDeque<Waiting>);
+
+/// Bytes and ages of what is not in the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnsentStatus {
+    pub(crate) bytes: u64,
+    pub(crate) oldest_age: Option<Duration>,
+    pub(crate) sealed_age: Option<Duration>,
+}
+
+impl Unsent {
+    pub(crate) fn on_seal(&mut self, batch: &Batch) {
+        self.0.push_back(Waiting {
+            last: batch.last,
+            bytes: batch.payload_bytes,
+            opened_at: batch.opened_at,
+            sealed_at: Instant::now(),
+        });
+    }
+
+    /// Of a sealed batch, the newest but for those behind it, only a part is on its way: the other part stays unsent.
+    pub(crate) fn on_cut(&mut self, part: &Batch) {
+        let Some(index) = self.0.iter().position(|waiting| waiting.last > part.last) else {
+            return;
+        };
+        let whole = &mut self.0[index];
+        whole.bytes = whole.bytes.saturating_sub(part.payload_bytes);
+        let (opened_at, sealed_at) = (whole.opened_at, whole.sealed_at);
+        let waiting = Waiting { last: part.last, bytes: part.payload_bytes, opened_at, sealed_at };
+        self.0.insert(index, waiting);
+    }
+
+    pub(crate) fn on_commit(&mut self, committed: WriteMark) {
+        while self.0.front().is_some_and(|waiting| waiting.last <= committed) {
+            self.0.pop_front();
+        }
+    }
+
+    pub(crate) fn status(&self, open: Option<&Batch>) -> UnsentStatus {
+        let sealed = self.0.front();
+        let oldest = sealed.map(|waiting| waiting.opened_at);
+        let bytes = self.0.iter().map(|waiting| waiting.bytes).sum::<u64>();
+        UnsentStatus {
+            bytes: bytes + open.map_or(0, |batch| batch.payload_bytes),
+            oldest_age: oldest.or(open.map(|batch| batch.opened_at)).map(|at| at.elapsed()),
+            sealed_age: sealed.map(|waiting| waiting.sealed_at.elapsed()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_journal::{Epoch, JournalPos, PieceKind, PlacedPiece, RecordSeq, WriteNumber};
+
+    use super::*;
+
+    fn batch(write: u64) -> Batch {
+        let piece = PlacedPiece {
+            epoch: Epoch(1),
+            record: RecordSeq(write),
+            write: WriteNumber(write),
+            offset: 0,
+            len: 100,
+            kind: PieceKind::Data,
+            position: JournalPos(0),
+        };
+        Batch::begin(&piece, piece.write, 1000)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_and_ages_last_until_the_commit() {
+        let mut unsent = Unsent::default();
+        assert_eq!(unsent.status(None), UnsentStatus::default());
+        let first = batch(1);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        unsent.on_seal(&first);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let second = batch(2);
+        let status = unsent.status(Some(&second));
+        assert_eq!(status.bytes, 200);
+        assert_eq!(status.oldest_age, Some(Duration::from_secs(5)));
+        assert_eq!(status.sealed_age, Some(Duration::from_secs(2)));
+        unsent.on_commit(first.last);
+        let status = unsent.status(Some(&second));
+        assert_eq!((status.bytes, status.oldest_age), (100, Some(Duration::ZERO)));
+        assert_eq!(status.sealed_age, None);
+    }
+}

@@ -1,0 +1,97 @@
+//! A verb of the command line: through the process that serves the volume, otherwise on the store.
+
+use std::rc::Rc;
+
+use weir_log::catalog::VolumeName;
+use weir_store::Access;
+
+use super::{By, OnProgress, Place, Question, Verb};
+use crate::error::NodeError;
+use crate::node::Node;
+use crate::shard::ShardContext;
+use crate::verbs::Command;
+use crate::volumes::Home;
+
+fn place(context: Rc<ShardContext>, home: Home, name: Option<VolumeName>) -> Place {
+    Place { context, home, serving: None, name, found: Rc::default() }
+}
+
+/// The one decision who does it.
+async fn do_it<V: Verb>(
+    verb: V,
+    place: Place,
+    on_progress: OnProgress<'_>,
+) -> Result<V::Report, NodeError> {
+    match V::BY {
+        By::Anyone | By::Aside => verb.on_store(place, on_progress).await,
+        By::Server => {
+            let mut client = place.home.serving_client().await?;
+            client.call(place.name.as_ref(), &verb, on_progress).await
+        }
+        By::Holder => match place.holder().await? {
+            Some(mut process) => process.client.call_parts(place.name, verb, on_progress).await,
+            None => verb.on_store(place, on_progress).await,
+        },
+    }
+}
+
+impl Node {
+    /// Does what a verb asks for: through the process that serves the volume from this data directory, otherwise on the
+    /// store. `on_progress` hears of what is done and what there is in all.
+    ///
+    /// # Errors
+    /// Why it was not done.
+    pub async fn call<V: Verb>(
+        &self,
+        home: Home,
+        name: Option<VolumeName>,
+        verb: V,
+        on_progress: impl Fn(u64, u64) + Send + 'static,
+    ) -> Result<V::Report, NodeError> {
+        self.run(0, move |context| async move {
+            let place = place(context, home, name);
+            let by_name = place.by_name();
+            do_it(verb, place, &on_progress).await.map_err(by_name)
+        })
+        .await?
+    }
+
+    /// What a person is asked before a command does what cannot be undone.
+    ///
+    /// # Errors
+    /// When what the question is about cannot be looked at.
+    pub async fn question<C: Command>(
+        &self,
+        home: Home,
+        name: Option<VolumeName>,
+        verb: C::Verb,
+    ) -> Result<Option<Question>, NodeError> {
+        self.run(
+            0,
+            move |context| async move { C::question(&verb, place(context, home, name)).await },
+        )
+        .await?
+    }
+
+    /// Has the process that serves a volume from this data directory, if there is one, do something; nothing is done
+    /// where there is none.
+    ///
+    /// # Errors
+    /// When there is no such volume, or what the process says.
+    pub async fn call_holder<V: Verb>(
+        &self,
+        home: Home,
+        name: VolumeName,
+        verb: V,
+    ) -> Result<Option<V::Report>, NodeError> {
+        self.run(0, move |context| async move {
+            let (store, id) = {
+                let place = place(context, home.clone(), Some(name.clone()));
+                place.find(Access::Read).await?
+            };
+            let Some(mut process) = home.holder(&store, id).await? else { return Ok(None) };
+            process.client.call(Some(&name), &verb, &|_, _| {}).await.map(Some)
+        })
+        .await?
+    }
+}

@@ -1,0 +1,109 @@
+//! `weir volume delete`.
+
+use axum::http::Method;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_log::LogError;
+use weir_log::catalog::VolumeName;
+
+use super::{
+    Answer, Bar, By, Command, Named, OnProgress, Place, Question, Route, Serving, Subject, Told,
+    Verb,
+};
+use crate::deletion;
+use crate::error::NodeError;
+use crate::size::human;
+use crate::unserved;
+
+/// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first, and
+/// must have no clients
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeleteVolume {
+    /// Delete it although a node did not close it
+    #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
+    pub take_over: bool,
+    /// Give up what the journal in this data directory holds where the volume went on without it, after a takeover or
+    /// an adoption, or was deleted elsewhere
+    #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
+    pub discard_journal: bool,
+    /// Detach it first if it is served here, unless it has clients
+    #[arg(skip)]
+    pub detach: bool,
+}
+
+impl Verb for DeleteVolume {
+    type Report = Named;
+    const ROUTE: Option<Route> = Some(Route {
+        method: Method::DELETE,
+        path: "/v1/volumes/{name}",
+        id: "delete_volume",
+        answer: Answer::Lines,
+    });
+    const BY: By = By::Anyone;
+
+    fn admit(&self, by: &Serving, name: Option<&VolumeName>) -> Result<(), NodeError> {
+        let Some(name) = name else { return Ok(()) };
+        if (by.0.is_single || !self.detach) && by.0.entry(name.as_str()).is_some() {
+            return Err(by.serves(name));
+        }
+        match by.0.views.open_of(name.as_str()).pop() {
+            Some(export) => Err(NodeError::SnapshotOpen { export }),
+            None => Ok(()),
+        }
+    }
+
+    async fn on_store(self, place: Place, on_progress: OnProgress<'_>) -> Result<Named, NodeError> {
+        let name = place.name()?;
+        if self.detach {
+            place.detach_if_served().await?;
+        }
+        let consent = (self.take_over, self.discard_journal);
+        deletion::delete(&place.context, &place.home, &name, consent, on_progress).await?;
+        place.note("volume_deleted", "with everything in it");
+        Ok(Named { name: name.to_string() })
+    }
+}
+
+impl Command for DeleteVolume {
+    type Verb = Self;
+    const WORDS: [&'static str; 2] = ["volume", "delete"];
+    const SUBJECT: Subject = Subject::Volume;
+    const BAR: Option<Bar> = Some(Bar { doing: "deleting", shows: "{pos} of {len} objects" });
+    const ASKS: bool = true;
+
+    fn verb(self, _snapshot: Option<VolumeName>) -> Self {
+        Self { detach: true, ..self }
+    }
+
+    /// Deleting cannot be undone, so a person types the name.
+    async fn question(_verb: &Self, place: Place) -> Result<Option<Question>, NodeError> {
+        let shown = match place.show().await {
+            // What is left of one that is gone is removed without a question where that was asked for.
+            Err(NodeError::Log(LogError::NoSuchVolume { .. })) => return Ok(None),
+            shown => shown?,
+        };
+        let name = shown.name;
+        let unserved = unserved::not_closed(&place.context, &place.home).await?;
+        let journal = unserved.iter().find(|one| one.volume.to_string() == shown.id);
+        let and = journal.map_or_else(String::new, |one| {
+            let path = one.journal.display();
+            format!(
+                ", also what its journal here may hold and the store lacks ({path} was not closed)"
+            )
+        });
+        let size = human(shown.size_bytes);
+        Ok(Some(Question {
+            asked: format!("Delete {name} ({size}) and everything in it{and}? Type its name"),
+            doing: format!("deleting {name}"),
+            without_asking: "pass --yes to delete without being asked".to_owned(),
+            otherwise: format!("{name} was not deleted"),
+            name,
+        }))
+    }
+
+    fn tell(_name: &str, _verb: &Self, _report: &Named) -> Told {
+        Told::default()
+    }
+}

@@ -1,0 +1,95 @@
+//! `weir volume flush`.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_device::FlushScope;
+use weir_log::catalog::VolumeName;
+
+use super::{Answer, Bar, By, Command, OnProgress, Place, Route, Served, Subject, Told, Verb};
+use crate::error::NodeError;
+
+/// How often a flush looks at what is still to go.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Make acknowledged writes survive: power loss, or with --remote the loss of the local disk
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FlushVolume {
+    /// To the store
+    #[arg(long, env = "WEIR_REMOTE", hide_env_values = true)]
+    pub remote: bool,
+    /// Return when it is done
+    #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
+    pub wait: bool,
+}
+
+/// What a flush came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct FlushedVolume {
+    /// Whether it is done: one that nobody waits for is only begun.
+    pub done: bool,
+}
+
+impl Verb for FlushVolume {
+    type Report = FlushedVolume;
+    const ROUTE: Option<Route> = Some(Route {
+        method: Method::POST,
+        path: "/v1/volumes/{name}/flush",
+        id: "flush_volume",
+        answer: Answer::Lines,
+    });
+    const BY: By = By::Holder;
+
+    fn is_waited_for(&self) -> bool {
+        self.wait
+    }
+
+    async fn on_served(
+        self,
+        volume: Served,
+        on_progress: OnProgress<'_>,
+    ) -> Result<FlushedVolume, NodeError> {
+        let hosted = volume.hosted;
+        let mut flush = std::pin::pin!(hosted.flush(self.remote));
+        loop {
+            on_progress(0, hosted.stack.log_status().map_or(0, |status| status.unsent_bytes));
+            tokio::select! {
+                biased;
+                flushed = &mut flush => return flushed.map(|()| FlushedVolume { done: true }),
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+        }
+    }
+
+    async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<FlushedVolume, NodeError> {
+        // Opening and closing a volume leaves everything in the store.
+        let opened = place.with_open(async |volume| {
+            if self.remote {
+                volume.flush(FlushScope::Store).await?;
+            }
+            Ok(FlushedVolume { done: true })
+        });
+        opened.await
+    }
+}
+
+impl Command for FlushVolume {
+    type Verb = Self;
+    const WORDS: [&'static str; 2] = ["volume", "flush"];
+    const SUBJECT: Subject = Subject::Volume;
+    const BAR: Option<Bar> = Some(Bar { doing: "flushing", shows: "{total_bytes} to go" });
+
+    fn verb(self, _snapshot: Option<VolumeName>) -> Self {
+        // A local flush is over in milliseconds, and its end is all there is to know.
+        Self { wait: self.wait || !self.remote, ..self }
+    }
+
+    fn tell(_name: &str, _verb: &Self, _report: &FlushedVolume) -> Told {
+        Told::default()
+    }
+}

@@ -1,0 +1,91 @@
+//! `weir volume limit`.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_log::catalog::VolumeName;
+use weir_stack::LimitSettings;
+
+use super::words::{milliseconds, size_bytes};
+use super::{Answer, By, Command, OnProgress, Place, Route, Served, Subject, Told, Verb};
+use crate::api::types::VolumeLimit;
+use crate::error::NodeError;
+use crate::size::human;
+
+/// Limit what clients of a served volume ask for, at once and until it is not served any more
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[group(id = "limits", required = true, multiple = true, args = ["iops", "bytes_per_second", "none"])]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitVolume {
+    /// Operations per second at most; no limit where it is not given
+    #[arg(long, value_name = "COUNT", env = "WEIR_IOPS", hide_env_values = true)]
+    pub iops: Option<u64>,
+    /// Bytes per second read and written at most, as 20M; no limit where it is not given
+    #[arg(long = "bandwidth", value_name = "SIZE", env = "WEIR_BANDWIDTH")]
+    #[arg(hide_env_values = true, value_parser = size_bytes)]
+    pub bytes_per_second: Option<u64>,
+    /// Seconds' worth of that which pass at once after a pause [default: 0.1]
+    #[arg(long = "burst", value_name = "SECONDS", env = "WEIR_BURST")]
+    #[arg(hide_env_values = true, value_parser = milliseconds)]
+    pub burst_ms: Option<u64>,
+    /// Take every limit away
+    #[arg(long, env = "WEIR_NONE", hide_env_values = true)]
+    #[arg(conflicts_with_all = ["iops", "bytes_per_second", "burst_ms"])]
+    #[serde(skip)]
+    pub none: bool,
+}
+
+impl LimitVolume {
+    fn settings(&self) -> Result<LimitSettings, NodeError> {
+        let burst = self.burst_ms.map(Duration::from_millis);
+        Ok(LimitSettings::checked(self.iops, self.bytes_per_second, burst)?)
+    }
+}
+
+impl Verb for LimitVolume {
+    type Report = VolumeLimit;
+    const ROUTE: Option<Route> = Some(Route {
+        method: Method::PUT,
+        path: "/v1/volumes/{name}/limit",
+        id: "limit_volume",
+        answer: Answer::Report(200),
+    });
+    const BY: By = By::Holder;
+
+    async fn on_served(self, volume: Served, _: OnProgress<'_>) -> Result<VolumeLimit, NodeError> {
+        let stack = &volume.hosted.stack;
+        stack.set_limit(self.settings()?);
+        let limit = VolumeLimit::from(stack.limit());
+        volume.place.note("volume_limited", told(&limit));
+        Ok(limit)
+    }
+
+    async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<VolumeLimit, NodeError> {
+        self.settings()?;
+        Err(NodeError::NotServedHere { name: place.name()?.to_string() })
+    }
+}
+
+fn told(limit: &VolumeLimit) -> String {
+    let none = || "none".to_owned();
+    let iops = limit.iops.map_or_else(none, |count| format!("{count}/s"));
+    let bytes = limit.bytes_per_second.map_or_else(none, |bytes| format!("{}/s", human(bytes)));
+    format!("operations {iops}, bytes {bytes}, burst {} ms", limit.burst_ms)
+}
+
+impl Command for LimitVolume {
+    type Verb = Self;
+    const WORDS: [&'static str; 2] = ["volume", "limit"];
+    const SUBJECT: Subject = Subject::Volume;
+
+    fn verb(self, _snapshot: Option<VolumeName>) -> Self {
+        self
+    }
+
+    fn tell(name: &str, _verb: &Self, report: &VolumeLimit) -> Told {
+        Told::note(format!("volume {name}: {}", told(report)))
+    }
+}

@@ -1,0 +1,92 @@
+//! `weir volume rename`.
+
+use axum::http::Method;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_log::LogError;
+use weir_log::catalog::{self, VolumeName};
+use weir_store::Access;
+
+use super::words::volume_name;
+use super::{
+    Answer, AttachVolume, By, Command, OnProgress, Place, Route, Served, Serving, Subject,
+};
+use super::{Told, Verb, show};
+use crate::api::types::Shown;
+use crate::error::NodeError;
+
+/// Give a volume another name. One that is served is detached meanwhile, and must have no clients; they find it under
+/// its new name
+#[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenameVolume {
+    /// The new name, which no other volume has
+    #[arg(value_parser = volume_name)]
+    pub to: String,
+}
+
+impl Verb for RenameVolume {
+    type Report = Shown;
+    const ROUTE: Option<Route> = Some(Route {
+        method: Method::POST,
+        path: "/v1/volumes/{name}/rename",
+        id: "rename_volume",
+        answer: Answer::Lines,
+    });
+    const BY: By = By::Holder;
+
+    fn admit(&self, by: &Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
+        VolumeName::new(&self.to)?;
+        by.refuse_if_single()
+    }
+
+    async fn on_served(
+        self,
+        Served { place, hosted }: Served,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Shown, NodeError> {
+        let (env, to) = (&place.context.env, VolumeName::new(&self.to)?);
+        let (store, _) = place.find(Access::Write).await?;
+        match catalog::find(&store, env, &to).await {
+            Err(LogError::NoSuchVolume { .. }) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => {
+                return Err(
+                    LogError::Exists { name: self.to, store: store.url().to_owned() }.into()
+                );
+            }
+        }
+        let as_before = AttachVolume { read_only: hosted.read_only, ..AttachVolume::default() };
+        drop(hosted);
+        place.detach_if_served().await?;
+        let from = place.of(place.name()?);
+        let renamed = self.on_store(place, on_progress).await;
+        let now = if renamed.is_ok() { from.of(to) } else { from };
+        now.attach(as_before).await?;
+        renamed?;
+        now.show().await
+    }
+
+    async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<Shown, NodeError> {
+        let (from, to) = (place.name()?, VolumeName::new(&self.to)?);
+        let store = place.home.open_store(&place.context, Access::Write).await?;
+        catalog::rename(&store, &place.context.env, &from, &to).await?;
+        place.note("volume_renamed", to.to_string());
+        place.of(to).show().await
+    }
+}
+
+impl Command for RenameVolume {
+    type Verb = Self;
+    const WORDS: [&'static str; 2] = ["volume", "rename"];
+    const SUBJECT: Subject = Subject::Volume;
+
+    fn verb(self, _snapshot: Option<VolumeName>) -> Self {
+        self
+    }
+
+    fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
+        show::tell(shown)
+    }
+}

@@ -1,0 +1,252 @@
+//! The routes of the verbs, and what the OpenAPI document says of them.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Query, RawPathParams, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, on};
+use tokio::sync::{oneshot, watch};
+use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::Schema;
+use utoipa::openapi::{Content, Ref, RefOr, Required, ResponseBuilder};
+use utoipa::{PartialSchema, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use weir_device::ErrorKind;
+use weir_log::catalog::VolumeName;
+use weir_store::Access;
+
+use super::{Answer, By, EachVerb, Place, Route, Served, Serving, Verb, each_verb};
+use crate::api::progress;
+use crate::api::routes::{Refusal, volume_name};
+use crate::api::types::{ErrorBody, Progress};
+use crate::error::NodeError;
+use crate::service::{Core, Entry};
+use crate::shard::ShardContext;
+
+/// Longest body of a request in bytes. It has arrived already.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+const JSON: &str = "application/json";
+const LINES: &str = "application/x-ndjson";
+
+/// Adds the routes of all verbs.
+pub(crate) fn add_verbs(router: OpenApiRouter<Arc<Core>>) -> OpenApiRouter<Arc<Core>> {
+    struct Router(OpenApiRouter<Arc<Core>>);
+    impl EachVerb for Router {
+        fn verb<V: Verb>(&mut self) {
+            if let Some(route) = V::ROUTE {
+                let router = std::mem::take(&mut self.0);
+                let method = MethodFilter::try_from(route.method.clone());
+                let method = method.expect("the methods of verbs are those of HTTP");
+                let mut router = router.route(route.path, on(method, handle::<V>));
+                describe::<V>(&route, router.get_openapi_mut());
+                self.0 = router;
+            }
+        }
+    }
+    let mut verbs = Router(router);
+    each_verb(&mut verbs);
+    verbs.0
+}
+
+/// Receives a verb and has it done.
+async fn handle<V: Verb>(
+    State(core): State<Arc<Core>>,
+    path: RawPathParams,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let name = path.iter().find(|(key, _)| *key == "name");
+    let name = name.map(|(_, name)| volume_name(name)).transpose()?;
+    let verb = received::<V>(request).await?;
+    verb.admit(&Serving(Arc::clone(&core)), name.as_ref())?;
+    let answer = V::ROUTE.map_or(Answer::Lines, |route| route.answer);
+    let is_waited_for = verb.is_waited_for();
+    let (reporter, reports) = watch::channel((0, 0));
+    let (done, outcome) = oneshot::channel();
+    submit(&core, name, verb, reporter, done)?;
+    match answer {
+        Answer::Report(code) => {
+            let report = outcome.await.unwrap_or(Err(NodeError::ShuttingDown))?;
+            let code = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
+            Ok((code, Json(report)).into_response())
+        }
+        Answer::Lines if is_waited_for => Ok(progress::answer(reports, outcome)),
+        Answer::Lines => {
+            tokio::spawn(async move {
+                if let Ok(Err(error)) = outcome.await {
+                    tracing::error!(%error, verb = V::name().as_ref(), "what nobody waits for failed");
+                }
+            });
+            let (done, begun) = oneshot::channel::<Result<serde_json::Value, NodeError>>();
+            let _ = done.send(Ok(serde_json::json!({})));
+            Ok(progress::answer(reports, begun))
+        }
+    }
+}
+
+/// The body of a request, or the parameters of one that has none. No body asks for what is the rule.
+async fn received<V: Verb>(request: Request) -> Result<V, Refusal> {
+    if matches!(*request.method(), Method::GET | Method::DELETE) {
+        return Ok(Query::<V>::try_from_uri(request.uri())?.0);
+    }
+    let (parts, body) = request.into_parts();
+    let too_long = |error: axum::Error| {
+        Refusal::new(StatusCode::BAD_REQUEST, ErrorKind::Invalid, error.to_string())
+    };
+    let body: Bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(too_long)?;
+    if body.is_empty() {
+        return Ok(Json::<V>::from_bytes(b"{}")?.0);
+    }
+    Ok(Json::<V>::from_request(Request::from_parts(parts, Body::from(body)), &()).await?.0)
+}
+
+/// Begins a verb on the thread that it belongs on. It runs to its end, whoever asked for it goes away.
+fn submit<V: Verb>(
+    core: &Arc<Core>,
+    name: Option<VolumeName>,
+    verb: V,
+    reporter: watch::Sender<(u64, u64)>,
+    done: oneshot::Sender<Result<V::Report, NodeError>>,
+) -> Result<(), NodeError> {
+    let entry = name.as_ref().and_then(|name| core.entry(name.as_str()));
+    let entry = entry.filter(|_| V::BY == By::Holder);
+    let shard = entry.as_ref().map_or(0, |entry| entry.shard);
+    let serving = Serving(Arc::clone(core));
+    let job = move |context: Rc<ShardContext>| async move {
+        let on_progress = |done, total| {
+            reporter.send_replace((done, total));
+        };
+        let home = serving.0.home.clone();
+        let place = Place { context, home, serving: Some(serving), name, found: Rc::default() };
+        let by_name = place.by_name();
+        if let Some(entry) = &entry
+            && let Some(Serving(core)) = &place.serving
+            && let Some(store) = &core.store
+        {
+            drop(place.found.set((Access::Write, store.clone(), entry.id)));
+        }
+        let outcome = match entry {
+            Some(entry) => match served(place, &entry) {
+                Ok(volume) => verb.on_served(volume, &on_progress).await,
+                Err(error) => Err(error),
+            },
+            None => verb.on_store(place, &on_progress).await,
+        };
+        // Whoever asked may be gone.
+        drop(done.send(outcome.map_err(by_name)));
+    };
+    match V::BY {
+        By::Aside => core.node.aside(job),
+        By::Holder | By::Anyone | By::Server => core.node.submit(shard, job).map(drop),
+    }
+}
+
+/// The volume, on its thread.
+fn served(place: Place, entry: &Entry) -> Result<Served, NodeError> {
+    let hosted = place.context.hosted.borrow().get(&entry.id).cloned();
+    Ok(Served { place, hosted: hosted.ok_or(NodeError::ShuttingDown)? })
+}
+
+/// Adds a verb to the document.
+fn describe<V: Verb>(route: &Route, document: &mut utoipa::openapi::OpenApi) {
+    let mut schemas = Vec::new();
+    V::Report::schemas(&mut schemas);
+    ErrorBody::schemas(&mut schemas);
+    schemas.push((ErrorBody::name().into_owned(), ErrorBody::schema()));
+    let mut operation = OperationBuilder::new()
+        .tag("volumes")
+        .summary(Some(about::<V>()))
+        .operation_id(Some(route.id));
+    if route.path.contains("{name}") {
+        let name = ParameterBuilder::new().name("name").parameter_in(ParameterIn::Path);
+        operation =
+            operation.parameter(name.required(Required::True).schema(Some(String::schema())));
+    }
+    let has_body = !matches!(route.method, Method::GET | Method::DELETE);
+    if let RefOr::T(Schema::Object(asked)) = V::schema() {
+        if has_body && !asked.properties.is_empty() {
+            V::schemas(&mut schemas);
+            schemas.push((V::name().into_owned(), V::schema()));
+            let required = if asked.required.is_empty() { Required::False } else { Required::True };
+            let content = Content::new(Some(Ref::from_schema_name(V::name())));
+            let body = RequestBodyBuilder::new().content(JSON, content).required(Some(required));
+            operation = operation.request_body(Some(body.build()));
+        } else if !has_body {
+            for (name, schema) in asked.properties {
+                operation = operation.parameter(parameter(&name, schema));
+            }
+        }
+    }
+    schemas.push((V::Report::name().into_owned(), V::Report::schema()));
+    let (status, kind, name) = match route.answer {
+        Answer::Report(status) => (status.to_string(), JSON, V::Report::name().into_owned()),
+        Answer::Lines => {
+            let name = format!("Progress_{}", V::Report::name());
+            <Progress<Referenced<V::Report>>>::schemas(&mut schemas);
+            schemas.push((name.clone(), <Progress<Referenced<V::Report>>>::schema()));
+            ("200".to_owned(), LINES, name)
+        }
+    };
+    let schema = Ref::from_schema_name(name);
+    let success = ResponseBuilder::new().content(kind, Content::new(Some(schema)));
+    let refused = Content::new(Some(Ref::from_schema_name(ErrorBody::name())));
+    let refused = ResponseBuilder::new()
+        .description("Why it was not done; the status is that of its kind")
+        .content(JSON, refused);
+    let operation = operation.response(status, success).response("default", refused);
+    let method = match route.method {
+        Method::GET => HttpMethod::Get,
+        Method::DELETE => HttpMethod::Delete,
+        Method::PUT => HttpMethod::Put,
+        _ => HttpMethod::Post,
+    };
+    document.paths.add_path_operation(route.path, vec![method], operation.build());
+    let components = document.components.get_or_insert_default();
+    components.schemas.extend(schemas);
+}
+
+/// A type by its name.
+struct Referenced<R>(PhantomData<R>);
+
+impl<R: ToSchema> PartialSchema for Referenced<R> {
+    fn schema() -> RefOr<Schema> {
+        Ref::from_schema_name(R::name()).into()
+    }
+}
+
+impl<R: ToSchema> ToSchema for Referenced<R> {
+    fn name() -> Cow<'static, str> {
+        R::name()
+    }
+}
+
+/// What is written of a verb.
+fn about<V: Verb>() -> String {
+    let description = match V::schema() {
+        RefOr::T(Schema::Object(object)) => object.description,
+        _ => None,
+    };
+    description.unwrap_or_default().replace('\n', " ")
+}
+
+/// A field of a request without a body.
+fn parameter(name: &str, schema: RefOr<Schema>) -> utoipa::openapi::path::Parameter {
+    let description = match &schema {
+        RefOr::T(Schema::Object(object)) => object.description.clone(),
+        _ => None,
+    };
+    let parameter = ParameterBuilder::new()
+        .name(name)
+        .parameter_in(ParameterIn::Query)
+        .required(Required::False)
+        .schema(Some(schema))
+        .description(description);
+    parameter.build()
+}
