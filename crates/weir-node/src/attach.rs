@@ -164,8 +164,10 @@ async fn open_once_free(
         match opened.await {
             // A verb that attaches it meanwhile says itself what comes of that.
             Err(NodeError::ShuttingDown | NodeError::Changing { .. }) | Ok(()) => return,
-            Err(NodeError::Log(LogError::InUse { node, .. })) => core.note_waits(&name, &node),
-            Err(error) => return core.note_failed(&name, &error),
+            Err(error) => match error.of_log() {
+                Some(LogError::InUse { node, .. }) => core.note_waits(&name, node),
+                _ => return core.note_failed(&name, &error),
+            },
         }
         let stopped = stopping.wait_for(|is_stopping| *is_stopping);
         if tokio::time::timeout(HELD_PAUSE, stopped).await.is_ok() {

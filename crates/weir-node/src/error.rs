@@ -349,6 +349,15 @@ impl NodeError {
         }
     }
 
+    /// What the log volume says, if it is what failed.
+    pub(crate) fn of_log(&self) -> Option<&LogError> {
+        match self {
+            Self::Called { error, .. } => error.of_log(),
+            Self::Log(error) => Some(error),
+            _ => None,
+        }
+    }
+
     pub(crate) fn io(action: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
         Self::Io { action, subject: subject.into(), source }
     }
