@@ -571,6 +571,7 @@ fn completions_and_manual_pages_are_generated() {
             "weir-volume-flatten.1",
             "weir-volume-flush.1",
             "weir-volume-import.1",
+            "weir-volume-limit.1",
             "weir-volume-list.1",
             "weir-volume-promote.1",
             "weir-volume-rekey.1",
