@@ -258,3 +258,18 @@ elsewhere() {
 check "another host opens it, with everything in it" elsewhere
 check "the other one is served" qemu-io -f raw "$(at stays)" -c "write -P 8 0 1M"
 stop
+
+# Who may connect to the NBD socket.
+printf '[nbd]\nsocket = "%s"\nmode = "0660"\n' "$work/open.sock" >"$work/open.toml"
+serve --config "$work/open.toml"
+check "the NBD socket has the mode that the file says" test "$(stat -c %a "$work/open.sock")" = 660
+stop
+refuse "a mode that is none" "is no mode" "$weir" serve --check --nbd-socket-mode 999
+refuse "a group that is none" "no group" "$weir" serve --check --nbd-socket-group no-such-group
+
+# A stop that takes its time says how much is left.
+serve --volume slow:64M --batch-age 60 --upload-bandwidth 1M
+head -c 24M /dev/urandom >"$work/random"
+check "write what is uploaded slowly" qemu-io -f raw "$(at slow)" -c "write -s $work/random 0 24M"
+stop
+check "the stop said how much was left" grep -E '^[0-9.]+ [KM]iB are not in the store yet$' "$work/weir.log"

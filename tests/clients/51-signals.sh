@@ -30,7 +30,7 @@ export WEIR_STORE=file://$work/store
 store_is_away() { mount -o remount,ro "$work/store" || not_ok "the store goes away"; }
 store_is_back() { mount -o remount,rw "$work/store" || not_ok "the store comes back"; }
 for name in jam well; do
-    printf '[[volumes]]\nname = "%s"\nsize = "256M"\njournal = "32M"\n' "$name"
+    printf '[[volumes]]\nname = "%s"\nsize = "256M"\njournal = "64M"\n' "$name"
 done >"$work/weir.toml"
 
 # jam: fills the journal of that volume until a write waits, and leaves it waiting.
@@ -111,7 +111,7 @@ check "the other volume is served" holds well 7 0 1M
 stop
 
 # The only one of a process.
-printf '[[volumes]]\nname = "jam"\nsize = "256M"\njournal = "32M"\n' >"$work/weir.toml"
+printf '[[volumes]]\nname = "jam"\nsize = "256M"\njournal = "64M"\n' >"$work/weir.toml"
 serve --lease 3
 kill -STOP "$weir_pid"
 # A log of its own: that of the other host above says "serving" as well, until the new process has emptied it.

@@ -120,7 +120,7 @@ if command -v nbdkit >/dev/null && losetup -f >/dev/null 2>&1 && [ -c /dev/fuse 
     mkfs.ext4 -q "$disk" && mount "$disk" "$work/disk" && mounts+=("$work/disk")
     mkdir -p "$work/store"
     export WEIR_STORE=file://$work/store WEIR_DATA_DIR=$work/disk/data
-    start three --size 64M --journal 32M --batch-age 600
+    start three --size 64M --journal 64M --batch-age 600
     check "a write to it" put 1 0 1M
     touch "$work/broken"
     put 2 1M 1M

@@ -131,4 +131,20 @@ kill -TERM "$other"
 wait "$other"
 eventually "it is served once the other node has closed it" offered held
 stop
+
+# One that another node serves all the time: it is opened once that node has closed it.
+WEIR_DATA_DIR=$work/other "$weir" serve --store "$store" --volume held:16M --lease 10 \
+    >"$work/other.out" 2>"$work/other.log" </dev/null &
+other=$!
+processes+=("$other")
+wait_until "the other node serves" grep '^listening at ' "$work/other.log"
+serve --store "$store" --volume held --volume free:16M
+check "the free one is served beside it" offered free
+# Long enough for a renewal of the other node to be seen, which ends a first try.
+sleep 6
+check "status says that it waits still" waits
+kill -TERM "$other"
+wait "$other"
+eventually "it is served once the node that served it has closed it" offered held
+stop
 refuse "the process of weir up takes no other volume" "nothing is served from" "$weir" volume attach one

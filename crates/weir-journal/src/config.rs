@@ -1,7 +1,7 @@
 //! What can be set of a journal.
 
-use crate::commit::Shape;
 use crate::error::JournalError;
+use crate::group_commit::Shape;
 use crate::limits::{
     BLOCK_BYTES, BLOCK_LEN, PIECE_BYTES, RECORD_BYTES_LIMIT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
     SEGMENTS_LIMIT,

@@ -10,14 +10,14 @@ use tokio::sync::{Mutex, Notify};
 use weir_device::{Env, LocalBoxFuture};
 use weir_disk::File;
 
-use crate::commit::PlacedPiece;
 use crate::error::JournalError;
+use crate::group_commit::PlacedPiece;
 use crate::ids::{JournalPos, RecordSeq};
 use crate::limits::RECORDS_IN_FLIGHT_MAX;
-use crate::state::{Phase, State};
+use crate::state::{JournalState, Phase};
 use crate::waits::DiskWaits;
 
-/// What the volume does with the journal's news.
+/// What the volume does when a record is durable, when positions are about to be reused, and when the journal fails.
 pub trait RecordSink {
     /// `record` and all earlier ones are on disk. Called strictly in the order of records, before their writers are
     /// answered: from here on reads must see these pieces.
@@ -37,7 +37,7 @@ pub(crate) struct Inner {
     pub(crate) file: File,
     pub(crate) file_name: Arc<str>,
     pub(crate) env: Env,
-    pub(crate) state: RefCell<State>,
+    pub(crate) state: RefCell<JournalState>,
     pub(crate) sink: RefCell<Option<Rc<dyn RecordSink>>>,
     /// Wakers of answered appends on their way from the state to their tasks.
     pub(crate) woken: RefCell<Vec<Waker>>,
@@ -57,7 +57,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn new(file: File, env: Env, state: State) -> Self {
+    pub(crate) fn new(file: File, env: Env, state: JournalState) -> Self {
         let file_name = Arc::clone(&state.file_name);
         Self {
             file,
@@ -76,7 +76,7 @@ impl Inner {
         }
     }
 
-    /// Sends every task round its loop.
+    /// Wakes every task, and everybody who waits.
     pub(crate) fn wake_all(&self) {
         for _ in 0..RECORDS_IN_FLIGHT_MAX {
             self.work.notify_one();
@@ -88,7 +88,7 @@ impl Inner {
         self.progress.notify_waiters();
     }
 
-    /// Nothing more is promised (J4).
+    /// Refuses everything from here on (J4): after a failed write or sync nobody knows what the disk holds.
     pub(crate) fn poison(&self, cause: weir_disk::DiskError) {
         tracing::error!(file = %self.file_name, %cause, "journal takes no more writes");
         let woken = self.state.borrow_mut().poison(cause);

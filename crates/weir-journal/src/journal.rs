@@ -12,16 +12,16 @@ use weir_device::{Env, SharedBuf, VolumeId, mutant};
 use weir_disk::{Directory, File};
 use weir_seal::DataKey;
 
-use crate::commit::Payload;
 use crate::config::JournalConfig;
 use crate::error::JournalError;
+use crate::group_commit::Payload;
 use crate::ids::{
     Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
 };
 use crate::inner::{Inner, RecordSink};
 use crate::limits::{ANNOUNCED_MAX, RECORDS_IN_FLIGHT_MAX};
 use crate::recover::{self, AcceptLoss, Identified, Recovered};
-use crate::state::{Phase, State, Ticket};
+use crate::state::{JournalState, Phase, Ticket};
 use crate::{flush, prepare, read, write};
 
 /// How a journal is doing.
@@ -93,7 +93,7 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    pub(crate) fn new(file: File, env: Env, state: State) -> Self {
+    pub(crate) fn new(file: File, env: Env, state: JournalState) -> Self {
         Self { handle: Rc::new(Handle { inner: Rc::new(Inner::new(file, env, state)) }) }
     }
 
@@ -448,8 +448,9 @@ impl Journal {
         if !opened {
             return inner.check_poison();
         }
-        let done =
-            |state: &State| state.is_drained() || state.is_stuck() || state.poisoned.is_some();
+        let done = |state: &JournalState| {
+            state.is_drained() || state.is_stuck() || state.poisoned.is_some()
+        };
         wait_until(inner, done).await;
         if inner.state.borrow().is_stuck() {
             let woken = inner.state.borrow_mut().refuse_waiting();
@@ -500,7 +501,7 @@ impl Journal {
     }
 }
 
-async fn wait_until(inner: &Inner, mut condition: impl FnMut(&State) -> bool) {
+async fn wait_until(inner: &Inner, mut condition: impl FnMut(&JournalState) -> bool) {
     loop {
         let progress = inner.progress.notified();
         if condition(&inner.state.borrow()) {

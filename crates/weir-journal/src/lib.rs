@@ -13,7 +13,7 @@
 //! | `format` | bytes of superblock and record, pure |
 //! | `seal` | sealed payload of encrypted volumes, and why no nonce comes twice |
 //! | `ring` | which segment holds what, pure |
-//! | `commit` | group commit: gather and lay out a record, pure |
+//! | `group_commit` | group commit: gather and lay out a record, pure |
 //! | `pieces` | where every payload is, and what is in memory |
 //! | `state` | everything an open journal knows; every change that needs no waiting |
 //! | `inner` | what the tasks share: the state, and who is woken |
@@ -21,12 +21,12 @@
 //! | `read` | reading back, verified |
 //! | `recover` | scan (reads and verifies) and verdict (pure) |
 
-mod commit;
 mod config;
 mod error;
 mod flush;
 #[doc(hidden)]
 pub mod format;
+mod group_commit;
 mod ids;
 mod inner;
 mod journal;
@@ -41,11 +41,11 @@ mod state;
 mod waits;
 mod write;
 
-pub use commit::{Payload, PlacedPiece};
 pub use config::JournalConfig;
 pub use error::JournalError;
 pub use format::DecodeError;
 pub use format::record::PieceKind;
+pub use group_commit::{Payload, PlacedPiece};
 pub use ids::{
     Announced, Epoch, Identity, JournalId, JournalPos, ManifestSeen, OpeningId, RecordSeq,
     WriteNumber,

@@ -27,7 +27,7 @@ pub(crate) async fn preparer(inner: Rc<Inner>) {
             Step::Grow(physical) => grow(&inner, physical, &mut refused).await,
             Step::Publish(plan) => publish(&inner, plan).await,
         }
-        // Whoever closes the journal wants to know whether there is anything left to do.
+        // `close` waits for this task to have nothing left to do.
         inner.progress.notify_waiters();
     }
 }

@@ -14,7 +14,7 @@ use crate::inner::Inner;
 use crate::limits::{BLOCK_BYTES, READ_BYTES_MAX, READ_GAP_BYTES_MAX, READS_IN_FLIGHT};
 use crate::pieces::{FoundPiece, PieceEntry};
 use crate::seal::{PiecePlace, PieceSeal};
-use crate::state::State;
+use crate::state::JournalState;
 
 type Entries = SmallVec<[(PieceEntry, Option<PieceSeal>); 2]>;
 
@@ -127,7 +127,7 @@ impl Stretch<'_> {
             let part = |&(position, len)| Ok(vec![bytes.slice(skip(position), to_usize(len))]);
             return self.ranges.iter().map(part).collect();
         }
-        // Where a read of many fails, each is read alone: what one suffers from, the others do not.
+        // Where a read of many ranges fails, each range is read alone, so that damage in one does not fail the others.
         let mut found = Vec::with_capacity(self.ranges.len());
         for &(position, len) in self.ranges {
             found.push(read_parts(inner, position, to_usize(len)).await);
@@ -145,7 +145,7 @@ struct Located {
 }
 
 impl Located {
-    fn at(state: &State, position: JournalPos) -> Option<Self> {
+    fn at(state: &JournalState, position: JournalPos) -> Option<Self> {
         let logical = state.ring.segment_of(position);
         let segment_start = state.ring.start_of(logical);
         let within = position.0 - segment_start.0;
@@ -244,7 +244,12 @@ impl Fetch {
 }
 
 /// Verifies and decrypts `piece` in its place. Whether it is what was written.
-fn open(state: &State, entry: &PieceEntry, seal: Option<&PieceSeal>, piece: &mut [u8]) -> bool {
+fn open(
+    state: &JournalState,
+    entry: &PieceEntry,
+    seal: Option<&PieceSeal>,
+    piece: &mut [u8],
+) -> bool {
     let computed = state.checksum().of(entry.record, entry.offset, [piece, &[]]);
     if computed != entry.crc && !mutant("no_piece_crc") {
         return false;

@@ -42,7 +42,7 @@ impl Segment {
 pub(crate) enum Step {
     /// Nothing, until something changes.
     Idle,
-    /// Let everybody forget what points into this logical segment.
+    /// Have the sink forget everything that points into this logical segment.
     Forget(u64),
     /// Make the file longer by this physical segment.
     Grow(u32),

@@ -3,8 +3,9 @@
 //! Why no nonce is used twice (K1 of `weir_seal`): the key of an opening comes from the volume's data key, the names of
 //! volume and journal, the epoch, and a salt of 128 random bits that [`Seals::begin`] draws; the salt stands in every
 //! record. The nonce is the number of the record and the index of the piece in it. So two pieces could only share key
-//! and nonce if one opening made two records with one number. It does not: `State::start_record` counts up whenever it
-//! has built a record, a record is built once, and one that could not be written poisons the journal for good.
+//! and nonce if one opening made two records with one number. It does not: `JournalState::start_record` counts up
+//! whenever it has built a record, a record is built once, and one that could not be written poisons the journal for
+//! good.
 //!
 //! Numbers of records do come back in another epoch: a record that recovery dropped gives its number to the first one
 //! after it, and a directory that was copied and opened twice goes on from the same number twice, in the same epoch.

@@ -13,12 +13,12 @@ use std::task::Waker;
 use weir_device::{BufferPool, mutant};
 use weir_disk::{DiskError, FileIdentity};
 
-use crate::commit::{Builder, Built, Place, PlacedPiece, Queue, Shape, Spare, build};
 use crate::config::JournalConfig;
 use crate::error::JournalError;
 use crate::format::record::{PieceChecksum, Salt};
 use crate::format::superblock::Superblock;
 use crate::format::to_u64;
+use crate::group_commit::{Builder, Built, Place, PlacedPiece, Queue, Shape, Spare, build};
 use crate::ids::{
     Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
 };
@@ -71,7 +71,7 @@ pub(crate) struct Counters {
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct JournalState {
     pub(crate) file_name: Arc<str>,
     pub(crate) identity: Identity,
     pub(crate) phase: Phase,
@@ -127,7 +127,7 @@ pub(crate) struct Start {
     pub(crate) seals: Option<Seals>,
 }
 
-impl State {
+impl JournalState {
     pub(crate) fn new(
         file_name: Arc<str>,
         alignment: usize,
@@ -287,7 +287,7 @@ impl State {
     pub(crate) fn enqueue(
         &mut self,
         offset: u64,
-        payload: crate::commit::Payload,
+        payload: crate::group_commit::Payload,
         len: u64,
     ) -> Ticket {
         let ticket = self.tickets_given;
@@ -384,8 +384,8 @@ impl State {
     }
 
     /// Moves the next record that may be acknowledged into the piece table; its pieces go to the sink before
-    /// [`State::acknowledge`].
-    pub(crate) fn take_durable(&mut self) -> Option<(RecordSeq, Vec<PlacedPiece>)> {
+    /// [`JournalState::acknowledge`].
+    pub(crate) fn next_durable(&mut self) -> Option<(RecordSeq, Vec<PlacedPiece>)> {
         if self.poisoned.is_some() {
             return None;
         }
@@ -466,7 +466,7 @@ impl State {
         self.refused_from.is_some_and(|first| ticket >= first)
     }
 
-    /// Refuses everything from here on (J4); answers whom to wake.
+    /// Refuses everything from here on (J4); returns the wakers of those who wait.
     pub(crate) fn poison(&mut self, cause: DiskError) -> Vec<Waker> {
         if self.poisoned.is_some() {
             return Vec::new();

@@ -61,7 +61,7 @@ fn on_written(inner: &Inner, record: RecordSeq, buffers: Vec<SharedBuf>) {
     inner.state.borrow_mut().record_written(record, buffers, &mut woken);
     woken.drain(..).for_each(Waker::wake);
     loop {
-        let durable = inner.state.borrow_mut().take_durable();
+        let durable = inner.state.borrow_mut().next_durable();
         let Some((record, pieces)) = durable else { break };
         let sink = inner.sink.borrow().clone();
         if let Some(sink) = sink {

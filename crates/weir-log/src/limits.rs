@@ -12,7 +12,7 @@ pub const FRAME_BYTES: u32 = 64 << 10;
 /// address space of map targets (26 bits per object).
 pub const PAYLOAD_BYTES_MAX: u32 = 48 << 20;
 
-/// Payload after which a batch is sealed whatever is asked for: the record that it ends with goes into it whole.
+/// Payload after which a batch is closed whatever is asked for: the record that it ends with goes into it whole.
 pub const BATCH_BYTES_MAX: u64 = PAYLOAD_BYTES_MAX as u64 - RECORD_BYTES_LIMIT;
 
 /// Bits of a map target that hold the payload offset within its object.
@@ -21,10 +21,10 @@ pub const PAYLOAD_BITS: u32 = 26;
 /// Most objects that one map can name (30 of the 56 bits of a target): 8 PiB of full default batches.
 pub const OBJECTS_MAX: u64 = 1 << 30;
 
-/// Most extents in one object: bounds a header to about 1 MiB. A batch is sealed before it can exceed this.
+/// Most extents in one object: bounds a header to about 1 MiB. A batch is closed before it can exceed this.
 pub const EXTENTS_PER_OBJECT_MAX: usize = 32 << 10;
 
-/// Pieces after which a batch is sealed whatever its bytes, at the end of a record. Merging may split a piece in two,
+/// Pieces after which a batch is closed whatever its bytes, at the end of a record. Merging may split a piece in two,
 /// never in three, and cuts at most 256 times what is longer than [`EXTENT_BYTES_MAX`].
 pub const PIECES_PER_BATCH_MAX: usize = (EXTENTS_PER_OBJECT_MAX - 512) / 2 - PIECES_PER_RECORD_MAX;
 
@@ -129,6 +129,10 @@ pub const LEASE_LENGTH_PER_MARGIN: u32 = 12;
 /// Looks at a holder's lease per length of it, while waiting for it to run out.
 pub const LEASE_LOOKS_PER_LENGTH: u32 = 12;
 
+/// Longest pause between two looks at a holder whose lease is long: it may close the volume at any moment, and a look is
+/// two LIST requests.
+pub const LEASE_LOOK_PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// Renewals that an opening reads at the most to find what its holder had flushed: as many as are always kept.
 pub const LEASE_WITNESS_LOOKS_MAX: usize = 64;
 
@@ -141,7 +145,7 @@ pub const OPENINGS_KEPT: usize = 64;
 
 /// Changes of the owner of sequences, the newest ones, behind each of which an opening looks for objects that landed
 /// late: each change is looked at by as many openings.
-pub(crate) const STRAY_LOOKS: usize = 8;
+pub(crate) const LATE_OBJECT_LOOKS: usize = 8;
 
 /// Objects that a manifest version lists for deletion: 41 bytes each. As many as a volume of 1 TiB may have that is
 /// discarded at once.

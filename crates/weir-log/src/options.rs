@@ -39,8 +39,8 @@ pub struct CollectLimits {
     pub stop_percent: u64,
     /// Which objects go first.
     pub policy: CollectPolicy,
-    /// Holes that a read of other objects must plug at the least, beside one per frame of theirs that it reads. What is
-    /// scattered would cost a request for two entries of the map.
+    /// Fewest holes that one GET must fill before the collector copies neighbours' live bytes into them, in addition to
+    /// one hole for each frame that the GET reads. A GET that fills fewer saves less of the map than it costs.
     pub plugs_per_read_min: usize,
 }
 
@@ -56,7 +56,7 @@ impl CollectLimits {
 pub enum CollectPolicy {
     /// Those of which the least lives.
     Greedy,
-    /// Those whose space is worth the most for the longest, by the share that lives and by their age.
+    /// Those with the most to win, by dead share and age (the cost-benefit rule of log-structured file systems).
     CostBenefit,
 }
 

@@ -97,7 +97,7 @@ impl std::ops::AddAssign for ReplayReport {
 }
 
 impl Replay {
-    /// A blank volume whose batches are sealed at `batch_bytes`.
+    /// A blank volume whose batches are closed at `batch_bytes`.
     #[must_use]
     pub fn new(batch_bytes: u64, merging: Merging) -> Self {
         Self {
@@ -218,7 +218,7 @@ impl Replay {
         }
     }
 
-    /// Seals what is left, and says what came of it all.
+    /// Closes the batch that is left, and says what came of it all.
     #[must_use]
     pub fn finish(mut self) -> ReplayReport {
         self.seal();

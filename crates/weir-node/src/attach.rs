@@ -10,13 +10,15 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::future::{Either, join_all, select};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::oneshot;
 use weir_device::with_causes;
-use weir_log::VolumeState;
 use weir_log::catalog::{self, VolumeName};
+use weir_log::{LogError, VolumeState};
 
 use crate::error::NodeError;
 use crate::host::{self, Closing, Stopped, VolumeSpec};
@@ -26,6 +28,9 @@ use crate::service::{Core, Entry, VolumeSet, lock};
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
 const DESCRIPTORS_BASE: u64 = 192;
 const DESCRIPTORS_PER_VOLUME: u64 = 4;
+
+/// Pause before a volume is opened again that another node was seen to have.
+const HELD_PAUSE: Duration = Duration::from_secs(10);
 
 /// Volumes that are not served, and why.
 pub(crate) type Failed = Vec<(VolumeName, NodeError)>;
@@ -134,16 +139,9 @@ pub(crate) async fn open_all(
             }
             continue;
         }
-        let why = format!("it is being opened: waiting for node {node:?}, which did not close it");
         tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
-        core.note_not_served(&name, Some(why));
-        let waiting = Arc::clone(core);
-        core.node.workers.spawn(async move {
-            match opened.await {
-                Err(NodeError::ShuttingDown) | Ok(()) => {}
-                Err(error) => waiting.note_failed(&name, &error),
-            }
-        });
+        core.note_waits(&name, &node);
+        core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
     }
     if lock(&core.running).is_empty() && !failed.is_empty() && !none_will_do {
         return Err(failed.remove(0).1);
@@ -152,6 +150,34 @@ pub(crate) async fn open_all(
         core.note_failed(&name, &error);
     }
     Ok(())
+}
+
+/// Serves a volume that another node has once that node has closed it, as long as it is to be served. `opened` is what
+/// comes of the first try: it ends when the other node is seen to renew its lease.
+async fn open_once_free(
+    core: Arc<Core>,
+    name: VolumeName,
+    mut opened: BoxFuture<'static, Result<(), NodeError>>,
+) {
+    let mut stopping = core.stopping.subscribe();
+    loop {
+        match opened.await {
+            // A verb that attaches it meanwhile says itself what comes of that.
+            Err(NodeError::ShuttingDown | NodeError::Changing { .. }) | Ok(()) => return,
+            Err(NodeError::Log(LogError::InUse { node, .. })) => core.note_waits(&name, &node),
+            Err(error) => return core.note_failed(&name, &error),
+        }
+        let stopped = stopping.wait_for(|is_stopping| *is_stopping);
+        if tokio::time::timeout(HELD_PAUSE, stopped).await.is_ok() {
+            return;
+        }
+        // A volume that the configuration names no more is forgotten there; one that is attached meanwhile is served.
+        if !core.is_noted_not_served(&name) {
+            return;
+        }
+        let shard = core.least_used_shard();
+        opened = core.in_background(open(Arc::clone(&core), core.spec_of(&name), shard, None));
+    }
 }
 
 /// Says when the process may not have as many files open as so many volumes need.
@@ -355,7 +381,7 @@ impl Core {
     fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl Future<Output = Result<T, NodeError>> + Send + 'static,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<T, NodeError>> + Send>> {
+    ) -> BoxFuture<'static, Result<T, NodeError>> {
         let (done, outcome) = oneshot::channel();
         let stopping = self.stopping.subscribe();
         self.node.workers.spawn(async move {
@@ -401,6 +427,11 @@ impl Core {
     /// Whether a volume that is created is to be served at once.
     pub(crate) fn serves_all(&self) -> bool {
         matches!(&*lock(&self.volume_set), VolumeSet::All(_))
+    }
+
+    fn note_waits(&self, name: &VolumeName, node: &str) {
+        let why = format!("it is being opened: waiting for node {node:?}, which has not closed it");
+        self.note_not_served(name, Some(why));
     }
 
     fn note_failed(&self, name: &VolumeName, error: &NodeError) {

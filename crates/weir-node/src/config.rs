@@ -349,10 +349,14 @@ impl VolumeSettings {
     pub fn check(&self) -> Result<(), (String, String)> {
         let too_small = |what: &str, size: Option<Size>, least: u64| {
             let Size(bytes) = size.filter(|size| size.0 < least)?;
-            let (given, least) = (human(bytes), least >> 10);
+            let least = match least >> 20 {
+                0 => format!("{}K", least >> 10),
+                mebibytes => format!("{mebibytes}M"),
+            };
+            let given = human(bytes);
             Some((
                 format!("a {what} of {given} is too small"),
-                format!("set {what} to {least}K or more"),
+                format!("set {what} to {least} or more"),
             ))
         };
         let journal = too_small("journal", self.journal, JOURNAL_BYTES_MIN);
@@ -654,6 +658,11 @@ mod tests {
         assert_eq!(collect(Some(0), None), (true, 0, 5));
         assert_eq!(collect(None, Some(85)), (true, 70, 85));
         assert_eq!(collect(None, Some(50)), (false, 70, 50));
+        let (message, help) = error("[defaults]\njournal = \"1K\"");
+        assert!(message.contains("a journal of 1.0 KiB is too small"), "{message}");
+        assert_eq!(help, "set journal to 64M or more");
+        let (_, help) = error("[defaults]\nbatch = \"1K\"");
+        assert_eq!(help, "set batch to 64K or more");
         let (message, help) = error("[defaults]\nbatch = \"41M\"");
         assert!(message.contains("does not fit an object"), "{message}");
         assert_eq!(help, "set batch to 40M or less");

@@ -53,13 +53,12 @@ pub use events::Event;
 pub use host::{Closing, EndpointKind, Stopped, VolumeSpec};
 pub use keys::KeyPlace;
 pub use marks::Mark;
+pub use nbd_place::{NbdAccess, NbdAddress};
 pub use node::{Node, NodeConfig};
 pub use processes::Process;
 pub use replicas::{ReplicateTo, Replication, ReplicationProgress, TARGET_VARIABLES};
 pub use salvage::{SalvageWish, Salvaged};
-pub use service::{
-    ApiPlace, HandedOver, NbdAccess, NbdAddress, ServedInfo, Service, ServiceOptions, VolumeSet,
-};
+pub use service::{ApiPlace, HandedOver, ServedInfo, Service, ServiceOptions, VolumeSet};
 pub use shard::ShardContext;
 pub use sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
 pub use stages::Stages;

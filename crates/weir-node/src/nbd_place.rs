@@ -1,6 +1,30 @@
-//! Where clients of NBD find a process, in the form of a URI.
+//! Where clients of NBD find a process, as it is asked for and in the form of a URI.
 
 use std::path::{Path, PathBuf};
+
+/// Where volumes are offered over NBD.
+#[derive(Clone, Debug)]
+pub enum NbdAddress {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp {
+        /// `host:port`.
+        address: String,
+        /// Take an address that other machines reach.
+        insecure: bool,
+    },
+}
+
+/// Who may connect to unix sockets for NBD; as the mask of the process and the owner of their directory have it, where
+/// nothing is said. Sockets that listened before keep what they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NbdAccess {
+    /// Permissions of the socket's file.
+    pub mode: Option<u32>,
+    /// Its group.
+    pub group: Option<u32>,
+}
 
 /// A socket for NBD, as a URI says it.
 #[derive(Clone, Debug)]

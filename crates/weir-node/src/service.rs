@@ -5,7 +5,6 @@
 //! operation on a volume.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,37 +29,13 @@ use crate::gate::Gate;
 use crate::host::{Closing, EndpointKind, Stopped, VolumeSpec, connection_options, describe};
 use crate::known_stores;
 use crate::left;
-use crate::nbd_place::NbdPlace;
+use crate::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::node::{Node, NodeHandle};
 use crate::replicas::{End, Following};
 use crate::sockets::{self, BoundSocket, Inherited};
 use crate::views::{self, Views};
 use crate::volumes::Home;
 use crate::watch;
-
-/// Where volumes are offered over NBD.
-#[derive(Clone, Debug)]
-pub enum NbdAddress {
-    /// A unix socket.
-    Unix(PathBuf),
-    /// A TCP address.
-    Tcp {
-        /// `host:port`.
-        address: String,
-        /// Take an address that other machines reach.
-        insecure: bool,
-    },
-}
-
-/// Who may connect to unix sockets for NBD; as the mask of the process and the owner of their directory have it, where
-/// nothing is said. Sockets that listened before keep what they have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NbdAccess {
-    /// Permissions of the socket's file.
-    pub mode: Option<u32>,
-    /// Its group.
-    pub group: Option<u32>,
-}
 
 /// Which volumes are served.
 #[derive(Clone, Debug)]
@@ -241,6 +216,11 @@ impl Core {
             Some(why) => not_served.insert(name.to_string(), why),
             None => not_served.remove(name.as_str()),
         };
+    }
+
+    /// Whether it is known that, and why, a volume is not served.
+    pub(crate) fn is_noted_not_served(&self, name: &VolumeName) -> bool {
+        lock(&self.not_served).contains_key(name.as_str())
     }
 
     /// Forgets those of which `is_gone` says so.

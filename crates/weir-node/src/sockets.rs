@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use weir_net::Listening;
 
 use crate::error::NodeError;
-use crate::service::NbdAddress;
+use crate::nbd_place::NbdAddress;
 
 /// Longest path of a unix socket in bytes: `sun_path` has 108 with the closing zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;

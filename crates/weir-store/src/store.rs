@@ -349,7 +349,7 @@ impl Store {
         inner.attempt(key, self.backend.delete(key)).await
     }
 
-    /// Runs `operation` until it succeeds or `policy` says to stop, as [`crate::retry`] does, and counts the retries.
+    /// Runs `operation` until it succeeds or `policy` says to stop, as [`crate::retry()`] does, and counts the retries.
     ///
     /// # Errors
     /// The first error that is not retried, or [`StoreError::GaveUp`] at the deadline.

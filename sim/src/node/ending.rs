@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::timeout;
-use weir_log::catalog::{self, VolumeName};
+use weir_log::catalog::{self, RekeyKeys, VolumeName};
 
 use super::{HANG, Node, Stop};
 use crate::audit::audit;
@@ -34,7 +34,10 @@ impl Node {
         let keys = if back { &world.keys } else { &world.new_keys };
         let cut = self.dice.percent(25).then(|| Duration::from_millis(self.dice.below(300)));
         let name = VolumeName::new("simulated").expect("a valid name");
-        let work = catalog::rekey(&world.store, &env, &name, (&world.keys, keys));
+        let work = {
+            let keys = RekeyKeys { old: &world.keys, new: keys };
+            catalog::rekey(&world.store, &env, &name, keys)
+        };
         let work = timeout(cut.unwrap_or(HANG), Box::pin(work));
         world.note("rekey", [u64::from(back), 0, 0]);
         match tasks.run_until(work).await {

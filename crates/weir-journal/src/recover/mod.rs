@@ -11,12 +11,12 @@ use weir_seal::{DataKey, KeyId};
 
 use self::scan::{Scan, Stretch};
 use self::verdict::Verdict;
-use crate::commit::PlacedPiece;
 use crate::config::JournalConfig;
 use crate::error::JournalError;
 use crate::format::record::{Piece, PieceKind, RecordHeader};
 use crate::format::superblock::{SLOT_OFFSETS, Superblock};
 use crate::format::{DecodeError, to_u64, to_usize};
+use crate::group_commit::PlacedPiece;
 use crate::ids::{
     Announced, Epoch, Identity, JournalPos, ManifestSeen, OpeningId, RecordSeq, WriteNumber,
 };
@@ -25,7 +25,7 @@ use crate::limits::{BLOCK_BYTES, BLOCK_LEN, DATA_START, SCAN_BYTES_MAX};
 use crate::pieces::{PieceEntry, PieceTable};
 use crate::ring::Ring;
 use crate::seal::Seals;
-use crate::state::{Start, State};
+use crate::state::{JournalState, Start};
 
 /// Whether damage that lost acknowledged writes is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,7 +214,7 @@ pub(crate) async fn create(
     };
     if let Err(error) = format_file(&file, &superblock).await {
         drop(file);
-        // The error that stopped us is the one to report; an unfinished file says of itself that it is none.
+        // The first error is reported. A file that stays without a superblock is known to be unfinished.
         let _ = directory.remove(name).await;
         return Err(error.into());
     }
@@ -273,7 +273,7 @@ fn open_journal(
         return Err(JournalError::Config("the disk needs an alignment of more than 4096 bytes"));
     }
     let name = Arc::from(file.display());
-    let state = State::new(name, alignment, config, env.buffers.clone(), start);
+    let state = JournalState::new(name, alignment, config, env.buffers.clone(), start);
     Ok(Journal::new(file, env.clone(), state))
 }
 

@@ -105,8 +105,9 @@ async fn mark_deleted(
     let mut writer = ManifestWriter::new(store.clone(), id, manifest.clone(), retention);
     let before = manifest.state;
     if before == VolumeState::Deleted {
-        // Whoever said so first may be about to take it back, or about to delete objects as well: of the two of us only
-        // one publishes the next version. Objects may be gone already, so it stays deleted whatever is found.
+        // Another process marked the volume as deleted and may be about to undo that or to delete objects. Publishing
+        // the next version settles which of the two goes on. Objects may be gone already, so the volume stays deleted
+        // whatever clones are found.
         writer.publish(env, &policy, |_| {}).await?;
         return refusal(dependants::names(store, env, id).await?);
     }

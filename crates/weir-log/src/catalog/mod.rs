@@ -295,6 +295,15 @@ pub async fn set_incomplete(
     change_closed(store, env, name, |manifest| manifest.state = state).await
 }
 
+/// The keys of a change of keys.
+#[derive(Clone, Copy, Debug)]
+pub struct RekeyKeys<'a> {
+    /// They open the volume now.
+    pub old: &'a Keys,
+    /// The first of them is to wrap its data key.
+    pub new: &'a Keys,
+}
+
 /// Wraps the key of a volume that is closed with the first of the `new` keys, out of what the `old` ones open. Nothing
 /// else changes, and nothing is written where that is the key it is wrapped with already. Answers how it is now.
 ///
@@ -304,14 +313,14 @@ pub async fn rekey(
     store: &Store,
     env: &Env,
     name: &VolumeName,
-    (old, new): (&Keys, &Keys),
+    keys: RekeyKeys<'_>,
 ) -> Result<Encryption, LogError> {
     let volume = find(store, env, name).await?;
     let manifest = manifests::newest(store, env, volume).await?;
-    let Some(key) = old.open(volume, manifest.encryption.as_ref()).await? else {
+    let Some(key) = keys.old.open(volume, manifest.encryption.as_ref()).await? else {
         return Err(KeyError::NotEncrypted { volume }.into());
     };
-    let wrapped = new.wrap(env, &key).await?;
+    let wrapped = keys.new.wrap(env, &key).await?;
     change_closed(store, env, name, |manifest| match &mut manifest.encryption {
         Some(now) if now.wrapped_with == wrapped.wrapped_with => {}
         now => *now = Some(wrapped.clone()),

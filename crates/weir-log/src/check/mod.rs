@@ -1,8 +1,8 @@
 //! Reads everything a volume has in its store, from the manifest to the last checksum, and says what is damaged or
 //! missing and which bytes of the volume are lost by it. Changes nothing.
 
+pub(crate) mod late;
 pub(crate) mod space;
-pub(crate) mod strays;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -167,7 +167,8 @@ pub async fn check(
         }
     };
     let of_map: BTreeSet<ObjectId> = wrong.keys().copied().collect();
-    // After the look: what it needs was there by then, and what is collected from here on is forgotten below.
+    // Listed after the map was loaded: everything that the map needs was in the store by then, and what is collected
+    // from now on is left out below.
     let listed = list_all(store, env, id, view.as_ref()).await?;
     let mut wanted = sort_out(id, &listed, view.as_ref(), &mut report);
     let all = wanted.len();
@@ -202,7 +203,7 @@ pub async fn check(
         report.awaited = find_gap(manifest, loaded, &mut wrong);
         Box::pin(forget_collected(store, env, id, &opened, manifest, &mut wrong)).await?;
     } else {
-        // What went while it was read was deleted, as far as can be told without a map.
+        // An object that disappeared during the check was deleted by the volume, as far as can be told without a map.
         let there: BTreeSet<_> =
             list_all(store, env, id, view.as_ref()).await?.into_iter().collect();
         wrong.retain(|object, _| of_map.contains(object) || there.contains(object));
@@ -384,7 +385,8 @@ fn sort_out(
         } else if pending.contains(object) {
             report.pending_objects += 1;
         } else if is_replica && !needed {
-            // Of a root that is on its way: the next run needs it or deletes it.
+            // It belongs to a root that is being copied to the replica: the replicator's next run either needs it or
+            // deletes it.
             report.void_objects += 1;
         } else if void.contains(object) || manifest.owner_of(object.seq) != Some(object.epoch) {
             report.void_objects += 1;

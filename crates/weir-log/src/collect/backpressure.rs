@@ -1,13 +1,12 @@
-//! The pace of the collector, and how clients' objects wait for it where it falls behind all the same, so that the
-//! store does not fill with what is dead.
+//! The pace of the collector, and the backpressure of a collector that has fallen behind on the upload of clients'
+//! data. Without it the store would fill with dead objects.
 //!
-//! It is slow as long as that is enough: it takes its bandwidth from clients. The further the live share falls, the
-//! faster it goes, and then data waits for it.
+//! The collector takes its bandwidth from clients, so it runs slowly as long as that keeps the live share where it
+//! should be. The further the live share falls, the faster it runs, and below a limit the upload of data waits for it.
 //!
-//! It is the way to the store that waits, not the client: the journal takes the writes meanwhile, and slows writers
-//! smoothly only as it fills. The further the live share falls, the more bytes must be copied for each byte of data
-//! that goes to the store. So a share that fell for a while, or that was asked for only now, costs bandwidth but never
-//! all of it.
+//! Uploads wait, not clients: the journal takes the writes meanwhile, and slows writers only as it fills. The further
+//! the live share falls, the more bytes must be copied for each byte of data that goes to the store. So a share that
+//! fell for a while, or that was asked for only now, costs bandwidth but never all of it.
 
 use std::time::Duration;
 
@@ -29,12 +28,12 @@ const COPIED_PER_BYTE_MAX: u64 = 4;
 /// points further down. At its fastest it sends as many objects at a time as clients do.
 const PACES: [usize; 4] = [1, 2, 3, PUTS_IN_FLIGHT_MAX];
 
-/// Longest gap, to the time that a piece takes: nothing where the share is kept, half of the speed one point above, and
-/// the less for each point more. Collection ends five points above at the default shares.
+/// Most that the collector pauses between two pieces, in multiples of the duration of the last piece: one for each
+/// point of the live share above the share that is kept. The default shares end a collection five points above.
 const GAPS_MAX: u32 = 6;
 
-/// How long an object of data waits for the collector. Far longer than a copy takes over a slow link (25 MiB of
-/// requests); a collector that takes longer has another trouble, and the data does not wait for that.
+/// How long an object of data waits for the collector: far longer than a copy takes over a slow link (25 MiB of
+/// requests). A collector that takes longer fails for another reason, which waiting does not help.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Points of the live share that data waits for.
@@ -48,40 +47,41 @@ pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
     PACES[points.min(PACES.len() - 1)]
 }
 
-/// For how long it leaves the disk to others between short pieces of its objects, to the time that they take: longer
-/// the more lives, so that it settles where it copies all the time as fast as clients overwrite. `None` where less
-/// lives than is kept: it goes as fast as it can.
+/// The pause between two pieces, in multiples of the duration of the last one; it grows with the live share, so that
+/// the collector settles at the share where it copies as fast as clients overwrite. `None` below the share that is
+/// kept: then it does not pause.
 pub(super) fn gaps(live_percent: u64, kept_percent: u64) -> Option<u32> {
     let above = live_percent.checked_sub(kept_percent)?;
     Some(u32::try_from(above).unwrap_or(GAPS_MAX).min(GAPS_MAX))
 }
 
-/// What the collector owes for data that went to the store while it was behind.
+/// How many bytes the collector has to copy before the next object of data may go to the store.
 #[derive(Debug, Default)]
-pub(crate) struct Brake {
+pub(crate) struct Backpressure {
     /// Bytes to be copied before the next object of data.
     owed: u64,
     /// Whether an object of data waits for them.
     holds: bool,
-    /// Since when it saw nothing copied.
+    /// Since when the object that waits has seen nothing copied.
     since: Option<Instant>,
-    /// It was waited for in vain: nothing waits until it copies again.
+    /// An object has waited as long as it may without a copy: none waits again before the collector has copied
+    /// something.
     stands_still: bool,
 }
 
-impl Brake {
-    /// Data went to the store while so little lived.
+impl Backpressure {
+    /// An object of data went to the store at this live share.
     pub(super) fn on_data(&mut self, bytes: u64, live_percent: u64, kept_percent: u64) {
         let points = points_behind(live_percent, kept_percent)
             .min(COPIED_PER_BYTE_MAX * POINTS_PER_COPIED_BYTE);
         self.owed += bytes * points / POINTS_PER_COPIED_BYTE;
-        // A drain does not ask whether it waits.
+        // A volume that is being closed sends its data without asking whether it has to wait.
         self.holds = false;
     }
 
     pub(super) fn on_copied(&mut self, bytes: u64) {
         self.owed = self.owed.saturating_sub(bytes);
-        // What waits sees the collector get on.
+        // The collector has copied something: the time of what waits begins anew.
         self.since = None;
         self.stands_still = false;
     }
@@ -132,9 +132,9 @@ mod tests {
     #[test]
     fn the_further_behind_the_more_is_owed() {
         let owed = |live_percent| {
-            let mut brake = Brake::default();
-            brake.on_data(8 * MIB, live_percent, 70);
-            brake.owed / MIB
+            let mut backpressure = Backpressure::default();
+            backpressure.on_data(8 * MIB, live_percent, 70);
+            backpressure.owed / MIB
         };
         assert_eq!([75, 70, 69, 68, 67, 63, 61, 10].map(owed), [0, 0, 0, 4, 8, 24, 32, 32]);
     }
@@ -142,41 +142,41 @@ mod tests {
     #[test]
     fn data_waits_until_what_is_owed_is_copied() {
         let now = Instant::now();
-        let mut brake = Brake::default();
-        brake.on_data(8 * MIB, 67, 70);
-        brake.on_data(8 * MIB, 67, 70);
-        assert_eq!(brake.holds_until(now, 67, 70), Some(now + PATIENCE));
-        brake.on_copied(10 * MIB);
-        assert!(brake.holds(), "it still waits for the rest");
+        let mut backpressure = Backpressure::default();
+        backpressure.on_data(8 * MIB, 67, 70);
+        backpressure.on_data(8 * MIB, 67, 70);
+        assert_eq!(backpressure.holds_until(now, 67, 70), Some(now + PATIENCE));
+        backpressure.on_copied(10 * MIB);
+        assert!(backpressure.holds(), "it still waits for the rest");
         let later = now + PATIENCE / 2;
-        let until = brake.holds_until(later, 67, 70);
+        let until = backpressure.holds_until(later, 67, 70);
         assert_eq!(until, Some(later + PATIENCE), "the collector gets on");
-        assert!(brake.holds());
-        brake.on_copied(10 * MIB);
-        assert_eq!(brake.holds_until(later, 67, 70), None);
-        assert!(!brake.holds());
+        assert!(backpressure.holds());
+        backpressure.on_copied(10 * MIB);
+        assert_eq!(backpressure.holds_until(later, 67, 70), None);
+        assert!(!backpressure.holds());
     }
 
     #[test]
     fn a_share_that_is_back_owes_nothing() {
         let now = Instant::now();
-        let mut brake = Brake::default();
-        brake.on_data(8 * MIB, 60, 70);
-        assert_eq!(brake.holds_until(now, 69, 70), None);
-        assert_eq!(brake.holds_until(now, 60, 70), None);
+        let mut backpressure = Backpressure::default();
+        backpressure.on_data(8 * MIB, 60, 70);
+        assert_eq!(backpressure.holds_until(now, 69, 70), None);
+        assert_eq!(backpressure.holds_until(now, 60, 70), None);
     }
 
     #[test]
     fn a_collector_that_does_not_get_on_is_not_waited_for() {
         let now = Instant::now();
-        let mut brake = Brake::default();
-        brake.on_data(8 * MIB, 60, 70);
-        assert!(brake.holds_until(now, 60, 70).is_some());
-        assert_eq!(brake.holds_until(now + PATIENCE, 60, 70), None);
-        brake.on_data(8 * MIB, 60, 70);
-        assert_eq!(brake.holds_until(now + PATIENCE, 60, 70), None, "nor is the next one");
-        brake.on_copied(MIB);
-        brake.on_data(8 * MIB, 60, 70);
-        assert!(brake.holds_until(now + PATIENCE, 60, 70).is_some(), "until it gets on");
+        let mut backpressure = Backpressure::default();
+        backpressure.on_data(8 * MIB, 60, 70);
+        assert!(backpressure.holds_until(now, 60, 70).is_some());
+        assert_eq!(backpressure.holds_until(now + PATIENCE, 60, 70), None);
+        backpressure.on_data(8 * MIB, 60, 70);
+        assert_eq!(backpressure.holds_until(now + PATIENCE, 60, 70), None, "nor is the next one");
+        backpressure.on_copied(MIB);
+        backpressure.on_data(8 * MIB, 60, 70);
+        assert!(backpressure.holds_until(now + PATIENCE, 60, 70).is_some(), "until it gets on");
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Order {
     /// Payload below which an object is small: a candidate whatever its share.
     pub(crate) small_bytes: u64,
     pub(crate) looks_for_small: bool,
-    /// Whether objects are taken for their share.
+    /// Whether objects are taken because little of them lives, and not only because they are small.
     pub(crate) collects: bool,
     /// Live bytes of what is chosen together; one object may go beyond.
     pub(crate) live_bytes_max: u64,
@@ -36,7 +36,8 @@ impl Order {
         match self.policy {
             CollectPolicy::Greedy => scaled(dead, object.payload_bytes),
             CollectPolicy::CostBenefit => {
-                // (1 - u) * age / (1 + u): what is won for as long as it stays, by what is read and written.
+                // (1 - u) * age / (1 + u) with u the live share: the space won, for as long as it is expected to last,
+                // per byte read and written.
                 let age = self.newest.0.saturating_sub(object.id.seq.0) + 1;
                 let won = scaled(dead, object.payload_bytes + object.live_bytes);
                 won.saturating_mul(age)

@@ -6,8 +6,9 @@
 //! Invariants
 //!  G1. What is deleted is listed in the newest manifest version that counts, which is ours.
 //!  G2. What is listed is reached neither by the checkpoint of the same version nor by any object after it.
-//!  G3. A read that has resolved its bytes finds them: what it may have resolved goes after it.
-//!  G4. What a replicator copies, by a note that is young, goes after its note.
+//!  G3. An object is deleted only after every read has ended that may have resolved to it.
+//!  G4. While a replicator's note is younger than the replica's patience, no object up to the sequence in the note is
+//!      deleted.
 //!  G5. A manifest version lists so many objects at most (`PENDING_LISTED_MAX`, and what one deleted snapshot needed
 //!      besides): a store that denies deletions does not make every version longer without end. More of them wait in
 //!      memory until others are gone. What waits when the process ends is found by `weir volume check` and deleted by
@@ -50,7 +51,7 @@ struct Waiting {
     deleted: u64,
 }
 
-/// Reads of objects, in the order of their begins.
+/// Number of a read of objects; reads that began later have higher numbers.
 type ReadNumber = u64;
 
 /// A read of objects that is under way: what was listed after it began is deleted after it ends (G3).

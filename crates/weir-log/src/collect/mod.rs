@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weir_device::VolumeId;
 
-use crate::collect::backpressure::Brake;
+use crate::collect::backpressure::Backpressure;
 use crate::format::object::{ObjectHeader, ObjectKind};
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::map::objects::ObjectMap;
@@ -32,14 +32,14 @@ const SMALL_LOOK_OBJECTS: u64 = 64;
 /// What the collector knows.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
-    /// From the first round below the start to the end at the stop.
+    /// A collection is under way: it began when the live share fell below `start_percent` and ends at `stop_percent`.
     active: bool,
     /// Sources of objects that are gathered or on their way.
     claimed: BTreeSet<ObjectId>,
-    /// By the object that is on its way.
+    /// Sources by the object of the collector that is on its way and will replace them.
     on_the_way: BTreeMap<ObjectSeq, Vec<ObjectId>>,
     /// Objects that cannot be read; left alone by this opening.
-    stuck: BTreeSet<ObjectId>,
+    unreadable: BTreeSet<ObjectId>,
     objects_since_look: u64,
     /// Objects of other volumes are copied, whatever lives of them.
     pub(crate) flattens: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Collector {
     pub(crate) wanted_percent: Option<u64>,
     /// Nothing was left to choose, and nothing was committed since.
     found_nothing: bool,
-    brake: Brake,
+    backpressure: Backpressure,
     /// Objects written by the collector of this opening.
     pub(crate) objects_written: u64,
     /// Payload bytes in them.
@@ -69,12 +69,12 @@ impl Collector {
         let bytes = header.payload_len();
         if header.kind == ObjectKind::Data {
             self.data_bytes += bytes;
-            self.brake.on_data(bytes, self.live_percent(objects), limits.kept_percent());
+            self.backpressure.on_data(bytes, self.live_percent(objects), limits.kept_percent());
             return;
         }
         self.objects_written += 1;
         self.bytes_written += bytes;
-        self.brake.on_copied(bytes);
+        self.backpressure.on_copied(bytes);
         let moved = self.on_the_way.remove(&header.id.seq);
         self.release(moved.unwrap_or_default());
     }
@@ -102,8 +102,8 @@ impl Collector {
     }
 
     /// Objects that cannot be read.
-    pub(crate) fn stuck_objects(&self) -> usize {
-        self.stuck.len()
+    pub(crate) fn unreadable_count(&self) -> usize {
+        self.unreadable.len()
     }
 
     /// Whether there is nothing to choose from any more.
@@ -117,8 +117,8 @@ impl Collector {
         if self.is_wanted() { pace.max(PACE_WANTED) } else { pace }
     }
 
-    /// How long it pauses, to the time that it works; nothing where somebody waits for what it does, directly or
-    /// because it is behind.
+    /// Its pause between two pieces in multiples of the last piece's duration; none where somebody waits for its work,
+    /// or where it is behind.
     pub(crate) fn gaps(&self, objects: &ObjectMap, limits: &CollectLimits) -> Option<u32> {
         let gaps = backpressure::gaps(self.live_percent(objects), limits.kept_percent());
         gaps.filter(|_| !self.is_wanted())
@@ -136,25 +136,25 @@ impl Collector {
         limits: &CollectLimits,
     ) -> Option<Instant> {
         if self.found_nothing && self.claimed.is_empty() {
-            self.brake = Brake::default();
+            self.backpressure = Backpressure::default();
             return None;
         }
         let live_percent = self.live_percent(objects);
-        self.brake.holds_until(Instant::now(), live_percent, limits.kept_percent())
+        self.backpressure.holds_until(Instant::now(), live_percent, limits.kept_percent())
     }
 
     /// Whether clients' data waits for the collector.
     pub(crate) fn holds_data(&self) -> bool {
-        self.brake.holds()
+        self.backpressure.holds()
     }
 
     /// Live share, of what no snapshot holds, in percent once what is claimed has moved.
     pub(crate) fn live_percent(&self, objects: &ObjectMap) -> u64 {
-        let Usage { loose_live_bytes, mut loose_bytes, .. } = objects.table.usage();
-        for object in self.claimed.iter().filter_map(|id| objects.table.loose_object(id)) {
-            loose_bytes -= object.payload_bytes - object.live_bytes;
+        let Usage { collectable_live_bytes, mut collectable_bytes, .. } = objects.table.usage();
+        for object in self.claimed.iter().filter_map(|id| objects.table.collectable_object(id)) {
+            collectable_bytes -= object.payload_bytes - object.live_bytes;
         }
-        (loose_live_bytes * 100).checked_div(loose_bytes).unwrap_or(100)
+        (collectable_live_bytes * 100).checked_div(collectable_bytes).unwrap_or(100)
     }
 
     /// Whether there may be something to do; cheap enough for every object that is committed.
@@ -185,7 +185,7 @@ impl Collector {
         }
         if self.flattens {
             let free =
-                |o: &LiveObject| !self.claimed.contains(&o.id) && !self.stuck.contains(&o.id);
+                |o: &LiveObject| !self.claimed.contains(&o.id) && !self.unreadable.contains(&o.id);
             let sources =
                 choose::up_to_a_batch(objects.table.shared_objects().filter(free), batch_bytes);
             self.found_nothing = sources.is_empty();
@@ -200,13 +200,13 @@ impl Collector {
         }
         // Of an object that is being applied in steps, what it overwrites is live in older objects until its last step:
         // chosen together with one of them, it would be moved twice. Once all of them are applied, a range is live in
-        // one of them at most, because what changes later goes to newer objects.
-        // By itself it seems half dead: it would be moved whole, and its copy as well, without end.
+        // one of them at most, because what changes later goes to newer objects. Taken alone, such an object seems half
+        // dead while it is applied, so it would be copied whole, and so would its copy, again and again.
         let ours = |o: &LiveObject| {
             o.id.stream == stream
                 && o.id.seq <= newest
                 && !self.claimed.contains(&o.id)
-                && !self.stuck.contains(&o.id)
+                && !self.unreadable.contains(&o.id)
         };
         let order = choose::Order {
             policy: limits.policy,
@@ -216,7 +216,7 @@ impl Collector {
             collects: self.active,
             live_bytes_max: batch_bytes,
         };
-        let sources = order.choose(objects.table.loose_objects().filter(ours));
+        let sources = order.choose(objects.table.collectable_objects().filter(ours));
         self.found_nothing = sources.is_empty();
         self.claimed.extend(sources.iter().map(|o| o.id));
         sources
@@ -228,7 +228,7 @@ impl Collector {
         let free = ids.iter().filter(free).filter_map(|id| objects.table.live_object(id));
         let sources: Vec<LiveObject> = free.collect();
         for source in &sources {
-            self.stuck.remove(&source.id);
+            self.unreadable.remove(&source.id);
             self.claimed.insert(source.id);
         }
         sources
@@ -250,14 +250,14 @@ impl Collector {
     }
 
     /// Objects that cannot be read; left alone by this opening.
-    pub(crate) fn stuck(&self) -> &BTreeSet<ObjectId> {
-        &self.stuck
+    pub(crate) fn unreadable(&self) -> &BTreeSet<ObjectId> {
+        &self.unreadable
     }
 
     /// An object cannot be read: it is left alone from here on.
     pub(crate) fn give_up(&mut self, id: ObjectId) {
         self.release([id]);
-        self.stuck.insert(id);
+        self.unreadable.insert(id);
     }
 
     /// What was claimed may be chosen again, if anything of it is left.

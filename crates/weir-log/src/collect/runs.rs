@@ -76,7 +76,7 @@ pub(crate) fn sort_disjoint(runs: &mut Vec<Run>) {
 /// Adds what lies in small holes between runs, where it lies in objects too and a read of them plugs enough.
 pub(crate) fn plug_holes(
     objects: &ObjectMap,
-    stuck: &BTreeSet<ObjectId>,
+    unreadable: &BTreeSet<ObjectId>,
     runs: Vec<Run>,
     plugs_min: usize,
 ) -> Vec<Run> {
@@ -86,7 +86,7 @@ pub(crate) fn plug_holes(
         let end = pair[0].offset + pair[0].len;
         let hole = pair[1].offset.saturating_sub(end);
         if (1..=PLUG_BYTES_MAX).contains(&hole) && count < PLUGS_MAX {
-            let found = fill(objects, stuck, end, hole);
+            let found = fill(objects, unreadable, end, hole);
             count += found.len();
             plugs.extend((!found.is_empty()).then_some(found));
         }
@@ -134,13 +134,13 @@ fn frames_worth_reading<'a>(
 }
 
 /// What fills a hole wholly; nothing if it cannot be filled.
-fn fill(objects: &ObjectMap, stuck: &BTreeSet<ObjectId>, offset: u64, len: u64) -> Vec<Run> {
+fn fill(objects: &ObjectMap, unreadable: &BTreeSet<ObjectId>, offset: u64, len: u64) -> Vec<Run> {
     let mut found = Vec::new();
     let mut filled = 0;
     for run in objects.runs(offset, len) {
         let ObjectPlace::Object { index, payload_offset } = run.place else { break };
         let object = objects.object(index);
-        if stuck.contains(&object) {
+        if unreadable.contains(&object) {
             // It would fail again, and keep what lies around the hole from being moved for ever.
             break;
         }

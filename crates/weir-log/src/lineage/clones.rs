@@ -119,7 +119,7 @@ async fn finish(
     if verb.publish_name(name, next, Some(id)).await? {
         return Ok(());
     }
-    // Nobody finds it: it must not hold anything.
+    // The clone has no name, so nobody could delete it later. It must not keep objects of its parent.
     writer.publish(env, &RetryPolicy::reads(), |m| m.state = VolumeState::Deleted).await?;
     Err(verb.name_is_taken(name))
 }

@@ -28,7 +28,7 @@ use crate::read::fetch::open_header;
 /// The map as of one sequence, and what is known around it.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// That the checkpoint is in.
+    /// The stream that the checkpoint is in.
     stream: VolumeId,
     pub(crate) objects: ObjectMap,
     pub(crate) checkpoint: CheckpointState,
@@ -186,7 +186,7 @@ impl<'a> Loader<'a> {
         objects.into_iter().map(move |(seq, epoch)| ObjectId { stream, seq, epoch })
     }
 
-    /// Lets go of what was fetched and is not kept.
+    /// Frees what was fetched and need not be kept.
     pub(crate) fn retain(&mut self, keep: impl Fn(ObjectSeq) -> bool) {
         self.payloads.retain(|seq, _| keep(*seq));
     }

@@ -80,6 +80,14 @@ struct Stored {
     payload_offset: u64,
 }
 
+/// Bytes that are in two objects.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    /// Where they were copied from.
+    from: Stored,
+    to: Stored,
+}
+
 impl Stored {
     fn target(self) -> Target {
         target_of(self.index, self.payload_offset)
@@ -147,10 +155,10 @@ impl ObjectMap {
                 Some(source) => match self.place_of_source(header, source) {
                     Some(from) => {
                         let from = from.advance(cursor.within);
-                        let way = (from, to);
-                        self.move_live(header.id.seq, extent.kind, way, (offset, len), limits)
+                        let moved = Moved { from, to };
+                        self.move_live(header.id.seq, extent.kind, moved, (offset, len), limits)
                     }
-                    // The source died, and with it every mapping that pointed at it.
+                    // The source is dead, so nothing in the map points at it any more.
                     None => len,
                 },
             };
@@ -229,17 +237,18 @@ impl ObjectMap {
         Some(Stored { index, payload_offset: source.payload_offset.into() })
     }
 
-    /// Bytes that the collector copied `from` one place `to` another, or that a repair gave up: the map follows where
-    /// it still points at the first place, and nowhere else. About a step's worth; returns the bytes done.
+    /// Bytes that the collector copied, or that a repair gave up: the map follows where it still points at the place
+    /// that they were copied from, and nowhere else. About a step's worth; returns the bytes done.
     fn move_live(
         &mut self,
         by: ObjectSeq,
         kind: ExtentKind,
-        (from, to): (Stored, Stored),
+        moved: Moved,
         (offset, len): (u64, u64),
         limits: &MapLimits,
     ) -> u64 {
-        let mut moved: SmallVec<[(u64, u64); 8]> = SmallVec::new();
+        let Moved { from, to } = moved;
+        let mut live: SmallVec<[(u64, u64); 8]> = SmallVec::new();
         let mut done = len;
         for (seen, mapping) in self.map.iter_range(offset, len).enumerate() {
             if seen == limits.map_step_budget {
@@ -248,10 +257,10 @@ impl ObjectMap {
             }
             let still_there = mapping.target == from.advance(mapping.offset - offset).target();
             if still_there || weir_device::mutant("copy_applied_unconditionally") {
-                moved.push((mapping.offset, mapping.len));
+                live.push((mapping.offset, mapping.len));
             }
         }
-        for (mut at, mut len) in moved {
+        for (mut at, mut len) in live {
             while len > 0 {
                 let set = self.set(by, kind, to.advance(at - offset), (at, len), limits);
                 (at, len) = (at + set, len - set);

@@ -5,7 +5,7 @@
 //!  T2. An object that lost its last live byte never lives again: it is reported dead once, with the sequence of the
 //!      object that took that byte. Its entry stays until then.
 //!  T3. An object that a snapshot reaches is never reported dead; it is when the last such snapshot goes.
-//!  T4. An object of another volume's stream is nobody's to collect: it is not loose.
+//!  T4. An object of another volume's stream is never collectable: it belongs to that volume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -47,9 +47,9 @@ pub(crate) struct Usage {
     /// Payload of the objects with live bytes.
     pub(crate) used_bytes: u64,
     /// Of the live bytes, those in objects that no snapshot reaches.
-    pub(crate) loose_live_bytes: u64,
+    pub(crate) collectable_live_bytes: u64,
     /// Payload of the objects with live bytes that no snapshot reaches: what collection can win from.
-    pub(crate) loose_bytes: u64,
+    pub(crate) collectable_bytes: u64,
     /// Payload of all objects of the table, the dead ones that wait for their deletion included.
     pub(crate) payload_bytes: u64,
     /// Of the live bytes, those in objects of other volumes.
@@ -139,9 +139,9 @@ impl ObjectTable {
     }
 
     /// The object, if it is the volume's own, any of it lives, and no snapshot reaches it.
-    pub(crate) fn loose_object(&self, id: &ObjectId) -> Option<LiveObject> {
+    pub(crate) fn collectable_object(&self, id: &ObjectId) -> Option<LiveObject> {
         let entry = self.entry(self.find(id)?);
-        (entry.live_bytes > 0 && entry.is_loose()).then(|| entry.live_object())
+        (entry.live_bytes > 0 && entry.is_collectable()).then(|| entry.live_object())
     }
 
     /// Objects that the map points at.
@@ -150,9 +150,9 @@ impl ObjectTable {
     }
 
     /// Objects of the volume's own that the map points at and no snapshot reaches.
-    pub(crate) fn loose_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
-        let loose = self.entries.iter().filter(|e| e.live_bytes > 0 && e.is_loose());
-        loose.map(Entry::live_object)
+    pub(crate) fn collectable_objects(&self) -> impl Iterator<Item = LiveObject> + '_ {
+        let collectable = self.entries.iter().filter(|e| e.live_bytes > 0 && e.is_collectable());
+        collectable.map(Entry::live_object)
     }
 
     /// Every object that has an entry.
@@ -228,9 +228,9 @@ impl ObjectTable {
         if entry.shared {
             self.usage.shared_live_bytes += len;
         }
-        if entry.is_loose() && len > 0 {
-            self.usage.loose_live_bytes += len;
-            self.usage.loose_bytes += if entry.live_bytes == 0 { payload_bytes } else { 0 };
+        if entry.is_collectable() && len > 0 {
+            self.usage.collectable_live_bytes += len;
+            self.usage.collectable_bytes += if entry.live_bytes == 0 { payload_bytes } else { 0 };
         }
         entry.live_bytes += len;
         self.usage.live_bytes += len;
@@ -250,11 +250,11 @@ impl ObjectTable {
         if entry.shared {
             self.usage.shared_live_bytes -= len;
         }
-        if entry.is_loose() {
-            self.usage.loose_live_bytes -= len;
-            self.usage.loose_bytes -= if dies { entry.record.payload_len.into() } else { 0 };
+        if entry.is_collectable() {
+            self.usage.collectable_live_bytes -= len;
+            self.usage.collectable_bytes -= if dies { entry.record.payload_len.into() } else { 0 };
         }
-        // What it takes from itself does not kill it: it is being applied.
+        // An object that overwrites its own bytes while it is applied is not reported dead before its last step.
         if dies && index != by {
             self.dead.push_back((at, index));
             if weir_device::mutant("entry_used_again_early") {
@@ -264,7 +264,7 @@ impl ObjectTable {
         }
     }
 
-    /// All extents of an object are applied: T2 for one that was born dead.
+    /// All extents of an object are applied. T2 for an object of which nothing lives by then.
     pub(crate) fn on_applied(&mut self, index: TableIndex) {
         let entry = self.entry(index);
         if entry.live_bytes == 0 {
@@ -326,17 +326,17 @@ impl ObjectTable {
 
     fn change_pins(&mut self, index: TableIndex, by: i32) {
         let entry = &mut self.entries[index.0 as usize];
-        let was_loose = entry.is_loose();
+        let was_collectable = entry.is_collectable();
         entry.pins = entry.pins.checked_add_signed(by).expect("T3: unpinned as often as pinned");
-        let is_loose = entry.is_loose();
+        let is_collectable = entry.is_collectable();
         let bytes = if entry.live_bytes > 0 { entry.record.payload_len.into() } else { 0 };
         let (usage, live) = (&mut self.usage, entry.live_bytes);
-        if was_loose && !is_loose {
-            usage.loose_live_bytes -= live;
-            usage.loose_bytes -= bytes;
-        } else if is_loose && !was_loose {
-            usage.loose_live_bytes += live;
-            usage.loose_bytes += bytes;
+        if was_collectable && !is_collectable {
+            usage.collectable_live_bytes -= live;
+            usage.collectable_bytes -= bytes;
+        } else if is_collectable && !was_collectable {
+            usage.collectable_live_bytes += live;
+            usage.collectable_bytes += bytes;
         }
     }
 
@@ -418,9 +418,9 @@ impl ObjectTable {
             usage.payload_bytes += payload_bytes;
             usage.used_bytes += if *counted > 0 { payload_bytes } else { 0 };
             usage.shared_live_bytes += if entry.shared { *counted } else { 0 };
-            if *counted > 0 && entry.is_loose() {
-                usage.loose_live_bytes += counted;
-                usage.loose_bytes += payload_bytes;
+            if *counted > 0 && entry.is_collectable() {
+                usage.collectable_live_bytes += counted;
+                usage.collectable_bytes += payload_bytes;
             }
         }
         assert_eq!(self.usage, usage, "T1");
@@ -442,7 +442,7 @@ fn streams_of<T>(objects: &BTreeMap<ObjectId, T>) -> BTreeSet<VolumeId> {
 
 impl Entry {
     /// T4.
-    fn is_loose(&self) -> bool {
+    fn is_collectable(&self) -> bool {
         self.pins == 0 && !self.shared
     }
 

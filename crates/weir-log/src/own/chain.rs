@@ -97,15 +97,16 @@ pub(crate) async fn create(
             Some(there) if there == *body => break,
             Some(_) => {}
         }
-        // What differs is read again: a bit may have flipped on the way, and a refusal is for good.
+        // A version that differs from ours is read again before we give up: a bit that flipped in transit must not
+        // fence this writer, because being fenced is final.
         differences += 1;
         if differences == RESOLVE_ATTEMPTS_MAX {
             return Ok(Created::Refused(format!("{key} was written by another")));
         }
     }
     if rules.without_list {
-        // Old versions are pruned all the same, or no number would be free again: as a writer does that remembers what
-        // it created instead of listing.
+        // With this deliberate bug old versions are pruned nevertheless, as a writer would do that remembers what it
+        // created instead of listing; otherwise no number would become free again.
         return Ok(Created::Counts((number.saturating_sub(16).max(1)..=number).collect()));
     }
     if weir_device::mutant("prune_too_eagerly") && number > 1 {
@@ -120,7 +121,8 @@ pub(crate) async fn create(
         return Ok(Created::Counts(listed));
     }
     if highest {
-        // Whoever prunes has published many versions since, and the newest of them would be the highest.
+        // A writer that pruned our predecessor has published newer versions, so its newest one would be the highest,
+        // not ours.
         let before = listed.iter().rev().nth(1).map_or("nothing".to_owned(), u64::to_string);
         return Ok(Created::Lost(format!("{key} is the newest, and {before} is there before it")));
     }

@@ -146,7 +146,8 @@ fn to_ns(time: Duration) -> u64 {
 
 impl Inner {
     fn known(&self) -> MutexGuard<'_, Known> {
-        // Nothing is left half changed by a panic: every change is one assignment.
+        // A poisoned lock is used all the same: every change under it is one assignment, so a panic leaves nothing half
+        // changed.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -360,7 +361,8 @@ impl Renewer {
             match self.renew().await {
                 Ok(()) => {
                     self.inner.known().note = None;
-                    // Whoever waits for the lease does not wait for this: after a suspension it may be over already.
+                    // The pause ends as soon as somebody waits for the lease: after the host was suspended the lease
+                    // may have ended although the next renewal is not due yet.
                     tokio::select! {
                         biased;
                         () = self.inner.wanted.notified() => {}

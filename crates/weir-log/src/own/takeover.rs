@@ -16,7 +16,7 @@ use crate::error::LogError;
 use crate::format::lease::LeaseRecord;
 use crate::format::manifest::{Holder, Manifest, SalvageRecord, Takeover};
 use crate::ids::WriteMark;
-use crate::limits::{LEASE_LOOKS_PER_LENGTH, RESOLVE_ATTEMPTS_MAX};
+use crate::limits::{LEASE_LOOK_PAUSE_MAX, LEASE_LOOKS_PER_LENGTH, RESOLVE_ATTEMPTS_MAX};
 use crate::own::lease::read_record;
 use crate::own::{chain, manifests};
 use crate::recover::evidence::{Consent, Decision, JournalView, Wait};
@@ -51,6 +51,15 @@ pub(crate) struct Admitted {
     pub(crate) survey: Survey,
     /// The journal that is given up by it, if one is.
     pub(crate) given_up: Option<SalvageRecord>,
+}
+
+/// How the wait for a holder ended.
+enum Waited {
+    /// Its lease was not renewed for its whole length; `dirty` is how much its journal held that no object did, if its
+    /// last renewal says.
+    StoodStill { dirty: Option<u64> },
+    /// The manifest has another version now.
+    ManifestChanged,
 }
 
 /// The newest record of a node's lease, as far as it can be read.
@@ -96,17 +105,19 @@ impl<'a> Claim<'a> {
             if let Some(on_wait) = self.on_wait {
                 on_wait(&holder.name);
             }
-            let dirty = if weir_device::mutant("takeover_without_wait") {
-                None
+            let waited = if weir_device::mutant("takeover_without_wait") {
+                Waited::StoodStill { dirty: None }
             } else {
-                self.wait_for_standstill(&holder).await?
+                self.wait_for_standstill(&holder, manifest.number).await?
             };
             let newest = manifests::newest(self.store, self.env, self.volume).await?;
             let changed = newest.holder.as_ref() != Some(&holder);
             manifest = newest;
-            if changed {
-                continue;
-            }
+            let dirty = match waited {
+                Waited::StoodStill { dirty } if !changed => dirty,
+                // Another holder is waited for anew; one that changed its manifest shows that it lives.
+                Waited::StoodStill { .. } | Waited::ManifestChanged => continue,
+            };
             // The holder may have owned sequences meanwhile.
             let (decision, survey) = self.decide(&manifest, sent).await?;
             let needs_consent = decision.wait() == Wait::LeaseAndConsent;
@@ -147,9 +158,9 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Waits until no renewal of the holder's run has come for the whole length of its lease; how much its journal held
-    /// that no object did, if its last renewal says.
-    async fn wait_for_standstill(&self, holder: &Holder) -> Result<Option<u64>, LogError> {
+    /// Waits until no renewal of the holder's run has come for the whole length of its lease, or until the manifest
+    /// changes: a holder that closes the volume does not have its lease waited for.
+    async fn wait_for_standstill(&self, holder: &Holder, version: u64) -> Result<Waited, LogError> {
         let clock = &self.env.clock;
         let mut seen = self.look(holder, None).await?;
         // Counted from when it was seen: the holder's own deadline is earlier (L1 of `lease`).
@@ -164,9 +175,14 @@ impl<'a> Claim<'a> {
             length /= 4;
         }
         loop {
-            tokio::time::sleep(length / LEASE_LOOKS_PER_LENGTH).await;
+            tokio::time::sleep(LEASE_LOOK_PAUSE_MAX.min(length / LEASE_LOOKS_PER_LENGTH)).await;
             let looked_at = clock.boottime();
             let now = self.look(holder, Some(&seen)).await?;
+            // After the renewals: the last one of a holder that closed the volume meanwhile is no sign that it has it.
+            let changed = self.manifest_version().await? != version;
+            if changed && !weir_device::mutant("wait_on_a_closed_volume") {
+                return Ok(Waited::ManifestChanged);
+            }
             if now.number > seen.number {
                 if is_of(&now, holder) {
                     return Err(LogError::InUse {
@@ -175,8 +191,8 @@ impl<'a> Claim<'a> {
                         lease_s: length.as_secs(),
                     });
                 }
-                // Its node goes on without it, so it will never renew again. What it renewed last is unknown, so the
-                // time begins anew, once.
+                // The node renews under another run now, so the holder's run will not be renewed again. When it was
+                // renewed last is unknown, so the whole length is waited for once more.
                 if is_of(&seen, holder) {
                     since = clock.boottime();
                     dirty = None;
@@ -184,9 +200,18 @@ impl<'a> Claim<'a> {
                 seen = now;
             }
             if looked_at.saturating_sub(since) >= length {
-                return Ok(dirty);
+                return Ok(Waited::StoodStill { dirty });
             }
         }
+    }
+
+    /// The number of the newest version of the manifest.
+    async fn manifest_version(&self) -> Result<u64, LogError> {
+        let prefix = Manifest::prefix(self.volume);
+        let mut random = || self.env.random.next_u64();
+        let list = || chain::numbers(self.store, &prefix);
+        let listed = self.store.retry(&RetryPolicy::reads(), &mut random, None, list).await?;
+        Ok(listed.last().copied().unwrap_or(0))
     }
 
     fn length_of(&self, seen: &Seen) -> Duration {

@@ -26,7 +26,7 @@ use crate::random::splitmix;
 use crate::read::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
 use crate::read::table::FrameTable;
 
-/// Stands for the header of an object among its frames.
+/// Index under which the cache and the fetches know the header of an object.
 const HEADER_INDEX: u32 = u32::MAX;
 
 /// Which history the objects of a volume's own stream are of, by their epochs.
@@ -238,7 +238,7 @@ async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
     let Flight { object: ObjectKey { id: object, .. }, first, last, .. } = flight;
     let frames: Option<Vec<FrameResult>> = match get_run(&fetcher, object, first, last).await {
         Ok(frames) => frames.map(|frames| frames.into_iter().map(Ok).collect()),
-        // One of them may be damaged, and the others whole.
+        // One damaged frame must not fail the reads of the others: each is fetched alone.
         Err(error) if error.kind() == ErrorKind::Corrupt && first < last => {
             let alone = (first..=last).map(|index| get_frame(&fetcher, object, index));
             let alone = stream::iter(alone).buffered(FRAMES_ALONE_IN_FLIGHT_MAX);
@@ -247,7 +247,8 @@ async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
         }
         Err(error) => Some((first..=last).map(|_| Err(error.clone())).collect()),
     };
-    // Other volumes may go on without this one.
+    // Without worker threads there is no result: the fetch is given up, and other volumes that wait for it fetch for
+    // themselves.
     let Some(frames) = frames else { return };
     let failed =
         (first..=last).zip(&frames).find_map(|(at, frame)| Some((at, frame.as_ref().err()?)));
@@ -428,7 +429,7 @@ pub(crate) async fn pieces(
                     let fetched = (first..=last).zip(fetched);
                     frames.extend(fetched.filter(|(index, _)| needed.contains(index)));
                 }
-                // What is damaged may be read along only.
+                // The damaged frame may only bridge a gap: the frames that are needed are read alone.
                 Err(error)
                     if error.kind() == ErrorKind::Corrupt
                         && needed.len() < (first..=last).count() =>

@@ -34,7 +34,8 @@ pub(crate) struct JournalView {
     pub(crate) held: Vec<HeldWrite>,
 }
 
-/// Somebody who saw an opening flush a write: a renewal of a lease, or the manifest version that closed the volume.
+/// A record that says that an opening had flushed a write: a renewal of a lease, objects in the store, or the manifest
+/// version that closed the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Witness {
     pub(crate) opening: HexId,
@@ -59,6 +60,13 @@ impl WitnessKind {
             Self::Objects => "the objects in the store",
         }
     }
+}
+
+/// Writes that would be lost without a journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AtStake {
+    pub(crate) writes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What the store says of a volume.
@@ -141,9 +149,13 @@ impl JournalView {
         self.opening == Some(opening) || self.announced.contains(&opening)
     }
 
-    pub(crate) fn at_stake(&self, beyond: WriteMark) -> (u64, u64) {
+    /// What it holds beyond a write.
+    pub(crate) fn at_stake(&self, beyond: WriteMark) -> AtStake {
         let rest = self.held.iter().filter(|held| held.mark > beyond);
-        rest.fold((0, 0), |(writes, bytes), held| (writes + 1, bytes + held.bytes))
+        rest.fold(AtStake::default(), |sum, held| AtStake {
+            writes: sum.writes + 1,
+            bytes: sum.bytes + held.bytes,
+        })
     }
 }
 

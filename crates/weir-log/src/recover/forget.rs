@@ -1,14 +1,15 @@
 //! Which openings a manifest need not name any more, so that openings that store nothing do not make every later
 //! version longer. A pure function of the manifest: what objects there are is not asked.
 //!
-//! An entry serves two ends. It says whose object a sequence is: the last entry whose `first_sequence` is at or below
-//! it. And it says of a journal what became of its opening: see `judge`.
+//! An entry serves two purposes. A sequence belongs to the last entry whose `first_sequence` is at or below it. And the
+//! entries tell `judge` what became of the opening of a local journal.
 //!
 //! Invariants
 //!  F1. Every sequence has the same owner as before, also for objects that land late.
 //!  F2. The newest owner, and so whose journal is replayed, is the same as before.
-//!  F3. No journal passes for covered that did not before. One whose opening was followed by an entry that went finds
-//!      no successor: all that it holds is at stake, and it is refused, not set aside.
+//!  F3. Dropping an entry never makes a journal look as if the store held its writes. A journal whose opening was
+//!      followed by a dropped entry finds no successor, so everything in it counts as unsent, and it is refused instead
+//!      of set aside.
 //!
 //! Entries without a name stay: journals of programs that knew no openings are known by them, and no more are added.
 

@@ -1,5 +1,5 @@
-//! What a takeover or an adoption gave up can be had back: a volume of what was taken, and of what the old journal
-//! holds.
+//! Getting back what a takeover or an adoption gave up: a new volume is made of what was taken over and of what the old
+//! journal holds.
 //!
 //! A takeover goes on with what the store holds, and the journal that it went on without may turn up later, with
 //! acknowledged writes. Replaying it over what was written since would be wrong; so would be throwing either away. So a
@@ -28,7 +28,8 @@ use crate::recover::evidence::JournalHere;
 use crate::recover::evidence::{Decision, JournalView};
 
 /// What an opening gives up that does not go on with the journal of the newest opening that owns sequences, or with a
-/// copy of it, unless that was closed. Whoever took over and came no further asks again.
+/// copy of it, unless that was closed. An opening that took over and ended before it owned sequences leaves this to the
+/// next one.
 pub(crate) fn given_up(
     manifest: &Manifest,
     journal: Option<&JournalView>,

@@ -104,7 +104,7 @@ pub struct ReplicaStatus {
     pub deleted_objects: u64,
 }
 
-/// The one that moves roots to a replica: holds its manifest.
+/// Moves roots to a replica. It holds the replica's manifest, so there is one of it at a time.
 pub struct Replicator {
     args: ReplicateArgs,
     /// The volume's, if it is encrypted.
@@ -357,7 +357,7 @@ fn holder_of(hold: &LeaseHold, run: Run) -> Holder {
         name: hold.name().to_owned(),
         node: run.identity.node,
         incarnation: run.identity.incarnation,
-        // There is none: nothing is ever acknowledged.
+        // A replica has no journal: nothing is acknowledged by it.
         journal: HexId([0; 16]),
     }
 }

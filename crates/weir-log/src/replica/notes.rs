@@ -109,7 +109,8 @@ impl NoteWatch {
             let read = || store.get(&key);
             let note = match store.retry(&policy, &mut random, None, read).await {
                 Ok(bytes) => ReplicaNote::decode(&bytes),
-                // Another one has taken its place: it is found next time, and holds on until then.
+                // The note was replaced by a newer one, which the next look finds; until then it holds back what it
+                // held back before.
                 Err(StoreError::NotFound { .. }) => None,
                 Err(error) => return Err(error),
             };

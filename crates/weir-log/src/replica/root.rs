@@ -252,7 +252,7 @@ impl Replicator {
         let copies = plan.missing.keys().map(|id| {
             let (source, target) = (self.args.source.clone(), self.args.target.clone());
             let (env, id) = (env.clone(), *id);
-            // A task begins when it is asked for: not before its turn.
+            // The future is made only when its turn comes, so that not all copies begin at once.
             async move {
                 let seed = env.random.next_u64();
                 let copied = env.background(copy::copy(source, target, id, seed)).await;
@@ -273,7 +273,8 @@ impl Replicator {
             self.status.sent_objects += 1;
             self.status.sent_bytes += bytes;
             self.told();
-            // Only who gets on may hold the source up for longer.
+            // The note is renewed only while copies succeed, so that a replicator that is stuck does not hold back
+            // deletions at the source for ever.
             let now = env.clock.boottime();
             if now.saturating_sub(noted) >= REPLICA_NOTE_INTERVAL {
                 self.note(Some(&plan.source)).await?;
@@ -287,7 +288,7 @@ impl Replicator {
     async fn publish_root(&mut self, plan: &Plan) -> Result<Vec<ObjectId>, LogError> {
         let source = &plan.source;
         let unneeded = if self.has_dependants().await? {
-            // Their roots may name what ours does not.
+            // The roots of dependants may name objects that ours does not.
             Vec::new()
         } else {
             self.unneeded(plan)

@@ -1,9 +1,9 @@
 //! Which bytes differ between two snapshots, from their checkpoints alone (paper, section 3.5: a snapshot is a map).
 //!
-//! What both maps point at the same bytes of the same object for is the same. The other way round that holds only
-//! nearly: bytes that the collector copied count as changed where the first snapshot did not hold their object, and so
-//! do the few it copies to close a hole. Reporting too much costs a backup a few bytes, reporting too little would
-//! ruin it.
+//! Where both maps point at the same bytes of the same object, nothing has changed. The converse is conservative: bytes
+//! that the collector copied count as changed where the first snapshot does not hold their object, and so do the few
+//! that it copies to fill a hole. A backup that is told too much copies a few bytes more; one that is told too little
+//! would be wrong.
 //!
 //! Snapshots share the pieces of their checkpoints that did not change, so the cost is that of what changed.
 

@@ -31,7 +31,7 @@ use weir_journal::{JournalPos, PieceKind, PlacedPiece, RecordSeq, RecordSink, Wr
 
 use crate::volume::ownership::Owned;
 use crate::volume::shared::{Shared, percent_full};
-use task::upload::SEAL_FROM_PERCENT;
+use task::upload::CLOSE_FROM_PERCENT;
 
 /// Longest run of pieces that is taken in as one, in bytes: a batch ends between runs, and should not end far too late.
 const RUN_BYTES_MAX: u64 = 256 << 10;
@@ -78,7 +78,7 @@ impl RecordSink for Sink {
         }
         let (used, capacity) = shared.journal.used_and_capacity();
         shared.hold.set_dirty(used);
-        if wake || percent_full((used, capacity)) >= SEAL_FROM_PERCENT {
+        if wake || percent_full((used, capacity)) >= CLOSE_FROM_PERCENT {
             shared.work.notify_one();
         }
     }

@@ -23,7 +23,7 @@ impl Shared {
 
     /// Whether an answer may be given at this moment. Asked when a request comes and when its reply goes.
     pub(crate) fn check_owned(&self) -> Result<(), DeviceError> {
-        // The next owner may have begun already.
+        // Another node may own the volume by now: reads are refused as well.
         self.check_stopped()?;
         match &self.state.borrow().failure {
             Some(failure) if failure.kind() == ErrorKind::Fenced => return Err(failure.clone()),

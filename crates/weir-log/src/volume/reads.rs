@@ -1,4 +1,5 @@
-//! Reads of an open volume: what they resolve to stays until they have it.
+//! Reads of an open volume. What a read has resolved to is pinned, in the journal and in the store, until the read has
+//! its bytes.
 
 use std::rc::Rc;
 
@@ -15,7 +16,7 @@ use crate::volume::shared::Shared;
 
 /// The read of the device contract, within the bounds of the volume.
 pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<Data, DeviceError> {
-    // What another node writes is not known here.
+    // Another node may have written since the lease was lost, which this one would not know.
     shared.check_owned()?;
     for attempt in 1.. {
         match read_once(shared, offset, len).await {

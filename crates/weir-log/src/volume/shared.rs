@@ -101,7 +101,7 @@ pub(crate) struct Shared {
     pub(crate) held: Cell<bool>,
     /// Which content the volume shows: a rollback begins another.
     pub(crate) generation: Cell<u64>,
-    /// News for whoever owns the stack.
+    /// Events for the owner of the stack.
     pub(crate) events: Events,
     /// Keeps other openings of this host away for as long as anything of this one runs.
     pub(crate) _lock: LockGuard,
@@ -113,7 +113,7 @@ impl Shared {
         let error = error.into();
         let mut state = self.state.borrow_mut();
         let is_fenced = |error: &DeviceError| error.kind() == ErrorKind::Fenced;
-        // Only this one says that reads are refused too.
+        // A fenced volume refuses reads as well, so being fenced replaces another failure.
         let counts = state.failure.as_ref().is_none_or(|was| is_fenced(&error) && !is_fenced(was));
         if counts {
             tracing::error!(volume = %self.id, %error, "the volume refuses further writes");
@@ -247,7 +247,7 @@ impl Shared {
         percent_full(self.journal.used_and_capacity())
     }
 
-    /// Slows writers as the journal fills, so that they do not run into a wall.
+    /// Delays writers more the fuller the journal is, so that they slow down before they have to stop.
     pub(crate) async fn throttle(&self) {
         let percent = self.journal_percent_full();
         if percent > THROTTLE_FROM_PERCENT {
@@ -279,7 +279,7 @@ impl<'a> Held<'a> {
         shared.held.set(true);
         let held = Self(shared);
         shared.wait_while_open(|_| (shared.appends.get() == 0).then_some(Ok(()))).await?;
-        // Those whose client went away without an answer.
+        // Appends whose client has disconnected are not counted in `appends`; they have to be in the journal too.
         shared.journal.drain().await.map_err(LogError::Journal)?;
         Ok(held)
     }

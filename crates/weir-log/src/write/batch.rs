@@ -10,12 +10,12 @@ use crate::format::object::ExtentKind;
 use crate::ids::WriteMark;
 use crate::limits::{BATCH_BYTES_MAX, EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX};
 
-/// When a batch is sealed.
+/// When a batch is closed.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
     /// Payload bytes that make an object.
     pub bytes: u64,
-    /// Longest time a write waits for its object to be sealed.
+    /// Longest time a write waits for its object to be closed.
     pub age: Duration,
     /// To what `age` stretches while a volume only makes small objects.
     pub age_small: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct Batch {
     pub(crate) volume_size: u64,
 }
 
-/// Journal bytes per payload byte of a batch before it is sealed anyway: tiny writes and discards take journal space
+/// Journal bytes per payload byte of a batch before it is closed anyway: tiny writes and discards take journal space
 /// without filling a batch.
 const JOURNAL_SHARE_MAX: u64 = 8;
 

@@ -27,7 +27,7 @@ pub(crate) async fn put_until_stored(
         if store.retry(&forever, &mut random, None, put).await? == Put::Created {
             return Ok(());
         }
-        // A look that ends when the object is gone: then there is nothing to refuse the next PUT.
+        // Reads the object that is there. One that is gone cannot refuse the next PUT, so that is no error.
         let look = || async {
             match get_header(store, header.id).await {
                 Err(StoreError::NotFound { .. }) => Ok(None),

@@ -17,8 +17,8 @@ use crate::write::unsent::Unsent;
 pub(crate) struct WriteState {
     pub(crate) overlay: Overlay,
     pub(crate) batch: Option<Batch>,
-    /// Sealed batches that have no object yet, oldest first.
-    pub(crate) sealed: VecDeque<Batch>,
+    /// Closed batches that have no object yet, oldest first.
+    pub(crate) closed: VecDeque<Batch>,
     pub(crate) pipeline: Pipeline,
     /// What is acknowledged and not in the committed prefix, for those who ask.
     pub(crate) unsent: Unsent,
@@ -34,7 +34,7 @@ pub(crate) struct WriteState {
     /// The last write that is kept for that, by its number: also one of an earlier opening that was replayed.
     pub(crate) kept_through: Option<WriteNumber>,
     last_object_small: bool,
-    /// What the uploader struggles with.
+    /// Why uploads do not succeed at the moment.
     pub(crate) upload_note: Option<String>,
     /// When it was last said that the store has no room.
     pub(crate) no_room_said: Option<Instant>,
@@ -47,7 +47,7 @@ pub(crate) struct WriteState {
 pub(crate) enum NextBatch {
     /// To be gathered and sent.
     Ready(Batch),
-    /// There is none before that time, or, without one, before another write.
+    /// There is no batch to send before that time; without a time, none before another write comes.
     NotBefore(Option<Instant>),
 }
 
@@ -57,7 +57,7 @@ impl WriteState {
         Self {
             overlay: Overlay::new(),
             batch: None,
-            sealed: VecDeque::new(),
+            closed: VecDeque::new(),
             pipeline,
             unsent: Unsent::default(),
             gathering: false,
@@ -108,8 +108,8 @@ impl WriteState {
     pub(crate) fn close_batch(&mut self) {
         if let Some(batch) = self.batch.take() {
             self.last_object_small = false;
-            self.unsent.on_seal(&batch);
-            self.sealed.push_back(batch);
+            self.unsent.on_close(&batch);
+            self.closed.push_back(batch);
         }
     }
 
@@ -122,7 +122,7 @@ impl WriteState {
         failed: bool,
     ) -> NextBatch {
         let mut due = None;
-        if self.sealed.is_empty()
+        if self.closed.is_empty()
             && let Some(batch) = &self.batch
         {
             let at = batch.due_at(limits, self.last_object_small);
@@ -135,7 +135,7 @@ impl WriteState {
                 due = Some(at);
             }
         }
-        match self.sealed.pop_front() {
+        match self.closed.pop_front() {
             Some(batch) => {
                 self.gathering = true;
                 NextBatch::Ready(batch)
@@ -146,6 +146,6 @@ impl WriteState {
 
     /// Whether every acknowledged write is in the committed prefix, and no object is on its way.
     pub(crate) fn is_committed(&self) -> bool {
-        self.batch.is_none() && self.sealed.is_empty() && !self.gathering && self.pipeline.is_idle()
+        self.batch.is_none() && self.closed.is_empty() && !self.gathering && self.pipeline.is_idle()
     }
 }

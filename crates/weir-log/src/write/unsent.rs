@@ -8,16 +8,16 @@ use tokio::time::Instant;
 use crate::ids::WriteMark;
 use crate::write::batch::Batch;
 
-/// A sealed batch on its way.
+/// A closed batch on its way.
 #[derive(Debug)]
 struct Waiting {
     last: WriteMark,
     bytes: u64,
     opened_at: Instant,
-    sealed_at: Instant,
+    closed_at: Instant,
 }
 
-/// The sealed batches on their way, oldest first.
+/// The closed batches on their way, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent(VecDeque<Waiting>);
 
@@ -26,28 +26,28 @@ pub(crate) struct Unsent(VecDeque<Waiting>);
 pub(crate) struct UnsentStatus {
     pub(crate) bytes: u64,
     pub(crate) oldest_age: Option<Duration>,
-    pub(crate) sealed_age: Option<Duration>,
+    pub(crate) closed_age: Option<Duration>,
 }
 
 impl Unsent {
-    pub(crate) fn on_seal(&mut self, batch: &Batch) {
+    pub(crate) fn on_close(&mut self, batch: &Batch) {
         self.0.push_back(Waiting {
             last: batch.last,
             bytes: batch.payload_bytes,
             opened_at: batch.opened_at,
-            sealed_at: Instant::now(),
+            closed_at: Instant::now(),
         });
     }
 
-    /// Of a sealed batch, the newest but for those behind it, only a part is on its way: the other part stays unsent.
+    /// Of a closed batch, the newest but for those behind it, only a part is on its way: the other part stays unsent.
     pub(crate) fn on_cut(&mut self, part: &Batch) {
         let Some(index) = self.0.iter().position(|waiting| waiting.last > part.last) else {
             return;
         };
         let whole = &mut self.0[index];
         whole.bytes = whole.bytes.saturating_sub(part.payload_bytes);
-        let (opened_at, sealed_at) = (whole.opened_at, whole.sealed_at);
-        let waiting = Waiting { last: part.last, bytes: part.payload_bytes, opened_at, sealed_at };
+        let (opened_at, closed_at) = (whole.opened_at, whole.closed_at);
+        let waiting = Waiting { last: part.last, bytes: part.payload_bytes, opened_at, closed_at };
         self.0.insert(index, waiting);
     }
 
@@ -58,13 +58,13 @@ impl Unsent {
     }
 
     pub(crate) fn status(&self, open: Option<&Batch>) -> UnsentStatus {
-        let sealed = self.0.front();
-        let oldest = sealed.map(|waiting| waiting.opened_at);
+        let closed = self.0.front();
+        let oldest = closed.map(|waiting| waiting.opened_at);
         let bytes = self.0.iter().map(|waiting| waiting.bytes).sum::<u64>();
         UnsentStatus {
             bytes: bytes + open.map_or(0, |batch| batch.payload_bytes),
             oldest_age: oldest.or(open.map(|batch| batch.opened_at)).map(|at| at.elapsed()),
-            sealed_age: sealed.map(|waiting| waiting.sealed_at.elapsed()),
+            closed_age: closed.map(|waiting| waiting.closed_at.elapsed()),
         }
     }
 }
@@ -94,16 +94,16 @@ mod tests {
         assert_eq!(unsent.status(None), UnsentStatus::default());
         let first = batch(1);
         tokio::time::advance(Duration::from_secs(3)).await;
-        unsent.on_seal(&first);
+        unsent.on_close(&first);
         tokio::time::advance(Duration::from_secs(2)).await;
         let second = batch(2);
         let status = unsent.status(Some(&second));
         assert_eq!(status.bytes, 200);
         assert_eq!(status.oldest_age, Some(Duration::from_secs(5)));
-        assert_eq!(status.sealed_age, Some(Duration::from_secs(2)));
+        assert_eq!(status.closed_age, Some(Duration::from_secs(2)));
         unsent.on_commit(first.last);
         let status = unsent.status(Some(&second));
         assert_eq!((status.bytes, status.oldest_age), (100, Some(Duration::ZERO)));
-        assert_eq!(status.sealed_age, None);
+        assert_eq!(status.closed_age, None);
     }
 }

@@ -2,6 +2,7 @@
 
 use weir_device::ErrorKind;
 use weir_disk::OpenMode;
+use weir_log::catalog::RekeyKeys;
 use weir_log::{CheckOptions, JOURNAL_FILE, KeyError, Keys, LogError, catalog, check};
 
 use crate::support::{
@@ -139,24 +140,30 @@ fn a_key_is_wrapped_anew_without_rewriting_anything() {
         let data = fill(&volume, 1).await;
         let (store, env, demo) = (&host.store, &host.env, &name("demo"));
         let new = keys(&[0x55]);
-        let open = catalog::rekey(store, env, demo, (&host.keys, &new)).await;
+        let open = catalog::rekey(store, env, demo, RekeyKeys { old: &host.keys, new: &new }).await;
         assert_eq!(open.expect_err("it is open").kind(), ErrorKind::Busy);
         volume.close().await.expect("closed");
         drop(volume);
         let is_object = |(key, _): &(String, Vec<u8>)| key.contains("/log/");
         let objects = stored(&host).await.into_iter().filter(is_object).collect::<Vec<_>>();
-        let wrong = catalog::rekey(store, env, demo, (&new, &new)).await.expect_err("refused");
+        let wrong = catalog::rekey(store, env, demo, RekeyKeys { old: &new, new: &new })
+            .await
+            .expect_err("refused");
         assert!(matches!(key_error(wrong), KeyError::Wrong { .. }));
-        let none = catalog::rekey(store, env, demo, (&host.keys, &Keys::default())).await;
+        let none =
+            catalog::rekey(store, env, demo, RekeyKeys { old: &host.keys, new: &Keys::default() })
+                .await;
         assert_eq!(key_error(none.expect_err("refused")), KeyError::NoneToWrapWith);
-        catalog::rekey(store, env, demo, (&host.keys, &new)).await.expect("wrapped");
+        catalog::rekey(store, env, demo, RekeyKeys { old: &host.keys, new: &new })
+            .await
+            .expect("wrapped");
         assert!(stored(&host).await.into_iter().filter(is_object).collect::<Vec<_>>() == objects);
         let old = host.try_open(|_| {}).await.expect_err("the old key is of no use");
         assert!(matches!(key_error(old), KeyError::Wrong { .. }));
         let (volume, _) = host.try_open(|args| args.keys = new).await.expect("opens");
         expect_bytes(&volume, 0, &data).await;
         let plain = Host::new().await;
-        let both = (&host.keys, &host.keys);
+        let both = RekeyKeys { old: &host.keys, new: &host.keys };
         let refused = catalog::rekey(&plain.store, &plain.env, demo, both).await;
         let error = key_error(refused.expect_err("refused")).to_string();
         assert!(error.contains("weir volume copy"), "{error}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_device::ErrorKind;
-use weir_log::{LogError, LogVolume, OpenArgs, Takeover, catalog};
+use weir_log::{LeaseSettings, LogError, LogVolume, NodeLease, OpenArgs, Takeover, catalog};
 use weir_store::Chance;
 
 use crate::support::{
@@ -351,6 +351,31 @@ fn a_holder_that_renews_is_not_taken_over_by_one_whose_looks_are_slow() {
         }
         write(&volume, 0, &[2; 100]).await.unwrap();
         volume.flush_remote().await.unwrap();
+    });
+}
+
+/// The lease is long, so that neither its end nor a renewal ends the wait.
+#[test]
+fn an_opening_that_waits_goes_on_once_the_holder_has_closed() {
+    run(async {
+        let host = Host::new().await;
+        let hour = Duration::from_secs(3600);
+        let args = host.args();
+        let settings = LeaseSettings::of_length(hour);
+        let lease = NodeLease::start(host.store.clone(), &host.env, host.node, "test", settings);
+        let (held, _) = LogVolume::open(OpenArgs { lease, ..args }).await.unwrap();
+        write(&held, 0, &[7; 100]).await.unwrap();
+        let other = host.other(5);
+        let mut opening = std::pin::pin!(other.try_open(|_| {}));
+        tokio::select! {
+            opened = &mut opening => panic!("{opened:?}"),
+            () = tokio::time::sleep(hour / 60) => {}
+        }
+        held.close().await.unwrap();
+        let closed = Instant::now();
+        let (volume, _) = opening.await.expect("nobody has it");
+        assert!(closed.elapsed() < Duration::from_secs(30), "{:?}", closed.elapsed());
+        expect_bytes(&volume, 0, &[7; 100]).await;
     });
 }
 

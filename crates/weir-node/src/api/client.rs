@@ -19,10 +19,15 @@ use weir_device::{ErrorKind, VolumeId};
 use weir_log::catalog::VolumeName;
 use weir_store::Store;
 
-use crate::api::meant::{STORE_HEADER, VOLUME_HEADER};
 use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress};
 use crate::error::{NodeError, ProcessId};
 use crate::verbs::{Answer, OnProgress, Verb};
+
+/// Header with the location of the store that is meant ([`weir_store::Store::location`]).
+pub(crate) const STORE_HEADER: &str = "weir-store";
+
+/// Header with the identity of the volume that is meant, 32 hex digits.
+pub(crate) const VOLUME_HEADER: &str = "weir-volume";
 
 /// Longest answer in bytes; a status has about 1 KiB per volume.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -11,15 +11,10 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::api::client::{STORE_HEADER, VOLUME_HEADER};
 use crate::api::routes::Refusal;
 use crate::error::{NodeError, ProcessId};
 use crate::service::Core;
-
-/// Header with the location of the store that is meant ([`weir_store::Store::location`]).
-pub(crate) const STORE_HEADER: &str = "weir-store";
-
-/// Header with the identity of the volume that is meant, 32 hex digits.
-pub(crate) const VOLUME_HEADER: &str = "weir-volume";
 
 const VOLUMES: &str = "/v1/volumes/";
 

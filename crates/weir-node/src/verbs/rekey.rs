@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_log::catalog::{self, VolumeName};
+use weir_log::catalog::{self, RekeyKeys, VolumeName};
 use weir_store::Access;
 
 use super::{By, Command, OnProgress, Place, Route, Subject, Told, Verb, show};
@@ -41,7 +41,7 @@ impl Verb for RekeyVolume {
         let (name, env) = (place.name()?, &place.context.env);
         let (store, id) = place.find(Access::Write).await?;
         place.home.refuse_if_served(&store, &name, id).await?;
-        catalog::rekey(&store, env, &name, (old, &new)).await?;
+        catalog::rekey(&store, env, &name, RekeyKeys { old, new: &new }).await?;
         Ok(Shown::new(catalog::show(&store, env, &name).await?, None))
     }
 }

@@ -19,7 +19,9 @@ use weir_journal::{Epoch, FileMatch, WriteNumber};
 
 use crate::format::manifest::{EpochEntry, Manifest};
 use crate::ids::WriteMark;
-use crate::recover::evidence::{Consent, Decision, JournalView, StoreView, Wait, WitnessKind};
+use crate::recover::evidence::{
+    AtStake, Consent, Decision, JournalView, StoreView, Wait, WitnessKind,
+};
 use crate::recover::refusal::{Refusal, RefusalReason};
 use crate::recover::salvage;
 
@@ -30,7 +32,7 @@ mod tests;
 pub(crate) fn decide(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -> Decision {
     let decision = decide_by_openings(journal, store, consent);
     let Some(reason) = forgotten(journal, store.manifest) else { return decision };
-    // Another reason says more.
+    // A refusal for another reason tells the operator more than this one.
     if consent.accept_loss || matches!(decision, Decision::Refuse(_)) {
         return decision;
     }
@@ -51,8 +53,8 @@ fn forgotten(journal: &JournalView, newest: &Manifest) -> Option<RefusalReason> 
 }
 
 fn decide_by_openings(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -> Decision {
-    if is_heir(journal, store) || weir_device::mutant("replay_superseded_journal") {
-        return decide_heir(journal, store, consent);
+    if is_continuation(journal, store) || weir_device::mutant("replay_superseded_journal") {
+        return decide_continuation(journal, store, consent);
     }
     let wait = wait_for_others(journal, store);
     if journal.held.is_empty() {
@@ -66,19 +68,22 @@ fn decide_by_openings(journal: &JournalView, store: &StoreView<'_>, consent: Con
     let beyond = successor.and_then(|entry| entry.after_write).map(WriteMark::from);
     // Whoever adopted a copy of it went on with what the copy held.
     let beyond = beyond.max(salvage::held_through(store.manifest, journal));
-    let (writes, bytes) = journal.at_stake(beyond.unwrap_or_default());
-    if writes == 0 || consent.discard_journal || weir_device::mutant("set_aside_what_is_at_stake") {
+    let at_stake = journal.at_stake(beyond.unwrap_or_default());
+    if at_stake.writes == 0
+        || consent.discard_journal
+        || weir_device::mutant("set_aside_what_is_at_stake")
+    {
         return Decision::SetAside(wait);
     }
     let reason = match successor {
         Some(_) => RefusalReason::Superseded,
         None => RefusalReason::OtherHistory,
     };
-    Decision::Refuse(refusal(journal, store, reason, (writes, bytes)))
+    Decision::Refuse(refusal(journal, store, reason, at_stake))
 }
 
 /// H1.
-fn is_heir(journal: &JournalView, store: &StoreView<'_>) -> bool {
+fn is_continuation(journal: &JournalView, store: &StoreView<'_>) -> bool {
     let Some(newest) = store.manifest.newest_owner() else { return false };
     if journal.is_ours(newest) {
         return true;
@@ -99,7 +104,7 @@ fn is_heir(journal: &JournalView, store: &StoreView<'_>) -> bool {
         })
 }
 
-fn decide_heir(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -> Decision {
+fn decide_continuation(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -> Decision {
     let unsent = journal.at_stake(store.sent.max(closed_at(journal, store)));
     if let Some((seen, by)) = set_back(journal, store)
         && !weir_device::mutant("witnesses_ignored")
@@ -110,20 +115,20 @@ fn decide_heir(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -
         }
         if consent.accept_loss {
             // What it holds goes on where the objects end: a prefix, without what it lacks.
-            return Decision::Replay(wait_of_heir(journal, store));
+            return Decision::Replay(wait_of_continuation(journal, store));
         }
         let reason = RefusalReason::SetBack { seen, by: by.phrase() };
         return Decision::Refuse(refusal(journal, store, reason, unsent));
     }
     if journal.file != FileMatch::Other || weir_device::mutant("copied_journal_replayed") {
-        return Decision::Replay(wait_of_heir(journal, store));
+        return Decision::Replay(wait_of_continuation(journal, store));
     }
     if consent.adopt_journal {
         // The original may be in use.
         let held = store.manifest.holder.is_some();
         return Decision::Replay(if held { Wait::Lease } else { Wait::Nothing });
     }
-    if unsent.0 == 0 || consent.discard_journal {
+    if unsent.writes == 0 || consent.discard_journal {
         return Decision::SetAside(wait_without_journal(store));
     }
     Decision::Refuse(refusal(journal, store, RefusalReason::Copied, unsent))
@@ -132,7 +137,8 @@ fn decide_heir(journal: &JournalView, store: &StoreView<'_>, consent: Consent) -
 /// H3: a write of the journal's own opening that was flushed and that it does not know, and who says so.
 fn set_back(journal: &JournalView, store: &StoreView<'_>) -> Option<(u64, WitnessKind)> {
     let seen = store.witnesses.iter().filter(|witness| journal.knows(witness.opening));
-    // Of two that saw the same write, the one that closed the volume knows more.
+    // Where a lease renewal and a clean close name the same write, the close is reported: it also says that nothing
+    // came after it.
     if let Some(witness) = seen.max_by_key(|witness| (witness.write, witness.who))
         && witness.write > journal.last_write
     {
@@ -222,9 +228,9 @@ fn is_holder(journal: &JournalView, store: &StoreView<'_>, entry: &EpochEntry) -
     journal.is_ours(entry) || published_only
 }
 
-fn wait_of_heir(journal: &JournalView, store: &StoreView<'_>) -> Wait {
+fn wait_of_continuation(journal: &JournalView, store: &StoreView<'_>) -> Wait {
     match wait_for_others(journal, store) {
-        // H1: whoever holds it owns nothing.
+        // H1: the holder's opening owns no sequences, so it has acknowledged nothing.
         Wait::LeaseAndConsent => Wait::Lease,
         wait => wait,
     }
@@ -258,7 +264,7 @@ fn refusal(
     journal: &JournalView,
     store: &StoreView<'_>,
     reason: RefusalReason,
-    (writes, bytes): (u64, u64),
+    AtStake { writes, bytes }: AtStake,
 ) -> Box<Refusal> {
     let newest = store.manifest.newest_owner();
     Box::new(Refusal {

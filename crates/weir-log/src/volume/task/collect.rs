@@ -23,7 +23,7 @@ use crate::volume::task::upload;
 /// Pause before a store without room is asked again.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Headers of sources read at a time: small, mostly known, and nobody feels them.
+/// Headers of sources read at a time. They are small and mostly cached, so three of them disturb no client.
 const HEADERS_AT_A_TIME: usize = 3;
 
 impl Shared {
@@ -144,7 +144,7 @@ async fn wait_for_room(shared: &Shared) {
 
 /// Copies what lives of `sources` and sends it. Sources that cannot be read are left alone from here on.
 async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) {
-    // What lives now stays until it is read, whatever becomes of it meanwhile.
+    // Pins the objects: what lives in them now stays readable though it may be overwritten before it is copied.
     let _pin = ReadPin::new(&shared.garbage);
     let mut runs = Vec::new();
     let headers = sources.iter().map(|source| fetch::header(&shared.fetcher, source.id));
@@ -164,7 +164,7 @@ async fn move_objects(shared: &Rc<Shared>, sources: Vec<LiveObject>) {
     let runs = {
         let state = shared.state.borrow();
         let plugs_min = shared.options.collect.plugs_per_read_min;
-        runs::plug_holes(&state.head.objects, state.collector.stuck(), runs, plugs_min)
+        runs::plug_holes(&state.head.objects, state.collector.unreadable(), runs, plugs_min)
     };
     let mut cuts = runs::cut(&runs, shared.options.batch.bytes).into_iter().peekable();
     while let Some(runs) = cuts.next() {

@@ -81,7 +81,8 @@ pub(crate) async fn learn_pins(shared: Rc<Shared>) {
         match reached {
             Ok(reached) => shared.state.borrow_mut().head.objects.table.pin(&reached),
             Err(error) => {
-                // Whatever it reaches stays, with everything else: space is lost, and nothing more.
+                // What the damaged snapshot reaches is unknown, so nothing is deleted at all from here on. That costs
+                // space and no data.
                 tracing::error!(volume = %shared.id, %error, "a snapshot cannot be read: nothing is deleted");
                 shared.state.borrow_mut().snapshots.pins = Pins::Lost;
                 shared.progress.notify_waiters();
@@ -132,7 +133,7 @@ pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), Device
     let mut reached = match reach(shared, &snapshot).await {
         Ok(reached) => reached,
         Err(LogError::ShuttingDown) => return Err(LogError::ShuttingDown.into()),
-        // A damaged snapshot must not be there for ever.
+        // It must be possible to delete a damaged snapshot. What it reached is unknown, so it is not deleted.
         Err(error) => {
             let (volume, name) = (shared.id, &snapshot.name);
             tracing::error!(%volume, snapshot = name, %error, "the space of a damaged snapshot stays");
@@ -149,7 +150,7 @@ pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), Device
     let (garbage, names) = {
         let state = shared.state.borrow();
         if !state.snapshots.pins_known() {
-            // Others reach nobody knows what.
+            // What the other snapshots reach is not known, so nothing that this one reaches may be deleted.
             reached.clear();
         }
         let mut garbage = state.head.objects.table.held_once(&reached);

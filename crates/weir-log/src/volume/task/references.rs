@@ -1,5 +1,6 @@
-//! What ties an open volume to others: its deleted snapshots that clones still need, and the volumes that it is itself
-//! a clone of. Looked at after an opening and with every published checkpoint.
+//! References between an open volume and its clones and origins: releases deleted snapshots that no clone needs any
+//! more, and takes away the volume's own notes at origins that it needs no object of. Runs after an opening and with
+//! every published checkpoint.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use crate::volume::task::pins;
 /// Pause before a store that fails is asked again while somebody waits for the answer.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// The task of a volume.
+/// The task that looks after clone references.
 pub(crate) async fn run(shared: Rc<Shared>) {
     let mut thorough = true;
     loop {
@@ -31,7 +32,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         match look(&shared, thorough).await {
             Ok(()) => thorough = false,
             Err(error) => {
-                // What is tied stays tied until the next look.
+                // Nothing is released; the next look tries again.
                 tracing::debug!(volume = %shared.id, %error, "looking at clones and origins");
             }
         }
@@ -62,7 +63,7 @@ async fn look(shared: &Rc<Shared>, thorough: bool) -> Result<(), DeviceError> {
             }
         }
     }
-    loosen(shared).await
+    drop_unused_origins(shared).await
 }
 
 async fn notes_of(shared: &Shared) -> Result<Vec<Dependant>, DeviceError> {
@@ -102,7 +103,7 @@ async fn is_needed(shared: &Shared, note: &Dependant) -> Result<bool, DeviceErro
 
 impl State {
     /// The origins that neither the head as published nor any snapshot names an object of.
-    pub(crate) fn loose_origins(&self) -> Vec<OriginRecord> {
+    pub(crate) fn unused_origins(&self) -> Vec<OriginRecord> {
         if self.origins.is_empty() || self.head.published.is_none() || !self.snapshots.pins_known()
         {
             return Vec::new();
@@ -113,14 +114,15 @@ impl State {
         {
             named.clear();
         }
-        let is_loose = |origin: &&OriginRecord| !named.iter().any(|s| s.0 == origin.stream.0);
-        self.origins.iter().filter(is_loose).cloned().collect()
+        let is_unused = |origin: &&OriginRecord| !named.iter().any(|s| s.0 == origin.stream.0);
+        self.origins.iter().filter(is_unused).cloned().collect()
     }
 }
 
-/// Lets go of origins: first the manifest does, then the notes go. A note that a crash leaves behind is void.
-async fn loosen(shared: &Rc<Shared>) -> Result<(), DeviceError> {
-    if shared.state.borrow().loose_origins().is_empty() {
+/// Takes unused origins out of the manifest, and then takes away the notes left with them. A note that a crash leaves
+/// behind counts for nothing, because the manifest does not name its origin any more.
+async fn drop_unused_origins(shared: &Rc<Shared>) -> Result<(), DeviceError> {
+    if shared.state.borrow().unused_origins().is_empty() {
         return Ok(());
     }
     let gone = {
@@ -128,7 +130,7 @@ async fn loosen(shared: &Rc<Shared>) -> Result<(), DeviceError> {
         shared.check_failure()?;
         shared.check_not_closing()?;
         // Under the lock no checkpoint is between its listing of what died and the version that counts.
-        let gone = shared.state.borrow().loose_origins();
+        let gone = shared.state.borrow().unused_origins();
         if gone.is_empty() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! From sealed batches to objects in the store: gather, number, encode, PUT; several in flight.
+//! From closed batches to objects in the store: gather, number, encode, PUT; several in flight.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,9 +22,9 @@ use crate::write::overlay::OverlayPlace;
 use crate::write::put::put_until_stored;
 use crate::write::state::NextBatch;
 
-/// Share of the journal above which the open batch is sealed as soon as no object is on its way, whatever its size:
+/// Share of the journal above which the open batch is closed as soon as no object is on its way, whatever its size:
 /// space comes back only as objects commit.
-pub(crate) const SEAL_FROM_PERCENT: u64 = 50;
+pub(crate) const CLOSE_FROM_PERCENT: u64 = 50;
 
 /// Times that a damaged piece of the journal is read again before its range is given up as lost.
 const JOURNAL_READ_ATTEMPTS: u32 = 3;
@@ -38,8 +38,9 @@ const ROOM_PAUSE: Duration = Duration::from_millis(500);
 /// Shortest time between two warnings that the store has no room.
 const ROOM_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Time in which a batch fills, from which on clients are calm: 160 MiB/s of batches of 8 MiB. Pieces of 64 KiB cost 2
-/// to 4 ms of CPU time more for such an object than pieces of 1 MiB, which those who write faster want for themselves.
+/// A batch that took at least this long to fill is sent in short pieces of 64 KiB, which disturb other I/O less. 50 ms
+/// are 160 MiB/s with batches of 8 MiB. Above that rate pieces of 1 MiB are used: they cost 2 to 4 ms less CPU time for
+/// each object.
 const CALM_FROM: Duration = Duration::from_millis(50);
 
 enum Upload {
@@ -83,22 +84,23 @@ fn next(shared: &Shared) -> Next {
         return Next::Stop;
     }
     let has_slot = shared.has_slot(state);
-    // What is sealed is gathered before there is a slot for it; what a checkpoint waits for goes first.
-    if !has_slot && (state.writes.sealed.is_empty() || !state.head.chunks.is_empty()) {
+    // What is closed is gathered before there is a slot for it; what a checkpoint waits for goes first.
+    if !has_slot && (state.writes.closed.is_empty() || !state.head.chunks.is_empty()) {
         return Next::WaitUntil(None);
     }
     if let Some(chunk) = state.head.chunks.pop_front() {
         return Next::Upload(Upload::Chunk(chunk));
     }
     let State { collector, head, .. } = state;
-    // What was flushed to a disk that fails waits for nobody.
+    // After a failure of the journal what was flushed before must reach the store, so it does not wait for the
+    // collector.
     let failed = shared.journal.is_poisoned();
     let hurries = shared.drains() || failed;
     let limits = &shared.options;
     if !hurries && let Some(until) = collector.holds_data_until(&head.objects, &limits.collect) {
         return Next::WaitUntil(Some(until));
     }
-    let nearly_full = shared.journal_percent_full() >= SEAL_FROM_PERCENT;
+    let nearly_full = shared.journal_percent_full() >= CLOSE_FROM_PERCENT;
     match state.writes.next_batch(&limits.batch, nearly_full, failed) {
         NextBatch::Ready(batch) => Next::Upload(Upload::Batch(batch)),
         NextBatch::NotBefore(due) => Next::WaitUntil(due),
@@ -117,7 +119,7 @@ async fn room_for(shared: &Shared, batch: &Batch) -> Result<(), String> {
 async fn wait_for_room(shared: &Shared, batch: Batch, note: String) {
     {
         let mut state = shared.state.borrow_mut();
-        state.writes.sealed.push_front(batch);
+        state.writes.closed.push_front(batch);
         state.writes.gathering = false;
         // Room comes and goes while deletions go on.
         if state.writes.no_room_said.is_none_or(|said| said.elapsed() >= ROOM_WARNING_INTERVAL) {
@@ -136,10 +138,10 @@ async fn wait_for_room(shared: &Shared, batch: Batch, note: String) {
 }
 
 impl Shared {
-    /// Whether clients write so little that there is time for short pieces: `batch`, the oldest that is sealed, took
+    /// Whether clients write so little that there is time for short pieces: `batch`, the oldest that is closed, took
     /// long to fill, and none waits behind it.
     fn is_calm_after(&self, batch: &Batch) -> bool {
-        let waits = !self.state.borrow().writes.sealed.is_empty();
+        let waits = !self.state.borrow().writes.closed.is_empty();
         batch.opened_at.elapsed() >= CALM_FROM && !waits && !self.drains()
     }
 
@@ -343,7 +345,7 @@ async fn send_flushed(shared: &Rc<Shared>, batch: Batch) {
     let last = shared.state.borrow().writes.pipeline.last_assigned();
     let is_committed =
         |state: &mut State| (state.writes.pipeline.committed() >= last).then_some(Ok(()));
-    // Another failure, or a close, ends the wait.
+    // The result does not matter: the volume fails in any case.
     let _ = shared.wait_while_open(is_committed).await;
 }
 

@@ -137,7 +137,7 @@ impl LogVolume {
             journal_fsyncs: journal.fsyncs,
             unsent_bytes: unsent.bytes,
             unsent_age_ms: unsent.oldest_age.map(milliseconds),
-            object_wait_ms: unsent.sealed_age.map(milliseconds),
+            object_wait_ms: unsent.closed_age.map(milliseconds),
             puts_in_flight: state.writes.pipeline.in_flight() as u64,
             objects_written: state.writes.objects_written,
             checkpoints_published: state.head.checkpoints_published,

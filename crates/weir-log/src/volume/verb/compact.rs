@@ -35,7 +35,7 @@ pub struct CompactReport {
     pub obstacle: Option<String>,
 }
 
-/// What a compaction wants, for as long as it runs.
+/// The wanted live share is set in the collector as long as this lives.
 struct Wanted(Rc<Shared>);
 
 impl Drop for Wanted {
@@ -99,7 +99,7 @@ pub(crate) fn check(shared: &Shared) -> Result<(), DeviceError> {
     shared.check_not_closing()
 }
 
-/// Waits until the collector has got there; why it did not, if so.
+/// Waits until the wanted share lives; otherwise says why it cannot be reached.
 async fn collect(
     shared: &Shared,
     percent: u64,
@@ -107,7 +107,7 @@ async fn collect(
 ) -> Result<Option<String>, DeviceError> {
     let (used, copied) = {
         let state = shared.state.borrow();
-        (state.head.objects.table.usage().loose_bytes, state.collector.bytes_written)
+        (state.head.objects.table.usage().collectable_bytes, state.collector.bytes_written)
     };
     let copies_max = copied.saturating_add(used.saturating_mul(COPIES_MAX));
     let mut total = 0;
@@ -117,7 +117,9 @@ async fn collect(
                 return Some(Err(error));
             }
             let usage = state.head.objects.table.usage();
-            let to_go = usage.loose_bytes.saturating_sub(usage.loose_live_bytes * 100 / percent);
+            let to_go = usage
+                .collectable_bytes
+                .saturating_sub(usage.collectable_live_bytes * 100 / percent);
             total = total.max(to_go);
             on_progress(total - to_go, total);
             let live = state.collector.settled_percent(&state.head.objects)?;
@@ -128,9 +130,9 @@ async fn collect(
                 let why = "clients overwrite as fast as the collector copies";
                 return Some(Ok(Some(format!("{live} % live, not {percent} %: {why}"))));
             }
-            let stuck = state.collector.stuck_objects();
+            let unreadable = state.collector.unreadable_count();
             state.collector.found_nothing().then(|| {
-                let why = match stuck {
+                let why = match unreadable {
                     0 => "nothing more can be collected".to_owned(),
                     count => format!("{count} objects cannot be read and stay as they are"),
                 };

@@ -24,7 +24,7 @@ pub struct FlattenReport {
     pub obstacle: Option<String>,
 }
 
-/// What a flatten wants, for as long as it runs.
+/// The collector copies shared objects as long as this lives.
 struct Wanted(Rc<Shared>);
 
 impl Drop for Wanted {
@@ -56,21 +56,21 @@ impl LogVolume {
             (state.collector.bytes_written, Wanted(Rc::clone(shared)))
         };
         shared.collect.notify_one();
-        let stuck = copy(shared, on_progress).await?;
+        let unreadable = copy(shared, on_progress).await?;
         drop(wanted);
         compact::checkpoint(shared).await?;
-        // The look that the checkpoint brings about is what lets go; it is over when nothing is left to let go of.
+        // The task of clone references takes unused origins out of the manifest; it is done when none is left.
         shared.references.notify_one();
         shared
             .wait_while_open(|state| {
-                let done = state.head.published.is_some() && state.loose_origins().is_empty();
+                let done = state.head.published.is_some() && state.unused_origins().is_empty();
                 done.then_some(Ok(()))
             })
             .await?;
         let state = shared.state.borrow();
         let shared_bytes = state.head.objects.table.usage().shared_live_bytes;
         let origins: Vec<String> = state.origins.iter().map(|o| o.volume.clone()).collect();
-        let obstacle = match (stuck, origins.is_empty()) {
+        let obstacle = match (unreadable, origins.is_empty()) {
             (0, true) => None,
             (0, false) => Some(
                 "snapshots of the volume need them still: delete those taken before".to_owned(),
@@ -97,7 +97,7 @@ async fn copy(
             total = total.max(to_go);
             on_progress(total - to_go, total);
             let over = to_go == 0 || state.collector.found_nothing();
-            (over && state.collector.is_settled()).then(|| Ok(state.collector.stuck_objects()))
+            (over && state.collector.is_settled()).then(|| Ok(state.collector.unreadable_count()))
         })
         .await
 }

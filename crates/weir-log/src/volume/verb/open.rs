@@ -14,7 +14,7 @@ use weir_disk::LockGuard;
 use weir_journal::{Epoch, Journal, PieceKind, PlacedPiece, Recovered};
 use weir_seal::DataKey;
 
-use crate::check::strays;
+use crate::check::late;
 use crate::collect::Collector;
 use crate::collect::garbage::Garbage;
 use crate::error::LogError;
@@ -93,7 +93,7 @@ impl LogVolume {
         check_state(&args, &manifest)?;
         // Before anything is written. No version of the manifest brings another data key.
         let key = args.keys.open(args.id, manifest.encryption.as_ref()).await?;
-        // They mostly read, and each can take a second: side by side.
+        // These three mostly read, and each can take a second, so they run at the same time.
         let (local, loaded, run) = futures_util::join!(
             Local::read(&args, key.as_ref()),
             load::head(&args.store, &args.env, key.as_ref(), &manifest),
@@ -116,7 +116,7 @@ impl LogVolume {
         let Claimed { lock, hold, key, local, view, admitted, mut loaded } = claimed;
         let Admitted { manifest, decision, survey, given_up } = admitted;
         let journal = local.settle(&args, key.as_ref(), &decision).await?;
-        // It may have run out meanwhile, and another one begun.
+        // The lease may have run out meanwhile, and another run begun.
         let run = hold.acquire(&*args.env.clock, LEASE_PATIENCE).await?;
         let retention = args.options.manifests;
         let mut writer = ManifestWriter::new(args.store.clone(), args.id, manifest, retention);
@@ -258,7 +258,8 @@ async fn claim_and_load(
     }
 }
 
-/// A journal that goes on where its own history ends. What the prefix holds of it, it must know.
+/// Checks that a journal that is replayed knows every write of its own that the committed prefix holds; one that does
+/// not was set back to a backup.
 fn check_not_set_back(
     args: &OpenArgs,
     journal: &JournalView,
@@ -343,11 +344,11 @@ async fn roll_forward(
     loaded: &mut Loaded,
 ) -> Result<(), LogError> {
     let (store, env, volume) = (&args.store, &args.env, (args.id, key));
-    let strays = strays::find(store, env, current, loaded.committed_seq);
+    let late = late::find(store, env, current, loaded.committed_seq);
     let rolled = load::roll_forward(store, env, volume, current, loaded, &args.options.map);
-    let (rolled, strays) = futures_util::join!(rolled, strays);
+    let (rolled, late) = futures_util::join!(rolled, late);
     rolled?;
-    loaded.void.extend(strays?);
+    loaded.void.extend(late?);
     Ok(())
 }
 

@@ -4,8 +4,9 @@
 //!  R1. Only what cannot be read at the moment of the repair is given up: each object is looked at once more.
 //!  R2. A range is given up where the map still points at the damaged bytes, and nowhere else: what a client writes
 //!      meanwhile stays. The log says so, as it says what the collector moves, so recovery and replicas follow.
-//!  R3. What is saved is what the object held: it is read where the overlay pointed before all that was acknowledged by
-//!      then was committed, and used where the map points at the damaged bytes after that.
+//!  R3. The journal's copy of a damaged range is used only if it is what the object held. So the overlay is looked at
+//!      first, then everything acknowledged so far is committed, and a copy is used only where the map still points at
+//!      the damaged bytes after that.
 //!  R4. Nothing that a snapshot reaches is deleted, and what a snapshot shows does not change.
 
 use std::collections::BTreeMap;

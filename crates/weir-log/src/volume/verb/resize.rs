@@ -43,7 +43,7 @@ impl LogVolume {
 }
 
 impl State {
-    /// The open batch may take writes up to the new end from here on, or none beyond it.
+    /// Sets the size, also of the open batch, whose object will say it.
     fn set_size(&mut self, size: u64) {
         self.size = size;
         if let Some(batch) = &mut self.writes.batch {
@@ -98,8 +98,8 @@ async fn shrink(shared: &Rc<Shared>, size: u64) -> Result<(), DeviceError> {
     if size == present {
         return Ok(());
     }
-    // First, so that the object with the discard says the new size, whenever it is sealed: the newest one counts. The
-    // manifest says it only once that object is stored, whoever else publishes one meanwhile.
+    // The size is set first, so that the object with the discard says it, whenever its batch is closed: the newest
+    // object counts. The manifest says it only once that object is stored, whoever else publishes one meanwhile.
     shared.state.borrow_mut().shrinking = true;
     shared.state.borrow_mut().set_size(size);
     shared.events.push(Event::Resized(size));

@@ -1,5 +1,5 @@
-//! Objects of an earlier opening that landed late: at a sequence that another opening owns by then, and below its
-//! checkpoint, where no opening looks for what it has to roll forward.
+//! Objects of an earlier opening that were stored late: their sequence belongs to another opening by then and is
+//! covered by its checkpoint, so that rolling forward never meets them.
 //!
 //! They come from PUTs that were on their way when their process was killed, and from an owner that goes on until it
 //! learns that it was superseded. Nothing reads them; without this only `weir volume repair` would delete them.
@@ -12,7 +12,7 @@ use weir_store::{RetryPolicy, Store};
 use crate::error::LogError;
 use crate::format::manifest::Manifest;
 use crate::ids::{ObjectId, ObjectSeq};
-use crate::limits::STRAY_LOOKS;
+use crate::limits::LATE_OBJECT_LOOKS;
 
 /// The objects up to `through` that belong to an epoch before the one that owns their sequence. Looks at one page of
 /// the listing from each of the newest sequences on at which the owner changed: what is missed, because it lands later
@@ -38,17 +38,17 @@ pub(crate) async fn find(
     });
     let pages = try_join_all(looks).await?;
     let listed = pages.iter().flatten().filter_map(|listed| ObjectId::parse_key(&listed.key));
-    let is_stray = |id: &ObjectId| {
+    let is_late = |id: &ObjectId| {
         let owner = manifest.owning_entry(id.seq);
         id.seq <= through && owner.is_some_and(|owner| id.epoch < Epoch(owner.epoch))
     };
-    let mut strays: Vec<ObjectId> = listed.filter(is_stray).collect();
-    strays.sort_unstable();
-    strays.dedup();
-    if let Some(first) = strays.first() {
-        tracing::info!(%volume, count = strays.len(), %first, "objects of earlier openings that came late go");
+    let mut late: Vec<ObjectId> = listed.filter(is_late).collect();
+    late.sort_unstable();
+    late.dedup();
+    if let Some(first) = late.first() {
+        tracing::info!(%volume, count = late.len(), %first, "objects of earlier openings that came late go");
     }
-    Ok(strays)
+    Ok(late)
 }
 
 /// The newest sequences up to `through` at which the owner changed.
@@ -56,5 +56,5 @@ fn changes_of_owner(manifest: &Manifest, through: ObjectSeq) -> Vec<u64> {
     let owners = manifest.epochs.iter().filter_map(|entry| entry.first_sequence);
     let mut firsts: Vec<u64> = owners.skip(1).filter(|first| *first <= through.0).collect();
     firsts.dedup();
-    firsts.split_off(firsts.len().saturating_sub(STRAY_LOOKS))
+    firsts.split_off(firsts.len().saturating_sub(LATE_OBJECT_LOOKS))
 }
