@@ -12,7 +12,7 @@ for process in json.load(sys.stdin):
             for layer in volume["layers"]:
                 limit = layer.get("limit") or {}
                 counts = {o["kind"]: o["count"] for o in layer["operations"]}
-                print(layer["kind"], *[f"{k}={v}" for k, v in limit.items()],
+                print(layer["kind"], *[f"{k}={v}" for k, v in sorted(limit.items())],
                       *[f"{k}={layer[k]}" for k in ("recorded", "missing") if layer.get(k) is not None],
                       *[f"{k}s={v}" for k, v in counts.items()])'
 }
@@ -34,7 +34,7 @@ refuse "a burst has bounds" "burst|seconds" "$weir" volume limit demo --iops 10 
 refuse "a limit says what it limits" "required" "$weir" volume limit demo
 check "a limit is set while the volume is served" "$weir" volume limit demo --iops 5000 --bandwidth 100M --burst 0.5
 check "it is a layer on top" has_layers "limit trace log"
-check "it is what was set" layer_says '^limit iops=5000 bytes_per_second=104857600 burst_ms=500'
+check "it is what was set" layer_says '^limit burst_ms=500 bytes_per_second=104857600 iops=5000'
 check "clients go on" qemu-io -f raw "$uri" -c "write -P 9 0 1M" -c "read -P 9 0 1M"
 check "they pass it" layer_says '^limit .*reads=[1-9]'
 check "it is taken away again" "$weir" volume limit demo --none

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_device::{DeviceError, ErrorKind, LocalBoxFuture};
 use weir_log::catalog::VolumeName;
-use weir_stack::{LayerStatus, LimitSettings, StageSpec, StageStatus, TraceSink, TraceSpec};
-
-use crate::api::types::{Layer, VolumeLimit};
+use weir_stack::{LimitSettings, StageSpec, TraceSink, TraceSpec};
 
 /// What stands between the clients of a volume and its endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,41 +32,6 @@ impl Stages {
             stages.push(StageSpec::Trace(TraceSpec::new(sink, name.to_string())));
         }
         stages
-    }
-}
-
-impl From<LimitSettings> for VolumeLimit {
-    fn from(limit: LimitSettings) -> Self {
-        Self {
-            iops: limit.iops.map(std::num::NonZeroU64::get),
-            bytes_per_second: limit.bytes_per_second.map(std::num::NonZeroU64::get),
-            burst_ms: u64::try_from(limit.burst.as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-}
-
-impl From<LayerStatus> for Layer {
-    fn from(layer: LayerStatus) -> Self {
-        let mut row = Self {
-            kind: layer.stage.name().to_owned(),
-            operations: crate::status::operations(&layer.operations),
-            dirty_bytes: layer.dirty_bytes,
-            ..Self::default()
-        };
-        match layer.stage {
-            StageStatus::Limit { settings, waiting, delayed } => {
-                row.limit = Some(settings.into());
-                (row.waiting, row.delayed) = (Some(waiting), Some(delayed));
-            }
-            StageStatus::Trace(trace) => {
-                (row.recorded, row.missing) = (Some(trace.recorded), Some(trace.dropped));
-                row.note = trace.error.or_else(|| {
-                    trace.is_full.then(|| "the trace has reached its size, and ends".to_owned())
-                });
-            }
-            StageStatus::Other(_) => {}
-        }
-        row
     }
 }
 

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
-use weir_stack::{Counted, Kind, LayerStatus};
+use weir_stack::{Counted, Kind, LayerStatus, LimitSettings, StageStatus};
 
 use crate::api::types::{
     AtRisk, Health, Layer, Lease, Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed,
-    Operations, ServedVolume, StoreRequests,
+    Operations, ServedVolume, StoreRequests, VolumeLimit,
 };
 use crate::error::NodeError;
 use crate::host::Hosted;
@@ -149,6 +149,41 @@ pub(crate) fn operations(counted: &[Counted; 4]) -> Vec<Operations> {
         time_us: counted.nanoseconds / 1000,
     };
     Kind::ALL.iter().zip(counted).map(row).collect()
+}
+
+impl From<LimitSettings> for VolumeLimit {
+    fn from(limit: LimitSettings) -> Self {
+        Self {
+            iops: limit.iops.map(std::num::NonZeroU64::get),
+            bytes_per_second: limit.bytes_per_second.map(std::num::NonZeroU64::get),
+            burst_ms: u64::try_from(limit.burst.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl From<LayerStatus> for Layer {
+    fn from(layer: LayerStatus) -> Self {
+        let mut row = Self {
+            kind: layer.stage.name().to_owned(),
+            operations: operations(&layer.operations),
+            dirty_bytes: layer.dirty_bytes,
+            ..Self::default()
+        };
+        match layer.stage {
+            StageStatus::Limit { settings, waiting, delayed } => {
+                row.limit = Some(settings.into());
+                (row.waiting, row.delayed) = (Some(waiting), Some(delayed));
+            }
+            StageStatus::Trace(trace) => {
+                (row.recorded, row.missing) = (Some(trace.recorded), Some(trace.dropped));
+                row.note = trace.error.or_else(|| {
+                    trace.is_full.then(|| "the trace has reached its size, and ends".to_owned())
+                });
+            }
+            StageStatus::Other(_) => {}
+        }
+        row
+    }
 }
 
 /// One volume.

@@ -169,12 +169,13 @@ fn the_steady_state_of_a_volume_allocates_nothing_and_a_layer_once_per_operation
     let limit = LimitSettings::checked(Some(1_000_000_000), None, None).expect("valid");
     for (layers, stages) in [(0, Stages::default()), (1, Stages { limit, trace: None })] {
         COUNTED_THREAD.store(0, Ordering::Relaxed);
-        steady_state(layers, stages);
+        steady_state(layers, stages).iter().for_each(|line| println!("{line}"));
     }
 }
 
-/// Counts with so many layers over the endpoint.
-fn steady_state(layers: u64, stages: Stages) {
+/// Counts with so many layers over the endpoint; what was found.
+fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
+    let mut lines = Vec::new();
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let socket = place.path().join("nbd.sock");
     let data = DataDirectory::at(&place.path().join("data")).expect("a directory");
@@ -225,10 +226,10 @@ fn steady_state(layers: u64, stages: Stages) {
         let all: u64 = counted.iter().sum();
         let operations = (WINDOWS * WINDOW_OPERATIONS) as u64;
         let name = if command == WRITE { "writes" } else { "reads" };
-        println!(
+        lines.push(format!(
             "{operations} {name} at depth {depth}, {layers} layers: {free} of {WINDOWS} windows without \
              an allocation, {all} in all"
-        );
+        ));
         let is_free = free * 10 >= WINDOWS * 6;
         assert!(is_free || layers > 0, "{name} at depth {depth}: {free} windows are free");
         let more = all.saturating_sub(layers * operations);
@@ -236,4 +237,5 @@ fn steady_state(layers: u64, stages: Stages) {
     }
     runtime.block_on(served.stop(Closing::ToStore)).expect("it closes");
     node.shut_down();
+    lines
 }
