@@ -52,7 +52,9 @@ impl Verb for RenameVolume {
             Err(LogError::NoSuchVolume { .. }) => {}
             Err(error) => return Err(error.into()),
             Ok(_) => {
-                return Err(LogError::Exists { name: self.to, store: store.url().to_owned() }.into());
+                return Err(
+                    LogError::Exists { name: self.to, store: store.url().to_owned() }.into()
+                );
             }
         }
         let as_before = AttachVolume { read_only: hosted.read_only, ..AttachVolume::default() };
