@@ -89,7 +89,7 @@ pub(crate) struct Nbd {
     links: RefCell<Vec<Rc<Link>>>,
     /// Connections are refused: by the network, or because the server is not there.
     refused: Cell<bool>,
-    /// How often they have been.
+    /// How often that has changed.
     away: Cell<u64>,
     /// Server ends may be given up with what they have in flight.
     pub(crate) lingers: Cell<bool>,
@@ -249,6 +249,7 @@ impl Nbd {
 
     /// The server comes.
     pub(crate) async fn attach(&self) {
+        self.away.set(self.away.get() + 1);
         if let Some((_, directory)) = &*self.listener.borrow() {
             let (hand_off, server) = server::serve_others(Rc::clone(&self.served));
             directory.add(Rc::clone(&self.served), hand_off);

@@ -117,6 +117,7 @@ impl Nbd {
         tokio::time::sleep(Duration::from_millis(ms)).await;
         self.world.network.refuse(&self.at, false);
         self.refused.set(false);
+        self.away.set(self.away.get() + 1);
     }
 
     /// The volume is detached from its clients, and attached again.
