@@ -50,7 +50,9 @@ fn answers(style: ReplyStyle, mut input: &[u8]) {
         ReplyStyle::Simple => Vec::new(),
         _ => vec![ChosenContext { id: 1, name: "base:allocation".to_owned() }],
     };
-    let mut requests = Requests::new(Session { style, flags: TransmissionFlags(u16::MAX ^ 2), contexts });
+    // Everything is offered, and it is not read-only.
+    let flags = TransmissionFlags(u16::MAX ^ 2);
+    let mut requests = Requests::new(Session { style, flags, contexts });
     let mut out = Vec::new();
     let mut asked = 0;
     for command in [

@@ -23,7 +23,7 @@ use weir_nbd::{Command, Failure, ReplyStyle};
 use weir_net::sim::{ConnectionId, SimNetworkOptions};
 
 use self::link::{Answered, Link, Lost};
-use self::server::Served;
+use self::server::{Directory, Served};
 use crate::client::Life;
 use crate::content::WriteId;
 use crate::dice::Dice;
@@ -79,6 +79,8 @@ pub(crate) struct Nbd {
     pub(crate) trouble: Option<Duration>,
     served: Rc<Served>,
     server: RefCell<Option<Server>>,
+    /// A listener that stays while the volume comes and goes, and hands clients off to it.
+    listener: RefCell<Option<(Server, Rc<Directory>)>>,
     places: Vec<Rc<Place>>,
     dice: RefCell<Dice>,
     /// Connections to which something was done.
@@ -87,7 +89,7 @@ pub(crate) struct Nbd {
     links: RefCell<Vec<Rc<Link>>>,
     /// Connections are refused: by the network, or because the server is not there.
     refused: Cell<bool>,
-    /// How often they have been.
+    /// How often that has changed.
     away: Cell<u64>,
     /// Server ends may be given up with what they have in flight.
     pub(crate) lingers: Cell<bool>,
@@ -194,6 +196,7 @@ impl Nbd {
         let world = Rc::clone(&life.world);
         let profile = world.profile.nbd.clone()?;
         let served = Served::new(Rc::clone(&life.volume));
+        let hands_off = dice.percent(50);
         let place = || {
             let connecting = tokio::sync::Mutex::new(());
             Rc::new(Place { link: RefCell::default(), connecting })
@@ -203,6 +206,7 @@ impl Nbd {
             trouble: profile.trouble.filter(|_| dice.percent(80)),
             served,
             server: RefCell::default(),
+            listener: RefCell::default(),
             places: (0..profile.connections).map(|_| place()).collect(),
             dice: RefCell::new(dice),
             struck: RefCell::default(),
@@ -216,6 +220,9 @@ impl Nbd {
         });
         // A life may have ended while they were refused.
         nbd.world.network.refuse(&nbd.at, false);
+        if hands_off {
+            nbd.listen().await;
+        }
         nbd.attach().await;
         Some(nbd)
     }
@@ -231,11 +238,28 @@ impl Nbd {
         draw(&mut self.dice.borrow_mut())
     }
 
+    async fn listen(&self) {
+        let directory = Rc::new(Directory::default());
+        let network = &self.world.network;
+        match server::listen(network, &self.at, Rc::clone(&directory)).await {
+            Ok(listener) => drop(self.listener.replace(Some((listener, directory)))),
+            Err(error) => self.world.violate(format!("nobody can listen: {error}")),
+        }
+    }
+
     /// The server comes.
     pub(crate) async fn attach(&self) {
+        self.away.set(self.away.get() + 1);
+        if let Some((_, directory)) = &*self.listener.borrow() {
+            let (hand_off, server) = server::serve_others(Rc::clone(&self.served));
+            directory.add(Rc::clone(&self.served), hand_off);
+            self.server.replace(Some(server));
+            self.world.note("attached: clients are handed off", [0; 3]);
+            return self.lingers.set(false);
+        }
         let network = &self.world.network;
         match server::serve(network, &self.at, Rc::clone(&self.served)).await {
-            Ok(server) => drop(self.server.borrow_mut().replace(server)),
+            Ok(server) => drop(self.server.replace(Some(server))),
             Err(error) => self.world.violate(format!("the volume cannot be served: {error}")),
         }
         self.lingers.set(false);
@@ -251,6 +275,9 @@ impl Nbd {
         self.world.note("detach", [clients, 0, 0]);
         self.meets("detach");
         self.lingers.set(true);
+        if let Some((_, directory)) = &*self.listener.borrow() {
+            directory.remove();
+        }
         server.stop().await;
         self.world.note("  detached", [0; 3]);
     }
@@ -485,7 +512,9 @@ async fn watch(life: Rc<Life>, link: Rc<Link>, driver: impl Future<Output = Stri
     let ended = driver.await;
     let world = &life.world;
     world.note("connection over", [0; 3]);
-    let excused = nbd.is_struck(link.id) || link.has_left();
+    // Who was told another size than the volume has by then is turned away before anything is answered.
+    let resized = link.size != life.volume.size() && !link.is_served();
+    let excused = nbd.is_struck(link.id) || link.has_left() || resized;
     let fenced = life.may_be_fenced.get() || life.closing.get();
     if !excused && !fenced {
         world.violate(format!("a connection was lost without a reason: {ended}"));

@@ -1,7 +1,8 @@
 //! The device contract of Weir and everything that devices, stages, endpoints and front ends share.
 //!
 //! This crate must not know files, sockets, object stores, formats or threads: those come in through
-//! traits ([`Clock`], [`Random`], [`Spawn`], [`Network`]), so that a whole node runs inside one deterministic simulation.
+//! traits ([`Clock`], [`Random`], [`Spawn`], [`Network`]), so that a whole node runs inside one deterministic
+//! simulation.
 
 mod buffer;
 pub mod conformance;

@@ -129,8 +129,8 @@ pub const LEASE_LENGTH_PER_MARGIN: u32 = 12;
 /// Looks at a holder's lease per length of it, while waiting for it to run out.
 pub const LEASE_LOOKS_PER_LENGTH: u32 = 12;
 
-/// Longest pause between two looks at a holder whose lease is long: it may close the volume at any moment, and a look is
-/// two LIST requests.
+/// Longest pause between two looks at a holder whose lease is long: it may close the volume at any moment, and a look
+/// is two LIST requests.
 pub const LEASE_LOOK_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Renewals that an opening reads at the most to find what its holder had flushed: as many as are always kept.

@@ -6,8 +6,8 @@
 //!
 //! * [`ServerHandshake`] and [`ClientHandshake`] turn received bytes into bytes to send, until an export is agreed on.
 //! * [`Session::judge`] says what a request means: a [`Command`] to run, a refusal to answer, or goodbye.
-//! * [`ReplyTo`] encodes the answers. On the client's side [`Requests`] encodes requests and says what the answers mean;
-//!   below it, [`decode_reply`] and [`decode_chunk`] read them.
+//! * [`ReplyTo`] encodes the answers. On the client's side [`Requests`] encodes requests and says what the answers
+//!   mean; below it, [`decode_reply`] and [`decode_chunk`] read them.
 
 mod bytes;
 mod error;

@@ -1,4 +1,5 @@
-//! The real world behind [`weir_device::Env`]: the host's clocks and sockets, the kernel's random numbers, tokio's tasks.
+//! The real world behind [`weir_device::Env`]: the host's clocks and sockets, the kernel's random numbers, tokio's
+//! tasks.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -11,8 +11,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout};
 use weir_device::{Address, Body, ByteStream, Data, Extent, ExtentState, SharedBuf};
 use weir_nbd::{
-    ALLOCATION_CONTEXT, AllocationFlags, ClientHandshake, ClientStep, ClientWish, Command, Cookie,
-    ExtentStatus, ReplyStep, ReplyStyle, Requests, Session,
+    ALLOCATION_CONTEXT, Agreement, AllocationFlags, ClientHandshake, ClientStep, ClientWish,
+    Command, Cookie, ExtentStatus, ReplyStep, ReplyStyle, Requests, Session,
 };
 use weir_net::sim::{ConnectionId, Side};
 
@@ -51,6 +51,8 @@ struct Waiting {
 pub(crate) struct Link {
     pub(super) id: ConnectionId,
     pub(super) session: Session,
+    /// What it was told of the volume.
+    pub(super) size: u64,
     requests: RefCell<Requests>,
     waiting: RefCell<BTreeMap<Cookie, Waiting>>,
     out: RefCell<Vec<u8>>,
@@ -62,6 +64,8 @@ pub(crate) struct Link {
     is_leaving: Cell<bool>,
     is_abandoned: Cell<bool>,
     is_over: Cell<bool>,
+    /// Something was answered.
+    is_served: Cell<bool>,
     /// When what was received last had left the server.
     arrived_left: Cell<Option<Instant>>,
     /// Pause before each look at what was received.
@@ -82,7 +86,7 @@ pub(super) async fn connect(
     let connected = world.network.connect_numbered(at).await;
     let (id, mut stream) = connected.map_err(|error| (None, error.to_string()))?;
     let shaken = timeout(HANDSHAKE, shake_hands(&mut stream, style)).await;
-    let (session, received) = match shaken {
+    let (Agreement { session, size, .. }, received) = match shaken {
         Ok(Ok(agreed)) => agreed,
         Ok(Err(error)) => return Err((Some(id), error)),
         Err(_) => return Err((Some(id), "the handshake does not come to its end".to_owned())),
@@ -91,6 +95,7 @@ pub(super) async fn connect(
         id,
         requests: RefCell::new(Requests::new(session.clone())),
         session,
+        size,
         waiting: RefCell::default(),
         out: RefCell::default(),
         wake: Notify::new(),
@@ -99,6 +104,7 @@ pub(super) async fn connect(
         is_leaving: Cell::new(false),
         is_abandoned: Cell::new(false),
         is_over: Cell::new(false),
+        is_served: Cell::new(false),
         arrived_left: Cell::new(None),
         slow: Cell::new(None),
         lost: RefCell::default(),
@@ -108,7 +114,10 @@ pub(super) async fn connect(
     Ok((link, driver))
 }
 
-async fn shake_hands(stream: &mut Stream, style: ReplyStyle) -> Result<(Session, Vec<u8>), String> {
+async fn shake_hands(
+    stream: &mut Stream,
+    style: ReplyStyle,
+) -> Result<(Agreement, Vec<u8>), String> {
     let contexts = vec![ALLOCATION_CONTEXT.to_owned()];
     let wish = ClientWish { export: EXPORT.to_owned(), style_max: style, contexts };
     let mut handshake = ClientHandshake::new(wish);
@@ -120,7 +129,7 @@ async fn shake_hands(stream: &mut Stream, style: ReplyStyle) -> Result<(Session,
         out.clear();
         match progress.step {
             ClientStep::Again => {}
-            ClientStep::Transmit(agreement) => return Ok((agreement.session, received)),
+            ClientStep::Transmit(agreement) => return Ok((agreement, received)),
             ClientStep::NeedMore(_) => {
                 let bytes = stream.read_buf(&mut received).await.map_err(|e| e.to_string())?;
                 if bytes == 0 {
@@ -278,6 +287,7 @@ impl Link {
                 }
             }
             ReplyStep::Done { cookie, result, .. } => {
+                self.is_served.set(true);
                 let Some(waiting) = waiting.remove(&cookie) else { return Next::Again };
                 let Waiting { command, data, extents, answer } = waiting;
                 let body = match command {
@@ -334,6 +344,11 @@ impl Link {
     /// Whether nothing can be asked for any more.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.get() || self.is_leaving.get() || self.is_abandoned.get()
+    }
+
+    /// Whether anything was answered.
+    pub(super) fn is_served(&self) -> bool {
+        self.is_served.get()
     }
 
     /// Whether the client ended it.

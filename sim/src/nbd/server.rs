@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_device::{
-    Address, Device, DeviceError, DeviceInfo, Event, IoHeader, Lease, Leases, Network, Operation,
-    OperationKind, Reply, SourceId, VolumeId,
+    Address, Device, DeviceError, DeviceExt, DeviceInfo, Event, IoHeader, Lease, Leases, Network,
+    Operation, OperationKind, Reply, SourceId, VolumeId,
 };
 use weir_frontend::nbd::{
-    ConnectionOptions, Export, Exports, ListenerOptions, NbdError, Server, error_code,
-    serve as serve_nbd,
+    ConnectionOptions, Export, ExportDirectory, ExportInfo, Exports, HandOff, ListenerOptions,
+    NbdError, Server, error_code, hand_off_clients, serve as serve_nbd, serve_handed_off,
 };
 use weir_log::LogVolume;
 use weir_nbd::{Command, ErrorCode, Failure};
@@ -160,12 +160,62 @@ impl Exports for OneExport {
     }
 }
 
-/// Serves it.
+fn options() -> ListenerOptions {
+    ListenerOptions::new(ConnectionOptions::new(SourceId(1), "simulated"))
+}
+
+/// Serves it: whoever connects is served at once.
 pub(super) async fn serve(
     network: &dyn Network,
     at: &Address,
     served: Rc<Served>,
 ) -> Result<Server, NbdError> {
-    let options = ListenerOptions::new(ConnectionOptions::new(SourceId(1), "simulated"));
-    serve_nbd(network, at, Rc::new(OneExport(served)), options).await
+    serve_nbd(network, at, Rc::new(OneExport(served)), options()).await
+}
+
+/// Serves those who are handed off to it.
+pub(super) fn serve_others(served: Rc<Served>) -> (HandOff, Server) {
+    serve_handed_off(Rc::new(OneExport(served)), options())
+}
+
+/// The volumes of a process as its listener sees them: one, which comes and goes.
+#[derive(Default)]
+pub(super) struct Directory(RefCell<Option<(Rc<Served>, HandOff)>>);
+
+impl Directory {
+    pub(super) fn add(&self, served: Rc<Served>, hand_off: HandOff) {
+        self.0.replace(Some((served, hand_off)));
+    }
+
+    pub(super) fn remove(&self) {
+        self.0.replace(None);
+    }
+}
+
+impl ExportDirectory for Directory {
+    async fn find(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
+        let known = self.0.borrow();
+        let (served, hand_off) = known.as_ref().filter(|_| name == EXPORT)?;
+        let info = ExportInfo {
+            name: EXPORT.to_owned(),
+            description: String::new(),
+            size: served.volume.size(),
+            read_only: false,
+            earlier: [].into(),
+        };
+        Some((info, hand_off.clone()))
+    }
+
+    async fn list(&self) -> Vec<String> {
+        self.0.borrow().iter().map(|_| EXPORT.to_owned()).collect()
+    }
+}
+
+/// Shakes hands with whoever connects, and hands them off.
+pub(super) async fn listen(
+    network: &dyn Network,
+    at: &Address,
+    directory: Rc<Directory>,
+) -> std::io::Result<Server> {
+    Ok(hand_off_clients(network.listen(at).await?, directory, options()))
 }

@@ -20,11 +20,14 @@ use crate::dice::Dice;
 /// Time in which a server must hang up on one that sends garbage; more than its patience with silence.
 const HANGS_UP: Duration = Duration::from_secs(200);
 
+/// What happens in one life at most: a life that waits for a store that is away lasts long.
+const TROUBLES_MAX: u64 = 40;
+
 /// Disturbs the connections of a life until it ends.
 pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     let Some(nbd) = life.nbd() else { return };
     let Some(pace) = nbd.trouble else { return };
-    loop {
+    for _ in 0..TROUBLES_MAX {
         let percent = u32::try_from(dice.within(10..200)).expect("small");
         tokio::time::sleep(pace * percent / 100).await;
         let is_over = life.stopping.get() || life.closing.get();
@@ -114,6 +117,7 @@ impl Nbd {
         tokio::time::sleep(Duration::from_millis(ms)).await;
         self.world.network.refuse(&self.at, false);
         self.refused.set(false);
+        self.away.set(self.away.get() + 1);
     }
 
     /// The volume is detached from its clients, and attached again.

@@ -66,6 +66,33 @@ fn writes_in_flight_may_show_in_part_and_settle_once_seen() {
 }
 
 #[test]
+fn a_write_that_was_never_answered_may_happen_until_its_end_and_not_after() {
+    let mut oracle = Oracle::new(SIZE);
+    let lost = oracle.begin_write(0, 32, Pattern::Noise, u64::MAX);
+    let mut with = Disk::new();
+    with.apply(&oracle, lost);
+    let (without, shows) = (Disk::new(), |oracle: &mut Oracle, disk: &Disk| {
+        let begun = oracle.begin_read();
+        oracle.end_read(begun, 0, &disk.0).is_ok()
+    });
+    assert!(shows(&mut oracle, &without) && shows(&mut oracle, &with), "it happens now");
+    assert!(shows(&mut oracle, &without), "nobody knows that it has come to its end");
+    oracle.end_unanswered(lost);
+    assert!(shows(&mut oracle, &without), "it did not happen");
+    assert!(!shows(&mut oracle, &with), "and does not any more");
+    let mut oracle = Oracle::new(SIZE);
+    let lost = oracle.begin_write(0, 32, Pattern::Noise, u64::MAX);
+    let mut with = Disk::new();
+    with.apply(&oracle, lost);
+    oracle.end_unanswered(lost);
+    let later = answered(&mut oracle, 0, 32);
+    assert!(!shows(&mut oracle, &with), "what was begun later, and answered, hides it");
+    let mut new = Disk::new();
+    new.apply(&oracle, later);
+    assert!(shows(&mut oracle, &new));
+}
+
+#[test]
 fn a_kill_keeps_what_was_answered_and_power_loss_what_was_flushed() {
     let mut oracle = Oracle::new(SIZE);
     let mut disk = Disk::new();

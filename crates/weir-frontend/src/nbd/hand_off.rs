@@ -61,8 +61,8 @@ pub(super) fn channel(waiting_max: usize) -> (HandOff, mpsc::Receiver<HandedOff>
 
 /// The exports of a process, wherever they are served.
 pub trait ExportDirectory {
-    /// The export of that name and the channel to it. The empty name is the default export, if there is one. It may take
-    /// its time, within that of the handshake.
+    /// The export of that name and the channel to it. The empty name is the default export, if there is one. It may
+    /// take its time, within that of the handshake.
     fn find(&self, name: &str) -> impl Future<Output = Option<(ExportInfo, HandOff)>>;
 
     /// Names of all exports that clients may see.

@@ -288,6 +288,34 @@ fn memory_for_what_a_server_scatters_is_bounded() {
     assert!(steps(&mut requests, &out).is_err());
 }
 
+/// The content of a read, and a reply that tells it in parts: how long each is, whether it is a hole, and its place in
+/// the order of telling.
+fn in_pieces(to: &ReplyTo, parts: &[(u32, bool, u64)]) -> (Vec<u8>, Vec<u8>) {
+    let length: u32 = parts.iter().map(|(length, ..)| length).sum();
+    let mut content: Vec<u8> = (0..length).map(|at| (at % 250).to_le_bytes()[0] + 1).collect();
+    let mut at = 0_u32;
+    let mut order = Vec::new();
+    for (length, is_hole, key) in parts {
+        order.push((*key, at, *length, *is_hole));
+        at += length;
+    }
+    order.sort_unstable();
+    let mut out = Vec::new();
+    let last = order.len() - 1;
+    for (index, (_, at, length, is_hole)) in order.into_iter().enumerate() {
+        let flags = if index == last { ChunkFlags::DONE } else { ChunkFlags::default() };
+        let range = usize::try_from(at).unwrap()..usize::try_from(at + length).unwrap();
+        if is_hole {
+            content[range].fill(0);
+            to.read_hole(&mut out, OFFSET + u64::from(at), length, flags);
+        } else {
+            to.read_chunk(&mut out, OFFSET + u64::from(at), length, flags);
+            out.extend_from_slice(&content[range]);
+        }
+    }
+    (content, out)
+}
+
 proptest! {
     /// Reads that are told in any pieces and any order, as data and as holes, received in any pieces, come out as they
     /// went in; beside them other requests are answered.
@@ -301,27 +329,7 @@ proptest! {
         let length: u32 = parts.iter().map(|(length, ..)| length).sum();
         let read = Command::Read { offset: OFFSET, length, unbroken: false };
         let (mut requests, to) = asked(style, read);
-        let mut content: Vec<u8> = (0..length).map(|at| (at % 250).to_le_bytes()[0] + 1).collect();
-        let mut at = 0_u32;
-        let mut order = Vec::new();
-        for (length, is_hole, key) in parts {
-            order.push((key, at, length, is_hole));
-            at += length;
-        }
-        order.sort_unstable();
-        let mut out = Vec::new();
-        let last = order.len() - 1;
-        for (index, (_, at, length, is_hole)) in order.into_iter().enumerate() {
-            let flags = if index == last { ChunkFlags::DONE } else { ChunkFlags::default() };
-            let range = usize::try_from(at).unwrap()..usize::try_from(at + length).unwrap();
-            if is_hole {
-                content[range].fill(0);
-                to.read_hole(&mut out, OFFSET + u64::from(at), length, flags);
-            } else {
-                to.read_chunk(&mut out, OFFSET + u64::from(at), length, flags);
-                out.extend_from_slice(&content[range]);
-            }
-        }
+        let (content, out) = in_pieces(&to, &parts);
         let (mut seen, mut is_done) = (vec![9; content.len()], false);
         let (mut input, mut rest) = (Vec::new(), &out[..]);
         let mut cuts = cuts.into_iter().cycle();
@@ -342,7 +350,8 @@ proptest! {
                 match progress.step {
                     ReplyStep::NeedMore(bytes) => needs = bytes,
                     ReplyStep::Data { at, length, .. } => {
-                        filling = Some((usize::try_from(at).unwrap(), usize::try_from(length).unwrap()));
+                        let at = usize::try_from(at).unwrap();
+                        filling = Some((at, usize::try_from(length).unwrap()));
                     }
                     ReplyStep::Zeroes { at, length, .. } => {
                         let at = usize::try_from(at).unwrap();
