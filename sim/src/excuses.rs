@@ -179,6 +179,13 @@ impl World {
         outages.since.is_some() || outages.over.iter().any(|(_, end)| *end >= from)
     }
 
+    /// Whether the process of a host was stopped at some moment since `from`: clients stop with it here, and the server
+    /// runs out of patience with them.
+    pub(crate) fn stopped_since(&self, host: usize, from: Instant) -> bool {
+        let stops = self.stops[host].borrow();
+        stops.since.is_some() || stops.over.iter().any(|(_, end)| *end >= from)
+    }
+
     /// Whether a PUT may land late, which holds up or fences who comes after it.
     pub(crate) fn has_late_puts(&self) -> bool {
         self.faults.counts().of(Fault::LatePutQueued) > 0

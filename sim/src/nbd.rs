@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use weir_device::{
     Address, Body, DeviceError, DeviceExt, ErrorKind, Operation, Reply, WriteZeroesFlags,
 };
@@ -348,7 +348,7 @@ impl Nbd {
             let styles = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
             (dice.pick(&styles), dice.next())
         });
-        let before = self.away.get();
+        let (before, begun) = (self.away.get(), Instant::now());
         match link::connect(&self.world, &self.at, style, Dice::new(seed, 41)).await {
             Ok((link, driver)) => {
                 let mut links = self.links.borrow_mut();
@@ -365,7 +365,8 @@ impl Nbd {
                 Some(link)
             }
             Err((id, error)) => {
-                let away = before != self.away.get() || self.is_away();
+                let stopped = self.world.stopped_since(life.host, begun);
+                let away = before != self.away.get() || self.is_away() || stopped;
                 let struck = id.is_some_and(|id| self.is_struck(id));
                 if !away && !struck && !life.closing.get() && !self.is_closed.get() {
                     self.world

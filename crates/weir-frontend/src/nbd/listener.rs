@@ -7,7 +7,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_device::{Accepted, Address, ByteStream, Listener, LocalBoxFuture, Network};
 
@@ -61,10 +61,35 @@ impl Incoming {
     }
 }
 
+/// Tells the connections of a server to end, in the order in which they began to wait for that: a `watch` channel tells
+/// them in a random one, and a simulated server would not replay.
+#[derive(Debug, Default)]
+struct Stopping {
+    is_told: Cell<bool>,
+    told: Notify,
+}
+
+impl Stopping {
+    fn tell(&self) {
+        self.is_told.set(true);
+        self.told.notify_waiters();
+    }
+}
+
+/// Whoever drops it wishes to stop.
+#[derive(Debug)]
+struct StopHandle(Rc<Stopping>);
+
+impl Drop for StopHandle {
+    fn drop(&mut self) {
+        self.0.tell();
+    }
+}
+
 /// A running listener. Dropping it stops accepting and ends the connections as [`Server::stop`] does, unattended.
 #[derive(Debug)]
 pub struct Server {
-    stop: watch::Sender<bool>,
+    stop: StopHandle,
     task: JoinHandle<()>,
     address: Option<Address>,
     clients: Rc<Cell<usize>>,
@@ -98,7 +123,7 @@ impl Server {
 
     /// Accepts nobody any more, finishes what is in flight on every connection, and closes them.
     pub async fn stop(self) {
-        self.stop.send_replace(true);
+        self.stop.0.tell();
         if let Err(error) = self.task.await {
             tracing::error!(%error, "an NBD listener ended abnormally");
         }
@@ -165,13 +190,14 @@ type Serving = Option<LocalBoxFuture<'static, ()>>;
 
 fn start(
     incoming: Incoming,
-    serving: impl Fn(Client, watch::Receiver<bool>) -> Serving + 'static,
+    serving: impl Fn(Client, Rc<Stopping>) -> Serving + 'static,
 ) -> Server {
     let address = match &incoming {
         Incoming::Network(listener) => Some(listener.address()),
         Incoming::HandOff(_) => None,
     };
-    let (stop, stopped) = watch::channel(false);
+    let stopped = Rc::new(Stopping::default());
+    let stop = StopHandle(Rc::clone(&stopped));
     let clients = Rc::new(Cell::new(0));
     let counter = Rc::clone(&clients);
     let loops = accept_loop(incoming, serving, stopped, counter);
@@ -180,19 +206,20 @@ fn start(
 }
 
 /// Completes when the server is told to stop, or its handle is gone.
-async fn until_stopped(mut stopped: watch::Receiver<bool>) {
-    // An error means that the handle was dropped, which is a wish to stop too.
-    let _ = stopped.wait_for(|stop| *stop).await;
+async fn until_stopped(stopped: Rc<Stopping>) {
+    while !stopped.is_told.get() {
+        stopped.told.notified().await;
+    }
 }
 
 async fn accept_loop(
     mut incoming: Incoming,
-    serving: impl Fn(Client, watch::Receiver<bool>) -> Serving,
-    stopped: watch::Receiver<bool>,
+    serving: impl Fn(Client, Rc<Stopping>) -> Serving,
+    stopped: Rc<Stopping>,
     clients: Rc<Cell<usize>>,
 ) {
     let mut connections = JoinSet::new();
-    let mut stop = std::pin::pin!(until_stopped(stopped.clone()));
+    let mut stop = std::pin::pin!(until_stopped(Rc::clone(&stopped)));
     loop {
         clients.set(connections.len());
         tokio::select! {
@@ -201,7 +228,7 @@ async fn accept_loop(
             Some(ended) = connections.join_next() => note_end(ended),
             accepted = incoming.accept() => match accepted {
                 Ok(Client::Nobody) => break,
-                Ok(client) => if let Some(connection) = serving(client, stopped.clone()) {
+                Ok(client) => if let Some(connection) = serving(client, Rc::clone(&stopped)) {
                     connections.spawn_local(connection);
                 },
                 Err(error) => {
@@ -228,7 +255,7 @@ fn note_end(ended: Result<(), tokio::task::JoinError>) {
 fn serving<E: Exports + 'static>(
     exports: Rc<E>,
     options: ConnectionOptions,
-) -> impl Fn(Client, watch::Receiver<bool>) -> Serving + 'static {
+) -> impl Fn(Client, Rc<Stopping>) -> Serving + 'static {
     move |client, stopped| {
         let (exports, mut options) = (Rc::clone(&exports), options.clone());
         let stop = until_stopped(stopped);
