@@ -16,7 +16,7 @@ pub(crate) struct Replicate {
     /// another service, or other credentials, than the volume's
     #[arg(value_name = "STORE_URL")]
     pub(crate) target: String,
-    /// End with the newest published state there [default]
+    /// End with the newest published state there, which is the default
     #[arg(long, env = "WEIR_ONCE", hide_env_values = true, conflicts_with = "follow")]
     pub(crate) once: bool,
     /// Go on until interrupted
