@@ -168,6 +168,28 @@ fn a_clone_that_wrote_nothing_is_flattened_though_part_of_what_it_shares_is_dead
     });
 }
 
+/// No object is ever stored, so that no checkpoint comes that could be waited for.
+#[test]
+fn a_clone_of_a_volume_that_was_never_written_is_flattened_without_waiting() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        volume.snapshot(&name("cut")).await.expect("taken");
+        volume.close().await.expect("closed");
+        let clone = clone_of(&host, 7, ("demo", "cut"), "one").await;
+        let (volume, _) = clone.open().await;
+        let flattened = tokio::time::timeout(Duration::from_secs(600), volume.flatten(|_, _| {}));
+        let report = flattened.await.expect("it ends").expect("flattened");
+        assert_eq!((report.copied_bytes, report.shared_bytes), (0, 0));
+        assert!(report.obstacle.expect("it has no checkpoint").contains("write to it"));
+        write(&volume, 0, &[1; 5000]).await.expect("written");
+        let_it_settle(&volume).await;
+        let report = volume.flatten(|_, _| {}).await.expect("flattened");
+        assert_eq!((report.obstacle, report.origins), (None, vec![]));
+        volume.close().await.expect("closed");
+    });
+}
+
 #[test]
 fn a_clone_that_shares_nothing_any_more_is_still_noted_for_its_snapshots() {
     run(async {

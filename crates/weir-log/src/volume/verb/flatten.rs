@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use weir_device::{DeviceError, ErrorKind};
 
+use crate::ids::ObjectSeq;
 use crate::volume::LogVolume;
-use crate::volume::shared::Shared;
+use crate::volume::shared::{Shared, State};
 use crate::volume::verb::compact;
 
 /// What a flatten did.
@@ -63,8 +64,9 @@ impl LogVolume {
         shared.references.notify_one();
         shared
             .wait_while_open(|state| {
-                let done = state.head.published.is_some() && state.unused_origins().is_empty();
-                done.then_some(Ok(()))
+                // A clone that stored nothing has no checkpoint, and gets none: there is nothing to wait for.
+                let is_settled = state.head.published.is_some() || has_stored_nothing(state);
+                (is_settled && state.unused_origins().is_empty()).then_some(Ok(()))
             })
             .await?;
         let state = shared.state.borrow();
@@ -72,6 +74,9 @@ impl LogVolume {
         let origins: Vec<String> = state.origins.iter().map(|o| o.volume.clone()).collect();
         let obstacle = match (unreadable, origins.is_empty()) {
             (0, true) => None,
+            (0, false) if state.head.published.is_none() => Some(
+                "it holds nothing, and has no checkpoint of its own yet: write to it, and flatten it again".to_owned(),
+            ),
             (0, false) => Some(
                 "snapshots of the volume need them still: delete those taken before".to_owned(),
             ),
@@ -80,6 +85,11 @@ impl LogVolume {
         let copied_bytes = state.collector.bytes_written - before;
         Ok(FlattenReport { copied_bytes, shared_bytes, origins, obstacle })
     }
+}
+
+/// Whether no object of this volume's own was ever stored, so that no checkpoint comes.
+fn has_stored_nothing(state: &State) -> bool {
+    state.writes.pipeline.committed() == ObjectSeq(0)
 }
 
 /// Waits until the collector has copied everything; how many objects it could not read.
