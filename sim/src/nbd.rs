@@ -282,6 +282,20 @@ impl Nbd {
         self.world.note("  detached", [0; 3]);
     }
 
+    /// A connection falls silent, perhaps, and nobody is told.
+    pub(crate) fn silence_one(&self) {
+        if self.trouble.is_none() || !self.dice(|dice| dice.percent(40)) {
+            return;
+        }
+        let links = self.links.borrow();
+        if let Some(link) = links.iter().find(|link| !link.is_over()) {
+            self.world.note("connection falls silent", [0; 3]);
+            self.struck.borrow_mut().insert(link.id);
+            self.world.network.silence(link.id);
+            link.fall_silent();
+        }
+    }
+
     /// Whether nobody is let in.
     fn is_away(&self) -> bool {
         self.refused.get() || self.server.borrow().is_none()
