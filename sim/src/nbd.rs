@@ -37,6 +37,9 @@ const EXPORT: &str = "simulated";
 /// Time that a client waits for a connection that fell silent, at most.
 const PATIENCE_MS_MAX: u64 = 20_000;
 
+/// Time after which a server that has not let go of a connection is not waited for any more.
+const SERVER_LETS_GO: Duration = Duration::from_secs(3600);
+
 /// How the clients of a seed reach the volume.
 #[derive(Clone, Debug)]
 pub(crate) struct NbdProfile {
@@ -91,8 +94,6 @@ pub(crate) struct Nbd {
     refused: Cell<bool>,
     /// How often that has changed.
     away: Cell<u64>,
-    /// Server ends may be given up with what they have in flight.
-    pub(crate) lingers: Cell<bool>,
     /// Clients ask for nothing: they are to leave.
     pub(crate) is_closed: Cell<bool>,
     writes: Rc<RefCell<Vec<Writing>>>,
@@ -213,7 +214,6 @@ impl Nbd {
             links: RefCell::default(),
             refused: Cell::new(false),
             away: Cell::new(0),
-            lingers: Cell::new(false),
             is_closed: Cell::new(false),
             writes: Rc::default(),
             world,
@@ -255,14 +255,13 @@ impl Nbd {
             directory.add(Rc::clone(&self.served), hand_off);
             self.server.replace(Some(server));
             self.world.note("attached: clients are handed off", [0; 3]);
-            return self.lingers.set(false);
+            return;
         }
         let network = &self.world.network;
         match server::serve(network, &self.at, Rc::clone(&self.served)).await {
             Ok(server) => drop(self.server.replace(Some(server))),
             Err(error) => self.world.violate(format!("the volume cannot be served: {error}")),
         }
-        self.lingers.set(false);
         self.world.note("attached", [0; 3]);
     }
 
@@ -274,12 +273,27 @@ impl Nbd {
         let clients = u64::try_from(server.clients()).expect("few");
         self.world.note("detach", [clients, 0, 0]);
         self.meets("detach");
-        self.lingers.set(true);
+        // What is in flight may be given up, and is left to what devices promise.
+        self.links.borrow().iter().for_each(|link| link.may_linger());
         if let Some((_, directory)) = &*self.listener.borrow() {
             directory.remove();
         }
         server.stop().await;
         self.world.note("  detached", [0; 3]);
+    }
+
+    /// A connection falls silent, perhaps, and nobody is told.
+    pub(crate) fn silence_one(&self) {
+        if self.trouble.is_none() || !self.dice(|dice| dice.percent(40)) {
+            return;
+        }
+        let links = self.links.borrow();
+        if let Some(link) = links.iter().find(|link| !link.is_over()) {
+            self.world.note("connection falls silent", [0; 3]);
+            self.struck.borrow_mut().insert(link.id);
+            self.world.network.silence(link.id);
+            link.fall_silent();
+        }
     }
 
     /// Whether nobody is let in.
@@ -359,6 +373,7 @@ impl Nbd {
                 if before != self.away.get() {
                     // The server began to go while it shook hands.
                     self.struck.borrow_mut().insert(link.id);
+                    link.may_linger();
                 }
                 self.world.note("connected", [0; 3]);
                 tokio::task::spawn_local(watch(Rc::clone(life), Rc::clone(&link), driver));
@@ -521,10 +536,9 @@ async fn watch(life: Rc<Life>, link: Rc<Link>, driver: impl Future<Output = Stri
         world.violate(format!("a connection was lost without a reason: {ended}"));
     }
     let gone = world.network.dropped(link.id, weir_net::sim::Side::Server);
-    // A server that stops, or whose volume is closed, may give up what is in flight.
-    let lingers = nbd.lingers.get() || life.closing.get();
-    let _ = timeout(Duration::from_secs(3600), gone).await;
-    let lingers =
-        lingers || nbd.lingers.get() || life.closing.get() || life.refused_since.get().is_some();
-    link.settle(world, !lingers);
+    let is_gone = timeout(SERVER_LETS_GO, gone).await.is_ok();
+    // One whose volume is closed, or refuses writes, ends operations with errors that nobody hears of here: what a failed
+    // write left may still show.
+    let lingers = link.lingers() || life.closing.get() || life.refused_since.get().is_some();
+    link.settle(world, is_gone && !lingers);
 }

@@ -487,6 +487,7 @@ impl Node {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, u64::from(busy), 0]);
         if let Some(nbd) = life.nbd() {
+            nbd.silence_one();
             nbd.meets("close");
             if self.nbd_dice.percent(70) && timeout(HANG, nbd.detach()).await.is_err() {
                 return self.violate("detaching a volume hangs");

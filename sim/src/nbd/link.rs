@@ -66,6 +66,8 @@ pub(crate) struct Link {
     is_over: Cell<bool>,
     /// Something was answered.
     is_served: Cell<bool>,
+    /// The server may give up what it has in flight.
+    lingers: Cell<bool>,
     /// When what was received last had left the server.
     arrived_left: Cell<Option<Instant>>,
     /// Pause before each look at what was received.
@@ -105,6 +107,7 @@ pub(super) async fn connect(
         is_abandoned: Cell::new(false),
         is_over: Cell::new(false),
         is_served: Cell::new(false),
+        lingers: Cell::new(false),
         arrived_left: Cell::new(None),
         slow: Cell::new(None),
         lost: RefCell::default(),
@@ -344,6 +347,16 @@ impl Link {
     /// Whether nothing can be asked for any more.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.get() || self.is_leaving.get() || self.is_abandoned.get()
+    }
+
+    /// The server may give up what it has in flight.
+    pub(super) fn may_linger(&self) {
+        self.lingers.set(true);
+    }
+
+    /// Whether it may have.
+    pub(super) fn lingers(&self) -> bool {
+        self.lingers.get()
     }
 
     /// Whether anything was answered.
