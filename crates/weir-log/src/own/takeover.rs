@@ -58,8 +58,8 @@ enum Waited {
     /// Its lease was not renewed for its whole length; `dirty` is how much its journal held that no object did, if its
     /// last renewal says.
     StoodStill { dirty: Option<u64> },
-    /// The manifest has another version now.
-    ManifestChanged,
+    /// The volume was closed, or another opening has it.
+    HolderChanged,
 }
 
 /// The newest record of a node's lease, as far as it can be read.
@@ -115,8 +115,7 @@ impl<'a> Claim<'a> {
             manifest = newest;
             let dirty = match waited {
                 Waited::StoodStill { dirty } if !changed => dirty,
-                // Another holder is waited for anew; one that changed its manifest shows that it lives.
-                Waited::StoodStill { .. } | Waited::ManifestChanged => continue,
+                Waited::StoodStill { .. } | Waited::HolderChanged => continue,
             };
             // The holder may have owned sequences meanwhile.
             let (decision, survey) = self.decide(&manifest, sent).await?;
@@ -158,9 +157,13 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Waits until no renewal of the holder's run has come for the whole length of its lease, or until the manifest
-    /// changes: a holder that closes the volume does not have its lease waited for.
-    async fn wait_for_standstill(&self, holder: &Holder, version: u64) -> Result<Waited, LogError> {
+    /// Waits until no renewal of the holder's run has come for the whole length of its lease, or until the volume has
+    /// another holder than the one of manifest `version`: one that closes it does not have its lease waited for.
+    async fn wait_for_standstill(
+        &self,
+        holder: &Holder,
+        mut version: u64,
+    ) -> Result<Waited, LogError> {
         let clock = &self.env.clock;
         let mut seen = self.look(holder, None).await?;
         // Counted from when it was seen: the holder's own deadline is earlier (L1 of `lease`).
@@ -179,9 +182,8 @@ impl<'a> Claim<'a> {
             let looked_at = clock.boottime();
             let now = self.look(holder, Some(&seen)).await?;
             // After the renewals: the last one of a holder that closed the volume meanwhile is no sign that it has it.
-            let changed = self.manifest_version().await? != version;
-            if changed && !weir_device::mutant("wait_on_a_closed_volume") {
-                return Ok(Waited::ManifestChanged);
+            if self.has_other_holder(holder, &mut version).await? {
+                return Ok(Waited::HolderChanged);
             }
             if now.number > seen.number {
                 if is_of(&now, holder) {
@@ -205,13 +207,19 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// The number of the newest version of the manifest.
-    async fn manifest_version(&self) -> Result<u64, LogError> {
+    /// Whether the newest manifest names another holder, or none. It is read only where it is not `version`, the newest
+    /// one so far.
+    async fn has_other_holder(&self, holder: &Holder, version: &mut u64) -> Result<bool, LogError> {
         let prefix = Manifest::prefix(self.volume);
         let mut random = || self.env.random.next_u64();
         let list = || chain::numbers(self.store, &prefix);
         let listed = self.store.retry(&RetryPolicy::reads(), &mut random, None, list).await?;
-        Ok(listed.last().copied().unwrap_or(0))
+        if listed.last() == Some(version) || weir_device::mutant("wait_on_a_closed_volume") {
+            return Ok(false);
+        }
+        let newest = manifests::newest(self.store, self.env, self.volume).await?;
+        *version = newest.number;
+        Ok(newest.holder.as_ref() != Some(holder))
     }
 
     fn length_of(&self, seen: &Seen) -> Duration {
