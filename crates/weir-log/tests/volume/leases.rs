@@ -379,6 +379,32 @@ fn an_opening_that_waits_goes_on_once_the_holder_has_closed() {
     });
 }
 
+/// Each version of the manifest is no new holder, so that the wait does not begin anew with it.
+#[test]
+fn an_opening_beside_a_holder_that_takes_snapshots_is_refused() {
+    run(async {
+        let host = Host::new().await;
+        let (held, _) = host.open().await;
+        let other = host.other(5);
+        let snapshots = async {
+            for number in 0.. {
+                held.snapshot(&catalog::VolumeName::new(&format!("s{number}")).unwrap())
+                    .await
+                    .unwrap();
+                tokio::time::sleep(LEASE / 40).await;
+            }
+        };
+        tokio::select! {
+            refused = other.try_open(|_| {}) => {
+                let refused = refused.unwrap_err();
+                assert!(matches!(&refused, LogError::InUse { .. }), "{refused}");
+            }
+            () = snapshots => {}
+            () = tokio::time::sleep(LEASE * 3) => panic!("the renewals are not seen"),
+        }
+    });
+}
+
 #[test]
 fn a_volume_that_is_closed_ends_the_renewals_of_no_other() {
     run(async {
