@@ -537,8 +537,8 @@ async fn watch(life: Rc<Life>, link: Rc<Link>, driver: impl Future<Output = Stri
     }
     let gone = world.network.dropped(link.id, weir_net::sim::Side::Server);
     let is_gone = timeout(SERVER_LETS_GO, gone).await.is_ok();
-    // One whose volume is closed, or refuses writes, ends operations with errors that nobody hears of here: what a failed
-    // write left may still show.
+    // One whose volume is closed, or refuses writes, ends operations with errors that nobody hears of here: what a
+    // failed write left may still show.
     let lingers = link.lingers() || life.closing.get() || life.refused_since.get().is_some();
     link.settle(world, is_gone && !lingers);
 }
