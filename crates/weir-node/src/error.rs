@@ -333,7 +333,18 @@ pub enum NodeError {
 
 /// A message in which a volume is called by its name.
 fn by_name(error: &NodeError, name: &str, id: &str) -> String {
-    with_causes(error).replace(id, &format!("{name:?}"))
+    let message = with_causes(error);
+    let mut parts = message.split(id);
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // In a path it is the name of a directory, which is looked for as it is.
+        match named.ends_with('/') {
+            true => named.push_str(id),
+            false => named.push_str(&format!("{name:?}")),
+        }
+        named.push_str(part);
+    }
+    named
 }
 
 impl NodeError {
@@ -626,6 +637,22 @@ mod tests {
         let error =
             LogError::JournalRefused { volume: VolumeId([2; 16]), refusal: Box::new(refusal) };
         NodeError::Log(error).help().unwrap()
+    }
+
+    #[test]
+    fn a_path_keeps_the_identity_of_the_volume_in_it() {
+        let volume = VolumeId([2; 16]);
+        let name = VolumeName::new("demo").unwrap();
+        let used = LogError::InUse { volume, node: "other".to_owned(), lease_s: 60 };
+        let path = format!("/data/volumes/{volume}/journal");
+        let error = NodeError::Log(used).of_volume(&name, volume).to_string();
+        assert!(
+            error.contains("volume \"demo\"") && !error.contains(&volume.to_string()),
+            "{error}"
+        );
+        let error = NodeError::io("reading", path.clone(), io::Error::other("broken"));
+        let error = error.of_volume(&name, volume).to_string();
+        assert!(error.contains(&path), "{error}");
     }
 
     #[test]
