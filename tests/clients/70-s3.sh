@@ -95,7 +95,7 @@ check "credentials of a profile" env -u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_K
 role_port=$(free_port)
 "$s3_python" "$s3_tools/metadata_service.py" "$role_port" "$work/role-count" </dev/null &
 processes+=($!)
-answers "$role_port" || not_ok "the metadata service starts"
+answers "$role_port" $! || not_ok "the metadata service starts"
 as_role() {
     env -u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY -u AWS_EC2_METADATA_DISABLED \
         AWS_EC2_METADATA_SERVICE_ENDPOINT="http://127.0.0.1:$role_port" "$@"
@@ -125,7 +125,7 @@ ROOT_ACCESS_KEY=$AWS_ACCESS_KEY_ID ROOT_SECRET_KEY=$AWS_SECRET_ACCESS_KEY "$s3_b
     -p "127.0.0.1:$tls_port" --cert "$work/tls.pem" --key "$work/tls.key" -q posix "$s3_data" \
     >"$work/tls.log" 2>&1 </dev/null &
 processes+=($!)
-answers "$tls_port" || not_ok "versitygw with TLS starts" "$(cat "$work/openssl.log" "$work/tls.log")"
+answers "$tls_port" $! || not_ok "versitygw with TLS starts" "$(cat "$work/openssl.log" "$work/tls.log")"
 over_tls() { env AWS_ENDPOINT_URL="https://127.0.0.1:$tls_port" "$@"; }
 check "a private authority" over_tls env AWS_CA_BUNDLE="$work/ca.pem" "$weir" store probe "$store"
 refuse "an authority that is not trusted" "ertificate|UnknownIssuer" \
