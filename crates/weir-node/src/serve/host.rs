@@ -16,9 +16,7 @@ use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec, ViewArgs};
 use weir_store::Store;
 
 use crate::error::NodeError;
-use crate::home::Home;
-use crate::home::known_stores;
-use crate::home::opened;
+use crate::home::{Home, known_stores, opened};
 use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;

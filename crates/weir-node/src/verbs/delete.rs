@@ -13,8 +13,7 @@ use super::{
 };
 use crate::error::NodeError;
 use crate::size::human;
-use crate::volumes::deletion;
-use crate::volumes::unserved;
+use crate::volumes::{deletion, unserved};
 
 /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first, and
 /// must have no clients

@@ -12,8 +12,7 @@ use crate::error::NodeError;
 use crate::home::Home;
 use crate::home::open::lock;
 use crate::node::shard::ShardContext;
-use crate::volumes::salvage;
-use crate::volumes::volume_id;
+use crate::volumes::{salvage, volume_id};
 
 /// Deletes a volume that nobody has open.
 pub(crate) async fn delete(

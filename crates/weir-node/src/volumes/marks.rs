@@ -6,8 +6,7 @@ use weir_store::Access;
 
 use crate::api::types::Shown;
 use crate::error::NodeError;
-use crate::home::Home;
-use crate::home::known_stores;
+use crate::home::{Home, known_stores};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 

@@ -12,8 +12,7 @@ use weir_store::{Access, Store, StoreOptions};
 
 use crate::api::types::Limits;
 use crate::error::NodeError;
-use crate::home::Home;
-use crate::home::limits;
+use crate::home::{Home, limits};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 

@@ -10,9 +10,8 @@ use weir_store::{Access, Store};
 
 use crate::api::types::Shown;
 use crate::error::NodeError;
-use crate::home::opened;
 use crate::home::processes::locked;
-use crate::home::{Consent, Home};
+use crate::home::{Consent, Home, opened};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::volumes::volume_id;

@@ -11,9 +11,8 @@ use weir_log::catalog::VolumeName;
 use weir_log::{JOURNAL_FILE, LOCK_FILE};
 
 use crate::error::NodeError;
-use crate::home::Home;
-use crate::home::opened;
 use crate::home::processes::Process;
+use crate::home::{Home, opened};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use weir_node::{Node, NodeConfig};
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// What the main thread waits with.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {

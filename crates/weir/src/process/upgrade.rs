@@ -17,7 +17,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::HANDED_OVER_FIRST;
 use weir_node::HandedOver;
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// The program of this process as long as it runs, whatever became of its file.
 const RUNNING: &str = "/proc/self/exe";

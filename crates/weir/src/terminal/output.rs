@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::ProgressStyle;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// How a bar or a spinner looks.
 pub(crate) fn style(template: &str) -> ProgressStyle {

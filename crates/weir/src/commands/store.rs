@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use weir_node::config::Config;
 use weir_store::{ProbeReport, Store, Verdict};
 
-use crate::cli::{Global, OutputForm, StoreCommand};
-use crate::failure::Failure;
-use crate::output;
+use crate::cli::global::Global;
+use crate::cli::store::StoreCommand;
+use crate::process::threads;
 use crate::settings;
-use crate::threads;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
 
 /// Runs the verb.
 pub(crate) fn run(global: &Global, file: &Config, verb: StoreCommand) -> Result<ExitCode, Failure> {

@@ -9,9 +9,10 @@ use weir_log::{Merging, Replay, ReplayReport};
 use weir_node::size::{Size, human};
 use weir_trace::{Op, Request, TraceError};
 
-use crate::cli::{OutputForm, TraceCommand, TraceShape};
-use crate::failure::Failure;
-use crate::output;
+use crate::cli::trace::{TraceCommand, TraceShape};
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
 
 /// Runs the verb.
 pub(crate) fn run(verb: TraceCommand) -> Result<ExitCode, Failure> {

@@ -13,12 +13,13 @@ use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{Home, Node, Process, Unserved};
 
-use crate::cli::{Global, OutputForm};
-use crate::failure::Failure;
-use crate::output;
+use crate::cli::global::Global;
+use crate::process::signals::Signals;
+use crate::process::threads;
 use crate::settings;
-use crate::signals::Signals;
-use crate::threads;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
 
 /// Exit code when something is wrong with what is served.
 const NOT_WELL: u8 = 3;

@@ -9,11 +9,13 @@ use weir_node::api::types::Limits;
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
 
-use crate::cli::{Global, Limit, LimitsCommand, OutputForm};
-use crate::failure::Failure;
-use crate::output;
+use crate::cli::global::Global;
+use crate::cli::limits::{Limit, LimitsCommand};
+use crate::process::threads;
 use crate::settings;
-use crate::threads;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
 
 /// Runs the verb.
 pub(crate) fn run(

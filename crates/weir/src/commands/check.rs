@@ -15,13 +15,10 @@ use weir_node::size::human;
 use weir_node::verbs::{CheckVolume, OnWhole, Question, RepairVolume};
 use weir_node::{Home, Node};
 
-use crate::cli::{CheckLimits, OutputForm};
-use crate::confirm;
-use crate::failure::Failure;
-use crate::output;
-
-/// Exit code of a check that found damage, as distinct from one that could not be made.
-pub(crate) const DAMAGED: u8 = 3;
+use crate::cli::volume::CheckLimits;
+use crate::terminal::failure::{DAMAGED, Failure};
+use crate::terminal::form::OutputForm;
+use crate::terminal::{confirm, output};
 
 /// What is to be repaired, and how.
 pub(crate) struct Repair {

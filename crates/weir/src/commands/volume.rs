@@ -11,14 +11,16 @@ use weir_node::size::{Size, human};
 use weir_node::verbs::tell_shown;
 use weir_node::{Home, Node, SalvageWish};
 
-use crate::check::{self, Repair};
-use crate::cli::{Global, OutputForm, OwnVolumeCommand, SalvageCommand, VolumeCommand};
-use crate::failure::Failure;
-use crate::output;
+use crate::cli::global::Global;
+use crate::cli::verbs::{self, Below};
+use crate::cli::volume::{OwnVolumeCommand, SalvageCommand, VolumeCommand};
+use crate::commands::check::{self, Repair};
+use crate::process::threads;
 use crate::settings::{self, Transfer};
-use crate::threads;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
 use crate::transfer::{self, Exported};
-use crate::verbs::{self, Below};
 
 /// How often a bar moves while nothing is reported.
 const TICK: Duration = Duration::from_millis(200);
@@ -35,7 +37,7 @@ pub(crate) fn run(
 
 async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<ExitCode, Failure> {
     match verb {
-        Below::Verb(verb) => verb.run(node, setup).await,
+        Below::Verb(verb) => verb.run(node, setup.home.clone()).await,
         Below::Own(verb) => own(node, setup, verb).await,
     }
 }

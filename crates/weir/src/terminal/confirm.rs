@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use weir_node::verbs::Question;
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// Goes on only once a person typed the name of what is at stake.
 pub(crate) fn by_name(question: &Question) -> Result<(), Failure> {

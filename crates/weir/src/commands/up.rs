@@ -9,11 +9,12 @@ use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{Node, ServedInfo, Service, ServiceOptions, Stopped};
 
-use crate::cli::{Global, Up};
-use crate::failure::Failure;
+use crate::cli::global::Global;
+use crate::cli::up::Up;
+use crate::process::signals::{self, SIGNAL_BASE, Signals, quit};
+use crate::process::threads;
 use crate::settings;
-use crate::signals::{self, SIGNAL_BASE, Signals, quit};
-use crate::threads;
+use crate::terminal::failure::Failure;
 use crate::transfer;
 
 /// Exit codes of shells: the command was not found, or could not be started.

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use weir_node::config::{self, CompressionKind, VolumeSettings, check_percent};
 use weir_node::size::Size;
 
-use crate::cli::seconds;
+use crate::cli::words::seconds;
 
 /// Settings of the log volume. None of them changes what is promised.
 #[derive(Args, Debug, Default)]

@@ -10,15 +10,13 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Subcommand};
 use indicatif::ProgressBar;
 use weir_device::LocalBoxFuture;
 use weir_log::catalog::VolumeName;
-use weir_node::Node;
 use weir_node::verbs::{Command, EachCommand, Section, Subject, Told, each_command};
+use weir_node::{Home, Node};
 
-use crate::check::DAMAGED;
-use crate::cli::{Output, OutputForm, SnapshotPath, snapshot_path, volume_name};
-use crate::confirm;
-use crate::failure::Failure;
-use crate::output;
-use crate::settings::Transfer;
+use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
+use crate::terminal::failure::{DAMAGED, Failure};
+use crate::terminal::form::{Output, OutputForm};
+use crate::terminal::{confirm, output};
 
 /// How often a bar moves while nothing is reported.
 const TICK: Duration = Duration::from_millis(200);
@@ -36,7 +34,7 @@ trait Run {
     fn run<'a>(
         self: Box<Self>,
         node: &'a Node,
-        setup: &'a Transfer,
+        home: Home,
     ) -> LocalBoxFuture<'a, Result<ExitCode, Failure>>;
 }
 
@@ -48,8 +46,8 @@ impl fmt::Debug for Typed {
 
 impl Typed {
     /// Does it.
-    pub(crate) async fn run(self, node: &Node, setup: &Transfer) -> Result<ExitCode, Failure> {
-        self.0.run(node, setup).await
+    pub(crate) async fn run(self, node: &Node, home: Home) -> Result<ExitCode, Failure> {
+        self.0.run(node, home).await
     }
 }
 
@@ -66,19 +64,15 @@ impl<C: Command> Run for Words<C> {
     fn run<'a>(
         self: Box<Self>,
         node: &'a Node,
-        setup: &'a Transfer,
+        home: Home,
     ) -> LocalBoxFuture<'a, Result<ExitCode, Failure>> {
-        Box::pin(run(*self, node, setup))
+        Box::pin(run(*self, node, home))
     }
 }
 
-async fn run<C: Command>(
-    words: Words<C>,
-    node: &Node,
-    setup: &Transfer,
-) -> Result<ExitCode, Failure> {
+async fn run<C: Command>(words: Words<C>, node: &Node, home: Home) -> Result<ExitCode, Failure> {
     let Words { command, name, snapshot, yes, form } = words;
-    let (home, verb) = (setup.home.clone(), command.verb(snapshot));
+    let verb = command.verb(snapshot);
     if C::ASKS && !yes {
         let question = node.question::<C>(home.clone(), name.clone(), verb.clone()).await?;
         question.as_ref().map_or(Ok(()), confirm::by_name)?;

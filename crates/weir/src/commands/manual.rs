@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::Command;
 
 use crate::cli;
-use crate::failure::Failure;
-use crate::output;
+use crate::terminal::failure::Failure;
+use crate::terminal::output;
 
 /// `weir completion SHELL`.
 pub(crate) fn completion(shell: clap_complete::Shell) -> Result<(), Failure> {

@@ -2,8 +2,8 @@
 
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::LogFormat;
-use crate::failure::Failure;
+use crate::cli::global::LogFormat;
+use crate::terminal::failure::Failure;
 
 /// What is logged unless `WEIR_LOG` says otherwise: what an operator must know of.
 const FILTER_DEFAULT: &str = "warn";

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_node::size::human;
 use weir_node::{Closing, Service, Stopped};
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// A process that a signal ended is reported as this plus the signal's number.
 pub(crate) const SIGNAL_BASE: i32 = 128;

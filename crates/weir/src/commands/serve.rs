@@ -11,15 +11,13 @@ use tokio::task::JoinError;
 use weir_node::config::Config;
 use weir_node::{HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
 
-use crate::cli::{Global, Serve};
-use crate::descriptors;
-use crate::failure::Failure;
+use crate::cli::global::Global;
+use crate::cli::serve::Serve;
+use crate::commands::up;
+use crate::process::signals::{self, Signals, quit, received};
+use crate::process::{descriptors, systemd, threads, upgrade};
 use crate::settings;
-use crate::signals::{self, Signals, quit, received};
-use crate::systemd;
-use crate::threads;
-use crate::up;
-use crate::upgrade;
+use crate::terminal::failure::Failure;
 
 /// Runs the verb to its end.
 pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {

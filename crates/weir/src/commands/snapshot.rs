@@ -10,14 +10,15 @@ use weir_node::config::Config;
 use weir_node::size::human;
 use weir_node::{Home, Node};
 
-use crate::cli::{
-    Global, OutputForm, OwnSnapshotCommand, SnapshotCommand, SnapshotPath, snapshot_name,
-};
-use crate::failure::Failure;
-use crate::output;
+use crate::cli::global::Global;
+use crate::cli::snapshot::{OwnSnapshotCommand, SnapshotCommand};
+use crate::cli::verbs::Below;
+use crate::cli::words::{SnapshotPath, snapshot_name};
+use crate::process::threads;
 use crate::settings::{self, Transfer};
-use crate::threads;
-use crate::verbs::Below;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
 
 /// Changes that are found before the ones before them are printed.
 const CHANGES_AHEAD_MAX: usize = 1024;
@@ -41,7 +42,7 @@ async fn dispatch(
     verb: SnapshotCommand,
 ) -> Result<ExitCode, Failure> {
     match verb {
-        Below::Verb(verb) => verb.run(node, setup).await,
+        Below::Verb(verb) => verb.run(node, setup.home.clone()).await,
         Below::Own(OwnSnapshotCommand::Diff { from, to, output }) => {
             let diff = diff(node, setup.home.clone(), from, &to, output.output);
             diff.await.map(|()| ExitCode::SUCCESS)

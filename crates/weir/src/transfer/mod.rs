@@ -22,11 +22,11 @@ pub(crate) use self::export::Exported;
 use self::export::Wanted;
 use self::fill::{Source, Wishes};
 use self::image::Image;
-use self::place::{Place, Use, VolumeAt, is_incomplete};
-use crate::cli::VolumePlace;
-use crate::failure::Failure;
+use self::place::{VolumeAt, reach_to_read};
+use crate::cli::volume::VolumePlace;
+use crate::process::signals::Signals;
 use crate::settings::Transfer;
-use crate::signals::Signals;
+use crate::terminal::failure::Failure;
 
 /// What stands for standard input and output elsewhere. A file of this name is `./-`.
 pub(crate) const STREAM: &str = "-";
@@ -119,28 +119,4 @@ fn at(setup: &Transfer, place: VolumePlace) -> VolumeAt {
     let VolumePlace { store, name, snapshot } = place;
     let store_url = store.unwrap_or_else(|| setup.home.store_url.clone());
     VolumeAt { home: Home { store_url, ..setup.home.clone() }, name, snapshot }
-}
-
-/// A volume whose bytes are to be read, or its snapshot.
-async fn reach_to_read(
-    node: &Node,
-    setup: &Transfer,
-    at: &VolumeAt,
-    signals: &mut Signals,
-) -> Result<Place, Failure> {
-    let Some(shown) = at.look(node).await? else {
-        return Err(Failure::new(format!("there is no volume {at}")));
-    };
-    if is_incomplete(&shown) {
-        return Err(Failure::new(format!("volume {at} is incomplete")).with_help(
-            "run the import or copy that fills it again, which goes on where it stopped",
-        ));
-    }
-    let clients = shown.serving.as_ref().map_or(0, |serving| serving.clients);
-    if clients > 0 && at.snapshot.is_none() {
-        eprintln!(
-            "warning: {clients} clients are connected to {at}: what they write meanwhile may be there in part"
-        );
-    }
-    Place::reach(node, setup, (at, &shown), Use::Read, signals).await?.at_snapshot(node).await
 }

@@ -8,10 +8,13 @@ use weir_device::{ErrorKind, with_causes};
 use weir_node::NodeError;
 use weir_store::StoreError;
 
-use crate::cli;
+use crate::terminal::form::is_for_programs;
 
 /// Wrong usage that only shows once the command has begun, as clap's own code for it.
 const USAGE: u8 = 2;
+
+/// Exit code of a check that found damage, as distinct from one that could not be made.
+pub(crate) const DAMAGED: u8 = 3;
 
 /// The kind of a failure that has none in the API.
 const OTHER: &str = "Other";
@@ -53,7 +56,7 @@ impl Failure {
 
     /// Tells the user.
     pub(crate) fn print(&self) {
-        if cli::is_for_programs() {
+        if is_for_programs() {
             let Self { message, help, kind, .. } = self;
             eprintln!("{}", json!({ "error": message, "help": help, "kind": kind }));
             return;

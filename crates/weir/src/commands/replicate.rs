@@ -13,12 +13,14 @@ use weir_node::size::{Size, human};
 use weir_node::{Replication, ReplicationProgress, TARGET_VARIABLES};
 use weir_store::StoreOptions;
 
-use crate::cli::{Global, OutputForm, Replicate};
-use crate::failure::Failure;
-use crate::output;
+use crate::cli::global::Global;
+use crate::cli::replicate::Replicate;
+use crate::process::signals::Signals;
+use crate::process::threads;
 use crate::settings;
-use crate::signals::Signals;
-use crate::threads;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
 
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(200);
@@ -61,7 +63,7 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
                 // The second one ends it at once, as everywhere.
                 number = signals.next() => {
                     if stop.send_replace(true) {
-                        crate::signals::quit(number);
+                        crate::process::signals::quit(number);
                     }
                 }
                 ended = &mut replicating => break ended,
