@@ -5,12 +5,13 @@ use std::rc::Rc;
 use weir_log::catalog::VolumeName;
 use weir_store::Access;
 
-use super::{By, OnProgress, Place, Question, Verb};
+use super::command::{Command, Question};
+use super::place::Place;
+use super::verb::{By, OnProgress, Verb};
 use crate::error::NodeError;
 use crate::home::Home;
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::verbs::Command;
 
 fn place(context: Rc<ShardContext>, home: Home, name: Option<VolumeName>) -> Place {
     Place { context, home, serving: None, name, found: Rc::default() }

@@ -2,7 +2,8 @@
 
 use weir_log::catalog::VolumeName;
 
-use super::{Place, Verb};
+use super::place::Place;
+use super::verb::Verb;
 use crate::error::NodeError;
 
 /// What a command is about: what stands before its other words.

@@ -7,10 +7,9 @@ use utoipa::ToSchema;
 use weir_log::LogError;
 use weir_log::catalog::VolumeName;
 
-use super::{
-    Answer, Bar, By, Command, Named, OnProgress, Place, Question, Route, Serving, Subject, Told,
-    Verb,
-};
+use super::command::{Bar, Command, Question, Subject, Told};
+use super::place::{Place, Serving};
+use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
 use crate::error::NodeError;
 use crate::size::human;
 use crate::volumes::{deletion, unserved};

@@ -9,7 +9,6 @@ use weir_log::catalog::{self, VolumeName};
 use weir_stack::Stack;
 use weir_store::{Access, Store};
 
-use super::{AttachVolume, DetachVolume};
 use crate::api::client::Client;
 use crate::api::types::Shown;
 use crate::error::{NodeError, ProcessId};
@@ -17,7 +16,6 @@ use crate::home::processes::Process;
 use crate::home::{Home, open};
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
-use crate::serve::attach;
 use crate::serve::core::Core;
 use crate::volumes::list;
 
@@ -119,44 +117,6 @@ impl Place {
             serving: self.serving.clone(),
             name: Some(name),
             found: Rc::default(),
-        }
-    }
-
-    /// Has the volume served, by this process or by the one that serves this data directory.
-    pub(crate) async fn attach(&self, asked: AttachVolume) -> Result<(), NodeError> {
-        let name = self.name()?;
-        let Some(Serving(core)) = &self.serving else {
-            let mut client = self.home.serving_client().await?;
-            return client.call(Some(&name), &asked, &|_, _| {}).await.map(drop);
-        };
-        let mut spec = core.spec_of(&name);
-        spec.read_only |= asked.read_only;
-        spec.consent.take_over |= asked.take_over;
-        if asked.size_bytes.is_some() {
-            (spec.size, spec.size_must_match) = (asked.size_bytes, true);
-        }
-        attach::attach(core, spec).await
-    }
-
-    /// Has the volume served no more, if this process serves it, or one from this data directory that serves many.
-    pub(crate) async fn detach_if_served(&self) -> Result<(), NodeError> {
-        let name = self.name()?;
-        if let Some(Serving(core)) = &self.serving {
-            return match attach::detach(core, name, false).await {
-                Ok(_) | Err(NodeError::NotServedHere { .. }) => Ok(()),
-                Err(error) => Err(error),
-            };
-        }
-        let Ok((store, id)) = self.find(Access::Write).await else { return Ok(()) };
-        let Some(mut process) = self.home.holder(&store, id).await? else { return Ok(()) };
-        if process.status.is_err() {
-            // What comes next names it.
-            return Ok(());
-        }
-        match process.client.call(Some(&name), &DetachVolume::default(), &|_, _| {}).await {
-            // One that serves nothing else is named by what comes next.
-            Err(NodeError::Remote { kind: weir_device::ErrorKind::Unsupported, .. }) => Ok(()),
-            detached => detached.map(drop),
         }
     }
 

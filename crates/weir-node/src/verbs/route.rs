@@ -22,7 +22,9 @@ use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 use weir_store::Access;
 
-use super::{Answer, By, EachVerb, Place, Route, Served, Serving, Verb, each_verb};
+use super::place::{Place, Served, Serving};
+use super::verb::{Answer, By, Route, Verb};
+use super::{EachVerb, each_verb};
 use crate::api::progress;
 use crate::api::refusal::{Refusal, volume_name};
 use crate::api::types::{ErrorBody, Progress};
