@@ -22,16 +22,16 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// How far collection goes on above the share at which it begins unless told otherwise, in percent.
 const COLLECT_SPAN_PERCENT: u64 = 5;
 
-/// Smallest journal in bytes: it grows by as much.
+/// Smallest journal in bytes: the step by which it grows.
 const JOURNAL_BYTES_MIN: u64 = 64 << 20;
 
-/// Smallest batch in bytes: an object costs a request.
+/// Smallest batch in bytes: every object costs a request.
 const BATCH_BYTES_MIN: u64 = 64 << 10;
 
 /// Least memory for a volume's copies of its journal, in bytes: one batch.
 const RESIDENT_BYTES_MIN: u64 = 8 << 20;
 
-/// Everything that a file can say. What it does not say is left to flags, variables and defaults.
+/// All settings that a file can have. What it does not set is left to flags, variables and defaults.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -58,15 +58,15 @@ pub struct Config {
     pub key_command: Option<String>,
     /// Whether volumes that are created are encrypted.
     pub encrypt: Option<bool>,
-    /// Where clients of NBD come in.
+    /// Where NBD clients connect.
     pub nbd: NbdConfig,
-    /// Where verbs come in from elsewhere.
+    /// The API over TCP.
     pub api: ApiConfig,
     /// Limits on uploads.
     pub limits: LimitsConfig,
-    /// Settings of volumes that do not say otherwise.
+    /// Settings of volumes that have none of their own.
     pub defaults: VolumeSettings,
-    /// The volumes to be served; all of the store where there are none.
+    /// The volumes to be served; all volumes of the store if none is named.
     pub volumes: Vec<VolumeConfig>,
 }
 
@@ -80,7 +80,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Where clients of NBD come in.
+/// Where NBD clients connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NbdConfig {
@@ -92,11 +92,11 @@ pub struct NbdConfig {
     pub group: Option<String>,
     /// A TCP address, as `127.0.0.1:10809`.
     pub listen: Option<String>,
-    /// Take an address that other machines reach, without encryption.
+    /// Allow an address that other machines reach, without encryption.
     pub insecure: Option<bool>,
 }
 
-/// Where verbs come in from elsewhere.
+/// The API over TCP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApiConfig {
@@ -104,7 +104,7 @@ pub struct ApiConfig {
     pub listen: Option<String>,
     /// File with the token that callers over TCP must send.
     pub token_file: Option<PathBuf>,
-    /// Take an address that other machines reach, without encryption.
+    /// Allow an address that other machines reach, without encryption.
     pub insecure: Option<bool>,
 }
 
@@ -333,7 +333,7 @@ fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D:
 }
 
 impl VolumeSettings {
-    /// These settings, and where they are silent, `others`.
+    /// These settings; those that are not set are taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -350,7 +350,7 @@ impl VolumeSettings {
         }
     }
 
-    /// Checks what types alone do not tell.
+    /// Checks what the types alone do not rule out.
     ///
     /// # Errors
     /// A sentence for the user, and what to do.
@@ -391,7 +391,7 @@ impl VolumeSettings {
         ))
     }
 
-    /// What clients may ask for.
+    /// The limits on clients.
     ///
     /// # Errors
     /// A rate of zero, or a burst out of bounds.
@@ -497,7 +497,7 @@ impl Config {
         Self::parse(&text, &place)
     }
 
-    /// Understands the text of a file; `place` names it in errors.
+    /// Parses the text of a file; `place` names it in errors.
     ///
     /// # Errors
     /// As [`Config::read`].
@@ -516,7 +516,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What types alone do not tell.
+    /// Checks what the types alone do not rule out.
     fn check(&self) -> Result<(), (String, Option<String>)> {
         if let Some(Size(bytes)) = self.memory {
             Memory::new(bytes).map_err(|message| (message, None))?;
@@ -543,12 +543,12 @@ impl Config {
     }
 }
 
-/// The names in a message of serde's: the unknown one first, then those that would be known.
+/// The names in an error message of serde: first the unknown one, then those that are allowed.
 fn quoted(message: &str) -> Vec<&str> {
     message.split('`').skip(1).step_by(2).collect()
 }
 
-/// What somebody meant who wrote an unknown name.
+/// The allowed name that is closest to an unknown one.
 fn nearest(message: &str) -> Option<String> {
     if !message.contains("unknown field") && !message.contains("unknown variant") {
         return None;
