@@ -52,9 +52,9 @@ print(sum(volume["clients"] for volume in volumes(json.load(sys.stdin))))'
 }
 connected() { [ "$(clients_of_two)" = 1 ]; }
 eventually "a client is connected" connected
-refuse "a volume with a client is not detached" "1 client" "$weir" volume detach two
+refuse "a volume with a client is not detached" "clients are connected" "$weir" volume detach two
 check "it is served on" offered two
-refuse "nor deleted" "1 client" "$weir" volume delete two --yes
+refuse "nor deleted" "clients are connected" "$weir" volume delete two --yes
 check "the client is disconnected where that is asked for" "$weir" volume detach two --disconnect
 check "it is not offered any more" not_offered two
 kill "$client" 2>/dev/null
@@ -97,6 +97,11 @@ stop
 # A process that serves all volumes.
 serve
 check "all volumes are served" offered three
+check "a snapshot of one" "$weir" snapshot create four@first
+check "and a clone of that" "$weir" volume clone four@first copy-of-four
+refuse "which cannot be deleted then" "copy-of-four" "$weir" volume delete four --yes
+check "and is served on" offered four
+check "the clone is deleted" "$weir" volume delete copy-of-four --yes
 check "one is detached" "$weir" volume detach three
 check "and is not offered" not_offered three
 check "one is renamed" "$weir" volume rename four quatre

@@ -24,6 +24,7 @@ use crate::error::NodeError;
 use crate::host::{self, Closing, Stopped, VolumeSpec};
 use crate::replicas;
 use crate::service::{Core, Entry, VolumeSet, lock};
+use crate::status::on_volume;
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
 const DESCRIPTORS_BASE: u64 = 192;
@@ -295,6 +296,9 @@ async fn detach_now(
     let _change = Change::begin(&core.changing, &name)?;
     let not_served = || NodeError::NotServedHere { name: name.to_string() };
     let entry = core.entry(name.as_str()).ok_or_else(not_served)?;
+    if !disconnect {
+        on_volume(&core, &entry, |hosted| async move { Ok(hosted.clients_stay().await) }).await?;
+    }
     // From here on a client that is on its way finds it closed.
     let Some(kept_out) = entry.gate.close() else {
         return Err(NodeError::Changing { name: name.to_string() });

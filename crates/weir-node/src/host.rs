@@ -58,6 +58,10 @@ pub struct VolumeSpec {
     pub replica: Option<ReplicateTo>,
 }
 
+/// How long a verb that must be alone waits for clients that are going, and how often it looks.
+const CLIENTS_GO_MAX: Duration = Duration::from_secs(1);
+const CLIENTS_GO_LOOK: Duration = Duration::from_millis(10);
+
 /// How a volume that was served ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
@@ -104,6 +108,16 @@ impl Hosted {
         self.clients.get().map_or(0, |counter| counter.get())
     }
 
+    /// Waits, a second at most, for clients that are going: one that has closed its connection is counted until this
+    /// node has seen it. Then how many there are.
+    pub(crate) async fn clients_stay(&self) -> usize {
+        let patience = Instant::now() + CLIENTS_GO_MAX;
+        while self.client_count() > 0 && Instant::now() < patience {
+            tokio::time::sleep(CLIENTS_GO_LOOK).await;
+        }
+        self.client_count()
+    }
+
     /// Does what clients must not see happen: there are none, and none is let in until `work` has ended, even if
     /// whoever waits for it goes away.
     pub(crate) async fn without_clients(
@@ -111,6 +125,7 @@ impl Hosted {
         work: impl Future<Output = Result<(), NodeError>> + 'static,
     ) -> Result<(), NodeError> {
         let name = || self.name.to_string();
+        self.clients_stay().await;
         let Some(kept_out) = self.gate.close() else {
             return Err(NodeError::Changing { name: name() });
         };
