@@ -138,11 +138,14 @@ eventually "it is served once the other node has closed it" offered held
 stop
 
 # One that another node serves all the time: it is opened once that node has closed it.
-WEIR_DATA_DIR=$work/other "$weir" serve --store "$store" --volume held:16M --lease 10 \
-    >"$work/other.out" 2>"$work/other.log" </dev/null &
-other=$!
-processes+=("$other")
-wait_until "the other node serves" grep '^listening at ' "$work/other.log"
+another_serves() {
+    WEIR_DATA_DIR=$work/other "$weir" serve --store "$store" --volume held:16M --lease 10 \
+        >"$work/other.out" 2>"$work/other.log" </dev/null &
+    other=$!
+    processes+=("$other")
+    wait_until "the other node serves" grep '^listening at ' "$work/other.log"
+}
+another_serves
 serve --store "$store" --volume held --volume free:16M
 check "the free one is served beside it" offered free
 # Long enough for a renewal of the other node to be seen, which ends a first try.
@@ -151,5 +154,19 @@ check "status says that it waits still" waits
 kill -TERM "$other"
 wait "$other"
 eventually "it is served once the node that served it has closed it" offered held
+stop
+
+# The same where a file that is loaded anew names it.
+another_serves
+printf 'store = "%s"\n[[volumes]]\nname = "free"\n' "$store" >"$work/later.toml"
+serve --config "$work/later.toml"
+printf '[[volumes]]\nname = "held"\n[[volumes]]\nname = "late"\nsize = "16M"\n' >>"$work/later.toml"
+kill -HUP "$weir_pid"
+eventually "the file is loaded beside a volume that is held" says 'the configuration is loaded: 2 volumes are served'
+check "what waits is said" says 'volume held is served once node .* has closed it'
+check "the other one is served" offered late
+kill -TERM "$other"
+wait "$other"
+eventually "and the one that was held, once it is closed" offered held
 stop
 refuse "the process of weir up takes no other volume" "nothing is served from" "$weir" volume attach one

@@ -112,24 +112,15 @@ pub(crate) async fn open_all(
 ) -> Result<(), NodeError> {
     warn_of_descriptors(specs.len() as u64);
     let opening = specs.into_iter().enumerate().map(|(index, spec)| {
-        let name = spec.name.clone();
         let shard = index % core.node.shard_count();
-        let (waits, held) = oneshot::channel();
-        let opened = core.in_background(open(Arc::clone(core), spec, shard, Some(waits)));
-        async move {
-            match select(opened, held).await {
-                Either::Left((opened, _)) => (name, Ok(opened)),
-                Either::Right((Ok(node), opened)) => (name, Err((node, opened))),
-                Either::Right((Err(_), opened)) => (name, Ok(opened.await)),
-            }
-        }
+        open_or_wait(core, spec, shard)
     });
     let mut held = Vec::new();
     for (name, opened) in join_all(opening).await {
         match opened {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => failed.push((name, error)),
-            Err((node, opened)) => held.push((name, node, opened)),
+            Begun::Ended(Ok(())) => {}
+            Begun::Ended(Err(error)) => failed.push((name, error)),
+            Begun::Waits { node, opened } => held.push((name, node, opened)),
         }
     }
     for (name, node, opened) in held {
@@ -140,9 +131,7 @@ pub(crate) async fn open_all(
             }
             continue;
         }
-        tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
-        core.note_waits(&name, &node);
-        core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
+        let_wait(core, name, &node, opened);
     }
     if lock(&core.running).is_empty() && !failed.is_empty() && !none_will_do {
         return Err(failed.remove(0).1);
@@ -151,6 +140,41 @@ pub(crate) async fn open_all(
         core.note_failed(&name, &error);
     }
     Ok(())
+}
+
+/// What comes of opening a volume.
+enum Begun {
+    Ended(Result<(), NodeError>),
+    /// Another node has it: `opened` says what comes of waiting for that.
+    Waits {
+        node: String,
+        opened: BoxFuture<'static, Result<(), NodeError>>,
+    },
+}
+
+/// Opens a volume and offers it, or says which node is waited for.
+async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
+    let name = spec.name.clone();
+    let (waits, held) = oneshot::channel();
+    let opened = core.in_background(open(Arc::clone(core), spec, shard, Some(waits)));
+    let begun = match select(opened, held).await {
+        Either::Left((opened, _)) => Begun::Ended(opened),
+        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened },
+        Either::Right((Err(_), opened)) => Begun::Ended(opened.await),
+    };
+    (name, begun)
+}
+
+/// Goes on with an opening in the background, which waits for another node.
+fn let_wait(
+    core: &Arc<Core>,
+    name: VolumeName,
+    node: &str,
+    opened: BoxFuture<'static, Result<(), NodeError>>,
+) {
+    tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
+    core.note_waits(&name, node);
+    core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
 }
 
 /// Serves a volume that another node has once that node has closed it, as long as it is to be served. `opened` is what
@@ -339,6 +363,8 @@ pub struct Reloaded {
     pub detached: Vec<VolumeName>,
     /// Served as before: what changed of their settings counts when they are attached the next time.
     pub kept_as_they_are: Vec<VolumeName>,
+    /// Served once the node that has them open has closed them.
+    pub waiting: Vec<(VolumeName, String)>,
     /// What did not work, and why.
     pub failed: Vec<(VolumeName, String)>,
 }
@@ -366,16 +392,21 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     }
     core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
     let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
-    let attaching = missing.map(|spec| async move {
-        let name = spec.name.clone();
-        (name, attach(core, spec).await)
+    let first = core.least_used_shard();
+    let attaching = missing.enumerate().map(|(index, spec)| {
+        let shard = (first + index) % core.node.shard_count();
+        open_or_wait(core, spec, shard)
     });
-    for (name, attached) in join_all(attaching).await {
-        match attached {
-            Ok(()) => reloaded.attached.push(name),
-            Err(error) => {
+    for (name, begun) in join_all(attaching).await {
+        match begun {
+            Begun::Ended(Ok(())) => reloaded.attached.push(name),
+            Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
                 reloaded.failed.push(failed(&name, &error));
+            }
+            Begun::Waits { node, opened } => {
+                let_wait(core, name.clone(), &node, opened);
+                reloaded.waiting.push((name, node));
             }
         }
     }
