@@ -12,10 +12,9 @@ use super::{
     Answer, Bar, By, Command, Named, OnProgress, Place, Question, Route, Serving, Subject, Told,
     Verb,
 };
-use crate::deletion;
 use crate::error::NodeError;
 use crate::size::human;
-use crate::unserved;
+use crate::volumes::{deletion, unserved};
 
 /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first, and
 /// must have no clients
