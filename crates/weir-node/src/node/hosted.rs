@@ -3,13 +3,19 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_device::{DeviceExt, FlushScope, VolumeId};
 use weir_log::catalog::VolumeName;
 use weir_stack::Stack;
 
 use crate::error::NodeError;
 use crate::node::gate::Gate;
+
+/// How long a verb that must be alone waits for clients that are going, and how often it looks.
+const CLIENTS_GO_MAX: Duration = Duration::from_secs(1);
+const CLIENTS_GO_LOOK: Duration = Duration::from_millis(10);
 
 /// A volume on its thread.
 #[derive(Debug)]
@@ -28,6 +34,16 @@ impl Hosted {
         self.clients.get().map_or(0, |counter| counter.get())
     }
 
+    /// Waits, a second at most, for clients that are going: one that has closed its connection is counted until this
+    /// node has seen it. Then how many there are.
+    pub(crate) async fn clients_stay(&self) -> usize {
+        let patience = Instant::now() + CLIENTS_GO_MAX;
+        while self.client_count() > 0 && Instant::now() < patience {
+            tokio::time::sleep(CLIENTS_GO_LOOK).await;
+        }
+        self.client_count()
+    }
+
     /// Runs `work` while the volume has no clients: none is let in until it has ended, even if the caller goes away.
     /// Fails where there are clients.
     pub(crate) async fn without_clients(
@@ -35,6 +51,7 @@ impl Hosted {
         work: impl Future<Output = Result<(), NodeError>> + 'static,
     ) -> Result<(), NodeError> {
         let name = || self.name.to_string();
+        self.clients_stay().await;
         let Some(kept_out) = self.gate.close() else {
             return Err(NodeError::Changing { name: name() });
         };

@@ -70,24 +70,15 @@ pub(crate) async fn open_all(
 ) -> Result<(), NodeError> {
     warn_of_descriptors(specs.len() as u64);
     let opening = specs.into_iter().enumerate().map(|(index, spec)| {
-        let name = spec.name.clone();
         let shard = index % core.node.shard_count();
-        let (waits, held) = oneshot::channel();
-        let opened = core.in_background(open(Arc::clone(core), spec, shard, Some(waits)));
-        async move {
-            match select(opened, held).await {
-                Either::Left((opened, _)) => (name, Ok(opened)),
-                Either::Right((Ok(node), opened)) => (name, Err((node, opened))),
-                Either::Right((Err(_), opened)) => (name, Ok(opened.await)),
-            }
-        }
+        open_or_wait(core, spec, shard)
     });
     let mut held = Vec::new();
     for (name, opened) in join_all(opening).await {
         match opened {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => failed.push((name, error)),
-            Err((node, opened)) => held.push((name, node, opened)),
+            Begun::Ended(Ok(())) => {}
+            Begun::Ended(Err(error)) => failed.push((name, error)),
+            Begun::Waits { node, opened } => held.push((name, node, opened)),
         }
     }
     for (name, node, opened) in held {
@@ -98,9 +89,7 @@ pub(crate) async fn open_all(
             }
             continue;
         }
-        tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
-        core.note_waits(&name, &node);
-        core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
+        let_wait(core, name, &node, opened);
     }
     if lock(&core.running).is_empty() && !failed.is_empty() && !none_will_do {
         return Err(failed.remove(0).1);
@@ -109,6 +98,41 @@ pub(crate) async fn open_all(
         core.note_failed(&name, &error);
     }
     Ok(())
+}
+
+/// What the opening of a volume has come to.
+enum Begun {
+    Ended(Result<(), NodeError>),
+    /// It waits for another node; `opened` is its result.
+    Waits {
+        node: String,
+        opened: BoxFuture<'static, Result<(), NodeError>>,
+    },
+}
+
+/// Opens a volume and offers it, or says which node is waited for.
+async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
+    let name = spec.name.clone();
+    let (waits, held) = oneshot::channel();
+    let opened = core.in_background(open(Arc::clone(core), spec, shard, Some(waits)));
+    let begun = match select(opened, held).await {
+        Either::Left((opened, _)) => Begun::Ended(opened),
+        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened },
+        Either::Right((Err(_), opened)) => Begun::Ended(opened.await),
+    };
+    (name, begun)
+}
+
+/// Lets an opening that waits for another node go on in the background.
+fn let_wait(
+    core: &Arc<Core>,
+    name: VolumeName,
+    node: &str,
+    opened: BoxFuture<'static, Result<(), NodeError>>,
+) {
+    tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
+    core.note_waits(&name, node);
+    core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
 }
 
 /// Serves a volume of another node once that node has closed it, as long as it is to be served. `opened` is the first
@@ -268,6 +292,9 @@ async fn detach_now(
     let _change = Change::begin(&core.changing, &name)?;
     let not_served = || NodeError::NotServedHere { name: name.to_string() };
     let entry = core.entry(name.as_str()).ok_or_else(not_served)?;
+    if !disconnect {
+        core.on_volume(&entry, |hosted| async move { Ok(hosted.clients_stay().await) }).await?;
+    }
     // From here on a client whose handshake has begun finds it closed.
     let Some(kept_out) = entry.gate.close() else {
         return Err(NodeError::Changing { name: name.to_string() });
@@ -308,6 +335,8 @@ pub struct Reloaded {
     pub detached: Vec<VolumeName>,
     /// Served as before: their changed settings take effect when they are attached the next time.
     pub kept_as_they_are: Vec<VolumeName>,
+    /// Served once the node that has them open has closed them.
+    pub waiting: Vec<(VolumeName, String)>,
     /// What did not work, and why.
     pub failed: Vec<(VolumeName, String)>,
 }
@@ -335,16 +364,21 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     }
     core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
     let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
-    let attaching = missing.map(|spec| async move {
-        let name = spec.name.clone();
-        (name, attach(core, spec).await)
+    let first = core.least_used_shard();
+    let attaching = missing.enumerate().map(|(index, spec)| {
+        let shard = (first + index) % core.node.shard_count();
+        open_or_wait(core, spec, shard)
     });
-    for (name, attached) in join_all(attaching).await {
-        match attached {
-            Ok(()) => reloaded.attached.push(name),
-            Err(error) => {
+    for (name, begun) in join_all(attaching).await {
+        match begun {
+            Begun::Ended(Ok(())) => reloaded.attached.push(name),
+            Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
                 reloaded.failed.push(failed(&name, &error));
+            }
+            Begun::Waits { node, opened } => {
+                let_wait(core, name.clone(), &node, opened);
+                reloaded.waiting.push((name, node));
             }
         }
     }

@@ -190,6 +190,9 @@ async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Fa
             "volume {name} keeps its settings until it is detached and attached, or weir is restarted"
         );
     }
+    for (name, node) in &reloaded.waiting {
+        eprintln!("volume {name} is served once node {node:?} has closed it");
+    }
     for (name, reason) in &reloaded.failed {
         eprintln!("warning: volume {name}: {reason}");
     }
