@@ -156,7 +156,12 @@ impl Home {
                 let served = process.store().unwrap_or_default().to_owned();
                 NodeError::OtherStore { name: name.to_string(), process: process.id, served }
             }
-            None => error,
+            // One that gives no answer may serve it, and why it gives none is what helps.
+            None => {
+                let NodeError::Held { process: holder, .. } = &error else { return error };
+                let silent = processes.into_iter().find(|process| process.id == *holder);
+                silent.and_then(|process| process.status.err()).unwrap_or(error)
+            }
         }
     }
 }
