@@ -50,7 +50,7 @@ impl Client {
     /// Connects to the process that listens at `path`; `None` if none does.
     ///
     /// # Errors
-    /// When it cannot be told, for want of permission for example.
+    /// When it is not known whether a process listens there, as without the permission to connect.
     pub async fn connect(path: &Path) -> Result<Option<Self>, NodeError> {
         let place = path.display().to_string();
         let stream = match UnixStream::connect(path).await {
@@ -77,7 +77,7 @@ impl Client {
         };
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(|error| failed(&error))?;
-        // It ends with the sender; an error shows where an answer is awaited.
+        // The task ends with the sender. Whoever waits for an answer gets its error.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Some(Self { place, process, sender, meant: None }))
     }
@@ -151,20 +151,20 @@ impl Client {
         }
     }
 
-    /// Asks for something.
+    /// Gets the value at `path`.
     ///
     /// # Errors
-    /// What the process answered, or that it did not.
+    /// The error of the process, or that it did not answer.
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, NodeError> {
         let response = self.send(Method::GET, path, Bytes::new()).await?;
         let bytes = self.read(response).await?;
         serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
     }
 
-    /// Sets something; what it is then.
+    /// Puts `value` at `path`; returns the value that the process has then.
     ///
     /// # Errors
-    /// What the process answered, or that it did not.
+    /// The error of the process, or that it did not answer.
     pub async fn put<T: Serialize + DeserializeOwned>(
         &mut self,
         path: &str,
@@ -176,7 +176,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
     }
 
-    /// How the process is.
+    /// The status of the process.
     ///
     /// # Errors
     /// That it does not answer.

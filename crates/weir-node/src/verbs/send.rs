@@ -8,10 +8,10 @@ use crate::api::client::Client;
 use crate::error::NodeError;
 
 impl Client {
-    /// Asks for a verb; `on_progress` hears of what is done and what there is in all.
+    /// Sends a verb, and waits for its report. `on_progress` is called with how much is done and how much there is.
     ///
     /// # Errors
-    /// What the process answered, or that it did not.
+    /// The error of the process, or that it did not answer.
     pub async fn call<V: Verb>(
         &mut self,
         name: Option<&VolumeName>,

@@ -11,18 +11,19 @@ use weir_log::catalog::VolumeName;
 use super::place::{Place, Served, Serving};
 use crate::error::NodeError;
 
-/// Where a verb says how far it is: what is done, and what there is in all.
+/// Called with the progress of a verb: how much is done, and how much there is in all.
 pub type OnProgress<'a> = &'a dyn Fn(u64, u64);
 
-/// Who does what a verb asks for.
+/// Which process does what a verb asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The process of this data directory that serves the volume, where one does; otherwise whoever was asked, on the
-    /// store.
+    /// The process of this data directory that serves the volume, if there is one; otherwise the process that was
+    /// asked, on the store.
     Holder,
-    /// Whoever was asked, on the store: a volume that is served does not mind.
+    /// The process that was asked, on the store. Such a verb leaves a volume that is served as it is, or has it
+    /// detached first.
     Anyone,
-    /// The same, on a thread of its own: it computes for too long to share one with clients.
+    /// The same, on a thread of its own: the verb computes for too long to share a thread with clients.
     Aside,
     /// The process that serves many volumes from this data directory.
     Server,
@@ -50,29 +51,29 @@ pub struct Route {
     pub answer: Answer,
 }
 
-/// What is asked for. Its fields are the body of the request; those of a GET or a DELETE are parameters. What is
-/// written of the type and of its fields is what the document and the help say.
+/// A verb. The fields of the type are the body of the request; for a GET or a DELETE they are parameters of the query.
+/// The comments on the type and its fields are what the OpenAPI document and the help say.
 pub trait Verb:
     Clone + fmt::Debug + Serialize + DeserializeOwned + ToSchema + Send + 'static
 {
-    /// What it comes to.
+    /// The result.
     type Report: fmt::Debug + Serialize + DeserializeOwned + ToSchema + Send + 'static;
 
-    /// Its place in the API; none where only the command line knows what it needs, such as files beside it.
+    /// Its route in the API. `None` if it needs what only the command line has, such as a key file.
     const ROUTE: Option<Route>;
 
-    /// Who does it.
+    /// Which process does it.
     const BY: By;
 
-    /// Whether the answer waits for its end.
+    /// Whether the answer is sent only at its end.
     fn is_waited_for(&self) -> bool {
         true
     }
 
-    /// Refuses at once what a serving process does not do.
+    /// Refuses, before anything is begun, what a serving process does not do.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason.
     fn admit(&self, _by: &Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
         Ok(())
     }
@@ -93,12 +94,12 @@ pub trait Verb:
         on_progress: OnProgress<'_>,
     ) -> impl Future<Output = Result<Self::Report, NodeError>>;
 
-    /// The requests that it is sent as: one has a bounded length.
+    /// The requests that it is sent as. A long verb is several of them, as a request has a bounded length.
     fn parts(self) -> Vec<Self> {
         vec![self]
     }
 
-    /// What there is to do in all of its parts, for who hears of progress.
+    /// How much there is to do in all of its parts, in the unit of its progress.
     fn size(&self) -> u64 {
         0
     }
@@ -107,7 +108,7 @@ pub trait Verb:
     fn join(_so_far: &mut Self::Report, _next: Self::Report) {}
 }
 
-/// That it was done to a volume, where there is nothing else to say.
+/// The report of a verb that has no other result than that it was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Named {
