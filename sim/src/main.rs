@@ -20,6 +20,7 @@ mod elsewhere;
 mod env;
 mod events;
 mod excuses;
+mod heard;
 mod mutants;
 mod nbd;
 mod nemesis;
@@ -35,6 +36,7 @@ mod rot;
 mod run;
 mod sizes;
 mod snapshots;
+mod stages;
 mod verbs;
 mod world;
 

@@ -70,6 +70,8 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("write_cut_short_runs", 1, "run a write whose client left in the middle of its payload"),
     ("detach_answers_what_it_drops", 1, "answer at a detach the write that is still on its way"),
     ("operations_end_with_connection", 1, "let go of a lost connection before its operations end"),
+    ("event_lost", 1, "lose the event that the content was replaced on its way up"),
+    ("limit_loses_wakeup", 1, "change a limit without waking those who wait in it"),
     ("lease_unchecked_on_reply", 2, "send replies without looking at the leases they depend on"),
     ("delete_without_lease", 2, "delete objects without holding the lease"),
     ("takeover_without_wait", 2, "take a volume over without waiting for the holder's lease"),

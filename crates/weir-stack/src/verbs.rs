@@ -289,6 +289,13 @@ impl Stack {
         self.log().ok().map(|log| log.status())
     }
 
+    /// Panics if an invariant of the log volume does not hold: for tests and the simulation.
+    pub fn check_invariants(&self) {
+        if let Ok(log) = self.log() {
+            log.check_invariants();
+        }
+    }
+
     /// Closes the volume: the stages write what they hold, and the endpoint is closed, within the deadline for the
     /// store. What stages hold has at least half a minute, since it is nowhere else.
     ///
