@@ -304,6 +304,8 @@ impl Stack {
     pub async fn close(&self, deadline: Duration) -> Result<Closed, DeviceError> {
         let began = Instant::now();
         self.gate.shut();
+        // What was not let through is waited for by nobody: the time is for what was acknowledged.
+        self.stages().iter().for_each(|layer| layer.stage().shut());
         let drained = self.drain_to_close(deadline).await;
         for layer in self.stages() {
             match timeout(CLOSE_STAGE_MAX, layer.stage().close()).await {
