@@ -332,13 +332,20 @@ impl Stack {
             return Ok(());
         }
         let draining = async {
-            // What is in flight may become dirty.
+            // At once: what is in flight may take as long as there is.
+            self.drain().await?;
+            // It may become dirty.
             self.gate.idle().await;
             self.drain().await
         };
-        let why = match timeout(deadline.max(CLOSE_DRAIN_MIN), draining).await {
+        let drained = timeout(deadline.max(CLOSE_DRAIN_MIN), draining).await;
+        // What is in flight still was not acknowledged, and is not any more: a stage may take it all the same.
+        self.gate.cut();
+        let why = match drained {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error),
+            // Nothing that was acknowledged is lost.
+            Err(_) if self.dirty_bytes() == 0 => None,
             Err(_) => Some(DeviceError::new(ErrorKind::Unavailable, "it took too long")),
         };
         match (self.dirty_bytes(), why) {
