@@ -596,6 +596,7 @@ impl Life {
     pub(crate) async fn flush_remote(&self) {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("remote flush", [begun, 0, 0]);
+        self.meets_dirty("remote flush");
         let result = self.stack.flush(FlushScope::Store).await;
         if self.superseded.get() {
             let wrong = result.is_ok() && self.honest.get();

@@ -39,6 +39,7 @@ mod snapshots;
 mod stages;
 mod verbs;
 mod world;
+mod write_back;
 
 use std::cell::Cell;
 use std::process::ExitCode;

@@ -218,6 +218,13 @@ impl Life {
         }
     }
 
+    /// Something happens while a stage holds what it has acknowledged.
+    pub(crate) fn meets_dirty(&self, what: &'static str) {
+        if self.stack.dirty_bytes() > 0 {
+            self.world.events.borrow_mut().count_pair(what, "dirty stage");
+        }
+    }
+
     fn set_limit(&self, what: &'static str, settings: LimitSettings) {
         self.meets_waiting(what);
         self.world.note(what, [0; 3]);
@@ -233,12 +240,28 @@ impl Life {
             _ => dice.within(5..200),
         };
         tokio::time::sleep(Duration::from_millis(ms)).await;
+        if self.closing.get() {
+            return;
+        }
         if dice.percent(50) {
             return self.remove_limit().await;
         }
         self.set_limit("limit raised", stages::wide_limit());
         self.nobody_waits().await;
         self.set_limit("limit set", stages::usual_limit(dice));
+    }
+
+    /// Has operations wait when the volume is closed, for longer than that may take.
+    pub(crate) async fn narrow_for_close(&self) {
+        if self.world.profile.stages.changes.is_none() {
+            return;
+        }
+        let (narrow, pause) = {
+            let mut dice = self.world.stages_dice.borrow_mut();
+            (stages::narrow_limit(&mut dice), Duration::from_millis(dice.below(60)))
+        };
+        self.set_limit("limit lowered", narrow);
+        tokio::time::sleep(pause).await;
     }
 
     async fn remove_limit(&self) {
@@ -251,7 +274,7 @@ impl Life {
         // A process that was stopped meanwhile runs its tasks in any order when it goes on.
         for _ in 0..3 {
             tokio::time::sleep(PASSES_WITHIN).await;
-            if stages::waiting(&self.stack) == 0 {
+            if self.closing.get() || stages::waiting(&self.stack) == 0 {
                 return;
             }
         }

@@ -495,6 +495,9 @@ impl Node {
         life.closing.set(true);
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, u64::from(busy), 0]);
+        if busy {
+            life.narrow_for_close().await;
+        }
         if let Some(nbd) = life.nbd() {
             nbd.silence_one();
             nbd.meets("close");
@@ -503,6 +506,7 @@ impl Node {
             }
         }
         life.meets_waiting("close");
+        life.meets_dirty("close");
         let closed = timeout(HANG, life.stack.close(life.close_deadline)).await;
         let now = self.world.oracle.borrow_mut().tick();
         match closed {
@@ -656,12 +660,17 @@ impl Node {
         snapshots::on_crash(world, world.host.get());
         clones::on_crash(world);
         let oracle = world.oracle.borrow();
+        // What a stage holds dies with the process, like what the system holds when the power goes.
+        let after_kill = match world.profile.stages.holds_writes {
+            true => oracle.after_power_loss(),
+            false => oracle.after_kill(),
+        };
         let (what, point) = match end {
-            End::Kill => ("crash: kill -9", oracle.after_kill()),
+            End::Kill => ("crash: kill -9", after_kill),
             End::Power => ("crash: power lost", oracle.after_power_loss()),
             End::DiskLoss => ("crash: disk lost", oracle.after_disk_loss()),
             End::Move => ("crash: moved to the other host", oracle.after_disk_loss()),
-            End::Close => ("closed", oracle.after_kill()),
+            End::Close => ("closed", after_kill),
         };
         drop(oracle);
         self.pending = self.pending.min(point);

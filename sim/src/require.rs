@@ -105,6 +105,9 @@ const ONE_NODE: &[(&str, u64)] = &[
     ("pair: resize x operations at the limit", 116),
     ("pair: snapshot x operations at the limit", 116),
     ("pair: snapshot x write in flight", 256),
+    ("pair: close x dirty stage", 16),
+    ("pair: remote flush x dirty stage", 90),
+    ("pair: snapshot x dirty stage", 50),
 ];
 
 /// The same with two nodes.

@@ -101,12 +101,16 @@ async fn take(life: &Rc<Life>) {
     world.note("snapshot", [begun, 0, 0]);
     let doing = world.begin(life.host, "snapshot");
     life.meets_waiting("snapshot");
+    life.meets_dirty("snapshot");
     if let Some(nbd) = life.nbd() {
         nbd.meets("snapshot");
     }
     let result = life.stack.snapshot(&name, QUIESCE_MAX).await;
     drop(doing);
-    let mut done = life.judge_verb("a snapshot", &result, |_| false);
+    let mut done = life.judge_verb("a snapshot", &result, |error| {
+        // Operations in flight wait for a limit, or for a store that is away.
+        error.kind() == ErrorKind::Busy && world.profile.stages.holds_writes
+    });
     if done && life.superseded.get() {
         if life.honest.get() {
             world.violate("a snapshot of a superseded owner succeeded");

@@ -10,6 +10,7 @@ use weir_device::{DeviceError, ErrorKind, LocalBoxFuture};
 use weir_stack::{LimitSettings, Stack, StageSpec, StageStatus, TraceSink, TraceSpec};
 
 use crate::dice::Dice;
+use crate::write_back::write_back;
 
 /// What the stacks of a seed are made of.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +21,8 @@ pub(crate) struct StagesProfile {
     pub(crate) changes: Option<Duration>,
     /// What clients ask for is recorded.
     is_traced: bool,
+    /// A stage acknowledges writes before the log volume does.
+    pub(crate) holds_writes: bool,
 }
 
 impl StagesProfile {
@@ -32,6 +35,7 @@ impl StagesProfile {
             limited_percent: dice.pick(&[0, 30, 80]),
             changes: dice.percent(70).then(|| Duration::from_millis(dice.pick(&[60, 250, 1_000]))),
             is_traced: dice.percent(40),
+            holds_writes: dice.percent(30),
         }
     }
 }
@@ -39,7 +43,7 @@ impl StagesProfile {
 impl StagesProfile {
     /// Whether there may be any stage.
     pub(crate) fn any(&self) -> bool {
-        self.limited_percent > 0 || self.changes.is_some() || self.is_traced
+        self.limited_percent > 0 || self.changes.is_some() || self.is_traced || self.holds_writes
     }
 }
 
@@ -53,6 +57,9 @@ impl StagesProfile {
         if self.is_traced {
             let sink = Rc::new(SimSink::new(dice.next(), dice.pick(&[0, 0, 40])));
             stages.push(StageSpec::Trace(TraceSpec::new(sink, "simulated".to_owned())));
+        }
+        if self.holds_writes {
+            stages.push(write_back());
         }
         stages
     }

@@ -23,7 +23,7 @@ use crate::events::Events;
 use crate::excuses::{FaultsBefore, Harm, Outages};
 use crate::nbd::NbdProfile;
 use crate::oracle::{Oracle, Violation};
-use crate::profile::Profile;
+use crate::profile::{DiskTrouble, Profile};
 use crate::replicas::Replica;
 use crate::sizes::Sizes;
 use crate::snapshots::Known;
@@ -100,6 +100,8 @@ impl World {
         let network_options = profile.nbd.clone().map(|nbd| nbd.network).unwrap_or_default();
         let mut stages_dice = Dice::new(seed, 60);
         profile.stages = StagesProfile::draw(&mut stages_dice);
+        // A stage that fails to write what it acknowledged says so at the next flush, which the oracle does not know.
+        profile.stages.holds_writes &= nodes == 1 && profile.trouble == DiskTrouble::None;
         let network = SimNetwork::new(network_dice.next(), network_options);
         let faults = Faults::new(dice.next());
         let bare_store = Store::open("memory://").expect("a store in memory");
