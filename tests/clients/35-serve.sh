@@ -96,7 +96,7 @@ check "what is new reads as zeroes" holds 0 120M 1M
 connected() { "$weir" volume show one | grep -qE '^ *clients +1'; }
 exec 9> >(qemu-io -f raw "$(at one)" >/dev/null 2>&1)
 wait_until "a client is connected" connected
-refuse "a volume with clients does not shrink" "1 clients connected" "$weir" volume resize one 100M --shrink --yes
+refuse "a volume with clients does not shrink" "clients are connected" "$weir" volume resize one 100M --shrink --yes
 exec 9>&-
 left() { "$weir" volume show one | grep -qE '^ *clients +0'; }
 wait_until "the client is gone" left

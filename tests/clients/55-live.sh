@@ -52,9 +52,9 @@ print(sum(volume["clients"] for volume in volumes(json.load(sys.stdin))))'
 }
 connected() { [ "$(clients_of_two)" = 1 ]; }
 eventually "a client is connected" connected
-refuse "a volume with a client is not detached" "1 client" "$weir" volume detach two
+refuse "a volume with a client is not detached" "clients are connected" "$weir" volume detach two
 check "it is served on" offered two
-refuse "nor deleted" "1 client" "$weir" volume delete two --yes
+refuse "nor deleted" "clients are connected" "$weir" volume delete two --yes
 check "the client is disconnected where that is asked for" "$weir" volume detach two --disconnect
 check "it is not offered any more" not_offered two
 kill "$client" 2>/dev/null
@@ -97,6 +97,11 @@ stop
 # A process that serves all volumes.
 serve
 check "all volumes are served" offered three
+check "a snapshot of one" "$weir" snapshot create four@first
+check "and a clone of that" "$weir" volume clone four@first copy-of-four
+refuse "which cannot be deleted then" "copy-of-four" "$weir" volume delete four --yes
+check "and is served on" offered four
+check "the clone is deleted" "$weir" volume delete copy-of-four --yes
 check "one is detached" "$weir" volume detach three
 check "and is not offered" not_offered three
 check "one is renamed" "$weir" volume rename four quatre
@@ -133,11 +138,14 @@ eventually "it is served once the other node has closed it" offered held
 stop
 
 # One that another node serves all the time: it is opened once that node has closed it.
-WEIR_DATA_DIR=$work/other "$weir" serve --store "$store" --volume held:16M --lease 10 \
-    >"$work/other.out" 2>"$work/other.log" </dev/null &
-other=$!
-processes+=("$other")
-wait_until "the other node serves" grep '^listening at ' "$work/other.log"
+another_serves() {
+    WEIR_DATA_DIR=$work/other "$weir" serve --store "$store" --volume held:16M --lease 10 \
+        >"$work/other.out" 2>"$work/other.log" </dev/null &
+    other=$!
+    processes+=("$other")
+    wait_until "the other node serves" grep '^listening at ' "$work/other.log"
+}
+another_serves
 serve --store "$store" --volume held --volume free:16M
 check "the free one is served beside it" offered free
 # Long enough for a renewal of the other node to be seen, which ends a first try.
@@ -146,5 +154,19 @@ check "status says that it waits still" waits
 kill -TERM "$other"
 wait "$other"
 eventually "it is served once the node that served it has closed it" offered held
+stop
+
+# The same where a file that is loaded anew names it.
+another_serves
+printf 'store = "%s"\n[[volumes]]\nname = "free"\n' "$store" >"$work/later.toml"
+serve --config "$work/later.toml"
+printf '[[volumes]]\nname = "held"\n[[volumes]]\nname = "late"\nsize = "16M"\n' >>"$work/later.toml"
+kill -HUP "$weir_pid"
+eventually "the file is loaded beside a volume that is held" says 'the configuration is loaded: 2 volumes are served'
+check "what waits is said" says 'volume held is served once node .* has closed it'
+check "the other one is served" offered late
+kill -TERM "$other"
+wait "$other"
+eventually "and the one that was held, once it is closed" offered held
 stop
 refuse "the process of weir up takes no other volume" "nothing is served from" "$weir" volume attach one

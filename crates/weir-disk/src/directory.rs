@@ -8,22 +8,13 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::disks::DirectIo;
 use crate::engine::Engine;
 use crate::engine::metadata::{self, MetadataJob, OpenDirectory, failed};
 use crate::error::{DiskError, DiskOperation};
 use crate::file::File;
+use crate::modes::{DirectIo, OpenMode};
 use crate::room::LeaveRoom;
-use crate::sim::{SimDirectory, SimLock};
-
-/// Whether a file is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenMode {
-    /// The file exists.
-    Existing,
-    /// The file does not exist yet; it is there durably, and empty, when the call returns.
-    CreateNew,
-}
+use crate::sim::handles::{SimDirectory, SimLock};
 
 /// A directory. Cheap to clone. Names are plain file names, never paths.
 #[derive(Clone, Debug)]

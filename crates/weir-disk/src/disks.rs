@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::threads::ThreadEngine;
 use crate::engine::uring::UringEngine;
 use crate::error::DiskError;
+use crate::modes::DirectIo;
 
 /// Threads for opening, listing and locking beside a ring: two, so that one slow directory does not
 /// hold up the rest.
@@ -24,16 +25,6 @@ pub enum EngineChoice {
     Uring,
     /// A few threads with blocking calls.
     Threads,
-}
-
-/// Whether files are opened past the page cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DirectIo {
-    /// `O_DIRECT` where the file system has it; through the page cache elsewhere, with one warning.
-    #[default]
-    WherePossible,
-    /// Always through the page cache.
-    Never,
 }
 
 /// The disk engine of one shard. Belongs to the thread that made it; cheap to clone.

@@ -9,11 +9,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 use weir_device::{AlignedBuf, SharedBuf};
 
-use crate::engine::{Engine, OpenFile, SyncKind, metadata, whose};
+use crate::engine::open_file::OpenFile;
+use crate::engine::sync_gate::SyncKind;
+use crate::engine::{Engine, metadata, whose};
 use crate::error::DiskError;
 use crate::identity::FileIdentity;
 use crate::room::{LeaveRoom, Share, TooLittle};
-use crate::sim::SimFile;
+use crate::sim::handles::SimFile;
 
 /// Size of one write of [`File::extend_zeroed`], in bytes: large enough that the disk streams,
 /// small enough that other operations on the same disk get their turn.

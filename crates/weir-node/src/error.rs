@@ -205,9 +205,7 @@ pub enum NodeError {
         reason: &'static str,
     },
     /// What needs a volume without clients.
-    #[error(
-        "volume {name:?} has {clients} clients connected, who would not learn that its bytes changed"
-    )]
+    #[error("clients are connected to volume {name:?}: {clients}")]
     Connected {
         /// Name of the volume.
         name: String,

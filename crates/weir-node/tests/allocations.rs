@@ -233,7 +233,13 @@ fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
         let is_free = free * 10 >= WINDOWS * 6;
         assert!(is_free || layers > 0, "{name} at depth {depth}: {free} windows are free");
         let more = all.saturating_sub(layers * operations);
-        assert!(more * 20 <= operations, "{name} at depth {depth}: {all} allocations");
+        let mut most = counted.clone();
+        most.sort_unstable_by(|a, b| b.cmp(a));
+        most.truncate(20);
+        assert!(
+            more * 20 <= operations,
+            "{name} at depth {depth}: {all} allocations, in the worst windows {most:?}"
+        );
     }
     runtime.block_on(served.stop(Closing::ToStore)).expect("it closes");
     node.shut_down();

@@ -6,37 +6,21 @@
     reason = "the command line is the outside world: it talks to a terminal, reads directories and ends the process"
 )]
 
-mod check;
 mod cli;
-mod confirm;
-mod descriptors;
-mod failure;
-mod limits;
-mod logging;
-mod malloc;
-mod manual;
-mod output;
-mod replicate;
-mod serve;
+mod commands;
+mod process;
 mod settings;
-mod signals;
-mod snapshot;
-mod status;
-mod store;
-mod systemd;
-mod threads;
-mod trace;
+mod terminal;
 mod transfer;
-mod tuning;
-mod up;
-mod upgrade;
-mod verbs;
-mod volume;
 
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
-use crate::failure::Failure;
+use crate::commands::{
+    limits, manual, replicate, serve, snapshot, status, store, trace, up, volume,
+};
+use crate::process::{logging, malloc};
+use crate::terminal::failure::Failure;
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let file = settings::file(&cli.global)?;

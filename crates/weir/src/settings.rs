@@ -16,9 +16,11 @@ use weir_node::{
 };
 use weir_store::StoreOptions;
 
-use crate::cli::{self, Global, LogFormat, Serve, SocketAccess, Up};
-use crate::failure::Failure;
-use crate::tuning::Tuning;
+use crate::cli::global::{Global, LogFormat};
+use crate::cli::serve::{Serve, SocketAccess, mode};
+use crate::cli::tuning::Tuning;
+use crate::cli::up::{self, Up};
+use crate::terminal::failure::Failure;
 
 /// Variable that holds keys itself.
 const KEY_VARIABLE: &str = "WEIR_KEY";
@@ -178,7 +180,7 @@ fn limit(settings: VolumeSettings) -> Result<LimitSettings, Failure> {
 fn nbd_access(access: &SocketAccess, file: &Config) -> Result<NbdAccess, Failure> {
     let mode = match (access.nbd_socket_mode, &file.nbd.mode) {
         (Some(mode), _) => Some(mode),
-        (None, Some(text)) => Some(cli::mode(text).map_err(Failure::usage)?),
+        (None, Some(text)) => Some(mode(text).map_err(Failure::usage)?),
         (None, None) => None,
     };
     let name = access.nbd_socket_group.as_ref().or(file.nbd.group.as_ref());
@@ -227,8 +229,8 @@ pub(crate) fn up(
         },
         options: settings.options(memory, 1),
         endpoint: match up.endpoint {
-            crate::cli::EndpointKind::Log => EndpointKind::Log,
-            crate::cli::EndpointKind::Memory => EndpointKind::Memory,
+            up::EndpointKind::Log => EndpointKind::Log,
+            up::EndpointKind::Memory => EndpointKind::Memory,
         },
         stages: Stages { limit: limit(settings)?, trace },
         replica,

@@ -9,10 +9,10 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat
 use rustix::io::Errno;
 use weir_device::BUFFER_ALIGN;
 
-use crate::directory::OpenMode;
-use crate::disks::DirectIo;
-use crate::engine::{Engine, OpenFile};
+use crate::engine::Engine;
+use crate::engine::open_file::OpenFile;
 use crate::error::{DiskError, DiskOperation};
+use crate::modes::{DirectIo, OpenMode};
 
 /// Alignment assumed where the kernel does not tell: enough for every device in use.
 const ALIGNMENT_UNKNOWN: usize = BUFFER_ALIGN;

@@ -16,7 +16,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
-use crate::engine::SyncKind;
+/// What a sync covers; a later one covers more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SyncKind {
+    /// `fdatasync`: data, and what is needed to find it.
+    Data,
+    /// `fsync`.
+    DataAndMetadata,
+}
 
 /// Tells one caller how its sync went.
 type Answer = oneshot::Sender<Result<(), Errno>>;

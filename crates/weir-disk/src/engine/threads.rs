@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use tokio::sync::oneshot;
 use weir_device::{AlignedBuf, SharedBuf};
 
-use crate::engine::sync_gate::SyncGroup;
+use crate::engine::open_file::OpenFile;
+use crate::engine::sync_gate::{SyncGroup, SyncKind};
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
-use crate::engine::{OpenFile, SyncKind};
 use crate::error::{DiskError, DiskOperation};
 
 /// Most threads of one pool: a journal write, a sync, and a few reads beside them.

@@ -38,9 +38,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weir_device::{AlignedBuf, SharedBuf};
 
-use crate::engine::sync_gate::SyncGroup;
+use crate::engine::open_file::OpenFile;
+use crate::engine::sync_gate::{SyncGroup, SyncKind};
 use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
-use crate::engine::{OpenFile, SyncKind};
 use crate::error::{DiskError, DiskOperation};
 
 /// Entries of the submission queue, and most operations with the kernel at once: about as deep as

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FlockOperation, StatxFlags};
 use rustix::io::Errno;
 
-use crate::engine::OpenFile;
 use crate::engine::metadata::{MetadataJob, failed};
+use crate::engine::open_file::OpenFile;
 use crate::error::{DiskError, DiskOperation};
 use crate::identity::FileIdentity;
 

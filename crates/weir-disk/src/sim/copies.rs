@@ -1,16 +1,7 @@
 //! What people do with the files of a simulated disk: copies, backups that are put back, directories that move.
 
 use super::SimDisk;
-use super::medium::Medium;
-
-/// One file of a copy.
-#[derive(Debug)]
-pub(super) struct CopiedFile {
-    /// Behind the directory's own path.
-    pub(super) name: String,
-    pub(super) medium: Medium,
-    pub(super) inode: u64,
-}
+use super::medium::CopiedFile;
 
 /// The files of a directory as they were once.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use weir_device::{AlignedBuf, SharedBuf};
 
 use super::content::Content;
 use super::state::{Action, FileId, OpenId, OperationId, State};
-use crate::directory::OpenMode;
 use crate::error::{DiskError, DiskOperation};
 use crate::identity::FileIdentity;
+use crate::modes::OpenMode;
 
 /// The disk as one process sees it.
 #[derive(Clone, Debug)]

@@ -138,6 +138,15 @@ pub(super) struct Medium {
     sector_bytes: u64,
 }
 
+/// One file of a copy.
+#[derive(Debug)]
+pub(super) struct CopiedFile {
+    /// Its path below the directory that was copied.
+    pub(super) name: String,
+    pub(super) medium: Medium,
+    pub(super) inode: u64,
+}
+
 impl Medium {
     pub(super) fn new(sector_bytes: u64) -> Self {
         Self {

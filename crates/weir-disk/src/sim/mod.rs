@@ -18,109 +18,24 @@
 
 mod content;
 mod copies;
-mod handles;
+mod counters;
+pub(crate) mod handles;
 mod medium;
+mod options;
 mod random;
 mod state;
 
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
 
 pub use copies::{CopyAs, SimCopy};
-pub(crate) use handles::{SimDirectory, SimFile, SimLock};
+pub use counters::SimCounters;
+pub use options::SimDiskOptions;
 
 use crate::directory::Directory;
-use handles::Mounted;
+use handles::{Mounted, SimDirectory};
 use state::State;
-
-/// How a simulated disk behaves. All of it can change while it runs, see
-/// [`SimDisk::change_options`].
-#[derive(Clone, Debug)]
-pub struct SimDiskOptions {
-    /// What the disk writes all or nothing of. Fixed when the disk is made.
-    pub sector_bytes: u64,
-    /// What files report as their alignment when they are opened; 1 is a file system without direct
-    /// I/O.
-    pub alignment: usize,
-    /// Shortest time of an operation. Tokio's timers have a resolution of one millisecond;
-    /// without any latency no timer is used, and operations happen at once.
-    pub latency_min: Duration,
-    /// Longest time of an ordinary operation.
-    pub latency_max: Duration,
-    /// One operation in this many takes twenty times longer; 0 is none.
-    pub slow_one_in: u64,
-    /// Room for the lengths of all files together.
-    pub capacity_bytes: Option<u64>,
-    /// Reads that fail with EIO, in a million.
-    pub read_errors_per_million: u64,
-    /// Writes that fail with EIO after writing any part, in a million.
-    pub write_errors_per_million: u64,
-    /// Syncs that fail with EIO, in a million.
-    pub sync_errors_per_million: u64,
-    /// One write in this many that is in flight when its process is killed outlives it; 0 is none.
-    pub late_write_one_in: u64,
-    /// How long after the kill such a write lands at the latest.
-    pub late_write_max: Duration,
-}
-
-impl Default for SimDiskOptions {
-    fn default() -> Self {
-        Self {
-            sector_bytes: 512,
-            alignment: 512,
-            latency_min: Duration::from_micros(20),
-            latency_max: Duration::from_millis(3),
-            slow_one_in: 100,
-            capacity_bytes: None,
-            read_errors_per_million: 0,
-            write_errors_per_million: 0,
-            sync_errors_per_million: 0,
-            late_write_one_in: 0,
-            late_write_max: Duration::from_secs(10),
-        }
-    }
-}
-
-/// What has happened to a simulated disk: proof that a run met the faults it was made for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SimCounters {
-    /// Reads that succeeded.
-    pub reads: u64,
-    /// Writes that succeeded.
-    pub writes: u64,
-    /// Writes that failed.
-    pub writes_failed: u64,
-    /// Syncs that succeeded.
-    pub syncs: u64,
-    /// Syncs that failed.
-    pub syncs_failed: u64,
-    /// Deaths of the process, those by loss of power included.
-    pub process_crashes: u64,
-    /// Losses of power.
-    pub power_crashes: u64,
-    /// Operations in flight at a crash that never happened.
-    pub in_flight_lost: u64,
-    /// Writes in flight at a crash of which some sectors were written.
-    pub in_flight_torn: u64,
-    /// Writes in flight at a crash that stayed in flight.
-    pub late_writes: u64,
-    /// Attempts to lock a file that another opening, or a late write, had locked.
-    pub lock_waits: u64,
-    /// Unsynced writes that survived a loss of power whole.
-    pub writes_kept: u64,
-    /// Unsynced writes of which a loss of power left nothing.
-    pub writes_lost: u64,
-    /// Unsynced writes of which a loss of power left a part.
-    pub writes_torn: u64,
-    /// Unsynced sectors that survived a loss of power.
-    pub sectors_kept: u64,
-    /// Unsynced sectors that were lost with power.
-    pub sectors_lost: u64,
-    /// Bytes with flipped bits.
-    pub bytes_rotted: u64,
-}
 
 /// A simulated disk. Cheap to clone; outlives the processes that use it.
 #[derive(Clone, Debug)]

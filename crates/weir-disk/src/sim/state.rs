@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::content::Content;
-use super::copies::CopiedFile;
-use super::medium::Medium;
+use super::counters::SimCounters;
+use super::medium::{CopiedFile, Medium};
+use super::options::SimDiskOptions;
 use super::random::SimRandom;
-use super::{SimCounters, SimDiskOptions};
 
 /// A slow operation takes this many times longer: enough to be overtaken by everything around it.
 const SLOW_FACTOR: u32 = 20;

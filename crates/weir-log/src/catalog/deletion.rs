@@ -89,6 +89,23 @@ pub async fn deleted_name(
     Ok(manifest.filter(|m| m.state == VolumeState::Deleted).map(|m| m.name))
 }
 
+/// Whether clones need a volume, as of now: one may be made right after.
+///
+/// # Errors
+/// [`LogError::Dependants`] with their names.
+pub async fn refuse_if_needed(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+    id: VolumeId,
+) -> Result<(), LogError> {
+    let clones = dependants::names(store, env, id).await?;
+    if clones.is_empty() {
+        return Ok(());
+    }
+    Err(LogError::Dependants { name: name.to_string(), clones: clones.join(", ") })
+}
+
 /// Publishes that a volume is deleted, unless clones need it.
 async fn mark_deleted(
     store: &Store,
@@ -97,10 +114,6 @@ async fn mark_deleted(
     manifest: &Manifest,
 ) -> Result<(), LogError> {
     let (id, policy) = (VolumeId(manifest.volume.0), RetryPolicy::reads());
-    let refusal = |clones: Vec<String>| {
-        let (name, clones) = (name.to_string(), clones.join(", "));
-        if clones.is_empty() { Ok(()) } else { Err(LogError::Dependants { name, clones }) }
-    };
     let retention = Retention::default();
     let mut writer = ManifestWriter::new(store.clone(), id, manifest.clone(), retention);
     let before = manifest.state;
@@ -109,12 +122,12 @@ async fn mark_deleted(
         // the next version settles which of the two goes on. Objects may be gone already, so the volume stays deleted
         // whatever clones are found.
         writer.publish(env, &policy, |_| {}).await?;
-        return refusal(dependants::names(store, env, id).await?);
+        return refuse_if_needed(store, env, name, id).await;
     }
-    refusal(dependants::names(store, env, id).await?)?;
+    refuse_if_needed(store, env, name, id).await?;
     writer.publish(env, &policy, |m| m.state = VolumeState::Deleted).await?;
     // As of that version nobody makes another clone; one may have been made just before.
-    let refused = refusal(dependants::names(store, env, id).await?);
+    let refused = refuse_if_needed(store, env, name, id).await;
     if refused.is_err() {
         // This writer has deleted nothing yet, and the version counts only if nobody else has gone on from ours.
         writer.publish(env, &policy, |m| m.state = before).await?;

@@ -128,15 +128,14 @@ impl LogVolume {
     /// Connects the journal and starts the tasks of a volume that recovery has put together.
     pub(crate) fn start(shared: Rc<Shared>) -> Rc<Self> {
         shared.journal.set_sink(Rc::new(Sink(Rc::downgrade(&shared))));
-        let env = shared.env.clone();
-        env.spawn_local(task::upload::run(Rc::clone(&shared)));
-        env.spawn_local(task::commit::run(Rc::clone(&shared)));
-        env.spawn_local(ownership::run(Rc::clone(&shared)));
-        env.spawn_local(task::delete::run(Rc::clone(&shared)));
-        env.spawn_local(task::collect::run(Rc::clone(&shared)));
-        env.spawn_local(task::references::run(Rc::clone(&shared)));
+        shared.spawn(task::upload::run(Rc::clone(&shared)));
+        shared.spawn(task::commit::run(Rc::clone(&shared)));
+        shared.spawn(ownership::run(Rc::clone(&shared)));
+        shared.spawn(task::delete::run(Rc::clone(&shared)));
+        shared.spawn(task::collect::run(Rc::clone(&shared)));
+        shared.spawn(task::references::run(Rc::clone(&shared)));
         if !shared.state.borrow().snapshots.listed.is_empty() {
-            env.spawn_local(task::pins::learn_pins(Rc::clone(&shared)));
+            shared.spawn(task::pins::learn_pins(Rc::clone(&shared)));
         }
         let owned = Rc::new(Owned(Rc::downgrade(&shared)));
         Rc::new(Self { shared, owned })
@@ -172,8 +171,7 @@ impl fmt::Debug for LogVolume {
 
 impl Drop for LogVolume {
     fn drop(&mut self) {
-        self.shared.stopped.set(true);
-        self.shared.wake_all();
+        self.shared.stop();
     }
 }
 

@@ -66,7 +66,7 @@ impl Shared {
             return;
         }
         let shared = Rc::clone(self);
-        self.env.spawn_local(async move {
+        self.spawn(async move {
             for key in keys {
                 match shared.delete_key(shared.store.clone(), key).await {
                     None => return,

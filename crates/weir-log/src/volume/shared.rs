@@ -29,6 +29,7 @@ use crate::own::manifests::ManifestWriter;
 use crate::read::ReadAhead;
 use crate::read::fetch::Fetcher;
 use crate::snapshot::snapshots::Snapshots;
+use crate::volume::task::Tasks;
 use crate::write::state::WriteState;
 
 /// What changes while a volume is open. Each part belongs to a room, which says what may be done with it.
@@ -91,6 +92,8 @@ pub(crate) struct Shared {
     pub(crate) references: Notify,
     pub(crate) progress: Notify,
     pub(crate) stopped: Cell<bool>,
+    /// What runs in the background, as long as the volume is open.
+    pub(crate) tasks: Rc<Tasks>,
     /// No write is taken any more: the volume is being handed over.
     pub(crate) closing: Cell<bool>,
     /// No write is taken for now: the volume is being set back, or shrunk.
@@ -138,6 +141,18 @@ impl Shared {
         self.progress.notify_waiters();
     }
 
+    /// Runs a task in the background as long as the volume is open.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.spawn(&self.env, task);
+    }
+
+    /// Nothing is begun any more, and nobody waits for what is under way. What runs in the background ends by itself.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        self.wake_all();
+        self.tasks.stop();
+    }
+
     pub(crate) fn check_stopped(&self) -> Result<(), DeviceError> {
         if self.stopped.get() {
             return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed"));
@@ -170,7 +185,7 @@ impl Shared {
         change: impl Future<Output = Result<T, DeviceError>> + 'static,
     ) -> Result<T, DeviceError> {
         let (answer, answered) = oneshot::channel();
-        self.env.spawn_local(async move {
+        self.spawn(async move {
             let _ = answer.send(change.await);
         });
         answered.await.unwrap_or_else(|_| Err(LogError::ShuttingDown.into()))

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use weir_log::format::manifest::Manifest;
 use weir_log::limits::OPENINGS_KEPT;
+use weir_log::{Closed, LOCK_FILE};
 use weir_store::{Chance, Faults};
 
-use crate::support::{Host, expect_bytes, expect_whole, filled, open_and_cut_off, run};
+use crate::support::{Host, expect_bytes, expect_whole, fill, filled, open_and_cut_off, run};
 
 async fn newest_manifest(host: &Host) -> Manifest {
     let listed = host.open_store.list(&format!("{}/manifest/", host.id), None).await;
@@ -78,6 +79,28 @@ fn a_version_that_lands_late_costs_the_next_opening_nothing() {
         }
         assert!(landed > 0, "no version landed");
         expect_whole(&host).await;
+    });
+}
+
+#[test]
+fn a_volume_that_was_closed_can_be_opened_at_once() {
+    run(async {
+        let host = Host::new().await;
+        filled(&host, 1).await;
+        let (volume, _) = host.open().await;
+        let data = fill(&volume, 2).await;
+        // An upload is on its way, and gets no answer for an hour.
+        let hour = Duration::from_secs(3600);
+        host.faults.change(|plan| plan.latency = hour..=hour);
+        let sent = tokio::time::timeout(Duration::from_secs(1), volume.flush_remote());
+        sent.await.expect_err("the store is silent");
+        let closed = volume.close_within(Duration::ZERO).await.expect("closed");
+        assert_eq!(closed, Closed::LocalOnly);
+        drop(volume);
+        host.faults.calm();
+        let directory = host.disk.directory();
+        drop(directory.lock(LOCK_FILE).await.expect("its files are free"));
+        expect_bytes(&host.open().await.0, 0, &data).await;
     });
 }
 

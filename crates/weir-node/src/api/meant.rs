@@ -12,9 +12,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::api::client::{STORE_HEADER, VOLUME_HEADER};
-use crate::api::routes::Refusal;
+use crate::api::refusal::Refusal;
 use crate::error::{NodeError, ProcessId};
-use crate::service::Core;
+use crate::serve::core::Core;
 
 const VOLUMES: &str = "/v1/volumes/";
 

@@ -2,8 +2,8 @@
 
 pub mod client;
 mod meant;
-mod metrics;
 pub(crate) mod progress;
+pub(crate) mod refusal;
 pub(crate) mod routes;
 pub(crate) mod server;
 pub mod types;

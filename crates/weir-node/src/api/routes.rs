@@ -12,14 +12,13 @@ use utoipa::{IntoParams, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use weir_device::ErrorKind;
-use weir_log::catalog::VolumeName;
 
-use crate::api::types::{ErrorBody, Limits, NodeStatus, Problem};
-use crate::api::{meant, metrics};
-use crate::error::NodeError;
-use crate::events::Event;
-use crate::service::Core;
-use crate::status;
+use crate::api::meant;
+use crate::api::refusal::Refusal;
+use crate::api::types::{ErrorBody, Limits, NodeStatus};
+use crate::serve::core::Core;
+use crate::serve::events::Event;
+use crate::status::{self, metrics};
 use crate::verbs::route::add_verbs;
 
 #[derive(OpenApi)]
@@ -67,64 +66,6 @@ pub fn openapi_json() -> String {
     text
 }
 
-/// An answer that is no success.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    status: StatusCode,
-    problem: Problem,
-}
-
-impl Refusal {
-    pub(crate) fn new(status: StatusCode, kind: ErrorKind, message: impl Into<String>) -> Self {
-        let kind = format!("{kind:?}");
-        Self { status, problem: Problem { kind, message: message.into(), help: None } }
-    }
-}
-
-impl From<&NodeError> for Problem {
-    fn from(error: &NodeError) -> Self {
-        let kind = format!("{:?}", error.kind());
-        Self { kind, message: error.to_string(), help: error.help() }
-    }
-}
-
-impl From<NodeError> for Refusal {
-    fn from(error: NodeError) -> Self {
-        let status = match error.kind() {
-            ErrorKind::Invalid => StatusCode::BAD_REQUEST,
-            ErrorKind::NotFound => StatusCode::NOT_FOUND,
-            ErrorKind::Exists | ErrorKind::Busy | ErrorKind::Fenced | ErrorKind::ReadOnly => {
-                StatusCode::CONFLICT
-            }
-            ErrorKind::Unsupported => StatusCode::UNPROCESSABLE_ENTITY,
-            ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-            ErrorKind::Retry | ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            ErrorKind::Corrupt | ErrorKind::Poisoned | ErrorKind::Bug => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-        };
-        Self { status, problem: Problem::from(&error) }
-    }
-}
-
-impl From<JsonRejection> for Refusal {
-    fn from(rejection: JsonRejection) -> Self {
-        Self::new(rejection.status(), ErrorKind::Invalid, rejection.body_text())
-    }
-}
-
-impl From<QueryRejection> for Refusal {
-    fn from(rejection: QueryRejection) -> Self {
-        Self::new(rejection.status(), ErrorKind::Invalid, rejection.body_text())
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.status, Json(ErrorBody { error: self.problem })).into_response()
-    }
-}
-
 async fn no_route() -> Refusal {
     let message = "there is no such route; GET /v1/openapi.json describes them all";
     Refusal::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message)
@@ -137,10 +78,6 @@ async fn no_method() -> Refusal {
 
 type Answer<T> = Result<T, Refusal>;
 type Body<T> = Result<Json<T>, JsonRejection>;
-
-pub(crate) fn volume_name(name: &str) -> Answer<VolumeName> {
-    VolumeName::new(name).map_err(|error| NodeError::from(error).into())
-}
 
 /// How the process is: what it serves, what is wrong, and what would be lost if the host died now.
 #[utoipa::path(get, path = "/v1/node", tag = "node", responses((status = 200, body = NodeStatus)))]

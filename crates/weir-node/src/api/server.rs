@@ -24,10 +24,11 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use weir_device::ErrorKind;
 
-use crate::api::routes::{self, Refusal};
+use crate::api::refusal::Refusal;
+use crate::api::routes;
 use crate::error::NodeError;
-use crate::service::Core;
-use crate::sockets;
+use crate::serve::core::Core;
+use crate::serve::sockets;
 
 /// Connections served at once: people, scripts, a scraper, and room. Where there are more, the oldest one that has not
 /// sent a whole request yet makes way; only if there is none, more wait in the backlog.

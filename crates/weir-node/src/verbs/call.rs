@@ -7,10 +7,10 @@ use weir_store::Access;
 
 use super::{By, OnProgress, Place, Question, Verb};
 use crate::error::NodeError;
+use crate::home::Home;
 use crate::node::Node;
-use crate::shard::ShardContext;
+use crate::node::shard::ShardContext;
 use crate::verbs::Command;
-use crate::volumes::Home;
 
 fn place(context: Rc<ShardContext>, home: Home, name: Option<VolumeName>) -> Place {
     Place { context, home, serving: None, name, found: Rc::default() }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::api::types::{Shown, Takeover};
 use crate::error::NodeError;
-use crate::known_stores;
+use crate::home::known_stores;
 
 /// Create a volume. A process that serves all volumes of its store serves it at once where it is asked for it
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

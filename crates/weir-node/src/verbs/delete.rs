@@ -5,16 +5,16 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::LogError;
-use weir_log::catalog::VolumeName;
+use weir_log::catalog::{self, VolumeName};
+use weir_store::Access;
 
 use super::{
     Answer, Bar, By, Command, Named, OnProgress, Place, Question, Route, Serving, Subject, Told,
     Verb,
 };
-use crate::deletion;
 use crate::error::NodeError;
 use crate::size::human;
-use crate::unserved;
+use crate::volumes::{deletion, unserved};
 
 /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first, and
 /// must have no clients
@@ -57,6 +57,10 @@ impl Verb for DeleteVolume {
     async fn on_store(self, place: Place, on_progress: OnProgress<'_>) -> Result<Named, NodeError> {
         let name = place.name()?;
         if self.detach {
+            // A deletion that is refused leaves the volume served. What else speaks against it shows once it is closed.
+            if let Ok((store, id)) = place.find(Access::Write).await {
+                catalog::refuse_if_needed(&store, &place.context.env, &name, id).await?;
+            }
             place.detach_if_served().await?;
         }
         let consent = (self.take_over, self.discard_journal);

@@ -7,9 +7,9 @@ use utoipa::ToSchema;
 use weir_log::catalog::VolumeName;
 
 use super::{Answer, By, Command, Named, OnProgress, Place, Route, Serving, Subject, Told, Verb};
-use crate::attach;
 use crate::error::NodeError;
-use crate::host::Stopped;
+use crate::serve::attach;
+use crate::serve::spec::Stopped;
 
 /// Serve a volume no more, and close it with everything in the store, so that any node can open it
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -10,7 +10,7 @@ use super::{Answer, By, Command, OnProgress, Place, Route, Subject, Told, Verb};
 use crate::api::types::{Listed, VolumeState};
 use crate::error::NodeError;
 use crate::size::human;
-use crate::volumes;
+use crate::volumes::list;
 
 /// List the volumes of the store
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -33,7 +33,7 @@ impl Verb for ListVolumes {
     const BY: By = By::Anyone;
 
     async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<VolumeList, NodeError> {
-        Ok(VolumeList(volumes::list(&place.context, &place.home).await?))
+        Ok(VolumeList(list::list(&place.context, &place.home).await?))
     }
 }
 

@@ -12,13 +12,14 @@ use weir_store::{Access, Store};
 use super::{AttachVolume, DetachVolume};
 use crate::api::client::Client;
 use crate::api::types::Shown;
-use crate::attach;
 use crate::error::{NodeError, ProcessId};
-use crate::host::Hosted;
-use crate::processes::Process;
-use crate::service::Core;
-use crate::shard::ShardContext;
-use crate::volumes::{self, Home};
+use crate::home::processes::Process;
+use crate::home::{Home, open};
+use crate::node::hosted::Hosted;
+use crate::node::shard::ShardContext;
+use crate::serve::attach;
+use crate::serve::core::Core;
+use crate::volumes::list;
 
 /// A process that serves volumes, as what runs in it sees it.
 #[derive(Clone, Debug)]
@@ -94,12 +95,12 @@ impl Place {
         Work: Future<Output = Result<T, NodeError>>,
     {
         let (store, id) = self.find(Access::Write).await?;
-        volumes::with_open(&self.context, &self.home, store, id, &self.name()?, work).await
+        open::with_open(&self.context, &self.home, store, id, &self.name()?, work).await
     }
 
     /// What is known of the volume.
     pub(crate) async fn show(&self) -> Result<Shown, NodeError> {
-        volumes::show(&self.context, &self.home, &self.name()?).await
+        list::show(&self.context, &self.home, &self.name()?).await
     }
 
     /// Notes what happened to a volume, where a process serves.

@@ -11,7 +11,7 @@ use weir_store::Access;
 use super::{By, Command, OnProgress, Place, Route, Subject, Told, Verb, show};
 use crate::api::types::Shown;
 use crate::error::NodeError;
-use crate::keys::KeyPlace;
+use crate::home::keys::KeyPlace;
 
 /// Wrap the key of an encrypted volume with another one: the first of --key-file or --key-command, unless told
 /// otherwise. Nothing that is stored is rewritten. The volume must be closed

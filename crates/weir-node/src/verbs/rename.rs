@@ -63,8 +63,9 @@ impl Verb for RenameVolume {
         let from = place.of(place.name()?);
         let renamed = self.on_store(place, on_progress).await;
         let now = if renamed.is_ok() { from.of(to) } else { from };
-        now.attach(as_before).await?;
+        let attached = now.attach(as_before).await;
         renamed?;
+        attached?;
         now.show().await
     }
 

@@ -24,11 +24,11 @@ use weir_store::Access;
 
 use super::{Answer, By, EachVerb, Place, Route, Served, Serving, Verb, each_verb};
 use crate::api::progress;
-use crate::api::routes::{Refusal, volume_name};
+use crate::api::refusal::{Refusal, volume_name};
 use crate::api::types::{ErrorBody, Progress};
 use crate::error::NodeError;
-use crate::service::{Core, Entry};
-use crate::shard::ShardContext;
+use crate::node::shard::ShardContext;
+use crate::serve::core::{Core, Entry};
 
 /// Longest body of a request in bytes. It has arrived already.
 const BODY_BYTES_MAX: usize = 1 << 20;

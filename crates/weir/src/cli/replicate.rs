@@ -4,7 +4,8 @@ use clap::Args;
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
-use super::{Output, seconds, volume_name};
+use crate::cli::words::{seconds, volume_name};
+use crate::terminal::form::Output;
 
 /// `weir replicate`.
 #[derive(Args, Debug)]

@@ -1,31 +1,10 @@
 //! `weir snapshot` and its verbs.
 
 use clap::Subcommand;
-use weir_log::catalog::VolumeName;
 
-use super::{Output, volume_name};
-use crate::verbs::{Below, Group};
-
-/// A snapshot of a volume.
-#[derive(Clone, Debug)]
-pub(crate) struct SnapshotPath {
-    /// The volume.
-    pub(crate) volume: VolumeName,
-    /// The snapshot.
-    pub(crate) snapshot: VolumeName,
-}
-
-pub(crate) fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
-    let Some((volume, snapshot)) = text.split_once('@') else {
-        return Err("a snapshot is named VOLUME@SNAPSHOT, as demo@monday".to_owned());
-    };
-    Ok(SnapshotPath { volume: volume_name(volume)?, snapshot: snapshot_name(snapshot)? })
-}
-
-/// A name of a snapshot, for which the rules of volumes' names hold.
-pub(crate) fn snapshot_name(text: &str) -> Result<VolumeName, String> {
-    volume_name(text).map_err(|error| error.replacen("volume name", "snapshot name", 1))
-}
+use crate::cli::verbs::{Below, Group};
+use crate::cli::words::{SnapshotPath, snapshot_path};
+use crate::terminal::form::Output;
 
 /// `weir snapshot`.
 pub(crate) type SnapshotCommand = Below<OwnSnapshotCommand>;

@@ -7,7 +7,7 @@ use weir_log::limits::BATCH_BYTES_MAX;
 use weir_node::size::Size;
 use weir_trace::Format;
 
-use super::Output;
+use crate::terminal::form::Output;
 
 /// `weir trace`.
 #[derive(Debug, Subcommand)]

@@ -3,13 +3,14 @@
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use weir_log::Takeover;
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
-use super::snapshot::{SnapshotPath, snapshot_path};
-use super::{Output, TakeoverKind, volume_name};
-use crate::verbs::{Below, Group};
+use crate::cli::verbs::{Below, Group};
+use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
+use crate::terminal::form::Output;
 
 /// How a check goes about it.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +28,24 @@ impl CheckLimits {
     /// Bytes read per second at most.
     pub(crate) fn bytes_per_second(&self) -> Option<NonZeroU64> {
         self.limit.and_then(|limit| NonZeroU64::new(limit.0))
+    }
+}
+
+/// What happens when the lease of a volume's holder runs out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TakeoverKind {
+    /// A person decides, with --take-over; without the store, I/O goes on
+    Manual,
+    /// Another node takes the volume by itself; without the store, I/O stops in time
+    Auto,
+}
+
+impl From<TakeoverKind> for Takeover {
+    fn from(kind: TakeoverKind) -> Self {
+        match kind {
+            TakeoverKind::Manual => Self::Manual,
+            TakeoverKind::Auto => Self::Auto,
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use serde_json::Value;
 use weir_node::size::human;
 
 use super::qemu::{self, Piece};
-use crate::failure::Failure;
-use crate::output;
-use crate::signals::{SIGNAL_BASE, Signals};
+use crate::process::signals::{SIGNAL_BASE, Signals};
+use crate::terminal::failure::Failure;
+use crate::terminal::output;
 
 /// The smallest range, and the first one, in bytes.
 const RANGE_BYTES_MIN: u64 = 64 << 20;

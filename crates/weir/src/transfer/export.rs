@@ -10,21 +10,11 @@ use weir_node::{CopyRecord, Node};
 
 use super::copier::{self, Job};
 use super::fill::follows;
-use super::place::{Place, VolumeAt};
+use super::place::{Place, VolumeAt, reach_to_read};
 use super::qemu;
-use crate::failure::Failure;
+use crate::process::signals::Signals;
 use crate::settings::Transfer;
-use crate::signals::Signals;
-
-/// Formats by the end of a file's name; everything else is raw.
-const FORMATS: [(&str, &str); 6] = [
-    ("qcow2", "qcow2"),
-    ("qed", "qed"),
-    ("vdi", "vdi"),
-    ("vhd", "vpc"),
-    ("vhdx", "vhdx"),
-    ("vmdk", "vmdk"),
-];
+use crate::terminal::failure::Failure;
 
 /// What is to be written.
 #[derive(Clone, Debug)]
@@ -74,7 +64,7 @@ impl Wanted {
                     .with_help("choose another name, or pass --overwrite"));
             }
         }
-        let format = format.unwrap_or_else(|| format_of(&path).to_owned());
+        let format = format.unwrap_or_else(|| qemu::format_of(&path).to_owned());
         Ok(Self { path, format, overwrite })
     }
 
@@ -83,12 +73,6 @@ impl Wanted {
         name.push(".part");
         name.into()
     }
-}
-
-pub(super) fn format_of(path: &Path) -> &'static str {
-    let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
-    let known = FORMATS.iter().find(|(name, _)| end.eq_ignore_ascii_case(name));
-    known.map_or("raw", |(_, format)| format)
 }
 
 /// What tells a file from another that was put in its place.
@@ -105,7 +89,7 @@ pub(super) async fn run(
     wanted: &Wanted,
     signals: &mut Signals,
 ) -> Result<Exported, Failure> {
-    let place = super::reach_to_read(node, setup, source, signals).await?;
+    let place = reach_to_read(node, setup, source, signals).await?;
     let written = write(&place, wanted, signals).await;
     let ended = place.end(signals).await;
     let size_bytes = written?;
@@ -208,20 +192,6 @@ fn finish(place: &Place, wanted: &Wanted, part: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn formats_follow_the_name() {
-        for (path, format) in [
-            ("disk.qcow2", "qcow2"),
-            ("DISK.QCOW2", "qcow2"),
-            ("disk.vhd", "vpc"),
-            ("disk.img", "raw"),
-            ("disk", "raw"),
-            ("qcow2", "raw"),
-        ] {
-            assert_eq!(format_of(Path::new(path)), format, "{path}");
-        }
-    }
 
     #[test]
     fn what_is_there_is_not_written_over_unless_asked_for() {

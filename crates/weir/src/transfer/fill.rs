@@ -15,9 +15,9 @@ use super::image::Image;
 use super::place::{Place, Use, VolumeAt, is_incomplete, volume_id};
 use super::qemu::{self, SECTOR_BYTES};
 use super::stream;
-use crate::failure::Failure;
+use crate::process::signals::Signals;
 use crate::settings::Transfer;
-use crate::signals::Signals;
+use crate::terminal::failure::Failure;
 
 /// Everything that was acknowledged goes to the store.
 const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true };

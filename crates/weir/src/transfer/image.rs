@@ -3,9 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::export::format_of;
 use super::qemu::{self, Info};
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// An image of a disk.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ impl Image {
             return Err(Failure::new(format!("{shown} is a directory, not an image")));
         }
         let chain = qemu::info(&path, format).await?;
-        let meant = format_of(&path);
+        let meant = qemu::format_of(&path);
         if format.is_none() && meant != "raw" && chain.iter().take(1).any(|one| one.format == "raw")
         {
             let message = format!("{shown} is no {meant} image, though its name says so");

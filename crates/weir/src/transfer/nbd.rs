@@ -9,7 +9,7 @@ use weir_nbd::{
     ClientHandshake, ClientStep, ClientWish, Command, Cookie, ReplyStep, ReplyStyle, Requests,
 };
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// Bytes that are received at a time.
 const RECEIVED_BYTES: usize = 256 << 10;

@@ -10,9 +10,9 @@ use weir_node::{
     NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
-use crate::failure::Failure;
+use crate::process::signals::{Signals, quit};
 use crate::settings::Transfer;
-use crate::signals::{Signals, quit};
+use crate::terminal::failure::Failure;
 
 /// A volume and the store that it is in.
 #[derive(Clone, Debug)]
@@ -179,4 +179,28 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         inherited: Inherited::default(),
         left: Vec::new(),
     }
+}
+
+/// A volume whose bytes are to be read, or its snapshot.
+pub(super) async fn reach_to_read(
+    node: &Node,
+    setup: &Transfer,
+    at: &VolumeAt,
+    signals: &mut Signals,
+) -> Result<Place, Failure> {
+    let Some(shown) = at.look(node).await? else {
+        return Err(Failure::new(format!("there is no volume {at}")));
+    };
+    if is_incomplete(&shown) {
+        return Err(Failure::new(format!("volume {at} is incomplete")).with_help(
+            "run the import or copy that fills it again, which goes on where it stopped",
+        ));
+    }
+    let clients = shown.serving.as_ref().map_or(0, |serving| serving.clients);
+    if clients > 0 && at.snapshot.is_none() {
+        eprintln!(
+            "warning: {clients} clients are connected to {at}: what they write meanwhile may be there in part"
+        );
+    }
+    Place::reach(node, setup, (at, &shown), Use::Read, signals).await?.at_snapshot(node).await
 }

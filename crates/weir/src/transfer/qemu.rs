@@ -9,13 +9,23 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use url::Url;
 
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 const PROGRAM: &str = "qemu-img";
 
 /// Answers of `qemu-img check` that are no reason to refuse an image: all is well, it has space that nobody uses, its
 /// format cannot be checked.
 const CHECK_PASSED: [i32; 3] = [0, 3, 63];
+
+/// Formats by the end of a file's name; everything else is raw.
+const FORMATS: [(&str, &str); 6] = [
+    ("qcow2", "qcow2"),
+    ("qed", "qed"),
+    ("vdi", "vdi"),
+    ("vhd", "vpc"),
+    ("vhdx", "vhdx"),
+    ("vmdk", "vmdk"),
+];
 
 /// What it found is damaged.
 const CHECK_DAMAGED: i32 = 2;
@@ -248,9 +258,30 @@ fn progress(chunk: &[u8]) -> Option<f64> {
     Some((percent / 100.0).clamp(0.0, 1.0))
 }
 
+/// The format that the name of a file stands for.
+pub(super) fn format_of(path: &Path) -> &'static str {
+    let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
+    let known = FORMATS.iter().find(|(name, _)| end.eq_ignore_ascii_case(name));
+    known.map_or("raw", |(_, format)| format)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn formats_follow_the_name() {
+        for (path, format) in [
+            ("disk.qcow2", "qcow2"),
+            ("DISK.QCOW2", "qcow2"),
+            ("disk.vhd", "vpc"),
+            ("disk.img", "raw"),
+            ("disk", "raw"),
+            ("qcow2", "raw"),
+        ] {
+            assert_eq!(format_of(Path::new(path)), format, "{path}");
+        }
+    }
 
     #[test]
     fn progress_is_read_from_whatever_arrives_at_once() {

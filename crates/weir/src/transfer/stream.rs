@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use weir_node::size::human;
 
 use super::nbd::Connection;
-use crate::failure::Failure;
+use crate::terminal::failure::Failure;
 
 /// Bytes of a request.
 const PIECE_BYTES: usize = 1 << 20;

@@ -94,8 +94,7 @@ pub(crate) fn begin_checkpoint(shared: &Rc<Shared>) {
         state.head.checkpoint.begin(objects, (pieces, dead), as_of, committed, size);
         state.begin_snapshots(&shared.env, dead);
     }
-    let env = shared.env.clone();
-    env.spawn_local(encode_checkpoint(Rc::clone(shared)));
+    shared.spawn(encode_checkpoint(Rc::clone(shared)));
 }
 
 async fn encode_checkpoint(shared: Rc<Shared>) {
@@ -123,8 +122,7 @@ async fn encode_checkpoint(shared: Rc<Shared>) {
 pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
     let as_of = shared.state.borrow().head.checkpoint_as_of;
     let checkpoint = CheckpointRef { sequence: root.seq.0, epoch: root.epoch.0, as_of };
-    let env = shared.env.clone();
-    env.spawn_local(publish(Rc::clone(shared), checkpoint));
+    shared.spawn(publish(Rc::clone(shared), checkpoint));
 }
 
 /// A checkpoint counts once its root is in the committed prefix and a manifest version names it.

@@ -12,6 +12,8 @@
 //! * `Shared::progress` wakes everybody who waits for a state (verbs, the task of the lease, writes that wait): the
 //!   prefix grew, a checkpoint was published, something was deleted or moved, writes may go on.
 //!
+//! They run in [`Tasks`], which ends them with the volume.
+//!
 //! A failure and the close of the volume notify all of them (`Shared::wake_all`), and every task looks at both before
 //! anything else. `progress` wakes those who wait at that moment (`notify_waiters`), so whoever waits for it registers
 //! before looking; the others keep one notification for the next wait (`notify_one`).
@@ -21,4 +23,7 @@ pub(super) mod commit;
 pub(super) mod delete;
 pub(super) mod pins;
 pub(super) mod references;
+mod tasks;
 pub(super) mod upload;
+
+pub(crate) use tasks::Tasks;

@@ -448,12 +448,11 @@ pub(crate) fn send(
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
         Ok::<_, LogError>(Arc::new(encoded.header))
     });
-    let shared = Rc::clone(shared);
-    let env = shared.env.clone();
-    env.spawn_local(async move {
+    let sender = Rc::clone(shared);
+    shared.spawn(async move {
         match sent.await {
-            Some(Ok(header)) => on_stored(&shared, header),
-            Some(Err(error)) => shared.fail(error),
+            Some(Ok(header)) => on_stored(&sender, header),
+            Some(Err(error)) => sender.fail(error),
             None => {}
         }
     });

@@ -188,9 +188,10 @@ impl LogVolume {
     pub async fn close_within(&self, deadline: Duration) -> Result<Closed, DeviceError> {
         let shared = &self.shared;
         let closed = self.hand_over_within(deadline).await;
-        // However that went: nothing is uploaded or confirmed any more, so nobody may wait for it.
-        shared.stopped.set(true);
-        shared.wake_all();
+        // However that went: nothing is uploaded or confirmed any more, so nobody may wait for it. Once the close has
+        // answered and the volume is dropped, its files can be opened again at once.
+        shared.stop();
+        shared.tasks.ended().await;
         let ended = shared.journal.close().await.map_err(LogError::Journal);
         let closed = closed?;
         ended?;

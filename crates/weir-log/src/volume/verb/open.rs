@@ -427,6 +427,7 @@ fn shared_of(args: OpenArgs, parts: Parts) -> Rc<Shared> {
         references: Notify::new(),
         progress: Notify::new(),
         stopped: Cell::new(false),
+        tasks: Rc::default(),
         closing: Cell::new(false),
         frozen: Cell::new(false),
         appends: Cell::new(0),

@@ -65,7 +65,7 @@ pub(crate) fn delete_unneeded(volume: &LogVolume, unneeded: &[HexId]) {
     let names = listed.into_iter().filter(|s| unneeded.contains(&s.id) && !s.deleting);
     for name in names.filter_map(|snapshot| VolumeName::new(&snapshot.name).ok()) {
         let shared = Rc::clone(&volume.shared);
-        volume.shared.env.spawn_local(async move {
+        volume.shared.spawn(async move {
             if let Err(error) = snapshot::delete(&shared, &name).await {
                 tracing::warn!(volume = %shared.id, snapshot = %name, %error, "a snapshot stays");
             }

@@ -1,0 +1,47 @@
+//! An open file as every engine knows it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::engine::sync_gate::SyncGate;
+use crate::error::{DiskError, DiskOperation};
+
+/// An open descriptor and what every engine has to know about it. Operations in flight hold a
+/// reference, so that the descriptor outlives them.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) fd: OwnedFd,
+    pub(crate) path: Arc<str>,
+    /// 1 where the file goes through the page cache.
+    pub(crate) alignment: usize,
+    pub(crate) syncs: SyncGate,
+}
+
+impl OpenFile {
+    pub(crate) fn new(fd: OwnedFd, path: Arc<str>, alignment: usize) -> Self {
+        Self { fd, path, alignment, syncs: SyncGate::default() }
+    }
+
+    pub(crate) fn error(
+        &self,
+        operation: DiskOperation,
+        offset: Option<u64>,
+        source: Errno,
+    ) -> DiskError {
+        DiskError::Io { operation, path: Arc::clone(&self.path), offset, source }
+    }
+
+    pub(crate) fn short(
+        &self,
+        operation: DiskOperation,
+        offset: u64,
+        wanted: usize,
+        moved: usize,
+    ) -> DiskError {
+        let (wanted_bytes, moved_bytes) = (wanted as u64, moved as u64);
+        let path = Arc::clone(&self.path);
+        DiskError::Short { operation, path, offset, wanted_bytes, moved_bytes }
+    }
+}

@@ -1,0 +1,109 @@
+//! The stores that volumes of this data directory were opened in: one URL a line, in the file `stores`.
+//!
+//! A directory whose file system is not mounted, and a bucket or prefix that is not the one that was meant, look like a
+//! store that nobody has used yet. Where volumes were in it before, nothing is created there, and nobody is served an
+//! empty volume under the name of another.
+
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+use url::Url;
+use weir_log::catalog;
+use weir_store::Store;
+
+use crate::data_directory::DataDirectory;
+use crate::error::NodeError;
+use crate::home::Home;
+use crate::node::shard::ShardContext;
+
+fn is_known(data: &DataDirectory, url: &str) -> Result<bool, NodeError> {
+    let path = data.stores();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.lines().any(|line| line == url)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(NodeError::io("reading", path.display().to_string(), source)),
+    }
+}
+
+/// A volume was opened in the store: durable when this returns.
+pub(crate) fn note(home: &Home) -> Result<(), NodeError> {
+    let (data, url) = (&home.data, &home.store_url);
+    if url.starts_with("memory:") || is_known(data, url)? {
+        return Ok(());
+    }
+    let path = data.stores();
+    let write = || {
+        let mut file =
+            std::fs::File::options().create(true).append(true).mode(0o600).open(&path)?;
+        weir_disk::adopt_file(&file, &path)?;
+        // One call, so that the lines of two processes do not mix.
+        file.write_all(format!("{url}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::File::open(data.path())?.sync_all()
+    };
+    write().map_err(|source| NodeError::io("writing", path.display().to_string(), source))
+}
+
+/// Before a store is opened that has volumes already: opening makes a directory that is not there, and a URL that was
+/// mistyped would look like a store without volumes.
+pub(crate) fn check_there(home: &Home) -> Result<(), NodeError> {
+    if !is_missing(home) {
+        return Ok(());
+    }
+    check_not_gone(home)?;
+    Err(NodeError::NoStore { store: home.store_url.clone() })
+}
+
+/// Before a store is opened that may be made by that.
+pub(crate) fn check_not_gone(home: &Home) -> Result<(), NodeError> {
+    if is_missing(home) { check_unknown(home, "is not there") } else { Ok(()) }
+}
+
+/// Whether the store is a directory that is not there.
+fn is_missing(home: &Home) -> bool {
+    let directory = Url::parse(&home.store_url).ok().and_then(|url| url.to_file_path().ok());
+    directory.is_some_and(|directory| !directory.exists())
+}
+
+/// Whether it is the store of a data directory in which nothing was made yet: it has no volumes.
+pub(crate) fn is_to_come(home: &Home) -> Result<bool, NodeError> {
+    let is_embedded = home.store_url == home.data.store_url();
+    Ok(is_embedded && is_missing(home) && !is_known(&home.data, &home.store_url)?)
+}
+
+/// Before a volume is created: a store that has none, and never had, is not one that is known here.
+pub(crate) async fn check_not_emptied(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+) -> Result<(), NodeError> {
+    if is_known(&home.data, &home.store_url)? && catalog::is_blank(store, &context.env).await? {
+        return check_unknown(home, "has no volumes, and never had any");
+    }
+    Ok(())
+}
+
+/// Whether the file system of a store that is a directory takes a file within `limit`: while it hangs, threads wait
+/// for it in the kernel, and a program that is to be replaced does not end before they do.
+pub(crate) async fn takes_files(home: &Home, limit: Duration) -> bool {
+    let url = Url::parse(&home.store_url).ok();
+    let Some(directory) = url.and_then(|url| url.to_file_path().ok()) else { return true };
+    let (answered, answer) = tokio::sync::oneshot::channel();
+    // A thread that nobody waits for at the end of the process.
+    std::thread::spawn(move || {
+        let path = directory.join(format!(".answers-{}", std::process::id()));
+        // What fails, answers.
+        let _ = std::fs::write(&path, "").and_then(|()| std::fs::remove_file(&path));
+        let _ = answered.send(());
+    });
+    tokio::time::timeout(limit, answer).await.is_ok()
+}
+
+fn check_unknown(home: &Home, state: &'static str) -> Result<(), NodeError> {
+    if !is_known(&home.data, &home.store_url)? {
+        return Ok(());
+    }
+    let (store, record) = (home.store_url.clone(), home.data.stores().display().to_string());
+    Err(NodeError::StoreGone { store, state, record })
+}

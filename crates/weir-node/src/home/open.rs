@@ -1,0 +1,103 @@
+//! Opening a volume of a home for writing, to serve it or for one piece of work.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_device::VolumeId;
+use weir_disk::{Directory, LeaveRoom, LockGuard};
+use weir_log::catalog::VolumeName;
+use weir_log::{LOCK_FILE, OnWait, OpenArgs, OpenReport, VolumeOptions};
+use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec};
+use weir_store::Store;
+
+use crate::error::NodeError;
+use crate::home::processes::locked;
+use crate::home::{Consent, Home, opened};
+use crate::node::shard::ShardContext;
+
+impl Home {
+    /// Opens a volume for writing and recovers what its last opening left.
+    pub(crate) async fn open_volume(
+        &self,
+        context: &ShardContext,
+        store: Store,
+        id: VolumeId,
+        name: &VolumeName,
+        options: VolumeOptions,
+        consent: Consent,
+    ) -> Result<(Rc<Stack>, OpenReport), NodeError> {
+        let (nobody, options) = (Rc::new(|_: &str| {}), (options, Vec::new()));
+        self.open_volume_telling(context, (store, id, name), options, consent, nobody).await
+    }
+
+    /// The same; `on_wait` hears of a node that is waited for.
+    pub(crate) async fn open_volume_telling(
+        &self,
+        context: &ShardContext,
+        (store, id, name): (Store, VolumeId, &VolumeName),
+        (options, stages): (VolumeOptions, Vec<StageSpec>),
+        consent: Consent,
+        on_wait: OnWait,
+    ) -> Result<(Rc<Stack>, OpenReport), NodeError> {
+        let lease = context.leases.get(&context.env, &self.data, &store)?;
+        let directory = context.disks.directory(self.data.volume(id))?;
+        let beside_store = store.device().is_some() && store.device() == directory.device();
+        let args = OpenArgs {
+            store: store.clone(),
+            id,
+            directory: directory.leaving_room(LeaveRoom::of_process(beside_store)),
+            env: context.env.clone(),
+            options,
+            cache: Arc::clone(&context.cache),
+            keys: self.keys.clone(),
+            lease,
+            accept_loss: consent.accept_loss,
+            take_over: consent.take_over,
+            discard_journal: consent.discard_journal,
+            adopt_journal: consent.adopt_journal,
+            incomplete: consent.incomplete,
+            on_wait: Some(on_wait),
+        };
+        let spec = StackSpec { endpoint: EndpointSpec::Log(Box::new(args)), stages };
+        match Stack::open(&context.env, spec).await {
+            Ok(opened) => {
+                opened::note(&self.data, id, name);
+                Ok(opened)
+            }
+            Err(error) => Err(match locked(error.into(), name) {
+                // Whoever holds the lock may say where it serves.
+                error @ NodeError::Held { .. } => {
+                    self.who_has_locked(&store, name, id, error).await
+                }
+                error => error.of_volume(name, id),
+            }),
+        }
+    }
+}
+
+/// Locks the local files of a volume.
+pub(crate) async fn lock(directory: &Directory, name: &VolumeName) -> Result<LockGuard, NodeError> {
+    directory.lock(LOCK_FILE).await.map_err(|error| locked(error.into(), name))
+}
+
+/// Opens a volume for one piece of work, and closes it again.
+pub(crate) async fn with_open<T, Work>(
+    context: &ShardContext,
+    home: &Home,
+    store: Store,
+    id: VolumeId,
+    name: &VolumeName,
+    work: impl FnOnce(Rc<Stack>) -> Work,
+) -> Result<T, NodeError>
+where
+    Work: Future<Output = Result<T, NodeError>>,
+{
+    home.data.prepare()?;
+    let (options, consent) = (VolumeOptions::default(), Consent::default());
+    let deadline = options.close_deadline;
+    let opened = home.open_volume(context, store, id, name, options, consent).await?;
+    let (stack, _report) = opened;
+    let worked = work(Rc::clone(&stack)).await;
+    opened::note_closed(&home.data, id, stack.close(deadline).await?);
+    worked
+}

@@ -1,0 +1,216 @@
+//! The processes that serve volumes from a data directory, and which of them has a volume of a store open.
+//!
+//! A volume is told from others by its identity *and* by the place of its store: a replica has the identity of its
+//! source, and so has everything in a copy of a store. What is meant for one of them never reaches the other.
+
+use weir_device::VolumeId;
+use weir_disk::DiskError;
+use weir_log::LogError;
+use weir_log::catalog::VolumeName;
+use weir_store::Store;
+
+use crate::api::client::Client;
+use crate::api::types::{Limits, NodeStatus, ServedVolume};
+use crate::error::{NodeError, ProcessId};
+use crate::home::Home;
+use crate::node::Node;
+
+/// A process that serves volumes from this data directory.
+#[derive(Debug)]
+pub struct Process {
+    /// Its id.
+    pub id: ProcessId,
+    /// What it says of itself, or why it does not.
+    pub status: Result<NodeStatus, NodeError>,
+    /// The one volume it serves, if its socket says so.
+    volume: Option<VolumeId>,
+    pub(crate) client: Client,
+}
+
+impl Process {
+    /// The volumes it has, or waits for; none of one that does not answer.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        let volumes = self.status.iter().flat_map(|status| &status.volumes);
+        volumes.filter_map(|volume| VolumeId::parse(&volume.id)).chain(self.volume)
+    }
+
+    pub(crate) fn volume(&self, id: VolumeId) -> Option<&ServedVolume> {
+        let volumes = self.status.as_ref().ok().map(|status| &status.volumes);
+        volumes?.iter().find(|volume| volume.id == id.to_string())
+    }
+
+    /// Whether it has the volume open. A process that does not answer holds what its socket is named after, and of
+    /// whichever store is asked for.
+    pub(crate) fn holds(&self, store: &Store, id: VolumeId) -> bool {
+        match &self.status {
+            Err(_) => self.volume == Some(id),
+            Ok(status) => self.volume(id).is_some() && is_of(status, store),
+        }
+    }
+
+    /// Whether it has a volume of that identity open, out of another store.
+    pub(crate) fn holds_elsewhere(&self, store: &Store, id: VolumeId) -> bool {
+        let is_elsewhere = self.status.as_ref().is_ok_and(|status| !is_of(status, store));
+        is_elsewhere && self.volume(id).is_some()
+    }
+
+    /// URL of its store, if it answers.
+    fn store(&self) -> Option<&str> {
+        self.status.as_ref().ok().map(|status| status.store.as_str())
+    }
+
+    /// That it serves the volume, and where.
+    fn serves(&self, name: &VolumeName, id: VolumeId) -> NodeError {
+        let place = self.volume(id).map_or(String::new(), |volume| format!(" at {}", volume.uri));
+        NodeError::Served { name: name.to_string(), process: self.id, place }
+    }
+
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.id.0.and_then(|id| u32::try_from(id).ok())
+    }
+}
+
+/// Whether a process serves that store. One that does not say where its store is, an older program, serves it only
+/// where the URLs are the same.
+fn is_of(status: &NodeStatus, store: &Store) -> bool {
+    match &status.store_location {
+        Some(location) => *location == store.location(),
+        None => status.store == store.url(),
+    }
+}
+
+impl Home {
+    /// The processes that serve volumes from this data directory.
+    pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
+        let mut asked = Vec::new();
+        for (path, volume) in self.data.api_sockets()? {
+            asked.push(async move {
+                let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
+                let status = client.status().await;
+                Ok::<_, NodeError>(Some(Process { id: client.process(), status, volume, client }))
+            });
+        }
+        let answers = futures_util::future::join_all(asked).await;
+        answers.into_iter().filter_map(Result::transpose).collect()
+    }
+
+    /// The process that serves volume `id` of `store` from this data directory, if one does. What it is asked for says
+    /// what it is about.
+    pub(crate) async fn holder(
+        &self,
+        store: &Store,
+        id: VolumeId,
+    ) -> Result<Option<Process>, NodeError> {
+        let mut processes = self.processes().await?.into_iter();
+        let mut holder = processes.find(|process| process.holds(store, id));
+        if let Some(process) = &mut holder {
+            process.client.mean(store, id);
+        }
+        Ok(holder)
+    }
+
+    /// Whether a process has a volume of that identity open out of another store, and so its local files.
+    pub(crate) async fn is_open_elsewhere(
+        &self,
+        store: &Store,
+        id: VolumeId,
+    ) -> Result<bool, NodeError> {
+        let processes = self.processes().await?;
+        Ok(processes.iter().any(|process| process.holds_elsewhere(store, id)))
+    }
+
+    /// Fails if a process serves the volume, with its id and where it serves.
+    pub(crate) async fn refuse_if_served(
+        &self,
+        store: &Store,
+        name: &VolumeName,
+        id: VolumeId,
+    ) -> Result<(), NodeError> {
+        match self.holder(store, id).await? {
+            Some(process) => Err(process.serves(name, id)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is known of the process that has the lock of a volume's local files.
+    pub(crate) async fn who_has_locked(
+        &self,
+        store: &Store,
+        name: &VolumeName,
+        id: VolumeId,
+        error: NodeError,
+    ) -> NodeError {
+        let processes = match self.processes().await {
+            Ok(processes) => processes,
+            Err(unknown) => {
+                tracing::debug!(%unknown, "the processes of this data directory cannot be asked");
+                return error;
+            }
+        };
+        let other = |process: &&Process| process.holds_elsewhere(store, id);
+        if let Some(process) = processes.iter().find(|process| process.holds(store, id)) {
+            return process.serves(name, id);
+        }
+        match processes.iter().find(other) {
+            Some(process) => {
+                let served = process.store().unwrap_or_default().to_owned();
+                NodeError::OtherStore { name: name.to_string(), process: process.id, served }
+            }
+            // One that gives no answer may serve it, and why it gives none is what helps.
+            None => {
+                let NodeError::Held { process: holder, .. } = &error else { return error };
+                let silent = processes.into_iter().find(|process| process.id == *holder);
+                silent.and_then(|process| process.status.err()).unwrap_or(error)
+            }
+        }
+    }
+}
+
+/// A lock that another process holds means that it has the volume open; whether it serves it is to be asked.
+pub(crate) fn locked(error: NodeError, name: &VolumeName) -> NodeError {
+    let held = match &error {
+        NodeError::Disk(held @ DiskError::Locked { .. })
+        | NodeError::Log(LogError::Disk(held @ DiskError::Locked { .. })) => held,
+        _ => return error,
+    };
+    let process = match held {
+        DiskError::Locked { holder_pid, .. } => holder_pid.and_then(|id| i32::try_from(id).ok()),
+        _ => None,
+    };
+    NodeError::Held { name: name.to_string(), process: ProcessId(process) }
+}
+
+impl Node {
+    /// The processes that serve volumes from this data directory.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub async fn processes(&self, home: Home) -> Result<Vec<Process>, NodeError> {
+        self.run(0, move |_| async move { home.processes().await }).await?
+    }
+
+    /// Changes the limits on uploads of every process that serves volumes from this data directory, at once and until
+    /// that process ends; what they are then.
+    ///
+    /// # Errors
+    /// [`NodeError::NothingServed`], [`NodeError::ZeroLimit`], or that a process does not answer.
+    pub async fn change_limits(
+        &self,
+        home: Home,
+        change: impl Fn(Limits) -> Limits + Send + 'static,
+    ) -> Result<Vec<(ProcessId, Limits)>, NodeError> {
+        self.run(0, move |_| async move {
+            let mut changed = Vec::new();
+            for Process { id, status, mut client, .. } in home.processes().await? {
+                let limits = change(status?.limits);
+                changed.push((id, client.put("/v1/limits", &limits).await?));
+            }
+            if changed.is_empty() {
+                let data_dir = home.data.path().display().to_string();
+                return Err(NodeError::NothingServed { data_dir });
+            }
+            Ok(changed)
+        })
+        .await?
+    }
+}

@@ -1,0 +1,80 @@
+//! A volume that is served, as jobs on its thread find it.
+
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_device::{DeviceExt, FlushScope, VolumeId};
+use weir_log::catalog::VolumeName;
+use weir_stack::Stack;
+
+use crate::error::NodeError;
+use crate::node::gate::Gate;
+
+/// How long a verb that must be alone waits for clients that are going, and how often it looks.
+const CLIENTS_GO_MAX: Duration = Duration::from_secs(1);
+const CLIENTS_GO_LOOK: Duration = Duration::from_millis(10);
+
+/// A volume on its thread.
+#[derive(Debug)]
+pub(crate) struct Hosted {
+    pub(crate) id: VolumeId,
+    pub(crate) name: VolumeName,
+    pub(crate) stack: Rc<Stack>,
+    pub(crate) read_only: bool,
+    pub(crate) clients: OnceCell<Rc<Cell<usize>>>,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl Hosted {
+    /// Clients connected now.
+    pub(crate) fn client_count(&self) -> usize {
+        self.clients.get().map_or(0, |counter| counter.get())
+    }
+
+    /// Waits, a second at most, for clients that are going: one that has closed its connection is counted until this
+    /// node has seen it. Then how many there are.
+    pub(crate) async fn clients_stay(&self) -> usize {
+        let patience = Instant::now() + CLIENTS_GO_MAX;
+        while self.client_count() > 0 && Instant::now() < patience {
+            tokio::time::sleep(CLIENTS_GO_LOOK).await;
+        }
+        self.client_count()
+    }
+
+    /// Does what clients must not see happen: there are none, and none is let in until `work` has ended, even if
+    /// whoever waits for it goes away.
+    pub(crate) async fn without_clients(
+        self: &Rc<Self>,
+        work: impl Future<Output = Result<(), NodeError>> + 'static,
+    ) -> Result<(), NodeError> {
+        let name = || self.name.to_string();
+        self.clients_stay().await;
+        let Some(kept_out) = self.gate.close() else {
+            return Err(NodeError::Changing { name: name() });
+        };
+        // A client that is on its way is counted here already, or finds the gate closed: `OneExport::find`.
+        let clients = self.client_count();
+        if clients > 0 {
+            return Err(NodeError::Connected { name: name(), clients });
+        }
+        let hosted = Rc::clone(self);
+        let working = tokio::task::spawn_local(async move {
+            let kept_out = kept_out;
+            let worked = work.await;
+            // Whatever came of it, and before anybody is let in.
+            hosted.gate.set_size(hosted.stack.size());
+            drop(kept_out);
+            worked
+        });
+        working.await.map_err(|_| NodeError::ShuttingDown)?
+    }
+
+    /// Makes acknowledged writes survive.
+    pub(crate) async fn flush(&self, remote: bool) -> Result<(), NodeError> {
+        let scope = if remote { FlushScope::Store } else { FlushScope::Local };
+        Ok(self.stack.flush(scope).await?)
+    }
+}

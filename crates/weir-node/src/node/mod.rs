@@ -1,0 +1,245 @@
+//! The threads of a node: shards for volumes, workers for what burns CPU or waits for the store.
+
+pub(crate) mod clients;
+pub(crate) mod env;
+pub(crate) mod gate;
+pub(crate) mod hosted;
+pub(crate) mod leases;
+pub(crate) mod shard;
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::oneshot;
+use weir_device::BufferPool;
+use weir_disk::EngineChoice;
+use weir_log::{LeaseSettings, MemoryFrameCache};
+
+use crate::error::NodeError;
+use crate::node::clients::Clients;
+use crate::node::leases::Leases;
+use crate::node::shard::{Shard, ShardContext, ShardHandle, Shared};
+
+/// Most shards unless told otherwise. One keeps up with what one NBD client can ask; four serve a busy host.
+const SHARDS_DEFAULT_MAX: usize = 4;
+/// Most worker threads. They compress and wait for the store; more than this would crowd out the shards.
+const WORKERS_MAX: usize = 8;
+/// Time that the worker threads have to end what they do when the node shuts down.
+const WORKERS_TIME: Duration = Duration::from_secs(1);
+/// Decoded frames kept in memory, in bytes: three eighths of the 512 MiB that a node may use for buffers.
+pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;
+
+/// Memory for buffers, in bytes: the other half.
+const BUFFER_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// How many threads a node has, and how they reach the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeConfig {
+    /// Shards; the smaller of the number of CPUs and four where `None`.
+    pub shards: Option<usize>,
+    /// The disk engine.
+    pub engine: EngineChoice,
+    /// Memory for decoded frames of objects in bytes, shared by all volumes; 256 MiB where `None`.
+    pub cache_bytes: Option<u64>,
+    /// Memory for buffers in bytes, divided among the shards; 256 MiB where `None`. Unused ones are kept within it: a
+    /// journal lets a whole segment of copies go at once, and the next writes need as much again.
+    pub buffer_bytes: Option<u64>,
+    /// How the node's leases are kept.
+    pub lease: LeaseSettings,
+}
+
+/// The threads of a node. Dropping it waits for what runs on the shards, then stops the workers.
+#[derive(Debug)]
+pub struct Node {
+    shards: Vec<Shard>,
+    handle: NodeHandle,
+    // Dropped after the shards, which use it.
+    workers: Runtime,
+}
+
+/// The way to the threads of a node, for as long as they run.
+#[derive(Clone)]
+pub(crate) struct NodeHandle {
+    shards: Arc<[ShardHandle]>,
+    pub(crate) workers: Handle,
+    pub(crate) cache: Arc<MemoryFrameCache>,
+    buffers: Arc<[BufferPool]>,
+    pub(crate) node_name: Arc<str>,
+    pub(crate) clients: Clients,
+    shared: Shared,
+}
+
+impl std::fmt::Debug for NodeHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeHandle({})", self.node_name)
+    }
+}
+
+impl NodeHandle {
+    /// Bytes of buffers that nobody holds.
+    pub(crate) fn unused_buffer_bytes(&self) -> u64 {
+        self.buffers.iter().map(|pool| pool.kept_bytes() as u64).sum()
+    }
+
+    /// See [`Node::run`].
+    pub(crate) async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        self.submit(shard, job)?.await.map_err(|_| NodeError::ShuttingDown)
+    }
+
+    /// [`Node::run`] without waiting: what the job returns comes through the channel.
+    pub(crate) fn submit<T, F, Work>(
+        &self,
+        shard: usize,
+        job: F,
+    ) -> Result<oneshot::Receiver<T>, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        self.shards[shard % self.shards.len()].submit(job)
+    }
+
+    /// Number of shards.
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Runs `job` on a thread of its own, which ends with it: for what would keep a shard from its clients.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(crate) fn aside<F, Work>(&self, job: F) -> Result<(), NodeError>
+    where
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = ()> + 'static,
+    {
+        let buffers = self.buffers[0].clone();
+        let shard = Shard::start(self.shards.len(), self.shared.clone(), buffers)?;
+        let ended = shard.handle().submit(job)?;
+        self.workers.spawn(async move {
+            // It ended, or its thread did.
+            let _ = ended.await;
+            // The last of it is over: waiting for the thread is short, but it is waiting.
+            drop(tokio::task::spawn_blocking(move || drop(shard)).await);
+        });
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Starts the threads. Blocks until they run.
+    ///
+    /// # Errors
+    /// When a thread or its disk engine cannot be started.
+    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(cpus.min(WORKERS_MAX))
+            .thread_name("worker")
+            .enable_all()
+            .build()
+            .map_err(|source| NodeError::io("starting", "worker threads", source))?;
+        let count = config.shards.unwrap_or_else(|| cpus.min(SHARDS_DEFAULT_MAX)).max(1);
+        let cache_bytes = config.cache_bytes.unwrap_or(FRAME_CACHE_BYTES_DEFAULT);
+        let cache = Arc::new(MemoryFrameCache::new(cache_bytes));
+        let node_name: Arc<str> = env::read_node_name()?.into();
+        let all_buffer_bytes = config.buffer_bytes.unwrap_or(BUFFER_BYTES_DEFAULT);
+        let clients = Clients::of(all_buffer_bytes);
+        let shared = Shared {
+            clients: clients.clone(),
+            engine: config.engine,
+            workers: workers.handle().clone(),
+            boot_id: env::read_boot_id()?,
+            cache: Arc::clone(&cache) as _,
+            leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
+            node_name,
+        };
+        let buffer_bytes = usize::try_from(all_buffer_bytes / count as u64).unwrap_or(usize::MAX);
+        let buffers: Arc<[_]> = (0..count).map(|_| BufferPool::new(buffer_bytes)).collect();
+        let shards = buffers
+            .iter()
+            .enumerate()
+            .map(|(index, buffers)| Shard::start(index, shared.clone(), buffers.clone()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let handle = NodeHandle {
+            shards: shards.iter().map(Shard::handle).collect(),
+            workers: workers.handle().clone(),
+            cache,
+            buffers,
+            clients,
+            node_name: Arc::clone(&shared.node_name),
+            shared,
+        };
+        Ok(Self { shards, handle, workers })
+    }
+
+    /// Number of shards.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Runs `job` on the thread of shard `shard` (modulo their number) and returns what it returned. The job runs to
+    /// its end even if the returned future is dropped.
+    ///
+    /// # Errors
+    /// [`NodeError::ShuttingDown`] when the thread is gone.
+    pub async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
+        Work: Future<Output = T> + 'static,
+    {
+        self.handle.run(shard, job).await
+    }
+
+    /// The way to its threads.
+    pub(crate) fn handle(&self) -> NodeHandle {
+        self.handle.clone()
+    }
+
+    /// Ends the node without waiting for background work that the store does not answer.
+    pub fn shut_down(self) {
+        drop(self.shards);
+        self.workers.shutdown_timeout(WORKERS_TIME);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_run_on_their_shard_and_reach_the_workers() {
+        let config =
+            NodeConfig { shards: Some(2), engine: EngineChoice::Threads, ..NodeConfig::default() };
+        let node = Node::start(config).unwrap();
+        assert_eq!(node.shard_count(), 2);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let name = |shard| {
+            let node = &node;
+            async move {
+                let job = |context: Rc<ShardContext>| async move {
+                    let name = || std::thread::current().name().map(str::to_owned);
+                    (name(), context.env.background(async move { name() }).await.flatten())
+                };
+                node.run(shard, job).await.unwrap()
+            }
+        };
+        for shard in 0..3 {
+            let (own, background) = runtime.block_on(name(shard));
+            assert_eq!(own.as_deref(), Some(format!("shard-{}", shard % 2).as_str()));
+            assert_eq!(background.as_deref(), Some("worker"));
+        }
+        node.shut_down();
+    }
+}

@@ -1,0 +1,427 @@
+//! Volumes come and go while a process serves: those of its start, those that verbs attach and detach, and those that a
+//! configuration names that was loaded anew.
+//!
+//! Rules
+//!  A1. One change of a volume at a time: whoever comes meanwhile is told so.
+//!  A2. A volume is offered once it is open, and not offered any more before it is closed.
+//!  A3. A change runs to its end, whoever asked for it goes away; but for an opening when the process stops, which
+//!      acknowledged nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::future::{Either, join_all, select};
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::oneshot;
+use weir_device::with_causes;
+use weir_log::catalog::{self, VolumeName};
+use weir_log::{LogError, VolumeState};
+
+use crate::config::ReplicateTo;
+use crate::error::NodeError;
+use crate::serve::core::{Core, Entry};
+use crate::serve::host;
+use crate::serve::lock::lock;
+use crate::serve::replica::{self, End, Following};
+use crate::serve::running::{Change, Running};
+use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
+
+/// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
+const DESCRIPTORS_BASE: u64 = 192;
+const DESCRIPTORS_PER_VOLUME: u64 = 4;
+
+/// Pause before a volume is opened again that another node was seen to have.
+const HELD_PAUSE: Duration = Duration::from_secs(10);
+
+/// Volumes that are not served, and why.
+pub(crate) type Failed = Vec<(VolumeName, NodeError)>;
+
+/// Which volumes to open at the start, and those of which the store has nothing that can be read.
+pub(crate) async fn specs(core: &Core) -> Result<(Vec<VolumeSpec>, Failed), NodeError> {
+    let template = match &*lock(&core.volume_set) {
+        VolumeSet::Listed(specs) => return Ok((specs.clone(), Vec::new())),
+        VolumeSet::All(template) => template.clone(),
+    };
+    let store = core.store.clone().expect("opened for all volumes of it");
+    let list = |context: std::rc::Rc<crate::node::shard::ShardContext>| async move {
+        catalog::list(&store, &context.env).await
+    };
+    let listing = core.node.run(0, list).await??;
+    let spec = |name| VolumeSpec { name, ..(*template).clone() };
+    // What is being filled is nobody's yet, and replicas are another's.
+    let whole = listing
+        .volumes
+        .into_iter()
+        .filter(|s| !matches!(s.state, VolumeState::Incomplete | VolumeState::Replica));
+    let unreadable = listing.unreadable.into_iter().map(|(name, error)| (name, error.into()));
+    Ok((whole.map(|summary| spec(summary.name)).collect(), unreadable.collect()))
+}
+
+/// Opens every volume on its shard; those of `failed` are beyond that already. One that another node holds is opened in
+/// the background once another one is served. An error only if none could be opened and `none_will_do` is not said.
+pub(crate) async fn open_all(
+    core: &Arc<Core>,
+    specs: Vec<VolumeSpec>,
+    mut failed: Failed,
+    none_will_do: bool,
+) -> Result<(), NodeError> {
+    warn_of_descriptors(specs.len() as u64);
+    let opening = specs.into_iter().enumerate().map(|(index, spec)| {
+        let shard = index % core.node.shard_count();
+        open_or_wait(core, spec, shard)
+    });
+    let mut held = Vec::new();
+    for (name, opened) in join_all(opening).await {
+        match opened {
+            Begun::Ended(Ok(())) => {}
+            Begun::Ended(Err(error)) => failed.push((name, error)),
+            Begun::Waits { node, opened } => held.push((name, node, opened)),
+        }
+    }
+    for (name, node, opened) in held {
+        if lock(&core.running).is_empty() && !none_will_do {
+            // There is nothing else to do.
+            if let Err(error) = opened.await {
+                failed.push((name, error));
+            }
+            continue;
+        }
+        let_wait(core, name, &node, opened);
+    }
+    if lock(&core.running).is_empty() && !failed.is_empty() && !none_will_do {
+        return Err(failed.remove(0).1);
+    }
+    for (name, error) in failed {
+        core.note_failed(&name, &error);
+    }
+    Ok(())
+}
+
+/// What comes of opening a volume.
+enum Begun {
+    Ended(Result<(), NodeError>),
+    /// Another node has it: `opened` says what comes of waiting for that.
+    Waits {
+        node: String,
+        opened: BoxFuture<'static, Result<(), NodeError>>,
+    },
+}
+
+/// Opens a volume and offers it, or says which node is waited for.
+async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
+    let name = spec.name.clone();
+    let (waits, held) = oneshot::channel();
+    let opened = core.in_background(open(Arc::clone(core), spec, shard, Some(waits)));
+    let begun = match select(opened, held).await {
+        Either::Left((opened, _)) => Begun::Ended(opened),
+        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened },
+        Either::Right((Err(_), opened)) => Begun::Ended(opened.await),
+    };
+    (name, begun)
+}
+
+/// Goes on with an opening in the background, which waits for another node.
+fn let_wait(
+    core: &Arc<Core>,
+    name: VolumeName,
+    node: &str,
+    opened: BoxFuture<'static, Result<(), NodeError>>,
+) {
+    tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
+    core.note_waits(&name, node);
+    core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
+}
+
+/// Serves a volume that another node has once that node has closed it, as long as it is to be served. `opened` is what
+/// comes of the first try: it ends when the other node is seen to renew its lease.
+async fn open_once_free(
+    core: Arc<Core>,
+    name: VolumeName,
+    mut opened: BoxFuture<'static, Result<(), NodeError>>,
+) {
+    let mut stopping = core.stopping.subscribe();
+    loop {
+        match opened.await {
+            // A verb that attaches it meanwhile says itself what comes of that.
+            Err(NodeError::ShuttingDown | NodeError::Changing { .. }) | Ok(()) => return,
+            Err(error) => match error.of_log() {
+                Some(LogError::InUse { node, .. }) => core.note_waits(&name, node),
+                _ => return core.note_failed(&name, &error),
+            },
+        }
+        let stopped = stopping.wait_for(|is_stopping| *is_stopping);
+        if tokio::time::timeout(HELD_PAUSE, stopped).await.is_ok() {
+            return;
+        }
+        // A volume that the configuration names no more is forgotten there; one that is attached meanwhile is served.
+        if !core.is_noted_not_served(&name) {
+            return;
+        }
+        let shard = core.least_used_shard();
+        opened = core.in_background(open(Arc::clone(&core), core.spec_of(&name), shard, None));
+    }
+}
+
+/// Says when the process may not have as many files open as so many volumes need.
+fn warn_of_descriptors(volumes: u64) {
+    let needed = DESCRIPTORS_BASE + volumes * DESCRIPTORS_PER_VOLUME;
+    match getrlimit(Resource::Nofile).current {
+        Some(most) if most < needed => tracing::warn!(
+            most,
+            needed,
+            "too few open files are allowed for {volumes} volumes: opening them may fail or take long; raise \
+             LimitNOFILE of the service, or ulimit -n"
+        ),
+        _ => {}
+    }
+}
+
+/// Opens a volume and offers it (A2). `waits` hears of a node that is waited for.
+async fn open(
+    core: Arc<Core>,
+    spec: VolumeSpec,
+    shard: usize,
+    waits: Option<oneshot::Sender<String>>,
+) -> Result<(), NodeError> {
+    let name = spec.name.clone();
+    let _change = Change::begin(&core.changing, &name)?;
+    if core.entry(name.as_str()).is_some() {
+        return Ok(());
+    }
+    let (ready, started) = oneshot::channel();
+    let (stop, stopped) = oneshot::channel();
+    let (home, store) = (core.home.clone(), core.store.clone());
+    let (read_only, replica) = (spec.read_only, spec.replica.clone());
+    let ends = host::Ends { ready, waits, stop: stopped };
+    let hosting = core.node.submit(shard, {
+        let spec = spec.clone();
+        move |context| host::host(context, home, store, spec, ends)
+    });
+    let mut ended = hosting?;
+    let Ok(hosting) = started.await else {
+        // It ended before it was ready, and says why.
+        return match (&mut ended).await {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(_)) | Err(_) => Err(NodeError::ShuttingDown),
+        };
+    };
+    let size = hosting.gate.size();
+    let (replica, following) = match replica {
+        Some(to) => Some(keep_replica(&core, &name, shard, to)?).unzip(),
+        None => (None, None),
+    };
+    let entry = Entry {
+        name: name.clone(),
+        id: hosting.id,
+        shard,
+        gate: hosting.gate,
+        spec,
+        read_only,
+        created: hosting.created,
+        place: hosting.place,
+        report: hosting.report,
+        replica,
+        hand_off: hosting.hand_off,
+    };
+    let mut running = lock(&core.running);
+    if core.is_stopping.load(Ordering::Relaxed) {
+        // Dropping the way to it ends it.
+        return Err(NodeError::ShuttingDown);
+    }
+    running.insert(name.to_string(), Running { stop, ended, following });
+    lock(&core.volumes).insert(name.to_string(), Arc::new(entry));
+    drop(running);
+    core.note_not_served(&name, None);
+    core.events.note("volume_opened", Some(name.as_str()), format!("{size} bytes"));
+    Ok(())
+}
+
+/// Keeps a replica of a volume, and notes when that has ended for good.
+fn keep_replica(
+    core: &Arc<Core>,
+    name: &VolumeName,
+    shard: usize,
+    to: ReplicateTo,
+) -> Result<(Following, End), NodeError> {
+    let on_end = {
+        let (core, name) = (Arc::clone(core), name.clone());
+        move |why| core.events.note("replica_ended", Some(name.as_str()), why)
+    };
+    replica::keep(&core.node, &core.home, core.limits(), (name, shard), to, on_end)
+}
+
+/// Serves a volume from here on. One that is served already is no error.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), NodeError> {
+    let name = spec.name.clone();
+    let shard = core.least_used_shard();
+    core.in_background(open(Arc::clone(core), spec, shard, None)).await?;
+    tracing::info!(volume = %name, "volume attached");
+    Ok(())
+}
+
+/// Serves a volume no more: everything in it goes to the store, and any node may open it.
+///
+/// # Errors
+/// [`NodeError::NotServedHere`]; [`NodeError::Connected`] where it has clients and they are not to be disconnected;
+/// what a close says.
+pub(crate) async fn detach(
+    core: &Arc<Core>,
+    name: VolumeName,
+    disconnect: bool,
+) -> Result<Stopped, NodeError> {
+    let (done, outcome) = oneshot::channel();
+    let detaching = detach_now(Arc::clone(core), name, disconnect);
+    core.node.workers.spawn(async move {
+        // Whoever asked may be gone.
+        drop(done.send(detaching.await));
+    });
+    outcome.await.unwrap_or(Err(NodeError::ShuttingDown))
+}
+
+async fn detach_now(
+    core: Arc<Core>,
+    name: VolumeName,
+    disconnect: bool,
+) -> Result<Stopped, NodeError> {
+    let _change = Change::begin(&core.changing, &name)?;
+    let not_served = || NodeError::NotServedHere { name: name.to_string() };
+    let entry = core.entry(name.as_str()).ok_or_else(not_served)?;
+    if !disconnect {
+        core.on_volume(&entry, |hosted| async move { Ok(hosted.clients_stay().await) }).await?;
+    }
+    // From here on a client that is on its way finds it closed.
+    let Some(kept_out) = entry.gate.close() else {
+        return Err(NodeError::Changing { name: name.to_string() });
+    };
+    let clients = core.client_count(&entry).await?;
+    if clients > 0 && !disconnect {
+        return Err(NodeError::Connected { name: name.to_string(), clients });
+    }
+    lock(&core.volumes).remove(name.as_str());
+    let running = lock(&core.running).remove(name.as_str());
+    let mut running = running.ok_or_else(not_served)?;
+    core.views.close_of(name.as_str()).await;
+    if let Some(following) = running.take_following() {
+        following.wait().await;
+    }
+    let closed = running.stop(Closing::ToStore).await.unwrap_or(Err(NodeError::ShuttingDown));
+    drop(kept_out);
+    match &closed {
+        Ok(stopped) => {
+            let how = match stopped {
+                Stopped::Clean => "everything is in the store",
+                Stopped::LocalOnly => "the journal keeps what the store did not take in time",
+            };
+            tracing::info!(volume = %name, how, "volume detached");
+            core.events.note("volume_detached", Some(name.as_str()), how);
+        }
+        Err(error) => core.note_failed(&name, error),
+    }
+    closed
+}
+
+/// What loading a configuration anew came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Served from now on.
+    pub attached: Vec<VolumeName>,
+    /// Not served any more.
+    pub detached: Vec<VolumeName>,
+    /// Served as before: what changed of their settings counts when they are attached the next time.
+    pub kept_as_they_are: Vec<VolumeName>,
+    /// Served once the node that has them open has closed them.
+    pub waiting: Vec<(VolumeName, String)>,
+    /// What did not work, and why.
+    pub failed: Vec<(VolumeName, String)>,
+}
+
+/// Serves what the set names, and nothing else. A volume with clients is not taken from them.
+pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
+    *lock(&core.volume_set) = volumes;
+    let (wanted, unreadable) = specs(core).await?;
+    let mut reloaded = Reloaded::default();
+    let failed = |name: &VolumeName, error: &NodeError| (name.clone(), with_causes(error));
+    reloaded.failed.extend(unreadable.iter().map(|(name, error)| failed(name, error)));
+    let is_wanted = |name: &VolumeName| wanted.iter().any(|spec| spec.name == *name);
+    for entry in core.entries() {
+        let name = &entry.name;
+        match wanted.iter().find(|spec| spec.name == *name) {
+            Some(spec) if !spec.serves_like(&entry.spec) => {
+                reloaded.kept_as_they_are.push(name.clone());
+            }
+            Some(_) => {}
+            None => match detach(core, name.clone(), false).await {
+                Ok(_) => reloaded.detached.push(name.clone()),
+                Err(error) => reloaded.failed.push(failed(name, &error)),
+            },
+        }
+    }
+    core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
+    let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
+    let first = core.least_used_shard();
+    let attaching = missing.enumerate().map(|(index, spec)| {
+        let shard = (first + index) % core.node.shard_count();
+        open_or_wait(core, spec, shard)
+    });
+    for (name, begun) in join_all(attaching).await {
+        match begun {
+            Begun::Ended(Ok(())) => reloaded.attached.push(name),
+            Begun::Ended(Err(error)) => {
+                core.note_failed(&name, &error);
+                reloaded.failed.push(failed(&name, &error));
+            }
+            Begun::Waits { node, opened } => {
+                let_wait(core, name.clone(), &node, opened);
+                reloaded.waiting.push((name, node));
+            }
+        }
+    }
+    Ok(reloaded)
+}
+
+impl Core {
+    /// Runs an opening to its end though its caller goes away, until the process stops (A3).
+    fn in_background<T: Send + 'static>(
+        self: &Arc<Self>,
+        change: impl Future<Output = Result<T, NodeError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, NodeError>> {
+        let (done, outcome) = oneshot::channel();
+        let stopping = self.stopping.subscribe();
+        self.node.workers.spawn(async move {
+            let mut stopping = stopping;
+            tokio::select! {
+                biased;
+                // An error means that the process is gone.
+                _ = stopping.wait_for(|is_stopping| *is_stopping) => {}
+                // Whoever asked may be gone.
+                changed = change => drop(done.send(changed)),
+            }
+        });
+        Box::pin(async move { outcome.await.unwrap_or(Err(NodeError::ShuttingDown)) })
+    }
+
+    /// The shard with the fewest volumes.
+    fn least_used_shard(&self) -> usize {
+        let mut counts = vec![0_usize; self.node.shard_count()];
+        self.entries().iter().for_each(|entry| counts[entry.shard] += 1);
+        let fewest = counts.iter().enumerate().min_by_key(|(_, count)| **count);
+        fewest.map_or(0, |(shard, _)| shard)
+    }
+
+    fn note_waits(&self, name: &VolumeName, node: &str) {
+        let why = format!("it is being opened: waiting for node {node:?}, which has not closed it");
+        self.note_not_served(name, Some(why));
+    }
+
+    fn note_failed(&self, name: &VolumeName, error: &NodeError) {
+        let reason = with_causes(error);
+        self.events.note("volume_failed", Some(name.as_str()), reason.clone());
+        tracing::error!(volume = %name, reason, "a volume is not served");
+        self.note_not_served(name, Some(reason));
+    }
+}

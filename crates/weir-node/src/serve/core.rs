@@ -1,0 +1,211 @@
+//! What the threads of a serving process share: which volumes are served, which are not and why, and where clients find
+//! the process.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use weir_device::VolumeId;
+use weir_frontend::nbd::HandOff;
+use weir_log::OpenReport;
+use weir_log::catalog::VolumeName;
+use weir_store::Store;
+
+use crate::api::types::Limits;
+use crate::error::NodeError;
+use crate::home::{Home, limits};
+use crate::node::NodeHandle;
+use crate::node::gate::Gate;
+use crate::node::hosted::Hosted;
+use crate::node::shard::ShardContext;
+use crate::serve::events::Events;
+use crate::serve::lock::lock;
+use crate::serve::nbd_place::NbdPlace;
+use crate::serve::replica::Following;
+use crate::serve::running::{Changing, Running};
+use crate::serve::spec::{VolumeSet, VolumeSpec};
+use crate::serve::views::Views;
+
+/// A volume as every thread may know it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: VolumeName,
+    pub(crate) id: VolumeId,
+    pub(crate) shard: usize,
+    pub(crate) gate: Arc<Gate>,
+    /// As it was to be served when it was opened.
+    pub(crate) spec: VolumeSpec,
+    pub(crate) read_only: bool,
+    pub(crate) created: bool,
+    pub(crate) place: String,
+    pub(crate) report: OpenReport,
+    pub(crate) replica: Option<Following>,
+    pub(crate) hand_off: HandOff,
+}
+
+/// What the threads of a serving process share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) home: Home,
+    /// None while only memory is served.
+    pub(crate) store: Option<Store>,
+    /// The store is on the disk of the journals.
+    pub(crate) store_shares_disk: bool,
+    pub(crate) node: NodeHandle,
+    pub(crate) events: Events,
+    pub(crate) started: Instant,
+    pub(crate) is_stopping: AtomicBool,
+    /// Says when the process stops, for those who wait.
+    pub(crate) stopping: watch::Sender<bool>,
+    /// Which volumes are to be served.
+    pub(crate) volume_set: Mutex<VolumeSet>,
+    /// One volume is served for as long as the process runs, and nothing else.
+    pub(crate) is_single: bool,
+    /// How a volume is served of which nothing else is said.
+    pub(crate) template: Box<VolumeSpec>,
+    /// Those that are offered.
+    pub(crate) volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// What ends them.
+    pub(crate) running: Mutex<BTreeMap<String, Running>>,
+    /// Those that are being attached or detached.
+    pub(crate) changing: Changing,
+    pub(crate) not_served: Mutex<BTreeMap<String, String>>,
+    pub(crate) left: Mutex<BTreeMap<String, String>>,
+    pub(crate) views: Views,
+    pub(crate) nbd_places: Mutex<Vec<NbdPlace>>,
+    pub(crate) limits: Mutex<Limits>,
+}
+
+impl Core {
+    /// The volumes that are served, by name.
+    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
+        lock(&self.volumes).values().cloned().collect()
+    }
+
+    /// The volume of that name, if it is served.
+    pub(crate) fn entry(&self, name: &str) -> Option<Arc<Entry>> {
+        lock(&self.volumes).get(name).cloned()
+    }
+
+    /// Volumes that should be served and are not, and why.
+    pub(crate) fn not_served(&self) -> BTreeMap<String, String> {
+        lock(&self.not_served).clone()
+    }
+
+    /// Why a volume is not served; nothing once it is, or need not be.
+    pub(crate) fn note_not_served(&self, name: &VolumeName, why: Option<String>) {
+        let mut not_served = lock(&self.not_served);
+        match why {
+            Some(why) => not_served.insert(name.to_string(), why),
+            None => not_served.remove(name.as_str()),
+        };
+    }
+
+    /// Whether it is known that, and why, a volume is not served.
+    pub(crate) fn is_noted_not_served(&self, name: &VolumeName) -> bool {
+        lock(&self.not_served).contains_key(name.as_str())
+    }
+
+    /// Forgets those of which `is_gone` says so.
+    pub(crate) fn forget_not_served(&self, is_gone: impl Fn(&str) -> bool) {
+        lock(&self.not_served).retain(|name, _| !is_gone(name));
+    }
+
+    /// Clients that a volume has.
+    pub(crate) async fn client_count(&self, entry: &Entry) -> Result<usize, NodeError> {
+        let id = entry.id;
+        let count = move |context: Rc<ShardContext>| async move {
+            context.hosted.borrow().get(&id).map_or(0, |hosted| hosted.client_count())
+        };
+        self.node.run(entry.shard, count).await
+    }
+
+    /// Volumes that the process before this one served and that are not closed yet, and why.
+    pub(crate) fn left(&self) -> BTreeMap<String, String> {
+        lock(&self.left).clone()
+    }
+
+    /// What is to be known of such a volume; nothing once it is closed.
+    pub(crate) fn note_left(&self, name: &VolumeName, what: Option<String>) {
+        let mut left = lock(&self.left);
+        match what {
+            Some(what) => left.insert(name.to_string(), what),
+            None => left.remove(name.as_str()),
+        };
+    }
+
+    /// Whether this process was told to serve the volume, though another node may have it.
+    pub(crate) fn offers(&self, name: &str) -> bool {
+        lock(&self.volumes).contains_key(name) || lock(&self.not_served).contains_key(name)
+    }
+
+    /// Where clients find a volume.
+    pub(crate) fn uri(&self, name: &str) -> String {
+        lock(&self.nbd_places).first().map_or_else(String::new, |place| place.uri(name))
+    }
+
+    /// Where clients find the process.
+    pub(crate) fn nbd_uris(&self) -> Vec<String> {
+        lock(&self.nbd_places).iter().map(|place| place.uri("")).collect()
+    }
+
+    /// Limits on uploads.
+    pub(crate) fn limits(&self) -> Limits {
+        *lock(&self.limits)
+    }
+
+    /// Sets limits on uploads, at once.
+    pub(crate) fn set_limits(&self, limits: Limits) -> Result<(), NodeError> {
+        if let Some(store) = &self.store {
+            limits::apply(store, &limits)?;
+        }
+        *lock(&self.limits) = limits;
+        Ok(())
+    }
+
+    /// Runs `job` with a volume on its thread.
+    pub(crate) async fn on_volume<T, F, Work>(&self, entry: &Entry, job: F) -> Result<T, NodeError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Hosted>) -> Work + Send + 'static,
+        Work: Future<Output = Result<T, NodeError>> + 'static,
+    {
+        let id = entry.id;
+        self.node
+            .run(entry.shard, move |context| async move {
+                let hosted = context.hosted.borrow().get(&id).cloned();
+                match hosted {
+                    Some(hosted) => job(hosted).await,
+                    None => Err(NodeError::ShuttingDown),
+                }
+            })
+            .await?
+    }
+
+    /// How a volume of this name is to be served: as the configuration says, or like the others.
+    pub(crate) fn spec_of(&self, name: &VolumeName) -> VolumeSpec {
+        let set = lock(&self.volume_set);
+        let listed = match &*set {
+            VolumeSet::Listed(specs) => specs.iter().find(|spec| spec.name == *name).cloned(),
+            VolumeSet::All(_) => None,
+        };
+        let like_others = || VolumeSpec { name: name.clone(), ..(*self.template).clone() };
+        listed.unwrap_or_else(like_others)
+    }
+
+    /// Whether a volume that is served was attached, and nothing else says that it is to be served.
+    pub(crate) fn is_attached(&self, name: &VolumeName) -> bool {
+        match &*lock(&self.volume_set) {
+            VolumeSet::Listed(specs) => !specs.iter().any(|spec| spec.name == *name),
+            VolumeSet::All(_) => false,
+        }
+    }
+
+    /// Whether a volume that is created is to be served at once.
+    pub(crate) fn serves_all(&self) -> bool {
+        matches!(&*lock(&self.volume_set), VolumeSet::All(_))
+    }
+}

@@ -1,0 +1,171 @@
+//! The exports of a process as a client finds them in its handshake: the volumes, and their snapshots, each of which is
+//! opened when a client asks for it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use weir_device::{DeviceExt, VolumeId};
+use weir_frontend::nbd::{ExportDirectory, ExportInfo, HandOff, ListenerOptions, serve_handed_off};
+use weir_log::VolumeOptions;
+use weir_log::catalog::{self, VolumeName};
+use weir_stack::{EndpointSpec, Stack, StackSpec, ViewArgs};
+
+use crate::error::NodeError;
+use crate::serve::core::{Core, Entry};
+use crate::serve::lock::lock;
+use crate::serve::one_export::{OneExport, connection_options, describe};
+use crate::serve::views::{View, split};
+
+/// The volumes of the process as a client that shakes hands sees them.
+pub(crate) struct Exported(pub(crate) Arc<Core>);
+
+impl Exported {
+    fn entry(&self, name: &str) -> Option<Arc<Entry>> {
+        let volumes = lock(&self.0.volumes);
+        // One volume is the default as well.
+        match name {
+            "" if volumes.len() == 1 => volumes.values().next().cloned(),
+            name => volumes.get(name).cloned(),
+        }
+    }
+
+    async fn volume(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
+        let entry = self.entry(name)?;
+        // While a verb changes what clients see, a handshake waits, as long as the time for one lasts.
+        entry.gate.opened().await;
+        let info = ExportInfo {
+            name: entry.name.to_string(),
+            description: describe(entry.id),
+            size: entry.gate.size(),
+            read_only: entry.read_only,
+            earlier: [].into(),
+        };
+        Some((info, entry.hand_off.clone()))
+    }
+}
+
+impl ExportDirectory for Exported {
+    async fn find(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
+        match name.contains('@') {
+            true => find(&self.0, name).await,
+            false => self.volume(name).await,
+        }
+    }
+
+    async fn list(&self) -> Vec<String> {
+        let mut names: Vec<String> = lock(&self.0.volumes).keys().cloned().collect();
+        names.extend(list(&self.0).await);
+        names.sort_unstable();
+        names
+    }
+}
+
+/// The export of a snapshot, opened if it is not open yet. Nothing where there is no such snapshot, or it cannot be
+/// opened; the log says why.
+async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, HandOff)> {
+    let (volume, snapshot) = split(export)?;
+    if !core.offers(volume.as_str()) {
+        return None;
+    }
+    let slot = core.views.slot(export);
+    let mut view = slot.lock().await;
+    if let Some((open, hand_off)) = view.as_ref().and_then(|v| Some((v, v.hand_off.upgrade()?))) {
+        return Some((open.info.clone(), hand_off));
+    }
+    match open(core, export, volume, snapshot).await {
+        Ok((opened, hand_off)) => {
+            let info = opened.info.clone();
+            *view = Some(opened);
+            Some((info, hand_off))
+        }
+        Err(error) => {
+            tracing::warn!(export, %error, "a snapshot cannot be served");
+            None
+        }
+    }
+}
+
+/// The names of the exports of all snapshots of the volumes that are served.
+async fn list(core: &Core) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in core.entries() {
+        let snapshots =
+            core.on_volume(&entry, |hosted| async move { Ok(hosted.stack.snapshots()) });
+        // One that is being closed has none to offer, and what only clones keep is none any more.
+        for snapshot in snapshots.await.unwrap_or_default().iter().filter(|s| !s.deleting) {
+            names.push(format!("{}@{}", entry.name, snapshot.name));
+        }
+    }
+    names
+}
+
+async fn open(
+    core: &Arc<Core>,
+    export: &str,
+    volume: VolumeName,
+    snapshot: VolumeName,
+) -> Result<(View, HandOff), NodeError> {
+    let Some(store) = core.store.clone() else {
+        let name = volume.to_string();
+        return Err(NodeError::InMemory { name, reason: "has no snapshots" });
+    };
+    let shard = core.entry(volume.as_str()).map_or(0, |entry| entry.shard);
+    let (ready, started) = oneshot::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (name, events) = (export.to_owned(), Arc::clone(core));
+    let ended = core.node.submit(shard, move |context| async move {
+        let env = &context.env;
+        let id = catalog::find(&store, env, &volume).await?;
+        let args = ViewArgs {
+            store,
+            id,
+            keys: events.home.keys.clone(),
+            cache: Arc::clone(&context.cache),
+            read_deadline: VolumeOptions::default().read_deadline,
+        };
+        let spec = StackSpec::plain(EndpointSpec::Snapshot(args, snapshot));
+        let (stack, _) = Stack::open(env, spec).await?;
+        let (info, exports) = export_of(&name, id, &stack);
+        let options = ListenerOptions::new(connection_options(&context));
+        let (hand_off, mut server) = serve_handed_off(Rc::new(exports), options);
+        events.events.note("snapshot_opened", Some(volume.as_str()), name.clone());
+        // Whoever asked may be gone, and the channel with it.
+        drop(ready.send((info, hand_off)));
+        tokio::select! {
+            biased;
+            // A dropped handle means that another opening has taken its place, when nobody is here any more.
+            Ok(()) = stopped => server.stop().await,
+            () = server.until_unused() => {}
+        }
+        stack.close(Duration::ZERO).await?;
+        events.events.note("snapshot_closed", Some(volume.as_str()), name);
+        Ok(())
+    })?;
+    match started.await {
+        Ok((info, hand_off)) => {
+            let weak = hand_off.downgrade();
+            Ok((View { info, hand_off: weak, stop, ended }, hand_off))
+        }
+        // It ended before it was ready, and says why.
+        Err(_) => match ended.await {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(())) | Err(_) => Err(NodeError::ShuttingDown),
+        },
+    }
+}
+
+fn export_of(name: &str, volume: VolumeId, stack: &Rc<Stack>) -> (ExportInfo, OneExport) {
+    let history = stack.history();
+    let earlier = history.as_ref().map(|history| history.earlier()).unwrap_or_default();
+    let info = ExportInfo {
+        name: name.to_owned(),
+        description: format!("Weir snapshot {name}"),
+        size: stack.size(),
+        read_only: true,
+        earlier: earlier.into(),
+    };
+    let stack = Rc::clone(stack);
+    (info.clone(), OneExport { info, stack, volume, history, gate: None })
+}

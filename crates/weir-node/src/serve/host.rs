@@ -1,0 +1,259 @@
+//! One volume on its thread: opened, served to clients and verbs, and closed in order.
+
+use std::cell::{Cell, OnceCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use weir_device::{Device, DeviceExt, Event, VolumeId};
+use weir_frontend::nbd::{HandOff, ListenerOptions, serve_handed_off};
+use weir_log::catalog;
+use weir_log::{Closed, LogError, OpenReport, Takeover};
+use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec, ViewArgs};
+use weir_store::Store;
+
+use crate::error::NodeError;
+use crate::home::{Home, known_stores, opened};
+use crate::node::gate::Gate;
+use crate::node::hosted::Hosted;
+use crate::node::shard::ShardContext;
+use crate::serve::one_export::{OneExport, connection_options};
+use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
+
+/// What is known of a volume once it can be served.
+#[derive(Clone, Debug)]
+pub(crate) struct Hosting {
+    pub(crate) id: VolumeId,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) created: bool,
+    pub(crate) place: String,
+    pub(crate) report: OpenReport,
+    /// The channel for its clients.
+    pub(crate) hand_off: HandOff,
+}
+
+struct Opened {
+    stack: Rc<Stack>,
+    id: VolumeId,
+    created: bool,
+    place: String,
+    report: OpenReport,
+}
+
+/// How the thread of a volume and those who asked for it hear of each other.
+pub(crate) struct Ends {
+    /// Told once the volume can be served.
+    pub(crate) ready: oneshot::Sender<Hosting>,
+    /// Told the name of another node when the opening begins to wait for what that node does.
+    pub(crate) waits: Option<oneshot::Sender<String>>,
+    /// Says when and how to close.
+    pub(crate) stop: oneshot::Receiver<Closing>,
+}
+
+/// Opens a volume and serves those who are handed off to it until it is told to stop.
+pub(crate) async fn host(
+    context: Rc<ShardContext>,
+    home: Home,
+    store: Option<Store>,
+    spec: VolumeSpec,
+    ends: Ends,
+) -> Result<Stopped, NodeError> {
+    let Ends { mut ready, waits, stop } = ends;
+    let opened = match (&store, spec.endpoint) {
+        (Some(store), EndpointKind::Log) => {
+            let opening = open_log(&context, &home, store, &spec, waits);
+            tokio::select! {
+                biased;
+                // Nobody waits only if the process stops. Nothing was acknowledged, and opening can be ended anywhere.
+                () = ready.closed() => return Ok(Stopped::Clean),
+                opened = opening => opened?,
+            }
+        }
+        _ => open_memory(&context, &spec).await?,
+    };
+    let hosted = Rc::new(Hosted {
+        id: opened.id,
+        name: spec.name.clone(),
+        stack: Rc::clone(&opened.stack),
+        read_only: spec.read_only,
+        clients: OnceCell::new(),
+        gate: Gate::new(opened.stack.size()),
+    });
+    let options = ListenerOptions::new(connection_options(&context));
+    let (hand_off, server) = serve_handed_off(Rc::new(OneExport::of(&hosted)), options);
+    hosted.clients.get_or_init(|| server.clients_counter());
+    context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
+    let listening = tokio::task::spawn_local(hear_events(Rc::clone(&hosted)));
+    let hosting = Hosting {
+        id: opened.id,
+        gate: Arc::clone(&hosted.gate),
+        created: opened.created,
+        place: opened.place,
+        report: opened.report,
+        hand_off,
+    };
+    let closing = match ready.send(hosting) {
+        // A dropped handle is a wish to stop as well.
+        Ok(()) => stop.await.unwrap_or(Closing::ToStore),
+        // Nobody waits only if the process is going away; then it stops at once.
+        Err(_) => Closing::Quick,
+    };
+    let began = Instant::now();
+    server.stop().await;
+    context.hosted.borrow_mut().remove(&hosted.id);
+    // The time that clients took is part of what a close may take.
+    let deadline = match closing {
+        Closing::ToStore => spec.options.close_deadline.saturating_sub(began.elapsed()),
+        Closing::Quick => Duration::ZERO,
+    };
+    listening.abort();
+    // It holds the volume, and with it the lock of its directory.
+    let _ = listening.await;
+    close(&home, (opened.id, &opened.stack), deadline).await
+}
+
+/// Has those who serve the volume know what happens to it.
+async fn hear_events(hosted: Rc<Hosted>) {
+    loop {
+        match poll_fn(|cx| hosted.stack.poll_event(cx)).await {
+            Event::Resized(size) => hosted.gate.set_size(size),
+            Event::ContentReplaced { generation } => {
+                tracing::info!(volume = %hosted.name, generation, "the content was replaced");
+            }
+            Event::ExclusiveLost(error) => {
+                tracing::error!(volume = %hosted.name, %error, "the volume belongs to another owner");
+            }
+            Event::Degraded(error) => {
+                tracing::warn!(volume = %hosted.name, %error, "the volume is degraded");
+            }
+        }
+    }
+}
+
+async fn open_log(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    spec: &VolumeSpec,
+    waits: Option<oneshot::Sender<String>>,
+) -> Result<Opened, NodeError> {
+    let name = &spec.name;
+    let (id, created) = find_or_create(context, home, store, spec).await?;
+    let settings = spec.options.clone();
+    let read_deadline = settings.read_deadline;
+    let waits = Cell::new(waits);
+    let on_wait = Rc::new(move |node: &str| {
+        // The first time is enough.
+        if let Some(waits) = waits.take() {
+            let _ = waits.send(node.to_owned());
+        }
+    });
+    let opening = home.open_volume_telling(
+        context,
+        (store.clone(), id, name),
+        (settings, spec.stages.describe(name)),
+        spec.consent,
+        on_wait,
+    );
+    if spec.read_only {
+        // It has the identity of its source, which this very host may serve.
+        match open_replica(context, home, (store, id, read_deadline), spec.stages.describe(name))
+            .await
+        {
+            Err(NodeError::Log(LogError::NoReplica { .. })) => {}
+            opened => return opened,
+        }
+    }
+    let (stack, report) = opening.await?;
+    known_stores::note(home)?;
+    let found = stack.size();
+    let opened = Opened { stack, id, created, place: format!("in {}", home.store_url), report };
+    match spec.size {
+        // Its real size is known only now: a volume may have been resized after it was listed.
+        Some(wanted) if wanted != found && spec.size_must_match => {
+            close(home, (id, &opened.stack), spec.options.close_deadline).await?;
+            Err(NodeError::OtherSize { name: name.to_string(), found, wanted })
+        }
+        _ => Ok(opened),
+    }
+}
+
+/// What a replica shows now: for copies of it.
+async fn open_replica(
+    context: &ShardContext,
+    home: &Home,
+    (store, id, read_deadline): (&Store, VolumeId, Duration),
+    stages: Vec<StageSpec>,
+) -> Result<Opened, NodeError> {
+    let args = ViewArgs {
+        store: store.clone(),
+        id,
+        keys: home.keys.clone(),
+        cache: Arc::clone(&context.cache),
+        read_deadline,
+    };
+    let spec = StackSpec { endpoint: EndpointSpec::Replica(args), stages };
+    let (stack, report) = Stack::open(&context.env, spec).await?;
+    let place = format!("a replica in {}", home.store_url);
+    // Its sockets lie there.
+    context.disks.directory(home.data.volume(id))?;
+    // No copy goes on where one of another root stopped: these numbers never follow one another.
+    let sequence = stack.view().map_or(0, |view| view.record().checkpoint.sequence);
+    let report = OpenReport { epoch: sequence * 2, ..report };
+    Ok(Opened { stack, id, created: false, place, report })
+}
+
+/// The volume of that name, and whether it was created just now.
+async fn find_or_create(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    spec: &VolumeSpec,
+) -> Result<(VolumeId, bool), NodeError> {
+    match (catalog::find(store, &context.env, &spec.name).await, spec.size) {
+        (Ok(id), _) => Ok((id, false)),
+        (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
+            known_stores::check_not_emptied(context, home, store).await?;
+            let (env, name, takeover) = (&context.env, &spec.name, Takeover::Manual);
+            let encryption = home.encryption(context).await?;
+            let id = catalog::create_as(store, env, name, size, takeover, encryption).await?;
+            Ok((id, true))
+        }
+        (Err(LogError::NoSuchVolume { name, store }), None) => {
+            Err(NodeError::SizeNeeded { name, store })
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+async fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened, NodeError> {
+    let size = spec.size.ok_or_else(|| NodeError::SizeNeeded {
+        name: spec.name.to_string(),
+        store: "memory".to_owned(),
+    })?;
+    let mut id = [0; 16];
+    context.env.random.fill(&mut id);
+    let stages = spec.stages.describe(&spec.name);
+    let described = StackSpec { endpoint: EndpointSpec::Memory(size), stages };
+    let (stack, report) = Stack::open(&context.env, described).await?;
+    let place = "in memory, nothing survives".to_owned();
+    Ok(Opened { stack, id: VolumeId(id), created: true, place, report })
+}
+
+async fn close(
+    home: &Home,
+    (id, stack): (VolumeId, &Stack),
+    deadline: Duration,
+) -> Result<Stopped, NodeError> {
+    let closed = stack.close(deadline).await?;
+    if stack.is_log() {
+        opened::note_closed(&home.data, id, closed);
+    }
+    match closed {
+        Closed::Clean => Ok(Stopped::Clean),
+        Closed::LocalOnly => Ok(Stopped::LocalOnly),
+    }
+}

@@ -1,0 +1,83 @@
+//! Volumes that the process before this one served and this one does not: taken out of the configuration, then loaded
+//! anew. Their journals may hold what nobody has uploaded, and their manifests name this node as the holder, so that
+//! no other one could open them without asking. They are opened once more and closed, with everything in the store.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use weir_device::with_causes;
+use weir_log::LogError;
+use weir_log::catalog::{self, VolumeName};
+
+use crate::error::NodeError;
+use crate::home::open::with_open;
+use crate::node::shard::ShardContext;
+use crate::serve::core::Core;
+
+/// Pauses between two tries, of [`LOOK`] each.
+const PAUSES: u32 = 30;
+
+/// How often a pause looks whether the process stops.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Closes these volumes one after the other, in the background, until each is closed or the process stops.
+pub(crate) fn close(core: &Arc<Core>, names: Vec<VolumeName>) -> Result<(), NodeError> {
+    for name in &names {
+        core.note_left(name, Some("it is not served any more, and is being closed".to_owned()));
+    }
+    let core = Arc::clone(core);
+    let work = core.node.clone().submit(0, move |context| async move {
+        let mut names = names;
+        while !names.is_empty() {
+            let mut again = Vec::new();
+            for name in names {
+                if core.is_stopping.load(Ordering::Relaxed) {
+                    return;
+                }
+                if !close_one(&context, &core, &name).await {
+                    again.push(name);
+                }
+            }
+            names = again;
+            for _ in 0..PAUSES {
+                if names.is_empty() || core.is_stopping.load(Ordering::Relaxed) {
+                    break;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    });
+    // Nobody waits for it.
+    work.map(drop)
+}
+
+/// Whether nothing is left to be done.
+async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -> bool {
+    let Some(store) = core.store.clone() else { return true };
+    let closed = async {
+        let id = catalog::find(&store, &context.env, name).await?;
+        with_open(context, &core.home, store.clone(), id, name, |_| async { Ok(()) }).await
+    };
+    match closed.await {
+        // It is gone, or another process of this data directory has it: that one closes it.
+        Err(
+            NodeError::Log(LogError::NoSuchVolume { .. })
+            | NodeError::Served { .. }
+            | NodeError::Held { .. },
+        )
+        | Ok(()) => {
+            core.note_left(name, None);
+            core.events.note("volume_closed", Some(name.as_str()), "it is not served any more");
+            true
+        }
+        Err(error) => {
+            let reason = with_causes(&error);
+            tracing::error!(volume = %name, reason, "a volume that is not served any more is not closed");
+            let left = format!("it is not served any more, and could not be closed: {reason}");
+            core.note_left(name, Some(left));
+            false
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! A process that serves volumes.
+//!
+//! `service.rs` is the process: it opens volumes, listens, and ends in order. What its threads share is in `core.rs`;
+//! every other file is about one thing, and is handed that or only what it needs of it.
+
+pub(crate) mod attach;
+pub(crate) mod core;
+pub(crate) mod events;
+mod exports;
+mod host;
+mod left;
+mod lock;
+pub(crate) mod nbd_place;
+mod one_export;
+pub(crate) mod replica;
+mod running;
+pub(crate) mod service;
+pub(crate) mod sockets;
+pub(crate) mod spec;
+pub(crate) mod stages;
+mod views;

@@ -1,0 +1,72 @@
+//! The export of one stack: a volume, or one of its snapshots.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_device::{DeviceExt, History, VolumeId};
+use weir_frontend::nbd::{ConnectionOptions, Export, ExportInfo, Exports};
+use weir_stack::Stack;
+
+use crate::node::gate::Gate;
+use crate::node::hosted::Hosted;
+use crate::node::shard::ShardContext;
+
+/// How a client of an export on this thread is served.
+pub(crate) fn connection_options(context: &ShardContext) -> ConnectionOptions {
+    context.clients.options(&context.env.buffers)
+}
+
+/// The one export that connections are handed off to.
+pub(crate) struct OneExport {
+    /// What it is; the size is asked of the device.
+    pub(crate) info: ExportInfo,
+    pub(crate) stack: Rc<Stack>,
+    pub(crate) volume: VolumeId,
+    pub(crate) history: Option<Rc<dyn History>>,
+    /// Keeps clients out at times.
+    pub(crate) gate: Option<Arc<Gate>>,
+}
+
+impl OneExport {
+    /// Of a volume.
+    pub(crate) fn of(hosted: &Hosted) -> Self {
+        Self {
+            info: ExportInfo {
+                name: hosted.name.to_string(),
+                description: describe(hosted.id),
+                size: hosted.stack.size(),
+                read_only: hosted.read_only,
+                earlier: [].into(),
+            },
+            stack: Rc::clone(&hosted.stack),
+            volume: hosted.id,
+            history: None,
+            gate: Some(Arc::clone(&hosted.gate)),
+        }
+    }
+}
+
+impl Exports for OneExport {
+    type Device = Stack;
+
+    fn find(&self, name: &str) -> Option<Export<Stack>> {
+        let is_closed = self.gate.as_ref().is_some_and(|gate| gate.is_closed());
+        (name == self.info.name && !is_closed).then(|| Export {
+            name: self.info.name.clone(),
+            description: self.info.description.clone(),
+            device: Rc::clone(&self.stack),
+            volume: self.volume,
+            read_only: self.info.read_only,
+            history: self.history.clone(),
+        })
+    }
+
+    fn list(&self) -> Vec<String> {
+        vec![self.info.name.clone()]
+    }
+}
+
+/// A line on an export, for people.
+pub(crate) fn describe(id: VolumeId) -> String {
+    format!("Weir volume {id}")
+}

@@ -1,0 +1,57 @@
+//! What ends a volume that is served, and the rule that a volume is changed by one verb at a time.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use tokio::sync::oneshot;
+use weir_log::catalog::VolumeName;
+
+use crate::error::NodeError;
+use crate::serve::lock::lock;
+use crate::serve::replica::End;
+use crate::serve::spec::{Closing, Stopped};
+
+/// A volume on its shard, to be ended.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) stop: oneshot::Sender<Closing>,
+    pub(crate) ended: oneshot::Receiver<Result<Stopped, NodeError>>,
+    /// Its replica is followed until this says so.
+    pub(crate) following: Option<End>,
+}
+
+impl Running {
+    /// Ends the keeping of a replica.
+    pub(crate) fn take_following(&mut self) -> Option<End> {
+        self.following.take()
+    }
+
+    /// Begins to close it; what comes back says how that went.
+    pub(crate) fn stop(self, closing: Closing) -> oneshot::Receiver<Result<Stopped, NodeError>> {
+        // It may have ended by itself.
+        let _ = self.stop.send(closing);
+        self.ended
+    }
+}
+
+/// The volumes that are being attached or detached.
+pub(crate) type Changing = Mutex<BTreeSet<String>>;
+
+/// This volume is being changed as long as this lives (A1).
+pub(crate) struct Change<'a>(&'a Changing, String);
+
+impl<'a> Change<'a> {
+    pub(crate) fn begin(changing: &'a Changing, name: &VolumeName) -> Result<Self, NodeError> {
+        let name = name.to_string();
+        match lock(changing).insert(name.clone()) {
+            true => Ok(Self(changing, name)),
+            false => Err(NodeError::Changing { name }),
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        lock(self.0).remove(&self.1);
+    }
+}

@@ -1,0 +1,530 @@
+//! A process that serves volumes: opened, offered over NBD by their names, reached by verbs, and closed in order.
+//!
+//! Every volume lives on one shard; a listener shakes hands with clients and hands each off to the thread of the volume
+//! that it chose. What is shared between threads here is looked at when a client connects or a verb comes, never by an
+//! operation on a volume.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::{oneshot, watch as watch_channel};
+use tokio::time::Instant;
+use weir_device::VolumeId;
+use weir_frontend::nbd::{ListenerOptions, hand_off_clients};
+use weir_log::OpenReport;
+use weir_log::catalog::VolumeName;
+use weir_net::{Listening, listen_on};
+use weir_store::Store;
+
+use crate::api::server::{ApiServer, TcpApi};
+use crate::api::types::Limits;
+use crate::error::{NodeError, ProcessId};
+use crate::home::{Home, known_stores};
+use crate::node::Node;
+use crate::node::shard::ShardContext;
+use crate::serve::attach::{self, Reloaded};
+use crate::serve::core::{Core, Entry};
+use crate::serve::events::Events;
+use crate::serve::exports::Exported;
+use crate::serve::left;
+use crate::serve::lock::lock;
+use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
+use crate::serve::one_export::connection_options;
+use crate::serve::replica::End;
+use crate::serve::running::{Changing, Running};
+use crate::serve::sockets::{self, BoundSocket, Inherited};
+use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
+use crate::serve::views::Views;
+use crate::status::watch;
+
+/// Where verbs reach the process.
+#[derive(Clone, Debug)]
+pub enum ApiPlace {
+    /// `api.sock` in the data directory: there is one such process per data directory.
+    Node,
+    /// The socket of the one volume that is served.
+    Volume,
+}
+
+/// What is to be served, and how.
+#[derive(Debug)]
+pub struct ServiceOptions {
+    /// Where volumes live.
+    pub home: Home,
+    /// Which.
+    pub volumes: VolumeSet,
+    /// How a volume is served that is attached later and that `volumes` does not name. Its name does not count.
+    pub template: Box<VolumeSpec>,
+    /// Where they are offered; the default socket in the data directory where this is empty.
+    pub nbd: Vec<NbdAddress>,
+    /// Who may connect to those that are unix sockets.
+    pub nbd_access: NbdAccess,
+    /// Where verbs come in.
+    pub api: ApiPlace,
+    /// Where verbs come in from elsewhere, if they may.
+    pub api_tcp: Option<TcpApi>,
+    /// Limits on uploads.
+    pub limits: Limits,
+    /// Sockets that listen already.
+    pub inherited: Inherited,
+    /// Volumes that the process before this one served. Those that were attached to it are served on; others that are
+    /// not served any more are closed.
+    pub left: Vec<HandedOver>,
+}
+
+impl ServiceOptions {
+    /// Looks at what can be looked at without opening or creating anything.
+    ///
+    /// # Errors
+    /// What would be an error when serving.
+    pub fn check(&self) -> Result<(), NodeError> {
+        Store::check(&self.home.store_url, &self.home.store_options)?;
+        known_stores::check_not_gone(&self.home)?;
+        crate::home::limits::rates(&self.limits)?;
+        sockets::check_count(self.nbd.len())?;
+        for address in &self.nbd {
+            match address {
+                NbdAddress::Unix(path) => sockets::check_length(path)?,
+                NbdAddress::Tcp { address, insecure } => {
+                    sockets::check_loopback(address, &sockets::resolve_now(address)?, *insecure)?;
+                }
+            }
+        }
+        sockets::check_length(&self.home.data.api_socket())?;
+        self.api_tcp.as_ref().map_or(Ok(()), TcpApi::check)
+    }
+}
+
+/// A volume that the process before this one served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// Its name.
+    pub name: VolumeName,
+    /// It was attached to that process, and no configuration names it.
+    pub attached: bool,
+    /// Whether writes of clients were refused.
+    pub read_only: bool,
+}
+
+/// A volume that is being served.
+#[derive(Clone, Debug)]
+pub struct ServedInfo {
+    /// Name of the volume.
+    pub name: VolumeName,
+    /// Its identity.
+    pub id: VolumeId,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whether it was created just now.
+    pub created: bool,
+    /// Where its bytes go, for people.
+    pub place: String,
+    /// Where clients find it.
+    pub uri: String,
+    /// What recovery did.
+    pub report: OpenReport,
+}
+
+/// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
+/// wait for a store that is away.
+const ANCILLARY_TIME: Duration = Duration::from_secs(5);
+
+/// A listener on a shard, to be ended.
+#[derive(Debug)]
+struct ListenerHandle {
+    stop: oneshot::Sender<()>,
+    ended: oneshot::Receiver<()>,
+}
+
+/// A process that serves. Dropping it stops it, unattended.
+#[derive(Debug)]
+pub struct Service {
+    core: Arc<Core>,
+    listeners: Vec<ListenerHandle>,
+    api: Vec<ApiServer>,
+    sockets: Vec<BoundSocket>,
+    watch: tokio::task::JoinHandle<()>,
+    /// Copies of the listening sockets, for a process that comes after this one.
+    handles: Vec<std::os::fd::OwnedFd>,
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+impl Node {
+    /// Opens volumes and serves them; returns once clients can connect.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on, or none of the volumes can be found, created or opened. If some of them
+    /// can, the others are in [`Service::not_served`].
+    pub async fn serve(&self, mut options: ServiceOptions) -> Result<Service, NodeError> {
+        let home = options.home.clone();
+        home.data.prepare()?;
+        let mut sockets = Vec::new();
+        let mut listeners = Vec::new();
+        if matches!(options.api, ApiPlace::Node) {
+            // First of all: it tells a second process of this kind from the first.
+            let path = home.data.api_socket();
+            let listener = api_socket(&path, &mut options.inherited, &mut sockets);
+            listeners.push(listener.map_err(|error| second_node(error, &home))?);
+        }
+        sockets::check_free(&options.nbd, &options.inherited).await?;
+        let core = self.core(&options).await?;
+        core.set_limits(options.limits)?;
+        let core = Arc::new(core);
+        let (mut specs, unreadable) = attach::specs(&core).await?;
+        for left in options.left.iter().filter(|left| left.attached) {
+            if !specs.iter().any(|spec| spec.name == left.name) {
+                let spec = core.spec_of(&left.name);
+                specs.push(VolumeSpec { read_only: spec.read_only || left.read_only, ..spec });
+            }
+        }
+        // A process that took over serves on, whatever became of its volumes: clients and verbs ask it what is wrong.
+        let takes_over = !options.left.is_empty();
+        attach::open_all(&core, specs, unreadable, takes_over).await?;
+        let left = std::mem::take(&mut options.left).into_iter().map(|left| left.name);
+        let left = left.filter(|name| !core.offers(name.as_str())).collect();
+        left::close(&core, left)?;
+        let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
+        let mut service = Service {
+            core,
+            listeners: Vec::new(),
+            api: Vec::new(),
+            sockets,
+            watch,
+            handles: Vec::new(),
+        };
+        match service.listen(options, listeners).await {
+            Ok(()) => Ok(service),
+            Err(error) => {
+                // What could not be reached was not used: nothing is lost by closing it.
+                let _ = service.stop(Closing::ToStore).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn core(&self, options: &ServiceOptions) -> Result<Core, NodeError> {
+        let needs_store = match &options.volumes {
+            VolumeSet::All(_) => true,
+            VolumeSet::Listed(specs) => specs.iter().any(|s| s.endpoint == EndpointKind::Log),
+        };
+        let home = options.home.clone();
+        let open =
+            |context: Rc<ShardContext>| async move { home.open_or_make_store(&context).await };
+        let store = if needs_store { Some(self.run(0, open).await??) } else { None };
+        let home = options.home.clone();
+        Ok(Core {
+            store_shares_disk: store.is_some() && home.data.shares_disk_with(&home.store_url),
+            home,
+            store,
+            node: self.handle(),
+            events: Events::default(),
+            started: Instant::now(),
+            is_stopping: AtomicBool::new(false),
+            stopping: watch_channel::Sender::new(false),
+            volume_set: Mutex::new(options.volumes.clone()),
+            is_single: matches!(options.api, ApiPlace::Volume),
+            template: options.template.clone(),
+            volumes: Mutex::default(),
+            running: Mutex::default(),
+            changing: Changing::default(),
+            not_served: Mutex::default(),
+            left: Mutex::default(),
+            views: Views::default(),
+            nbd_places: Mutex::default(),
+            limits: Mutex::default(),
+        })
+    }
+}
+
+/// A socket that somebody listens on belongs to another process of this kind.
+fn second_node(error: NodeError, home: &Home) -> NodeError {
+    match error {
+        NodeError::SocketInUse { path, .. } => {
+            let stream = std::os::unix::net::UnixStream::connect(&path).ok();
+            let peer =
+                stream.and_then(|stream| rustix::net::sockopt::socket_peercred(&stream).ok());
+            let process = ProcessId(peer.map(|peer| peer.pid.as_raw_nonzero().get()));
+            let data_dir = home.data.path().display().to_string();
+            NodeError::SecondNode { data_dir, process }
+        }
+        other => other,
+    }
+}
+
+/// The socket for verbs: one that listens already, or a new one.
+fn api_socket(
+    path: &std::path::Path,
+    inherited: &mut Inherited,
+    sockets: &mut Vec<BoundSocket>,
+) -> Result<std::os::unix::net::UnixListener, NodeError> {
+    if let Some(listener) = inherited.take_unix(path) {
+        return Ok(listener);
+    }
+    let (listener, bound) = sockets::bind_unix(path, sockets::API_MODE)?;
+    sockets.push(bound);
+    Ok(listener)
+}
+
+impl Service {
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// The volumes that are served.
+    #[must_use]
+    pub fn served(&self) -> Vec<ServedInfo> {
+        let info = |entry: Arc<Entry>| ServedInfo {
+            name: entry.name.clone(),
+            id: entry.id,
+            size: entry.gate.size(),
+            created: entry.created,
+            place: entry.place.clone(),
+            uri: self.core.uri(entry.name.as_str()),
+            report: entry.report.clone(),
+        };
+        self.core.entries().into_iter().map(info).collect()
+    }
+
+    /// Serves what `volumes` names, and nothing else, without touching those that are served already. A volume that is
+    /// not named any more is closed with everything in the store, unless it has clients.
+    ///
+    /// # Errors
+    /// What the store says when it is asked for its volumes. What does not work of a single volume is in the report.
+    pub async fn reload(&self, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
+        attach::reload(&self.core, volumes).await
+    }
+
+    /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does
+    /// not.
+    pub async fn store_answers(&self, limit: Duration) -> bool {
+        known_stores::takes_files(&self.core.home, limit).await
+    }
+
+    /// Whether the store is on the disk of the journals, so that the loss of that disk takes both.
+    #[must_use]
+    pub fn store_shares_disk(&self) -> bool {
+        self.core.store_shares_disk
+    }
+
+    /// The volumes that should be served and are not, with the reason.
+    #[must_use]
+    pub fn not_served(&self) -> BTreeMap<String, String> {
+        self.core.not_served()
+    }
+
+    /// The volumes that a process which comes after this one serves or closes.
+    #[must_use]
+    pub fn handed_over(&self) -> Vec<HandedOver> {
+        let served = self.core.entries().into_iter().map(|entry| HandedOver {
+            name: entry.name.clone(),
+            attached: self.core.is_attached(&entry.name),
+            read_only: entry.read_only,
+        });
+        let names = self.core.not_served().into_keys().chain(self.core.left().into_keys());
+        let others = names.filter_map(|name| VolumeName::new(&name).ok());
+        let other = |name| HandedOver { name, attached: false, read_only: false };
+        served.chain(others.map(other)).collect()
+    }
+
+    /// Where NBD clients find the process.
+    #[must_use]
+    pub fn nbd_uris(&self) -> Vec<String> {
+        self.core.nbd_uris()
+    }
+
+    /// Addresses at which the API is reached over TCP.
+    #[must_use]
+    pub fn api_addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.api.iter().filter_map(ApiServer::address).collect()
+    }
+
+    async fn listen(
+        &mut self,
+        mut options: ServiceOptions,
+        mut api: Vec<std::os::unix::net::UnixListener>,
+    ) -> Result<(), NodeError> {
+        let data = options.home.data.clone();
+        if let (ApiPlace::Volume, Some(entry)) = (&options.api, self.core.entries().first()) {
+            let path = data.control_socket(entry.id);
+            api.push(api_socket(&path, &mut options.inherited, &mut self.sockets)?);
+        }
+        if options.nbd.is_empty() && options.inherited.is_empty() {
+            options.nbd.push(NbdAddress::Unix(match (&options.api, self.core.entries().first()) {
+                (ApiPlace::Volume, Some(entry)) => data.nbd_socket(entry.name.as_str()),
+                _ => data.node_nbd_socket(),
+            }));
+        }
+        for address in &options.nbd {
+            let listening = self.bind(address, options.nbd_access, &mut options.inherited).await?;
+            self.receive(listening).await?;
+        }
+        // What systemd listens on for us and no setting names is for clients.
+        for listening in options.inherited.rest() {
+            self.receive(listening).await?;
+        }
+        for listener in api {
+            self.keep(&listener)?;
+            self.api.push(ApiServer::unix(Arc::clone(&self.core), listener)?);
+        }
+        if let Some(tcp) = options.api_tcp {
+            self.api.push(ApiServer::tcp(Arc::clone(&self.core), tcp).await?);
+        }
+        Ok(())
+    }
+
+    /// Keeps a copy of a listening socket for the process that comes next.
+    fn keep(&mut self, socket: &impl std::os::fd::AsFd) -> Result<(), NodeError> {
+        let copy = socket.as_fd().try_clone_to_owned();
+        self.handles.push(copy.map_err(|e| NodeError::io("copying", "a listening socket", e))?);
+        Ok(())
+    }
+
+    async fn bind(
+        &mut self,
+        address: &NbdAddress,
+        access: NbdAccess,
+        inherited: &mut Inherited,
+    ) -> Result<Listening, NodeError> {
+        match address {
+            NbdAddress::Unix(path) => {
+                let failed = |e| NodeError::io("listening on", path.display().to_string(), e);
+                let path = std::path::absolute(path).map_err(failed)?;
+                if let Some(listener) = inherited.take_unix(&path) {
+                    return Ok(Listening::Unix(listener));
+                }
+                let (listener, bound) = sockets::bind_unix(&path, access.mode)?;
+                sockets::give_to_group(&path, access.group)?;
+                self.sockets.push(bound);
+                Ok(Listening::Unix(listener))
+            }
+            NbdAddress::Tcp { address, insecure } => {
+                let resolved = sockets::check_tcp(address, *insecure).await?;
+                if let Some(listener) = inherited.take_tcp(&resolved) {
+                    return Ok(Listening::Tcp(listener));
+                }
+                std::net::TcpListener::bind(&resolved[..])
+                    .map(Listening::Tcp)
+                    .map_err(|source| NodeError::io("listening on", address, source))
+            }
+        }
+    }
+
+    /// Lets clients of a socket in.
+    async fn receive(&mut self, listening: Listening) -> Result<(), NodeError> {
+        let unknown = |e| NodeError::io("asking for the name of", "a listening socket", e);
+        let place = match &listening {
+            Listening::Unix(listener) => {
+                self.keep(listener)?;
+                let address = listener.local_addr().map_err(unknown)?;
+                NbdPlace::Unix(address.as_pathname().unwrap_or("".as_ref()).to_owned())
+            }
+            Listening::Tcp(listener) => {
+                self.keep(listener)?;
+                NbdPlace::Tcp(listener.local_addr().map_err(unknown)?.to_string())
+            }
+        };
+        let (ready, started) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let core = Arc::clone(&self.core);
+        let ended = self.core.node.submit(0, move |context| async move {
+            let options = ListenerOptions::new(connection_options(&context));
+            match listen_on(listening) {
+                Ok(listener) => {
+                    let server = hand_off_clients(listener, Rc::new(Exported(core)), options);
+                    // The other end waits for this, or is gone; then the next line returns at once.
+                    let _ = ready.send(Ok(()));
+                    let _ = stopped.await;
+                    server.stop().await;
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        })?;
+        let failed = |e| NodeError::io("listening on", "a socket for NBD", e);
+        started.await.map_err(|_| NodeError::ShuttingDown)?.map_err(failed)?;
+        self.listeners.push(ListenerHandle { stop, ended });
+        lock(&self.core.nbd_places).push(place);
+        Ok(())
+    }
+
+    /// Lets nobody in any more, finishes what clients have in flight, and closes the volumes.
+    ///
+    /// # Errors
+    /// When a volume could not be flushed or closed; the others are closed all the same.
+    pub async fn stop(mut self, closing: Closing) -> Result<Stopped, NodeError> {
+        self.end(closing).await
+    }
+
+    /// [`Service::stop`] for a process that comes next: socket files stay, and the sockets that listen are returned.
+    ///
+    /// A volume that could not be closed (it was fenced, its disk failed) is logged, and does not keep the others from
+    /// being handed over: the process that comes next says what is wrong with it.
+    pub async fn hand_over(mut self) -> Vec<std::os::fd::OwnedFd> {
+        if let Err(error) = self.end(Closing::Quick).await {
+            tracing::warn!(%error, "handing over without a clean end of all volumes");
+        }
+        for socket in self.sockets.drain(..) {
+            socket.leave();
+        }
+        std::mem::take(&mut self.handles)
+    }
+
+    async fn end(&mut self, closing: Closing) -> Result<Stopped, NodeError> {
+        let mut running = {
+            let mut running = lock(&self.core.running);
+            // Under the lock: a volume that is opened in this moment is in there, or is not offered.
+            self.core.is_stopping.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *running)
+        };
+        self.core.stopping.send_replace(true);
+        self.core.events.note("node_stopping", None, "closing all volumes");
+        let listeners = std::mem::take(&mut self.listeners);
+        let followings: Vec<_> = running.values_mut().filter_map(Running::take_following).collect();
+        let core = Arc::clone(&self.core);
+        let ancillary = async move {
+            for ListenerHandle { stop, ended } in listeners {
+                // They may have ended by themselves.
+                let _ = stop.send(());
+                let _ = ended.await;
+            }
+            join_all(followings.into_iter().map(End::wait)).await;
+            core.views.close().await;
+        };
+        if tokio::time::timeout(ANCILLARY_TIME, ancillary).await.is_err() {
+            tracing::warn!(
+                "closing the volumes while handshakes, replicas or snapshots still wait for a store"
+            );
+        }
+        let mut ending = Vec::new();
+        for (name, running) in running {
+            ending.push((name, running.stop(closing)));
+        }
+        let (mut stopped, mut first_error) = (Stopped::Clean, None);
+        for (name, ended) in ending {
+            let result = ended.await.unwrap_or(Err(NodeError::ShuttingDown));
+            lock(&self.core.volumes).remove(&name);
+            match result {
+                Ok(Stopped::Clean) => {
+                    self.core.events.note("volume_closed", Some(&name), "clean");
+                }
+                Ok(Stopped::LocalOnly) => stopped = Stopped::LocalOnly,
+                Err(error) => {
+                    tracing::error!(volume = %name, %error, "a volume could not be closed");
+                    first_error = first_error.or(Some(error));
+                }
+            }
+        }
+        for api in self.api.drain(..) {
+            api.stop().await;
+        }
+        first_error.map_or(Ok(stopped), Err)
+    }
+}

@@ -1,0 +1,78 @@
+//! What is to be served and how, and how a volume that was served is closed.
+
+use weir_log::VolumeOptions;
+use weir_log::catalog::VolumeName;
+
+use crate::config::ReplicateTo;
+use crate::home::Consent;
+use crate::serve::stages::Stages;
+
+/// What keeps the bytes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointKind {
+    /// A log volume.
+    Log,
+    /// Memory of this process.
+    Memory,
+}
+
+/// A volume that is to be served, and how.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Name of the volume.
+    pub name: VolumeName,
+    /// Its size in bytes: creates it where it is missing.
+    pub size: Option<u64>,
+    /// Whether another size than that is an error: a volume that was resized since is served all the same otherwise.
+    pub size_must_match: bool,
+    /// Refuse writes of clients.
+    pub read_only: bool,
+    /// What the opening may give up.
+    pub consent: Consent,
+    /// Settings of the log volume.
+    pub options: VolumeOptions,
+    /// What keeps the bytes.
+    pub endpoint: EndpointKind,
+    /// What stands between its clients and that.
+    pub stages: Stages,
+    /// The replica that is kept of it while it is served.
+    pub replica: Option<ReplicateTo>,
+}
+
+/// How a volume that was served ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Everything is in the store.
+    Clean,
+    /// The store did not take everything in time; the journal keeps the rest for the next start here.
+    LocalOnly,
+}
+
+/// How a volume is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// Everything goes to the store first, so that any node can open the volume.
+    ToStore,
+    /// What is not in the store stays in the journal: quick, for a process that comes back at once.
+    Quick,
+}
+
+impl VolumeSpec {
+    /// Whether a volume that is served by the other one is served as this one says.
+    pub(crate) fn serves_like(&self, other: &Self) -> bool {
+        self.read_only == other.read_only
+            && self.endpoint == other.endpoint
+            && self.replica == other.replica
+            && self.stages == other.stages
+            && format!("{:?}", self.options) == format!("{:?}", other.options)
+    }
+}
+
+/// Which volumes are served.
+#[derive(Clone, Debug)]
+pub enum VolumeSet {
+    /// These.
+    Listed(Vec<VolumeSpec>),
+    /// Every volume of the store, as this one says but for the name.
+    All(Box<VolumeSpec>),
+}

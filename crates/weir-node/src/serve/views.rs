@@ -1,0 +1,117 @@
+//! Snapshots as exports of their own, `volume@snapshot`: opened when a client asks for one, closed when the last client
+//! has left, and not deleted by this process in between.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedMutexGuard, oneshot};
+use weir_frontend::nbd::{ExportInfo, WeakHandOff};
+use weir_log::catalog::VolumeName;
+
+use crate::error::NodeError;
+
+/// A snapshot that is open, or is about to be opened or deleted: whoever does so holds the lock.
+type Slot = Arc<tokio::sync::Mutex<Option<View>>>;
+
+/// A snapshot that was opened.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) info: ExportInfo,
+    pub(crate) hand_off: WeakHandOff,
+    pub(crate) stop: oneshot::Sender<()>,
+    pub(crate) ended: oneshot::Receiver<Result<(), NodeError>>,
+}
+
+/// The snapshots of a process that are open for clients, by the names of their exports.
+#[derive(Debug, Default)]
+pub(crate) struct Views(Mutex<BTreeMap<String, Slot>>);
+
+/// A snapshot that nobody opens as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Unopened(#[expect(dead_code, reason = "held")] OwnedMutexGuard<Option<View>>);
+
+/// The volume and the snapshot that the name of an export means.
+pub(crate) fn split(name: &str) -> Option<(VolumeName, VolumeName)> {
+    let (volume, snapshot) = name.split_once('@')?;
+    Some((VolumeName::new(volume).ok()?, VolumeName::new(snapshot).ok()?))
+}
+
+impl Views {
+    pub(crate) fn slot(&self, name: &str) -> Slot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is closed, and in nobody's hands, is forgotten.
+        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || is_open(slot));
+        Arc::clone(slots.entry(name.to_owned()).or_default())
+    }
+
+    /// Keeps a snapshot closed, to delete it.
+    ///
+    /// # Errors
+    /// [`NodeError::SnapshotOpen`] while clients are connected to it.
+    pub(crate) async fn keep_closed(&self, export: &str) -> Result<Unopened, NodeError> {
+        let held = self.slot(export).lock_owned().await;
+        match &*held {
+            Some(view) if view.hand_off.upgrade().is_some() => {
+                Err(NodeError::SnapshotOpen { export: export.to_owned() })
+            }
+            _ => Ok(Unopened(held)),
+        }
+    }
+
+    /// The snapshots of a volume that clients are connected to.
+    pub(crate) fn open_of(&self, volume: &str) -> Vec<String> {
+        let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_volume = |name: &str| split(name).is_some_and(|(v, _)| v.as_str() == volume);
+        let open = slots.iter().filter(|(name, slot)| of_volume(name) && is_open(slot));
+        open.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Sends the clients of all snapshots of a volume away.
+    pub(crate) async fn close_of(&self, volume: &str) {
+        let of_volume = |name: &str| split(name).is_some_and(|(v, _)| v.as_str() == volume);
+        let slots = {
+            let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (gone, kept) =
+                std::mem::take(&mut *slots).into_iter().partition(|(name, _)| of_volume(name));
+            *slots = kept;
+            gone
+        };
+        end_all(slots).await;
+    }
+
+    /// Sends all clients away.
+    pub(crate) async fn close(&self) {
+        let slots = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        end_all(slots).await;
+    }
+}
+
+async fn end_all(slots: BTreeMap<String, Slot>) {
+    let ends = slots.into_values().map(|slot| async move {
+        if let Some(View { stop, ended, .. }) = slot.lock().await.take() {
+            // It may have ended by itself.
+            let _ = stop.send(());
+            let _ = ended.await;
+        }
+    });
+    futures_util::future::join_all(ends).await;
+}
+
+fn is_open(slot: &Slot) -> bool {
+    // One that is being opened is in somebody's hands.
+    slot.try_lock().is_ok_and(|view| view.as_ref().is_some_and(|v| v.hand_off.upgrade().is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_export_is_a_volume_and_a_snapshot() {
+        let name = |text| VolumeName::new(text).unwrap();
+        assert_eq!(split("demo@monday"), Some((name("demo"), name("monday"))));
+        for other in ["demo", "demo@", "@monday", "demo@a@b", "../x@y", "demo@a/b"] {
+            assert_eq!(split(other), None, "{other}");
+        }
+    }
+}

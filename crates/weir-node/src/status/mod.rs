@@ -1,0 +1,479 @@
+//! What a process says of itself: served, degraded and why, and what would be lost if the host died now.
+
+pub(crate) mod metrics;
+pub(crate) mod unsent;
+pub(crate) mod watch;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use weir_device::DeviceExt;
+use weir_log::{FrameCache, VolumeStatus};
+use weir_stack::{Counted, Kind, LayerStatus, LimitSettings, StageStatus};
+
+use crate::api::types::{
+    AtRisk, Health, Layer, Lease, Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed,
+    Operations, ServedVolume, StoreRequests, VolumeLimit,
+};
+use crate::error::NodeError;
+use crate::node::shard::ShardContext;
+use crate::serve::core::{Core, Entry};
+use crate::serve::replica::Following;
+
+/// An object that waits longer for the store than this says that something is wrong with the store. A PUT of 8 MiB at
+/// 1 MB/s takes eight seconds.
+const OBJECT_WAIT_MS_MAX: u64 = 15_000;
+
+/// A write or sync of the journal that takes longer than this says that something is wrong with the local disk.
+const DISK_WAIT_MS_MAX: u64 = 5_000;
+
+/// Journals from this on slow writers down, in percent.
+const JOURNAL_PERCENT_MAX: u64 = 75;
+
+/// What a volume's thread says of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) size: u64,
+    pub(crate) clients: u64,
+    pub(crate) operations: [Counted; 4],
+    pub(crate) layers: Vec<LayerStatus>,
+    pub(crate) log: Option<VolumeStatus>,
+}
+
+/// Asks a volume's thread.
+pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, NodeError> {
+    core.on_volume(entry, |hosted| async move {
+        Ok(Snapshot {
+            size: hosted.stack.size(),
+            clients: hosted.client_count() as u64,
+            operations: hosted.stack.operations(),
+            layers: hosted.stack.layers(),
+            log: hosted.stack.log_status(),
+        })
+    })
+    .await
+}
+
+fn at_risk(log: &VolumeStatus) -> AtRisk {
+    AtRisk {
+        bytes: log.unsent_bytes,
+        writes: log.acked_write.saturating_sub(log.committed_write),
+        oldest_age_ms: log.unsent_age_ms,
+    }
+}
+
+fn why_objects_wait(log: &VolumeStatus, limits: &Limits) -> &'static str {
+    let is_limited =
+        limits.upload_bytes_per_second.is_some() || limits.upload_requests_per_second.is_some();
+    if log.waits_for_collector {
+        "more is overwritten than the collector can copy"
+    } else if is_limited && log.put_error.is_none() {
+        "uploads are held to the limits that were set (weir limits show), or the store is slow"
+    } else {
+        "the store is slow or cannot be reached"
+    }
+}
+
+/// What is wrong with a volume.
+pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>) {
+    if let Some(failure) = &log.failure {
+        return (Health::Failed, vec![format!("it takes no writes: {failure}")]);
+    }
+    let mut reasons = Vec::new();
+    if let Some(file) = &log.journal_no_space {
+        reasons.push(format!(
+            "the local disk is full: the journal {file} cannot grow, and writers wait until what it holds is uploaded"
+        ));
+    }
+    if let Some(wait) = log.journal_wait_ms.filter(|wait| *wait > DISK_WAIT_MS_MAX) {
+        let seconds = wait / 1000;
+        reasons.push(format!(
+            "the local disk does not answer: a write or sync of the journal has waited for {seconds} s"
+        ));
+    }
+    let lasting = log.put_error.as_ref().filter(|error| !error.passes);
+    if let (Some(error), Some(_)) = (lasting, log.object_wait_ms) {
+        reasons.push(format!("the store takes no objects: {}", error.text));
+    } else if let Some(wait) = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX) {
+        let (why, seconds) = (why_objects_wait(log, limits), wait / 1000);
+        reasons.push(format!("{why}: an object has waited for {seconds} s"));
+        reasons.extend(log.put_error.as_ref().map(|error| error.text.clone()));
+    }
+    let percent = log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
+    if percent >= JOURNAL_PERCENT_MAX {
+        reasons.push(format!("the journal is {percent} % full: writers are slowed down"));
+    }
+    if !log.lease_held {
+        reasons.push(
+            match log.takeover {
+                weir_log::Takeover::Manual => {
+                    "the node's lease ran out: no flush to the store ends until it is renewed"
+                }
+                weir_log::Takeover::Auto => "the node's lease ran out: requests are refused",
+            }
+            .to_owned(),
+        );
+    }
+    reasons.extend(log.upload_note.clone());
+    (if reasons.is_empty() { Health::Ok } else { Health::Degraded }, reasons)
+}
+
+/// What was counted, by kind.
+pub(crate) fn operations(counted: &[Counted; 4]) -> Vec<Operations> {
+    let row = |(kind, counted): (&Kind, &Counted)| Operations {
+        kind: kind.name().to_owned(),
+        count: counted.count(),
+        errors: counted.errors,
+        bytes: counted.bytes,
+        time_us: counted.nanoseconds / 1000,
+    };
+    Kind::ALL.iter().zip(counted).map(row).collect()
+}
+
+impl From<LimitSettings> for VolumeLimit {
+    fn from(limit: LimitSettings) -> Self {
+        Self {
+            iops: limit.iops.map(std::num::NonZeroU64::get),
+            bytes_per_second: limit.bytes_per_second.map(std::num::NonZeroU64::get),
+            burst_ms: u64::try_from(limit.burst.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl From<LayerStatus> for Layer {
+    fn from(layer: LayerStatus) -> Self {
+        let mut row = Self {
+            kind: layer.stage.name().to_owned(),
+            operations: operations(&layer.operations),
+            dirty_bytes: layer.dirty_bytes,
+            ..Self::default()
+        };
+        match layer.stage {
+            StageStatus::Limit { settings, waiting, delayed } => {
+                row.limit = Some(settings.into());
+                (row.waiting, row.delayed) = (Some(waiting), Some(delayed));
+            }
+            StageStatus::Trace(trace) => {
+                (row.recorded, row.missing) = (Some(trace.recorded), Some(trace.dropped));
+                row.note = trace.error.or_else(|| {
+                    trace.is_full.then(|| "the trace has reached its size, and ends".to_owned())
+                });
+            }
+            StageStatus::Other(_) => {}
+        }
+        row
+    }
+}
+
+/// One volume.
+pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume, NodeError> {
+    let snapshot = snapshot(core, entry).await?;
+    let limits = core.limits();
+    let judged = snapshot.log.as_ref().map(|log| judge(log, &limits));
+    let (mut health, mut reasons) = judged.unwrap_or((Health::Ok, Vec::new()));
+    let replica = entry.replica.as_ref().map(Following::status);
+    if let Some(trouble) = replica.as_ref().and_then(|replica| replica.trouble.as_ref()) {
+        reasons.push(format!("the replica waits: {trouble}"));
+        health = if health == Health::Ok { Health::Degraded } else { health };
+    }
+    Ok(ServedVolume {
+        name: entry.name.to_string(),
+        id: entry.id.to_string(),
+        uri: core.uri(entry.name.as_str()),
+        size_bytes: snapshot.size,
+        read_only: entry.read_only,
+        clients: snapshot.clients,
+        health,
+        reasons,
+        at_risk: snapshot.log.as_ref().map(at_risk).unwrap_or_default(),
+        operations: operations(&snapshot.operations),
+        layers: snapshot.layers.into_iter().map(Layer::from).collect(),
+        replica,
+        log: snapshot.log.map(|log| LogStatus {
+            epoch: log.epoch,
+            committed_sequence: log.committed_sequence,
+            checkpoint_as_of: log.checkpoint_as_of,
+            journal_used_bytes: log.journal_used_bytes,
+            journal_capacity_bytes: log.journal_capacity_bytes,
+            journal_resident_bytes: log.journal_resident_bytes,
+            puts_in_flight: log.puts_in_flight,
+            objects_written: log.objects_written,
+            checkpoints_published: log.checkpoints_published,
+            map_entries: log.map_extents + log.overlay_extents,
+            map_bytes: log.map_bytes,
+            live_bytes: log.live_bytes,
+            shared_bytes: log.shared_bytes,
+            used_bytes: log.used_bytes,
+            object_bytes: log.object_bytes,
+            data_bytes: log.data_bytes,
+            collected_objects: log.collected_objects,
+            collected_bytes: log.collected_bytes,
+            deleted_objects: log.deleted_objects,
+            reclaimed_bytes: log.reclaimed_bytes,
+            pending_deletions: log.pending_deletions,
+            waits_for_collector: log.waits_for_collector,
+            lease_held: log.lease_held,
+            takeover: log.takeover.into(),
+        }),
+    })
+}
+
+/// The process.
+pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
+    let mut volumes = Vec::new();
+    for entry in core.entries() {
+        // One that is just being closed is left out.
+        if let Ok(volume) = of_volume(core, &entry).await {
+            volumes.push(volume);
+        }
+    }
+    let not_served: Vec<NotServed> =
+        core.not_served().into_iter().map(|(name, reason)| NotServed { name, reason }).collect();
+    let mut reasons: Vec<String> = volumes
+        .iter()
+        .flat_map(|volume| volume.reasons.iter().map(|r| format!("{}: {r}", volume.name)))
+        .collect();
+    reasons.extend(not_served.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
+    reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
+    let lease = lease(core).await;
+    reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
+    if core.is_stopping.load(Ordering::Relaxed) {
+        reasons.push("the process is stopping".to_owned());
+    }
+    let failed = volumes.iter().any(|volume| volume.health == Health::Failed);
+    let health = match (failed, reasons.is_empty()) {
+        (true, _) => Health::Failed,
+        (false, true) => Health::Ok,
+        (false, false) => Health::Degraded,
+    };
+    NodeStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        process: std::process::id(),
+        node: core.node.node_name.to_string(),
+        health,
+        reasons,
+        store: core.store.as_ref().map_or("memory", |store| store.url()).to_owned(),
+        store_location: core.store.as_ref().map(weir_store::Store::location),
+        store_shares_disk: core.store_shares_disk,
+        data_dir: core.home.data.path().display().to_string(),
+        uptime_seconds: core.started.elapsed().as_secs(),
+        nbd: core.nbd_uris(),
+        nbd_clients: nbd_clients(core),
+        at_risk: total_risk(volumes.iter().map(|volume| volume.at_risk)),
+        not_served,
+        store_requests: store_requests(core),
+        memory: memory(core, &volumes),
+        limits: core.limits(),
+        lease,
+        last_event: core.events.count(),
+        volumes,
+    }
+}
+
+/// The lease in the store that is served; none while only memory is.
+pub(crate) async fn lease(core: &Core) -> Option<Lease> {
+    let (store, data) = (core.store.clone()?, core.home.data.clone());
+    let look = move |context: Rc<ShardContext>| async move {
+        let lease = context.leases.find(&data, &store)?;
+        let status = lease.status(&*context.env.clock);
+        let length = lease.settings().length.as_millis();
+        Some(Lease {
+            node: status.node,
+            incarnation: status.incarnation,
+            length_ms: u64::try_from(length).unwrap_or(u64::MAX),
+            left_ms: status.left_ms,
+            renewals: status.renewals,
+            missed: status.missed,
+            note: status.note,
+        })
+    };
+    core.node.run(0, look).await.ok().flatten()
+}
+
+/// A lease is renewed only while log volumes are open.
+fn is_leased(volumes: &[ServedVolume]) -> bool {
+    volumes.iter().any(|volume| volume.log.is_some())
+}
+
+/// A renewal that is late. One comes when two thirds of the length are left, less the margin.
+fn overdue(lease: &Lease) -> Option<String> {
+    (lease.left_ms < lease.length_ms / 2).then(|| {
+        let note = lease.note.as_ref().map_or(String::new(), |note| format!(": {note}"));
+        let (left, tenths) = (lease.left_ms / 1000, lease.left_ms % 1000 / 100);
+        format!("the lease is not renewed in time, {left}.{tenths} s are left{note}")
+    })
+}
+
+fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
+    risks.fold(AtRisk::default(), |sum, risk| AtRisk {
+        bytes: sum.bytes + risk.bytes,
+        writes: sum.writes + risk.writes,
+        oldest_age_ms: sum.oldest_age_ms.max(risk.oldest_age_ms),
+    })
+}
+
+/// What the store was asked for.
+pub(crate) fn store_requests(core: &Core) -> StoreRequests {
+    let Some(store) = &core.store else { return StoreRequests::default() };
+    let counted = store.counters();
+    StoreRequests {
+        puts: counted.puts,
+        gets: counted.gets,
+        lists: counted.lists,
+        deletes: counted.deletes,
+        bytes_up: counted.bytes_up,
+        bytes_down: counted.bytes_down,
+        failures: counted.failures,
+        retries: counted.retries,
+        upload_wait_ms: counted.upload_wait_ms,
+    }
+}
+
+/// How many clients there are.
+pub(crate) fn nbd_clients(core: &Core) -> NbdClients {
+    let places = &core.node.clients.places;
+    NbdClients {
+        connected: places.taken() as u64,
+        most: places.max() as u64,
+        most_of_one: places.peer_max() as u64,
+        refused: places.refused(),
+    }
+}
+
+/// Memory by kind.
+pub(crate) fn memory(core: &Core, volumes: &[ServedVolume]) -> Memory {
+    let logs = || volumes.iter().filter_map(|volume| volume.log.as_ref());
+    Memory {
+        frame_cache: core.node.cache.bytes(),
+        maps: logs().map(|log| log.map_bytes).sum(),
+        journals: logs().map(|log| log.journal_resident_bytes).sum(),
+        requests: core.node.clients.memory.shared_bytes() as u64,
+        unused_buffers: core.node.unused_buffer_bytes(),
+        resident: resident_bytes(),
+    }
+}
+
+/// Memory of the process as the kernel counts it; zero where it does not say.
+pub(crate) fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_log::PutError;
+
+    use super::*;
+
+    fn log() -> VolumeStatus {
+        VolumeStatus {
+            size_bytes: 1,
+            epoch: 1,
+            acked_write: 10,
+            committed_write: 4,
+            committed_sequence: 1,
+            checkpoint_as_of: None,
+            journal_used_bytes: 10,
+            journal_capacity_bytes: 100,
+            journal_resident_bytes: 0,
+            journal_records: 0,
+            journal_fsyncs: 0,
+            unsent_bytes: 4096,
+            unsent_age_ms: Some(700),
+            object_wait_ms: Some(20),
+            puts_in_flight: 0,
+            objects_written: 0,
+            checkpoints_published: 0,
+            map_extents: 0,
+            map_bytes: 0,
+            overlay_extents: 0,
+            live_bytes: 0,
+            shared_bytes: 0,
+            used_bytes: 0,
+            object_bytes: 0,
+            data_bytes: 0,
+            collected_objects: 0,
+            collected_bytes: 0,
+            deleted_objects: 0,
+            reclaimed_bytes: 0,
+            pending_deletions: 0,
+            waits_for_collector: false,
+            lease_held: true,
+            takeover: weir_log::Takeover::Manual,
+            failure: None,
+            upload_note: None,
+            put_error: None,
+            journal_no_space: None,
+            journal_wait_ms: None,
+        }
+    }
+
+    fn judge(log: &VolumeStatus) -> (Health, Vec<String>) {
+        super::judge(log, &Limits::default())
+    }
+
+    #[test]
+    fn a_volume_says_what_is_wrong_with_it() {
+        assert_eq!(judge(&log()), (Health::Ok, vec![]));
+        let expected = AtRisk { bytes: 4096, writes: 6, oldest_age_ms: Some(700) };
+        assert_eq!(at_risk(&log()), expected);
+        let others = [(10, 1, None), (20, 2, Some(900)), (30, 3, Some(8))];
+        let others =
+            others.map(|(bytes, writes, oldest_age_ms)| AtRisk { bytes, writes, oldest_age_ms });
+        let sum = total_risk(others.into_iter().chain([expected]));
+        assert_eq!(sum, AtRisk { bytes: 4156, writes: 12, oldest_age_ms: Some(900) });
+        let slow = VolumeStatus { object_wait_ms: Some(16_000), ..log() };
+        let (health, reasons) = judge(&slow);
+        assert_eq!(health, Health::Degraded);
+        assert!(reasons[0].contains("an object has waited for 16 s"), "{reasons:?}");
+        let failed = |passes| Some(PutError { passes, text: "it failed".to_owned() });
+        let away = VolumeStatus { put_error: failed(true), ..slow.clone() };
+        assert_eq!(judge(&away).1[1..], ["it failed"]);
+        let briefly = VolumeStatus { object_wait_ms: Some(20), ..away };
+        assert_eq!(judge(&briefly), (Health::Ok, vec![]));
+        let full = VolumeStatus { put_error: failed(false), ..briefly };
+        assert_eq!(judge(&full).1, ["the store takes no objects: it failed"]);
+        let limits = Limits { upload_bytes_per_second: Some(1), ..Limits::default() };
+        assert!(super::judge(&slow, &limits).1[0].starts_with("uploads are held to the limits"));
+        let no_room = VolumeStatus { journal_no_space: Some("/d/journal".to_owned()), ..log() };
+        let (health, reasons) = judge(&no_room);
+        assert_eq!(health, Health::Degraded);
+        assert!(reasons[0].contains("the journal /d/journal cannot grow"), "{reasons:?}");
+        let hung = VolumeStatus { journal_wait_ms: Some(6_000), ..log() };
+        assert!(judge(&hung).1[0].contains("the local disk does not answer"));
+        let behind = VolumeStatus { waits_for_collector: true, ..slow };
+        assert!(
+            judge(&behind).1[0].contains("the collector can copy: an object has waited for 16")
+        );
+        let full = VolumeStatus { journal_used_bytes: 80, ..log() };
+        assert!(judge(&full).1[0].contains("80 % full"));
+        let cut_off = VolumeStatus { lease_held: false, ..log() };
+        assert!(judge(&cut_off).1[0].contains("no flush to the store ends until it is renewed"));
+        let failed = VolumeStatus { failure: Some("fenced".to_owned()), ..full };
+        assert_eq!(judge(&failed), (Health::Failed, vec!["it takes no writes: fenced".to_owned()]));
+    }
+
+    #[test]
+    fn a_lease_whose_renewal_is_late_is_a_reason() {
+        let lease = |left_ms| Lease {
+            node: String::new(),
+            incarnation: String::new(),
+            length_ms: 60_000,
+            left_ms,
+            renewals: 1,
+            missed: 0,
+            note: Some("refused".to_owned()),
+        };
+        // Renewed every 20 s up to 55 s: 35 s are left when the next renewal comes.
+        assert_eq!(overdue(&lease(34_000)), None);
+        let expected = "the lease is not renewed in time, 29.9 s are left: refused";
+        assert_eq!(overdue(&lease(29_900)).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn the_process_has_memory() {
+        assert!(resident_bytes() > 1 << 20);
+    }
+}

@@ -1,0 +1,51 @@
+//! Looks at the health of every volume now and then, so that a change is an event and a line in the log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::api::types::Health;
+use crate::serve::core::Core;
+use crate::status;
+
+/// Seldom enough to cost nothing, often enough for a person.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Looks until the process stops.
+pub(crate) async fn run(core: Arc<Core>) {
+    let mut seen: BTreeMap<String, Health> = BTreeMap::new();
+    let mut refused_before = 0;
+    while !core.is_stopping.load(Ordering::Relaxed) {
+        tokio::time::sleep(INTERVAL).await;
+        let refused = core.node.clients.places.refused();
+        if refused > refused_before {
+            // The log has said who.
+            let text = format!("{} clients found no place", refused - refused_before);
+            core.events.note("clients_refused", None, text);
+            refused_before = refused;
+        }
+        for entry in core.entries() {
+            let Ok(volume) = status::of_volume(&core, &entry).await else { continue };
+            let before = seen.insert(volume.name.clone(), volume.health).unwrap_or(Health::Ok);
+            if before == volume.health {
+                continue;
+            }
+            let reasons = volume.reasons.join("; ");
+            match volume.health {
+                Health::Ok => {
+                    tracing::warn!(volume = volume.name, "the volume is well again");
+                    core.events.note("volume_recovered", Some(&volume.name), "all is well again");
+                }
+                Health::Degraded => {
+                    tracing::warn!(volume = volume.name, reasons, "the volume is degraded");
+                    core.events.note("volume_degraded", Some(&volume.name), reasons);
+                }
+                Health::Failed => {
+                    tracing::error!(volume = volume.name, reasons, "the volume takes no writes");
+                    core.events.note("volume_failed", Some(&volume.name), reasons);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Listing and showing the volumes of a store, with the processes that serve them.
+
+use weir_device::with_causes;
+use weir_log::catalog::{self, VolumeName};
+use weir_store::Access;
+
+use crate::api::types::{Listed, Shown};
+use crate::error::NodeError;
+use crate::home::processes::Process;
+use crate::home::{Home, known_stores};
+use crate::node::Node;
+use crate::node::shard::ShardContext;
+use crate::volumes::volume_id;
+
+/// Lists the volumes of the store.
+pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<Listed>, NodeError> {
+    if known_stores::is_to_come(home)? {
+        let directory = home.data.path().display();
+        tracing::warn!(
+            "no volume was made in {directory} yet: if there should be some, --data-dir names another place"
+        );
+        return Ok(Vec::new());
+    }
+    let store = home.open_store(context, Access::Read).await?;
+    let listing = catalog::list(&store, &context.env).await?;
+    let processes = home.processes().await?;
+    let mut volumes = Vec::new();
+    for summary in listing.volumes {
+        let id = volume_id(&summary)?;
+        let process = processes.iter().find(|process| process.holds(&store, id));
+        let uri = process.and_then(|process| process.volume(id)).map(|volume| volume.uri.clone());
+        volumes.push(Listed::new(summary, process.and_then(Process::number), uri));
+    }
+    let unreadable = listing.unreadable.into_iter();
+    volumes.extend(unreadable.map(|(name, error)| Listed::unreadable(&name, with_causes(&error))));
+    volumes.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(volumes)
+}
+
+/// Shows a volume.
+pub(crate) async fn show(
+    context: &ShardContext,
+    home: &Home,
+    name: &VolumeName,
+) -> Result<Shown, NodeError> {
+    let store = home.open_store(context, Access::Read).await?;
+    let details = catalog::show(&store, &context.env, name).await?;
+    let id = volume_id(&details.summary)?;
+    let holder = home.holder(&store, id).await?;
+    let process = holder.as_ref().and_then(Process::number);
+    let serving = holder.as_ref().and_then(|process| process.volume(id)).cloned();
+    let mut shown = Shown::new(details, process.zip(serving));
+    // One that does not answer is named all the same.
+    shown.process = process;
+    Ok(shown)
+}
+
+impl Node {
+    /// Shows a volume.
+    ///
+    /// # Errors
+    /// When there is none of that name, or what the store says.
+    pub async fn show_volume(&self, home: Home, name: VolumeName) -> Result<Shown, NodeError> {
+        self.run(0, move |context| async move { show(&context, &home, &name).await }).await?
+    }
+}

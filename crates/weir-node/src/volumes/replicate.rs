@@ -1,0 +1,232 @@
+//! Replication on a node's thread: one volume, followed until it is told to stop.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use weir_device::{ErrorKind, VolumeId, with_causes};
+use weir_log::catalog::{self, VolumeName};
+use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
+use weir_store::{Access, Store, StoreOptions};
+
+use crate::api::types::Limits;
+use crate::error::NodeError;
+use crate::home::{Home, limits};
+use crate::node::Node;
+use crate::node::shard::ShardContext;
+
+/// How often a replicator that waits looks at its source, and keeps what is its own.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// First pause after a failure; it doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause after a failure.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How long the end waits for the replica's store to hear of it.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Before the names of the variables that say how the store of a replica is reached.
+pub const TARGET_VARIABLES: &str = "WEIR_TARGET_";
+
+/// What is to be replicated where.
+#[derive(Clone, Debug)]
+pub struct Replication {
+    /// The volume.
+    pub name: VolumeName,
+    /// URL of the replica's store.
+    pub target_url: String,
+    /// How that store is reached.
+    pub target_options: StoreOptions,
+    /// Limits on what is sent there.
+    pub limits: Limits,
+    /// Go on until told to stop; otherwise end with the newest root moved.
+    pub follow: bool,
+    /// Least time between two roots: what is overwritten meanwhile is never sent.
+    pub age: Duration,
+}
+
+/// What a replicator is at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicationProgress {
+    /// How far the replica has come.
+    pub status: ReplicaStatus,
+    /// Why it waits and tries again, if it does.
+    pub trouble: Option<String>,
+}
+
+impl Node {
+    /// Replicates a volume: once, or until `stop` says so. `progress` shows every step.
+    ///
+    /// # Errors
+    /// What ends it for good: another replicator, a promotion, a source that was deleted; once, also what the stores
+    /// say. While it follows, it waits for stores that fail.
+    pub async fn replicate(
+        &self,
+        home: Home,
+        replication: Replication,
+        progress: watch::Sender<ReplicationProgress>,
+        stop: watch::Receiver<bool>,
+    ) -> Result<ReplicaStatus, NodeError> {
+        self.run(0, move |context| async move {
+            run(&context, &home, &replication, Rc::new(progress), stop).await
+        })
+        .await?
+    }
+
+    /// Makes a volume of the replica `name` in the store of `home`; its identity.
+    ///
+    /// # Errors
+    /// When there is none of that name, it is no replica, or what the store says; ask again then.
+    pub async fn promote_volume(
+        &self,
+        home: Home,
+        name: VolumeName,
+    ) -> Result<VolumeId, NodeError> {
+        self.run(0, move |context| async move {
+            let store = home.open_store(&context, Access::Write).await?;
+            Ok(replica::promote(&store, &context.env, &name).await?)
+        })
+        .await?
+    }
+}
+
+/// Whether trying again cannot help.
+fn is_final(error: &NodeError) -> bool {
+    match error {
+        NodeError::Log(error) => {
+            matches!(
+                error.kind(),
+                ErrorKind::Fenced | ErrorKind::Invalid | ErrorKind::Exists | ErrorKind::Unsupported
+            ) || matches!(error, weir_log::LogError::Deleted { .. })
+        }
+        NodeError::Store(error) => error.is_hopeless(),
+        _ => true,
+    }
+}
+
+pub(crate) async fn run(
+    context: &ShardContext,
+    home: &Home,
+    replication: &Replication,
+    progress: Rc<watch::Sender<ReplicationProgress>>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<ReplicaStatus, NodeError> {
+    home.data.prepare()?;
+    let mut replicator = None;
+    let following = follow(context, home, replication, &progress, &mut replicator);
+    let ended = tokio::select! {
+        biased;
+        // A sender that went away wants no more of it either.
+        _ = stop.wait_for(|stop| *stop) => Ok(()),
+        ended = following => ended,
+    };
+    let Some(replicator) = replicator else { return ended.map(|()| ReplicaStatus::default()) };
+    let status = replicator.status().clone();
+    if !ended.as_ref().is_err_and(is_final) {
+        match tokio::time::timeout(END_PATIENCE, replicator.end()).await {
+            Ok(Ok(())) => {}
+            // Cut off in the middle of a step it may not know whether its last version counts.
+            Ok(Err(error)) => tracing::debug!(%error, "the replica stays held for a while"),
+            Err(_) => {
+                tracing::warn!("the replica's store does not answer; it stays held for a while")
+            }
+        }
+    }
+    ended.map(|()| status)
+}
+
+async fn begin(
+    context: &ShardContext,
+    home: &Home,
+    replication: &Replication,
+    progress: &Rc<watch::Sender<ReplicationProgress>>,
+) -> Result<Replicator, NodeError> {
+    let source = home.open_store(context, Access::Read).await?;
+    let there = Home {
+        store_url: replication.target_url.clone(),
+        store_options: replication.target_options.clone(),
+        data: home.data.clone(),
+        keys: home.keys.clone(),
+        encrypt: home.encrypt,
+    };
+    let target = there.open_or_make_store(context).await?;
+    limits::apply(&target, &replication.limits)?;
+    let args = args(context, home, (source, target), replication, progress).await?;
+    Ok(Replicator::begin(args).await?)
+}
+
+async fn args(
+    context: &ShardContext,
+    home: &Home,
+    (source, target): (Store, Store),
+    replication: &Replication,
+    progress: &Rc<watch::Sender<ReplicationProgress>>,
+) -> Result<ReplicateArgs, NodeError> {
+    let volume = catalog::find(&source, &context.env, &replication.name).await?;
+    let lease = context.leases.get(&context.env, &home.data, &target)?;
+    let progress = Rc::clone(progress);
+    Ok(ReplicateArgs {
+        source,
+        target,
+        volume,
+        name: replication.name.clone(),
+        env: context.env.clone(),
+        keys: home.keys.clone(),
+        lease,
+        on_progress: Rc::new(move |status| {
+            progress.send_modify(|progress| {
+                progress.status = status.clone();
+                progress.trouble = None;
+            });
+        }),
+    })
+}
+
+/// Moves roots, and waits between them and for stores that fail.
+async fn follow(
+    context: &ShardContext,
+    home: &Home,
+    replication: &Replication,
+    progress: &Rc<watch::Sender<ReplicationProgress>>,
+    replicator: &mut Option<Replicator>,
+) -> Result<(), NodeError> {
+    let mut moved_at: Option<Instant> = None;
+    let mut pause = PAUSE_MIN;
+    loop {
+        let due = moved_at.is_none_or(|at| at.elapsed() >= replication.age);
+        let step = async {
+            let replicator = match replicator {
+                Some(replicator) => replicator,
+                None => replicator.insert(begin(context, home, replication, progress).await?),
+            };
+            if replicator.look().await? && due {
+                replicator.move_root().await?;
+                return Ok(true);
+            }
+            Ok::<_, NodeError>(false)
+        };
+        match step.await {
+            Ok(moved) => {
+                pause = PAUSE_MIN;
+                if moved {
+                    moved_at = Some(Instant::now());
+                }
+                if !replication.follow {
+                    return Ok(());
+                }
+                tokio::time::sleep(LOOK_INTERVAL.min(replication.age.max(PAUSE_MIN))).await;
+            }
+            Err(error) if !replication.follow || is_final(&error) => return Err(error),
+            Err(error) => {
+                let trouble = with_causes(&error);
+                tracing::warn!(volume = %replication.name, trouble, "replication waits");
+                progress.send_modify(|progress| progress.trouble = Some(trouble));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}

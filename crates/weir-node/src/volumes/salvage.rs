@@ -1,0 +1,177 @@
+//! A volume of what a takeover gave up: the snapshot of what it took, and what the old journal here holds.
+
+use weir_device::{Env, FlushScope, VolumeId};
+use weir_disk::DiskError;
+use weir_log::catalog::{self, VolumeName};
+use weir_log::{
+    Closed, LogError, Salvage, SalvageArgs, SalvageReport, Takeover, VolumeOptions, VolumeState,
+};
+use weir_store::{Access, Store};
+
+use crate::api::types::Shown;
+use crate::error::NodeError;
+use crate::home::processes::locked;
+use crate::home::{Consent, Home, opened};
+use crate::node::Node;
+use crate::node::shard::ShardContext;
+use crate::volumes::volume_id;
+
+/// What is to be salvaged.
+#[derive(Clone, Debug)]
+pub struct SalvageWish {
+    /// The volume whose journal is here.
+    pub name: VolumeName,
+    /// The volume to make; none to look only.
+    pub new: Option<VolumeName>,
+    /// What happens when the lease of its holder runs out.
+    pub takeover: Takeover,
+    /// Go on without what is damaged in the journal.
+    pub accept_loss: bool,
+}
+
+/// What a salvage found, and made.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Salvaged {
+    /// What there is.
+    pub found: SalvageReport,
+    /// The new volume; none where it was only looked.
+    pub volume: Option<Shown>,
+}
+
+fn args_of(
+    context: &ShardContext,
+    home: &Home,
+    (store, id): (&Store, VolumeId),
+    accept_loss: bool,
+) -> Result<SalvageArgs, NodeError> {
+    Ok(SalvageArgs {
+        store: store.clone(),
+        env: context.env.clone(),
+        id,
+        directory: context.disks.directory(home.data.volume(id))?,
+        keys: home.keys.clone(),
+        options: VolumeOptions::default(),
+        accept_loss,
+    })
+}
+
+/// Before a volume is deleted: what its journal here holds, and only that, is not given up without a word. What the
+/// volume itself went on with is deleted with it.
+pub(crate) async fn check_salvaged(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    (name, id): (&VolumeName, VolumeId),
+) -> Result<(), NodeError> {
+    let found = match Salvage::find(&args_of(context, home, (store, id), true)?).await {
+        Ok(salvage) => salvage.report(),
+        Err(LogError::NothingToSalvage { .. }) => return Ok(()),
+        // Whether the lock's holder is in the way is asked by whoever takes the lock.
+        Err(LogError::Disk(DiskError::Locked { .. })) => return Ok(()),
+        Err(error) => return check_unread(context, home, store, (name, id), error).await,
+    };
+    if found.writes == 0 {
+        return Ok(());
+    }
+    let (name, writes, bytes) = (name.to_string(), found.writes, found.bytes);
+    Err(NodeError::NotSalvaged { name, writes, bytes })
+}
+
+/// The same where a journal cannot be read, because its key or the store is not to be had, or it is damaged: what it
+/// holds is not known, and not to be given up for that. Whoever deletes any other volume needs no key.
+async fn check_unread(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    (name, id): (&VolumeName, VolumeId),
+    source: LogError,
+) -> Result<(), NodeError> {
+    let directory = context.disks.directory(home.data.volume(id))?;
+    let Some(journal) = catalog::journal_in(&directory, id).await? else { return Ok(()) };
+    if catalog::went_on_without(store, &context.env, id, &journal).await? {
+        let (name, source) = (name.to_string(), Box::new(source));
+        return Err(NodeError::NotKnownSalvaged { name, source });
+    }
+    Ok(())
+}
+
+/// The volume to fill: a new one, or one that a salvage of the same snapshot did not finish. Every write is replayed
+/// again there, in order, so that it makes no difference how far the first attempt came.
+async fn new_or_begun(
+    store: &Store,
+    env: &Env,
+    from: (&VolumeName, &VolumeName),
+    (new, takeover): (&VolumeName, Takeover),
+) -> Result<VolumeId, NodeError> {
+    let exists = match catalog::create_incomplete_clone(store, env, from, new, takeover).await {
+        Err(error @ LogError::Exists { .. }) => error,
+        created => return Ok(created?),
+    };
+    let there = catalog::show(store, env, new).await?;
+    let origin = format!("{}@{}", from.0, from.1);
+    if there.summary.state != VolumeState::Incomplete || there.origins.first() != Some(&origin) {
+        return Err(exists.into());
+    }
+    tracing::info!(volume = %new, "a salvage that was not finished is gone on with");
+    volume_id(&there.summary)
+}
+
+async fn salvage(
+    context: &ShardContext,
+    home: &Home,
+    wish: &SalvageWish,
+    on_progress: impl FnMut(u64, u64),
+) -> Result<Salvaged, NodeError> {
+    home.data.prepare()?;
+    let store = home.open_store(context, Access::Write).await?;
+    let env = &context.env;
+    let id = catalog::find(&store, env, &wish.name).await?;
+    let args = args_of(context, home, (&store, id), wish.accept_loss)?;
+    let salvage = Salvage::find(&args).await.map_err(|error| locked(error.into(), &wish.name))?;
+    let found = salvage.report();
+    let Some(new) = &wish.new else { return Ok(Salvaged { found, volume: None }) };
+    salvage.check_damage()?;
+    let from = (&wish.name, salvage.snapshot());
+    let id = new_or_begun(&store, env, from, (new, wish.takeover)).await?;
+    let consent = Consent { incomplete: true, ..Consent::default() };
+    let options = VolumeOptions::default();
+    let deadline = options.close_deadline;
+    let opened = home.open_volume(context, store.clone(), id, new, options, consent).await?;
+    let (stack, _report) = opened;
+    let replayed = stack.replay(&salvage, on_progress).await;
+    let flushed = match replayed {
+        Ok(()) => stack.flush(FlushScope::Store).await,
+        failed => failed,
+    };
+    let closed = stack.close(deadline).await;
+    flushed?;
+    let closed = closed?;
+    opened::note_closed(&home.data, id, closed);
+    if closed == Closed::Clean {
+        catalog::set_incomplete(&store, env, new, false).await?;
+    }
+    let volume = Some(Shown::new(catalog::show(&store, env, new).await?, None));
+    Ok(Salvaged { found, volume })
+}
+
+impl Node {
+    /// Makes a volume of what a takeover gave up; looks only, where no new one is named. `on_progress` hears of bytes
+    /// replayed and bytes to replay. A new volume that was not finished stays incomplete, and is gone on with when it
+    /// is asked for again.
+    ///
+    /// # Errors
+    /// When there is nothing to salvage, the name is taken, the journal is damaged and that is not accepted, or what
+    /// store and disk say.
+    pub async fn salvage_volume(
+        &self,
+        home: Home,
+        wish: SalvageWish,
+        on_progress: impl FnMut(u64, u64) + Send + 'static,
+    ) -> Result<Salvaged, NodeError> {
+        self.run(
+            0,
+            move |context| async move { salvage(&context, &home, &wish, on_progress).await },
+        )
+        .await?
+    }
+}

@@ -1,0 +1,49 @@
+//! `weir limits` and its verbs.
+
+use std::fmt::Display;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+use clap::{ArgGroup, Subcommand};
+use weir_node::size::Size;
+
+use crate::terminal::form::Output;
+
+/// `weir limits`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LimitsCommand {
+    /// Show the limits
+    Show {
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Change limits at once, until the process ends; what is not given stays as it is
+    #[command(group = ArgGroup::new("limit").required(true).multiple(true))]
+    Set {
+        /// Bytes per second uploaded to the store at most, as 20M; or none
+        #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
+        #[arg(value_parser = limit::<Size>, group = "limit")]
+        upload_bandwidth: Option<Limit<Size>>,
+        /// Upload requests per second to the store at most; or none
+        #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
+        #[arg(value_parser = limit::<NonZeroU64>, group = "limit")]
+        upload_requests: Option<Limit<NonZeroU64>>,
+        /// Form of the output
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit<T>(pub(crate) Option<T>);
+
+fn limit<T: FromStr<Err: Display>>(text: &str) -> Result<Limit<T>, String> {
+    match text {
+        "none" => Ok(Limit(None)),
+        text => {
+            text.parse::<T>().map(|limit| Limit(Some(limit))).map_err(|error| error.to_string())
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What single words of the command line mean: names, snapshots, numbers of seconds.
+
+use weir_log::catalog::VolumeName;
+use weir_node::config::check_seconds;
+
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let no_number = || format!("{text:?} is no number of seconds from 0.01 to 86400");
+    check_seconds(text.parse().map_err(|_| no_number())?).map_err(|_| no_number())
+}
+
+pub(crate) fn volume_name(text: &str) -> Result<VolumeName, String> {
+    VolumeName::new(text).map_err(|error| error.to_string())
+}
+
+/// A snapshot of a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotPath {
+    /// The volume.
+    pub(crate) volume: VolumeName,
+    /// The snapshot.
+    pub(crate) snapshot: VolumeName,
+}
+
+pub(crate) fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
+    let Some((volume, snapshot)) = text.split_once('@') else {
+        return Err("a snapshot is named VOLUME@SNAPSHOT, as demo@monday".to_owned());
+    };
+    Ok(SnapshotPath { volume: volume_name(volume)?, snapshot: snapshot_name(snapshot)? })
+}
+
+/// A name of a snapshot, for which the rules of volumes' names hold.
+pub(crate) fn snapshot_name(text: &str) -> Result<VolumeName, String> {
+    volume_name(text).map_err(|error| error.replacen("volume name", "snapshot name", 1))
+}

@@ -1,0 +1,261 @@
+//! `weir volume check` and `weir volume repair`.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+use weir_log::catalog::VolumeName;
+use weir_log::{CheckOptions, GIVEN_UP, ObjectId};
+use weir_node::api::types::{CheckReport, RepairReport};
+use weir_node::size::human;
+use weir_node::verbs::{CheckVolume, OnWhole, Question, RepairVolume};
+use weir_node::{Home, Node};
+
+use crate::cli::volume::CheckLimits;
+use crate::terminal::failure::{DAMAGED, Failure};
+use crate::terminal::form::OutputForm;
+use crate::terminal::{confirm, output};
+
+/// What is to be repaired, and how.
+pub(crate) struct Repair {
+    pub(crate) name: VolumeName,
+    pub(crate) zero: bool,
+    pub(crate) yes: bool,
+    pub(crate) form: OutputForm,
+}
+
+/// Checks a volume, and prints what was found.
+pub(crate) async fn run(
+    node: &Node,
+    home: Home,
+    name: VolumeName,
+    limits: &CheckLimits,
+    form: OutputForm,
+) -> Result<ExitCode, Failure> {
+    let report = look(node, home, &name, limits).await?;
+    match form {
+        OutputForm::Json => output::print_json(&report)?,
+        OutputForm::Table => output::print(&describe(&name, &report))?,
+    }
+    Ok(if report.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// Checks a volume, says what would be lost for good, and gives that up if a person agrees.
+pub(crate) async fn repair(
+    node: &Node,
+    home: Home,
+    limits: &CheckLimits,
+    repair: Repair,
+) -> Result<ExitCode, Failure> {
+    let Repair { name, zero, yes, form } = repair;
+    // A process that serves the volume knows more of it than the store: it publishes that first.
+    let nothing = RepairVolume { objects: Vec::new(), zero: false };
+    node.call_holder(home.clone(), name.clone(), nothing).await?;
+    let found = look(node, home.clone(), &name, limits).await?;
+    let damaged = found.damage.iter().map(|damage| &damage.place);
+    let is_object = |key: &&String| ObjectId::parse_key(key).is_some();
+    let objects: Vec<String> =
+        damaged.chain(&found.orphan_keys).filter(is_object).cloned().collect();
+    if form == OutputForm::Table {
+        output::print(&describe(&name, &found))?;
+    }
+    let given_up = found.damage.iter().filter(|damage| damage.problem == GIVEN_UP);
+    let given_up: u64 = given_up.map(|damage| damage.lost_bytes).sum();
+    let in_objects = found.damage.iter().filter(|damage| is_object(&&damage.place));
+    let in_objects: u64 = in_objects.map(|damage| damage.lost_bytes).sum();
+    let lost_bytes = in_objects + if zero { given_up } else { 0 };
+    if lost_bytes > 0 && !yes {
+        ask(&name, lost_bytes, zero)?;
+    }
+    let done = if objects.is_empty() && !(zero && given_up > 0) {
+        RepairReport::default()
+    } else {
+        let bar = ProgressBar::no_length().with_message(format!("repairing {name}"));
+        bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
+        let progress = bar.clone();
+        let asked = RepairVolume { objects, zero };
+        let repaired = node.call(home, Some(name.clone()), asked, move |done, total| {
+            progress.set_length(total);
+            progress.set_position(done);
+        });
+        let done = repaired.await;
+        bar.finish_and_clear();
+        done?
+    };
+    match form {
+        OutputForm::Json => {
+            output::print_json(&serde_json::json!({ "found": found, "repaired": done }))?;
+        }
+        OutputForm::Table => {
+            output::print(&outcome(&name, &done, zero))?;
+            if given_up > 0 && !zero {
+                output::print(&format!(
+                    "{name}: {} were given up before and cannot be read; write them anew, or pass --zero to make \
+                     zeroes of them\n",
+                    human(given_up)
+                ))?;
+            }
+        }
+    }
+    Ok(if done.snapshot_objects == 0 { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// Giving up cannot be undone, so a person types the name.
+fn ask(name: &VolumeName, lost_bytes: u64, zero: bool) -> Result<(), Failure> {
+    let lost = human(lost_bytes);
+    let then = if zero { "reads as zeroes" } else { "cannot be read until it is written again" };
+    confirm::by_name(&Question {
+        name: name.to_string(),
+        asked: format!(
+            "Give up what of these {lost} no journal has, so that it {then}? Type the volume's name"
+        ),
+        doing: format!("giving up {lost} of {name}"),
+        without_asking: "pass --yes to give them up without being asked".to_owned(),
+        otherwise: format!("{name} stays as it is"),
+    })
+}
+
+/// What a repair did, for people.
+fn outcome(name: &VolumeName, done: &RepairReport, zero: bool) -> String {
+    let mut parts = Vec::new();
+    if done.saved_bytes > 0 {
+        parts.push(format!("{} were saved from the journal", human(done.saved_bytes)));
+    }
+    if done.lost_bytes > 0 {
+        let then = if zero { "are zeroes now" } else { "were given up" };
+        parts.push(format!("{} in {} ranges {then}", human(done.lost_bytes), done.lost_ranges));
+    }
+    let counted = [
+        (done.rewritten_objects, "of the map written anew"),
+        (done.removed_objects, "that nobody needs removed"),
+        (done.whole_objects, "can be read after all"),
+        (done.snapshot_objects, "stay damaged until the snapshots that need them are deleted"),
+        (done.pending_deletions, "still to be deleted"),
+    ];
+    for (count, what) in counted.into_iter().filter(|(count, _)| *count > 0) {
+        parts.push(format!("{count} objects {what}"));
+    }
+    if parts.is_empty() {
+        return format!("{name}: nothing to repair\n");
+    }
+    // Without its map a check cannot say which objects are missed, or what is lost with them.
+    let again = match done.rewritten_objects {
+        0 => String::new(),
+        _ => format!("repair {name} once more: what its damaged map hid shows now\n"),
+    };
+    format!("{name}: {}\n{again}", parts.join("; "))
+}
+
+/// Checks a volume with a bar, and notes what is whole for another run if that is wanted.
+async fn look(
+    node: &Node,
+    home: Home,
+    name: &VolumeName,
+    limits: &CheckLimits,
+) -> Result<CheckReport, Failure> {
+    let record = limits.resume.as_deref().map(Record::open).transpose()?;
+    let known_whole = record.as_ref().map(|record| record.known.clone()).unwrap_or_default();
+    let options = CheckOptions { bytes_per_second: limits.bytes_per_second(), known_whole };
+    let bar = ProgressBar::no_length().with_message(format!("checking {name}"));
+    bar.set_style(output::style("{spinner} {msg}: {pos} of {len} objects"));
+    let progress = bar.clone();
+    let file = record.as_ref().map(|record| record.file.try_clone());
+    let on_whole = OnWhole(file.and_then(Result::ok).map(|file| {
+        Arc::new(move |whole: ObjectId| {
+            // What is not noted is only read again.
+            let _ = writeln!(&file, "{}", whole.key());
+        }) as _
+    }));
+    let check = CheckVolume { options, on_whole };
+    let checked = node.call(home, Some(name.clone()), check, move |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
+    });
+    let report = checked.await;
+    bar.finish_and_clear();
+    let report = report?;
+    if let Some(record) = record {
+        record.remove()?;
+    }
+    Ok(report)
+}
+
+/// What an interrupted check found whole: a line with a key for each object. One that was cut short by a crash is no
+/// key.
+struct Record {
+    path: PathBuf,
+    file: File,
+    known: BTreeSet<ObjectId>,
+}
+
+impl Record {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::new(format!("{}: {error}", path.display()));
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        let known: BTreeSet<ObjectId> = text.lines().filter_map(ObjectId::parse_key).collect();
+        if known.is_empty() && !text.is_empty() {
+            let message = format!("{} is no record of a check", path.display());
+            return Err(Failure::usage(message).with_help("give a file that does not exist yet"));
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            writeln!(file).map_err(failed)?;
+        }
+        Ok(Self { path: path.to_owned(), file, known })
+    }
+
+    /// The check came to its end: the next one begins anew.
+    fn remove(self) -> Result<(), Failure> {
+        let failed = |error| Failure::new(format!("removing {}: {error}", self.path.display()));
+        std::fs::remove_file(&self.path).map_err(failed)
+    }
+}
+
+/// A report for people.
+fn describe(name: &VolumeName, report: &CheckReport) -> String {
+    let (objects, bytes) = (report.objects, human(report.bytes));
+    let mut text = String::new();
+    for damage in &report.damage {
+        text.push_str(&format!("{}: {}\n", damage.place, damage.problem));
+        for range in &damage.ranges {
+            let end = range.offset + range.len;
+            text.push_str(&format!("  bytes {} to {end} of the volume are lost\n", range.offset));
+        }
+        if damage.more_ranges > 0 {
+            let (more, lost) = (damage.more_ranges, human(damage.lost_bytes));
+            text.push_str(&format!("  and {more} ranges more; {lost} in all\n"));
+        }
+    }
+    if let Some(reason) = &report.without_key {
+        text.push_str(&format!("only checksums were checked, without the key: {reason}\n"));
+    }
+    let verdict = match report.damage.len() {
+        0 if report.without_key.is_some() => "every checksum is right".to_owned(),
+        0 => "it is whole".to_owned(),
+        1 => "one thing is damaged".to_owned(),
+        count => format!("{count} things are damaged"),
+    };
+    let mut counts = format!("{objects} objects, {bytes} read");
+    let others = [
+        (report.known_objects, "known to be whole"),
+        (report.pending_objects, "waiting to be deleted"),
+        (report.void_objects, "void"),
+        (report.orphans, "orphaned"),
+    ];
+    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+        counts.push_str(&format!(", {count} {what}"));
+    }
+    if let Some(awaited) = &report.awaited {
+        text.push_str(&format!("{awaited}: on its way, or missing; objects after it are there\n"));
+    }
+    text.push_str(&format!("{name}: {counts}; {verdict}\n"));
+    text
+}

@@ -1,0 +1,135 @@
+//! Completions and manual pages, generated from the flags themselves.
+
+use std::path::Path;
+
+use clap::Command;
+
+use crate::cli;
+use crate::terminal::failure::Failure;
+use crate::terminal::output;
+
+/// `weir completion SHELL`.
+pub(crate) fn completion(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut shown(&cli::command()), "weir", &mut script);
+    output::print(&String::from_utf8_lossy(&script))
+}
+
+/// `weir man [DIR]`.
+pub(crate) fn pages(directory: Option<&Path>) -> Result<(), Failure> {
+    let mut command = explained(cli::command());
+    command.build();
+    let Some(directory) = directory else {
+        return output::print(&render(&command)?);
+    };
+    let failed = |path: &Path, error: std::io::Error| {
+        Failure::new(format!("writing {}: {error}", path.display()))
+    };
+    std::fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
+    write_pages(&command, "weir", &mut |name, page| {
+        let path = directory.join(format!("{name}.1"));
+        std::fs::write(&path, page).map_err(|error| failed(&path, error))
+    })
+}
+
+/// A name for as long as the process lives, as a command wants its own: it prints its script and ends.
+fn kept(name: &str) -> &'static str {
+    Box::leak(name.into())
+}
+
+/// The command without what nobody is meant to find: completions would offer it.
+fn shown(command: &Command) -> Command {
+    let mut shown = Command::new(kept(command.get_name()));
+    if let Some(about) = command.get_about() {
+        shown = shown.about(about.clone());
+    }
+    if let Some(version) = command.get_version() {
+        shown = shown.version(kept(version)).propagate_version(true);
+    }
+    let flags = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    shown.args(flags.cloned()).subcommands(verbs.map(self::shown)).disable_help_subcommand(true)
+}
+
+/// The command with every flag explained: a page is the long form of the help, and leaves out none of it.
+fn explained(command: Command) -> Command {
+    command.mut_args(|argument| argument.hide_short_help(false)).mut_subcommands(explained)
+}
+
+fn render(command: &Command) -> Result<String, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone())
+        .render(&mut page)
+        .map_err(|error| Failure::new(format!("writing the manual: {error}")))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
+fn write_pages(
+    command: &Command,
+    name: &str,
+    write: &mut impl FnMut(&str, String) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    write(name, render(command)?)?;
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        write_pages(verb, &format!("{name}-{}", verb.get_name()), write)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_well_formed() {
+        cli::command().debug_assert();
+    }
+
+    /// Every visible flag of a command and its verbs, with the command's name.
+    fn flags(command: &Command, found: &mut Vec<(String, clap::Arg)>) {
+        let visible =
+            command.get_arguments().filter(|a| a.get_long().is_some() && !a.is_hide_set());
+        found.extend(visible.map(|a| (command.get_name().to_owned(), a.clone())));
+        command.get_subcommands().for_each(|verb| flags(verb, found));
+    }
+
+    #[test]
+    fn every_flag_can_be_given_in_the_environment() {
+        let mut found = Vec::new();
+        flags(&cli::command(), &mut found);
+        assert!(found.len() > 50, "{}", found.len());
+        for (command, flag) in found {
+            let long = flag.get_long().unwrap().to_uppercase().replace('-', "_");
+            let expected = format!("WEIR_{long}");
+            let variable = flag.get_env().map(|name| name.to_string_lossy().into_owned());
+            assert_eq!(variable, Some(expected), "{command}");
+        }
+    }
+
+    #[test]
+    fn every_flag_is_explained_in_its_page_and_no_hidden_one_is_offered() {
+        let mut command = explained(cli::command());
+        command.build();
+        let mut explained = 0;
+        write_pages(&command, "weir", &mut |name, page| {
+            let flags = page.split(".TP\n").filter(|part| part.starts_with("\\fB\\-\\-"));
+            for flag in flags {
+                let explanation = flag.split_once('\n').map_or("", |(_, rest)| rest);
+                assert!(explanation.trim().len() > 3, "{name}: {flag}");
+                explained += 1;
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(explained > 100, "{explained}");
+        for shell in
+            [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish]
+        {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut shown(&cli::command()), "weir", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("data-dir") && script.contains("rollback"), "{shell}");
+            assert!(!script.contains("disk-engine"), "{shell}");
+        }
+    }
+}

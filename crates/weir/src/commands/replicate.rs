@@ -1,0 +1,162 @@
+//! `weir replicate`: a volume to another store, once or for as long as it runs.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+use tokio::sync::watch;
+use weir_log::replica::ReplicaStatus;
+use weir_node::api::types::Limits;
+use weir_node::config::Config;
+use weir_node::size::{Size, human};
+use weir_node::{Replication, ReplicationProgress, TARGET_VARIABLES};
+use weir_store::StoreOptions;
+
+use crate::cli::global::Global;
+use crate::cli::replicate::Replicate;
+use crate::process::signals::Signals;
+use crate::process::threads;
+use crate::settings;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
+
+/// How often the spinner turns.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A line of the output for programs.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    volume: &'a str,
+    store: &'a str,
+    #[serde(flatten)]
+    status: &'a ReplicaStatus,
+    trouble: Option<&'a str>,
+}
+
+/// Runs the verb.
+pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<ExitCode, Failure> {
+    let home = settings::home(global, file)?;
+    let form = verb.output.output;
+    let replication = Replication {
+        name: verb.name,
+        target_url: verb.target,
+        target_options: target_options(global, file)?,
+        limits: Limits {
+            upload_bytes_per_second: verb.upload_bandwidth.map(|Size(bytes)| bytes),
+            upload_requests_per_second: verb.upload_requests,
+        },
+        follow: verb.follow && !verb.once,
+        age: Duration::from_secs_f64(verb.age),
+    };
+    threads::on_node(settings::verb_node(global, file), async |node| {
+        let mut signals = Signals::listen()?;
+        let (progress, mut seen) = watch::channel(ReplicationProgress::default());
+        let (stop, stopped) = watch::channel(false);
+        let mut reporter = Reporter::new(&replication, form);
+        let mut replicating =
+            Box::pin(node.replicate(home, replication.clone(), progress, stopped));
+        let ended = loop {
+            tokio::select! {
+                biased;
+                // The second one ends it at once, as everywhere.
+                number = signals.next() => {
+                    if stop.send_replace(true) {
+                        crate::process::signals::quit(number);
+                    }
+                }
+                ended = &mut replicating => break ended,
+                Ok(()) = seen.changed() => reporter.show(&seen.borrow_and_update())?,
+            }
+        };
+        reporter.end();
+        let status = ended?;
+        reporter.finish(&status)
+    })
+    .map(|()| ExitCode::SUCCESS)
+}
+
+/// How the replica's store is reached: it may be of another service than the volume's.
+fn target_options(global: &Global, file: &Config) -> Result<StoreOptions, Failure> {
+    let single_writer = settings::store_options(global, file)?.single_writer;
+    let options = StoreOptions::from_environment_for(TARGET_VARIABLES)?;
+    Ok(StoreOptions { single_writer: options.single_writer || single_writer, ..options })
+}
+
+/// Tells how it goes.
+struct Reporter<'a> {
+    replication: &'a Replication,
+    form: OutputForm,
+    bar: ProgressBar,
+    roots: u64,
+    trouble: Option<String>,
+    printed: bool,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(replication: &'a Replication, form: OutputForm) -> Self {
+        let bar =
+            ProgressBar::no_length().with_message(format!("replicating {}", replication.name));
+        bar.set_style(output::style("{spinner} {msg}: {bytes} of {total_bytes}{prefix}"));
+        bar.enable_steady_tick(TICK);
+        Self { replication, form, bar, roots: 0, trouble: None, printed: false }
+    }
+
+    fn show(&mut self, progress: &ReplicationProgress) -> Result<(), Failure> {
+        let status = &progress.status;
+        self.bar.set_length(status.bytes_to_copy);
+        self.bar.set_position(status.bytes_copied);
+        let behind = (status.lag_bytes > 0)
+            .then(|| format!(", {} and {} s behind", human(status.lag_bytes), status.lag_seconds));
+        self.bar.set_prefix(behind.unwrap_or_default());
+        if progress.trouble != self.trouble {
+            if let Some(trouble) = &progress.trouble {
+                self.bar.suspend(|| eprintln!("warning: waiting: {trouble}"));
+            }
+            self.trouble.clone_from(&progress.trouble);
+            self.print_line(status)?;
+        } else if status.roots_moved != self.roots {
+            self.roots = status.roots_moved;
+            self.print_line(status)?;
+        }
+        Ok(())
+    }
+
+    fn print_line(&mut self, status: &ReplicaStatus) -> Result<(), Failure> {
+        if self.form != OutputForm::Json {
+            return Ok(());
+        }
+        self.printed = true;
+        let line = Line {
+            volume: self.replication.name.as_str(),
+            store: &self.replication.target_url,
+            status,
+            trouble: self.trouble.as_deref(),
+        };
+        let text = serde_json::to_string(&line)
+            .map_err(|error| Failure::new(format!("writing JSON: {error}")))?;
+        output::print(&format!("{text}\n"))
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    /// What came of it.
+    fn finish(&mut self, status: &ReplicaStatus) -> Result<(), Failure> {
+        if self.form == OutputForm::Json {
+            // The last state that was sent may not have been seen yet.
+            let known = self.printed && self.roots == status.roots_moved;
+            return if known { Ok(()) } else { self.print_line(status) };
+        }
+        let Replication { name, target_url, .. } = self.replication;
+        let Some(as_of) = status.as_of else {
+            return output::print(&format!("{name}: nothing is published yet, and nothing sent\n"));
+        };
+        let (objects, bytes) = (status.sent_objects, human(status.sent_bytes));
+        output::print(&format!(
+            "{name}: {target_url} shows it as of object {as_of}; {objects} objects, {bytes} sent\n"
+        ))
+    }
+}

@@ -1,0 +1,216 @@
+//! `weir serve`: many volumes, as a service.
+
+use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinError;
+use weir_node::config::Config;
+use weir_node::{HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
+
+use crate::cli::global::Global;
+use crate::cli::serve::Serve;
+use crate::commands::up;
+use crate::process::signals::{self, Signals, quit, received};
+use crate::process::{descriptors, systemd, threads, upgrade};
+use crate::settings;
+use crate::terminal::failure::Failure;
+
+/// Runs the verb to its end.
+pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {
+    descriptors::raise();
+    // Before any thread runs, and before any file is opened: it takes variables out of the environment, and reserves
+    // the descriptors of what is handed over.
+    let inherited = Inherited::from_environment()?;
+    let runtime = threads::runtime()?;
+    // Then, before all else: without anybody who listens a signal would end the process, or be lost. The program before
+    // this one may have left some.
+    let mut told = {
+        let _context = runtime.enter();
+        Told::listen()?
+    };
+    signals::deliver()?;
+    let (config, mut options) = settings::serve(global, file, serve, inherited)?;
+    options.left = upgrade::handed_over();
+    if serve.check {
+        return check(&options);
+    }
+    let node = Node::start(config)?;
+    let volumes = || {
+        let file = settings::file(global)?;
+        Ok(settings::serve(global, &file, serve, Inherited::default())?.1.volumes)
+    };
+    let serving = async |node: &Node| serve_until_told(node, options, &mut told, &volumes).await;
+    match threads::on_started(&runtime, node, serving)? {
+        End::Stopped => Ok(ExitCode::SUCCESS),
+        End::Replaced { program, sockets, volumes } => {
+            signals::hold_back()?;
+            // What came before that would be forgotten with this program. The journals have what was acknowledged.
+            match runtime.block_on(told.end.came()) {
+                Some(number) => quit(number),
+                None => Err(upgrade::replace(program, sockets, &volumes)),
+            }
+        }
+    }
+}
+
+/// The signals that this verb knows.
+struct Told {
+    end: Signals,
+    replace: Signal,
+    /// A hang-up loads the configuration anew, unless it is that of a terminal.
+    reload: Option<Signal>,
+}
+
+impl Told {
+    fn listen() -> Result<Self, Failure> {
+        let failed = |error| Failure::new(format!("listening for signals: {error}"));
+        let on_terminal = std::io::stdin().is_terminal();
+        let reload = (!on_terminal).then(|| signal(SignalKind::hangup()).map_err(failed));
+        Ok(Self {
+            end: Signals::listen_also(on_terminal)?,
+            replace: signal(SignalKind::user_defined2()).map_err(failed)?,
+            reload: reload.transpose()?,
+        })
+    }
+}
+
+/// How serving ended.
+enum End {
+    Stopped,
+    /// Another program goes on in this process.
+    Replaced {
+        program: PathBuf,
+        sockets: Vec<OwnedFd>,
+        volumes: Vec<HandedOver>,
+    },
+}
+
+/// What can be said of settings without opening anything.
+fn check(options: &ServiceOptions) -> Result<ExitCode, Failure> {
+    options.check()?;
+    let volumes = match &options.volumes {
+        VolumeSet::All(_) => "all volumes".to_owned(),
+        VolumeSet::Listed(specs) => format!("{} volumes", specs.len()),
+    };
+    eprintln!("the settings are right: {volumes} of {}", options.home.store_url);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How long the file system of the store may take to show that it answers.
+const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The program to go on with, if this one can be ended and that one would run.
+async fn may_be_replaced(service: &Service) -> Result<Result<PathBuf, Failure>, JoinError> {
+    if !service.store_answers(STORE_ANSWER_MAX).await {
+        let message = "the program is not replaced: the file system of the store does not answer";
+        let help = "the volumes are served on; send SIGUSR2 again once it does";
+        return Ok(Err(Failure::new(message).with_help(help)));
+    }
+    tokio::task::spawn_blocking(upgrade::check).await
+}
+
+async fn serve_until_told(
+    node: &Node,
+    options: ServiceOptions,
+    told: &mut Told,
+    volumes: &dyn Fn() -> Result<VolumeSet, Failure>,
+) -> Result<End, Failure> {
+    let Told { end: signals, replace, reload } = told;
+    signals::disregard(&[SignalKind::user_defined1()])?;
+    let service = tokio::select! {
+        biased;
+        // Nothing was acknowledged yet, and opening can be ended anywhere.
+        number = signals.next() => quit(number),
+        service = node.serve(options) => service?,
+    };
+    announce(&service);
+    systemd::notify("READY=1\n");
+    loop {
+        tokio::select! {
+            biased;
+            _ = signals.next() => break,
+            Some(()) = received(reload.as_mut()) => tokio::select! {
+                biased;
+                _ = signals.next() => break,
+                () = load_anew(&service, volumes) => {}
+            },
+            _ = replace.recv() => match may_be_replaced(&service).await {
+                Ok(Ok(program)) => {
+                    eprintln!("replacing the program by {}", program.display());
+                    let volumes = service.handed_over();
+                    let sockets = tokio::select! {
+                        biased;
+                        number = signals.next() => quit(number),
+                        sockets = service.hand_over() => sockets,
+                    };
+                    return Ok(End::Replaced { program, sockets, volumes });
+                }
+                Ok(Err(failure)) => failure.print(),
+                Err(error) => eprintln!("error: the program was not replaced: {error}"),
+            },
+        }
+    }
+    systemd::notify("STOPPING=1\n");
+    eprintln!("stopping: flushing all volumes");
+    if signals::stop(service, signals).await? == Stopped::LocalOnly {
+        eprintln!(
+            "the store did not take everything in time; the journals keep the rest for the next start"
+        );
+    }
+    Ok(End::Stopped)
+}
+
+/// Serves what the configuration names now. What is wrong with it changes nothing.
+async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Failure>) {
+    systemd::notify("RELOADING=1\n");
+    let reloaded = match volumes() {
+        Ok(volumes) => service.reload(volumes).await.map_err(Failure::from),
+        Err(failure) => Err(failure),
+    };
+    systemd::notify("READY=1\n");
+    let reloaded = match reloaded {
+        Ok(reloaded) => reloaded,
+        Err(failure) => {
+            eprintln!("the configuration was not loaded; what is served stays as it is");
+            return failure.print();
+        }
+    };
+    for name in &reloaded.attached {
+        eprintln!("volume {name} is served now");
+    }
+    for name in &reloaded.detached {
+        eprintln!("volume {name} is not served any more");
+    }
+    for name in &reloaded.kept_as_they_are {
+        eprintln!(
+            "volume {name} keeps its settings until it is detached and attached, or weir is restarted"
+        );
+    }
+    for (name, node) in &reloaded.waiting {
+        eprintln!("volume {name} is served once node {node:?} has closed it");
+    }
+    for (name, reason) in &reloaded.failed {
+        eprintln!("warning: volume {name}: {reason}");
+    }
+    eprintln!("the configuration is loaded: {} volumes are served", service.served().len());
+}
+
+fn announce(service: &Service) {
+    for info in service.served() {
+        up::describe(&info);
+    }
+    up::warn_of_shared_disk(service);
+    for (name, reason) in service.not_served() {
+        eprintln!("warning: volume {name} is not served: {reason}");
+    }
+    for uri in service.nbd_uris() {
+        eprintln!("listening at {uri}");
+    }
+    for address in service.api_addresses() {
+        eprintln!("API at http://{address}");
+    }
+}

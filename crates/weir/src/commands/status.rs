@@ -1,0 +1,401 @@
+//! `weir status`: what is served here, what is wrong, and what would be lost if the host died now.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir_node::api::types::{
+    Health, Lease, Limits, LogStatus, NodeStatus, Operations, ServedVolume,
+};
+use weir_node::config::Config;
+use weir_node::size::human;
+use weir_node::{Home, Node, Process, Unserved};
+
+use crate::cli::global::Global;
+use crate::process::signals::Signals;
+use crate::process::threads;
+use crate::settings;
+use crate::terminal::failure::Failure;
+use crate::terminal::form::OutputForm;
+use crate::terminal::output;
+
+/// Exit code when something is wrong with what is served.
+const NOT_WELL: u8 = 3;
+
+/// Runs the verb.
+pub(crate) fn run(
+    global: &Global,
+    file: &Config,
+    watch: Option<f64>,
+    form: OutputForm,
+) -> Result<ExitCode, Failure> {
+    let home = settings::home(global, file)?;
+    threads::on_node(settings::verb_node(global, file), async |node| {
+        let Some(seconds) = watch else { return once(node, &home, form).await };
+        let mut signals = Signals::listen()?;
+        let redraws = form == OutputForm::Table && std::io::stdout().is_terminal();
+        let mut before = Rates::default();
+        loop {
+            if redraws {
+                // Home, and everything below is gone.
+                output::print("\x1b[H\x1b[J")?;
+            }
+            let code = watch_once(node, &home, form, &mut before).await?;
+            tokio::select! {
+                biased;
+                _ = signals.next() => return Ok(code),
+                () = tokio::time::sleep(Duration::from_secs_f64(seconds)) => {}
+            }
+        }
+    })
+}
+
+async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Failure> {
+    let processes = node.processes(home.clone()).await?;
+    show(node, home, form, &processes).await
+}
+
+/// The same, with what clients did since the time before.
+async fn watch_once(
+    node: &Node,
+    home: &Home,
+    form: OutputForm,
+    before: &mut Rates,
+) -> Result<ExitCode, Failure> {
+    let processes = node.processes(home.clone()).await?;
+    let code = show(node, home, form, &processes).await?;
+    let served = processes.iter().filter_map(|process| process.status.as_ref().ok());
+    let rows = before.next(served.flat_map(|status| &status.volumes), Instant::now());
+    if form == OutputForm::Table && !rows.is_empty() {
+        output::print("\n")?;
+        let headings =
+            ["VOLUME", "READS/S", "READ", "WRITES/S", "WRITTEN", "READ TIME", "WRITE TIME"];
+        output::print_table(&headings, rows)?;
+    }
+    Ok(code)
+}
+
+async fn show(
+    node: &Node,
+    home: &Home,
+    form: OutputForm,
+    processes: &[Process],
+) -> Result<ExitCode, Failure> {
+    let is_well =
+        |process: &Process| process.status.as_ref().is_ok_and(|status| status.health == Health::Ok);
+    let unserved = node.unserved(home.clone(), processes).await?;
+    let well = processes.iter().all(is_well) && unserved.is_empty();
+    let code = if well { 0 } else { NOT_WELL };
+    match form {
+        OutputForm::Json => {
+            for process in processes {
+                if let Err(error) = &process.status {
+                    eprintln!("warning: {error}");
+                }
+            }
+            output::print_json(&document(processes, &unserved)?)?;
+        }
+        OutputForm::Table => print(processes, home)?,
+    }
+    for one in &unserved {
+        eprintln!("warning: {}", not_served(one));
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// What programs read: a row for each process, as it says itself. A process that does not answer, and the volumes that
+/// no process serves, have rows of their own with those fields that say something of them, so that whoever looks at
+/// `health` of all rows learns what the exit code says.
+fn document(processes: &[Process], unserved: &[Unserved]) -> Result<Vec<Value>, Failure> {
+    let mut rows = Vec::new();
+    for process in processes {
+        rows.push(match &process.status {
+            Ok(status) => serde_json::to_value(status)
+                .map_err(|error| Failure::new(format!("writing JSON: {error}")))?,
+            Err(error) => json!({
+                "process": process.id.0, "health": Health::Failed, "reasons": [error.to_string()], "nbd": [],
+                "volumes": [], "not_served": [],
+            }),
+        });
+    }
+    if !unserved.is_empty() {
+        let reasons: Vec<String> = unserved.iter().map(not_served).collect();
+        let volumes: Vec<Value> = unserved.iter().zip(&reasons).map(of_volume).collect();
+        rows.push(json!({
+            "process": null, "health": Health::Failed, "reasons": reasons, "nbd": [], "volumes": [],
+            "not_served": volumes,
+        }));
+    }
+    Ok(rows)
+}
+
+fn of_volume((one, reason): (&Unserved, &String)) -> Value {
+    json!({
+        "name": one.name, "id": one.volume.to_string(), "journal": one.journal, "holder": one.holder,
+        "trouble": one.trouble, "reason": reason,
+    })
+}
+
+fn not_served(one: &Unserved) -> String {
+    let journal = one.journal.display();
+    let volume = match &one.name {
+        Some(name) => format!("{name} ({})", one.volume),
+        None => one.volume.to_string(),
+    };
+    if let Some(process) = one.holder {
+        return format!(
+            "volume {volume} is not served: process {process} has it open, and does not say that it serves it; it may \
+             be opening or closing it, or a verb works on it, and its log says what it waits for; until that has ended \
+             the journal {journal} may hold the only copy of acknowledged writes"
+        );
+    }
+    match &one.trouble {
+        None => format!(
+            "volume {volume} is not served, and its journal {journal} was not closed with everything in the store: it \
+             may hold the only copy of acknowledged writes; the next weir serve, or weir up with its name, recovers \
+             them, or says what can be done where another host went on with the volume; where the volume was deleted \
+             since, nothing can be made of them, and weir volume delete --discard-journal with its name removes them"
+        ),
+        Some(trouble) => {
+            format!("volume {volume} is not served, and its journal cannot be read: {trouble}")
+        }
+    }
+}
+
+/// What clients asked for until some moment, to tell what they asked for since.
+#[derive(Debug, Default)]
+struct Rates {
+    at: Option<Instant>,
+    volumes: BTreeMap<String, Vec<Operations>>,
+}
+
+impl Rates {
+    /// A row for each volume that was there the time before as well.
+    fn next<'a>(
+        &mut self,
+        volumes: impl Iterator<Item = &'a ServedVolume>,
+        now: Instant,
+    ) -> Vec<Vec<String>> {
+        let seconds = self.at.map(|at| (now - at).as_secs_f64());
+        let volumes: BTreeMap<String, Vec<Operations>> =
+            volumes.map(|volume| (volume.name.clone(), volume.operations.clone())).collect();
+        let row = |(name, after): (&String, &Vec<Operations>)| {
+            Some(rates(name, self.volumes.get(name)?, after, seconds?))
+        };
+        let rows = volumes.iter().filter_map(row).collect();
+        (self.at, self.volumes) = (Some(now), volumes);
+        rows
+    }
+}
+
+/// Counts of one kind since the time before: how many, their bytes, and the time they took.
+fn since(kind: &str, before: &[Operations], after: &[Operations]) -> [u64; 3] {
+    let of = |all: &[Operations]| {
+        let found = all.iter().find(|one| one.kind == kind);
+        found.map_or([0; 3], |one| [one.count, one.bytes, one.time_us])
+    };
+    let (before, after) = (of(before), of(after));
+    std::array::from_fn(|index| after[index].saturating_sub(before[index]))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates, for people"
+)]
+fn rates(name: &str, before: &[Operations], after: &[Operations], seconds: f64) -> Vec<String> {
+    let mut row = vec![name.to_owned()];
+    let kinds = ["read", "write"].map(|kind| since(kind, before, after));
+    for [count, bytes, _] in kinds {
+        row.push(format!("{:.0}", count as f64 / seconds));
+        row.push(format!("{}/s", human((bytes as f64 / seconds) as u64)));
+    }
+    row.extend(kinds.map(|[count, _, time_us]| match count {
+        0 => String::new(),
+        count => format!("{:.2} ms", time_us as f64 / count as f64 / 1000.0),
+    }));
+    row
+}
+
+fn health(health: Health) -> &'static str {
+    match health {
+        Health::Ok => "ok",
+        Health::Degraded => "degraded",
+        Health::Failed => "failed",
+    }
+}
+
+fn print(processes: &[Process], home: &Home) -> Result<(), Failure> {
+    if processes.is_empty() {
+        let directory = home.data.path();
+        let there = if directory.exists() { "" } else { ", which is not there" };
+        let directory = directory.display();
+        return output::print(&format!("nothing is served from {directory}{there}\n"));
+    }
+    let mut text = String::new();
+    let mut rows = Vec::new();
+    for process in processes {
+        match &process.status {
+            Err(error) => text.push_str(&format!("process {}: {error}\n", process.id)),
+            Ok(status) => {
+                text.push_str(&summary(status));
+                rows.extend(status.volumes.iter().map(row));
+            }
+        }
+    }
+    output::print(&text)?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    output::print("\n")?;
+    let headings = [
+        "VOLUME",
+        "STATE",
+        "SIZE",
+        "CLIENTS",
+        "JOURNAL",
+        "OBJECTS",
+        "LIVE",
+        "WRITTEN",
+        "LOST IF THE HOST DIED NOW",
+    ];
+    output::print_table(&headings, rows)
+}
+
+fn summary(status: &NodeStatus) -> String {
+    let mut text = format!(
+        "process {}: {}, {} volumes, store {}\n",
+        status.process,
+        health(status.health),
+        status.volumes.len(),
+        status.store
+    );
+    for uri in &status.nbd {
+        text.push_str(&format!("  serving {uri}\n"));
+    }
+    if status.store_shares_disk {
+        text.push_str(
+            "  the store is on the disk of the journals: what would be lost with that disk is everything\n",
+        );
+    }
+    text.extend(limits(&status.limits));
+    text.extend(status.lease.as_ref().map(lease));
+    for reason in &status.reasons {
+        text.push_str(&format!("  {reason}\n"));
+    }
+    text
+}
+
+fn limits(limits: &Limits) -> Option<String> {
+    let bandwidth = limits.upload_bytes_per_second.map(|bytes| format!("{}/s", human(bytes)));
+    let requests = limits.upload_requests_per_second.map(|count| format!("{count} requests/s"));
+    let limits: Vec<String> = bandwidth.into_iter().chain(requests).collect();
+    (!limits.is_empty()).then(|| format!("  uploads at most {}\n", limits.join(", ")))
+}
+
+fn lease(lease: &Lease) -> String {
+    let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
+    let (left, length) = (seconds(lease.left_ms), seconds(lease.length_ms));
+    let missed = match lease.missed {
+        0 => String::new(),
+        1 => ", 1 deadline missed".to_owned(),
+        count => format!(", {count} deadlines missed"),
+    };
+    format!("  lease {}: {left} of {length} left{missed}\n", lease.node)
+}
+
+fn row(volume: &ServedVolume) -> Vec<String> {
+    let of_log = |say: fn(&LogStatus) -> String| volume.log.as_ref().map_or(String::new(), say);
+    let journal = of_log(|log| {
+        let percent =
+            log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
+        format!("{percent} %")
+    });
+    let state = health(volume.health).to_owned();
+    vec![
+        volume.name.clone(),
+        if volume.read_only { format!("{state}, read-only") } else { state },
+        human(volume.size_bytes),
+        volume.clients.to_string(),
+        journal,
+        of_log(|log| human(log.object_bytes)),
+        of_log(LogStatus::live_share),
+        of_log(LogStatus::amplification),
+        volume.at_risk.to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_says_what_is_left_and_what_was_missed() {
+        let mut status = Lease {
+            node: "ab".to_owned(),
+            incarnation: String::new(),
+            length_ms: 60_000,
+            left_ms: 41_234,
+            renewals: 3,
+            missed: 0,
+            note: None,
+        };
+        assert_eq!(lease(&status), "  lease ab: 41.2 s of 60.0 s left\n");
+        status.missed = 2;
+        assert_eq!(lease(&status), "  lease ab: 41.2 s of 60.0 s left, 2 deadlines missed\n");
+    }
+
+    #[test]
+    fn rates_are_those_since_the_time_before() {
+        let operations = |count: u64| {
+            let kinds = [("read", count), ("write", 2 * count)];
+            let of = |(kind, count): (&str, u64)| Operations {
+                kind: kind.to_owned(),
+                count,
+                errors: 0,
+                bytes: 4096 * count,
+                time_us: 500 * count,
+            };
+            kinds.map(of)
+        };
+        let row = rates("demo", &operations(100), &operations(300), 2.0);
+        let expected = ["demo", "100", "400.0 KiB/s", "200", "800.0 KiB/s", "0.50 ms", "0.50 ms"];
+        assert_eq!(row, expected);
+        let idle = rates("demo", &operations(5), &operations(5), 2.0);
+        assert_eq!(idle, ["demo", "0", "0 B/s", "0", "0 B/s", "", ""]);
+    }
+
+    #[test]
+    fn a_program_learns_what_nobody_serves() {
+        let one = |holder| Unserved {
+            volume: weir_device::VolumeId([7; 16]),
+            name: weir_log::catalog::VolumeName::new("demo").ok(),
+            journal: "/d/volumes/07/journal".into(),
+            trouble: None,
+            holder,
+        };
+        assert_eq!(document(&[], &[]).unwrap(), Vec::<Value>::new());
+        let rows = document(&[], &[one(None), one(Some(12))]).unwrap();
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((&row["process"], &row["health"]), (&Value::Null, &json!("failed")));
+        assert_eq!(row["volumes"], json!([]));
+        let [left, held] = &row["not_served"].as_array().unwrap()[..] else { panic!("{row:?}") };
+        assert_eq!((&left["id"], &left["name"]), (&json!("07".repeat(16)), &json!("demo")));
+        assert_eq!(left["journal"], "/d/volumes/07/journal");
+        assert_eq!((&left["holder"], &held["holder"]), (&Value::Null, &json!(12)));
+        assert!(left["reason"].as_str().unwrap().contains("demo (0707"), "{left:?}");
+        assert_eq!(row["reasons"], json!([left["reason"], held["reason"]]));
+    }
+
+    #[test]
+    fn limits_are_said_where_there_are_any() {
+        let both =
+            Limits { upload_bytes_per_second: Some(5 << 20), upload_requests_per_second: Some(7) };
+        let expected = Some("  uploads at most 5.0 MiB/s, 7 requests/s\n".to_owned());
+        assert_eq!(limits(&both), expected);
+        assert_eq!(limits(&Limits::default()), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! The threads of a verb.
+
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use weir_node::{Node, NodeConfig};
+
+use crate::terminal::failure::Failure;
+
+/// What the main thread waits with.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    // An idle thread would be one more that takes signals.
+    let keep_alive = Duration::from_millis(1);
+    let started = Builder::new_current_thread().enable_all().thread_keep_alive(keep_alive).build();
+    started.map_err(|error| Failure::new(format!("starting the runtime: {error}")))
+}
+
+/// Starts a node, runs `verb` on it to its end, and ends the node, whatever came of the verb.
+pub(crate) fn on_node<T>(
+    config: NodeConfig,
+    verb: impl AsyncFnOnce(&Node) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let node = Node::start(config)?;
+    on_started(&runtime, node, verb)
+}
+
+/// [`on_node`] with a node and a runtime that run already.
+pub(crate) fn on_started<T>(
+    runtime: &Runtime,
+    node: Node,
+    verb: impl AsyncFnOnce(&Node) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let result = runtime.block_on(verb(&node));
+    node.shut_down();
+    result
+}

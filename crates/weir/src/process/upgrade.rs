@@ -1,0 +1,137 @@
+//! Replacing the running program by the one that was installed since, without closing the sockets that clients use.
+//!
+//! The process stays: it finishes what clients have in flight, closes its volumes into their journals, and executes the
+//! new program with the listening sockets handed over the way systemd does it (`LISTEN_FDS`). Clients that reconnect
+//! wait in the sockets' queues meanwhile.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+
+use weir_log::catalog::VolumeName;
+use weir_node::HANDED_OVER_FIRST;
+use weir_node::HandedOver;
+
+use crate::terminal::failure::Failure;
+
+/// The program of this process as long as it runs, whatever became of its file.
+const RUNNING: &str = "/proc/self/exe";
+
+/// What the kernel adds to the path of a program whose file is gone.
+const DELETED: &[u8] = b" (deleted)";
+
+/// Names of the volumes that were served, with commas between them: what the next process does not serve, it closes.
+/// One that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process serves
+/// it on.
+const VOLUMES: &str = "WEIR_HANDED_OVER";
+
+/// The volumes that the process before this one served.
+pub(crate) fn handed_over() -> Vec<HandedOver> {
+    read(&std::env::var(VOLUMES).unwrap_or_default())
+}
+
+fn read(text: &str) -> Vec<HandedOver> {
+    let one = |word: &str| {
+        let name = word.strip_prefix(['+', '~']);
+        let (attached, read_only) = (name.is_some(), word.starts_with('~'));
+        // Only what another process wrote: anything else is no name.
+        let name = VolumeName::new(name.unwrap_or(word)).ok()?;
+        Some(HandedOver { name, attached, read_only })
+    };
+    text.split(',').filter_map(one).collect()
+}
+
+fn written(volumes: &[HandedOver]) -> String {
+    let one = |volume: &HandedOver| {
+        let mark = match (volume.attached, volume.read_only) {
+            (false, _) => "",
+            (true, false) => "+",
+            (true, true) => "~",
+        };
+        format!("{mark}{}", volume.name)
+    };
+    volumes.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+fn arguments() -> impl Iterator<Item = OsString> {
+    std::env::args_os().skip(1)
+}
+
+/// The file that this program was started from; another program may be there now.
+fn installed() -> Result<PathBuf, Failure> {
+    let failed = |error| Failure::new(format!("finding the program: {error}"));
+    let path = std::fs::read_link(RUNNING).map_err(failed)?;
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes);
+    Ok(PathBuf::from(OsString::from_vec(bytes.to_vec())))
+}
+
+/// Asks the installed program whether it would run with the settings of this one. Blocks while it looks.
+pub(crate) fn check() -> Result<PathBuf, Failure> {
+    let program = installed()?;
+    let mut command = Command::new(&program);
+    command.args(arguments()).arg("--check").stdin(Stdio::null()).stdout(Stdio::null());
+    let shown = program.display();
+    let output = command
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| Failure::new(format!("trying {shown}: {error}")))?;
+    if output.status.success() {
+        return Ok(program);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::new(format!("{shown} does not run with these settings: {}", said.trim())))
+}
+
+/// Executes `program` in the place of this one, or this one anew if that cannot be done. Returns only if neither can.
+pub(crate) fn replace(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[HandedOver]) -> Failure {
+    let copies: Vec<OwnedFd> = sockets.iter().filter_map(|fd| fd.try_clone().ok()).collect();
+    let error = execute(program, sockets, volumes);
+    eprintln!("warning: {error}; going on with the program that ran so far");
+    let error = execute(PathBuf::from(RUNNING), copies, volumes);
+    Failure::new(error).with_help("start it again; what was acknowledged is in the journals")
+}
+
+fn execute(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[HandedOver]) -> String {
+    let shown = program.display().to_string();
+    let mut command = Command::new(program);
+    command
+        .args(arguments())
+        .env("LISTEN_FDS", sockets.len().to_string())
+        .env("LISTEN_PID", std::process::id().to_string())
+        .env(VOLUMES, written(volumes))
+        .env_remove("LISTEN_FDNAMES");
+    let mappings = (HANDED_OVER_FIRST..)
+        .zip(sockets)
+        .map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd })
+        .collect();
+    match command.fd_mappings(mappings) {
+        Ok(command) => format!("executing {shown}: {}", command.exec()),
+        Err(error) => format!("executing {shown}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_handed_over_is_read_as_it_was_written() {
+        let volume = |name, attached, read_only| HandedOver {
+            name: VolumeName::new(name).expect("valid"),
+            attached,
+            read_only,
+        };
+        let volumes =
+            [volume("a", false, false), volume("b", true, false), volume("c", true, true)];
+        assert_eq!(written(&volumes), "a,+b,~c");
+        assert_eq!(read(&written(&volumes)), volumes);
+        assert_eq!(read("../x,+,~,a"), volumes[..1]);
+        assert_eq!(read(""), []);
+    }
+}
