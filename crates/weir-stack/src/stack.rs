@@ -382,7 +382,9 @@ impl Device for Stack {
         self.counters
             .count(operation, async |operation| {
                 let _running = self.gate.enter().await?;
-                self.call_top(io, operation).await
+                let reply = self.call_top(io, operation).await?;
+                self.gate.check_cut()?;
+                Ok(reply)
             })
             .await
     }
