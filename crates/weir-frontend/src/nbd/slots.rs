@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
+use weir_device::mutant;
 
 /// Which slots were woken, and whom to tell.
 struct Ready {
@@ -127,6 +128,9 @@ impl<F: Future, T> Slots<F, T> {
                 if let Some((ticket, output)) = self.poll_slot(word_index * 64 + bit) {
                     completed(ticket, output);
                 }
+            }
+            if mutant("wake_lost_while_polling") {
+                self.ready.words[word_index].store(0, Ordering::Release);
             }
         }
         polled

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{DeviceExt, FlushScope, VolumeId};
+use weir_device::{DeviceExt, FlushScope, VolumeId, mutant};
 use weir_log::catalog::VolumeName;
 use weir_stack::Stack;
 
@@ -62,7 +62,7 @@ impl Hosted {
         }
         let hosted = Rc::clone(self);
         let working = tokio::task::spawn_local(async move {
-            let kept_out = kept_out;
+            let kept_out = (!mutant("verb_lets_clients_in")).then_some(kept_out);
             let worked = work.await;
             // Whatever came of it, and before anybody is let in.
             hosted.gate.set_size(hosted.stack.size());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
+use weir_device::mutant;
 use weir_frontend::nbd::{ExportInfo, WeakHandOff};
 use weir_log::catalog::VolumeName;
 
@@ -50,8 +51,9 @@ impl Views {
     /// [`NodeError::SnapshotOpen`] while clients are connected to it.
     pub(crate) async fn keep_closed(&self, export: &str) -> Result<Unopened, NodeError> {
         let held = self.slot(export).lock_owned().await;
+        let is_open = held.as_ref().is_some_and(|view| view.hand_off.upgrade().is_some());
         match &*held {
-            Some(view) if view.hand_off.upgrade().is_some() => {
+            Some(_) if is_open && !mutant("snapshot_deleted_under_client") => {
                 Err(NodeError::SnapshotOpen { export: export.to_owned() })
             }
             _ => Ok(Unopened(held)),
