@@ -196,6 +196,32 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_woken_while_futures_are_polled_is_polled_again() {
+        let mut slots = Slots::new(2);
+        // The first is polled before the second, which wakes it, and itself.
+        let (first, polls): (Rc<Cell<Option<Waker>>>, _) = (Rc::default(), Rc::new(Cell::new(0)));
+        for nth in 0..2 {
+            let (first, polls) = (Rc::clone(&first), Rc::clone(&polls));
+            let future = std::future::poll_fn(move |cx| {
+                polls.set(polls.get() + 1);
+                match (nth, polls.get()) {
+                    (_, 5..) => return Poll::Ready(()),
+                    (0, _) => first.set(Some(cx.waker().clone())),
+                    _ => {
+                        cx.waker().wake_by_ref();
+                        first.take().into_iter().for_each(Waker::wake);
+                    }
+                }
+                Poll::Pending
+            });
+            assert!(slots.start(future, nth).is_none());
+        }
+        let mut done = Vec::new();
+        while slots.poll_woken(|nth, ()| done.push(nth)) {}
+        assert_eq!(done, [0, 1], "nobody is forgotten");
+    }
+
+    #[test]
     fn a_late_wake_finds_a_free_slot_and_does_nothing() {
         let mut slots = Slots::new(1);
         let waker = Rc::new(Cell::new(None));
