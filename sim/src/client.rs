@@ -9,13 +9,15 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_device::{
     AlignedBuf, Change, Device, DeviceError, DeviceExt, ErrorKind, FlushScope, IoHeader, Operation,
-    Reply, Segment, WriteZeroesFlags,
+    Reply, Segment, SourceId, WriteZeroesFlags,
 };
-use weir_log::{LogVolume, MemoryFrameCache, NodeLease};
+use weir_log::{MemoryFrameCache, NodeLease, VolumeStatus};
+use weir_stack::Stack;
 
 use crate::content::{self, Pattern, WriteId};
 use crate::dice::Dice;
 use crate::excuses::FailedRead;
+use crate::heard::Heard;
 use crate::nbd::{Access, Nbd, Way};
 use crate::oracle::{Moment, Point};
 use crate::world::World;
@@ -50,13 +52,17 @@ const REFUSALS_MAX: u64 = 12;
 /// One life of the node, as its clients see it.
 pub(crate) struct Life {
     pub(crate) world: Rc<World>,
-    pub(crate) volume: Rc<LogVolume>,
+    /// The volume, as its node serves it.
+    pub(crate) stack: Rc<Stack>,
+    /// What its owner heard of it.
+    pub(crate) heard: Rc<Heard>,
     /// Where the process runs.
     pub(crate) host: usize,
     /// Of the process; other volumes may share them.
     pub(crate) lease: NodeLease,
     pub(crate) cache: Arc<MemoryFrameCache>,
     pub(crate) read_deadline: Duration,
+    pub(crate) close_deadline: Duration,
     /// Clients begin nothing more.
     pub(crate) stopping: Cell<bool>,
     /// Clients wait before they begin the next operation.
@@ -197,9 +203,19 @@ impl Life {
         self.nbd.borrow().clone()
     }
 
+    /// The log volume at a glance.
+    pub(crate) fn status(&self) -> VolumeStatus {
+        self.stack.log_status().expect("a log volume")
+    }
+
+    /// Of an operation that a client asks for without a connection.
+    fn header(&self) -> IoHeader {
+        IoHeader::of_client(SourceId(2), self.world.id.get())
+    }
+
     /// The volume's own answer.
     pub(crate) async fn answer(&self, operation: Operation) -> Result<Reply, DeviceError> {
-        self.volume.call(IoHeader::internal(), operation).await
+        self.stack.call(self.header(), operation).await
     }
 
     /// What reaches a client of an operation: its leases are checked when the answer is handed to the socket. `None`
@@ -230,7 +246,7 @@ impl Life {
 
     /// Bytes of the oracle that the volume has now, as every client can tell.
     fn bytes(&self) -> u64 {
-        self.world.bytes_within(self.volume.size())
+        self.world.bytes_within(self.stack.size())
     }
 
     fn range(&self, dice: &mut Dice) -> Range {
@@ -287,6 +303,12 @@ impl Life {
             way.lost_write(id);
             return false;
         };
+        let is_beyond = range.offset + range.len > self.bytes();
+        if is_beyond && result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
+            // It waited until a shrink was over.
+            self.world.note("write beyond a shrink", [id.0.into(), 0, 0]);
+            return false;
+        }
         let done = result.is_ok();
         if fua && done {
             self.world.events.borrow_mut().count("write with FUA", 1);
@@ -326,7 +348,7 @@ impl Life {
         }
         self.world.events.borrow_mut().count("batch", 1);
         let batch = Operation::Batch { segments, fua };
-        let result = self.volume.call(IoHeader::internal(), batch).await;
+        let result = self.stack.call(self.header(), batch).await;
         for id in ids {
             self.changed(id, fua, result.clone());
         }
@@ -401,13 +423,13 @@ impl Life {
             }
             Ok(_) => self.world.note("superseded: answered, and void", [0; 3]),
             Err(error) if error.kind() == ErrorKind::Fenced => {
-                self.refused();
+                self.refused(ErrorKind::Fenced);
                 self.world.note("superseded: fenced", [0; 3]);
             }
             Err(error) => {
                 // Its disk failed before anybody could tell it.
                 if error.kind() == ErrorKind::Poisoned && self.disk_failed.get() {
-                    self.refused();
+                    self.refused(ErrorKind::Poisoned);
                 }
                 self.world.note("superseded: failed", [0; 3]);
             }
@@ -415,7 +437,11 @@ impl Life {
         true
     }
 
-    fn refused(&self) {
+    fn refused(&self, kind: ErrorKind) {
+        // What the journal refuses for a failed disk, the volume knows only when all that was flushed is in the store.
+        if kind == ErrorKind::Fenced && !self.closing.get() {
+            self.expect_failure(kind);
+        }
         if self.refused_since.get().is_none() {
             self.refused_since.set(Some(self.world.oracle.borrow_mut().tick()));
             self.world.note("volume refuses writes", [0; 3]);
@@ -463,7 +489,7 @@ impl Life {
             self.world.violate(format!("{what} {number} failed without a reason: {error:?}"));
         }
         if matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Fenced) {
-            self.refused();
+            self.refused(error.kind());
         }
     }
 
@@ -518,7 +544,7 @@ impl Life {
             Ok(data) => Ok(data.to_vec()),
             Err(error) if error.kind() == ErrorKind::Fenced && self.may_be_fenced.get() => {
                 world.oracle.borrow_mut().abandon_read(begun);
-                self.refused();
+                self.refused(ErrorKind::Fenced);
                 Err(())
             }
             Err(error) if error.kind() == ErrorKind::Unavailable && self.closing.get() => {
@@ -570,7 +596,8 @@ impl Life {
     pub(crate) async fn flush_remote(&self) {
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("remote flush", [begun, 0, 0]);
-        let result = self.volume.flush_remote().await;
+        self.meets_dirty("remote flush");
+        let result = self.stack.flush(FlushScope::Store).await;
         if self.superseded.get() {
             let wrong = result.is_ok() && self.honest.get();
             if wrong {
@@ -619,7 +646,7 @@ impl Life {
         let extents = match result {
             Ok(extents) => extents,
             Err(error) if error.kind() == ErrorKind::Fenced && self.may_be_fenced.get() => {
-                return self.refused();
+                return self.refused(ErrorKind::Fenced);
             }
             Err(error) if error.kind() == ErrorKind::Unavailable && self.closing.get() => return,
             Err(error) => return self.world.violate(format!("extents failed: {error:?}")),
@@ -642,9 +669,10 @@ impl Life {
     }
 
     async fn out_of_bounds(&self, way: &Way, dice: &mut Dice) {
-        let size = self.volume.size();
+        let size = self.stack.size();
         // It may grow while a request is on its way.
-        let size = if way.is_nbd() { size + FAR_BEYOND } else { size };
+        let may_wait = way.is_nbd() || self.world.profile.stages.any();
+        let size = if may_wait { size + FAR_BEYOND } else { size };
         let offset = size - dice.below(size.min(4096));
         let bytes = size - offset + dice.within(1..5000);
         self.world.note("out of bounds", [0, offset, bytes]);
@@ -658,7 +686,11 @@ impl Life {
             self.ask(way, Operation::Read { offset, len: bytes }).await
         };
         let Some(result) = result else { return };
-        if !matches!(&result, Err(error) if error.kind() == ErrorKind::Invalid) {
+        let is_closed =
+            |error: &DeviceError| error.kind() == ErrorKind::Unavailable && self.closing.get();
+        let is_refused =
+            |error: &DeviceError| error.kind() == ErrorKind::Invalid || is_closed(error);
+        if !result.as_ref().is_err_and(is_refused) {
             self.world.violate(format!("an operation past the end returned {result:?}"));
         }
     }

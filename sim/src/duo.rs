@@ -404,7 +404,7 @@ impl Duo {
         life.closing.set(true);
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, 0, 0]);
-        let Some(closed) = self.wait(life.volume.close(), HANG).await else {
+        let Some(closed) = self.wait(life.stack.close(life.close_deadline), HANG).await else {
             return self.violate("closing hangs");
         };
         let now = self.world.oracle.borrow_mut().tick();
@@ -457,7 +457,7 @@ impl Duo {
                 life.write_somewhere(&mut dice).await;
             }
             life.flush_remote().await;
-            life.volume.check_invariants();
+            life.stack.check_invariants();
         };
         if self.wait(work, HANG).await.is_none() {
             return self.violate("writes or the remote flush hang though the store works");
@@ -469,7 +469,7 @@ impl Duo {
         // What the opening found unneeded is listed with the next checkpoint.
         let Some(life) = self.life(1 - index) else { return Ok(()) };
         life.stopping.set(true);
-        match self.wait(life.volume.compact(1, |_, _| {}), HANG).await {
+        match self.wait(life.stack.compact(1, |_, _| {}), HANG).await {
             None => return self.violate("a compaction hangs though the store works"),
             Some(compacted) => life.judge_verb("the last compaction", &compacted, |error| {
                 // The task beside it may have begun one.

@@ -20,6 +20,7 @@ mod elsewhere;
 mod env;
 mod events;
 mod excuses;
+mod heard;
 mod mutants;
 mod nbd;
 mod nemesis;
@@ -35,8 +36,10 @@ mod rot;
 mod run;
 mod sizes;
 mod snapshots;
+mod stages;
 mod verbs;
 mod world;
+mod write_back;
 
 use std::cell::Cell;
 use std::process::ExitCode;

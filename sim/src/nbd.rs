@@ -196,7 +196,7 @@ impl Nbd {
     pub(crate) async fn begin(life: &Rc<Life>, mut dice: Dice) -> Option<Rc<Self>> {
         let world = Rc::clone(&life.world);
         let profile = world.profile.nbd.clone()?;
-        let served = Served::new(Rc::clone(&life.volume));
+        let served = Served::new(Rc::clone(&life.stack));
         let hands_off = dice.percent(50);
         let place = || {
             let connecting = tokio::sync::Mutex::new(());
@@ -484,7 +484,7 @@ impl Nbd {
         if let Some(error) = self.served.error_behind(command, failure) {
             return error;
         }
-        if server::is_beyond(command, life.volume.size(), failure) {
+        if server::is_beyond(command, life.stack.size(), failure) {
             return DeviceError::new(ErrorKind::Invalid, "past the end");
         }
         self.world.violate(format!("{command:?} failed as no device did: {failure:?}"));
@@ -529,7 +529,7 @@ async fn watch(life: Rc<Life>, link: Rc<Link>, driver: impl Future<Output = Stri
     let world = &life.world;
     world.note("connection over", [0; 3]);
     // Who was told another size than the volume has by then is turned away before anything is answered.
-    let resized = link.size != life.volume.size() && !link.is_served();
+    let resized = link.size != life.stack.size() && !link.is_served();
     let excused = nbd.is_struck(link.id) || link.has_left() || resized;
     let fenced = life.may_be_fenced.get() || life.closing.get();
     if !excused && !fenced {

@@ -13,9 +13,9 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 use weir_device::{DeviceExt, ErrorKind};
 use weir_log::{
-    Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, Takeover,
-    VolumeOptions,
+    Closed, LogError, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, Takeover, VolumeOptions,
 };
+use weir_stack::{EndpointSpec, QUIESCE_MAX, Stack, StackSpec};
 use weir_store::Fault;
 
 use self::backups::Backups;
@@ -24,6 +24,7 @@ use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
+use crate::heard::Heard;
 use crate::nbd::{self, Access, Nbd};
 use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
@@ -205,9 +206,10 @@ impl Node {
                 Ok(None)
             }
             Err(_) => self.violate("opening hangs"),
-            Ok(Ok((volume, report))) => {
+            Ok(Ok((stack, report))) => {
                 self.opened(&report)?;
-                let life = self.life(volume, place, &options);
+                let life = self.life(stack, place, &options);
+                tasks.spawn_local(verbs::hear(Rc::clone(&life)));
                 Ok(Some(Opened { tasks, life }))
             }
             Ok(Err(error)) => {
@@ -225,7 +227,7 @@ impl Node {
         env: weir_device::Env,
         (lease, cache): (NodeLease, Arc<MemoryFrameCache>),
         outage: Option<Duration>,
-    ) -> impl Future<Output = Result<(Rc<LogVolume>, OpenReport), LogError>> + use<> {
+    ) -> impl Future<Output = Result<(Rc<Stack>, OpenReport), LogError>> + use<> {
         let world = Rc::clone(&self.world);
         let (accept_loss, take_over, discard_journal, adopt_journal) =
             (self.accept_loss, self.take_over, self.discard_journal, self.copies.adopt);
@@ -234,6 +236,7 @@ impl Node {
                 world.set_outage(true, false);
             }
             let root = world.disk().directory();
+            let stack_env = env.clone();
             let args = OpenArgs {
                 store: world.store.clone(),
                 id: world.id.get(),
@@ -251,7 +254,9 @@ impl Node {
                 on_wait: None,
             };
             world.detail("opening", [u64::from(take_over), u64::from(accept_loss), 0]);
-            let mut opening = Box::pin(LogVolume::open(args));
+            let endpoint = EndpointSpec::Log(Box::new(args));
+            let spec = StackSpec { endpoint, stages: world.describe_stages() };
+            let mut opening = Box::pin(Stack::open(&stack_env, spec));
             if let Some(outage) = outage {
                 if let Ok(opened) = timeout(outage, &mut opening).await {
                     return opened;
@@ -318,17 +323,19 @@ impl Node {
 
     fn life(
         &self,
-        volume: Rc<LogVolume>,
+        stack: Rc<Stack>,
         (lease, cache): (NodeLease, Arc<MemoryFrameCache>),
         options: &VolumeOptions,
     ) -> Rc<Life> {
         Rc::new(Life {
             world: Rc::clone(&self.world),
-            volume,
+            heard: Rc::new(Heard::new(stack.size())),
+            stack,
             host: self.world.host.get(),
             lease,
             cache,
             read_deadline: options.read_deadline,
+            close_deadline: options.close_deadline,
             stopping: Cell::new(false),
             paused: Cell::new(false),
             operating: Cell::new(0),
@@ -417,6 +424,8 @@ impl Node {
         let nbd_dice = Dice::new(self.nbd_dice.next(), 44);
         tasks.spawn_local(nbd::disturb(Rc::clone(life), nbd_dice));
         tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
+        let stages_dice = self.world.stages_dice.borrow_mut().next();
+        tasks.spawn_local(nemesis::change_limits(Rc::clone(life), Dice::new(stages_dice, 61)));
         tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10)));
         tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 12)));
         tasks.spawn_local(verbs::run(Rc::clone(life), Dice::new(dice.next(), 16)));
@@ -486,6 +495,9 @@ impl Node {
         life.closing.set(true);
         let begun = self.world.oracle.borrow_mut().begin_flush();
         self.world.note("close", [begun, u64::from(busy), 0]);
+        if busy {
+            life.narrow_for_close().await;
+        }
         if let Some(nbd) = life.nbd() {
             nbd.silence_one();
             nbd.meets("close");
@@ -493,7 +505,9 @@ impl Node {
                 return self.violate("detaching a volume hangs");
             }
         }
-        let closed = timeout(HANG, life.volume.close()).await;
+        life.meets_waiting("close");
+        life.meets_dirty("close");
+        let closed = timeout(HANG, life.stack.close(life.close_deadline)).await;
         let now = self.world.oracle.borrow_mut().tick();
         match closed {
             Err(_) => return self.violate("closing hangs"),
@@ -547,7 +561,7 @@ impl Node {
         }
         let mut back = self.world.oracle.borrow().clone();
         back.set_back(&shown);
-        let larger = size > life.volume.size();
+        let larger = size > life.stack.size();
         self.world.sizes.add(size);
         self.world.set_back.replace(Some(back));
         self.world.note("rollback", [0; 3]);
@@ -555,7 +569,8 @@ impl Node {
         let started = Instant::now();
         life.freeze();
         let doing = self.world.begin(self.world.host.get(), "rollback");
-        let result = timeout(patience, life.volume.rollback(&name)).await;
+        let content_before = life.heard.generation.get();
+        let result = timeout(patience, life.stack.rollback(&name, QUIESCE_MAX)).await;
         life.thaw();
         let Ok(result) = result else {
             doing.goes_on();
@@ -575,13 +590,11 @@ impl Node {
         });
         if rolled_back {
             self.world.note("  rolled back", [0; 3]);
-            if !self.world.sizes.settle(size) || life.volume.size() != size {
-                let is = life.volume.size();
-                return self.violate(format!("{is} bytes after a rollback to {size}"));
-            }
+            life.settle_size("a rollback", size).await;
             self.world.events.borrow_mut().count("rollback to a larger size", u64::from(larger));
             let back = self.world.set_back.take().expect("set above");
             self.world.oracle.replace(back);
+            life.must_hear_of_content(content_before).await;
         } else {
             self.world.note("  rollback refused", [0; 3]);
         }
@@ -613,7 +626,8 @@ impl Node {
     /// Ends a life that was opened.
     fn end(&mut self, opened: Opened, end: End) {
         let Opened { tasks, life } = opened;
-        let status = life.volume.status();
+        life.count_stages();
+        let status = life.status();
         let mut events = self.world.events.borrow_mut();
         events.count("objects written", status.objects_written);
         events.count("checkpoints published", status.checkpoints_published);
@@ -646,12 +660,17 @@ impl Node {
         snapshots::on_crash(world, world.host.get());
         clones::on_crash(world);
         let oracle = world.oracle.borrow();
+        // What a stage holds dies with the process, like what the system holds when the power goes.
+        let after_kill = match world.profile.stages.holds_writes {
+            true => oracle.after_power_loss(),
+            false => oracle.after_kill(),
+        };
         let (what, point) = match end {
-            End::Kill => ("crash: kill -9", oracle.after_kill()),
+            End::Kill => ("crash: kill -9", after_kill),
             End::Power => ("crash: power lost", oracle.after_power_loss()),
             End::DiskLoss => ("crash: disk lost", oracle.after_disk_loss()),
             End::Move => ("crash: moved to the other host", oracle.after_disk_loss()),
-            End::Close => ("closed", oracle.after_kill()),
+            End::Close => ("closed", after_kill),
         };
         drop(oracle);
         self.pending = self.pending.min(point);

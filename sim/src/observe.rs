@@ -24,9 +24,9 @@ pub(crate) async fn observe(
         world.violate(message);
         Err(Stop)
     };
-    life.volume.check_invariants();
+    life.stack.check_invariants();
     let size = world.profile.volume_bytes;
-    let device = life.volume.size();
+    let device = life.stack.size();
     if !world.sizes.settle(device) {
         return violate(format!("the volume has {device} bytes now"));
     }

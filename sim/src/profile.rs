@@ -13,6 +13,7 @@ use weir_store::{Chance, FaultPlan, OperationFaults};
 use crate::dice::Dice;
 use crate::env::Scheduling;
 use crate::nbd::NbdProfile;
+use crate::stages::StagesProfile;
 
 const KIB: u64 = 1 << 10;
 
@@ -145,6 +146,8 @@ pub(crate) struct Profile {
     pub(crate) map: MapLimits,
     /// Whether clients reach the volume over NBD, and how.
     pub(crate) nbd: Option<NbdProfile>,
+    /// What stands between clients and the volume.
+    pub(crate) stages: StagesProfile,
 }
 
 fn ms(ms: u64) -> Duration {
@@ -217,6 +220,7 @@ impl Profile {
                 index_page_entries: dice.pick(&[1, 2, 512]),
             },
             nbd: None,
+            stages: StagesProfile::default(),
         }
     }
 

@@ -88,6 +88,26 @@ const ONE_NODE: &[(&str, u64)] = &[
     ("pair: overlapping writes x same connection", 673),
     ("pair: resize x client connected", 369),
     ("pair: resize x write in flight", 275),
+    ("heard: another size", 523),
+    ("heard: another content", 13),
+    ("heard: a failure", 76),
+    ("limit lowered", 430),
+    ("limit raised", 403),
+    ("limit removed", 410),
+    ("opened with a limit", 473),
+    ("operations delayed", 466),
+    ("trace: requests dropped", 190),
+    ("trace: requests recorded", 266),
+    ("pair: detach x operations at the limit", 90),
+    ("pair: limit lowered x operations at the limit", 73),
+    ("pair: limit raised x operations at the limit", 343),
+    ("pair: limit removed x operations at the limit", 323),
+    ("pair: resize x operations at the limit", 116),
+    ("pair: snapshot x operations at the limit", 116),
+    ("pair: snapshot x write in flight", 256),
+    ("pair: close x dirty stage", 16),
+    ("pair: remote flush x dirty stage", 90),
+    ("pair: snapshot x dirty stage", 50),
 ];
 
 /// The same with two nodes.
@@ -140,6 +160,15 @@ const TWO_NODES: &[(&str, u64)] = &[
     ("pair: overlapping writes x other connection", 292),
     ("pair: resize x client connected", 353),
     ("pair: resize x write in flight", 214),
+    ("heard: another size", 546),
+    ("heard: a failure", 693),
+    ("limit raised", 480),
+    ("pair: detach x operations at the limit", 90),
+    ("pair: limit raised x operations at the limit", 470),
+    ("pair: limit removed x operations at the limit", 453),
+    ("pair: resize x operations at the limit", 183),
+    ("pair: snapshot x operations at the limit", 146),
+    ("pair: snapshot x write in flight", 263),
 ];
 
 /// What a run did not meet often enough, a line each.

@@ -9,6 +9,7 @@ use tokio::task::LocalSet;
 use weir_device::{Device, DeviceError, DeviceExt, Env, ErrorKind};
 use weir_log::catalog::VolumeName;
 use weir_log::{Change, MemoryFrameCache, SnapshotView};
+use weir_stack::QUIESCE_MAX;
 
 use crate::client::Life;
 use crate::dice::Dice;
@@ -99,9 +100,17 @@ async fn take(life: &Rc<Life>) {
     world.snapshots.borrow_mut().push(known);
     world.note("snapshot", [begun, 0, 0]);
     let doing = world.begin(life.host, "snapshot");
-    let result = life.volume.snapshot(&name).await;
+    life.meets_waiting("snapshot");
+    life.meets_dirty("snapshot");
+    if let Some(nbd) = life.nbd() {
+        nbd.meets("snapshot");
+    }
+    let result = life.stack.snapshot(&name, QUIESCE_MAX).await;
     drop(doing);
-    let mut done = life.judge_verb("a snapshot", &result, |_| false);
+    let mut done = life.judge_verb("a snapshot", &result, |error| {
+        // Operations in flight wait for a limit, or for a store that is away.
+        error.kind() == ErrorKind::Busy && world.profile.stages.holds_writes
+    });
     if done && life.superseded.get() {
         if life.honest.get() {
             world.violate("a snapshot of a superseded owner succeeded");
@@ -147,7 +156,7 @@ pub(crate) async fn remove_all(life: &Life) {
     for name in names {
         remove(life, &name).await;
     }
-    while life.volume.status().pending_deletions > 0 && !life.world.is_violated() {
+    while life.status().pending_deletions > 0 && !life.world.is_violated() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -169,7 +178,7 @@ pub(crate) async fn remove(life: &Life, name: &VolumeName) {
     };
     world.note("snapshot to be deleted", [0; 3]);
     let doing = world.begin(life.host, "deletion of a snapshot");
-    let result = life.volume.delete_snapshot(name).await;
+    let result = life.stack.delete_snapshot(name).await;
     drop(doing);
     // Of two that delete it at the same time, the one that asked first may be the one that comes too late.
     let is_gone = !world.snapshots.borrow().iter().any(|known| known.name == *name);

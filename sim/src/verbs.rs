@@ -8,9 +8,11 @@ use tokio::time::Instant;
 use weir_device::{DeviceError, DeviceExt, ErrorKind};
 
 use weir_log::Takeover;
+use weir_stack::QUIESCE_MAX;
 
 use crate::client::{Life, PAUSE_STEP};
 use crate::dice::Dice;
+use crate::heard::{self, Heard};
 use crate::world::World;
 
 /// Bytes of the oracle that a volume must have to be shrunk.
@@ -133,7 +135,7 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
         match dice.below(10) {
             0..8 => {
                 life.resizing.set(true);
-                let all = world.bytes_within(life.volume.size());
+                let all = world.bytes_within(life.stack.size());
                 if all > SHRUNK_BYTES_MIN && dice.percent(50) {
                     life.shrink(&mut dice).await;
                 } else {
@@ -147,10 +149,49 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
     }
 }
 
+/// Hears what happens to the volume, as long as the process lives. What clients are refused with must be heard, too.
+pub(crate) async fn hear(life: Rc<Life>) {
+    let (world, heard) = (Rc::clone(&life.world), Rc::clone(&life.heard));
+    tokio::task::spawn_local(heard::run(Rc::clone(&life.stack), Rc::clone(&heard)));
+    drop(life);
+    loop {
+        heard.failed.notified().await;
+        let is_fenced = heard.failed_with.take() == Some(ErrorKind::Fenced);
+        let is_heard =
+            |heard: &Heard| heard.is_lost.get() || (!is_fenced && heard.is_degraded.get());
+        if !heard.has(is_heard).await {
+            world.violate("a volume refuses operations, and its owner never heard of it");
+        }
+        world.events.borrow_mut().count("heard: a failure", 1);
+    }
+}
+
 impl Life {
+    /// The volume has another size: its owner must have heard.
+    pub(crate) async fn must_hear_of_size(&self, size: u64) {
+        if !self.heard.has(|heard| heard.size.get() == size).await {
+            self.world.violate(format!("nobody heard that the volume has {size} bytes now"));
+        }
+        self.world.events.borrow_mut().count("heard: another size", 1);
+    }
+
+    /// The volume was set back: whoever keeps anything of it must have heard.
+    pub(crate) async fn must_hear_of_content(&self, before: u64) {
+        if !self.heard.has(|heard| heard.generation.get() > before).await {
+            self.world.violate("nobody heard that the content was replaced");
+        }
+        self.world.events.borrow_mut().count("heard: another content", 1);
+    }
+
+    /// The volume refuses operations with this kind of error: its owner must hear, however little it asks for.
+    pub(crate) fn expect_failure(&self, kind: ErrorKind) {
+        self.heard.failed_with.set(Some(kind));
+        self.heard.failed.notify_one();
+    }
+
     /// Asks for a larger size, while clients are at work. Nobody may use what is new before the volume says so.
     async fn grow(&self, dice: &mut Dice) {
-        let (world, present) = (&self.world, self.volume.size());
+        let (world, present) = (&self.world, self.stack.size());
         let from = world.bytes_within(present);
         let all = world.profile.volume_bytes;
         let size = if from < all && dice.percent(90) {
@@ -164,16 +205,18 @@ impl Life {
             nbd.meets("resize");
         }
         let doing = world.begin(self.host, "grow");
-        let result = self.volume.resize(size).await;
+        self.meets_waiting("resize");
+        let result = self.stack.resize(size, false, QUIESCE_MAX).await;
         drop(doing);
         if self.judge_verb("a growth", &result, |_| false) && !self.superseded.get() {
-            self.settle_size("a growth", size);
+            world.note("  resized", [size, 0, 0]);
+            self.settle_size("a growth", size).await;
         }
     }
 
     /// Asks for a smaller size, while no client is at work; one may have gone away without its answer just before.
     async fn shrink(self: &Rc<Self>, dice: &mut Dice) {
-        let (world, present) = (&self.world, self.volume.size());
+        let (world, present) = (&self.world, self.stack.size());
         let bytes = world.bytes_within(present);
         let left = bytes * dice.within(20..100) / 100;
         self.paused.set(true);
@@ -186,7 +229,7 @@ impl Life {
             nbd.close().await;
         }
         let over = self.stopping.get() || self.closing.get() || self.refused_since.get().is_some();
-        if over || self.volume.size() != present {
+        if over || self.stack.size() != present {
             return self.let_in();
         }
         if dice.percent(50) {
@@ -208,7 +251,7 @@ impl Life {
         }
         self.freeze();
         let doing = world.begin(self.host, "shrink");
-        let result = self.volume.shrink(size).await;
+        let result = self.stack.resize(size, true, QUIESCE_MAX).await;
         drop(doing);
         self.thaw();
         if self.judge_verb("a shrink", &result, |_| false) {
@@ -218,7 +261,8 @@ impl Life {
                 }
             } else {
                 world.oracle.borrow_mut().end_shrink(id);
-                self.settle_size("a shrink", size);
+                world.note("  resized", [size, 0, 0]);
+                self.settle_size("a shrink", size).await;
             }
         }
         self.let_in();
@@ -232,19 +276,19 @@ impl Life {
         self.paused.set(false);
     }
 
-    fn settle_size(&self, verb: &str, size: u64) {
-        let (world, is) = (&self.world, self.volume.size());
-        world.note("  resized", [size, 0, 0]);
+    pub(crate) async fn settle_size(&self, verb: &str, size: u64) {
+        let (world, is) = (&self.world, self.stack.size());
         if !world.sizes.settle(size) || is != size {
             world.violate(format!("{is} bytes after {verb} to {size}"));
         }
+        self.must_hear_of_size(size).await;
     }
 
     async fn compact(&self, dice: &mut Dice) {
         let percent = dice.within(50..101);
         self.world.note("compact", [percent, 0, 0]);
         let doing = self.world.begin(self.host, "compaction");
-        let result = self.volume.compact(percent, |_, _| {}).await;
+        let result = self.stack.compact(percent, |_, _| {}).await;
         drop(doing);
         // The last one is asked for beside it.
         let beside = |error: &DeviceError| error.kind() == ErrorKind::Busy && self.stopping.get();
@@ -264,7 +308,7 @@ impl Life {
             self.auto.set(false);
         }
         let doing = world.begin(self.host, "takeover set");
-        let result = self.volume.set_takeover(takeover).await;
+        let result = self.stack.set_takeover(takeover).await;
         drop(doing);
         if self.judge_verb("a change of the takeover", &result, |_| false) {
             if self.superseded.get() {

@@ -14,6 +14,7 @@ use weir_log::catalog::{self, VolumeName};
 use weir_log::{FixedKeys, Keys, LogError, Takeover, VolumeOptions};
 use weir_net::sim::SimNetwork;
 use weir_seal::WrappingKey;
+use weir_stack::StageSpec;
 use weir_store::{Faults, Store};
 
 use crate::clones::KnownClone;
@@ -22,10 +23,11 @@ use crate::events::Events;
 use crate::excuses::{FaultsBefore, Harm, Outages};
 use crate::nbd::NbdProfile;
 use crate::oracle::{Oracle, Violation};
-use crate::profile::Profile;
+use crate::profile::{DiskTrouble, Profile};
 use crate::replicas::Replica;
 use crate::sizes::Sizes;
 use crate::snapshots::Known;
+use crate::stages::StagesProfile;
 use crate::verbs::{Rule, Verbs};
 
 /// Key of an object that is damaged or hidden, and the ranges it holds as offset and length.
@@ -48,6 +50,8 @@ pub(crate) struct World {
     pub(crate) network: SimNetwork,
     /// Two hosts.
     pub(crate) disks: [SimDisk; 2],
+    /// For the stages of every opening.
+    pub(crate) stages_dice: RefCell<Dice>,
     pub(crate) host: Cell<usize>,
     pub(crate) id: Cell<VolumeId>,
     /// Whether this seed is about an encrypted volume.
@@ -94,6 +98,10 @@ impl World {
         let mut network_dice = Dice::new(seed, 40);
         profile.nbd = NbdProfile::draw(&mut network_dice);
         let network_options = profile.nbd.clone().map(|nbd| nbd.network).unwrap_or_default();
+        let mut stages_dice = Dice::new(seed, 60);
+        profile.stages = StagesProfile::draw(&mut stages_dice);
+        // A stage that fails to write what it acknowledged says so at the next flush, which the oracle does not know.
+        profile.stages.holds_writes &= nodes == 1 && profile.trouble == DiskTrouble::None;
         let network = SimNetwork::new(network_dice.next(), network_options);
         let faults = Faults::new(dice.next());
         let bare_store = Store::open("memory://").expect("a store in memory");
@@ -126,6 +134,7 @@ impl World {
             store,
             network,
             disks,
+            stages_dice: RefCell::new(stages_dice),
             host: Cell::new(0),
             id: Cell::new(VolumeId([0; 16])),
             operations: Cell::new(0),
@@ -161,6 +170,14 @@ impl World {
         self.id.set(id);
         self.rule.settle(takeover);
         Ok(())
+    }
+
+    /// The stages of an opening.
+    pub(crate) fn describe_stages(&self) -> Vec<StageSpec> {
+        let stages = self.profile.stages.describe(&mut self.stages_dice.borrow_mut());
+        let is_limited = stages.iter().any(|stage| matches!(stage, StageSpec::Limit(_)));
+        self.events.borrow_mut().count("opened with a limit", u64::from(is_limited));
+        stages
     }
 
     pub(crate) fn disk(&self) -> &SimDisk {

@@ -12,6 +12,7 @@ declare -A needs=(
     [libvirt]="needs libvirt"
     [proxmox]="needs Proxmox VE"
     [docker]="needs a Docker daemon"
+    [hours]="takes hours"
     [elsewhere]="needs a service, a host or a file of the reader's"
 )
 # Languages of files and pictures that are shown.
@@ -19,8 +20,7 @@ shown=" text toml ini xml json yaml python "
 
 declare -A counts=()
 pages_run=()
-mapfile -t pages < <(cd "$repository" && ls README.md docs/guide/*.md docs/guide/*/*.md docs/operations/*.md \
-    | grep -vE '/(benchmarks|campaigns)\.md$')
+mapfile -t pages < <(cd "$repository" && ls README.md docs/guide/*.md docs/guide/*/*.md docs/operations/*.md)
 
 # tag PAGE LINE INFO: the tag that counts; fails where the info string says none.
 tag() {
@@ -39,6 +39,14 @@ tag() {
         user | root | guest) echo "$word" ;;
         *) [ -n "${needs[$word]:-}" ] && echo "$word" ;;
     esac
+}
+
+# programs_exist BLOCK: whether every program of this repository that a block names can be started.
+programs_exist() {
+    local program
+    for program in $(sed 's/#.*//' "$1" | grep -oE '(^|[[:space:]])(tests|bench)/[^[:space:]]+'); do
+        [ -f "$repository/$program" ] || { echo "there is no $program"; return 1; }
+    done
 }
 
 # compile DIRECTORY: the blocks of a page as one script, which notes the number of each block that went well.
@@ -89,6 +97,10 @@ run_page() {
             guest)
                 [ -n "$have_qemu" ] || { echo "not run: $page:$line: there is no qemu-system-x86_64"; continue; }
                 ran+=" $kind"
+                ;;
+            hours)
+                echo "not run: $page:$line: ${needs[$kind]}"
+                check "$page:$line: its programs exist" programs_exist "$blocks/$number"
                 ;;
             *) echo "not run: $page:$line: ${needs[$kind]}" ;;
         esac

@@ -173,6 +173,13 @@ fn the_steady_state_of_a_volume_allocates_nothing_and_a_layer_once_per_operation
     }
 }
 
+/// The counts of the twenty worst windows.
+fn worst(mut counted: Vec<u64>) -> Vec<u64> {
+    counted.sort_unstable_by(|a, b| b.cmp(a));
+    counted.truncate(20);
+    counted
+}
+
 /// Counts with so many layers over the endpoint; what was found.
 fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
     let mut lines = Vec::new();
@@ -233,7 +240,11 @@ fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
         let is_free = free * 10 >= WINDOWS * 6;
         assert!(is_free || layers > 0, "{name} at depth {depth}: {free} windows are free");
         let more = all.saturating_sub(layers * operations);
-        assert!(more * 20 <= operations, "{name} at depth {depth}: {all} allocations");
+        let most = worst(counted);
+        assert!(
+            more * 20 <= operations,
+            "{name} at depth {depth}: {all} allocations, in the worst windows {most:?}"
+        );
     }
     runtime.block_on(served.stop(Closing::ToStore)).expect("it closes");
     node.shut_down();

@@ -17,6 +17,7 @@ pub(crate) struct Gate {
     /// Holders of a quiesce.
     quiesced: Cell<usize>,
     is_shut: Cell<bool>,
+    is_cut: Cell<bool>,
     changed: Notify,
 }
 
@@ -61,6 +62,19 @@ impl Gate {
     pub(crate) fn shut(&self) {
         self.is_shut.set(true);
         self.changed.notify_waiters();
+    }
+
+    /// Nothing is acknowledged any more, of what runs either.
+    pub(crate) fn cut(&self) {
+        self.is_cut.set(true);
+    }
+
+    /// What becomes of a reply that comes now.
+    pub(crate) fn check_cut(&self) -> Result<(), DeviceError> {
+        if self.is_cut.get() {
+            return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed"));
+        }
+        Ok(())
     }
 
     /// New operations wait until every hold has ended.

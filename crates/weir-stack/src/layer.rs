@@ -30,6 +30,10 @@ pub trait Stage {
         0
     }
 
+    /// The stack is being closed: operations that the stage holds up end with an error, and none waits in it any more.
+    /// Those that it let through go on.
+    fn shut(&self) {}
+
     /// Returns once the device below has acknowledged all that was dirty when it was called.
     fn drain(&self) -> LocalBoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(ready(Ok(())))

@@ -116,6 +116,8 @@ pub struct Rate {
     changed: Notify,
     waiting: Cell<usize>,
     delayed: Cell<u64>,
+    /// Nobody waits any more, and nobody passes.
+    is_shut: Cell<bool>,
 }
 
 /// One that waits.
@@ -147,6 +149,7 @@ impl Rate {
             changed: Notify::new(),
             waiting: Cell::new(0),
             delayed: Cell::new(0),
+            is_shut: Cell::new(false),
         }
     }
 
@@ -212,6 +215,12 @@ impl Rate {
         Ok(())
     }
 
+    /// Those who wait go on at once, and everybody who comes after them.
+    fn shut(&self) {
+        self.is_shut.set(true);
+        self.changed.notify_one();
+    }
+
     /// Waits until a request may pass.
     pub async fn pass(&self, operations: u64, bytes: u64) {
         if operations == 0 && bytes == 0 {
@@ -224,7 +233,9 @@ impl Rate {
         self.delayed.set(self.delayed.get().wrapping_add(1));
         let _waiting = Waiting::new(&self.waiting);
         let _turn = self.turn.lock().await;
-        while let Err(until) = self.take(operations, bytes) {
+        while !self.is_shut.get()
+            && let Err(until) = self.take(operations, bytes)
+        {
             tokio::select! {
                 biased;
                 () = self.changed.notified() => {}
@@ -276,6 +287,10 @@ impl<D: Device> Stage for Limit<D> {
             delayed: self.rate.delayed(),
         }
     }
+
+    fn shut(&self) {
+        self.rate.shut();
+    }
 }
 
 impl<D: Device> Device for Limit<D> {
@@ -287,6 +302,9 @@ impl<D: Device> Device for Limit<D> {
         if io.admission != Admission::Internal {
             let (operations, bytes) = cost(&operation);
             self.rate.pass(operations, bytes).await;
+            if self.rate.is_shut.get() {
+                return Err(DeviceError::new(ErrorKind::Unavailable, "the volume is closed"));
+            }
         }
         self.below.call(io, operation).await
     }

@@ -386,7 +386,9 @@ impl Device for Stack {
             .count(operation, async |operation| {
                 let running = self.gate.enter().await?;
                 let _running = (!mutant("in_flight_not_counted")).then_some(running);
-                self.call_top(io, operation).await
+                let reply = self.call_top(io, operation).await?;
+                self.gate.check_cut()?;
+                Ok(reply)
             })
             .await
     }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use weir_device::ErrorKind;
-use weir_log::{
-    LogError, LogVolume, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, VolumeOptions,
-};
+use weir_device::{DeviceExt, ErrorKind};
+use weir_log::{LogError, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, VolumeOptions};
+use weir_stack::{EndpointSpec, Stack, StackSpec};
 use weir_store::Fault;
 
 use super::{ATTEMPTS_MAX, Duo, Fate, OPENING_MAX, OPENINGS_MAX};
 use crate::client::Life;
 use crate::dice::Dice;
-use crate::nemesis::DIRECTORY;
+use crate::heard::Heard;
+use crate::nemesis::{self, DIRECTORY};
 use crate::node::{OPENING_PATIENCE, Stop};
 use crate::observe::observe;
 use crate::oracle::Point;
@@ -23,7 +23,7 @@ use crate::replicas;
 use crate::snapshots;
 use crate::verbs;
 
-type OpenResult = Result<(Rc<LogVolume>, OpenReport), LogError>;
+type OpenResult = Result<(Rc<Stack>, OpenReport), LogError>;
 
 /// An opening under way.
 pub(super) struct Attempt {
@@ -75,10 +75,12 @@ impl Duo {
         let (store, discard_journal) = (side.store.clone(), side.discard_journal.get());
         let (result, done) = (Rc::clone(&attempt.result), Rc::clone(&attempt.done));
         let (take_over, keys) = (attempt.take_over, self.world.keys.clone());
+        let stages = self.world.describe_stages();
         process.tasks.spawn_local(async move {
             let opened = async {
                 let directory = root.subdirectory(DIRECTORY).await?;
-                LogVolume::open(OpenArgs {
+                let stack_env = env.clone();
+                let args = OpenArgs {
                     store,
                     id,
                     directory,
@@ -93,8 +95,9 @@ impl Duo {
                     adopt_journal: false,
                     incomplete: false,
                     on_wait: None,
-                })
-                .await
+                };
+                let spec = StackSpec { endpoint: EndpointSpec::Log(Box::new(args)), stages };
+                Stack::open(&stack_env, spec).await
             };
             *result.borrow_mut() = Some(opened.await);
             done.notify_one();
@@ -120,8 +123,8 @@ impl Duo {
         }
         let result = attempt.result.take().expect("it is done");
         match result {
-            Ok((volume, report)) => {
-                self.opened(&attempt, volume, &report).await?;
+            Ok((stack, report)) => {
+                self.opened(&attempt, stack, &report).await?;
                 Ok(true)
             }
             Err(error) => {
@@ -149,7 +152,7 @@ impl Duo {
     pub(super) async fn opened(
         &self,
         attempt: &Attempt,
-        volume: Rc<LogVolume>,
+        stack: Rc<Stack>,
         report: &OpenReport,
     ) -> Result<(), Stop> {
         let side = &self.sides[attempt.side];
@@ -157,7 +160,7 @@ impl Duo {
         world.note("opened", [report.epoch, report.committed_sequence, report.replayed_writes]);
         if report.epoch < self.epoch.get() {
             // It was superseded before anybody looked at it.
-            let life = self.new_life(attempt, volume);
+            let life = self.new_life(attempt, stack);
             life.superseded.set(true);
             life.superseded_at.set(Some(Instant::now()));
             if let Some(process) = &mut *side.process.borrow_mut() {
@@ -176,10 +179,11 @@ impl Duo {
         self.sides.iter().for_each(|side| side.may_be_holder.set(false));
         side.take_over.set(false);
         side.discard_journal.set(false);
-        let life = self.new_life(attempt, volume);
+        let life = self.new_life(attempt, stack);
         if let Some(process) = &mut *side.process.borrow_mut() {
             life.honest.set(process.hidden.get().is_zero());
             process.life = Some(Rc::clone(&life));
+            process.tasks.spawn_local(verbs::hear(Rc::clone(&life)));
         }
         let point = if self.journal_of.get() == Some(attempt.side) && !report.new_journal {
             side.pending.get()
@@ -221,7 +225,7 @@ impl Duo {
             self.sides[side].superseded_at.set(Some(Instant::now()));
             self.sides[side].rival_since.set(Some(since));
             world.note("owner superseded", [1 - side as u64, 0, 0]);
-            if old.honest.get() && old.volume.status().lease_held {
+            if old.honest.get() && old.status().lease_held {
                 return self.violate("a volume was taken whose holder still holds its lease");
             }
         }
@@ -239,6 +243,8 @@ impl Duo {
         }
         if let Some(process) = &*side.process.borrow() {
             let tasks = &process.tasks;
+            let stages_dice = Dice::new(world.stages_dice.borrow_mut().next(), 61);
+            tasks.spawn_local(nemesis::change_limits(Rc::clone(life), stages_dice));
             tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 27)));
             tasks.spawn_local(verbs::run(Rc::clone(life), Dice::new(dice.next(), 28)));
             tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 29)));
@@ -252,15 +258,17 @@ impl Duo {
         other.take_over.get() && other.process.borrow().is_some()
     }
 
-    pub(super) fn new_life(&self, attempt: &Attempt, volume: Rc<LogVolume>) -> Rc<Life> {
+    pub(super) fn new_life(&self, attempt: &Attempt, stack: Rc<Stack>) -> Rc<Life> {
         let options = &attempt.options;
         Rc::new(Life {
             world: Rc::clone(&self.world),
-            volume,
+            heard: Rc::new(Heard::new(stack.size())),
+            stack,
             host: attempt.side,
             lease: attempt.lease.clone(),
             cache: Arc::clone(&attempt.cache),
             read_deadline: options.read_deadline,
+            close_deadline: options.close_deadline,
             stopping: Cell::new(false),
             paused: Cell::new(false),
             operating: Cell::new(0),

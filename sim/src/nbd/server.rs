@@ -14,8 +14,8 @@ use weir_frontend::nbd::{
     ConnectionOptions, Export, ExportDirectory, ExportInfo, Exports, HandOff, ListenerOptions,
     NbdError, Server, error_code, hand_off_clients, serve as serve_nbd, serve_handed_off,
 };
-use weir_log::LogVolume;
 use weir_nbd::{Command, ErrorCode, Failure};
+use weir_stack::Stack;
 
 use super::EXPORT;
 
@@ -43,15 +43,15 @@ impl Errors {
     }
 }
 
-/// The volume.
+/// The stack of the volume.
 pub(super) struct Served {
-    volume: Rc<LogVolume>,
+    stack: Rc<Stack>,
     errors: Rc<Errors>,
 }
 
 impl Served {
-    pub(super) fn new(volume: Rc<LogVolume>) -> Rc<Self> {
-        Rc::new(Self { volume, errors: Rc::default() })
+    pub(super) fn new(stack: Rc<Stack>) -> Rc<Self> {
+        Rc::new(Self { stack, errors: Rc::default() })
     }
 
     /// The error that a client was told of.
@@ -114,13 +114,13 @@ impl Lease for Checked {
 
 impl Device for Served {
     fn info(&self) -> DeviceInfo {
-        self.volume.info()
+        self.stack.info()
     }
 
     async fn call(&self, io: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
         let kind = operation.kind();
         let offset = if kind == OperationKind::Flush { 0 } else { operation.span().0 };
-        match self.volume.call(io, operation).await {
+        match self.stack.call(io, operation).await {
             Ok(reply) => {
                 let errors = Rc::clone(&self.errors);
                 let leases = Checked { leases: reply.leases, kind, offset, errors };
@@ -134,7 +134,7 @@ impl Device for Served {
     }
 
     fn poll_event(&self, cx: &mut Context<'_>) -> Poll<Event> {
-        self.volume.poll_event(cx)
+        self.stack.poll_event(cx)
     }
 }
 
@@ -199,7 +199,7 @@ impl ExportDirectory for Directory {
         let info = ExportInfo {
             name: EXPORT.to_owned(),
             description: String::new(),
-            size: served.volume.size(),
+            size: served.stack.size(),
             read_only: false,
             earlier: [].into(),
         };

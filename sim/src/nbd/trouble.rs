@@ -122,6 +122,7 @@ impl Nbd {
 
     /// The volume is detached from its clients, and attached again.
     async fn go_and_come_back(&self, life: &Life, dice: &mut Dice) {
+        life.meets_waiting("detach");
         self.detach().await;
         tokio::time::sleep(Duration::from_millis(dice.below(300))).await;
         if !life.closing.get() {

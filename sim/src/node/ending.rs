@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 use weir_log::catalog::{self, RekeyKeys, VolumeName};
+use weir_stack::QUIESCE_MAX;
 
 use super::{HANG, Node, Stop};
 use crate::audit::audit;
@@ -73,7 +74,7 @@ impl Node {
                 life.write_somewhere(&mut dice).await;
             }
             life.flush_remote().await;
-            life.volume.check_invariants();
+            life.stack.check_invariants();
         };
         let worked = opened.tasks.run_until(timeout(HANG, work)).await;
         self.go_on()?;
@@ -151,7 +152,7 @@ impl Node {
                 life.write_somewhere(&mut dice).await;
             }
             let name = VolumeName::new("last").expect("a valid name");
-            let snapshot = life.volume.snapshot(&name).await;
+            let snapshot = life.stack.snapshot(&name, QUIESCE_MAX).await;
             life.judge_verb("the last snapshot", &snapshot, |_| false);
             replicas::take_over(&life.world, ending, &mut dice).await
         };

@@ -183,6 +183,22 @@ mod tests {
         assert_eq!(too_large(&ring(5, relative)).len(), 1);
     }
 
+    /// A head file that exports again what its files declare imports them all, and they import it.
+    #[test]
+    fn a_circle_through_the_exports_of_a_head_file_is_found() {
+        let head = |names: &[&str]| {
+            let line = |name: &&str| format!("mod {name};\npub use {name}::{{Thing, other}};\n");
+            file("crates/x/src/room/mod.rs", &names.iter().map(line).collect::<String>())
+        };
+        let part = |name: &&str| {
+            file(&format!("crates/x/src/room/{name}.rs"), "use super::{Thing, other};\n")
+        };
+        let room =
+            |names: &[&str]| -> Vec<File> { names.iter().map(part).chain([head(names)]).collect() };
+        assert_eq!(too_large(&room(&["a", "b", "c"])), []);
+        assert_eq!(too_large(&room(&["a", "b", "c", "d"]))[0].value, 5);
+    }
+
     #[test]
     fn comments_texts_and_tests_are_no_imports() {
         let comment =

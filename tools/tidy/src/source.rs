@@ -185,22 +185,42 @@ fn positions<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> 
 }
 
 /// The paths inside the crate that the code of a module names, in imports and elsewhere, without `crate`. `own` is the
-/// path of the module, which `super` and `self` are relative to.
+/// path of the module, which `super`, `self` and the modules that it declares are relative to.
 pub(crate) fn imported_paths(code: &[u8], own: &[&str]) -> Vec<Vec<String>> {
     let text = String::from_utf8_lossy(code);
     let mut found = Vec::new();
-    for (root, up) in [("crate::", None), ("super::", Some(1)), ("self::", Some(0))] {
-        for (at, _) in text.match_indices(root) {
+    let owned = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+    let parent = &own[..own.len().saturating_sub(1)];
+    let mut roots = vec![
+        ("crate".to_owned(), Vec::new()),
+        ("super".to_owned(), owned(parent)),
+        ("self".to_owned(), owned(own)),
+    ];
+    for child in declared_modules(&text) {
+        let mut base = owned(own);
+        base.push(child.to_owned());
+        roots.push((child.to_owned(), base));
+    }
+    for (root, base) in roots {
+        let root = format!("{root}::");
+        for (at, _) in text.match_indices(&root) {
             let before = at.checked_sub(1).and_then(|i| text.as_bytes().get(i));
             if before.is_some_and(|&b| is_word(b) || b == b':') {
                 continue;
             }
-            let kept = up.map_or(0, |up| own.len().saturating_sub(up));
-            let base: Vec<String> = own[..kept].iter().map(|part| (*part).to_owned()).collect();
             expand(&text[at + root.len()..], &base, &mut found);
         }
     }
     found
+}
+
+/// The modules that code declares as files of their own: `mod name;`.
+fn declared_modules(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let (before, name) = line.trim().strip_suffix(';')?.rsplit_once("mod ")?;
+        let is_declaration = before.is_empty() || before.starts_with("pub");
+        (is_declaration && name.bytes().all(is_word)).then_some(name)
+    })
 }
 
 /// Adds the paths of a tree of names to `found`: `a::{b, c::d}` is `a::b` and `a::c::d`. The length of what was read.

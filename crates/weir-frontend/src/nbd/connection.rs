@@ -39,14 +39,16 @@ use weir_nbd::{
 
 use self::large::{LargeRead, LargeWrite, WHOLE_READ_BYTES_MAX, WHOLE_WRITE_BYTES_MAX};
 use super::answer::error_code;
+use super::error::NbdError;
+use super::export::Export;
 use super::handshake::Chosen;
 use super::memory::Share;
 use super::operation::{self, Answer, Answered, CACHE_PIECE_BYTES, Target};
+use super::options::ConnectionOptions;
 use super::outgoing::Outgoing;
 use super::slots::Slots;
 use super::watch::{self, Look, Watch};
 use super::window::{DIRECT_BYTES_MIN, WINDOW_BYTES, Window};
-use super::{ConnectionOptions, Export, NbdError};
 
 /// Rounds of receiving, running and sending before other tasks of the thread get their turn.
 const ROUNDS_MAX: usize = 16;

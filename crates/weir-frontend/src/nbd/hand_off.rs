@@ -8,10 +8,13 @@ use tokio::sync::mpsc;
 use weir_device::{ByteStream, DetachedStream};
 use weir_nbd::{Catalog, ExportInfo, Session, Wanted};
 
+use super::error::NbdError;
+use super::export::Exports;
 use super::handshake::{self, Chosen, Prepared};
+use super::options::ConnectionOptions;
 use super::places::{Admittance, Place};
+use super::session::transmit;
 use super::window::Window;
-use super::{ConnectionOptions, Exports, NbdError, transmit};
 
 /// A connection whose client has chosen its export, on its way to the thread that serves it. What the client sent since
 /// comes with it.
@@ -117,7 +120,7 @@ pub(super) async fn hand_off<R: ExportDirectory>(
     shutdown: impl Future<Output = ()>,
 ) {
     let mut window = Window::new();
-    let admittance = Admittance::of(&options);
+    let admittance = Admittance::of(&options.places, &options.peer, &options.client);
     let (found, listed) = Default::default();
     let catalog = DirectoryCatalog { directory, admittance, found, listed };
     let shaken = tokio::select! {

@@ -6,9 +6,11 @@ use weir_nbd::{
     Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session, Wanted,
 };
 
+use super::error::NbdError;
+use super::export::{Export, Exports};
+use super::options::{ConnectionOptions, HANDSHAKE_SILENCE};
 use super::places::Admittance;
 use super::window::Window;
-use super::{ConnectionOptions, Export, Exports, HANDSHAKE_SILENCE, NbdError};
 
 /// The export that a client chose, and what was agreed on.
 pub(super) struct Chosen<H> {

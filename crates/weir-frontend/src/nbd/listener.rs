@@ -11,8 +11,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_device::{Accepted, Address, ByteStream, Listener, LocalBoxFuture, Network};
 
+use super::error::NbdError;
+use super::export::Exports;
 use super::hand_off::{self, ExportDirectory, HandOff, HandedOff};
-use super::{ConnectionOptions, Exports, NbdError, serve_connection};
+use super::options::ConnectionOptions;
+use super::session::serve_connection;
 
 /// Pause after an `accept` that failed, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -15,8 +15,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_device::Peer;
 
-use super::ConnectionOptions;
-
 /// Handshakes in progress on one listener.
 pub const HANDSHAKES_MAX: usize = 256;
 
@@ -178,8 +176,7 @@ pub(super) struct Admittance<'a> {
 }
 
 impl<'a> Admittance<'a> {
-    pub(super) fn of(options: &'a ConnectionOptions) -> Self {
-        let ConnectionOptions { places, peer, client, .. } = options;
+    pub(super) fn of(places: &'a Places, peer: &'a Peer, client: &'a str) -> Self {
         Self { places, peer, client, place: RefCell::default() }
     }
 

@@ -1,16 +1,18 @@
 //! The client's side of the handshake: asks for the best headers it may use, for the metadata contexts wanted, and for
 //! one export; falls back step by step to what older servers know.
 
+use super::context::ChosenContext;
+use super::layout::{EXPORT_NAME_ZEROES, GREETING_BYTES};
 use super::option::{OptionRequest, encode_option};
 use super::reply::{BlockSizes, Fact, OptionReply, decode_option_reply};
-use super::{ChosenContext, EXPORT_NAME_ZEROES, GREETING_BYTES};
 use crate::bytes::{Decoded, Reader, put_u32};
 use crate::error::ProtocolError;
 use crate::numbers::{
     ClientFlags, GREETING_MAGIC, HandshakeFlags, InfoCode, OPTION_MAGIC, OptionCode,
     OptionReplyCode, TransmissionFlags,
 };
-use crate::transmission::{ReplyStyle, Session};
+use crate::transmission::judge::Session;
+use crate::transmission::style::ReplyStyle;
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]

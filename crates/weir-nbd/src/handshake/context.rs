@@ -3,7 +3,7 @@
 //! `base:allocation` is offered by every export, `qemu:dirty-bitmap:NAME` for every earlier state that the export can
 //! be compared with. The second namespace is QEMU's (`docs/interop/nbd.txt` there); backup tools know it.
 
-use super::ExportInfo;
+use super::export::ExportInfo;
 use crate::limits::STRING_BYTES_MAX;
 
 /// The context that tells data from holes.

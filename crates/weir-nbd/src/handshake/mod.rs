@@ -1,7 +1,9 @@
 //! The handshake: greeting, options, and what both sides agree on at its end.
 
 mod client;
-mod context;
+pub(crate) mod context;
+mod export;
+mod layout;
 mod option;
 mod reply;
 mod server;
@@ -10,12 +12,7 @@ mod tests;
 
 pub use client::{Agreement, ClientHandshake, ClientProgress, ClientStep, ClientWish};
 pub use context::{ALLOCATION_CONTEXT, ChosenContext, Context};
+pub use export::ExportInfo;
 pub use option::{OptionFault, OptionRequest, decode_option, encode_option};
 pub use reply::{BlockSizes, Fact, OptionReply, decode_option_reply, encode_option_reply};
-pub use server::{Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Wanted};
-
-/// Bytes of the server's greeting.
-pub(crate) const GREETING_BYTES: usize = 18;
-
-/// Bytes of zeroes that follow an `EXPORT_NAME` answer, unless both sides agreed to leave them out.
-pub(crate) const EXPORT_NAME_ZEROES: usize = 124;
+pub use server::{Catalog, HandshakeProgress, HandshakeStep, ServerHandshake, Wanted};

@@ -6,11 +6,14 @@
 //!  H3. Metadata contexts are agreed on only for the export name that they were negotiated for, by the last attempt.
 //!  H4. Nothing is taken after the handshake is over.
 
-use std::sync::Arc;
-
-use super::option::{OPTION_HEADER_BYTES, OptionHeader, decode_option_header};
+use super::context::ChosenContext;
+use super::export::ExportInfo;
+use super::layout::EXPORT_NAME_ZEROES;
+use super::option::{
+    OPTION_HEADER_BYTES, OptionFault, OptionHeader, OptionRequest, decode_option,
+    decode_option_header,
+};
 use super::reply::{BlockSizes, Fact, OptionReply, encode_option_reply};
-use super::{ChosenContext, EXPORT_NAME_ZEROES, OptionFault, OptionRequest, decode_option};
 use crate::bytes::{Decoded, Reader, put_u16, put_u64};
 use crate::error::ProtocolError;
 use crate::limits::{
@@ -21,22 +24,8 @@ use crate::numbers::{
     ClientFlags, GREETING_MAGIC, HandshakeFlags, InfoCode, OPTION_MAGIC, OptionCode,
     OptionReplyCode, TransmissionFlags,
 };
-use crate::transmission::{ReplyStyle, Session};
-
-/// What a client may learn about an export before it uses it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportInfo {
-    /// Canonical name.
-    pub name: String,
-    /// A line for a person, possibly empty.
-    pub description: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// Names of earlier states that it can be compared with: a context `qemu:dirty-bitmap:NAME` each.
-    pub earlier: Arc<[String]>,
-}
+use crate::transmission::judge::Session;
+use crate::transmission::style::ReplyStyle;
 
 /// The exports that a handshake may offer.
 pub trait Catalog {

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use super::judge::{Command, Session};
 use super::reply::{Chunk, ContextStatus, ExtentStatus, ReplyHeader, decode_chunk, decode_reply};
-use super::request::RequestHeader;
-use super::{Cookie, ReplyStyle};
+use super::request::{Cookie, RequestHeader};
+use super::style::ReplyStyle;
 use crate::bytes::{Decoded, Reader};
 use crate::error::ProtocolError;
 use crate::limits::READ_PARTS_MAX;

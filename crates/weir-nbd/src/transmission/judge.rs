@@ -1,9 +1,10 @@
 //! What a request means: the one place where flags, lengths and bounds are checked.
 
-use super::reply::STATUS_HEAD_BYTES_MAX;
-use super::{ReplyStyle, ReplyTo, RequestHeader};
+use super::reply::{ReplyTo, STATUS_HEAD_BYTES_MAX};
+use super::request::RequestHeader;
+use super::style::ReplyStyle;
 use crate::error::ProtocolError;
-use crate::handshake::ChosenContext;
+use crate::handshake::context::ChosenContext;
 use crate::limits::{CONTEXTS_MAX, EXTENTS_MAX, PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::numbers::{CommandCode, CommandFlags, ErrorCode, TransmissionFlags};
 

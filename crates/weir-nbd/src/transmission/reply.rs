@@ -1,6 +1,7 @@
 //! Replies: the server encodes them, the client decodes them.
 
-use super::{Cookie, ReplyStyle};
+use super::request::Cookie;
+use super::style::ReplyStyle;
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64};
 use crate::error::ProtocolError;
 use crate::limits::{

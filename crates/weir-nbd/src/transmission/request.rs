@@ -1,9 +1,13 @@
 //! Request headers, compact and extended.
 
-use super::{Cookie, ReplyStyle};
+use super::style::ReplyStyle;
 use crate::bytes::{Decoded, Reader, put_u16, put_u32, put_u64};
 use crate::error::ProtocolError;
 use crate::numbers::{CommandCode, CommandFlags, EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC};
+
+/// The client's mark on a request, given back in every reply to it. Opaque to the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cookie(pub u64);
 
 /// Bytes of a compact request header.
 const COMPACT_BYTES: usize = 28;

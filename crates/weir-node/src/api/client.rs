@@ -16,12 +16,10 @@ use serde_json::{Map, Value};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use weir_device::{ErrorKind, VolumeId};
-use weir_log::catalog::VolumeName;
 use weir_store::Store;
 
 use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress};
 use crate::error::{NodeError, ProcessId};
-use crate::verbs::{Answer, OnProgress, Verb};
 
 /// Header with the location of the store that is meant ([`weir_store::Store::location`]).
 pub(crate) const STORE_HEADER: &str = "weir-store";
@@ -52,7 +50,7 @@ impl Client {
     /// Connects to the process that listens at `path`; `None` if none does.
     ///
     /// # Errors
-    /// When it cannot be told, for want of permission for example.
+    /// When it is not known whether a process listens there, as without the permission to connect.
     pub async fn connect(path: &Path) -> Result<Option<Self>, NodeError> {
         let place = path.display().to_string();
         let stream = match UnixStream::connect(path).await {
@@ -79,7 +77,7 @@ impl Client {
         };
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(|error| failed(&error))?;
-        // It ends with the sender; an error shows where an answer is awaited.
+        // The task ends with the sender. Whoever waits for an answer gets its error.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Some(Self { place, process, sender, meant: None }))
     }
@@ -101,12 +99,12 @@ impl Client {
         self.meant = Some((store.location(), None));
     }
 
-    fn no_answer(&self, reason: &dyn std::fmt::Display) -> NodeError {
+    pub(crate) fn no_answer(&self, reason: &dyn std::fmt::Display) -> NodeError {
         let (place, process) = (self.place.clone(), self.process);
         NodeError::NoAnswer { place, process, reason: reason.to_string() }
     }
 
-    async fn send(
+    pub(crate) async fn send(
         &mut self,
         method: Method,
         path: &str,
@@ -144,7 +142,7 @@ impl Client {
         Err(remote(problem.unwrap_or_else(unknown)))
     }
 
-    async fn read(&self, response: Response<Incoming>) -> Result<Bytes, NodeError> {
+    pub(crate) async fn read(&self, response: Response<Incoming>) -> Result<Bytes, NodeError> {
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
         match tokio::time::timeout(SILENCE_TIMEOUT, body).await {
             Err(_) => Err(self.no_answer(&"it is silent")),
@@ -153,20 +151,20 @@ impl Client {
         }
     }
 
-    /// Asks for something.
+    /// Gets the value at `path`.
     ///
     /// # Errors
-    /// What the process answered, or that it did not.
+    /// The error of the process, or that it did not answer.
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, NodeError> {
         let response = self.send(Method::GET, path, Bytes::new()).await?;
         let bytes = self.read(response).await?;
         serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
     }
 
-    /// Sets something; what it is then.
+    /// Puts `value` at `path`; returns the value that the process has then.
     ///
     /// # Errors
-    /// What the process answered, or that it did not.
+    /// The error of the process, or that it did not answer.
     pub async fn put<T: Serialize + DeserializeOwned>(
         &mut self,
         path: &str,
@@ -178,7 +176,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
     }
 
-    /// How the process is.
+    /// The status of the process.
     ///
     /// # Errors
     /// That it does not answer.
@@ -199,69 +197,12 @@ impl Client {
         (!of_it.reasons.is_empty()).then(|| of_it.reasons.join("; "))
     }
 
-    /// Asks for a verb; `on_progress` hears of what is done and what there is in all.
-    ///
-    /// # Errors
-    /// What the process answered, or that it did not.
-    pub async fn call<V: Verb>(
-        &mut self,
-        name: Option<&VolumeName>,
-        verb: &V,
-        on_progress: OnProgress<'_>,
-    ) -> Result<V::Report, NodeError> {
-        let route = V::ROUTE.ok_or_else(|| self.no_answer(&"it is not asked for this"))?;
-        let mut path = route.path.replace("{name}", name.map_or("", VolumeName::as_str));
-        let mut body = serde_json::to_vec(verb).map_err(|error| self.no_answer(&error))?;
-        if matches!(route.method, Method::GET | Method::DELETE) {
-            let asked = serde_json::to_value(verb).map_err(|error| self.no_answer(&error))?;
-            let fields = asked.as_object().into_iter().flatten();
-            let mut query = url::form_urlencoded::Serializer::new(String::new());
-            query.extend_pairs(fields.map(|(key, value)| (key, value.to_string())));
-            path = format!("{path}?{}", query.finish());
-            body.clear();
-        }
-        let response = self.send(route.method, &path, body.into()).await?;
-        match route.answer {
-            Answer::Lines => self.follow(response, on_progress).await,
-            Answer::Report(_) => {
-                let bytes = self.read(response).await?;
-                serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
-            }
-        }
-    }
-
-    /// [`Client::call`] in as many requests as it takes.
-    pub(crate) async fn call_parts<V: Verb>(
-        &mut self,
-        name: Option<VolumeName>,
-        verb: V,
-        on_progress: OnProgress<'_>,
-    ) -> Result<V::Report, NodeError> {
-        let (total, mut before) = (verb.size(), 0);
-        let mut parts = verb.parts();
-        if parts.len() < 2 {
-            let only = parts.pop().ok_or_else(|| self.no_answer(&"it is asked for nothing"))?;
-            return self.call(name.as_ref(), &only, on_progress).await;
-        }
-        let mut whole = None;
-        for part in parts {
-            let on_part = |done, _| on_progress(before + done, total);
-            let report = self.call(name.as_ref(), &part, &on_part).await?;
-            match &mut whole {
-                None => whole = Some(report),
-                Some(whole) => V::join(whole, report),
-            }
-            before += part.size();
-        }
-        whole.ok_or_else(|| self.no_answer(&"it is asked for nothing"))
-    }
-
     /// Reads the lines of work that takes its time, to its report. Work that waits has no end of its own, so what is
     /// wrong with the volume meanwhile is logged, once.
-    async fn follow<R: DeserializeOwned>(
+    pub(crate) async fn follow<R: DeserializeOwned>(
         &self,
         response: Response<Incoming>,
-        on_progress: OnProgress<'_>,
+        on_progress: &dyn Fn(u64, u64),
     ) -> Result<R, NodeError> {
         let mut body = response.into_body();
         let mut received = BytesMut::new();

@@ -16,7 +16,7 @@ use tokio::process::Command;
 use weir_log::{KeyError, KeySource, Keys, WrappingKeys};
 use weir_seal::WrappingKey;
 
-/// Longest text that is read for keys, in bytes: a thousand keys.
+/// Longest text that is read for keys, in bytes: room for a thousand keys.
 const TEXT_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a place may take to give its keys: a key service that is asked across the network, with its own retries.
@@ -25,10 +25,10 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Pause before a pipe that nobody writes to is read again.
 const PIPE_PAUSE: Duration = Duration::from_millis(50);
 
-/// How much of what a command complains of is shown.
+/// Most bytes of a command's standard error that an error message shows.
 const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
 
-/// What a key file must not allow: its users are its owner and those of its group.
+/// Permissions that a key file must not have: only its owner and its group may use it.
 const OTHERS: u32 = 0o007;
 
 /// Where keys are.
@@ -93,7 +93,7 @@ impl KeySource for KeyPlace {
     }
 }
 
-/// A text that may hold keys: wiped when it goes.
+/// A text that may hold keys. Its memory is wiped when it is dropped.
 struct Text(Vec<u8>);
 
 impl Drop for Text {
@@ -127,7 +127,7 @@ async fn of_file(path: &Path) -> std::io::Result<Result<Text, String>> {
 }
 
 async fn all_of(from: impl AsyncRead + Unpin) -> Result<Text, String> {
-    // As much as can come: growing would leave copies behind.
+    // As long as the longest text: a vector that grows would leave unwiped copies behind.
     let mut text = Text(Vec::with_capacity(2 * usize::try_from(TEXT_BYTES_MAX).unwrap_or(0)));
     let read = from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut text.0).await;
     match read.map_err(|error| error.to_string())? as u64 {
@@ -152,7 +152,7 @@ async fn printed_by(command: &str) -> Result<Text, String> {
     let complaint = async {
         let mut bytes = Vec::new();
         if let Some(mut stderr) = stderr {
-            // What cannot be read of it is only missing from a message.
+            // If it cannot be read, only the error message is shorter.
             let _ = (&mut stderr).take(COMPLAINT_BYTES_MAX).read_to_end(&mut bytes).await;
             let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
         }

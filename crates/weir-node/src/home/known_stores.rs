@@ -26,7 +26,7 @@ fn is_known(data: &DataDirectory, url: &str) -> Result<bool, NodeError> {
     }
 }
 
-/// A volume was opened in the store: durable when this returns.
+/// Notes that a volume was opened in the store. The note is durable when this returns.
 pub(crate) fn note(home: &Home) -> Result<(), NodeError> {
     let (data, url) = (&home.data, &home.store_url);
     if url.starts_with("memory:") || is_known(data, url)? {
@@ -45,8 +45,8 @@ pub(crate) fn note(home: &Home) -> Result<(), NodeError> {
     write().map_err(|source| NodeError::io("writing", path.display().to_string(), source))
 }
 
-/// Before a store is opened that has volumes already: opening makes a directory that is not there, and a URL that was
-/// mistyped would look like a store without volumes.
+/// Checks that the store is there, before it is opened for volumes that exist. Opening creates a missing directory, so
+/// that a mistyped URL would look like a store without volumes.
 pub(crate) fn check_there(home: &Home) -> Result<(), NodeError> {
     if !is_missing(home) {
         return Ok(());
@@ -55,7 +55,7 @@ pub(crate) fn check_there(home: &Home) -> Result<(), NodeError> {
     Err(NodeError::NoStore { store: home.store_url.clone() })
 }
 
-/// Before a store is opened that may be made by that.
+/// Checks that a missing store was never used from here, before it is opened in a way that may create it.
 pub(crate) fn check_not_gone(home: &Home) -> Result<(), NodeError> {
     if is_missing(home) { check_unknown(home, "is not there") } else { Ok(()) }
 }
@@ -66,13 +66,13 @@ fn is_missing(home: &Home) -> bool {
     directory.is_some_and(|directory| !directory.exists())
 }
 
-/// Whether it is the store of a data directory in which nothing was made yet: it has no volumes.
+/// Whether it is the store in the data directory, and nothing was created there yet: then it has no volumes.
 pub(crate) fn is_to_come(home: &Home) -> Result<bool, NodeError> {
     let is_embedded = home.store_url == home.data.store_url();
     Ok(is_embedded && is_missing(home) && !is_known(&home.data, &home.store_url)?)
 }
 
-/// Before a volume is created: a store that has none, and never had, is not one that is known here.
+/// Checks before a volume is created that a store which never had any volume was never used from here.
 pub(crate) async fn check_not_emptied(
     context: &ShardContext,
     home: &Home,
@@ -90,10 +90,10 @@ pub(crate) async fn takes_files(home: &Home, limit: Duration) -> bool {
     let url = Url::parse(&home.store_url).ok();
     let Some(directory) = url.and_then(|url| url.to_file_path().ok()) else { return true };
     let (answered, answer) = tokio::sync::oneshot::channel();
-    // A thread that nobody waits for at the end of the process.
+    // A thread of its own, which the end of the process does not wait for.
     std::thread::spawn(move || {
         let path = directory.join(format!(".answers-{}", std::process::id()));
-        // What fails, answers.
+        // An error is an answer as well: the file system does not hang.
         let _ = std::fs::write(&path, "").and_then(|()| std::fs::remove_file(&path));
         let _ = answered.send(());
     });

@@ -1,4 +1,4 @@
-//! Limits on uploads: where the settings of a node meet the store.
+//! Limits on uploads: the settings of a node, applied to its store.
 
 use std::num::NonZeroU64;
 
@@ -21,7 +21,7 @@ pub(crate) fn rates(limits: &Limits) -> Result<UploadRates, NodeError> {
     })
 }
 
-/// Sets the limits of `store`, at once, for uploads that wait already, too.
+/// Sets the limits of `store` at once, also for uploads that wait already.
 ///
 /// # Errors
 /// As [`rates`].

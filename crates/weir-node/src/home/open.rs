@@ -30,7 +30,7 @@ impl Home {
         self.open_volume_telling(context, (store, id, name), options, consent, nobody).await
     }
 
-    /// The same; `on_wait` hears of a node that is waited for.
+    /// The same; `on_wait` is called with the name of a node that the opening waits for.
     pub(crate) async fn open_volume_telling(
         &self,
         context: &ShardContext,

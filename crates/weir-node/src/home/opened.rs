@@ -1,7 +1,8 @@
-//! What is noted beside the journal of a volume while it is open, and until it was closed with everything in the store:
-//! its name. A journal says neither, and the store may be away when somebody asks (`weir status`).
+//! A note beside the journal of a volume, with the name of the volume: it is there while the volume is open, and until
+//! it was closed with everything in the store. The journal itself does not say so, and the store may be unreachable
+//! when somebody asks (`weir status`).
 //!
-//! Nothing is decided about data by it, so that an error of the disk here refuses no opening and no close.
+//! No decision about data depends on the note, so an error of the disk here fails no opening and no close.
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,7 +14,7 @@ use weir_log::catalog::VolumeName;
 
 use crate::data_directory::DataDirectory;
 
-/// The volume is open for writing.
+/// Notes that the volume is open for writing.
 pub(crate) fn note(data: &DataDirectory, id: VolumeId, name: &VolumeName) {
     let path = data.opened_as(id);
     if noted(data, id).as_ref() == Some(name) {
@@ -25,7 +26,7 @@ pub(crate) fn note(data: &DataDirectory, id: VolumeId, name: &VolumeName) {
 }
 
 fn write(path: &Path, name: &VolumeName) -> io::Result<()> {
-    // Nobody reads half a name: a new file takes the place of the old one.
+    // Written to a new file and renamed, so that nobody reads half a name.
     let new = path.with_extension("new");
     let mut options = std::fs::File::options();
     let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&new)?;
@@ -35,7 +36,7 @@ fn write(path: &Path, name: &VolumeName) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-/// The volume was closed.
+/// Removes the note, if the volume was closed with everything in the store.
 pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed) {
     let path = data.opened_as(id);
     let removed = match closed {

@@ -1,7 +1,7 @@
 //! The processes that serve volumes from a data directory, and which of them has a volume of a store open.
 //!
 //! A volume is told from others by its identity *and* by the place of its store: a replica has the identity of its
-//! source, and so has everything in a copy of a store. What is meant for one of them never reaches the other.
+//! source, and so has every volume in a copy of a store. A request for one of them never reaches the other.
 
 use weir_device::VolumeId;
 use weir_disk::DiskError;
@@ -28,7 +28,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// The volumes it has, or waits for; none of one that does not answer.
+    /// The volumes that it has open or waits for; without those of a status that it did not give.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> {
         let volumes = self.status.iter().flat_map(|status| &status.volumes);
         volumes.filter_map(|volume| VolumeId::parse(&volume.id)).chain(self.volume)
@@ -39,8 +39,8 @@ impl Process {
         volumes?.iter().find(|volume| volume.id == id.to_string())
     }
 
-    /// Whether it has the volume open. A process that does not answer holds what its socket is named after, and of
-    /// whichever store is asked for.
+    /// Whether it has the volume open. Of a process that does not answer only the volume is known that its socket is
+    /// named after; it counts as the holder of that, whichever store is asked for.
     pub(crate) fn holds(&self, store: &Store, id: VolumeId) -> bool {
         match &self.status {
             Err(_) => self.volume == Some(id),
@@ -59,7 +59,7 @@ impl Process {
         self.status.as_ref().ok().map(|status| status.store.as_str())
     }
 
-    /// That it serves the volume, and where.
+    /// The error that says that it serves the volume, and where.
     fn serves(&self, name: &VolumeName, id: VolumeId) -> NodeError {
         let place = self.volume(id).map_or(String::new(), |volume| format!(" at {}", volume.uri));
         NodeError::Served { name: name.to_string(), process: self.id, place }
@@ -70,8 +70,8 @@ impl Process {
     }
 }
 
-/// Whether a process serves that store. One that does not say where its store is, an older program, serves it only
-/// where the URLs are the same.
+/// Whether a process serves that store. The status of an older program does not give the location of its store; then
+/// the URLs are compared.
 fn is_of(status: &NodeStatus, store: &Store) -> bool {
     match &status.store_location {
         Some(location) => *location == store.location(),
@@ -94,8 +94,8 @@ impl Home {
         answers.into_iter().filter_map(Result::transpose).collect()
     }
 
-    /// The process that serves volume `id` of `store` from this data directory, if one does. What it is asked for says
-    /// what it is about.
+    /// The process that serves volume `id` of `store` from this data directory, if one does. Requests to it name the
+    /// volume and the store that they are meant for.
     pub(crate) async fn holder(
         &self,
         store: &Store,
@@ -166,7 +166,8 @@ impl Home {
     }
 }
 
-/// A lock that another process holds means that it has the volume open; whether it serves it is to be asked.
+/// Turns the error of a lock that another process holds into one that says that this process has the volume open.
+/// Whether it serves the volume has to be asked.
 pub(crate) fn locked(error: NodeError, name: &VolumeName) -> NodeError {
     let held = match &error {
         NodeError::Disk(held @ DiskError::Locked { .. })
@@ -184,7 +185,7 @@ impl Node {
     /// The processes that serve volumes from this data directory.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When the data directory cannot be listed, or a socket in it may not be connected to.
     pub async fn processes(&self, home: Home) -> Result<Vec<Process>, NodeError> {
         self.run(0, move |_| async move { home.processes().await }).await?
     }

@@ -8,7 +8,7 @@ use crate::home::{Home, known_stores};
 use crate::node::shard::ShardContext;
 
 impl Home {
-    /// The store of this home, if it is there, lets us in and, for writing, keeps writers apart.
+    /// The store of this home, if it is there, can be reached and, for writing, keeps two writers apart.
     pub(crate) async fn open_store(
         &self,
         context: &ShardContext,
@@ -33,7 +33,7 @@ impl Home {
         access: Access,
     ) -> Result<Store, NodeError> {
         let store = Store::open_with(&self.store_url, &self.store_options)?;
-        // The keys of a probe must not come twice: the system's random numbers, not those of a seed.
+        // Two probes must not use the same keys, so the generator begins at a random number of the system.
         let mut random = {
             let mut state = context.env.random.next_u64();
             move || {

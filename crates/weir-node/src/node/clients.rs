@@ -19,10 +19,10 @@ const HANDSHAKE_DESCRIPTORS_SHARE: usize = 8;
 /// hold them all.
 const IN_FLIGHT_SHARE: usize = 8;
 
-/// What a connection may hold at least, in bytes: a little more than a write that is to be whole.
+/// What every connection may hold at least, in bytes: a little more than the largest write that is received whole.
 const IN_FLIGHT_BYTES_MIN: usize = 5 << 20;
 
-/// See the module.
+/// What all clients of a node share.
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
     pub(crate) memory: RequestMemory,

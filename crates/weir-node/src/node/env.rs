@@ -1,5 +1,4 @@
-//! The real world behind [`weir_device::Env`]: the host's clocks and sockets, the kernel's random numbers, tokio's
-//! tasks.
+//! [`weir_device::Env`] of a real host: its clocks and sockets, the kernel's random numbers, tokio's tasks.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -13,7 +13,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// An open one, to a volume of `size` bytes.
+    /// An open gate of a volume of `size` bytes.
     pub(crate) fn new(size: u64) -> Arc<Self> {
         Arc::new(Self { closed: watch::Sender::new(false), size: AtomicU64::new(size) })
     }
@@ -41,7 +41,7 @@ impl Gate {
 
     /// Returns once clients are let in.
     pub(crate) async fn opened(&self) {
-        // An error means that the sender is gone, and it is here.
+        // An error would mean that the sender was dropped; it is a field of `self`.
         let _ = self.closed.subscribe().wait_for(|closed| !closed).await;
     }
 }

@@ -44,8 +44,8 @@ impl Hosted {
         self.client_count()
     }
 
-    /// Does what clients must not see happen: there are none, and none is let in until `work` has ended, even if
-    /// whoever waits for it goes away.
+    /// Runs `work` while the volume has no clients: none is let in until it has ended, even if the caller goes away.
+    /// Fails where there are clients.
     pub(crate) async fn without_clients(
         self: &Rc<Self>,
         work: impl Future<Output = Result<(), NodeError>> + 'static,
@@ -64,7 +64,7 @@ impl Hosted {
         let working = tokio::task::spawn_local(async move {
             let kept_out = (!mutant("verb_lets_clients_in")).then_some(kept_out);
             let worked = work.await;
-            // Whatever came of it, and before anybody is let in.
+            // Also after an error, and before any client is let in.
             hosted.gate.set_size(hosted.stack.size());
             drop(kept_out);
             worked

@@ -32,7 +32,8 @@ pub(crate) struct Leases {
 #[derive(Default)]
 struct Known {
     identities: BTreeMap<PathBuf, Identity>,
-    /// By data directory and by where the store is: two chains of renewals under one identity fence each other.
+    /// By data directory and location of the store. There is one lease for each: two chains of renewals under one
+    /// identity would fence each other.
     leases: BTreeMap<(PathBuf, String), NodeLease>,
 }
 
@@ -110,7 +111,7 @@ fn try_identity(path: &Path, env: &Env) -> io::Result<Option<Identity>> {
         Err(error) => return Err(error.into()),
     }
     let mut text = String::new();
-    // What is not text is no identity either.
+    // A file that is not text holds no identity.
     let there = file.read_to_string(&mut text).ok().and_then(|_| VolumeId::parse(text.trim()));
     let id = match there {
         Some(id) => id.0,

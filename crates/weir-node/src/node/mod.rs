@@ -32,7 +32,7 @@ const WORKERS_TIME: Duration = Duration::from_secs(1);
 /// Decoded frames kept in memory, in bytes: three eighths of the 512 MiB that a node may use for buffers.
 pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;
 
-/// Memory for buffers, in bytes: the other half.
+/// Memory for buffers, in bytes: half of those 512 MiB.
 const BUFFER_BYTES_DEFAULT: u64 = 256 << 20;
 
 /// How many threads a node has, and how they reach the disk.
@@ -42,7 +42,7 @@ pub struct NodeConfig {
     pub shards: Option<usize>,
     /// The disk engine.
     pub engine: EngineChoice,
-    /// Memory for decoded frames of objects in bytes, shared by all volumes; 256 MiB where `None`.
+    /// Memory for decoded frames of objects in bytes, shared by all volumes; 192 MiB where `None`.
     pub cache_bytes: Option<u64>,
     /// Memory for buffers in bytes, divided among the shards; 256 MiB where `None`. Unused ones are kept within it: a
     /// journal lets a whole segment of copies go at once, and the next writes need as much again.
@@ -113,7 +113,7 @@ impl NodeHandle {
         self.shards.len()
     }
 
-    /// Runs `job` on a thread of its own, which ends with it: for what would keep a shard from its clients.
+    /// Runs `job` on a thread of its own, which ends with it: for work that would block the clients of a shard.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -126,9 +126,9 @@ impl NodeHandle {
         let shard = Shard::start(self.shards.len(), self.shared.clone(), buffers)?;
         let ended = shard.handle().submit(job)?;
         self.workers.spawn(async move {
-            // It ended, or its thread did.
+            // An error means that its thread ended, which is the end that is waited for, too.
             let _ = ended.await;
-            // The last of it is over: waiting for the thread is short, but it is waiting.
+            // Joining the thread is short now, but it blocks.
             drop(tokio::task::spawn_blocking(move || drop(shard)).await);
         });
         Ok(())

@@ -25,8 +25,8 @@ use crate::node::leases::Leases;
 /// Time after which memory that nobody needed goes back to the kernel.
 const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time that jobs have to end when the node shuts down: volumes are closed before. What is left waits for a store that
-/// is away (a snapshot that is being opened, a replica), and holds nothing that was acknowledged.
+/// Time that jobs have to end when the node shuts down. Volumes were closed before; a job that still runs waits for a
+/// store that does not answer (to open a snapshot, for a replica), and holds nothing that was acknowledged.
 const JOBS_TIME: Duration = Duration::from_secs(5);
 
 /// What lives on a shard's thread besides volumes.
@@ -128,7 +128,7 @@ impl ShardHandle {
         let (sender, receiver) = oneshot::channel();
         let boxed: Job = Box::new(move |context| {
             Box::pin(async move {
-                // A caller that went away wanted the work done, not the answer.
+                // The caller may be gone; the work was done all the same.
                 let _ = sender.send(job(context).await);
             })
         });
@@ -158,7 +158,7 @@ fn run(
         Ok(runtime) => runtime,
         Err(source) => {
             let error = NodeError::io("starting", "the runtime of a shard", source);
-            // Nobody waits for it only if the node is going away.
+            // The receiver is gone only if the node is shutting down.
             let _ = ready.send(Err(error));
             return;
         }

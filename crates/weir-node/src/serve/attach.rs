@@ -1,11 +1,11 @@
-//! Volumes come and go while a process serves: those of its start, those that verbs attach and detach, and those that a
-//! configuration names that was loaded anew.
+//! Which volumes a process serves while it runs: those of its start, those that verbs attach and detach, and those of a
+//! configuration that was loaded anew.
 //!
 //! Rules
-//!  A1. One change of a volume at a time: whoever comes meanwhile is told so.
+//!  A1. One change of a volume at a time: a second one is refused with an error that says so.
 //!  A2. A volume is offered once it is open, and not offered any more before it is closed.
-//!  A3. A change runs to its end, whoever asked for it goes away; but for an opening when the process stops, which
-//!      acknowledged nothing.
+//!  A3. A change runs to its end, even if its caller goes away. The exception is an opening when the process stops:
+//!      nothing was acknowledged yet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ pub(crate) async fn specs(core: &Core) -> Result<(Vec<VolumeSpec>, Failed), Node
     };
     let listing = core.node.run(0, list).await??;
     let spec = |name| VolumeSpec { name, ..(*template).clone() };
-    // What is being filled is nobody's yet, and replicas are another's.
+    // A volume that is being filled is not served yet, and a replica is written by its replicator.
     let whole = listing
         .volumes
         .into_iter()
@@ -59,8 +59,9 @@ pub(crate) async fn specs(core: &Core) -> Result<(Vec<VolumeSpec>, Failed), Node
     Ok((whole.map(|summary| spec(summary.name)).collect(), unreadable.collect()))
 }
 
-/// Opens every volume on its shard; those of `failed` are beyond that already. One that another node holds is opened in
-/// the background once another one is served. An error only if none could be opened and `none_will_do` is not said.
+/// Opens every volume of `specs` on its shard. `failed` are those that cannot be opened, as is known already. One that
+/// another node holds is opened in the background, if another volume is served. It is an error if none could be opened,
+/// unless `none_will_do`.
 pub(crate) async fn open_all(
     core: &Arc<Core>,
     specs: Vec<VolumeSpec>,
@@ -82,7 +83,7 @@ pub(crate) async fn open_all(
     }
     for (name, node, opened) in held {
         if lock(&core.running).is_empty() && !none_will_do {
-            // There is nothing else to do.
+            // Nothing else is served, so it is waited for.
             if let Err(error) = opened.await {
                 failed.push((name, error));
             }
@@ -99,10 +100,10 @@ pub(crate) async fn open_all(
     Ok(())
 }
 
-/// What comes of opening a volume.
+/// What the opening of a volume has come to.
 enum Begun {
     Ended(Result<(), NodeError>),
-    /// Another node has it: `opened` says what comes of waiting for that.
+    /// It waits for another node; `opened` is its result.
     Waits {
         node: String,
         opened: BoxFuture<'static, Result<(), NodeError>>,
@@ -122,7 +123,7 @@ async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (Volu
     (name, begun)
 }
 
-/// Goes on with an opening in the background, which waits for another node.
+/// Lets an opening that waits for another node go on in the background.
 fn let_wait(
     core: &Arc<Core>,
     name: VolumeName,
@@ -134,8 +135,8 @@ fn let_wait(
     core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
 }
 
-/// Serves a volume that another node has once that node has closed it, as long as it is to be served. `opened` is what
-/// comes of the first try: it ends when the other node is seen to renew its lease.
+/// Serves a volume of another node once that node has closed it, as long as it is to be served. `opened` is the first
+/// attempt; it ends with an error when the other node is seen to renew its lease.
 async fn open_once_free(
     core: Arc<Core>,
     name: VolumeName,
@@ -144,7 +145,7 @@ async fn open_once_free(
     let mut stopping = core.stopping.subscribe();
     loop {
         match opened.await {
-            // A verb that attaches it meanwhile says itself what comes of that.
+            // A verb that attaches it meanwhile reports its own result.
             Err(NodeError::ShuttingDown | NodeError::Changing { .. }) | Ok(()) => return,
             Err(error) => match error.of_log() {
                 Some(LogError::InUse { node, .. }) => core.note_waits(&name, node),
@@ -155,7 +156,7 @@ async fn open_once_free(
         if tokio::time::timeout(HELD_PAUSE, stopped).await.is_ok() {
             return;
         }
-        // A volume that the configuration names no more is forgotten there; one that is attached meanwhile is served.
+        // It is not noted any more if the configuration no longer names it, or if it was attached meanwhile.
         if !core.is_noted_not_served(&name) {
             return;
         }
@@ -164,7 +165,7 @@ async fn open_once_free(
     }
 }
 
-/// Says when the process may not have as many files open as so many volumes need.
+/// Warns if the process may not have as many files open as this number of volumes needs.
 fn warn_of_descriptors(volumes: u64) {
     let needed = DESCRIPTORS_BASE + volumes * DESCRIPTORS_PER_VOLUME;
     match getrlimit(Resource::Nofile).current {
@@ -178,7 +179,7 @@ fn warn_of_descriptors(volumes: u64) {
     }
 }
 
-/// Opens a volume and offers it (A2). `waits` hears of a node that is waited for.
+/// Opens a volume and offers it (A2). `waits` is told the name of a node that the opening waits for.
 async fn open(
     core: Arc<Core>,
     spec: VolumeSpec,
@@ -227,7 +228,7 @@ async fn open(
     };
     let mut running = lock(&core.running);
     if core.is_stopping.load(Ordering::Relaxed) {
-        // Dropping the way to it ends it.
+        // Dropping `stop` ends it.
         return Err(NodeError::ShuttingDown);
     }
     running.insert(name.to_string(), Running { stop, ended, following });
@@ -252,7 +253,7 @@ fn keep_replica(
     replica::keep(&core.node, &core.home, core.limits(), (name, shard), to, on_end)
 }
 
-/// Serves a volume from here on. One that is served already is no error.
+/// Serves a volume from now on. It is no error if it is served already.
 ///
 /// # Errors
 /// Why it cannot be opened.
@@ -264,7 +265,7 @@ pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), Nod
     Ok(())
 }
 
-/// Serves a volume no more: everything in it goes to the store, and any node may open it.
+/// Stops serving a volume: everything in it goes to the store, and any node may open it.
 ///
 /// # Errors
 /// [`NodeError::NotServedHere`]; [`NodeError::Connected`] where it has clients and they are not to be disconnected;
@@ -294,7 +295,7 @@ async fn detach_now(
     if !disconnect {
         core.on_volume(&entry, |hosted| async move { Ok(hosted.clients_stay().await) }).await?;
     }
-    // From here on a client that is on its way finds it closed.
+    // From here on a client whose handshake has begun finds it closed.
     let Some(kept_out) = entry.gate.close() else {
         return Err(NodeError::Changing { name: name.to_string() });
     };
@@ -325,14 +326,14 @@ async fn detach_now(
     closed
 }
 
-/// What loading a configuration anew came to.
+/// The result of loading a configuration anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Served from now on.
     pub attached: Vec<VolumeName>,
     /// Not served any more.
     pub detached: Vec<VolumeName>,
-    /// Served as before: what changed of their settings counts when they are attached the next time.
+    /// Served as before: their changed settings take effect when they are attached the next time.
     pub kept_as_they_are: Vec<VolumeName>,
     /// Served once the node that has them open has closed them.
     pub waiting: Vec<(VolumeName, String)>,
@@ -340,7 +341,7 @@ pub struct Reloaded {
     pub failed: Vec<(VolumeName, String)>,
 }
 
-/// Serves what the set names, and nothing else. A volume with clients is not taken from them.
+/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it.
 pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
     *lock(&core.volume_set) = volumes;
     let (wanted, unreadable) = specs(core).await?;
@@ -396,7 +397,7 @@ impl Core {
             let mut stopping = stopping;
             tokio::select! {
                 biased;
-                // An error means that the process is gone.
+                // An error means that the core was dropped, so the process stops.
                 _ = stopping.wait_for(|is_stopping| *is_stopping) => {}
                 // Whoever asked may be gone.
                 changed = change => drop(done.send(changed)),

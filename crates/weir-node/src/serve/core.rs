@@ -29,14 +29,14 @@ use crate::serve::running::{Changing, Running};
 use crate::serve::spec::{VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
 
-/// A volume as every thread may know it.
+/// A volume that is served, as all threads see it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) name: VolumeName,
     pub(crate) id: VolumeId,
     pub(crate) shard: usize,
     pub(crate) gate: Arc<Gate>,
-    /// As it was to be served when it was opened.
+    /// How it was to be served when it was opened.
     pub(crate) spec: VolumeSpec,
     pub(crate) read_only: bool,
     pub(crate) created: bool,
@@ -58,21 +58,23 @@ pub(crate) struct Core {
     pub(crate) events: Events,
     pub(crate) started: Instant,
     pub(crate) is_stopping: AtomicBool,
-    /// Says when the process stops, for those who wait.
+    /// Becomes true when the process stops, for tasks that wait.
     pub(crate) stopping: watch::Sender<bool>,
     /// Which volumes are to be served.
     pub(crate) volume_set: Mutex<VolumeSet>,
     /// One volume is served for as long as the process runs, and nothing else.
     pub(crate) is_single: bool,
-    /// How a volume is served of which nothing else is said.
+    /// How a volume is served for which there are no other settings.
     pub(crate) template: Box<VolumeSpec>,
-    /// Those that are offered.
+    /// The volumes that are offered to clients, by name.
     pub(crate) volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
-    /// What ends them.
+    /// What ends each of them.
     pub(crate) running: Mutex<BTreeMap<String, Running>>,
-    /// Those that are being attached or detached.
+    /// The volumes that are being attached or detached.
     pub(crate) changing: Changing,
+    /// Volumes that should be served and are not, with the reason.
     pub(crate) not_served: Mutex<BTreeMap<String, String>>,
+    /// Volumes that the process before this one served and that are not closed yet, with the reason.
     pub(crate) left: Mutex<BTreeMap<String, String>>,
     pub(crate) views: Views,
     pub(crate) nbd_places: Mutex<Vec<NbdPlace>>,
@@ -95,7 +97,7 @@ impl Core {
         lock(&self.not_served).clone()
     }
 
-    /// Why a volume is not served; nothing once it is, or need not be.
+    /// Notes why a volume is not served; `None` once it is served, or need not be.
     pub(crate) fn note_not_served(&self, name: &VolumeName, why: Option<String>) {
         let mut not_served = lock(&self.not_served);
         match why {
@@ -104,17 +106,17 @@ impl Core {
         };
     }
 
-    /// Whether it is known that, and why, a volume is not served.
+    /// Whether a volume is noted as one that should be served and is not.
     pub(crate) fn is_noted_not_served(&self, name: &VolumeName) -> bool {
         lock(&self.not_served).contains_key(name.as_str())
     }
 
-    /// Forgets those of which `is_gone` says so.
+    /// Removes the notes of volumes for which `is_gone` is true.
     pub(crate) fn forget_not_served(&self, is_gone: impl Fn(&str) -> bool) {
         lock(&self.not_served).retain(|name, _| !is_gone(name));
     }
 
-    /// Clients that a volume has.
+    /// Number of clients that are connected to a volume.
     pub(crate) async fn client_count(&self, entry: &Entry) -> Result<usize, NodeError> {
         let id = entry.id;
         let count = move |context: Rc<ShardContext>| async move {
@@ -128,7 +130,7 @@ impl Core {
         lock(&self.left).clone()
     }
 
-    /// What is to be known of such a volume; nothing once it is closed.
+    /// Notes the state of such a volume; `None` once it is closed.
     pub(crate) fn note_left(&self, name: &VolumeName, what: Option<String>) {
         let mut left = lock(&self.left);
         match what {
@@ -185,7 +187,7 @@ impl Core {
             .await?
     }
 
-    /// How a volume of this name is to be served: as the configuration says, or like the others.
+    /// How a volume of this name is to be served: as the configuration says, otherwise as the template.
     pub(crate) fn spec_of(&self, name: &VolumeName) -> VolumeSpec {
         let set = lock(&self.volume_set);
         let listed = match &*set {
@@ -196,7 +198,7 @@ impl Core {
         listed.unwrap_or_else(like_others)
     }
 
-    /// Whether a volume that is served was attached, and nothing else says that it is to be served.
+    /// Whether a volume that is served is so only because a verb attached it.
     pub(crate) fn is_attached(&self, name: &VolumeName) -> bool {
         match &*lock(&self.volume_set) {
             VolumeSet::Listed(specs) => !specs.iter().any(|spec| spec.name == *name),

@@ -1,4 +1,4 @@
-//! What happened on a node, for people and programs that come later: a bounded ring in memory.
+//! Events of a node, kept for people and programs that ask later: a bounded ring in memory.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

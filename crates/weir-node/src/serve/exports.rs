@@ -18,13 +18,13 @@ use crate::serve::lock::lock;
 use crate::serve::one_export::{OneExport, connection_options, describe};
 use crate::serve::views::{View, split};
 
-/// The volumes of the process as a client that shakes hands sees them.
+/// The exports of a process.
 pub(crate) struct Exported(pub(crate) Arc<Core>);
 
 impl Exported {
     fn entry(&self, name: &str) -> Option<Arc<Entry>> {
         let volumes = lock(&self.0.volumes);
-        // One volume is the default as well.
+        // The default export, which has no name, is the volume if there is only one.
         match name {
             "" if volumes.len() == 1 => volumes.values().next().cloned(),
             name => volumes.get(name).cloned(),
@@ -33,7 +33,7 @@ impl Exported {
 
     async fn volume(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
         let entry = self.entry(name)?;
-        // While a verb changes what clients see, a handshake waits, as long as the time for one lasts.
+        // While a verb changes what clients see, the handshake waits, within the time limit of handshakes.
         entry.gate.opened().await;
         let info = ExportInfo {
             name: entry.name.to_string(),
@@ -62,7 +62,7 @@ impl ExportDirectory for Exported {
     }
 }
 
-/// The export of a snapshot, opened if it is not open yet. Nothing where there is no such snapshot, or it cannot be
+/// The export of a snapshot, which is opened if it is not open yet. `None` if there is no such snapshot or it cannot be
 /// opened; the log says why.
 async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, HandOff)> {
     let (volume, snapshot) = split(export)?;
@@ -93,7 +93,7 @@ async fn list(core: &Core) -> Vec<String> {
     for entry in core.entries() {
         let snapshots =
             core.on_volume(&entry, |hosted| async move { Ok(hosted.stack.snapshots()) });
-        // One that is being closed has none to offer, and what only clones keep is none any more.
+        // A volume that is being closed offers none, and neither is a deleted snapshot offered that clones still need.
         for snapshot in snapshots.await.unwrap_or_default().iter().filter(|s| !s.deleting) {
             names.push(format!("{}@{}", entry.name, snapshot.name));
         }
@@ -131,11 +131,11 @@ async fn open(
         let options = ListenerOptions::new(connection_options(&context));
         let (hand_off, mut server) = serve_handed_off(Rc::new(exports), options);
         events.events.note("snapshot_opened", Some(volume.as_str()), name.clone());
-        // Whoever asked may be gone, and the channel with it.
+        // The caller may be gone.
         drop(ready.send((info, hand_off)));
         tokio::select! {
             biased;
-            // A dropped handle means that another opening has taken its place, when nobody is here any more.
+            // The sender is dropped when another opening has replaced this one, which then has no clients.
             Ok(()) = stopped => server.stop().await,
             () = server.until_unused() => {}
         }

@@ -43,7 +43,7 @@ struct Opened {
     report: OpenReport,
 }
 
-/// How the thread of a volume and those who asked for it hear of each other.
+/// The channels between the thread of a volume and the task that opens and closes it.
 pub(crate) struct Ends {
     /// Told once the volume can be served.
     pub(crate) ready: oneshot::Sender<Hosting>,
@@ -67,7 +67,8 @@ pub(crate) async fn host(
             let opening = open_log(&context, &home, store, &spec, waits);
             tokio::select! {
                 biased;
-                // Nobody waits only if the process stops. Nothing was acknowledged, and opening can be ended anywhere.
+                // The receiver is gone only if the process stops. Nothing was acknowledged, and an opening can be
+                // ended anywhere.
                 () = ready.closed() => return Ok(Stopped::Clean),
                 opened = opening => opened?,
             }
@@ -96,26 +97,26 @@ pub(crate) async fn host(
         hand_off,
     };
     let closing = match ready.send(hosting) {
-        // A dropped handle is a wish to stop as well.
+        // A dropped sender means that it is to stop as well.
         Ok(()) => stop.await.unwrap_or(Closing::ToStore),
-        // Nobody waits only if the process is going away; then it stops at once.
+        // The receiver is gone only if the process stops; then the volume is closed at once.
         Err(_) => Closing::Quick,
     };
     let began = Instant::now();
     server.stop().await;
     context.hosted.borrow_mut().remove(&hosted.id);
-    // The time that clients took is part of what a close may take.
+    // The time that the clients took to end is part of the time for the close.
     let deadline = match closing {
         Closing::ToStore => spec.options.close_deadline.saturating_sub(began.elapsed()),
         Closing::Quick => Duration::ZERO,
     };
     listening.abort();
-    // It holds the volume, and with it the lock of its directory.
+    // The task holds the volume, and with it the lock of its directory.
     let _ = listening.await;
     close(&home, (opened.id, &opened.stack), deadline).await
 }
 
-/// Has those who serve the volume know what happens to it.
+/// Passes the events of a volume on to those who serve it, and logs them.
 async fn hear_events(hosted: Rc<Hosted>) {
     loop {
         match poll_fn(|cx| hosted.stack.poll_event(cx)).await {
@@ -146,7 +147,7 @@ async fn open_log(
     let read_deadline = settings.read_deadline;
     let waits = Cell::new(waits);
     let on_wait = Rc::new(move |node: &str| {
-        // The first time is enough.
+        // Only the first wait is reported.
         if let Some(waits) = waits.take() {
             let _ = waits.send(node.to_owned());
         }
@@ -159,7 +160,7 @@ async fn open_log(
         on_wait,
     );
     if spec.read_only {
-        // It has the identity of its source, which this very host may serve.
+        // Tried first: a replica has the identity of its source, which this host may serve as well.
         match open_replica(context, home, (store, id, read_deadline), spec.stages.describe(name))
             .await
         {
@@ -181,7 +182,7 @@ async fn open_log(
     }
 }
 
-/// What a replica shows now: for copies of it.
+/// Opens the newest state of a replica, to be copied.
 async fn open_replica(
     context: &ShardContext,
     home: &Home,
@@ -198,9 +199,10 @@ async fn open_replica(
     let spec = StackSpec { endpoint: EndpointSpec::Replica(args), stages };
     let (stack, report) = Stack::open(&context.env, spec).await?;
     let place = format!("a replica in {}", home.store_url);
-    // Its sockets lie there.
+    // Its sockets are in this directory.
     context.disks.directory(home.data.volume(id))?;
-    // No copy goes on where one of another root stopped: these numbers never follow one another.
+    // A copy goes on where it stopped if this opening is the next one after that of its record. The numbers of roots
+    // are doubled, so that none is the next one: no copy goes on with the bytes of another root.
     let sequence = stack.view().map_or(0, |view| view.record().checkpoint.sequence);
     let report = OpenReport { epoch: sequence * 2, ..report };
     Ok(Opened { stack, id, created: false, place, report })

@@ -1,6 +1,7 @@
-//! Volumes that the process before this one served and this one does not: taken out of the configuration, then loaded
-//! anew. Their journals may hold what nobody has uploaded, and their manifests name this node as the holder, so that
-//! no other one could open them without asking. They are opened once more and closed, with everything in the store.
+//! Volumes that the process before this one served and that this one does not, because they were taken out of the
+//! configuration. Their journals may hold writes that are not in the store, and their manifests name this node as the
+//! holder, so that no other node could open them without a takeover. They are opened once more and closed with
+//! everything in the store.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::serve::core::Core;
 /// Pauses between two tries, of [`LOOK`] each.
 const PAUSES: u32 = 30;
 
-/// How often a pause looks whether the process stops.
+/// How often it is checked during a pause whether the process stops.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Closes these volumes one after the other, in the background, until each is closed or the process stops.
@@ -49,11 +50,11 @@ pub(crate) fn close(core: &Arc<Core>, names: Vec<VolumeName>) -> Result<(), Node
             }
         }
     });
-    // Nobody waits for it.
+    // It runs in the background.
     work.map(drop)
 }
 
-/// Whether nothing is left to be done.
+/// Closes one of them; whether nothing is left to be done.
 async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -> bool {
     let Some(store) = core.store.clone() else { return true };
     let closed = async {

@@ -1,4 +1,4 @@
-//! Where clients of NBD find a process, as it is asked for and in the form of a URI.
+//! Where NBD clients find a process: the addresses of the settings, and the URIs that are shown.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ pub enum NbdAddress {
     Tcp {
         /// `host:port`.
         address: String,
-        /// Take an address that other machines reach.
+        /// Allow an address that other machines reach.
         insecure: bool,
     },
 }
 
-/// Who may connect to unix sockets for NBD; as the mask of the process and the owner of their directory have it, where
-/// nothing is said. Sockets that listened before keep what they have.
+/// Who may connect to unix sockets for NBD. Where nothing is set, the mask of the process and the owner of the
+/// directory decide. Inherited sockets keep their mode and group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NbdAccess {
     /// Permissions of the socket's file.
@@ -26,7 +26,7 @@ pub struct NbdAccess {
     pub group: Option<u32>,
 }
 
-/// A socket for NBD, as a URI says it.
+/// A socket for NBD, to be shown as a URI.
 #[derive(Clone, Debug)]
 pub(crate) enum NbdPlace {
     /// A unix socket.

@@ -18,17 +18,17 @@ pub(crate) fn connection_options(context: &ShardContext) -> ConnectionOptions {
 
 /// The one export that connections are handed off to.
 pub(crate) struct OneExport {
-    /// What it is; the size is asked of the device.
+    /// Its name and properties; its size is that of the device.
     pub(crate) info: ExportInfo,
     pub(crate) stack: Rc<Stack>,
     pub(crate) volume: VolumeId,
     pub(crate) history: Option<Rc<dyn History>>,
-    /// Keeps clients out at times.
+    /// Keeps clients out while a verb changes what they would see; a snapshot needs none.
     pub(crate) gate: Option<Arc<Gate>>,
 }
 
 impl OneExport {
-    /// Of a volume.
+    /// The export of a volume.
     pub(crate) fn of(hosted: &Hosted) -> Self {
         Self {
             info: ExportInfo {
@@ -66,7 +66,7 @@ impl Exports for OneExport {
     }
 }
 
-/// A line on an export, for people.
+/// The description of an export, for people.
 pub(crate) fn describe(id: VolumeId) -> String {
     format!("Weir volume {id}")
 }

@@ -51,7 +51,7 @@ impl End {
     }
 }
 
-/// Keeps a replica of a volume that is served on `shard`. `on_end` hears why it is not kept any more, where that is for
+/// Keeps a replica of a volume that is served on `shard`. `on_end` is called with the reason if an error ends it for
 /// good.
 pub(crate) fn keep(
     node: &NodeHandle,

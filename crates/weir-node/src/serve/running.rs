@@ -11,22 +11,22 @@ use crate::serve::lock::lock;
 use crate::serve::replica::End;
 use crate::serve::spec::{Closing, Stopped};
 
-/// A volume on its shard, to be ended.
+/// What ends a volume on its shard.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) stop: oneshot::Sender<Closing>,
     pub(crate) ended: oneshot::Receiver<Result<Stopped, NodeError>>,
-    /// Its replica is followed until this says so.
+    /// Ends the keeping of its replica.
     pub(crate) following: Option<End>,
 }
 
 impl Running {
-    /// Ends the keeping of a replica.
+    /// Takes what ends the keeping of its replica, to end that first.
     pub(crate) fn take_following(&mut self) -> Option<End> {
         self.following.take()
     }
 
-    /// Begins to close it; what comes back says how that went.
+    /// Begins to close it. The result comes through the channel.
     pub(crate) fn stop(self, closing: Closing) -> oneshot::Receiver<Result<Stopped, NodeError>> {
         // It may have ended by itself.
         let _ = self.stop.send(closing);

@@ -1,8 +1,8 @@
 //! A process that serves volumes: opened, offered over NBD by their names, reached by verbs, and closed in order.
 //!
-//! Every volume lives on one shard; a listener shakes hands with clients and hands each off to the thread of the volume
-//! that it chose. What is shared between threads here is looked at when a client connects or a verb comes, never by an
-//! operation on a volume.
+//! Every volume lives on one shard; a listener does the handshakes, and hands each client off to the thread of the
+//! volume that it chose. State that is shared between threads is used when a client connects or a verb comes, never by
+//! an operation on a volume.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -55,21 +55,21 @@ pub enum ApiPlace {
 pub struct ServiceOptions {
     /// Where volumes live.
     pub home: Home,
-    /// Which.
+    /// Which of them.
     pub volumes: VolumeSet,
-    /// How a volume is served that is attached later and that `volumes` does not name. Its name does not count.
+    /// How a volume is served that is attached later and that `volumes` does not name. The name in it is not used.
     pub template: Box<VolumeSpec>,
     /// Where they are offered; the default socket in the data directory where this is empty.
     pub nbd: Vec<NbdAddress>,
     /// Who may connect to those that are unix sockets.
     pub nbd_access: NbdAccess,
-    /// Where verbs come in.
+    /// The socket of the API.
     pub api: ApiPlace,
-    /// Where verbs come in from elsewhere, if they may.
+    /// The TCP address of the API, if there is one.
     pub api_tcp: Option<TcpApi>,
     /// Limits on uploads.
     pub limits: Limits,
-    /// Sockets that listen already.
+    /// Sockets that were inherited, and listen already.
     pub inherited: Inherited,
     /// Volumes that the process before this one served. Those that were attached to it are served on; others that are
     /// not served any more are closed.
@@ -77,10 +77,10 @@ pub struct ServiceOptions {
 }
 
 impl ServiceOptions {
-    /// Looks at what can be looked at without opening or creating anything.
+    /// Checks all that can be checked without opening or creating anything.
     ///
     /// # Errors
-    /// What would be an error when serving.
+    /// The error that serving would end with.
     pub fn check(&self) -> Result<(), NodeError> {
         Store::check(&self.home.store_url, &self.home.store_options)?;
         known_stores::check_not_gone(&self.home)?;
@@ -130,7 +130,7 @@ pub struct ServedInfo {
 }
 
 /// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
-/// wait for a store that is away.
+/// wait for a store that does not answer.
 const ANCILLARY_TIME: Duration = Duration::from_secs(5);
 
 /// A listener on a shard, to be ended.
@@ -140,7 +140,7 @@ struct ListenerHandle {
     ended: oneshot::Receiver<()>,
 }
 
-/// A process that serves. Dropping it stops it, unattended.
+/// A process that serves. Dropping it stops it without waiting for the end.
 #[derive(Debug)]
 pub struct Service {
     core: Arc<Core>,
@@ -170,7 +170,7 @@ impl Node {
         let mut sockets = Vec::new();
         let mut listeners = Vec::new();
         if matches!(options.api, ApiPlace::Node) {
-            // First of all: it tells a second process of this kind from the first.
+            // First of all: a second process in this data directory fails here.
             let path = home.data.api_socket();
             let listener = api_socket(&path, &mut options.inherited, &mut sockets);
             listeners.push(listener.map_err(|error| second_node(error, &home))?);
@@ -186,7 +186,7 @@ impl Node {
                 specs.push(VolumeSpec { read_only: spec.read_only || left.read_only, ..spec });
             }
         }
-        // A process that took over serves on, whatever became of its volumes: clients and verbs ask it what is wrong.
+        // A process that took over goes on even if no volume can be opened: clients and verbs ask it what is wrong.
         let takes_over = !options.left.is_empty();
         attach::open_all(&core, specs, unreadable, takes_over).await?;
         let left = std::mem::take(&mut options.left).into_iter().map(|left| left.name);
@@ -204,7 +204,7 @@ impl Node {
         match service.listen(options, listeners).await {
             Ok(()) => Ok(service),
             Err(error) => {
-                // What could not be reached was not used: nothing is lost by closing it.
+                // No client could connect, so nothing is lost if this close fails.
                 let _ = service.stop(Closing::ToStore).await;
                 Err(error)
             }
@@ -245,7 +245,7 @@ impl Node {
     }
 }
 
-/// A socket that somebody listens on belongs to another process of this kind.
+/// The error for an API socket that another process listens on: it serves from the same data directory.
 fn second_node(error: NodeError, home: &Home) -> NodeError {
     match error {
         NodeError::SocketInUse { path, .. } => {
@@ -260,7 +260,7 @@ fn second_node(error: NodeError, home: &Home) -> NodeError {
     }
 }
 
-/// The socket for verbs: one that listens already, or a new one.
+/// The socket of the API: an inherited one, or a new one.
 fn api_socket(
     path: &std::path::Path,
     inherited: &mut Inherited,
@@ -298,7 +298,7 @@ impl Service {
     /// not named any more is closed with everything in the store, unless it has clients.
     ///
     /// # Errors
-    /// What the store says when it is asked for its volumes. What does not work of a single volume is in the report.
+    /// When the store cannot list its volumes. Errors of single volumes are in the report.
     pub async fn reload(&self, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
         attach::reload(&self.core, volumes).await
     }
@@ -321,7 +321,7 @@ impl Service {
         self.core.not_served()
     }
 
-    /// The volumes that a process which comes after this one serves or closes.
+    /// The volumes that the next process is to serve or to close.
     #[must_use]
     pub fn handed_over(&self) -> Vec<HandedOver> {
         let served = self.core.entries().into_iter().map(|entry| HandedOver {
@@ -367,7 +367,7 @@ impl Service {
             let listening = self.bind(address, options.nbd_access, &mut options.inherited).await?;
             self.receive(listening).await?;
         }
-        // What systemd listens on for us and no setting names is for clients.
+        // Inherited sockets that no setting names are for NBD clients.
         for listening in options.inherited.rest() {
             self.receive(listening).await?;
         }
@@ -381,7 +381,7 @@ impl Service {
         Ok(())
     }
 
-    /// Keeps a copy of a listening socket for the process that comes next.
+    /// Keeps a copy of a listening socket for the next process.
     fn keep(&mut self, socket: &impl std::os::fd::AsFd) -> Result<(), NodeError> {
         let copy = socket.as_fd().try_clone_to_owned();
         self.handles.push(copy.map_err(|e| NodeError::io("copying", "a listening socket", e))?);
@@ -418,7 +418,7 @@ impl Service {
         }
     }
 
-    /// Lets clients of a socket in.
+    /// Accepts clients on a socket.
     async fn receive(&mut self, listening: Listening) -> Result<(), NodeError> {
         let unknown = |e| NodeError::io("asking for the name of", "a listening socket", e);
         let place = match &listening {
@@ -440,7 +440,7 @@ impl Service {
             match listen_on(listening) {
                 Ok(listener) => {
                     let server = hand_off_clients(listener, Rc::new(Exported(core)), options);
-                    // The other end waits for this, or is gone; then the next line returns at once.
+                    // If the receiver is gone, the sender of `stopped` is as well, and the next line returns at once.
                     let _ = ready.send(Ok(()));
                     let _ = stopped.await;
                     server.stop().await;
@@ -455,7 +455,7 @@ impl Service {
         Ok(())
     }
 
-    /// Lets nobody in any more, finishes what clients have in flight, and closes the volumes.
+    /// Accepts no more clients, finishes what they have in flight, and closes the volumes.
     ///
     /// # Errors
     /// When a volume could not be flushed or closed; the others are closed all the same.
@@ -463,10 +463,10 @@ impl Service {
         self.end(closing).await
     }
 
-    /// [`Service::stop`] for a process that comes next: socket files stay, and the sockets that listen are returned.
+    /// [`Service::stop`] for a next process: socket files stay, and the listening sockets are returned.
     ///
-    /// A volume that could not be closed (it was fenced, its disk failed) is logged, and does not keep the others from
-    /// being handed over: the process that comes next says what is wrong with it.
+    /// A volume that could not be closed (it was fenced, its disk failed) is logged, and the others are handed over all
+    /// the same: the next process says what is wrong with it.
     pub async fn hand_over(mut self) -> Vec<std::os::fd::OwnedFd> {
         if let Err(error) = self.end(Closing::Quick).await {
             tracing::warn!(%error, "handing over without a clean end of all volumes");
@@ -480,7 +480,7 @@ impl Service {
     async fn end(&mut self, closing: Closing) -> Result<Stopped, NodeError> {
         let mut running = {
             let mut running = lock(&self.core.running);
-            // Under the lock: a volume that is opened in this moment is in there, or is not offered.
+            // Under the lock: a volume that is opened at this moment is in the table already, or is not offered at all.
             self.core.is_stopping.store(true, Ordering::Relaxed);
             std::mem::take(&mut *running)
         };

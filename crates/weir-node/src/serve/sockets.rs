@@ -47,7 +47,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 impl Drop for BoundSocket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|found| found == self.inode) {
-            // A socket that stays behind is replaced by the next process that wants its place.
+            // A socket file that cannot be removed is replaced by the next process that listens there.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn give_to_group(path: &Path, group: Option<u32>) -> Result<(), NodeE
     given.map_err(|source| NodeError::io("giving to its group", path.display().to_string(), source))
 }
 
-/// Before anything is opened or created: fails where somebody else listens already.
+/// Fails if another process listens on one of the addresses already; called before anything is opened or created.
 pub(crate) async fn check_free(
     addresses: &[NbdAddress],
     inherited: &Inherited,
@@ -116,15 +116,15 @@ fn first_own() -> RawFd {
     HANDED_OVER_FIRST + RawFd::try_from(HANDED_OVER_MAX).expect("a small number")
 }
 
-/// Moves what is listened on behind the descriptors that are handed over.
+/// Moves a listening socket to a descriptor above those that are handed over.
 fn moved<T: From<OwnedFd> + AsFd>(listener: T) -> Result<T, NodeError> {
     let copy = rustix::io::fcntl_dupfd_cloexec(&listener, first_own());
     let failed = |error| NodeError::io("moving", "a listening socket", io::Error::from(error));
     copy.map(T::from).map_err(failed)
 }
 
-/// Takes every free descriptor that may be handed over, for as long as the process lives. Otherwise a thread that ends
-/// while the program is replaced may close what was just put in its file's place.
+/// Occupies every free descriptor of those that may be handed over, for as long as the process lives. Otherwise a
+/// thread that ends while the program is replaced might close a socket that was just given the number of its file.
 fn reserve_handed_over() -> Result<(), NodeError> {
     loop {
         let held = File::open("/dev/null")
@@ -159,7 +159,7 @@ impl Inherited {
         Ok(inherited)
     }
 
-    /// Whether there are none (left).
+    /// Whether there are none, or none are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.unix.is_empty() && self.tcp.is_empty()
@@ -245,7 +245,7 @@ pub(crate) fn clear_place(path: &Path) -> Result<(), NodeError> {
                 .map_err(|source| NodeError::io("replacing", shown.clone(), source))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Full of waiting connections: somebody listens.
+        // Its queue of connections is full, so a process listens.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(in_use("another process listens on it"))
         }
@@ -253,13 +253,13 @@ pub(crate) fn clear_place(path: &Path) -> Result<(), NodeError> {
     }
 }
 
-/// What a TCP address stands for.
+/// The addresses that the text of a TCP address stands for.
 pub(crate) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, NodeError> {
     let failed = |source| NodeError::io("listening on", address, source);
     Ok(tokio::net::lookup_host(address).await.map_err(failed)?.collect())
 }
 
-/// [`resolve`] where nothing else is to be done meanwhile.
+/// [`resolve`], blocking.
 pub(crate) fn resolve_now(address: &str) -> Result<Vec<SocketAddr>, NodeError> {
     let failed = |source| NodeError::io("listening on", address, source);
     Ok(address.to_socket_addrs().map_err(failed)?.collect())
@@ -277,7 +277,7 @@ pub(crate) fn check_loopback(
     Ok(())
 }
 
-/// What a TCP address for NBD stands for; one that other machines reach is refused, unless `insecure`.
+/// [`resolve`] for NBD; an address that other machines reach is refused, unless `insecure`.
 pub(crate) async fn check_tcp(address: &str, insecure: bool) -> Result<Vec<SocketAddr>, NodeError> {
     let resolved = resolve(address).await?;
     check_loopback(address, &resolved, insecure)?;

@@ -21,9 +21,9 @@ pub enum EndpointKind {
 pub struct VolumeSpec {
     /// Name of the volume.
     pub name: VolumeName,
-    /// Its size in bytes: creates it where it is missing.
+    /// Its size in bytes, with which it is created if it is missing.
     pub size: Option<u64>,
-    /// Whether another size than that is an error: a volume that was resized since is served all the same otherwise.
+    /// Whether another size is an error. Otherwise a volume that was resized since is served all the same.
     pub size_must_match: bool,
     /// Refuse writes of clients.
     pub read_only: bool,
@@ -33,7 +33,7 @@ pub struct VolumeSpec {
     pub options: VolumeOptions,
     /// What keeps the bytes.
     pub endpoint: EndpointKind,
-    /// What stands between its clients and that.
+    /// The stages between its clients and that.
     pub stages: Stages,
     /// The replica that is kept of it while it is served.
     pub replica: Option<ReplicateTo>,
@@ -58,7 +58,7 @@ pub enum Closing {
 }
 
 impl VolumeSpec {
-    /// Whether a volume that is served by the other one is served as this one says.
+    /// Whether a volume that is served as `other` says is served as this one says, too.
     pub(crate) fn serves_like(&self, other: &Self) -> bool {
         self.read_only == other.read_only
             && self.endpoint == other.endpoint
@@ -71,8 +71,8 @@ impl VolumeSpec {
 /// Which volumes are served.
 #[derive(Clone, Debug)]
 pub enum VolumeSet {
-    /// These.
+    /// These, each as it says.
     Listed(Vec<VolumeSpec>),
-    /// Every volume of the store, as this one says but for the name.
+    /// Every volume of the store, each served as this one says; the name in it is not used.
     All(Box<VolumeSpec>),
 }

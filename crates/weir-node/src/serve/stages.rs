@@ -11,12 +11,12 @@ use weir_device::{DeviceError, ErrorKind, LocalBoxFuture};
 use weir_log::catalog::VolumeName;
 use weir_stack::{LimitSettings, StageSpec, TraceSink, TraceSpec};
 
-/// What stands between the clients of a volume and its endpoint.
+/// The stages between the clients of a volume and its endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
-    /// How much clients may ask for.
+    /// Limits on the operations and bytes of clients.
     pub limit: LimitSettings,
-    /// The file that what they ask for is recorded in.
+    /// The file that their operations are recorded in.
     pub trace: Option<PathBuf>,
 }
 
@@ -62,7 +62,7 @@ fn append(held: &mut Option<File>, path: &Path, lines: &[u8]) -> io::Result<()> 
     let before = file.metadata()?.len();
     let written = file.write_all(lines);
     if written.is_err() {
-        // Half a line would make the trace unreadable.
+        // A partial line would make the trace unreadable.
         file.set_len(before)?;
     }
     written

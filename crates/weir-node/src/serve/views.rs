@@ -1,5 +1,5 @@
-//! Snapshots as exports of their own, `volume@snapshot`: opened when a client asks for one, closed when the last client
-//! has left, and not deleted by this process in between.
+//! Snapshots that are open as exports of their own, `volume@snapshot`. One is opened when a client asks for it, closed
+//! when its last client has left, and not deleted by this process in between.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
 
-/// A snapshot that is open, or is about to be opened or deleted: whoever does so holds the lock.
+/// A snapshot that is open, or is about to be opened or deleted. Whoever opens or deletes it holds the lock.
 type Slot = Arc<tokio::sync::Mutex<Option<View>>>;
 
 /// A snapshot that was opened.
@@ -40,7 +40,7 @@ pub(crate) fn split(name: &str) -> Option<(VolumeName, VolumeName)> {
 impl Views {
     pub(crate) fn slot(&self, name: &str) -> Slot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is closed, and in nobody's hands, is forgotten.
+        // A slot is removed once it is closed and nobody else has a reference to it.
         slots.retain(|_, slot| Arc::strong_count(slot) > 1 || is_open(slot));
         Arc::clone(slots.entry(name.to_owned()).or_default())
     }
@@ -68,7 +68,7 @@ impl Views {
         open.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Sends the clients of all snapshots of a volume away.
+    /// Disconnects the clients of all snapshots of a volume.
     pub(crate) async fn close_of(&self, volume: &str) {
         let of_volume = |name: &str| split(name).is_some_and(|(v, _)| v.as_str() == volume);
         let slots = {
@@ -81,7 +81,7 @@ impl Views {
         end_all(slots).await;
     }
 
-    /// Sends all clients away.
+    /// Disconnects all clients.
     pub(crate) async fn close(&self) {
         let slots = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         end_all(slots).await;
@@ -100,7 +100,7 @@ async fn end_all(slots: BTreeMap<String, Slot>) {
 }
 
 fn is_open(slot: &Slot) -> bool {
-    // One that is being opened is in somebody's hands.
+    // One that is being opened is locked, and counts as not open; somebody has a reference to it.
     slot.try_lock().is_ok_and(|view| view.as_ref().is_some_and(|v| v.hand_off.upgrade().is_some()))
 }
 

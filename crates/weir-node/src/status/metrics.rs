@@ -40,7 +40,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
     let limits = core.limits();
     for entry in core.entries() {
         replicas.extend(entry.replica.as_ref().map(|r| (entry.name.to_string(), r.status())));
-        // One that is just being closed is left out.
+        // A volume that is being closed is left out.
         if let Ok(snapshot) = status::snapshot(core, &entry).await {
             let health =
                 snapshot.log.as_ref().map_or(Health::Ok, |log| status::judge(log, &limits).0);
@@ -94,7 +94,7 @@ fn single(
 }
 
 fn gauge(metric: &mut MetricEncoder<'_>, value: u64) -> Written {
-    // As a float: the whole range fits, to sixteen digits.
+    // As a float, which holds the whole range to sixteen digits.
     #[expect(clippy::cast_precision_loss, reason = "a scraper keeps floats anyway")]
     metric.encode_gauge(&(value as f64))
 }

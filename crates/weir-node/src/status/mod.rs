@@ -1,4 +1,4 @@
-//! What a process says of itself: served, degraded and why, and what would be lost if the host died now.
+//! The status of a process: what it serves, what is degraded and why, and what would be lost if the host died now.
 
 pub(crate) mod metrics;
 pub(crate) mod unsent;
@@ -21,17 +21,17 @@ use crate::node::shard::ShardContext;
 use crate::serve::core::{Core, Entry};
 use crate::serve::replica::Following;
 
-/// An object that waits longer for the store than this says that something is wrong with the store. A PUT of 8 MiB at
-/// 1 MB/s takes eight seconds.
+/// If an object waits longer than this for the store, the volume is degraded. A PUT of 8 MiB at 1 MB/s takes eight
+/// seconds.
 const OBJECT_WAIT_MS_MAX: u64 = 15_000;
 
-/// A write or sync of the journal that takes longer than this says that something is wrong with the local disk.
+/// If a write or sync of the journal takes longer than this, the volume is degraded: the local disk does not answer.
 const DISK_WAIT_MS_MAX: u64 = 5_000;
 
-/// Journals from this on slow writers down, in percent.
+/// Share of the journal, in percent, from which writers are slowed down.
 const JOURNAL_PERCENT_MAX: u64 = 75;
 
-/// What a volume's thread says of it.
+/// The state of a volume as its thread gives it.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     pub(crate) size: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Snapshot {
     pub(crate) log: Option<VolumeStatus>,
 }
 
-/// Asks a volume's thread.
+/// Asks the thread of a volume for its state.
 pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, NodeError> {
     core.on_volume(entry, |hosted| async move {
         Ok(Snapshot {
@@ -166,7 +166,7 @@ impl From<LayerStatus> for Layer {
     }
 }
 
-/// One volume.
+/// The status of one volume.
 pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume, NodeError> {
     let snapshot = snapshot(core, entry).await?;
     let limits = core.limits();
@@ -219,11 +219,11 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
     })
 }
 
-/// The process.
+/// The status of the process.
 pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     let mut volumes = Vec::new();
     for entry in core.entries() {
-        // One that is just being closed is left out.
+        // A volume that is being closed is left out.
         if let Ok(volume) = of_volume(core, &entry).await {
             volumes.push(volume);
         }
@@ -296,7 +296,8 @@ fn is_leased(volumes: &[ServedVolume]) -> bool {
     volumes.iter().any(|volume| volume.log.is_some())
 }
 
-/// A renewal that is late. One comes when two thirds of the length are left, less the margin.
+/// Says that the lease is not renewed in time, if so. Renewals come when two thirds of the length are left, less the
+/// margin.
 fn overdue(lease: &Lease) -> Option<String> {
     (lease.left_ms < lease.length_ms / 2).then(|| {
         let note = lease.note.as_ref().map_or(String::new(), |note| format!(": {note}"));
@@ -313,7 +314,7 @@ fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
     })
 }
 
-/// What the store was asked for.
+/// Counts of the requests to the store.
 pub(crate) fn store_requests(core: &Core) -> StoreRequests {
     let Some(store) = &core.store else { return StoreRequests::default() };
     let counted = store.counters();
@@ -330,7 +331,7 @@ pub(crate) fn store_requests(core: &Core) -> StoreRequests {
     }
 }
 
-/// How many clients there are.
+/// Counts of the NBD clients.
 pub(crate) fn nbd_clients(core: &Core) -> NbdClients {
     let places = &core.node.clients.places;
     NbdClients {

@@ -1,4 +1,4 @@
-//! What a process that stops still has to put in the store, for whoever waits for it.
+//! How much a process that stops still has to put in the store, for whoever waits for its end.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::node::shard::ShardContext;
 use crate::serve::core::Core;
 use crate::serve::service::Service;
 
-/// How often it is looked at.
+/// How often the number of a volume is brought up to date.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Bytes of acknowledged writes that are not in the store, of every volume that was served when this was made.
@@ -34,7 +34,7 @@ impl Unsent {
                     let hosted = context.hosted.borrow().get(&id).cloned();
                     hosted.map(|hosted| Rc::downgrade(&hosted.stack))
                 };
-                // It ends with the volume.
+                // The loop ends when the volume is closed.
                 while let Some(stack) = stack.as_ref().and_then(std::rc::Weak::upgrade) {
                     let unsent = stack.log_status().map_or(0, |status| status.unsent_bytes);
                     bytes.store(unsent, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Unsent {
 }
 
 impl Service {
-    /// What of the volumes that are served now is not in the store, also while they are closed.
+    /// The bytes of the volumes served now that are not in the store, also while these are being closed.
     ///
     /// # Errors
     /// [`NodeError::ShuttingDown`].

@@ -1,4 +1,4 @@
-//! Looks at the health of every volume now and then, so that a change is an event and a line in the log.
+//! Looks at the health of every volume at intervals, and reports each change as an event and a line in the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::api::types::Health;
 use crate::serve::core::Core;
 use crate::status;
 
-/// Seldom enough to cost nothing, often enough for a person.
+/// Time between two looks: cheap enough, and soon enough for a person.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Looks until the process stops.
@@ -20,7 +20,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         tokio::time::sleep(INTERVAL).await;
         let refused = core.node.clients.places.refused();
         if refused > refused_before {
-            // The log has said who.
+            // The log has named each of them.
             let text = format!("{} clients found no place", refused - refused_before);
             core.events.note("clients_refused", None, text);
             refused_before = refused;

@@ -6,10 +6,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::VolumeName;
 
+use super::command::{Command, Subject, Told};
+use super::place::{Place, Serving};
+use super::show;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::size_bytes;
-use super::{Answer, By, Command, OnProgress, Place, Route, Serving, Subject, Told, Verb, show};
 use crate::api::types::Shown;
 use crate::error::NodeError;
+use crate::serve::attach;
 
 /// Serve a volume from now on, by the `weir serve` that runs in this data directory, until it is detached or the
 /// process ends. Returns once clients can connect
@@ -48,6 +52,24 @@ impl Verb for AttachVolume {
     }
 }
 
+impl Place {
+    /// Has the volume served, by this process or by the one that serves this data directory.
+    pub(crate) async fn attach(&self, asked: AttachVolume) -> Result<(), NodeError> {
+        let name = self.name()?;
+        let Some(Serving(core)) = &self.serving else {
+            let mut client = self.home.serving_client().await?;
+            return client.call(Some(&name), &asked, &|_, _| {}).await.map(drop);
+        };
+        let mut spec = core.spec_of(&name);
+        spec.read_only |= asked.read_only;
+        spec.consent.take_over |= asked.take_over;
+        if asked.size_bytes.is_some() {
+            (spec.size, spec.size_must_match) = (asked.size_bytes, true);
+        }
+        attach::attach(core, spec).await
+    }
+}
+
 impl Command for AttachVolume {
     type Verb = Self;
     const WORDS: [&'static str; 2] = ["volume", "attach"];
@@ -58,6 +80,6 @@ impl Command for AttachVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        show::tell(shown)
+        show::tell_shown(shown)
     }
 }

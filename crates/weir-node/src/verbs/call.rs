@@ -5,18 +5,19 @@ use std::rc::Rc;
 use weir_log::catalog::VolumeName;
 use weir_store::Access;
 
-use super::{By, OnProgress, Place, Question, Verb};
+use super::command::{Command, Question};
+use super::place::Place;
+use super::verb::{By, OnProgress, Verb};
 use crate::error::NodeError;
 use crate::home::Home;
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::verbs::Command;
 
 fn place(context: Rc<ShardContext>, home: Home, name: Option<VolumeName>) -> Place {
     Place { context, home, serving: None, name, found: Rc::default() }
 }
 
-/// The one decision who does it.
+/// Decides which process does the verb, and has it done. Nothing else decides that.
 async fn do_it<V: Verb>(
     verb: V,
     place: Place,
@@ -37,10 +38,10 @@ async fn do_it<V: Verb>(
 
 impl Node {
     /// Does what a verb asks for: through the process that serves the volume from this data directory, otherwise on the
-    /// store. `on_progress` hears of what is done and what there is in all.
+    /// store. `on_progress` is called with how much is done and how much there is in all.
     ///
     /// # Errors
-    /// Why it was not done.
+    /// The reason that it was not done.
     pub async fn call<V: Verb>(
         &self,
         home: Home,
@@ -59,7 +60,7 @@ impl Node {
     /// What a person is asked before a command does what cannot be undone.
     ///
     /// # Errors
-    /// When what the question is about cannot be looked at.
+    /// When the volume that the question is about cannot be read.
     pub async fn question<C: Command>(
         &self,
         home: Home,
@@ -73,11 +74,11 @@ impl Node {
         .await?
     }
 
-    /// Has the process that serves a volume from this data directory, if there is one, do something; nothing is done
-    /// where there is none.
+    /// Sends a verb to the process that serves a volume from this data directory. `None` if there is no such process;
+    /// then nothing is done.
     ///
     /// # Errors
-    /// When there is no such volume, or what the process says.
+    /// When there is no such volume, or the error of the process.
     pub async fn call_holder<V: Verb>(
         &self,
         home: Home,

@@ -9,7 +9,9 @@ use utoipa::ToSchema;
 use weir_log::catalog::VolumeName;
 use weir_stack::{QUIESCE_MAX, Stack};
 
-use super::{Answer, By, Command, OnProgress, Place, Question, Route, Served, Subject, Told, Verb};
+use super::command::{Command, Question, Subject, Told};
+use super::place::{Place, Served, Serving};
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::error::NodeError;
 
 /// Take, delete or go back to a snapshot of a volume. Waits for the store. Going back needs a volume without clients
@@ -54,7 +56,7 @@ impl Verb for ChangeSnapshots {
     });
     const BY: By = By::Holder;
 
-    fn admit(&self, _by: &super::Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
+    fn admit(&self, _by: &Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
         self.name().map(drop)
     }
 

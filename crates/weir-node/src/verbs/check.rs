@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 use weir_log::{CheckOptions, CheckStep, ObjectId};
 use weir_store::Access;
 
-use super::{Answer, By, OnProgress, Place, Route, Verb};
+use super::place::Place;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::CheckReport;
 use crate::error::NodeError;
 

@@ -7,8 +7,11 @@ use utoipa::ToSchema;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
 
+use super::command::{Command, Subject, Told};
+use super::place::Place;
+use super::show;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::volume_name;
-use super::{Answer, By, Command, OnProgress, Place, Route, Subject, Told, Verb, show};
 use crate::api::types::{Shown, Takeover};
 use crate::error::NodeError;
 
@@ -62,6 +65,6 @@ impl Command for CloneVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        show::tell(shown)
+        show::tell_shown(shown)
     }
 }

@@ -2,13 +2,14 @@
 
 use weir_log::catalog::VolumeName;
 
-use super::{Place, Verb};
+use super::place::Place;
+use super::verb::Verb;
 use crate::error::NodeError;
 
-/// What a command is about: what stands before its other words.
+/// What a command is about: its first argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// All volumes, or what its other words say.
+    /// There is no such argument: the command is about all volumes, or about what its other arguments say.
     Store,
     /// A volume, NAME.
     Volume,
@@ -16,27 +17,27 @@ pub enum Subject {
     Snapshot,
 }
 
-/// How a command that takes its time shows how far it is.
+/// The progress bar of a command that takes long.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar {
     /// What it does, as "compacting".
     pub doing: &'static str,
-    /// How far it is, as a template of indicatif says: "{bytes} of {total_bytes} copied".
+    /// A template of indicatif for the progress, as "{bytes} of {total_bytes} copied".
     pub shows: &'static str,
 }
 
 /// What is asked before something is done that cannot be undone.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// What a person types to say yes.
+    /// What a person types to agree.
     pub name: String,
     /// The question, without the colon at its end.
     pub asked: String,
     /// What would be done.
     pub doing: String,
-    /// How to have it done without a person.
+    /// How to run the command without being asked.
     pub without_asking: String,
-    /// How things are if anything else is typed.
+    /// What is said if anything else is typed.
     pub otherwise: String,
 }
 
@@ -63,7 +64,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Nothing but that it is done.
+    /// One note on standard error.
     #[must_use]
     pub fn note(text: String) -> Self {
         Self { notes: vec![text], ..Self::default() }
@@ -81,7 +82,7 @@ impl Told {
         Self { sections: vec![Section::Table(headings, rows)], ..Self::default() }
     }
 
-    /// The same, where something stands in the way of the rest.
+    /// The same with a warning that something is left undone, if there is an obstacle.
     #[must_use]
     pub fn but(mut self, obstacle: Option<&String>) -> Self {
         self.is_undone |= obstacle.is_some();
@@ -90,7 +91,7 @@ impl Told {
     }
 }
 
-/// A verb on the command line. Its fields are its flags and words; what clap says of them is the help.
+/// A verb on the command line. The fields of the type are its flags and arguments; their comments are the help.
 pub trait Command: clap::Args + Clone + std::fmt::Debug + Send + 'static {
     /// The verb.
     type Verb: Verb;
@@ -101,13 +102,13 @@ pub trait Command: clap::Args + Clone + std::fmt::Debug + Send + 'static {
     /// What it is about.
     const SUBJECT: Subject;
 
-    /// How it shows how far it is; none where it is over at once.
+    /// Its progress bar; `None` if it does not take long.
     const BAR: Option<Bar> = None;
 
     /// Whether it asks a person, unless it is told `--yes`.
     const ASKS: bool = false;
 
-    /// What is asked for, of the named snapshot where it is about one.
+    /// The verb, on the named snapshot if the command is about one.
     fn verb(self, snapshot: Option<VolumeName>) -> Self::Verb;
 
     /// What a person is asked.
@@ -118,6 +119,6 @@ pub trait Command: clap::Args + Clone + std::fmt::Debug + Send + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// What people read of the report.
+    /// The text for people that is made of the report.
     fn tell(name: &str, verb: &Self::Verb, report: &<Self::Verb as Verb>::Report) -> Told;
 }

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::VolumeName;
 
-use super::{Answer, Bar, By, Command, OnProgress, Place, Route, Served, Subject, Told, Verb};
+use super::command::{Bar, Command, Subject, Told};
+use super::place::{Place, Served};
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::CompactReport;
 use crate::error::NodeError;
 use crate::size::human;

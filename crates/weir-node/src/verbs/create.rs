@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{self, VolumeName};
 
+use super::attach::AttachVolume;
+use super::command::{Command, Subject, Told};
+use super::place::Place;
+use super::show;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::{size_bytes, volume_name};
-use super::{
-    Answer, AttachVolume, By, Command, OnProgress, Place, Route, Subject, Told, Verb, show,
-};
 use crate::api::types::{Shown, Takeover};
 use crate::error::NodeError;
 use crate::home::known_stores;
@@ -78,6 +80,6 @@ impl Command for CreateVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        show::tell(shown)
+        show::tell_shown(shown)
     }
 }

@@ -8,10 +8,9 @@ use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
 
-use super::{
-    Answer, Bar, By, Command, Named, OnProgress, Place, Question, Route, Serving, Subject, Told,
-    Verb,
-};
+use super::command::{Bar, Command, Question, Subject, Told};
+use super::place::{Place, Serving};
+use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
 use crate::error::NodeError;
 use crate::size::human;
 use crate::volumes::{deletion, unserved};

@@ -4,9 +4,13 @@ use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
+use weir_store::Access;
 
-use super::{Answer, By, Command, Named, OnProgress, Place, Route, Serving, Subject, Told, Verb};
+use super::command::{Command, Subject, Told};
+use super::place::{Place, Serving};
+use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
 use crate::error::NodeError;
 use crate::serve::attach;
 use crate::serve::spec::Stopped;
@@ -42,6 +46,30 @@ impl Verb for DetachVolume {
         match attach::detach(core, name.clone(), self.disconnect).await? {
             Stopped::Clean => Ok(Named { name: name.to_string() }),
             Stopped::LocalOnly => Err(NodeError::KeptInJournal { name: name.to_string() }),
+        }
+    }
+}
+
+impl Place {
+    /// Has the volume served no more, if this process serves it, or one from this data directory that serves many.
+    pub(crate) async fn detach_if_served(&self) -> Result<(), NodeError> {
+        let name = self.name()?;
+        if let Some(Serving(core)) = &self.serving {
+            return match attach::detach(core, name, false).await {
+                Ok(_) | Err(NodeError::NotServedHere { .. }) => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
+        let Ok((store, id)) = self.find(Access::Write).await else { return Ok(()) };
+        let Some(mut process) = self.home.holder(&store, id).await? else { return Ok(()) };
+        if process.status.is_err() {
+            // What comes next names it.
+            return Ok(());
+        }
+        match process.client.call(Some(&name), &DetachVolume::default(), &|_, _| {}).await {
+            // One that serves nothing else is named by what comes next.
+            Err(NodeError::Remote { kind: ErrorKind::Unsupported, .. }) => Ok(()),
+            detached => detached.map(drop),
         }
     }
 }

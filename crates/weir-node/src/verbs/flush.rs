@@ -9,7 +9,9 @@ use utoipa::ToSchema;
 use weir_device::FlushScope;
 use weir_log::catalog::VolumeName;
 
-use super::{Answer, Bar, By, Command, OnProgress, Place, Route, Served, Subject, Told, Verb};
+use super::command::{Bar, Command, Subject, Told};
+use super::place::{Place, Served};
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::error::NodeError;
 
 /// How often a flush looks at what is still to go.

@@ -9,8 +9,10 @@ use utoipa::ToSchema;
 use weir_log::catalog::VolumeName;
 use weir_stack::LimitSettings;
 
+use super::command::{Command, Subject, Told};
+use super::place::{Place, Served};
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::{milliseconds, size_bytes};
-use super::{Answer, By, Command, OnProgress, Place, Route, Served, Subject, Told, Verb};
 use crate::api::types::VolumeLimit;
 use crate::error::NodeError;
 use crate::size::human;

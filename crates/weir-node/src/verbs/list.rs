@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::VolumeName;
 
-use super::{Answer, By, Command, OnProgress, Place, Route, Subject, Told, Verb};
+use super::command::{Command, Subject, Told};
+use super::place::Place;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::{Listed, VolumeState};
 use crate::error::NodeError;
 use crate::size::human;

@@ -9,7 +9,9 @@ use utoipa::ToSchema;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
 
-use super::{Answer, By, Command, OnProgress, Place, Route, Subject, Told, Verb};
+use super::command::{Command, Subject, Told};
+use super::place::Place;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::Snapshot;
 use crate::error::NodeError;
 use crate::size::human;

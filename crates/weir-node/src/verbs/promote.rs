@@ -7,7 +7,9 @@ use weir_log::catalog::VolumeName;
 use weir_log::replica;
 use weir_store::Access;
 
-use super::{By, Command, OnProgress, Place, Route, Subject, Told, Verb};
+use super::command::{Command, Subject, Told};
+use super::place::Place;
+use super::verb::{By, OnProgress, Route, Verb};
 use crate::error::NodeError;
 
 /// Make a volume of a replica, in the store of the replica: nothing is replicated to it any more, and what it was a

@@ -8,7 +8,10 @@ use utoipa::ToSchema;
 use weir_log::catalog::{self, RekeyKeys, VolumeName};
 use weir_store::Access;
 
-use super::{By, Command, OnProgress, Place, Route, Subject, Told, Verb, show};
+use super::command::{Command, Subject, Told};
+use super::place::Place;
+use super::show;
+use super::verb::{By, OnProgress, Route, Verb};
 use crate::api::types::Shown;
 use crate::error::NodeError;
 use crate::home::keys::KeyPlace;
@@ -56,6 +59,6 @@ impl Command for RekeyVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        show::tell(shown)
+        show::tell_shown(shown)
     }
 }

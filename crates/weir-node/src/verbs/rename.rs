@@ -9,11 +9,12 @@ use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
 
+use super::attach::AttachVolume;
+use super::command::{Command, Subject, Told};
+use super::place::{Place, Served, Serving};
+use super::show;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::volume_name;
-use super::{
-    Answer, AttachVolume, By, Command, OnProgress, Place, Route, Served, Serving, Subject,
-};
-use super::{Told, Verb, show};
 use crate::api::types::Shown;
 use crate::error::NodeError;
 
@@ -90,6 +91,6 @@ impl Command for RenameVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        show::tell(shown)
+        show::tell_shown(shown)
     }
 }

@@ -7,7 +7,8 @@ use weir_device::{DeviceError, ErrorKind};
 use weir_log::{GivenUp, ObjectId};
 use weir_stack::Stack;
 
-use super::{Answer, By, OnProgress, Place, Route, Served, Verb};
+use super::place::{Place, Served};
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::RepairReport;
 use crate::error::NodeError;
 

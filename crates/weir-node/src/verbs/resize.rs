@@ -10,8 +10,10 @@ use weir_device::DeviceExt;
 use weir_log::catalog::VolumeName;
 use weir_stack::{QUIESCE_MAX, Stack};
 
+use super::command::{Command, Question, Subject, Told};
+use super::place::{Place, Served};
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::size_bytes;
-use super::{Answer, By, Command, OnProgress, Place, Question, Route, Served, Subject, Told, Verb};
 use crate::error::NodeError;
 use crate::size::human;
 

@@ -22,7 +22,9 @@ use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 use weir_store::Access;
 
-use super::{Answer, By, EachVerb, Place, Route, Served, Serving, Verb, each_verb};
+use super::place::{Place, Served, Serving};
+use super::verb::{Answer, By, Route, Verb};
+use super::{EachVerb, each_verb};
 use crate::api::progress;
 use crate::api::refusal::{Refusal, volume_name};
 use crate::api::types::{ErrorBody, Progress};
@@ -30,7 +32,7 @@ use crate::error::NodeError;
 use crate::node::shard::ShardContext;
 use crate::serve::core::{Core, Entry};
 
-/// Longest body of a request in bytes. It has arrived already.
+/// Longest body of a request in bytes. The server has received it already, and has a lower limit.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 const JSON: &str = "application/json";
@@ -56,7 +58,7 @@ pub(crate) fn add_verbs(router: OpenApiRouter<Arc<Core>>) -> OpenApiRouter<Arc<C
     verbs.0
 }
 
-/// Receives a verb and has it done.
+/// Handles a request: decodes the verb, starts it, and answers.
 async fn handle<V: Verb>(
     State(core): State<Arc<Core>>,
     path: RawPathParams,
@@ -91,7 +93,7 @@ async fn handle<V: Verb>(
     }
 }
 
-/// The body of a request, or the parameters of one that has none. No body asks for what is the rule.
+/// The verb in the body of a request, or in its parameters if it has none. An empty body stands for the defaults.
 async fn received<V: Verb>(request: Request) -> Result<V, Refusal> {
     if matches!(*request.method(), Method::GET | Method::DELETE) {
         return Ok(Query::<V>::try_from_uri(request.uri())?.0);
@@ -107,7 +109,7 @@ async fn received<V: Verb>(request: Request) -> Result<V, Refusal> {
     Ok(Json::<V>::from_request(Request::from_parts(parts, Body::from(body)), &()).await?.0)
 }
 
-/// Begins a verb on the thread that it belongs on. It runs to its end, whoever asked for it goes away.
+/// Begins a verb on the thread that it belongs to. It runs to its end, even if its caller goes away.
 fn submit<V: Verb>(
     core: &Arc<Core>,
     name: Option<VolumeName>,
@@ -139,7 +141,7 @@ fn submit<V: Verb>(
             },
             None => verb.on_store(place, &on_progress).await,
         };
-        // Whoever asked may be gone.
+        // The caller may be gone.
         drop(done.send(outcome.map_err(by_name)));
     };
     match V::BY {
@@ -148,7 +150,7 @@ fn submit<V: Verb>(
     }
 }
 
-/// The volume, on its thread.
+/// The volume that is served, on its thread.
 fn served(place: Place, entry: &Entry) -> Result<Served, NodeError> {
     let hosted = place.context.hosted.borrow().get(&entry.id).cloned();
     Ok(Served { place, hosted: hosted.ok_or(NodeError::ShuttingDown)? })
@@ -212,7 +214,7 @@ fn describe<V: Verb>(route: &Route, document: &mut utoipa::openapi::OpenApi) {
     components.schemas.extend(schemas);
 }
 
-/// A type by its name.
+/// A type whose schema is a reference to its name.
 struct Referenced<R>(PhantomData<R>);
 
 impl<R: ToSchema> PartialSchema for Referenced<R> {
@@ -227,7 +229,7 @@ impl<R: ToSchema> ToSchema for Referenced<R> {
     }
 }
 
-/// What is written of a verb.
+/// The comment on the type of a verb.
 fn about<V: Verb>() -> String {
     let description = match V::schema() {
         RefOr::T(Schema::Object(object)) => object.description,

@@ -7,7 +7,9 @@ use utoipa::ToSchema;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
 
-use super::{Answer, By, Command, OnProgress, Place, Route, Served, Subject, Told, Verb};
+use super::command::{Command, Subject, Told};
+use super::place::{Place, Served};
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::Takeover;
 use crate::error::NodeError;
 

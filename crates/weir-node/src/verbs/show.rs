@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::VolumeName;
 
-use super::{Answer, By, Command, OnProgress, Place, Route, Section, Subject, Told, Verb, space};
+use super::command::{Command, Section, Subject, Told};
+use super::place::Place;
+use super::space;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::{Shown, SnapshotSpace};
 use crate::error::NodeError;
 use crate::size::human;
@@ -49,12 +52,12 @@ impl Command for ShowVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        tell(shown)
+        tell_shown(shown)
     }
 }
 
 /// A volume, for people.
-pub fn tell(shown: &Shown) -> Told {
+pub fn tell_shown(shown: &Shown) -> Told {
     let checkpoint = shown.checkpoint_as_of.map_or("none".to_owned(), |s| format!("as of {s}"));
     let mut rows = vec![
         ("name", shown.name.clone()),

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_store::Access;
 
-use super::{Answer, By, OnProgress, Place, Route, Verb};
+use super::place::Place;
+use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::SnapshotSpace;
 use crate::error::NodeError;
 

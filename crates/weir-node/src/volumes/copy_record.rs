@@ -45,7 +45,7 @@ pub enum CopyRecordError {
 }
 
 impl CopyRecord {
-    /// Of a copy that is about to begin.
+    /// The record of a copy that is about to begin.
     #[must_use]
     pub fn new(name: String, identity: String, opening: Option<u64>, blank: bool) -> Self {
         let (format, done_bytes, checksum) = (FORMAT, 0, String::new());

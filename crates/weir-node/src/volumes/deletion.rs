@@ -38,11 +38,11 @@ pub(crate) async fn delete(
     let directory = context.disks.directory(home.data.volume(id))?;
     let local = match lock(&directory, name).await {
         Ok(lock) => Some(lock),
-        // They are those of a volume of another store, which is none of ours to delete.
+        // They belong to a volume of another store, and are not deleted.
         Err(_) if home.is_open_elsewhere(&store, id).await? => None,
         Err(error) => return Err(error),
     };
-    // A process that ended without closing the volume held it with this journal, or it was another one.
+    // A process that ended without closing the volume used either this journal or one of another host.
     let journal = match local {
         Some(_) => catalog::journal_in(&directory, id).await?,
         None => None,
@@ -79,7 +79,7 @@ async fn remove_left(
     for id in home.data.volumes()? {
         let path = home.data.volume(id);
         let directory = context.disks.directory(path.clone())?;
-        // First of all: the journal of another volume may be damaged, which is nothing to this one.
+        // First of all: the journal of another volume may be damaged, which does not matter here.
         let deleted = catalog::deleted_name(store, &context.env, id).await?;
         if deleted.as_deref() != Some(name.as_str()) {
             continue;

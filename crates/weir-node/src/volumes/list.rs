@@ -50,7 +50,7 @@ pub(crate) async fn show(
     let process = holder.as_ref().and_then(Process::number);
     let serving = holder.as_ref().and_then(|process| process.volume(id)).cloned();
     let mut shown = Shown::new(details, process.zip(serving));
-    // One that does not answer is named all the same.
+    // A process that does not answer is named as well.
     shown.process = process;
     Ok(shown)
 }

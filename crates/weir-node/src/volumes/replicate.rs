@@ -16,7 +16,7 @@ use crate::home::{Home, limits};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 
-/// How often a replicator that waits looks at its source, and keeps what is its own.
+/// How often a replicator that waits looks for a new root of its source, and renews its hold on the replica.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// First pause after a failure; it doubles with each further one.
@@ -25,10 +25,10 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause after a failure.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// How long the end waits for the replica's store to hear of it.
+/// How long the end waits for the store of the replica to take the note that nobody holds it any more.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Before the names of the variables that say how the store of a replica is reached.
+/// Prefix of the variables that say how the store of a replica is reached.
 pub const TARGET_VARIABLES: &str = "WEIR_TARGET_";
 
 /// What is to be replicated where.
@@ -48,7 +48,7 @@ pub struct Replication {
     pub age: Duration,
 }
 
-/// What a replicator is at.
+/// How far a replicator is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationProgress {
     /// How far the replica has come.
@@ -119,7 +119,7 @@ pub(crate) async fn run(
     let following = follow(context, home, replication, &progress, &mut replicator);
     let ended = tokio::select! {
         biased;
-        // A sender that went away wants no more of it either.
+        // A dropped sender means that it is to stop as well.
         _ = stop.wait_for(|stop| *stop) => Ok(()),
         ended = following => ended,
     };
@@ -128,7 +128,7 @@ pub(crate) async fn run(
     if !ended.as_ref().is_err_and(is_final) {
         match tokio::time::timeout(END_PATIENCE, replicator.end()).await {
             Ok(Ok(())) => {}
-            // Cut off in the middle of a step it may not know whether its last version counts.
+            // It was interrupted in a step, and may not know whether its last version was published.
             Ok(Err(error)) => tracing::debug!(%error, "the replica stays held for a while"),
             Err(_) => {
                 tracing::warn!("the replica's store does not answer; it stays held for a while")

@@ -21,7 +21,7 @@ use crate::volumes::volume_id;
 pub struct SalvageWish {
     /// The volume whose journal is here.
     pub name: VolumeName,
-    /// The volume to make; none to look only.
+    /// The volume to make; `None` only looks.
     pub new: Option<VolumeName>,
     /// What happens when the lease of its holder runs out.
     pub takeover: Takeover,
@@ -32,9 +32,9 @@ pub struct SalvageWish {
 /// What a salvage found, and made.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Salvaged {
-    /// What there is.
+    /// What the journal holds.
     pub found: SalvageReport,
-    /// The new volume; none where it was only looked.
+    /// The new volume; `None` if none was asked for.
     pub volume: Option<Shown>,
 }
 
@@ -55,8 +55,8 @@ fn args_of(
     })
 }
 
-/// Before a volume is deleted: what its journal here holds, and only that, is not given up without a word. What the
-/// volume itself went on with is deleted with it.
+/// Checks before a volume is deleted that its journal here holds no writes that are nowhere else. What the volume
+/// itself went on with is deleted with it.
 pub(crate) async fn check_salvaged(
     context: &ShardContext,
     home: &Home,
@@ -66,7 +66,7 @@ pub(crate) async fn check_salvaged(
     let found = match Salvage::find(&args_of(context, home, (store, id), true)?).await {
         Ok(salvage) => salvage.report(),
         Err(LogError::NothingToSalvage { .. }) => return Ok(()),
-        // Whether the lock's holder is in the way is asked by whoever takes the lock.
+        // Who takes the lock finds out whether its holder is in the way.
         Err(LogError::Disk(DiskError::Locked { .. })) => return Ok(()),
         Err(error) => return check_unread(context, home, store, (name, id), error).await,
     };
@@ -77,8 +77,8 @@ pub(crate) async fn check_salvaged(
     Err(NodeError::NotSalvaged { name, writes, bytes })
 }
 
-/// The same where a journal cannot be read, because its key or the store is not to be had, or it is damaged: what it
-/// holds is not known, and not to be given up for that. Whoever deletes any other volume needs no key.
+/// The same if the journal cannot be read, because its key or the store is missing or it is damaged. Then it is not
+/// known what it holds, and it is not given up. To delete a volume whose journal was not set aside no key is needed.
 async fn check_unread(
     context: &ShardContext,
     home: &Home,
@@ -156,8 +156,8 @@ async fn salvage(
 
 impl Node {
     /// Makes a volume of what a takeover gave up; looks only, where no new one is named. `on_progress` hears of bytes
-    /// replayed and bytes to replay. A new volume that was not finished stays incomplete, and is gone on with when it
-    /// is asked for again.
+    /// replayed and bytes to replay. A new volume that was not finished stays incomplete; the next call with its name
+    /// goes on with it.
     ///
     /// # Errors
     /// When there is nothing to salvage, the name is taken, the journal is damaged and that is not accepted, or what

@@ -39,7 +39,7 @@ impl Node {
     /// Gives `on_change` every run that differs between the snapshots `from` and `to`, in order, from the store.
     ///
     /// # Errors
-    /// When there is no such volume or snapshot, or what the store says; what was reported until then is not all.
+    /// When there is no such volume or snapshot, or when the store fails; then the runs reported so far are not all.
     pub async fn diff_snapshots(
         &self,
         home: Home,

@@ -1,5 +1,5 @@
-//! Journals in the data directory that nobody serves and that were not closed in order, or that a process holds without
-//! serving them: they may hold the only copy of what was acknowledged.
+//! Journals in the data directory that no process serves and that were not closed in order, or that a process has open
+//! without serving them: they may hold the only copy of acknowledged writes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub struct Unserved {
 impl Node {
     /// The journals of this data directory that none of `processes` serves, and that were not closed in order or are
     /// held by a process all the same: an opening can wait for its store. While a process does not answer, those
-    /// without a known holder are left out: they may be its.
+    /// without a known holder are left out: it may serve them.
     ///
     /// # Errors
     /// When the data directory cannot be listed.
@@ -68,7 +68,7 @@ pub(crate) async fn not_closed(
         let directory = context.disks.directory(path)?;
         let name = opened::noted(&home.data, volume);
         let trouble = match Journal::identify(&directory, JOURNAL_FILE).await {
-            // It is closed in order also where the store did not take everything, but then the note stays.
+            // A journal is closed in order even if the store did not take everything; then the note is still there.
             Ok(found) if found.is_closed && holder.is_none() && name.is_none() => continue,
             Ok(_) => None,
             Err(error) => Some(error.to_string()),
@@ -87,8 +87,8 @@ fn holder(lock: &Path) -> Option<u32> {
     is_locked(&locks, inode, process).then_some(process)
 }
 
-/// Whether `locks`, as the kernel lists them, has one of that process on that file. The device is not compared: some
-/// file systems say another one there.
+/// Whether `locks`, the kernel's list, has one of that process on that file. The device is not compared: some file
+/// systems give another number there.
 fn is_locked(locks: &str, inode: u64, process: u32) -> bool {
     locks.lines().any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -331,6 +331,37 @@ fn a_limit_comes_and_goes_while_the_volume_is_used() {
 }
 
 #[test]
+fn a_close_loses_nothing_to_operations_that_wait_at_the_limit() {
+    run(async {
+        let host = Host::new().await;
+        let knobs = Rc::new(Knobs::default());
+        let limit = LimitSettings::checked(None, Some(1), None).expect("valid");
+        let stack = host.open(vec![StageSpec::Limit(limit), write_back(&knobs)]).await;
+        let client = |stack: &Rc<Stack>| {
+            let (stack, io) =
+                (Rc::clone(stack), IoHeader::of_client(SourceId(1), VolumeId([1; 16])));
+            spawn_local(async move {
+                let data = weir_device::SharedBuf::copy_of(&[7; 4096]);
+                stack.call(io, Operation::Write { offset: 0, data, fua: false }).await
+            })
+        };
+        client(&stack).await.expect("no panic").expect("within the burst");
+        let waiting = [client(&stack), client(&stack)];
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(stack.close(CLOSE).await.expect("nothing is lost"), Closed::Clean);
+        assert_eq!(knobs.dirty_bytes(), 0);
+        for waiting in waiting {
+            let refused = waiting.await.expect("no panic").expect_err("it never passed");
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        }
+        drop(stack);
+        let stack = host.open(Vec::new()).await;
+        assert_eq!(read(&stack, 0).await.expect("read"), 7);
+        stack.close(CLOSE).await.expect("closes");
+    });
+}
+
+#[test]
 fn events_come_to_the_owner_without_being_asked_for() {
     run(async {
         let host = Host::new().await;

@@ -54,8 +54,8 @@ a flag without a value takes 1 or true there.
 With --output json an error is one JSON object on standard error: error, help and kind.
 Sizes: K, M, G and KiB, MiB, GiB are powers of 1024, KB, MB, GB powers of 1000.";
 
-/// The command with all its flags. Those that take no value understand in the environment what people write there:
-/// `1`, `yes`, `on` and `true`, and their opposites; anything else is refused.
+/// The command with all its flags. The variable of a flag without a value may be `1`, `yes`, `on` or `true`, or one of
+/// their opposites; anything else is refused.
 pub(crate) fn command() -> clap::Command {
     fn with_words(command: clap::Command) -> clap::Command {
         let words = |arg: Arg| match arg.get_action() {
@@ -67,8 +67,8 @@ pub(crate) fn command() -> clap::Command {
     with_words(Cli::command())
 }
 
-/// The command as it is typed here: what a variable gives need not be typed, and the usage in a message is that of the
-/// command, not of what happened to be given.
+/// The command as it is parsed here: an argument that a variable gives is not required, and the usage in an error
+/// message is that of the whole command.
 fn typed() -> clap::Command {
     fn without_given(command: clap::Command) -> clap::Command {
         let given = |arg: Arg| match arg.get_env() {
@@ -87,18 +87,18 @@ fn typed() -> clap::Command {
     }
     let mut command = without_given(command());
     command.build();
-    // They touch no volume.
+    // Both commands touch no volume, so the global flags are of no use to them.
     let command = command.mut_subcommand("man", without_global);
     with_usage(command.mut_subcommand("completion", without_global))
 }
 
-/// What was typed. Ends the process with a message where that is wrong, or where help was asked for.
+/// Parses the command line. Ends the process with a message if there is an error in it, or if help was asked for.
 pub(crate) fn parse() -> Cli {
     let matches = typed().try_get_matches().unwrap_or_else(|error| refuse(&error));
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error))
 }
 
-/// Says what is wrong with what was typed, or the help that was asked for, and ends the process.
+/// Prints an error of the command line, or the help that was asked for, and ends the process.
 fn refuse(error: &clap::Error) -> ! {
     if !error.use_stderr() || !is_for_programs() {
         error.exit();

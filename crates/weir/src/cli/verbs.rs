@@ -10,7 +10,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Subcommand};
 use indicatif::ProgressBar;
 use weir_device::LocalBoxFuture;
 use weir_log::catalog::VolumeName;
-use weir_node::verbs::{Command, EachCommand, Section, Subject, Told, each_command};
+use weir_node::verbs::command::{Command, Section, Subject, Told};
+use weir_node::verbs::{EachCommand, each_command};
 use weir_node::{Home, Node};
 
 use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
@@ -21,10 +22,10 @@ use crate::terminal::{confirm, output};
 /// How often a bar moves while nothing is reported.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What a command is about, among its arguments.
+/// Id of the argument that names the volume or snapshot.
 const SUBJECT: &str = "subject";
 
-/// The consent to what a command asks.
+/// Id of the flag that answers the question of a command.
 const YES: &str = "yes";
 
 /// A command that was typed, to be run.
@@ -45,13 +46,13 @@ impl fmt::Debug for Typed {
 }
 
 impl Typed {
-    /// Does it.
+    /// Runs the command.
     pub(crate) async fn run(self, node: &Node, home: Home) -> Result<ExitCode, Failure> {
         self.0.run(node, home).await
     }
 }
 
-/// A command with its words.
+/// A command with its arguments.
 struct Words<C> {
     command: C,
     name: Option<VolumeName>,
@@ -120,16 +121,16 @@ pub(crate) fn print(told: &Told) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Commands below one word: those that are one verb each, and others.
+/// The subcommands of `weir volume` or `weir snapshot`: those that are one verb each, and the others.
 #[derive(Debug)]
 pub(crate) enum Below<O> {
-    /// One verb.
+    /// A command that is one verb.
     Verb(Typed),
-    /// Another one.
+    /// Another command.
     Own(O),
 }
 
-/// The word before such commands.
+/// The command that such subcommands belong to.
 pub(crate) trait Group {
     /// The word.
     const NAME: &'static str;

@@ -1,4 +1,4 @@
-//! What single words of the command line mean: names, snapshots, numbers of seconds.
+//! Parsers of single arguments: names, snapshots, numbers of seconds.
 
 use weir_log::catalog::VolumeName;
 use weir_node::config::check_seconds;

@@ -12,7 +12,9 @@ use weir_log::catalog::VolumeName;
 use weir_log::{CheckOptions, GIVEN_UP, ObjectId};
 use weir_node::api::types::{CheckReport, RepairReport};
 use weir_node::size::human;
-use weir_node::verbs::{CheckVolume, OnWhole, Question, RepairVolume};
+use weir_node::verbs::check::{CheckVolume, OnWhole};
+use weir_node::verbs::command::Question;
+use weir_node::verbs::repair::RepairVolume;
 use weir_node::{Home, Node};
 
 use crate::cli::volume::CheckLimits;
@@ -52,7 +54,7 @@ pub(crate) async fn repair(
     repair: Repair,
 ) -> Result<ExitCode, Failure> {
     let Repair { name, zero, yes, form } = repair;
-    // A process that serves the volume knows more of it than the store: it publishes that first.
+    // A process that serves the volume has newer state than the store: it publishes that first.
     let nothing = RepairVolume { objects: Vec::new(), zero: false };
     node.call_holder(home.clone(), name.clone(), nothing).await?;
     let found = look(node, home.clone(), &name, limits).await?;
@@ -150,7 +152,7 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool) -> String {
     format!("{name}: {}\n{again}", parts.join("; "))
 }
 
-/// Checks a volume with a bar, and notes what is whole for another run if that is wanted.
+/// Checks a volume with a progress bar, and notes the objects that are whole for another run, if that is wanted.
 async fn look(
     node: &Node,
     home: Home,
@@ -166,7 +168,7 @@ async fn look(
     let file = record.as_ref().map(|record| record.file.try_clone());
     let on_whole = OnWhole(file.and_then(Result::ok).map(|file| {
         Arc::new(move |whole: ObjectId| {
-            // What is not noted is only read again.
+            // An object that could not be noted is only read again.
             let _ = writeln!(&file, "{}", whole.key());
         }) as _
     }));
@@ -184,8 +186,8 @@ async fn look(
     Ok(report)
 }
 
-/// What an interrupted check found whole: a line with a key for each object. One that was cut short by a crash is no
-/// key.
+/// The objects that an interrupted check found whole, one key a line. A line that a crash cut short is no key, and is
+/// ignored.
 struct Record {
     path: PathBuf,
     file: File,

@@ -17,7 +17,7 @@ use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
 
-/// Runs the verb.
+/// Runs the command.
 pub(crate) fn run(
     global: &Global,
     file: &Config,

@@ -32,12 +32,12 @@ pub(crate) fn pages(directory: Option<&Path>) -> Result<(), Failure> {
     })
 }
 
-/// A name for as long as the process lives, as a command wants its own: it prints its script and ends.
+/// A name that lives as long as the process, as clap needs it. It is never freed: the process prints a script and ends.
 fn kept(name: &str) -> &'static str {
     Box::leak(name.into())
 }
 
-/// The command without what nobody is meant to find: completions would offer it.
+/// The command without its hidden flags, which completions would offer otherwise.
 fn shown(command: &Command) -> Command {
     let mut shown = Command::new(kept(command.get_name()));
     if let Some(about) = command.get_about() {

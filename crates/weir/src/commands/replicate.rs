@@ -15,7 +15,7 @@ use weir_store::StoreOptions;
 
 use crate::cli::global::Global;
 use crate::cli::replicate::Replicate;
-use crate::process::signals::Signals;
+use crate::process::signals::{Signals, quit};
 use crate::process::threads;
 use crate::settings;
 use crate::terminal::failure::Failure;
@@ -60,10 +60,10 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         let ended = loop {
             tokio::select! {
                 biased;
-                // The second one ends it at once, as everywhere.
+                // A second signal ends the process at once, as with every command.
                 number = signals.next() => {
                     if stop.send_replace(true) {
-                        crate::process::signals::quit(number);
+                        quit(number);
                     }
                 }
                 ended = &mut replicating => break ended,
@@ -84,7 +84,7 @@ fn target_options(global: &Global, file: &Config) -> Result<StoreOptions, Failur
     Ok(StoreOptions { single_writer: options.single_writer || single_writer, ..options })
 }
 
-/// Tells how it goes.
+/// Shows the progress.
 struct Reporter<'a> {
     replication: &'a Replication,
     form: OutputForm,
@@ -143,10 +143,10 @@ impl<'a> Reporter<'a> {
         self.bar.finish_and_clear();
     }
 
-    /// What came of it.
+    /// Shows the result.
     fn finish(&mut self, status: &ReplicaStatus) -> Result<(), Failure> {
         if self.form == OutputForm::Json {
-            // The last state that was sent may not have been seen yet.
+            // The newest state may not have been printed yet.
             let known = self.printed && self.roots == status.roots_moved;
             return if known { Ok(()) } else { self.print_line(status) };
         }

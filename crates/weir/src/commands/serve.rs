@@ -22,12 +22,12 @@ use crate::terminal::failure::Failure;
 /// Runs the verb to its end.
 pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {
     descriptors::raise();
-    // Before any thread runs, and before any file is opened: it takes variables out of the environment, and reserves
-    // the descriptors of what is handed over.
+    // Before any thread runs and any file is opened: it removes variables from the environment, and reserves the
+    // descriptors that are handed over.
     let inherited = Inherited::from_environment()?;
     let runtime = threads::runtime()?;
-    // Then, before all else: without anybody who listens a signal would end the process, or be lost. The program before
-    // this one may have left some.
+    // Next, before all else: a signal that nobody listens to would end the process or be lost. Signals may be pending
+    // that the program before this one received.
     let mut told = {
         let _context = runtime.enter();
         Told::listen()?
@@ -48,7 +48,7 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
         End::Stopped => Ok(ExitCode::SUCCESS),
         End::Replaced { program, sockets, volumes } => {
             signals::hold_back()?;
-            // What came before that would be forgotten with this program. The journals have what was acknowledged.
+            // A signal that came earlier would be lost with this program. The journals have what was acknowledged.
             match runtime.block_on(told.end.came()) {
                 Some(number) => quit(number),
                 None => Err(upgrade::replace(program, sockets, &volumes)),
@@ -57,7 +57,7 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
     }
 }
 
-/// The signals that this verb knows.
+/// The signals that this command handles.
 struct Told {
     end: Signals,
     replace: Signal,
@@ -81,7 +81,7 @@ impl Told {
 /// How serving ended.
 enum End {
     Stopped,
-    /// Another program goes on in this process.
+    /// The new program is to be executed in this process.
     Replaced {
         program: PathBuf,
         sockets: Vec<OwnedFd>,
@@ -89,7 +89,7 @@ enum End {
     },
 }
 
-/// What can be said of settings without opening anything.
+/// Checks the settings without opening anything.
 fn check(options: &ServiceOptions) -> Result<ExitCode, Failure> {
     options.check()?;
     let volumes = match &options.volumes {
@@ -103,7 +103,7 @@ fn check(options: &ServiceOptions) -> Result<ExitCode, Failure> {
 /// How long the file system of the store may take to show that it answers.
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// The program to go on with, if this one can be ended and that one would run.
+/// The new program, if this one can be ended and the new one can be run.
 async fn may_be_replaced(service: &Service) -> Result<Result<PathBuf, Failure>, JoinError> {
     if !service.store_answers(STORE_ANSWER_MAX).await {
         let message = "the program is not replaced: the file system of the store does not answer";
@@ -164,7 +164,7 @@ async fn serve_until_told(
     Ok(End::Stopped)
 }
 
-/// Serves what the configuration names now. What is wrong with it changes nothing.
+/// Loads the configuration anew and serves what it names. If there is an error in it, nothing changes.
 async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Failure>) {
     systemd::notify("RELOADING=1\n");
     let reloaded = match volumes() {

@@ -50,7 +50,7 @@ async fn dispatch(
     }
 }
 
-/// Prints what differs as it is found. An array that does not close is not all: the command failed.
+/// Prints the differences as they are found. An array without its closing bracket is not complete: the command failed.
 async fn diff(
     node: &Node,
     home: Home,
@@ -62,7 +62,7 @@ async fn diff(
     let (found, mut changes) = mpsc::channel(CHANGES_AHEAD_MAX);
     let ends = (from.snapshot, to);
     let diff = node.diff_snapshots(home, from.volume, ends, async move |change| {
-        // Nobody listens any more only once printing has failed.
+        // The receiver is gone only after printing has failed.
         let _ = found.send(change).await;
     });
     let print = async {

@@ -39,7 +39,7 @@ pub(crate) fn run(
         let mut before = Rates::default();
         loop {
             if redraws {
-                // Home, and everything below is gone.
+                // Moves the cursor to the top left and clears the screen.
                 output::print("\x1b[H\x1b[J")?;
             }
             let code = watch_once(node, &home, form, &mut before).await?;
@@ -57,7 +57,7 @@ async fn once(node: &Node, home: &Home, form: OutputForm) -> Result<ExitCode, Fa
     show(node, home, form, &processes).await
 }
 
-/// The same, with what clients did since the time before.
+/// The same, with the operations of clients since the last time.
 async fn watch_once(
     node: &Node,
     home: &Home,
@@ -105,9 +105,9 @@ async fn show(
     Ok(ExitCode::from(code))
 }
 
-/// What programs read: a row for each process, as it says itself. A process that does not answer, and the volumes that
-/// no process serves, have rows of their own with those fields that say something of them, so that whoever looks at
-/// `health` of all rows learns what the exit code says.
+/// The output for programs: a row for each process, which is its status. A process that does not answer and the volumes
+/// that no process serves have rows of their own with the fields that are known of them, so that the `health` of all
+/// rows together says what the exit code says.
 fn document(processes: &[Process], unserved: &[Unserved]) -> Result<Vec<Value>, Failure> {
     let mut rows = Vec::new();
     for process in processes {
@@ -164,7 +164,7 @@ fn not_served(one: &Unserved) -> String {
     }
 }
 
-/// What clients asked for until some moment, to tell what they asked for since.
+/// The counts of a moment, from which the counts since then are computed.
 #[derive(Debug, Default)]
 struct Rates {
     at: Option<Instant>,

@@ -31,7 +31,7 @@ pub(crate) fn run(global: &Global, file: &Config, verb: StoreCommand) -> Result<
     }
 }
 
-/// Probes, whatever an earlier probe found, and keeps the result for the openings to come.
+/// Probes the store, whatever an earlier probe found, and keeps the result for later openings.
 async fn probe(store: &Store) -> Result<ProbeReport, Failure> {
     let mut random = rand::random::<u64>;
     let report = store.probe(&mut random).await?;

@@ -61,7 +61,7 @@ struct Line {
     stored_bytes: u64,
     extents_without_merging: u64,
     extents_with_merging: u64,
-    /// As a volume has it: with merging, and with small holes plugged by the collector.
+    /// As a volume does it: with merging, and with small holes filled by the collector.
     extents: u64,
     map_bytes: u64,
     /// Bytes sent to the store, those of the collector included, by bytes written, in thousandths.

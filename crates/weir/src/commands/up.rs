@@ -87,7 +87,7 @@ fn announce(service: &Service, info: &ServedInfo, interactive: bool) {
     eprintln!("Ctrl-C flushes and stops.");
 }
 
-/// What came of a volume's opening.
+/// Says what the opening of a volume found.
 pub(crate) fn describe(info: &ServedInfo) {
     let what = if info.created { "new volume" } else { "volume" };
     eprintln!("{what} {}: {}, {}", info.name, human(info.size), info.place);
@@ -105,7 +105,8 @@ pub(crate) fn describe(info: &ServedInfo) {
     eprintln!("serving {}", info.uri);
 }
 
-/// The embedded store is for trying things out, and for disks that are redundant by themselves.
+/// Warns if the store is on the disk of the journals. Such a store is for trying things out, and for disks that are
+/// redundant by themselves.
 pub(crate) fn warn_of_shared_disk(service: &Service) {
     if service.store_shares_disk() {
         eprintln!(

@@ -8,7 +8,7 @@ use weir_log::SalvageReport;
 use weir_node::api::types::Shown;
 use weir_node::config::Config;
 use weir_node::size::{Size, human};
-use weir_node::verbs::tell_shown;
+use weir_node::verbs::show::tell_shown;
 use weir_node::{Home, Node, SalvageWish};
 
 use crate::cli::global::Global;
@@ -42,7 +42,7 @@ async fn dispatch(node: &Node, setup: &Transfer, verb: VolumeCommand) -> Result<
     }
 }
 
-/// What is more than one verb.
+/// Runs a command that is more than one verb.
 async fn own(node: &Node, setup: &Transfer, verb: OwnVolumeCommand) -> Result<ExitCode, Failure> {
     let home = setup.home.clone();
     match verb {
@@ -79,7 +79,7 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
 
 fn print_export(exported: &Exported, form: OutputForm) -> Result<(), Failure> {
     if exported.path == transfer::STREAM {
-        // Standard output has the bytes, and nothing else.
+        // Standard output carries the bytes of the volume, and nothing else.
         eprintln!("standard output: raw, {}", human(exported.size_bytes));
         return Ok(());
     }

@@ -2,10 +2,11 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Takes as many as the host allows. The limit that most processes start with is for programs that cannot use more.
+/// Raises the limit as far as the host allows. The low limit that most processes start with is for programs that use
+/// `select`, which cannot handle more.
 pub(crate) fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Where it cannot be raised, what is there has to do.
+    // If the limit cannot be raised, it stays as it is.
     if current != maximum
         && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err()
     {

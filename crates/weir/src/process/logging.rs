@@ -5,7 +5,7 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::global::LogFormat;
 use crate::terminal::failure::Failure;
 
-/// What is logged unless `WEIR_LOG` says otherwise: what an operator must know of.
+/// What is logged unless `WEIR_LOG` says otherwise: what an operator has to know.
 const FILTER_DEFAULT: &str = "warn";
 
 /// Starts logging. Called once.

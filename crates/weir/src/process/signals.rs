@@ -17,22 +17,22 @@ pub(crate) const SIGNAL_BASE: i32 = 128;
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// None where that signal means something else.
+    /// `None` if a hang-up means something else.
     hang_up: Option<Signal>,
 }
 
-/// What a process that serves can be told, and that must neither end it nor get lost while nobody listens.
+/// The signals that tell a serving process to do something. They must neither end it nor get lost while nobody listens.
 fn told() -> SigSet {
     [Number::SIGINT, Number::SIGTERM, Number::SIGHUP, Number::SIGUSR2].into_iter().collect()
 }
 
-/// Lets such signals wait from now on, until [`deliver`]: for this thread and for the program that it executes. No
-/// other thread may be left that would take them.
+/// Blocks these signals until [`deliver`], for this thread and for the program that it executes. No other thread may
+/// still run that would receive them.
 pub(crate) fn hold_back() -> Result<(), Failure> {
     told().thread_block().map_err(|error| Failure::new(format!("blocking signals: {error}")))
 }
 
-/// Lets them come, those first that waited.
+/// Unblocks them; those that are pending come first.
 pub(crate) fn deliver() -> Result<(), Failure> {
     told().thread_unblock().map_err(|error| Failure::new(format!("unblocking signals: {error}")))
 }
@@ -43,7 +43,7 @@ impl Signals {
         Self::listen_also(true)
     }
 
-    /// The same; whether a hang-up asks for an end.
+    /// The same; `hang_up` says whether a hang-up asks for an end.
     pub(crate) fn listen_also(hang_up: bool) -> Result<Self, Failure> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::new(format!("listening for signals: {error}")))
@@ -55,12 +55,12 @@ impl Signals {
         })
     }
 
-    /// The number of one that came already, if there is one. The runtime is to run for a moment to learn of it.
+    /// The number of a signal that came already, if there is one. The runtime has to run for a moment to receive it.
     pub(crate) async fn came(&mut self) -> Option<i32> {
         tokio::time::timeout(Duration::from_millis(1), self.next()).await.ok()
     }
 
-    /// The next one's number.
+    /// The number of the next signal.
     pub(crate) async fn next(&mut self) -> i32 {
         tokio::select! {
             biased;
@@ -71,7 +71,7 @@ impl Signals {
     }
 }
 
-/// How long a stop goes on before it is said how much is left, and how often from then on.
+/// Time of a stop after which it is said how much is left, and again after as much.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Closes what is served, says how much of it is still to go, and ends at once when another signal comes.
@@ -91,7 +91,7 @@ pub(crate) async fn stop(service: Service, signals: &mut Signals) -> Result<Stop
     }
 }
 
-/// The next signal; for ever, where there is none to listen to.
+/// Waits for the next signal; never returns if there is none to listen to.
 pub(crate) async fn received(signal: Option<&mut Signal>) -> Option<()> {
     match signal {
         Some(signal) => signal.recv().await,
@@ -99,8 +99,8 @@ pub(crate) async fn received(signal: Option<&mut Signal>) -> Option<()> {
     }
 }
 
-/// Says of signals which mean nothing here that they do not, for as long as the runtime runs. By default they end the
-/// process at once.
+/// Reports signals that have no meaning for this command and goes on, for as long as the runtime runs. By default they
+/// would end the process at once.
 pub(crate) fn disregard(kinds: &[SignalKind]) -> Result<(), Failure> {
     for kind in kinds.iter().copied() {
         let failed = |error| Failure::new(format!("listening for signals: {error}"));

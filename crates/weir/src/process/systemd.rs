@@ -1,4 +1,4 @@
-//! What systemd hears of a service: one datagram per message to the socket in `NOTIFY_SOCKET`.
+//! Messages to systemd about a service: one datagram each to the socket in `NOTIFY_SOCKET`.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! The threads of a verb.
+//! The threads of a command.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use weir_node::{Node, NodeConfig};
 
 use crate::terminal::failure::Failure;
 
-/// What the main thread waits with.
+/// The runtime on which the main thread waits.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
-    // An idle thread would be one more that takes signals.
+    // An idle thread would be one more that can receive signals.
     let keep_alive = Duration::from_millis(1);
     let started = Builder::new_current_thread().enable_all().thread_keep_alive(keep_alive).build();
     started.map_err(|error| Failure::new(format!("starting the runtime: {error}")))
 }
 
-/// Starts a node, runs `verb` on it to its end, and ends the node, whatever came of the verb.
+/// Starts a node, runs `verb` on it to its end, and ends the node, also after an error.
 pub(crate) fn on_node<T>(
     config: NodeConfig,
     verb: impl AsyncFnOnce(&Node) -> Result<T, Failure>,

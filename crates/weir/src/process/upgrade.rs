@@ -1,4 +1,4 @@
-//! Replacing the running program by the one that was installed since, without closing the sockets that clients use.
+//! Replacing the running program by one that was installed later, without closing the sockets that clients use.
 //!
 //! The process stays: it finishes what clients have in flight, closes its volumes into their journals, and executes the
 //! new program with the listening sockets handed over the way systemd does it (`LISTEN_FDS`). Clients that reconnect
@@ -19,15 +19,15 @@ use weir_node::HandedOver;
 
 use crate::terminal::failure::Failure;
 
-/// The program of this process as long as it runs, whatever became of its file.
+/// The program that this process runs, even if its file was replaced or removed.
 const RUNNING: &str = "/proc/self/exe";
 
 /// What the kernel adds to the path of a program whose file is gone.
 const DELETED: &[u8] = b" (deleted)";
 
 /// Names of the volumes that were served, with commas between them: what the next process does not serve, it closes.
-/// One that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process serves
-/// it on.
+/// A volume that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process
+/// goes on serving it.
 const VOLUMES: &str = "WEIR_HANDED_OVER";
 
 /// The volumes that the process before this one served.
@@ -39,7 +39,7 @@ fn read(text: &str) -> Vec<HandedOver> {
     let one = |word: &str| {
         let name = word.strip_prefix(['+', '~']);
         let (attached, read_only) = (name.is_some(), word.starts_with('~'));
-        // Only what another process wrote: anything else is no name.
+        // A part that is no name was not written by Weir, and is left out.
         let name = VolumeName::new(name.unwrap_or(word)).ok()?;
         Some(HandedOver { name, attached, read_only })
     };

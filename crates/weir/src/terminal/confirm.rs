@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use weir_node::verbs::Question;
+use weir_node::verbs::command::Question;
 
 use crate::terminal::failure::Failure;
 

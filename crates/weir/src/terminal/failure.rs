@@ -1,5 +1,5 @@
-//! What the user sees when something does not work: `error: ...`, and `help: ...` where there is a way out; one JSON
-//! object where programs read the output.
+//! What the user sees when a command fails: `error: ...`, and `help: ...` if there is something to do next; one JSON
+//! object if programs read the output.
 
 use std::process::ExitCode;
 

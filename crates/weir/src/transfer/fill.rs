@@ -7,7 +7,7 @@
 use serde_json::Value;
 use weir_node::api::types::{Shown, VolumeState};
 use weir_node::size::human;
-use weir_node::verbs::FlushVolume;
+use weir_node::verbs::flush::FlushVolume;
 use weir_node::{CopyRecord, Mark, Node};
 
 use super::copier::{self, Job};

@@ -4,7 +4,7 @@ use url::Url;
 use weir_device::VolumeId;
 use weir_log::catalog::VolumeName;
 use weir_node::api::types::{Shown, Snapshot, VolumeState};
-use weir_node::verbs::ListSnapshots;
+use weir_node::verbs::list_snapshots::ListSnapshots;
 use weir_node::{
     ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress, Node,
     NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,

@@ -9,8 +9,8 @@ use std::future::Future;
 use weir_device::{Data, DeviceError, SharedBuf, mutant};
 use weir_nbd::{ChunkFlags, Command, ReplyTo};
 
-use super::super::NbdError;
 use super::super::answer::error_code;
+use super::super::error::NbdError;
 use super::super::operation::{Answer, Answered};
 use super::{Connection, Part, REPLY_BYTES, Receiving, Taken, Ticket, buffer_bytes};
 

@@ -30,7 +30,7 @@ fn it_waits_for_exactly_what_is_missing() {
         let step = ClientStep::NeedMore(whole.len() - end);
         assert_eq!(progress, ClientProgress { consumed: 0, step });
     }
-    for (flags, len) in [(0, 10 + EXPORT_NAME_ZEROES), (2, 10)] {
+    for (flags, len) in [(0, 10 + layout::EXPORT_NAME_ZEROES), (2, 10)] {
         let answer = vec![0; len];
         for end in 0..len {
             let mut client = ClientHandshake::new(wish("x", ReplyStyle::Simple, false));

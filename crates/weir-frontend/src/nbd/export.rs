@@ -1,0 +1,39 @@
+//! What a front end serves.
+
+use std::rc::Rc;
+
+use weir_device::{Device, History, VolumeId};
+
+/// A device under a name that clients ask for.
+pub struct Export<D> {
+    /// Canonical name.
+    pub name: String,
+    /// A line for a person, possibly empty.
+    pub description: String,
+    /// What is served.
+    pub device: Rc<D>,
+    /// The volume that requests address, for their I/O headers.
+    pub volume: VolumeId,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// What it can be compared with: each of its earlier states is a metadata context.
+    pub history: Option<Rc<dyn History>>,
+}
+
+impl<D> std::fmt::Debug for Export<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Export").field("name", &self.name).field("volume", &self.volume).finish()
+    }
+}
+
+/// The devices that a front end serves. Asked anew for every connection, so that they may come and go.
+pub trait Exports {
+    /// What is served.
+    type Device: Device + 'static;
+
+    /// The export of that name. The empty name is the default export, if there is one.
+    fn find(&self, name: &str) -> Option<Export<Self::Device>>;
+
+    /// Names of all exports that clients may see.
+    fn list(&self) -> Vec<String>;
+}

@@ -1,0 +1,74 @@
+//! How connections are served, and their limits.
+
+use std::time::Duration;
+
+use weir_device::{BufferPool, Peer, SourceId};
+
+use super::memory::RequestMemory;
+use super::places::{HANDSHAKES_MAX, Handshakes, Places};
+
+/// Requests that one connection has in flight at most: what the clients in use ask for at their deepest.
+pub const IN_FLIGHT_MAX: usize = 128;
+
+/// Bytes of buffers that one connection holds at most: two of the largest payloads.
+pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
+
+/// Memory for the requests of all clients where nothing else is said.
+const REQUEST_BYTES_DEFAULT: usize = 4 * IN_FLIGHT_BYTES_MAX;
+
+/// Time that a client has for its whole handshake, what is looked up for it included.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time that a client has for each of its messages in the handshake.
+pub const HANDSHAKE_SILENCE: Duration = Duration::from_secs(10);
+
+/// Time for what clients have in flight when the server stops: to end, and for its replies to be taken.
+pub const LINGER: Duration = Duration::from_secs(10);
+
+/// How one connection is served.
+#[derive(Clone, Debug)]
+pub struct ConnectionOptions {
+    /// Who the client is, for the I/O headers of its requests.
+    pub source: SourceId,
+    /// Who the client is, for the log.
+    pub client: String,
+    /// Requests in flight at most; a request is in flight until its reply was sent.
+    pub in_flight_max: usize,
+    /// Bytes of buffers in flight at most. One request may exceed it when it is alone.
+    pub in_flight_bytes_max: usize,
+    /// Time for the whole handshake.
+    pub handshake_timeout: Duration,
+    /// Time for what is in flight, and its replies, after the server was told to stop.
+    pub linger: Duration,
+    /// Where buffers come from.
+    pub pool: BufferPool,
+    /// What all clients of the process may hold together.
+    pub memory: RequestMemory,
+    /// The places for all clients of the process.
+    pub places: Places,
+    /// The handshakes in progress on the same listener.
+    pub handshakes: Handshakes,
+    /// Who the client is, for limits.
+    pub peer: Peer,
+}
+
+impl ConnectionOptions {
+    /// The defaults, for a client of this name.
+    #[must_use]
+    pub fn new(source: SourceId, client: impl Into<String>) -> Self {
+        let memory = RequestMemory::new(REQUEST_BYTES_DEFAULT);
+        Self {
+            source,
+            client: client.into(),
+            in_flight_max: IN_FLIGHT_MAX,
+            in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+            linger: LINGER,
+            pool: BufferPool::new(IN_FLIGHT_BYTES_MAX),
+            places: Places::new(memory.connections_max()),
+            memory,
+            handshakes: Handshakes::new(HANDSHAKES_MAX),
+            peer: Peer::Unknown,
+        }
+    }
+}

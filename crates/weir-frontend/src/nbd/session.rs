@@ -1,0 +1,87 @@
+//! One connection from its handshake to its end.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use weir_device::Device;
+
+use super::error::NbdError;
+use super::export::{Export, Exports};
+use super::handshake::{Chosen, ExportsCatalog};
+use super::options::ConnectionOptions;
+use super::places::Admittance;
+use super::window::Window;
+use super::{connection, handshake};
+
+/// Serves one client until it leaves, breaks the protocol, or `shutdown` completes.
+///
+/// Operations that were started run to their end before this returns, whatever becomes of the client; after `shutdown`
+/// their replies are sent as well, as long as `linger` lasts. What has not ended then gets no reply and, as when the
+/// returned future is dropped, is left to rule 5 of the device contract.
+///
+/// # Errors
+/// [`NbdError`] when the connection ended otherwise than by the client's wish or by `shutdown`.
+pub async fn serve_connection<S, E>(
+    mut stream: S,
+    exports: Rc<E>,
+    options: ConnectionOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), NbdError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    E: Exports,
+{
+    let mut shutdown = std::pin::pin!(shutdown);
+    let mut window = Window::new();
+    let catalog = ExportsCatalog {
+        exports: &*exports,
+        admittance: Admittance::of(&options.places, &options.peer, &options.client),
+    };
+    let shaken = tokio::select! {
+        biased;
+        () = shutdown.as_mut() => Ok(None),
+        shaken = handshake::run(&mut stream, &mut window, &catalog, &options) => shaken,
+    };
+    match shaken {
+        Ok(Some(chosen)) => {
+            // Until the client has left.
+            let _place = catalog.admittance.place();
+            transmit(stream, window, chosen, options, shutdown).await
+        }
+        Ok(None) => end(stream, &options, Ok(())).await,
+        Err(error) => end(stream, &options, Err(error)).await,
+    }
+}
+
+/// Serves a client that has chosen its export; see [`serve_connection`].
+pub(super) async fn transmit<S, D>(
+    mut stream: S,
+    window: Window,
+    chosen: Chosen<Export<D>>,
+    options: ConnectionOptions,
+    shutdown: Pin<&mut impl Future<Output = ()>>,
+) -> Result<(), NbdError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    D: Device,
+{
+    tracing::info!(client = options.client, export = chosen.info.name, "client connected");
+    let result = connection::run(&mut stream, window, chosen, &options, shutdown).await;
+    end(stream, &options, result).await
+}
+
+async fn end<S: AsyncWrite + Unpin>(
+    mut stream: S,
+    options: &ConnectionOptions,
+    result: Result<(), NbdError>,
+) -> Result<(), NbdError> {
+    // The client may be gone already; there is nobody to tell.
+    let _ = stream.shutdown().await;
+    match &result {
+        Ok(()) => tracing::info!(client = options.client, "client disconnected"),
+        Err(error) => tracing::warn!(client = options.client, %error, "client connection ended"),
+    }
+    result
+}

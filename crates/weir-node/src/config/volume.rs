@@ -1,0 +1,335 @@
+//! Settings of volumes, and how a volume is opened with them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use weir_device::DeviceError;
+use weir_log::limits::BATCH_BYTES_MAX;
+use weir_log::{CollectLimits, CollectPolicy, Compression, VolumeOptions};
+use weir_stack::LimitSettings;
+
+use crate::config::memory::Memory;
+use crate::size::{Size, human};
+
+/// How far collection goes on above the share at which it begins unless told otherwise, in percent.
+const COLLECT_SPAN_PERCENT: u64 = 5;
+
+/// Smallest journal in bytes: the step by which it grows.
+const JOURNAL_BYTES_MIN: u64 = 64 << 20;
+
+/// Smallest batch in bytes: every object costs a request.
+const BATCH_BYTES_MIN: u64 = 64 << 10;
+
+/// Least memory for a volume's copies of its journal, in bytes: one batch.
+const RESIDENT_BYTES_MIN: u64 = 8 << 20;
+
+/// How objects are compressed, where it helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompressionKind {
+    /// Fast.
+    Lz4,
+    /// Smaller.
+    Zstd,
+    /// Not at all.
+    None,
+}
+
+/// Which objects are collected first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CollectOrder {
+    /// Those of which the least lives.
+    Greedy,
+    /// Old ones before young ones of which a little less lives.
+    CostBenefit,
+}
+
+/// Settings of a volume. None of them changes what is promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VolumeSettings {
+    /// Largest local journal.
+    pub journal: Option<Size>,
+    /// Bytes that make an object.
+    pub batch: Option<Size>,
+    /// Longest time in seconds that a write waits for its object.
+    #[serde(deserialize_with = "seconds")]
+    pub batch_age: Option<f64>,
+    /// How objects are compressed.
+    pub compression: Option<CompressionKind>,
+    /// Live share of the objects, in percent, below which they are collected. 0: never.
+    #[serde(deserialize_with = "percent")]
+    pub collect_below: Option<u64>,
+    /// Live share, in percent, at which that ends.
+    #[serde(deserialize_with = "percent")]
+    pub collect_to: Option<u64>,
+    /// Which objects are collected first.
+    pub collect_order: Option<CollectOrder>,
+    /// Operations per second of clients at most.
+    pub iops: Option<u64>,
+    /// Bytes per second that clients read and write at most.
+    pub bandwidth: Option<Size>,
+    /// Seconds' worth of that which pass at once after a pause.
+    #[serde(deserialize_with = "seconds")]
+    pub burst: Option<f64>,
+}
+
+/// Least time in seconds between two states of a replica.
+const REPLICA_AGE_S: f64 = 60.0;
+
+/// Where the replica of a served volume is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicateTo {
+    /// URL of its store.
+    pub store_url: String,
+    /// Least time between two states that are sent.
+    pub age: Duration,
+}
+
+/// A volume to be served.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeConfig {
+    /// Its name.
+    pub name: String,
+    /// Creates it with this size where it is missing.
+    #[serde(default)]
+    pub size: Option<Size>,
+    /// Refuse writes of clients.
+    #[serde(default)]
+    pub read_only: Option<bool>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub journal: Option<Size>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub batch: Option<Size>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "seconds")]
+    pub batch_age: Option<f64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub compression: Option<CompressionKind>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "percent")]
+    pub collect_below: Option<u64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "percent")]
+    pub collect_to: Option<u64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub collect_order: Option<CollectOrder>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub iops: Option<u64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default)]
+    pub bandwidth: Option<Size>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "seconds")]
+    pub burst: Option<f64>,
+    /// File that operations of clients are recorded in.
+    #[serde(default)]
+    pub trace: Option<PathBuf>,
+    /// URL of the store of a replica that is kept while the volume is served.
+    #[serde(default)]
+    pub replicate_to: Option<String>,
+    /// Least time in seconds between two states that are sent there; 60 where it is not given.
+    #[serde(default, deserialize_with = "seconds")]
+    pub replicate_age: Option<f64>,
+}
+
+impl VolumeConfig {
+    /// A volume by its name alone.
+    #[must_use]
+    pub fn named(name: String, size: Option<Size>) -> Self {
+        Self {
+            name,
+            size,
+            read_only: None,
+            journal: None,
+            batch: None,
+            batch_age: None,
+            compression: None,
+            collect_below: None,
+            collect_to: None,
+            collect_order: None,
+            iops: None,
+            bandwidth: None,
+            burst: None,
+            trace: None,
+            replicate_to: None,
+            replicate_age: None,
+        }
+    }
+
+    /// The replica that is kept of it.
+    #[must_use]
+    pub fn replica(&self) -> Option<ReplicateTo> {
+        let age = Duration::from_secs_f64(self.replicate_age.unwrap_or(REPLICA_AGE_S));
+        self.replicate_to.clone().map(|store_url| ReplicateTo { store_url, age })
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn settings(&self) -> VolumeSettings {
+        VolumeSettings {
+            journal: self.journal,
+            batch: self.batch,
+            batch_age: self.batch_age,
+            compression: self.compression,
+            collect_below: self.collect_below,
+            collect_to: self.collect_to,
+            collect_order: self.collect_order,
+            iops: self.iops,
+            bandwidth: self.bandwidth,
+            burst: self.burst,
+        }
+    }
+}
+
+/// Checks a number of seconds that a write may wait.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_seconds(number: f64) -> Result<f64, String> {
+    let range = 0.01..=86_400.0;
+    range
+        .contains(&number)
+        .then_some(number)
+        .ok_or_else(|| format!("\"{number}\" is no number of seconds from 0.01 to 86400"))
+}
+
+/// Checks a live share.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_percent(number: u64) -> Result<u64, String> {
+    let in_range = (0..=100).contains(&number).then_some(number);
+    in_range.ok_or_else(|| format!("\"{number}\" is no percentage from 0 to 100"))
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    check_seconds(number).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    check_percent(number).map(Some).map_err(serde::de::Error::custom)
+}
+
+impl VolumeSettings {
+    /// These settings; those that are not set are taken from `others`.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            journal: self.journal.or(others.journal),
+            batch: self.batch.or(others.batch),
+            batch_age: self.batch_age.or(others.batch_age),
+            compression: self.compression.or(others.compression),
+            collect_below: self.collect_below.or(others.collect_below),
+            collect_to: self.collect_to.or(others.collect_to),
+            collect_order: self.collect_order.or(others.collect_order),
+            iops: self.iops.or(others.iops),
+            bandwidth: self.bandwidth.or(others.bandwidth),
+            burst: self.burst.or(others.burst),
+        }
+    }
+
+    /// Checks what the types alone do not rule out.
+    ///
+    /// # Errors
+    /// A sentence for the user, and what to do.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let too_small = |what: &str, size: Option<Size>, least: u64| {
+            let Size(bytes) = size.filter(|size| size.0 < least)?;
+            let least = match least >> 20 {
+                0 => format!("{}K", least >> 10),
+                mebibytes => format!("{mebibytes}M"),
+            };
+            let given = human(bytes);
+            Some((
+                format!("a {what} of {given} is too small"),
+                format!("set {what} to {least} or more"),
+            ))
+        };
+        let journal = too_small("journal", self.journal, JOURNAL_BYTES_MIN);
+        if let Some(refused) = journal.or(too_small("batch", self.batch, BATCH_BYTES_MIN)) {
+            return Err(refused);
+        }
+        if let Some(Size(bytes)) = self.batch.filter(|size| size.0 > BATCH_BYTES_MAX) {
+            let most = BATCH_BYTES_MAX >> 20;
+            return Err((
+                format!("a batch of {bytes} bytes does not fit an object"),
+                format!("set batch to {most}M or less"),
+            ));
+        }
+        if let Err(error) = self.limit() {
+            return Err((error.to_string(), "see iops, bandwidth and burst".to_owned()));
+        }
+        let CollectLimits { start_percent: below, stop_percent: to, .. } = self.collect();
+        if to >= below {
+            return Ok(());
+        }
+        Err((
+            format!("collection would end at {to} % live and begin below {below} %"),
+            format!("set collect_to to {below} or more, or collect_below to {to} or less"),
+        ))
+    }
+
+    /// The limits on clients.
+    ///
+    /// # Errors
+    /// A rate of zero, or a burst out of bounds.
+    pub fn limit(&self) -> Result<LimitSettings, DeviceError> {
+        let bandwidth = self.bandwidth.map(|Size(bytes)| bytes);
+        LimitSettings::checked(self.iops, bandwidth, self.burst.map(Duration::from_secs_f64))
+    }
+
+    pub(super) fn collect(&self) -> CollectLimits {
+        let mut limits = CollectLimits::default();
+        if let Some(below) = self.collect_below {
+            limits.start_percent = below;
+            limits.stop_percent = (below + COLLECT_SPAN_PERCENT).min(100);
+        }
+        limits.stop_percent = self.collect_to.unwrap_or(limits.stop_percent);
+        limits.policy = match self.collect_order {
+            Some(CollectOrder::Greedy) => CollectPolicy::Greedy,
+            Some(CollectOrder::CostBenefit) => CollectPolicy::CostBenefit,
+            None => limits.policy,
+        };
+        limits
+    }
+
+    /// The settings as a volume takes them, for one of `volumes` volumes of a node with this much memory.
+    #[must_use]
+    pub fn options(&self, memory: Memory, volumes: usize) -> VolumeOptions {
+        let mut options = VolumeOptions::default();
+        if let Some(Size(bytes)) = self.journal {
+            let segments = bytes.div_ceil(options.journal.segment_bytes);
+            options.journal.segments_max = u32::try_from(segments).unwrap_or(u32::MAX);
+        }
+        if let Some(Size(bytes)) = self.batch {
+            options.batch.bytes = bytes;
+        }
+        if let Some(seconds) = self.batch_age {
+            options.batch.age = Duration::from_secs_f64(seconds);
+            options.batch.age_small = options.batch.age_small.max(options.batch.age);
+        }
+        options.compression = match self.compression {
+            Some(CompressionKind::Lz4) => Compression::Lz4,
+            Some(CompressionKind::Zstd) => Compression::Zstd,
+            Some(CompressionKind::None) => Compression::None,
+            None => options.compression,
+        };
+        options.collect = self.collect();
+        let share = memory.journals_bytes() / volumes.max(1) as u64;
+        let most = options.journal.resident_bytes_max;
+        let share = usize::try_from(share.max(RESIDENT_BYTES_MIN)).unwrap_or(usize::MAX);
+        options.journal.resident_bytes_max = share.min(most);
+        options
+    }
+}
