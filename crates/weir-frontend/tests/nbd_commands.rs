@@ -480,6 +480,19 @@ fn block_status_is_told_in_every_context_that_was_agreed_on() {
 }
 
 #[test]
+fn a_block_of_which_a_byte_changed_has_changed() {
+    run(async {
+        let device = TestDevice::new(SIZE);
+        let contexts = ["qemu:dirty-bitmap:byte"];
+        let mut client = comparing(&device, ReplyStyle::Structured, &contexts).await;
+        let id = client.agreement.session.contexts[0].id;
+        let reply = client.call(CommandCode::BLOCK_STATUS, NONE, 0, 16384).await.ok();
+        let status = |length, flags| ExtentStatus { length, flags };
+        assert_eq!(reply.statuses[&id], [status(4096, 0), status(4096, 1), status(8192, 0)]);
+    });
+}
+
+#[test]
 fn without_allocation_the_device_is_not_asked_for_it() {
     run(async {
         let device = TestDevice::new(SIZE);

@@ -237,6 +237,9 @@ impl Stack {
         loop {
             let polled = match self.top() {
                 Top::Endpoint(endpoint) => endpoint.poll_event(&mut cx),
+                Top::Layer(_) if mutant("events_pass_stages_by") => {
+                    self.endpoint.poll_event(&mut cx)
+                }
                 Top::Layer(layer) => layer.dyn_poll_event(&mut cx),
             };
             let Poll::Ready(event) = polled else { return };
@@ -381,7 +384,8 @@ impl Device for Stack {
     async fn call(&self, io: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
         self.counters
             .count(operation, async |operation| {
-                let _running = self.gate.enter().await?;
+                let running = self.gate.enter().await?;
+                let _running = (!mutant("in_flight_not_counted")).then_some(running);
                 let reply = self.call_top(io, operation).await?;
                 self.gate.check_cut()?;
                 Ok(reply)

@@ -88,7 +88,10 @@ impl Stack {
     /// Of the first stage that cannot.
     pub async fn drain(&self) -> Result<(), DeviceError> {
         for layer in self.stages() {
-            layer.stage().drain().await?;
+            let drained = layer.stage().drain().await;
+            if !mutant("drain_error_ignored") {
+                drained?;
+            }
         }
         Ok(())
     }
@@ -210,7 +213,11 @@ impl Stack {
         }
         let mut quiesced = self.drained(within).await?;
         // Once it has begun it must not be seen in the middle, however long it takes.
-        if !quiesced.keep() {
+        let is_at_rest = match mutant("rest_ends_at_deadline") {
+            true => quiesced.holds(),
+            false => quiesced.keep(),
+        };
+        if !is_at_rest {
             return Err(in_time("the stages could not write what they hold", within));
         }
         let changed = change(self).await;
@@ -323,7 +330,9 @@ impl Stack {
         self.take_events();
         self.is_closed.set(true);
         self.end_pump();
-        drained?;
+        if !mutant("close_hides_undrained") {
+            drained?;
+        }
         closed
     }
 

@@ -413,7 +413,11 @@ where
                 self.release_slot();
                 self.window.consume(header_bytes);
                 self.refuse(&header, refusal);
-                self.receiving = Receiving::Skip { left: to_usize(payload_bytes) };
+                let left = match mutant("refused_payload_taken_for_requests") {
+                    true => 0,
+                    false => to_usize(payload_bytes),
+                };
+                self.receiving = Receiving::Skip { left };
                 Ok(Taken::Yes)
             }
             Verdict::Run { command, payload_bytes } => {

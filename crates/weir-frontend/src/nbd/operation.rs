@@ -91,7 +91,11 @@ impl<D: Device> Target<D> {
             }
             (Some(Context::ChangedSince(state)), Some(history)) => {
                 let ask = async |range, most| history.changed(state, range, most).await;
-                in_blocks(range, size, extents_max, Mixed::Any, ask).await
+                let mixed = match mutant("changed_block_told_unchanged") {
+                    true => Mixed::Common,
+                    false => Mixed::Any,
+                };
+                in_blocks(range, size, extents_max, mixed, ask).await
             }
             _ => {
                 let message = format!("the export no longer tells {context}");
@@ -151,7 +155,9 @@ pub(super) async fn run<D: Device>(
         }
     };
     let body = target.ask(operation, &mut leases).await?;
-    if let Command::Trim { fua: true, .. } = command {
+    if let Command::Trim { fua: true, .. } = command
+        && !mutant("trim_fua_without_flush")
+    {
         target.ask(Operation::Flush(FlushScope::Local), &mut leases).await?;
     }
     let answer = match (body, command) {

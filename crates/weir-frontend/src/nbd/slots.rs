@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
+use weir_device::mutant;
 
 /// Which slots were woken, and whom to tell.
 struct Ready {
@@ -128,6 +129,9 @@ impl<F: Future, T> Slots<F, T> {
                     completed(ticket, output);
                 }
             }
+            if mutant("wake_lost_while_polling") {
+                self.ready.words[word_index].store(0, Ordering::Release);
+            }
         }
         polled
     }
@@ -189,6 +193,32 @@ mod tests {
             assert_eq!(completed, Some(("ticket", index)));
             assert_eq!(slots.active(), 0);
         }
+    }
+
+    #[test]
+    fn whoever_is_woken_while_futures_are_polled_is_polled_again() {
+        let mut slots = Slots::new(2);
+        // The first is polled before the second, which wakes it, and itself.
+        let (first, polls): (Rc<Cell<Option<Waker>>>, _) = (Rc::default(), Rc::new(Cell::new(0)));
+        for nth in 0..2 {
+            let (first, polls) = (Rc::clone(&first), Rc::clone(&polls));
+            let future = std::future::poll_fn(move |cx| {
+                polls.set(polls.get() + 1);
+                match (nth, polls.get()) {
+                    (_, 5..) => return Poll::Ready(()),
+                    (0, _) => first.set(Some(cx.waker().clone())),
+                    _ => {
+                        cx.waker().wake_by_ref();
+                        first.take().into_iter().for_each(Waker::wake);
+                    }
+                }
+                Poll::Pending
+            });
+            assert!(slots.start(future, nth).is_none());
+        }
+        let mut done = Vec::new();
+        while slots.poll_woken(|nth, ()| done.push(nth)) {}
+        assert_eq!(done, [0, 1], "nobody is forgotten");
     }
 
     #[test]

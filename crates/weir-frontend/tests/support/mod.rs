@@ -202,8 +202,11 @@ impl Device for TestDevice {
     }
 }
 
-/// Earlier states by what changed since: all of it, every other 4 KiB, and one that is gone.
-pub const EARLIER: [&str; 3] = ["all", "odd", "gone"];
+/// Earlier states by what changed since: all of it, every other 4 KiB, one byte, and one that is gone.
+pub const EARLIER: [&str; 4] = ["all", "odd", "byte", "gone"];
+
+/// Where the byte is that changed since the state `byte`.
+pub const CHANGED_BYTE: u64 = 5000;
 
 impl History for TestDevice {
     fn earlier(&self) -> Vec<String> {
@@ -223,6 +226,18 @@ impl History for TestDevice {
             match since {
                 "all" => Ok(vec![ChangedRun { len, changed: true }]),
                 "odd" => Ok(odd(offset, len).take(runs_max).collect()),
+                "byte" => {
+                    let parts = [
+                        (0, CHANGED_BYTE, false),
+                        (CHANGED_BYTE, CHANGED_BYTE + 1, true),
+                        (CHANGED_BYTE + 1, u64::MAX, false),
+                    ];
+                    let within = parts.map(|(from, to, changed)| {
+                        let (from, to) = (from.max(offset), to.min(offset + len));
+                        ChangedRun { len: to.saturating_sub(from), changed }
+                    });
+                    Ok(within.into_iter().filter(|run| run.len > 0).take(runs_max).collect())
+                }
                 _ => Err(DeviceError::new(ErrorKind::NotFound, "it is gone")),
             }
         })

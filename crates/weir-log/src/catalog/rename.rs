@@ -36,6 +36,9 @@ pub async fn rename(
     }
     // Whether it is closed is asked before anything is changed.
     change_closed(store, env, from, |_| {}).await?;
+    if weir_device::mutant("rename_retires_first") {
+        retire(store, env, from, volume).await?;
+    }
     point(store, env, to, None, volume).await?;
     let renamed = change_closed(store, env, to, |manifest| manifest.name = to.to_string()).await;
     if let Err(

@@ -277,3 +277,31 @@ fn a_read_outlives_an_outage_of_the_store() {
         assert!(there.unwrap() == data[..100_000]);
     });
 }
+
+#[test]
+fn writes_that_waited_for_room_in_the_store_come_to_it_in_their_order() {
+    // However often the store was asked meanwhile.
+    for pauses in 1..=4 {
+        run(async {
+            let host = Host::new().await;
+            let (volume, _) = host.open().await;
+            host.faults.change(|plan| plan.no_room = true);
+            let len = usize::try_from(host.options.batch.bytes).expect("small");
+            for byte in 1..=4 {
+                write(&volume, 0, &vec![byte; len]).await.expect("the journal takes it");
+            }
+            for _ in 0..pauses {
+                tokio::time::sleep(Duration::from_millis(501)).await;
+                assert_eq!(volume.status().committed_write, 0, "nothing is sent");
+            }
+            let note = volume.status().upload_note.expect("it is said");
+            assert!(note.contains("is full"), "{note}");
+            host.faults.calm();
+            volume.close().await.expect("there is room again");
+            drop(volume);
+            let (volume, _) = host.other(9).open().await;
+            expect_bytes(&volume, 0, &vec![4; len]).await;
+            volume.close().await.expect("closed");
+        });
+    }
+}

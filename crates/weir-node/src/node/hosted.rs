@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::{DeviceExt, FlushScope, VolumeId};
+use weir_device::{DeviceExt, FlushScope, VolumeId, mutant};
 use weir_log::catalog::VolumeName;
 use weir_stack::Stack;
 
@@ -62,7 +62,7 @@ impl Hosted {
         }
         let hosted = Rc::clone(self);
         let working = tokio::task::spawn_local(async move {
-            let kept_out = kept_out;
+            let kept_out = (!mutant("verb_lets_clients_in")).then_some(kept_out);
             let worked = work.await;
             // Also after an error, and before any client is let in.
             hosted.gate.set_size(hosted.stack.size());
@@ -76,5 +76,62 @@ impl Hosted {
     pub(crate) async fn flush(&self, remote: bool) -> Result<(), NodeError> {
         let scope = if remote { FlushScope::Store } else { FlushScope::Local };
         Ok(self.stack.flush(scope).await?)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tokio::runtime::{Builder, Handle};
+    use tokio::sync::oneshot;
+    use tokio::task::{LocalSet, spawn_local, yield_now};
+    use weir_device::BufferPool;
+    use weir_stack::{EndpointSpec, StackSpec};
+
+    use super::*;
+    use crate::node::env;
+
+    pub(crate) fn run(test: impl Future<Output = ()>) {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, test);
+    }
+
+    /// A stack of this thread that keeps nothing.
+    pub(crate) async fn in_memory() -> Rc<Stack> {
+        let env = env::real(Handle::current(), [1; 16], BufferPool::new(1 << 20));
+        Stack::open(&env, StackSpec::plain(EndpointSpec::Memory(4096))).await.unwrap().0
+    }
+
+    #[test]
+    fn clients_are_kept_out_until_the_work_has_ended_though_nobody_waits_for_it() {
+        run(async {
+            let hosted = Rc::new(Hosted {
+                id: VolumeId([1; 16]),
+                name: VolumeName::new("demo").unwrap(),
+                stack: in_memory().await,
+                read_only: false,
+                clients: OnceCell::new(),
+                gate: Gate::new(1),
+            });
+            let (end, ended) = oneshot::channel();
+            let asked = {
+                let hosted = Rc::clone(&hosted);
+                let work = async move {
+                    ended.await.unwrap();
+                    Ok(())
+                };
+                spawn_local(async move { hosted.without_clients(work).await })
+            };
+            for _ in 0..10 {
+                yield_now().await;
+            }
+            assert!(hosted.gate.is_closed());
+            let second = hosted.without_clients(async { Ok(()) }).await;
+            assert!(matches!(second, Err(NodeError::Changing { .. })), "{second:?}");
+            asked.abort();
+            assert!(asked.await.is_err() && hosted.gate.is_closed());
+            end.send(()).unwrap();
+            hosted.gate.opened().await;
+            assert_eq!(hosted.gate.size(), 4096, "as the work left it");
+        });
     }
 }

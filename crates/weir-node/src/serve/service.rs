@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
 use tokio::time::Instant;
-use weir_device::VolumeId;
+use weir_device::{VolumeId, mutant};
 use weir_frontend::nbd::{ListenerOptions, hand_off_clients};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
@@ -326,7 +326,7 @@ impl Service {
     pub fn handed_over(&self) -> Vec<HandedOver> {
         let served = self.core.entries().into_iter().map(|entry| HandedOver {
             name: entry.name.clone(),
-            attached: self.core.is_attached(&entry.name),
+            attached: self.core.is_attached(&entry.name) && !mutant("attached_not_handed_on"),
             read_only: entry.read_only,
         });
         let names = self.core.not_served().into_keys().chain(self.core.left().into_keys());
@@ -525,6 +525,6 @@ impl Service {
         for api in self.api.drain(..) {
             api.stop().await;
         }
-        first_error.map_or(Ok(stopped), Err)
+        first_error.filter(|_| !mutant("stop_hides_failed_close")).map_or(Ok(stopped), Err)
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
+use weir_device::mutant;
 use weir_frontend::nbd::{ExportInfo, WeakHandOff};
 use weir_log::catalog::VolumeName;
 
@@ -50,8 +51,9 @@ impl Views {
     /// [`NodeError::SnapshotOpen`] while clients are connected to it.
     pub(crate) async fn keep_closed(&self, export: &str) -> Result<Unopened, NodeError> {
         let held = self.slot(export).lock_owned().await;
+        let is_open = held.as_ref().is_some_and(|view| view.hand_off.upgrade().is_some());
         match &*held {
-            Some(view) if view.hand_off.upgrade().is_some() => {
+            Some(_) if is_open && !mutant("snapshot_deleted_under_client") => {
                 Err(NodeError::SnapshotOpen { export: export.to_owned() })
             }
             _ => Ok(Unopened(held)),
@@ -104,7 +106,43 @@ fn is_open(slot: &Slot) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
+    use weir_device::{SourceId, VolumeId};
+    use weir_frontend::nbd::{ConnectionOptions, ListenerOptions, serve_handed_off};
+
     use super::*;
+    use crate::node::hosted::tests::{in_memory, run};
+    use crate::serve::one_export::OneExport;
+
+    #[test]
+    fn a_snapshot_is_kept_closed_only_once_its_clients_have_left() {
+        run(async {
+            let info = ExportInfo {
+                name: "demo@one".to_owned(),
+                description: String::new(),
+                size: 4096,
+                read_only: true,
+                earlier: [].into(),
+            };
+            let (stack, volume) = (in_memory().await, VolumeId([1; 16]));
+            let exports =
+                OneExport { info: info.clone(), stack, volume, history: None, gate: None };
+            let options = ListenerOptions::new(ConnectionOptions::new(SourceId(1), "test"));
+            let (channel, _server) = serve_handed_off(Rc::new(exports), options);
+            let ((stop, _stopped), (_end, ended)) = (oneshot::channel(), oneshot::channel());
+            let views = Views::default();
+            let view = View { info, hand_off: channel.downgrade(), stop, ended };
+            *views.slot("demo@one").lock().await = Some(view);
+            assert_eq!(views.open_of("demo"), ["demo@one"]);
+            let refused = views.keep_closed("demo@one").await;
+            assert!(matches!(refused, Err(NodeError::SnapshotOpen { .. })), "{refused:?}");
+            // The last client had it.
+            drop(channel);
+            views.keep_closed("demo@one").await.unwrap();
+            assert!(views.open_of("demo").is_empty());
+        });
+    }
 
     #[test]
     fn the_name_of_an_export_is_a_volume_and_a_snapshot() {

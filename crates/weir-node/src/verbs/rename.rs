@@ -4,6 +4,7 @@ use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_device::mutant;
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
@@ -58,7 +59,8 @@ impl Verb for RenameVolume {
                 );
             }
         }
-        let as_before = AttachVolume { read_only: hosted.read_only, ..AttachVolume::default() };
+        let read_only = hosted.read_only && !mutant("rename_forgets_read_only");
+        let as_before = AttachVolume { read_only, ..AttachVolume::default() };
         drop(hosted);
         place.detach_if_served().await?;
         let from = place.of(place.name()?);

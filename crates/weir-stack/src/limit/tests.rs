@@ -139,6 +139,26 @@ fn a_change_counts_at_once_for_those_who_wait() {
 }
 
 #[test]
+fn a_large_request_has_its_turn_though_small_ones_keep_coming() {
+    run(async {
+        let rate = Rc::new(Rate::new(limited(None, Some(1000), 1000)));
+        rate.pass(1, 500).await;
+        let (begun, small) = (Instant::now(), Rc::clone(&rate));
+        // Each of them alone would find what it needs, and all of it would never be there at once.
+        let others = spawn_local(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                small.pass(1, 100).await;
+            }
+        });
+        let large = tokio::time::timeout(Duration::from_secs(60), rate.pass(1, 1000));
+        large.await.expect("it has its turn");
+        assert_eq!(begun.elapsed().as_millis().div_ceil(10), 50, "when all of it was there");
+        others.abort();
+    });
+}
+
+#[test]
 fn flushes_and_what_comes_from_inside_are_never_held_up() {
     run(async {
         let rate = Rc::new(Rate::new(limited(Some(1), Some(1), 100)));

@@ -150,5 +150,10 @@ fn a_sink_that_fails_and_a_trace_that_is_full_cost_records_and_nothing_else() {
         assert_eq!(status.recorded + status.dropped, 1001);
         assert_eq!(sink.requests().len() as u64, status.recorded);
         assert!(sink.text.borrow().len() < 4500);
+        let text = String::from_utf8(sink.text.borrow().clone()).expect("text");
+        let missing = text.lines().filter_map(|line| line.strip_prefix("# "));
+        let missing = missing.filter_map(|line| line.strip_suffix(" requests are missing"));
+        let said: u64 = missing.map(|count| count.parse::<u64>().expect("a number")).sum();
+        assert_eq!(said, status.dropped, "what the sink refused is said as well: {text}");
     });
 }

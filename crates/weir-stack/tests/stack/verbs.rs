@@ -178,6 +178,52 @@ fn a_rollback_and_a_resize_reach_every_stage_before_anything_goes_on() {
 }
 
 #[test]
+fn nothing_goes_on_in_the_middle_of_a_rollback_however_long_that_takes() {
+    run(async {
+        let (host, knobs) = (Host::new().await, Rc::new(Knobs::default()));
+        let stack = host.open(vec![write_back(&knobs)]).await;
+        write(&stack, 0, 1).await.expect("written");
+        stack.snapshot(&name("base"), QUIESCE_MAX).await.expect("taken");
+        write(&stack, 0, 2).await.expect("written");
+        stack.flush(FlushScope::Store).await.expect("stored");
+        let answer = Duration::from_secs(1);
+        host.faults.change(|plan| plan.latency = answer..=answer);
+        let waits = Rc::clone(&stack);
+        let reader = spawn_local(async move {
+            while !waits.is_quiesced() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let begun = Instant::now();
+            (read(&waits, 0).await, begun.elapsed())
+        });
+        let within = Duration::from_millis(500);
+        stack.rollback(&name("base"), within).await.expect("set back");
+        let (shown, waited) = reader.await.expect("no panic");
+        assert!(waited > within, "the time is that for coming to rest: {waited:?}");
+        assert_eq!(shown.expect("read"), 1);
+        host.faults.calm();
+        stack.close(CLOSE).await.expect("closes");
+    });
+}
+
+#[test]
+fn what_a_stage_cannot_write_fails_the_snapshot_that_would_lack_it() {
+    run(async {
+        let (host, knobs) = (Host::new().await, Rc::new(Knobs::default()));
+        let stack = host.open(vec![write_back(&knobs)]).await;
+        write(&stack, 0, 1).await.expect("written");
+        knobs.fails.set(true);
+        let error = stack.snapshot(&name("one"), QUIESCE_MAX).await.unwrap_err();
+        assert!(error.to_string().ends_with("the way down is cut"), "{error}");
+        assert!(!stack.is_quiesced() && stack.snapshots().is_empty());
+        knobs.fails.set(false);
+        stack.snapshot(&name("one"), QUIESCE_MAX).await.expect("taken");
+        assert_eq!(read(&*view(&host, "one").await, 0).await.expect("read"), 1);
+        stack.close(CLOSE).await.expect("closes");
+    });
+}
+
+#[test]
 fn a_close_leaves_nothing_in_a_stage_or_says_so() {
     run(async {
         let (host, knobs) = (Host::new().await, Rc::new(Knobs::default()));

@@ -351,7 +351,11 @@ impl Backend for Faulty {
     }
 
     fn room(&self) -> Reply<'_, Option<Room>> {
-        self.inner.room()
+        let is_full = self.faults.lock().plan.no_room;
+        match is_full {
+            true => Box::pin(async { Ok(Some(Room { free: 0, total: 1 << 30 })) }),
+            false => self.inner.room(),
+        }
     }
 }
 

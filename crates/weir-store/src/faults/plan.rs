@@ -84,6 +84,8 @@ pub struct FaultPlan {
     pub outage: bool,
     /// No operation is answered.
     pub silence: bool,
+    /// Its file system says that it is full. It takes what is put all the same.
+    pub no_room: bool,
 }
 
 impl Default for FaultPlan {
@@ -105,6 +107,7 @@ impl Default for FaultPlan {
             stale_list_age_max: Duration::from_secs(10),
             outage: false,
             silence: false,
+            no_room: false,
         }
     }
 }

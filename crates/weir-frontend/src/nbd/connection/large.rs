@@ -6,7 +6,7 @@
 
 use std::future::Future;
 
-use weir_device::{Data, DeviceError, SharedBuf};
+use weir_device::{Data, DeviceError, SharedBuf, mutant};
 use weir_nbd::{ChunkFlags, Command, ReplyTo};
 
 use super::super::answer::error_code;
@@ -221,6 +221,7 @@ where
             large.next += u64::from(length);
             large.outstanding += 1;
         }
+        let fua = fua && !mutant("fua_lost_in_pieces");
         let command = Command::Write { offset: next, length, fua };
         let ticket = Ticket { reply_to, command, cost_bytes, part: Part::Write };
         let buf = self.pool.alloc(super::to_usize(length));
@@ -244,8 +245,10 @@ where
     ) {
         let Some(large) = &mut self.large_write else { return self.release(ticket.cost_bytes) };
         large.outstanding -= 1;
-        if let Err(error) = outcome {
-            large.failure.get_or_insert(error);
+        match outcome {
+            Err(error) => drop(large.failure.get_or_insert(error)),
+            Ok(_) if mutant("later_piece_hides_failure") => large.failure = None,
+            Ok(_) => {}
         }
         self.release(ticket.cost_bytes - REPLY_BYTES);
         self.end_large_write(Some(REPLY_BYTES));
@@ -259,7 +262,10 @@ where
             Receiving::Payload { ticket, .. } => ticket.part == Part::Write,
             Receiving::Header | Receiving::Skip { .. } => false,
         };
-        let is_over = !arrives && self.large_write.as_ref().is_some_and(|l| l.outstanding == 0);
+        let is_over = !arrives
+            && self.large_write.as_ref().is_some_and(|large| {
+                large.outstanding == 0 || mutant("large_write_answered_early")
+            });
         let Some(large) = self.large_write.take_if(|_| is_over) else {
             return self.release(held_bytes.unwrap_or(0));
         };

@@ -119,7 +119,10 @@ async fn room_for(shared: &Shared, batch: &Batch) -> Result<(), String> {
 async fn wait_for_room(shared: &Shared, batch: Batch, note: String) {
     {
         let mut state = shared.state.borrow_mut();
-        state.writes.closed.push_front(batch);
+        match weir_device::mutant("batch_put_back_behind") {
+            true => state.writes.closed.push_back(batch),
+            false => state.writes.closed.push_front(batch),
+        }
         state.writes.gathering = false;
         // Room comes and goes while deletions go on.
         if state.writes.no_room_said.is_none_or(|said| said.elapsed() >= ROOM_WARNING_INTERVAL) {
