@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
-use weir_node::verbs::{AttachVolume, DetachVolume, RenameVolume, Verb};
+use weir_node::verbs::attach::AttachVolume;
+use weir_node::verbs::detach::DetachVolume;
+use weir_node::verbs::rename::RenameVolume;
+use weir_node::verbs::verb::Verb;
 use weir_node::{
     ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
     NodeConfig, Service, ServiceOptions, Stages, VolumeSet, VolumeSpec,
