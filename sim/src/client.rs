@@ -303,10 +303,7 @@ impl Life {
             way.lost_write(id);
             return false;
         };
-        let is_beyond = range.offset + range.len > self.bytes();
-        if is_beyond && result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
-            // It waited until a shrink was over.
-            self.world.note("write beyond a shrink", [id.0.into(), 0, 0]);
+        if self.is_beyond(&[range], &result) {
             return false;
         }
         let done = result.is_ok();
@@ -317,13 +314,25 @@ impl Life {
         done
     }
 
+    /// Whether an operation was refused because it had waited until a shrink was over.
+    fn is_beyond(&self, ranges: &[Range], result: &Result<Reply, DeviceError>) -> bool {
+        let is_refused = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid);
+        let end = ranges.iter().map(|range| range.offset + range.len).max();
+        let is_beyond = is_refused && end.is_some_and(|end| end > self.bytes());
+        if is_beyond {
+            self.world.note("refused beyond a shrink", [0; 3]);
+        }
+        is_beyond
+    }
+
     /// Several changes in one operation.
     async fn batch(&self, dice: &mut Dice) {
         let fua = dice.percent(self.world.profile.fua_percent);
         let mut segments = Vec::new();
-        let mut ids = Vec::new();
+        let (mut ids, mut ranges) = (Vec::new(), Vec::new());
         for _ in 0..dice.within(1..SEGMENTS_MAX) {
             let range = self.range(dice);
+            ranges.push(range);
             let (offset, len) = self.place(range);
             let pattern = dice.pick(&[
                 Pattern::Noise,
@@ -349,6 +358,9 @@ impl Life {
         self.world.events.borrow_mut().count("batch", 1);
         let batch = Operation::Batch { segments, fua };
         let result = self.stack.call(self.header(), batch).await;
+        if self.is_beyond(&ranges, &result) {
+            return;
+        }
         for id in ids {
             self.changed(id, fua, result.clone());
         }
@@ -380,6 +392,7 @@ impl Life {
             way.call(self, Operation::WriteZeroes { offset, len, flags }).await
         };
         match result {
+            Some(result) if self.is_beyond(&[range], &result) => {}
             Some(result) => self.changed(id, flags.fua, result),
             None => way.lost_write(id),
         }
@@ -391,6 +404,7 @@ impl Life {
         self.world.note("discard", [id.0.into(), range.offset, range.len]);
         let (offset, len) = self.place(range);
         match way.call(self, Operation::Discard { offset, len }).await {
+            Some(result) if self.is_beyond(&[range], &result) => {}
             Some(result) => self.changed(id, false, result),
             None => way.lost_write(id),
         }
@@ -530,8 +544,10 @@ impl Life {
     ) -> Result<Vec<u8>, ()> {
         let world = &self.world;
         let faults_before = world.faults_before_read();
-        let (at, bytes) = self.place(Range { offset, len });
-        let Some(asked) = self.ask(way, Operation::Read { offset: at, len: bytes }).await else {
+        let range = Range { offset, len };
+        let (at, bytes) = self.place(range);
+        let asked = self.ask(way, Operation::Read { offset: at, len: bytes }).await;
+        let Some(asked) = asked.filter(|asked| !self.is_beyond(&[range], asked)) else {
             world.oracle.borrow_mut().abandon_read(begun);
             return Err(());
         };
@@ -639,6 +655,9 @@ impl Life {
         let extents_max = if way.is_nbd() { EXTENTS_MAX_NBD } else { extents_max };
         let operation = Operation::Extents { offset, len, extents_max };
         let Some(asked) = self.ask(way, operation).await else { return };
+        if self.is_beyond(&[range], &asked) {
+            return;
+        }
         let result = asked.and_then(Reply::into_extents);
         if self.is_late("extents", &result) {
             return;

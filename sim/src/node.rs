@@ -38,6 +38,9 @@ use crate::world::World;
 /// Openings tried before that is a violation; most of them crash on purpose.
 const OPENINGS_MAX: u64 = 24;
 
+/// How long a close waits at least for what stages hold.
+const CLOSE_DRAIN: Duration = Duration::from_secs(30);
+
 /// Shortest time for which an opening tries again what the store refuses.
 pub(crate) const OPENING_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -522,8 +525,12 @@ impl Node {
             }
             Ok(Err(error)) => {
                 self.world.note("close failed", [0; 3]);
-                let excused = error.kind() == ErrorKind::Poisoned && life.disk_failed.get();
-                if !excused {
+                // What a stage holds has no place while the store is away and the journal is full.
+                let is_stuck = self.world.profile.stages.holds_writes
+                    && error.kind() == ErrorKind::Unavailable
+                    && self.world.host_was_away(self.world.host.get(), CLOSE_DRAIN);
+                let is_failed = error.kind() == ErrorKind::Poisoned && life.disk_failed.get();
+                if !is_failed && !is_stuck {
                     return self.violate(format!("closing failed without a reason: {error:?}"));
                 }
             }

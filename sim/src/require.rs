@@ -142,7 +142,7 @@ const TWO_NODES: &[(&str, u64)] = &[
     ("pair: snapshot x crash", 188),
     ("pair: snapshot x outage", 144),
     ("pair: snapshot x takeover", 44),
-    ("pair: takeover set x crash", 40),
+    ("pair: takeover set x crash", 15),
     ("pair: takeover set x outage", 40),
     ("answered before it was superseded", 7),
     ("attached", 559),
