@@ -150,7 +150,6 @@ impl Shared {
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         self.wake_all();
-        self.tasks.stop();
     }
 
     pub(crate) fn check_stopped(&self) -> Result<(), DeviceError> {

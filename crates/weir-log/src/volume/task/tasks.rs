@@ -9,8 +9,8 @@ use futures_util::future::select;
 use tokio::sync::Notify;
 use weir_device::Env;
 
-/// The tasks of one opening. They hold the volume's files, so they end with it: a task that still waits for something
-/// when the volume stops is dropped where it waits, as a crash would leave it there.
+/// The tasks of one opening. They hold the volume's files, so its close waits for them; one that goes on for too long,
+/// since the store does not answer, is dropped where it waits, as a crash would leave it there.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     running: Cell<usize>,
@@ -33,7 +33,7 @@ impl Drop for Running {
 }
 
 impl Tasks {
-    /// Runs `task`, until it ends or the volume stops.
+    /// Runs `task`, until it ends or is not waited for any longer.
     pub(crate) fn spawn(self: &Rc<Self>, env: &Env, task: impl Future<Output = ()> + 'static) {
         self.running.set(self.running.get() + 1);
         let running = Running(Rc::clone(self));

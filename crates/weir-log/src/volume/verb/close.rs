@@ -12,6 +12,9 @@ use crate::volume::LogVolume;
 use crate::volume::shared::{Shared, State};
 use crate::volume::task::commit;
 
+/// How long a close waits for the tasks of the volume to end by themselves.
+const TASKS_END_MAX: Duration = Duration::from_secs(5);
+
 /// How a close ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
@@ -191,6 +194,9 @@ impl LogVolume {
         // However that went: nothing is uploaded or confirmed any more, so nobody may wait for it. Once the close has
         // answered and the volume is dropped, its files can be opened again at once.
         shared.stop();
+        // What is being deleted is deleted, where the store answers: else it stays until the next opening.
+        let _ = tokio::time::timeout(TASKS_END_MAX, shared.tasks.ended()).await;
+        shared.tasks.stop();
         shared.tasks.ended().await;
         let ended = shared.journal.close().await.map_err(LogError::Journal);
         let closed = closed?;
