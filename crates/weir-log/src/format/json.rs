@@ -38,6 +38,12 @@ macro_rules! checksummed {
                 self.checksum == self.computed_checksum()
             }
 
+            /// Whether bytes are a record of this format, as its writer wrote it.
+            #[must_use]
+            pub fn is_whole(bytes: &[u8]) -> bool {
+                serde_json::from_slice(bytes).is_ok_and(|record: Self| record.is_intact())
+            }
+
             fn computed_checksum(&self) -> String {
                 let checksum = String::new();
                 $crate::format::json::checksum_of(&Self { checksum, ..self.clone() })

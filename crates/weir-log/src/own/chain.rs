@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_store::{Put, RetryPolicy, Store, StoreError};
 
-use crate::limits::RESOLVE_ATTEMPTS_MAX;
+use crate::limits::DAMAGED_ATTEMPTS_MAX;
 
 /// Which old versions are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +57,12 @@ pub(crate) async fn numbers(store: &Store, prefix: &str) -> Result<Vec<u64>, Sto
     Ok(numbers)
 }
 
-/// The switches of the deliberate bugs in [`create`], by chain.
+/// What differs from chain to chain in [`create`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CreateRules {
+    /// Whether bytes are a version as its writer wrote it: only such a one proves another writer.
+    pub(crate) is_whole: fn(&[u8]) -> bool,
+    /// A deliberate bug.
     /// Believe the reply, do not list.
     pub(crate) without_list: bool,
 }
@@ -78,7 +81,7 @@ pub(crate) async fn create(
     rules: CreateRules,
 ) -> Result<Created, StoreError> {
     let key = key(prefix, number);
-    let mut differences = 0;
+    let (mut damaged, mut pause) = (0, policy.first_delay);
     loop {
         let put = || store.put_create(&key, vec![body.clone()]);
         if store.retry(policy, random, None, put).await? == Put::Created {
@@ -95,14 +98,18 @@ pub(crate) async fn create(
         match store.retry(policy, random, None, get).await? {
             None => continue,
             Some(there) if there == *body => break,
+            Some(there) if (rules.is_whole)(&there) => {
+                return Ok(Created::Refused(format!("{key} was written by another")));
+            }
             Some(_) => {}
         }
-        // A version that differs from ours is read again before we give up: a bit that flipped in transit must not
-        // fence this writer, because being fenced is final.
-        differences += 1;
-        if differences == RESOLVE_ATTEMPTS_MAX {
-            return Ok(Created::Refused(format!("{key} was written by another")));
+        // Damaged on its way, as a rule. Being fenced is final, so it is read again before this writer gives up.
+        damaged += 1;
+        if damaged == DAMAGED_ATTEMPTS_MAX {
+            return Ok(Created::Refused(format!("{key} is there, and damaged")));
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(policy.max_delay);
     }
     if rules.without_list {
         // With this deliberate bug old versions are pruned nevertheless, as a writer would do that remembers what it
@@ -183,6 +190,8 @@ impl Pruner {
 
 #[cfg(test)]
 mod tests {
+    use weir_store::Faults;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -211,6 +220,36 @@ mod tests {
         assert_eq!(pruner.worth_reading(&listed, &retention()), None);
         assert_eq!(pruner.on_listing(&listed, SECOND, &retention()), [1, 2, 3, 4, 5]);
         assert_eq!(Pruner::default().worth_reading(&[7, 8, 9], &retention()), None);
+    }
+
+    /// What [`create`] comes to where the store has `there` under the number, damaged for a while.
+    async fn create_beside(there: &'static [u8], damaged_for: Duration) -> Created {
+        let faults = Faults::new(1);
+        let store = Store::open("memory://").expect("a store").with_faults(faults.clone());
+        for (number, body) in [(1, &b"one"[..]), (2, there)] {
+            let body = vec![Bytes::from_static(body)];
+            assert_eq!(store.put_create(&key("p/", number), body).await.expect("put"), Put::Created);
+        }
+        faults.flip_bit(&key("p/", 2), 0);
+        let heal = async {
+            tokio::time::sleep(damaged_for).await;
+            faults.heal(&key("p/", 2));
+        };
+        let rules = CreateRules { is_whole: |bytes| bytes != b"uwo", without_list: false };
+        let (policy, body) = (RetryPolicy::forever(), Bytes::from_static(b"two"));
+        let mut random = || 0;
+        let created = create(&store, &policy, &mut random, "p/", 2, &body, rules);
+        tokio::join!(created, heal).0.expect("the store works")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_that_was_damaged_on_its_way_fences_nobody() {
+        let created = create_beside(b"two", Duration::from_millis(900)).await;
+        assert!(matches!(&created, Created::Counts(listed) if *listed == [1, 2]), "{created:?}");
+        let created = create_beside(b"two", Duration::from_secs(3600)).await;
+        assert!(matches!(&created, Created::Refused(why) if why.contains("damaged")), "{created:?}");
+        let created = create_beside(b"another", Duration::ZERO).await;
+        assert!(matches!(&created, Created::Refused(why) if why.contains("another")), "{created:?}");
     }
 
     #[test]

@@ -469,7 +469,8 @@ impl Renewer {
         };
         let record = LeaseRecord { number: newest + 1, ..record };
         let body = Bytes::from(record.encode());
-        let rules = CreateRules { without_list: weir_device::mutant("renew_without_list") };
+        let without_list = weir_device::mutant("renew_without_list");
+        let rules = CreateRules { is_whole: LeaseRecord::is_whole, without_list };
         let (store, number) = (&self.store, record.number);
         let created = chain::create(store, &policy, &mut random, &prefix, number, &body, rules);
         let (evidence, what) = match created.await? {

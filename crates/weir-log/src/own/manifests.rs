@@ -183,7 +183,8 @@ impl ManifestWriter {
         let body = Bytes::from(next.encode());
         let prefix = Manifest::prefix(self.volume);
         let mut random = || env.random.next_u64();
-        let rules = CreateRules { without_list: weir_device::mutant("create_without_list") };
+        let without_list = weir_device::mutant("create_without_list");
+        let rules = CreateRules { is_whole: Manifest::is_whole, without_list };
         let (store, number) = (&self.store, next.number);
         let created = chain::create(store, policy, &mut random, &prefix, number, &body, rules);
         match created.await? {
