@@ -124,15 +124,12 @@ pub(crate) async fn run(life: Rc<Life>, access: Access, mut dice: Dice) {
                 break;
             }
         }
-        while life.paused.get() && !life.stopping.get() {
-            tokio::time::sleep(PAUSE_STEP).await;
-        }
-        life.operating.set(life.operating.get() + 1);
+        let operating = life.operate_when_let().await;
         let way = access.way(&life).await;
         if let Some(way) = &way {
             life.operate(way, &mut dice).await;
         }
-        life.operating.set(life.operating.get() - 1);
+        drop(operating);
         let operations = life.world.operations.get() + u64::from(way.is_some());
         life.world.operations.set(operations);
         if way.is_none() {
@@ -149,6 +146,15 @@ pub(crate) async fn run(life: Rc<Life>, access: Access, mut dice: Dice) {
     }
     life.at_work.set(life.at_work.get() - 1);
     life.reached.notify_one();
+}
+
+/// An operation of a client that is under way, also where its caller goes away.
+struct Operating<'a>(&'a Life);
+
+impl Drop for Operating<'_> {
+    fn drop(&mut self) {
+        self.0.operating.set(self.0.operating.get() - 1);
+    }
 }
 
 /// Whether a write is one of an owner that was superseded.
@@ -173,9 +179,19 @@ impl Life {
         }
     }
 
-    /// Writes somewhere; whether that was answered with success.
+    /// Writes somewhere, as a client does; whether that was answered with success.
     pub(crate) async fn write_somewhere(&self, dice: &mut Dice) -> bool {
+        let _operating = self.operate_when_let().await;
         self.write(&Way::Device, dice).await
+    }
+
+    /// Waits while clients may begin nothing, and counts one operation until what it returns is dropped.
+    async fn operate_when_let(&self) -> Operating<'_> {
+        while self.paused.get() && !self.stopping.get() {
+            tokio::time::sleep(PAUSE_STEP).await;
+        }
+        self.operating.set(self.operating.get() + 1);
+        Operating(self)
     }
 
     /// A write to the last bytes.

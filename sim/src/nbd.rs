@@ -539,6 +539,7 @@ async fn watch(life: Rc<Life>, link: Rc<Link>, driver: impl Future<Output = Stri
     let is_gone = timeout(SERVER_LETS_GO, gone).await.is_ok();
     // One whose volume is closed, or refuses writes, ends operations with errors that nobody hears of here: what a
     // failed write left may still show.
-    let lingers = link.lingers() || life.closing.get() || life.refused_since.get().is_some();
+    let has_failed = life.refused_since.get().is_some() || nbd.served.has_failed_change();
+    let lingers = link.lingers() || life.closing.get() || has_failed;
     link.settle(world, is_gone && !lingers);
 }

@@ -28,7 +28,7 @@ use crate::heard::Heard;
 use crate::nbd::{self, Access, Nbd};
 use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
-use crate::oracle::Point;
+use crate::oracle::{Oracle, Point};
 use crate::profile::End;
 use crate::replicas;
 use crate::snapshots::{self, Known};
@@ -377,26 +377,25 @@ impl Node {
         let mut oracle = self.world.oracle.borrow_mut();
         let asked = self.pending.through;
         let back = self.world.set_back.take();
-        let before = back.is_some().then(|| oracle.clone());
         let restored = std::mem::take(&mut self.backups.restored);
         let agreed = std::mem::take(&mut self.backups.agreed);
-        let mut judged = oracle.recovered(self.pending, self.causal, seen);
-        if let (Err(_), Some(mut back), Some(before)) = (&judged, back, before)
-            && (!restored || agreed)
-        {
-            // Either the rollback that was cut off came about, or it did not; or somebody went on with a store that was
-            // set back.
-            judged = match back.recovered(back.after_disk_loss(), self.causal, seen) {
-                Ok(recovery) => {
-                    *oracle = back;
-                    Ok(recovery)
-                }
-                Err(_) => {
-                    *oracle = before;
-                    judged
-                }
-            };
-        }
+        // What nobody judged to be right leaves an oracle as it was.
+        let (point, causal) = (self.pending, self.causal);
+        let set_back = |oracle: &mut Oracle, mut back: Oracle| {
+            let judged = back.recovered(back.after_disk_loss(), causal, seen);
+            judged.inspect(|_| *oracle = back)
+        };
+        let judged = match back {
+            // Somebody went on with a store that was set back. What was there before may look the same.
+            Some(back) if restored && agreed => {
+                set_back(&mut oracle, back).or_else(|_| oracle.recovered(point, causal, seen))
+            }
+            // A rollback that was cut off came about, or it did not.
+            Some(back) if !restored => oracle
+                .recovered(point, causal, seen)
+                .or_else(|wrong| set_back(&mut oracle, back).map_err(|_| wrong)),
+            _ => oracle.recovered(point, causal, seen),
+        };
         self.pending = Point::ALL;
         drop(oracle);
         (self.causal, self.rot_unproved) = (true, false);
@@ -463,8 +462,13 @@ impl Node {
             self.world.heal_object();
             self.world.calm_store();
             self.world.calm_disk();
-            if timeout(HANG, life.until_target()).await.is_err() {
-                return self.violate("clients hang though store and disk work");
+            let done = || self.world.operations.get();
+            let mut before = done();
+            // What works may be slow.
+            while timeout(HANG, life.until_target()).await.is_err() {
+                if done() == std::mem::replace(&mut before, done()) {
+                    return self.violate("clients hang though store and disk work");
+                }
             }
             self.world.usual_faults();
         }

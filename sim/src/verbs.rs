@@ -250,11 +250,14 @@ impl Life {
             });
         }
         self.freeze();
-        let doing = world.begin(self.host, "shrink");
+        let (doing, begun) = (world.begin(self.host, "shrink"), Instant::now());
         let result = self.stack.resize(size, true, QUIESCE_MAX).await;
         drop(doing);
         self.thaw();
-        if self.judge_verb("a shrink", &result, |_| false) {
+        // A write that nobody waits for any more may be in flight until the journal, which is full, is in the store.
+        let held_up =
+            |error: &DeviceError| error.kind() == ErrorKind::Busy && world.outage_since(begun);
+        if self.judge_verb("a shrink", &result, held_up) {
             if self.superseded.get() {
                 if self.honest.get() {
                     world.violate("a shrink of a superseded owner succeeded");

@@ -1,14 +1,14 @@
 //! The volume as the front end serves it: every error that it gives is kept, so that the client's side can tell which
 //! one it was told of.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use weir_device::{
-    Address, Device, DeviceError, DeviceExt, DeviceInfo, Event, IoHeader, Lease, Leases, Network,
-    Operation, OperationKind, Reply, SourceId, VolumeId,
+    Address, Device, DeviceError, DeviceExt, DeviceInfo, ErrorKind, Event, IoHeader, Lease, Leases,
+    Network, Operation, OperationKind, Reply, SourceId, VolumeId,
 };
 use weir_frontend::nbd::{
     ConnectionOptions, Export, ExportDirectory, ExportInfo, Exports, HandOff, ListenerOptions,
@@ -47,11 +47,18 @@ impl Errors {
 pub(super) struct Served {
     stack: Rc<Stack>,
     errors: Rc<Errors>,
+    has_failed_change: Cell<bool>,
 }
 
 impl Served {
     pub(super) fn new(stack: Rc<Stack>) -> Rc<Self> {
-        Rc::new(Self { stack, errors: Rc::default() })
+        Rc::new(Self { stack, errors: Rc::default(), has_failed_change: Cell::new(false) })
+    }
+
+    /// Whether a change failed in this life, though no client may have heard of it: the journal may hold it, so that a
+    /// recovery may still show it.
+    pub(super) fn has_failed_change(&self) -> bool {
+        self.has_failed_change.get()
     }
 
     /// The error that a client was told of.
@@ -119,6 +126,8 @@ impl Device for Served {
 
     async fn call(&self, io: IoHeader, operation: Operation) -> Result<Reply, DeviceError> {
         let kind = operation.kind();
+        let is_change =
+            !matches!(kind, OperationKind::Read | OperationKind::Flush | OperationKind::Extents);
         let offset = if kind == OperationKind::Flush { 0 } else { operation.span().0 };
         match self.stack.call(io, operation).await {
             Ok(reply) => {
@@ -127,6 +136,9 @@ impl Device for Served {
                 Ok(Reply { leases: Leases::of(Rc::new(leases)), ..reply })
             }
             Err(error) => {
+                if is_change && error.kind() != ErrorKind::Invalid {
+                    self.has_failed_change.set(true);
+                }
                 self.errors.add(kind, offset, error.clone());
                 Err(error)
             }

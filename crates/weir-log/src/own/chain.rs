@@ -228,7 +228,10 @@ mod tests {
         let store = Store::open("memory://").expect("a store").with_faults(faults.clone());
         for (number, body) in [(1, &b"one"[..]), (2, there)] {
             let body = vec![Bytes::from_static(body)];
-            assert_eq!(store.put_create(&key("p/", number), body).await.expect("put"), Put::Created);
+            assert_eq!(
+                store.put_create(&key("p/", number), body).await.expect("put"),
+                Put::Created
+            );
         }
         faults.flip_bit(&key("p/", 2), 0);
         let heal = async {
@@ -247,9 +250,15 @@ mod tests {
         let created = create_beside(b"two", Duration::from_millis(900)).await;
         assert!(matches!(&created, Created::Counts(listed) if *listed == [1, 2]), "{created:?}");
         let created = create_beside(b"two", Duration::from_secs(3600)).await;
-        assert!(matches!(&created, Created::Refused(why) if why.contains("damaged")), "{created:?}");
+        assert!(
+            matches!(&created, Created::Refused(why) if why.contains("damaged")),
+            "{created:?}"
+        );
         let created = create_beside(b"another", Duration::ZERO).await;
-        assert!(matches!(&created, Created::Refused(why) if why.contains("another")), "{created:?}");
+        assert!(
+            matches!(&created, Created::Refused(why) if why.contains("another")),
+            "{created:?}"
+        );
     }
 
     #[test]
