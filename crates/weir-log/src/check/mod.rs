@@ -22,7 +22,7 @@ use crate::format::manifest::{Manifest, Origin, VolumeState};
 use crate::format::object::ObjectHeader;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::keys::{KeyError, Keys};
-use crate::limits::{FRAME_BYTES, RESOLVE_ATTEMPTS_MAX};
+use crate::limits::{DAMAGED_ATTEMPTS_MAX, FRAME_BYTES};
 use crate::map::load::{self, Loaded};
 use crate::map::objects::{ObjectMap, ObjectPlace};
 use crate::options::MapLimits;
@@ -501,7 +501,7 @@ pub(crate) async fn examine(
         };
         match verify(id, volume_key.as_ref(), &bytes) {
             // What was damaged on its way only is whole the next time.
-            Some(_) if attempt < RESOLVE_ATTEMPTS_MAX => {}
+            Some(_) if attempt < DAMAGED_ATTEMPTS_MAX => {}
             found => return Ok((bytes.len() as u64, found)),
         }
     }

@@ -16,7 +16,7 @@ use crate::error::LogError;
 use crate::format::lease::LeaseRecord;
 use crate::format::manifest::{Holder, Manifest, SalvageRecord, Takeover};
 use crate::ids::WriteMark;
-use crate::limits::{LEASE_LOOK_PAUSE_MAX, LEASE_LOOKS_PER_LENGTH, RESOLVE_ATTEMPTS_MAX};
+use crate::limits::{DAMAGED_ATTEMPTS_MAX, LEASE_LOOK_PAUSE_MAX, LEASE_LOOKS_PER_LENGTH};
 use crate::own::lease::read_record;
 use crate::own::{chain, manifests};
 use crate::recover::evidence::{Consent, Decision, JournalView, Wait};
@@ -255,7 +255,7 @@ impl<'a> Claim<'a> {
             };
             // Damaged on its way, or pruned meanwhile: list again. A number without its record tells enough: somebody
             // renews.
-            if record.is_some() || attempt >= RESOLVE_ATTEMPTS_MAX {
+            if record.is_some() || attempt >= DAMAGED_ATTEMPTS_MAX {
                 return Ok(Seen { number, record });
             }
         }
