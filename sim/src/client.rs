@@ -95,6 +95,8 @@ pub(crate) struct Life {
     pub(crate) refused_since: Cell<Option<Moment>>,
     /// Clients that are still at work.
     pub(crate) at_work: Cell<u64>,
+    /// Tasks beside the clients that have not come to their end.
+    pub(crate) beside: Cell<u64>,
     /// Operations, of the whole seed, at which this life has done its work.
     pub(crate) target: Cell<u64>,
     /// The target was reached, or a rule was broken.
@@ -176,6 +178,19 @@ impl Life {
             && !self.world.is_violated()
         {
             self.reached.notified().await;
+        }
+    }
+
+    /// A task that works on the volume beside its clients.
+    pub(crate) fn beside_clients(
+        self: &Rc<Self>,
+        task: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> + 'static {
+        let life = Rc::clone(self);
+        life.beside.set(life.beside.get() + 1);
+        async move {
+            task.await;
+            life.beside.set(life.beside.get() - 1);
         }
     }
 
@@ -665,12 +680,26 @@ impl Life {
     }
 
     async fn extents_of(&self, way: &Way, range: Range, extents_max: usize) {
-        let begun = self.world.oracle.borrow_mut().tick();
+        let begun = self.world.oracle.borrow_mut().begin_read();
         self.world.note("extents", [begun, range.offset, range.len]);
         let (offset, len) = self.place(range);
         let extents_max = if way.is_nbd() { EXTENTS_MAX_NBD } else { extents_max };
         let operation = Operation::Extents { offset, len, extents_max };
-        let Some(asked) = self.ask(way, operation).await else { return };
+        let asked = self.ask(way, operation).await;
+        // What could show when it was asked for is kept until it is judged.
+        self.judge_extents(way, begun, range, extents_max, asked);
+        self.world.oracle.borrow_mut().abandon_read(begun);
+    }
+
+    fn judge_extents(
+        &self,
+        way: &Way,
+        begun: Moment,
+        range: Range,
+        extents_max: usize,
+        asked: Option<Result<Reply, DeviceError>>,
+    ) {
+        let Some(asked) = asked else { return };
         if self.is_beyond(&[range], &asked) {
             return;
         }

@@ -282,6 +282,14 @@ impl Nbd {
         self.world.note("  detached", [0; 3]);
     }
 
+    /// The server goes for good, and whoever listens with it.
+    pub(crate) async fn end(&self) {
+        self.detach().await;
+        if let Some((listener, _)) = self.listener.take() {
+            listener.stop().await;
+        }
+    }
+
     /// A connection falls silent, perhaps, and nobody is told.
     pub(crate) fn silence_one(&self) {
         if self.trouble.is_none() || !self.dice(|dice| dice.percent(40)) {

@@ -3,23 +3,23 @@
 mod backups;
 mod copies;
 mod ending;
+mod process;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::LocalSet;
+use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, timeout};
 use weir_device::{DeviceExt, ErrorKind};
-use weir_log::{
-    Closed, LogError, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, Takeover, VolumeOptions,
-};
+use weir_log::{Closed, LogError, OpenArgs, OpenReport, Takeover, VolumeOptions};
 use weir_stack::{EndpointSpec, QUIESCE_MAX, Stack, StackSpec};
 use weir_store::Fault;
 
 use self::backups::Backups;
 use self::copies::Copies;
+use self::process::Process;
 use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
@@ -69,15 +69,22 @@ pub(crate) struct Node {
     discard_journal: bool,
     copies: Copies,
     backups: Backups,
-    /// The last life ended with a clean close.
+    /// The last life ended with a close, perhaps with writes that only the journal has.
+    is_closed: bool,
+    /// It was a clean one: the store has everything.
     closed_clean: bool,
+    /// The process that the last life left.
+    left: Option<Process>,
+    process_dice: Dice,
     /// For what is served over NBD.
     nbd_dice: Dice,
 }
 
 struct Opened {
-    tasks: Rc<LocalSet>,
+    process: Process,
     life: Rc<Life>,
+    /// The owner, who hears of the volume and holds it.
+    hearing: JoinHandle<()>,
 }
 
 impl Node {
@@ -96,7 +103,10 @@ impl Node {
             discard_journal: false,
             copies: Copies::new(seed),
             backups: Backups::new(seed),
+            is_closed: false,
             closed_clean: false,
+            left: None,
+            process_dice: Dice::new(seed, 47),
             nbd_dice: Dice::new(seed, 45),
         }
     }
@@ -111,8 +121,12 @@ impl Node {
             let opened = self.open().await?;
             let end = self.draw_end();
             self.live(&opened, target, end).await?;
-            self.end(opened, end);
-            self.set_store_back(end).await;
+            if self.may_live_on(&opened, end).await? {
+                self.detach(opened).await;
+            } else {
+                self.end(opened, end);
+                self.set_store_back(end).await;
+            }
             self.go_on()?;
             if std::mem::take(&mut self.closed_clean) && self.world.encrypted {
                 self.rekey().await?;
@@ -155,16 +169,17 @@ impl Node {
             let Some(opened) = opened else { continue };
             if self.dice.percent(self.world.profile.crash_in_opening_percent / 2) {
                 let busy = Duration::from_micros(self.dice.below(40_000));
-                opened.tasks.run_until(tokio::time::sleep(busy)).await;
+                opened.process.tasks.run_until(tokio::time::sleep(busy)).await;
                 self.world.note("crash: right after opening", [0; 3]);
                 let end = self.draw_crash();
                 self.end(opened, end);
                 continue;
             }
-            let verified = opened.tasks.run_until(self.verify(&opened.life)).await;
+            let verified = opened.process.tasks.run_until(self.verify(&opened.life)).await;
             verified?;
             let world = Rc::clone(&self.world);
-            let looked = opened.tasks.run_until(snapshots::look(&world, &mut self.dice)).await;
+            let looked =
+                opened.process.tasks.run_until(snapshots::look(&world, &mut self.dice)).await;
             if let Some(wrong) = looked {
                 return self.violate(wrong);
             }
@@ -181,12 +196,7 @@ impl Node {
         self.world.calm_disk();
         let world = Rc::clone(&self.world);
         let profile = &world.profile;
-        let tasks = Rc::new(LocalSet::new());
-        let boot_id = world.disk().boot_id();
-        let env = env(&mut self.dice, boot_id, profile.scheduling, &tasks, Hidden::default());
-        let host = u8::try_from(world.host.get()).expect("two hosts");
-        let settings = profile.lease_settings(&mut self.dice);
-        let lease = NodeLease::start(world.store.clone(), &env, [host; 16], "simulated", settings);
+        let process = self.process();
         let options = profile.draw_options(&mut self.dice);
         let crash_after = self
             .dice
@@ -194,11 +204,9 @@ impl Node {
             .then(|| Duration::from_micros(self.dice.below(60_000)));
         let outage = self.dice.percent(profile.outage_percent);
         let outage = outage.then(|| Duration::from_millis(self.dice.below(3_000)));
-        let cache = Arc::new(MemoryFrameCache::new(profile.volume_bytes / 3));
-        let place = (lease, cache);
-        let opening = self.attempt(options.clone(), env, place.clone(), outage);
+        let opening = self.attempt(options.clone(), &process, outage);
         let limit = crash_after.unwrap_or(HANG);
-        let opened = tasks.run_until(timeout(limit, opening)).await;
+        let opened = process.tasks.run_until(timeout(limit, opening)).await;
         world.end_outage();
         match opened {
             Err(_) if crash_after.is_some() => {
@@ -211,9 +219,9 @@ impl Node {
             Err(_) => self.violate("opening hangs"),
             Ok(Ok((stack, report))) => {
                 self.opened(&report)?;
-                let life = self.life(stack, place, &options);
-                tasks.spawn_local(verbs::hear(Rc::clone(&life)));
-                Ok(Some(Opened { tasks, life }))
+                let life = self.life(stack, &process, &options);
+                let hearing = process.tasks.spawn_local(verbs::hear(Rc::clone(&life)));
+                Ok(Some(Opened { process, life, hearing }))
             }
             Ok(Err(error)) => {
                 self.judge_refusal(&error)?;
@@ -227,11 +235,11 @@ impl Node {
     fn attempt(
         &self,
         options: VolumeOptions,
-        env: weir_device::Env,
-        (lease, cache): (NodeLease, Arc<MemoryFrameCache>),
+        process: &Process,
         outage: Option<Duration>,
     ) -> impl Future<Output = Result<(Rc<Stack>, OpenReport), LogError>> + use<> {
         let world = Rc::clone(&self.world);
+        let Process { env, lease, cache, .. } = process.clone();
         let (accept_loss, take_over, discard_journal, adopt_journal) =
             (self.accept_loss, self.take_over, self.discard_journal, self.copies.adopt);
         async move {
@@ -324,19 +332,14 @@ impl Node {
         Ok(())
     }
 
-    fn life(
-        &self,
-        stack: Rc<Stack>,
-        (lease, cache): (NodeLease, Arc<MemoryFrameCache>),
-        options: &VolumeOptions,
-    ) -> Rc<Life> {
+    fn life(&self, stack: Rc<Stack>, process: &Process, options: &VolumeOptions) -> Rc<Life> {
         Rc::new(Life {
             world: Rc::clone(&self.world),
             heard: Rc::new(Heard::new(stack.size())),
             stack,
             host: self.world.host.get(),
-            lease,
-            cache,
+            lease: process.lease.clone(),
+            cache: Arc::clone(&process.cache),
             read_deadline: options.read_deadline,
             close_deadline: options.close_deadline,
             stopping: Cell::new(false),
@@ -355,6 +358,7 @@ impl Node {
             auto: Cell::new(false),
             refused_since: Cell::new(None),
             at_work: Cell::new(0),
+            beside: Cell::new(0),
             cut: Cell::new(false),
             target: Cell::new(0),
             reached: tokio::sync::Notify::new(),
@@ -411,7 +415,7 @@ impl Node {
 
     /// Lets clients work until `target` operations are done, and brings the life to the brink of its end.
     async fn live(&mut self, opened: &Opened, target: u64, end: End) -> Result<(), Stop> {
-        let Opened { tasks, life } = opened;
+        let (tasks, life) = (&opened.process.tasks, &opened.life);
         let mut dice = Dice::new(self.dice.next(), 4);
         life.target.set(target);
         let clients = life.world.profile.clients;
@@ -424,17 +428,34 @@ impl Node {
             tasks.spawn_local(client::run(Rc::clone(life), access, Dice::new(dice.next(), 5)));
         }
         let nbd_dice = Dice::new(self.nbd_dice.next(), 44);
-        tasks.spawn_local(nbd::disturb(Rc::clone(life), nbd_dice));
-        tasks.spawn_local(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6)));
+        tasks.spawn_local(life.beside_clients(nbd::disturb(Rc::clone(life), nbd_dice)));
+        tasks.spawn_local(
+            life.beside_clients(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6))),
+        );
         let stages_dice = self.world.stages_dice.borrow_mut().next();
-        tasks.spawn_local(nemesis::change_limits(Rc::clone(life), Dice::new(stages_dice, 61)));
-        tasks.spawn_local(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10)));
-        tasks.spawn_local(replicas::run(Rc::clone(life), Dice::new(dice.next(), 12)));
-        tasks.spawn_local(verbs::run(Rc::clone(life), Dice::new(dice.next(), 16)));
+        tasks.spawn_local(
+            life.beside_clients(nemesis::change_limits(
+                Rc::clone(life),
+                Dice::new(stages_dice, 61),
+            )),
+        );
+        tasks.spawn_local(
+            life.beside_clients(snapshots::run(Rc::clone(life), Dice::new(dice.next(), 10))),
+        );
+        tasks.spawn_local(
+            life.beside_clients(replicas::run(Rc::clone(life), Dice::new(dice.next(), 12))),
+        );
+        tasks.spawn_local(
+            life.beside_clients(verbs::run(Rc::clone(life), Dice::new(dice.next(), 16))),
+        );
         let mut clones_dice = Dice::new(dice.next(), 14);
         let (boot_id, scheduling) = (life.world.disk().boot_id(), life.world.profile.scheduling);
         let clones_env = env(&mut clones_dice, boot_id, scheduling, tasks, Hidden::default());
-        tasks.spawn_local(clones::run(Rc::clone(life), clones_env, clones_dice));
+        tasks.spawn_local(life.beside_clients(clones::run(
+            Rc::clone(life),
+            clones_env,
+            clones_dice,
+        )));
         tasks.run_until(self.wait_for_target(life)).await?;
         if life.world.harm.rot.borrow().is_some() {
             tasks.run_until(self.prove(life)).await?;
@@ -521,10 +542,11 @@ impl Node {
             Ok(Ok(Closed::Clean)) => {
                 self.world.oracle.borrow_mut().end_remote_flush(now);
                 self.world.note("closed: clean", [0; 3]);
-                self.closed_clean = true;
+                (self.is_closed, self.closed_clean) = (true, true);
             }
             Ok(Ok(Closed::LocalOnly)) => {
                 self.world.oracle.borrow_mut().end_flush(now);
+                self.is_closed = true;
                 self.world.note("closed: rest in the journal", [0; 3]);
             }
             Ok(Err(error)) => {
@@ -634,9 +656,8 @@ impl Node {
 
     // --- the end -------------------------------------------------------------------------------------------------
 
-    /// Ends a life that was opened.
-    fn end(&mut self, opened: Opened, end: End) {
-        let Opened { tasks, life } = opened;
+    /// What a life came to, for the report.
+    fn count(&self, life: &Life) {
         life.count_stages();
         let status = life.status();
         let mut events = self.world.events.borrow_mut();
@@ -644,7 +665,13 @@ impl Node {
         events.count("checkpoints published", status.checkpoints_published);
         events.count("objects written by the collector", status.collected_objects);
         events.count("objects deleted", status.deleted_objects);
-        drop(events);
+    }
+
+    /// Ends a life that was opened, and its process with it.
+    fn end(&mut self, opened: Opened, end: End) {
+        let Opened { process, life, .. } = opened;
+        self.count(&life);
+        self.is_closed = false;
         if matches!(end, End::DiskLoss | End::Move) {
             self.must_be_held |= !life.closing.get();
         }
@@ -657,7 +684,7 @@ impl Node {
         });
         // The process is gone; its tasks cannot notice.
         drop(life);
-        drop(tasks);
+        drop(process);
         self.copy_directories(end);
         if self.dice.percent(60) {
             self.world.heal_object();

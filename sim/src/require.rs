@@ -71,6 +71,7 @@ const ONE_NODE: &[(&str, u64)] = &[
     ("connection stalls", 273),
     ("connections refused", 292),
     ("  detached", 455),
+    ("detached: its process lives on", 170),
     ("lost write settled", 296),
     ("slow reader", 210),
     ("  stranger gone", 312),

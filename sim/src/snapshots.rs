@@ -34,7 +34,8 @@ pub(crate) struct Known {
     /// It was answered: it must be there.
     pub(crate) taken: bool,
     /// It may be gone.
-    deleting: bool,
+    /// How often it was to be deleted.
+    deletions: u64,
     /// What it may show, as of the end of the call; once it was seen, what it does show.
     pub(crate) oracle: Option<Oracle>,
     seen: Option<Vec<u8>>,
@@ -47,12 +48,12 @@ pub(crate) struct Known {
 impl Known {
     /// What it shows, if that is known and it is to stay.
     pub(crate) fn shown(&self) -> Option<Vec<u8>> {
-        self.seen.clone().filter(|_| !self.deleting)
+        self.seen.clone().filter(|_| self.deletions == 0)
     }
 
     /// Whether it can be gone back to: what it shows is known.
     pub(crate) fn is_seen(&self) -> bool {
-        self.seen.is_some() && !self.deleting
+        self.seen.is_some() && self.deletions == 0
     }
 }
 
@@ -85,13 +86,13 @@ async fn take(life: &Rc<Life>) {
     // As a reader: what was on top at some moment of the call may show in it.
     let begun = world.oracle.borrow_mut().begin_read();
     let name = VolumeName::new(&format!("s{begun}")).expect("a valid name");
-    let (taken, deleting) = (false, false);
+    let (taken, deletions) = (false, 0);
     let known = Known {
         name: name.clone(),
         host: life.host,
         begun,
         taken,
-        deleting,
+        deletions,
         oracle: None,
         seen: None,
         sizes: world.sizes.begin(),
@@ -171,8 +172,8 @@ pub(crate) async fn remove(life: &Life, name: &VolumeName) {
         let mut snapshots = world.snapshots.borrow_mut();
         let known = snapshots.iter_mut().find(|known| known.name == *name);
         known.is_none_or(|known| {
-            let may_be_gone = !known.taken || known.deleting;
-            known.deleting = true;
+            let may_be_gone = !known.taken || known.deletions > 0;
+            known.deletions += 1;
             may_be_gone
         })
     };
@@ -181,9 +182,11 @@ pub(crate) async fn remove(life: &Life, name: &VolumeName) {
     let result = life.stack.delete_snapshot(name).await;
     drop(doing);
     // Of two that delete it at the same time, the one that asked first may be the one that comes too late.
-    let is_gone = !world.snapshots.borrow().iter().any(|known| known.name == *name);
-    let is_excused =
-        |error: &DeviceError| error.kind() == ErrorKind::NotFound && (may_be_gone || is_gone);
+    let may_be_gone = may_be_gone || {
+        let snapshots = world.snapshots.borrow();
+        snapshots.iter().find(|known| known.name == *name).is_none_or(|known| known.deletions > 1)
+    };
+    let is_excused = |error: &DeviceError| error.kind() == ErrorKind::NotFound && may_be_gone;
     if life.judge_verb("the deletion of a snapshot", &result, is_excused) {
         world.snapshots.borrow_mut().retain(|known| known.name != *name);
         world.note("  snapshot deleted", [0; 3]);
@@ -222,7 +225,7 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
         let view = match tasks.run_until(opened).await {
             Ok(view) => view,
             Err(weir_log::LogError::NoSuchSnapshot { .. })
-                if !snapshot.taken || snapshot.deleting =>
+                if !snapshot.taken || snapshot.deletions > 0 =>
             {
                 continue;
             }

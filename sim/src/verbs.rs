@@ -152,18 +152,21 @@ pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {
 /// Hears what happens to the volume, as long as the process lives. What clients are refused with must be heard, too.
 pub(crate) async fn hear(life: Rc<Life>) {
     let (world, heard) = (Rc::clone(&life.world), Rc::clone(&life.heard));
-    tokio::task::spawn_local(heard::run(Rc::clone(&life.stack), Rc::clone(&heard)));
+    let stack = Rc::clone(&life.stack);
     drop(life);
-    loop {
-        heard.failed.notified().await;
-        let is_fenced = heard.failed_with.take() == Some(ErrorKind::Fenced);
-        let is_heard =
-            |heard: &Heard| heard.is_lost.get() || (!is_fenced && heard.is_degraded.get());
-        if !heard.has(is_heard).await {
-            world.violate("a volume refuses operations, and its owner never heard of it");
+    let judging = async {
+        loop {
+            heard.failed.notified().await;
+            let is_fenced = heard.failed_with.take() == Some(ErrorKind::Fenced);
+            let is_heard =
+                |heard: &Heard| heard.is_lost.get() || (!is_fenced && heard.is_degraded.get());
+            if !heard.has(is_heard).await {
+                world.violate("a volume refuses operations, and its owner never heard of it");
+            }
+            world.events.borrow_mut().count("heard: a failure", 1);
         }
-        world.events.borrow_mut().count("heard: a failure", 1);
-    }
+    };
+    tokio::join!(heard::run(stack, Rc::clone(&heard)), judging);
 }
 
 impl Life {

@@ -290,6 +290,7 @@ impl Duo {
             auto: Cell::new(self.world.rule.is_auto()),
             refused_since: Cell::new(None),
             at_work: Cell::new(0),
+            beside: Cell::new(0),
             cut: Cell::new(false),
             target: Cell::new(0),
             reached: Notify::new(),

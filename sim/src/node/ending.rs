@@ -76,7 +76,7 @@ impl Node {
             life.flush_remote().await;
             life.stack.check_invariants();
         };
-        let worked = opened.tasks.run_until(timeout(HANG, work)).await;
+        let worked = opened.process.tasks.run_until(timeout(HANG, work)).await;
         self.go_on()?;
         if worked.is_err() {
             return self.violate("writes or the remote flush hang though the store works");
@@ -84,7 +84,7 @@ impl Node {
         drop(life);
         if self.dice.percent(50) {
             let mut dice = Dice::new(self.dice.next(), 9);
-            opened.tasks.run_until(self.close(&opened.life, &mut dice)).await?;
+            opened.process.tasks.run_until(self.close(&opened.life, &mut dice)).await?;
             self.end(opened, End::Close);
             self.world.disk().lose_disk();
             self.foreign = true;
@@ -94,7 +94,7 @@ impl Node {
         }
         let opened = self.open().await?;
         let looked = Box::pin(audit(&self.world, &mut self.dice));
-        let audited = opened.tasks.run_until(looked).await;
+        let audited = opened.process.tasks.run_until(looked).await;
         if let Some(wrong) = audited {
             return self.violate(wrong);
         }
@@ -106,12 +106,12 @@ impl Node {
         if !self.world.profile.replicas {
             if self.dice.percent(30) {
                 let work = timeout(HANG, snapshots::remove_all(&opened.life));
-                if opened.tasks.run_until(work).await.is_err() {
+                if opened.process.tasks.run_until(work).await.is_err() {
                     return self.violate("deleting all snapshots hangs");
                 }
                 self.go_on()?;
                 let looked = Box::pin(audit(&world, &mut self.dice));
-                if let Some(wrong) = opened.tasks.run_until(looked).await {
+                if let Some(wrong) = opened.process.tasks.run_until(looked).await {
                     return self.violate(format!("without snapshots: {wrong}"));
                 }
                 self.world.note("all snapshots deleted", [0; 3]);
@@ -121,7 +121,7 @@ impl Node {
             return self.damage_and_repair().await;
         }
         let begun = replicas::Ending::begin(&world, &mut self.dice);
-        let begun = opened.tasks.run_until(Box::pin(begun)).await;
+        let begun = opened.process.tasks.run_until(Box::pin(begun)).await;
         self.end(opened, End::Kill);
         self.go_on()?;
         match begun {
@@ -159,7 +159,7 @@ impl Node {
             life.judge_verb("the last snapshot", &snapshot, |_| false);
             replicas::take_over(&life.world, ending, &mut dice).await
         };
-        let worked = opened.tasks.run_until(Box::pin(work)).await;
+        let worked = opened.process.tasks.run_until(Box::pin(work)).await;
         self.end(opened, End::Kill);
         self.go_on()?;
         worked.or_else(|wrong| self.violate(wrong))

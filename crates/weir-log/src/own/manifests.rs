@@ -89,7 +89,7 @@ pub(crate) async fn find_newest(
     let mut random = || env.random.next_u64();
     let policy = RetryPolicy::reads();
     let prefix = Manifest::prefix(volume);
-    for _ in 0..crate::limits::RESOLVE_ATTEMPTS_MAX {
+    for _ in 0..crate::limits::NEWEST_ATTEMPTS_MAX {
         let list = || chain::numbers(store, &prefix);
         let listed = store.retry(&policy, &mut random, None, list).await?;
         let Some(number) = listed.last().copied() else { return Ok(None) };
