@@ -166,7 +166,7 @@ pub(crate) async fn hear(life: Rc<Life>) {
             world.events.borrow_mut().count("heard: a failure", 1);
         }
     };
-    tokio::join!(heard::run(stack, Rc::clone(&heard)), judging);
+    futures_util::join!(heard::run(stack, Rc::clone(&heard)), judging);
 }
 
 impl Life {

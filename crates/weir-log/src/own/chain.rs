@@ -242,7 +242,7 @@ mod tests {
         let (policy, body) = (RetryPolicy::forever(), Bytes::from_static(b"two"));
         let mut random = || 0;
         let created = create(&store, &policy, &mut random, "p/", 2, &body, rules);
-        tokio::join!(created, heal).0.expect("the store works")
+        futures_util::join!(created, heal).0.expect("the store works")
     }
 
     #[tokio::test(start_paused = true)]
