@@ -4,11 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use weir_device::{BufferPool, Clock, Env, NoNetwork, Random, Spawn};
+use weir_log::{MemoryFrameCache, NodeLease};
 
 use crate::dice::Dice;
 
@@ -130,4 +132,14 @@ pub(crate) fn env(
         network: Rc::new(NoNetwork),
         buffers: BufferPool::new(1 << 20),
     }
+}
+
+/// What volumes of one process share.
+#[derive(Clone)]
+pub(crate) struct Process {
+    /// Its tasks, which die with it.
+    pub(crate) tasks: Rc<LocalSet>,
+    pub(crate) env: Env,
+    pub(crate) lease: NodeLease,
+    pub(crate) cache: Arc<MemoryFrameCache>,
 }

@@ -19,11 +19,10 @@ use weir_store::Fault;
 
 use self::backups::Backups;
 use self::copies::Copies;
-use self::process::Process;
 use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
-use crate::env::{Hidden, env};
+use crate::env::{Hidden, Process, env};
 use crate::heard::Heard;
 use crate::nbd::{self, Access, Nbd};
 use crate::nemesis::{self, DIRECTORY};

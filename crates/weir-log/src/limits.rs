@@ -67,8 +67,8 @@ pub const VOLUME_BYTES_MAX: u64 = (1 << 63) - 4096;
 /// Times a read resolves its bytes again when an object it resolved is gone, before that is an error.
 pub const RESOLVE_ATTEMPTS_MAX: u32 = 3;
 
-/// Times that the newest version of a manifest is looked for: where its owner publishes and prunes faster than the store
-/// answers, the one that was listed may be gone each time.
+/// Times that the newest version of a manifest is looked for: where its owner publishes and prunes faster than the
+/// store answers, the one that was listed may be gone each time.
 pub const NEWEST_ATTEMPTS_MAX: u32 = 16;
 
 /// Times that bytes of the store which fail a check are fetched before that is an error: they may have been damaged on

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use weir_device::Env;
 use weir_log::{MemoryFrameCache, NodeLease};
 
 use super::{HANG, Node, Opened, Stop};
 use crate::client::{Life, PAUSE_STEP};
-use crate::env::{Hidden, env};
+use crate::env::{Hidden, Process, env};
 use crate::profile::End;
 
 /// Clean ends of a life, in a hundred, after which its process lives on.
@@ -18,16 +17,6 @@ const LIVES_ON_PERCENT: u64 = 50;
 
 /// Who holds a server that no client has: its life, and whoever looks.
 const SERVED_BY_US: usize = 2;
-
-/// What volumes of one process share.
-#[derive(Clone)]
-pub(super) struct Process {
-    /// Its tasks, which die with it.
-    pub(super) tasks: Rc<LocalSet>,
-    pub(super) env: Env,
-    pub(super) lease: NodeLease,
-    pub(super) cache: Arc<MemoryFrameCache>,
-}
 
 impl Node {
     /// The process that the last life left, or a new one.
