@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 
 use crate::buffer::BufferPool;
@@ -73,6 +74,26 @@ impl Env {
         self.spawn.background(Box::pin(async move {
             // A receiver that went away wanted the work done, not the answer.
             let _ = sender.send(task.await);
+        }));
+        async move { receiver.await.ok() }
+    }
+
+    /// As [`Env::background`], but the task is dropped where it waits once the returned future is: nobody wants its work
+    /// any more.
+    pub fn background_while_awaited<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = Option<T>> + 'static {
+        let (mut sender, receiver) = oneshot::channel();
+        self.spawn.background(Box::pin(async move {
+            let done = match select(pin!(task), pin!(sender.closed())).await {
+                Either::Left((done, _)) => Some(done),
+                Either::Right(_) => None,
+            };
+            if let Some(done) = done {
+                // It may be dropped in this moment.
+                let _ = sender.send(done);
+            }
         }));
         async move { receiver.await.ok() }
     }

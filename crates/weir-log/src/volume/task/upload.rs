@@ -434,7 +434,7 @@ pub(crate) fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
 }
 
 /// Encodes on the worker threads and PUTs to `store`, which is the volume's at some pace; the result comes back to the
-/// volume's thread.
+/// volume's thread. A closed volume sends nothing more: once it is opened again, nobody would know of the object.
 pub(crate) fn send(
     shared: &Rc<Shared>,
     store: Store,
@@ -444,7 +444,7 @@ pub(crate) fn send(
     let compression = shared.options.compression;
     let key = shared.key.clone();
     let seed = shared.env.random.next_u64();
-    let sent = shared.env.background(async move {
+    let sent = shared.env.background_while_awaited(async move {
         let object = spec.id;
         let encoded = object::encode(spec, &payload(), compression, key.as_ref())
             .map_err(|source| LogError::NotSent { object, source })?;
