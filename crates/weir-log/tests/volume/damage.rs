@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_device::ErrorKind;
-use weir_log::LogError;
+use weir_log::{Closed, LogError};
 use weir_store::Chance;
 
 use crate::support::{
@@ -128,6 +128,51 @@ fn a_byte_of_the_journal_that_rots_before_it_is_sent_takes_no_other_piece_with_i
         volume.close().await.unwrap();
         drop(volume);
         expect(&host.other(7).open().await.0).await;
+    });
+}
+
+#[test]
+fn a_sector_of_the_journal_that_cannot_be_read_is_given_up_by_the_next_opening_only() {
+    run(async {
+        for comes_back in [true, false] {
+            let mut host = Host::new().await;
+            host.options.batch.age = Duration::from_secs(3600);
+            host.options.batch.bytes = 1 << 20;
+            host.options.journal.resident_bytes_max = 0;
+            let (volume, _) = host.open().await;
+            let data = pattern(1, 32 << 10);
+            write(&volume, 0, &data).await.unwrap();
+            flush(&volume).await.unwrap();
+            let mut disk = vec![0; JOURNAL_BYTES];
+            host.disk.peek("journal", 0, &mut disk);
+            let at = disk.windows(4096).step_by(512).position(|bytes| bytes == &data[12288..16384]);
+            let at = at.expect("it was flushed") as u64 * 512;
+            host.disk.inject_eio("journal", at..at + 512);
+            // It may come back, so nothing is given up, however long it takes.
+            let sent = tokio::time::timeout(Duration::from_secs(3600), volume.flush_remote());
+            sent.await.unwrap_err();
+            let note = volume.status().upload_note.expect("uploads stand still");
+            assert!(note.contains("detach the volume and attach it again"), "{note}");
+            if comes_back {
+                host.disk.clear_eio();
+                volume.flush_remote().await.unwrap();
+                expect_bytes(&volume, 0, &data).await;
+                continue;
+            }
+            let closed = volume.close_within(Duration::ZERO).await.unwrap();
+            assert_eq!(closed, Closed::LocalOnly);
+            drop(volume);
+            let (volume, report) = host.open().await;
+            assert_eq!(report.poisoned_ranges, 1);
+            volume.flush_remote().await.unwrap();
+            for (block, bytes) in data.chunks(4096).enumerate() {
+                let there = read(&volume, block as u64 * 4096, 4096).await;
+                match block {
+                    3 => assert_eq!(there.unwrap_err().kind(), ErrorKind::Corrupt),
+                    _ => assert_eq!(there.unwrap(), bytes, "block {block}"),
+                }
+            }
+        }
     });
 }
 

@@ -219,8 +219,13 @@ async fn gather_extent(
                 return Err((position, position.plus(end - offset)));
             }
             Err(JournalError::Corrupt { .. }) => attempt += 1,
+            // The disk may give them yet, so they are not given up here: only an opening does that, which reads all of
+            // the journal and says what is lost.
             Err(error) => {
-                let note = format!("reading the journal for upload: {error}");
+                let note = format!(
+                    "uploads wait for the journal to be readable again: {error}; if it stays so, detach the volume and \
+                     attach it again: the ranges that cannot be read are given up then, and named"
+                );
                 tracing::warn!(volume = %shared.id, %error, "reading the journal for upload");
                 shared.state.borrow_mut().writes.upload_note = Some(note);
                 tokio::time::sleep(JOURNAL_READ_PAUSE).await;
