@@ -22,9 +22,9 @@ use weir_store::Fault;
 
 use crate::client::Life;
 use crate::dice::Dice;
-use crate::env::{Hidden, env};
+use crate::env::{HANG, Hidden, env};
+use crate::known::KnownClone;
 use crate::nemesis::DIRECTORY;
-use crate::node::HANG;
 use crate::snapshots::read;
 use crate::world::World;
 
@@ -33,27 +33,6 @@ const KEPT_MAX: usize = 3;
 
 /// Attempts to look at a clone in the end: a manifest that lands late fences one.
 const LOOKS_MAX: u64 = 6;
-
-/// A clone that was asked for.
-pub(crate) struct KnownClone {
-    name: VolumeName,
-    /// Known once it was opened.
-    id: Option<VolumeId>,
-    /// The clone that it was made of a snapshot of, and those that this one was made of.
-    ancestors: Vec<VolumeName>,
-    disk: SimDisk,
-    /// It was answered: it must be there.
-    made: bool,
-    /// It may be gone.
-    deleting: bool,
-    content: Vec<u8>,
-    /// A write that was not answered: its bytes may be there or not.
-    unanswered: Option<(usize, Vec<u8>)>,
-    /// A close did not wait for the store: a PUT may land whatever is deleted meanwhile.
-    puts_left: bool,
-    /// Its snapshots, and what they show.
-    snapshots: Vec<(VolumeName, Vec<u8>)>,
-}
 
 /// Tries, 5 s apart, of opening a clone whose last opening has requests on their way: for as long as they may take.
 const LOCKED_TRIES_MAX: u64 = 36;

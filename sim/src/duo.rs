@@ -20,9 +20,9 @@ use self::side::Side;
 use crate::audit::audit;
 use crate::client::{self, Life};
 use crate::dice::Dice;
+use crate::env::{HANG, Stop};
 use crate::nbd::{self, Access, Nbd};
 use crate::nemesis;
-use crate::node::{HANG, Stop};
 use crate::oracle::Point;
 use crate::replicas;
 use crate::world::World;
@@ -507,7 +507,7 @@ async fn begin_clients(life: Rc<Life>, dice: Vec<Dice>, nbd_seed: u64) {
         && let Some(nbd) = Nbd::begin(&life, Dice::new(nbd_seed, 41)).await
     {
         life.nbd.replace(Some(nbd));
-        tokio::task::spawn_local(nbd::disturb(Rc::clone(&life), Dice::new(nbd_seed, 44)));
+        tokio::task::spawn_local(nbd::trouble::run(Rc::clone(&life), Dice::new(nbd_seed, 44)));
     }
     for (dice, client) in dice.into_iter().zip(0..) {
         let access = life.nbd().map_or(Access::Device, |nbd| nbd.access(client));

@@ -12,8 +12,7 @@ use weir_log::{LogVolume, MemoryFrameCache, NodeLease, OpenArgs, VolumeOptions};
 use weir_store::Store;
 
 use crate::dice::Dice;
-use crate::env::{Hidden, env};
-use crate::node::HANG;
+use crate::env::{HANG, Hidden, env};
 use crate::world::World;
 
 /// The process, its environment and the volume.

@@ -20,6 +20,13 @@ const BACKGROUND_DELAY_MS_MAX: u64 = 4;
 /// Times that a task may be passed over before it begins.
 const YIELDS_MAX: u64 = 3;
 
+/// Simulated time after which an operation hangs, with a store that works.
+pub(crate) const HANG: Duration = Duration::from_secs(300);
+
+/// The run ends here: a violation was noted.
+#[derive(Debug)]
+pub(crate) struct Stop;
+
 /// Time that a clock does not know of: its machine was paused, and nobody told it.
 pub(crate) type Hidden = Rc<Cell<Duration>>;
 

@@ -7,7 +7,7 @@
 
 mod link;
 mod server;
-mod trouble;
+pub(crate) mod trouble;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,12 +15,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
-use weir_device::{
-    Address, Body, DeviceError, DeviceExt, ErrorKind, Operation, Reply, WriteZeroesFlags,
-};
+use weir_device::{Address, DeviceError, DeviceExt, ErrorKind, Operation, Reply, WriteZeroesFlags};
 use weir_frontend::nbd::Server;
 use weir_nbd::{Command, Failure, ReplyStyle};
-use weir_net::sim::{ConnectionId, SimNetworkOptions};
+use weir_net::sim::ConnectionId;
 
 use self::link::{Answered, Link, Lost};
 use self::server::{Directory, Served};
@@ -29,51 +27,11 @@ use crate::content::WriteId;
 use crate::dice::Dice;
 use crate::world::World;
 
-pub(crate) use self::trouble::run as disturb;
-
-/// Name of the export.
-const EXPORT: &str = "simulated";
-
 /// Time that a client waits for a connection that fell silent, at most.
 const PATIENCE_MS_MAX: u64 = 20_000;
 
 /// Time after which a server that has not let go of a connection is not waited for any more.
 const SERVER_LETS_GO: Duration = Duration::from_secs(3600);
-
-/// How the clients of a seed reach the volume.
-#[derive(Clone, Debug)]
-pub(crate) struct NbdProfile {
-    /// Connections that its clients share.
-    pub(crate) connections: u64,
-    /// Connections are lost, fall silent, stall, are refused; strangers send garbage. Time between two of these, about.
-    pub(crate) trouble: Option<Duration>,
-    pub(crate) network: SimNetworkOptions,
-}
-
-impl NbdProfile {
-    /// Two thirds of the seeds are about clients over NBD. It draws from a stream of its own.
-    pub(crate) fn draw(dice: &mut Dice) -> Option<Self> {
-        if dice.percent(33) {
-            return None;
-        }
-        let ms = Duration::from_millis;
-        let delay = dice.pick(&[(0, 0), (0, 0), (0, 1), (1, 8), (0, 40)]);
-        let buffer_bytes = dice.pick(&[2_000, 16 << 10, 64 << 10, 256 << 10]);
-        Some(Self {
-            connections: dice.within(1..5),
-            trouble: dice.percent(60).then(|| ms(dice.pick(&[60, 250, 1_000]))),
-            network: SimNetworkOptions {
-                delay: ms(delay.0)..=ms(delay.1),
-                bytes_per_second: dice.pick(&[None, None, Some(2_000_000), Some(20_000_000)]),
-                buffer_bytes,
-                read_bytes_max: dice.pick(&[100, 4_096, 64 << 10, 256 << 10]),
-                short_one_in: dice.pick(&[0, 2, 10]),
-                keepalive: ms(dice.within(5_000..60_000)),
-                ..SimNetworkOptions::default()
-            },
-        })
-    }
-}
 
 /// A volume that is served over NBD, and the connections of its clients.
 pub(crate) struct Nbd {
@@ -526,9 +484,6 @@ fn command_of(operation: &Operation, link: &Link, chance: impl FnOnce(u64) -> bo
         Operation::Batch { .. } => unreachable!("a batch is several requests over NBD"),
     }
 }
-
-/// What an answer brings back.
-type Answer = Result<Body, Failure>;
 
 /// Moves the bytes of a connection until it is over, judges how it ended, and settles what it leaves.
 async fn watch(life: Rc<Life>, link: Rc<Link>, driver: impl Future<Output = String>) {

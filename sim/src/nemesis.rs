@@ -11,7 +11,7 @@ use weir_stack::{LimitSettings, StageStatus};
 
 use crate::client::Life;
 use crate::dice::Dice;
-use crate::excuses::Rot;
+use crate::harm::Rot;
 use crate::profile::DiskTrouble;
 use crate::rot::{self, Reach};
 use crate::stages;

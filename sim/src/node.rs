@@ -22,15 +22,16 @@ use self::copies::Copies;
 use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
-use crate::env::{Hidden, Process, env};
+use crate::env::{HANG, Hidden, Process, Stop, env};
 use crate::heard::Heard;
+use crate::known::Known;
 use crate::nbd::{self, Access, Nbd};
 use crate::nemesis::{self, DIRECTORY};
 use crate::observe::observe;
 use crate::oracle::{Oracle, Point};
 use crate::profile::End;
 use crate::replicas;
-use crate::snapshots::{self, Known};
+use crate::snapshots;
 use crate::verbs;
 use crate::world::World;
 
@@ -42,13 +43,6 @@ const CLOSE_DRAIN: Duration = Duration::from_secs(30);
 
 /// Shortest time for which an opening tries again what the store refuses.
 pub(crate) const OPENING_PATIENCE: Duration = Duration::from_secs(120);
-
-/// Simulated time after which an operation hangs, with a store that works.
-pub(crate) const HANG: Duration = Duration::from_secs(300);
-
-/// The run ends here: a violation was noted.
-#[derive(Debug)]
-pub(crate) struct Stop;
 
 /// What is known between two lives.
 pub(crate) struct Node {
@@ -427,7 +421,7 @@ impl Node {
             tasks.spawn_local(client::run(Rc::clone(life), access, Dice::new(dice.next(), 5)));
         }
         let nbd_dice = Dice::new(self.nbd_dice.next(), 44);
-        tasks.spawn_local(life.beside_clients(nbd::disturb(Rc::clone(life), nbd_dice)));
+        tasks.spawn_local(life.beside_clients(nbd::trouble::run(Rc::clone(life), nbd_dice)));
         tasks.spawn_local(
             life.beside_clients(nemesis::run(Rc::clone(life), Dice::new(dice.next(), 6))),
         );

@@ -7,7 +7,7 @@ use weir_device::DeviceExt;
 
 use crate::client::Life;
 use crate::dice::Dice;
-use crate::node::{HANG, Stop};
+use crate::env::{HANG, Stop};
 use crate::oracle::{Observation, Point};
 
 /// Smallest range that is looked at when a part of the volume cannot be read.

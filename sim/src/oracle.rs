@@ -25,7 +25,7 @@ use weir_device::{Extent, ExtentState};
 
 use self::matching::{Run, match_segment};
 use crate::content::{Pattern, WriteId, fill};
-use crate::profile::Islands;
+use crate::islands::Islands;
 
 /// Longest run of zeroes that extents may report as data: the collector closes holes of 8 KiB, some side by side.
 const PLUGGED_BYTES_MAX: u64 = 32 << 10;

@@ -8,11 +8,12 @@ use weir_log::{
     BatchLimits, CheckpointLimits, CollectLimits, CollectPolicy, Compression, LeaseSettings,
     MapLimits, Retention, VolumeOptions,
 };
+use weir_net::sim::SimNetworkOptions;
 use weir_store::{Chance, FaultPlan, OperationFaults};
 
 use crate::dice::Dice;
 use crate::env::Scheduling;
-use crate::nbd::NbdProfile;
+use crate::islands::Islands;
 use crate::stages::StagesProfile;
 
 const KIB: u64 = 1 << 10;
@@ -46,60 +47,6 @@ pub(crate) enum End {
     Move,
     /// The volume is closed.
     Close,
-}
-
-/// Distance of two islands: the unit of checkpointing of the extent map, so that a checkpoint has several pieces and
-/// later ones refer to pieces of earlier ones.
-const STRIDE_BYTES: u64 = 512 << 20;
-
-/// Where the bytes that clients use lie on the volume. The oracle sees them side by side; on the volume they are
-/// islands far apart, with nothing between them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Islands {
-    /// Bytes of an island.
-    bytes: u64,
-    /// Where the first one begins.
-    shift: u64,
-}
-
-impl Islands {
-    /// No seas.
-    #[cfg(test)]
-    pub(crate) fn one(bytes: u64) -> Self {
-        Self { bytes, shift: 0 }
-    }
-
-    fn draw(dice: &mut Dice, volume_bytes: u64) -> Self {
-        let count = dice.pick(&[1, 1, 1, 2, 4]);
-        let bytes = volume_bytes.div_ceil(count);
-        // Some lie across the border of two pieces.
-        let across = STRIDE_BYTES - bytes / 2;
-        let shift = if count == 1 { dice.pick(&[0, 0, across]) } else { dice.pick(&[0, across]) };
-        Self { bytes, shift }
-    }
-
-    /// Byte of the volume for a byte of the oracle.
-    pub(crate) fn place(&self, offset: u64) -> u64 {
-        let island = offset / self.bytes;
-        self.shift + island * STRIDE_BYTES + offset % self.bytes
-    }
-
-    /// Where the island of `offset` ends.
-    pub(crate) fn end(&self, offset: u64) -> u64 {
-        (offset / self.bytes + 1) * self.bytes
-    }
-
-    /// Whether a write covers what lies between two islands, and touches the piece of the map that `at` is in.
-    pub(crate) fn spans_piece_of(&self, at: u64, (offset, len): (u64, u64)) -> bool {
-        let piece = |offset| self.place(offset) / STRIDE_BYTES;
-        self.end(offset) < offset + len
-            && (piece(offset)..=piece(offset + len - 1)).contains(&piece(at))
-    }
-
-    /// Bytes on the volume that `len` bytes of the oracle span, with all that lies between them.
-    pub(crate) fn span(&self, offset: u64, len: u64) -> u64 {
-        if len == 0 { 0 } else { self.place(offset + len - 1) + 1 - self.place(offset) }
-    }
 }
 
 /// What a seed is about.
@@ -155,6 +102,21 @@ fn ms(ms: u64) -> Duration {
 }
 
 impl Profile {
+    /// Bytes of the oracle that a volume of `size` bytes has.
+    pub(crate) fn bytes_within(&self, size: u64) -> u64 {
+        let islands = &self.islands;
+        let (mut low, mut high) = (0, self.volume_bytes);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if islands.place(middle - 1) < size {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
+    }
+
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         let trouble = trouble(dice);
         let odd = if dice.percent(30) { dice.below(4096) } else { 0 };
@@ -350,4 +312,39 @@ fn plan(dice: &mut Dice) -> FaultPlan {
         plan.short_body = Chance::percent(30);
     }
     plan
+}
+
+/// How the clients of a seed reach the volume.
+#[derive(Clone, Debug)]
+pub(crate) struct NbdProfile {
+    /// Connections that its clients share.
+    pub(crate) connections: u64,
+    /// Connections are lost, fall silent, stall, are refused; strangers send garbage. Time between two of these, about.
+    pub(crate) trouble: Option<Duration>,
+    pub(crate) network: SimNetworkOptions,
+}
+
+impl NbdProfile {
+    /// Two thirds of the seeds are about clients over NBD. It draws from a stream of its own.
+    pub(crate) fn draw(dice: &mut Dice) -> Option<Self> {
+        if dice.percent(33) {
+            return None;
+        }
+        let ms = Duration::from_millis;
+        let delay = dice.pick(&[(0, 0), (0, 0), (0, 1), (1, 8), (0, 40)]);
+        let buffer_bytes = dice.pick(&[2_000, 16 << 10, 64 << 10, 256 << 10]);
+        Some(Self {
+            connections: dice.within(1..5),
+            trouble: dice.percent(60).then(|| ms(dice.pick(&[60, 250, 1_000]))),
+            network: SimNetworkOptions {
+                delay: ms(delay.0)..=ms(delay.1),
+                bytes_per_second: dice.pick(&[None, None, Some(2_000_000), Some(20_000_000)]),
+                buffer_bytes,
+                read_bytes_max: dice.pick(&[100, 4_096, 64 << 10, 256 << 10]),
+                short_one_in: dice.pick(&[0, 2, 10]),
+                keepalive: ms(dice.within(5_000..60_000)),
+                ..SimNetworkOptions::default()
+            },
+        })
+    }
 }

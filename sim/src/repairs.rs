@@ -18,7 +18,7 @@ use weir_log::{
 
 use crate::dice::Dice;
 use crate::elsewhere;
-use crate::node::HANG;
+use crate::env::HANG;
 use crate::snapshots;
 use crate::world::World;
 

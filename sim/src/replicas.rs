@@ -1,7 +1,6 @@
 //! A replica in another store: moved while the source lives and dies, cut off anywhere, looked at again and again, and
 //! promoted in the end beside a source that goes on.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,44 +12,16 @@ use weir_log::catalog::VolumeName;
 use weir_log::limits::DAMAGED_ATTEMPTS_MAX;
 use weir_log::replica::{ReplicateArgs, Replicator};
 use weir_log::{CheckOptions, LogError, LogVolume, MemoryFrameCache, NodeLease, SnapshotView};
-use weir_store::{Fault, Faults, Store};
+use weir_store::Fault;
 
 use crate::client::Life;
 use crate::dice::Dice;
 use crate::elsewhere;
-use crate::env::{Hidden, env};
+use crate::env::{HANG, Hidden, env};
 use crate::excuses::VERB_PATIENCE;
-use crate::node::HANG;
-use crate::oracle::{Moment, Point};
+use crate::oracle::Point;
 use crate::snapshots::{look_through, read};
 use crate::world::World;
-
-/// What is known of the replica.
-pub(crate) struct Replica {
-    pub(crate) faults: Faults,
-    /// Below the faults.
-    pub(crate) bare_store: Store,
-    pub(crate) store: Store,
-    /// It showed everything up to here.
-    floor: Cell<Moment>,
-    /// It has a root.
-    seen: Cell<bool>,
-    /// A replicator did not come to its end.
-    killed: Cell<bool>,
-    /// What it showed last.
-    bytes: RefCell<Vec<u8>>,
-}
-
-impl Replica {
-    pub(crate) fn new(dice: &mut Dice, attempt_timeout: Duration) -> Self {
-        let faults = Faults::new(dice.next());
-        let bare_store = Store::open("memory://").expect("a store in memory");
-        let store =
-            bare_store.clone().with_faults(faults.clone()).with_attempt_timeout(attempt_timeout);
-        let (floor, seen, killed, bytes) = Default::default();
-        Self { faults, bare_store, store, floor, seen, killed, bytes }
-    }
-}
 
 /// A process with a replicator.
 struct Process {

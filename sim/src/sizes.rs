@@ -3,9 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use crate::profile::Profile;
-use crate::world::World;
-
 /// Sizes in bytes of the volume, not of the oracle.
 #[derive(Debug)]
 pub(crate) struct Sizes {
@@ -61,29 +58,5 @@ impl Sizes {
         let history = self.history.borrow();
         seen.seen.extend(&history[seen.since.min(history.len())..]);
         seen.since = usize::MAX;
-    }
-}
-
-impl Profile {
-    /// Bytes of the oracle that a volume of `size` bytes has.
-    pub(crate) fn bytes_within(&self, size: u64) -> u64 {
-        let islands = &self.islands;
-        let (mut low, mut high) = (0, self.volume_bytes);
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            if islands.place(middle - 1) < size {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        low
-    }
-}
-
-impl World {
-    /// Bytes of the oracle that a device of `size` bytes has.
-    pub(crate) fn bytes_within(&self, size: u64) -> u64 {
-        self.profile.bytes_within(size)
     }
 }

@@ -14,8 +14,8 @@ use weir_stack::QUIESCE_MAX;
 use crate::client::Life;
 use crate::dice::Dice;
 use crate::env::{Hidden, env};
-use crate::oracle::{Moment, Observation, Oracle, Point};
-use crate::sizes::SizesSeen;
+use crate::known::Known;
+use crate::oracle::{Observation, Oracle, Point};
 use crate::world::World;
 
 /// Bytes that are read at a time where some of them cannot be.
@@ -23,39 +23,6 @@ const PROBED_BYTES: u64 = 512;
 
 /// Snapshots that are kept at a time.
 const KEPT_MAX: usize = 4;
-
-/// A snapshot that was asked for.
-pub(crate) struct Known {
-    pub(crate) name: VolumeName,
-    /// Where it was asked for.
-    host: usize,
-    /// When it was asked for.
-    begun: Moment,
-    /// It was answered: it must be there.
-    pub(crate) taken: bool,
-    /// It may be gone.
-    /// How often it was to be deleted.
-    deletions: u64,
-    /// What it may show, as of the end of the call; once it was seen, what it does show.
-    pub(crate) oracle: Option<Oracle>,
-    seen: Option<Vec<u8>>,
-    /// The sizes that the volume may have had when it was asked for.
-    sizes: SizesSeen,
-    /// Its size, once it was seen.
-    pub(crate) size: u64,
-}
-
-impl Known {
-    /// What it shows, if that is known and it is to stay.
-    pub(crate) fn shown(&self) -> Option<Vec<u8>> {
-        self.seen.clone().filter(|_| self.deletions == 0)
-    }
-
-    /// Whether it can be gone back to: what it shows is known.
-    pub(crate) fn is_seen(&self) -> bool {
-        self.seen.is_some() && self.deletions == 0
-    }
-}
 
 /// Takes and deletes snapshots until the life ends.
 pub(crate) async fn run(life: Rc<Life>, mut dice: Dice) {

@@ -1,6 +1,5 @@
 //! What a volume is asked to do beside reads and writes: what is under way, and what falls together with it.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use weir_stack::QUIESCE_MAX;
 use crate::client::{Life, PAUSE_STEP};
 use crate::dice::Dice;
 use crate::heard::{self, Heard};
+use crate::under_way::Active;
 use crate::world::World;
 
 /// Bytes of the oracle that a volume must have to be shrunk.
@@ -20,54 +20,6 @@ const SHRUNK_BYTES_MIN: u64 = 64 << 10;
 
 /// Time in which a refusal reaches whoever asked.
 const THAWED_MAX: Duration = Duration::from_secs(1);
-
-/// The verbs that are under way, oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct Verbs {
-    active: RefCell<Vec<Active>>,
-    begun: Cell<u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Active {
-    number: u64,
-    host: usize,
-    verb: &'static str,
-}
-
-/// What may happen when the holder's lease runs out: while it is being changed, either.
-#[derive(Debug, Default)]
-pub(crate) struct Rule {
-    auto: Cell<bool>,
-    manual: Cell<bool>,
-}
-
-impl Rule {
-    pub(crate) fn add(&self, takeover: Takeover) {
-        match takeover {
-            Takeover::Auto => self.auto.set(true),
-            Takeover::Manual => self.manual.set(true),
-        }
-    }
-
-    pub(crate) fn settle(&self, takeover: Takeover) {
-        self.auto.set(takeover == Takeover::Auto);
-        self.manual.set(takeover == Takeover::Manual);
-    }
-
-    /// Whether another node may take the volume without being told to.
-    pub(crate) fn may_be_auto(&self) -> bool {
-        self.auto.get()
-    }
-
-    pub(crate) fn may_be_manual(&self) -> bool {
-        self.manual.get()
-    }
-
-    pub(crate) fn is_auto(&self) -> bool {
-        self.auto.get() && !self.manual.get()
-    }
-}
 
 /// A verb that is under way, until this is dropped.
 pub(crate) struct Doing {

@@ -17,18 +17,15 @@ use weir_seal::WrappingKey;
 use weir_stack::StageSpec;
 use weir_store::{Faults, Store};
 
-use crate::clones::KnownClone;
 use crate::dice::Dice;
 use crate::events::Events;
-use crate::excuses::{FaultsBefore, Harm, Outages};
-use crate::nbd::NbdProfile;
+use crate::harm::{FaultsBefore, Harm, Outages};
+use crate::known::{Known, KnownClone, Replica};
 use crate::oracle::{Oracle, Violation};
-use crate::profile::{DiskTrouble, Profile};
-use crate::replicas::Replica;
+use crate::profile::{DiskTrouble, NbdProfile, Profile};
 use crate::sizes::Sizes;
-use crate::snapshots::Known;
 use crate::stages::StagesProfile;
-use crate::verbs::{Rule, Verbs};
+use crate::under_way::{Rule, Verbs};
 
 /// Key of an object that is damaged or hidden, and the ranges it holds as offset and length.
 pub(crate) type Damaged = (String, Vec<(u64, u64)>);
@@ -88,6 +85,11 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// Bytes of the oracle that a device of `size` bytes has.
+    pub(crate) fn bytes_within(&self, size: u64) -> u64 {
+        self.profile.bytes_within(size)
+    }
+
     pub(crate) fn new(seed: u64, nodes: u64) -> Rc<Self> {
         let mut dice = Dice::new(seed, 0);
         let mut profile = Profile::draw(&mut dice);

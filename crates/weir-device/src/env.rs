@@ -78,8 +78,8 @@ impl Env {
         async move { receiver.await.ok() }
     }
 
-    /// As [`Env::background`], but the task is dropped where it waits once the returned future is: nobody wants its work
-    /// any more.
+    /// As [`Env::background`], but the task is dropped where it waits once the returned future is: nobody wants its
+    /// work any more.
     pub fn background_while_awaited<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,

@@ -12,14 +12,17 @@ use tokio::time::{Instant, timeout};
 use weir_device::{Address, Body, ByteStream, Data, Extent, ExtentState, SharedBuf};
 use weir_nbd::{
     ALLOCATION_CONTEXT, Agreement, AllocationFlags, ClientHandshake, ClientStep, ClientWish,
-    Command, Cookie, ExtentStatus, ReplyStep, ReplyStyle, Requests, Session,
+    Command, Cookie, ExtentStatus, Failure, ReplyStep, ReplyStyle, Requests, Session,
 };
 use weir_net::sim::{ConnectionId, Side};
 
-use super::{Answer, EXPORT};
+use super::server::EXPORT;
 use crate::content::WriteId;
 use crate::dice::Dice;
 use crate::world::World;
+
+/// What an answer brings back.
+type Answer = Result<Body, Failure>;
 
 /// Time for a handshake: more than the server takes to give one up.
 const HANDSHAKE: Duration = Duration::from_secs(90);

@@ -17,7 +17,8 @@ use weir_frontend::nbd::{
 use weir_nbd::{Command, ErrorCode, Failure};
 use weir_stack::Stack;
 
-use super::EXPORT;
+/// Name of the export.
+pub(super) const EXPORT: &str = "simulated";
 
 /// Errors that are kept.
 const ERRORS_MAX: usize = 512;

@@ -12,8 +12,9 @@ use weir_nbd::{
 };
 use weir_net::sim::Side;
 
+use super::Nbd;
 use super::link::Link;
-use super::{EXPORT, Nbd};
+use super::server::EXPORT;
 use crate::client::Life;
 use crate::dice::Dice;
 

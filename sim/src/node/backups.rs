@@ -7,8 +7,9 @@ use std::fmt::Display;
 
 use bytes::Bytes;
 
-use super::{Node, Stop};
+use super::Node;
 use crate::dice::Dice;
+use crate::env::Stop;
 use crate::oracle::Oracle;
 use crate::profile::{DiskTrouble, End};
 

@@ -7,8 +7,9 @@
 use weir_disk::sim::{CopyAs, SimCopy};
 use weir_log::{OpenReport, Refusal, RefusalReason};
 
-use super::{Node, Stop};
+use super::Node;
 use crate::dice::Dice;
+use crate::env::Stop;
 use crate::nemesis::DIRECTORY;
 use crate::profile::{DiskTrouble, End};
 

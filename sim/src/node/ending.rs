@@ -8,11 +8,11 @@ use tokio::time::timeout;
 use weir_log::catalog::{self, RekeyKeys, VolumeName};
 use weir_stack::QUIESCE_MAX;
 
-use super::{HANG, Node, Stop};
+use super::Node;
 use crate::audit::audit;
 use crate::clones;
 use crate::dice::Dice;
-use crate::env::{Hidden, env};
+use crate::env::{HANG, Hidden, Stop, env};
 use crate::profile::End;
 use crate::repairs;
 use crate::replicas;

@@ -7,9 +7,9 @@ use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 use weir_log::{MemoryFrameCache, NodeLease};
 
-use super::{HANG, Node, Opened, Stop};
+use super::{Node, Opened};
 use crate::client::{Life, PAUSE_STEP};
-use crate::env::{Hidden, Process, env};
+use crate::env::{HANG, Hidden, Process, Stop, env};
 use crate::profile::End;
 
 /// Clean ends of a life, in a hundred, after which its process lives on.
