@@ -1,6 +1,7 @@
 //! What the JSON formats share: how they are written, and their checksum.
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::format::crc32c;
 
@@ -21,6 +22,14 @@ pub(crate) fn checksum_of(record_without_checksum: &impl Serialize) -> String {
     format!("{:08x}", crc32c(&[&to_json(record_without_checksum)]))
 }
 
+/// The record that bytes are; `None` if they are not what its writer wrote.
+pub(crate) fn read_whole<T: DeserializeOwned>(
+    bytes: &[u8],
+    is_intact: fn(&T) -> bool,
+) -> Option<T> {
+    serde_json::from_slice(bytes).ok().filter(is_intact)
+}
+
 /// For a record with a `checksum` of itself: how it is written, and whether it is still what was written.
 macro_rules! checksummed {
     ($record:ident) => {
@@ -36,12 +45,6 @@ macro_rules! checksummed {
             #[must_use]
             pub fn is_intact(&self) -> bool {
                 self.checksum == self.computed_checksum()
-            }
-
-            /// Whether bytes are a record of this format, as its writer wrote it.
-            #[must_use]
-            pub fn is_whole(bytes: &[u8]) -> bool {
-                serde_json::from_slice(bytes).is_ok_and(|record: Self| record.is_intact())
             }
 
             fn computed_checksum(&self) -> String {

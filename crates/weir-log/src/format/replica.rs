@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
 
-use crate::format::json::checksummed;
+use crate::format::json::{checksummed, read_whole};
 use crate::format::manifest::HexId;
 
 /// Newest format of notes that this code reads and writes.
@@ -41,8 +41,7 @@ impl ReplicaNote {
     /// Reads one version; `None` if it is not what a replicator of this format wrote.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let note: Self = serde_json::from_slice(bytes).ok()?;
-        (note.format == REPLICA_NOTE_FORMAT && note.is_intact()).then_some(note)
+        read_whole(bytes, Self::is_intact).filter(|note| note.format == REPLICA_NOTE_FORMAT)
     }
 
     /// Prefix of the notes of all replicas of a volume.

@@ -17,6 +17,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 use crate::catalog::names::{self, VolumeName};
 use crate::error::LogError;
 use crate::format::dependant::{DEPENDANT_FORMAT, Dependant, DependantRecord};
+use crate::format::json::read_whole;
 use crate::format::manifest::{Manifest, VolumeState};
 use crate::own::chain::Retention;
 use crate::own::manifests::{self, ManifestWriter};
@@ -129,8 +130,8 @@ async fn read(store: &Store, env: &Env, note: &Dependant) -> Result<Option<u64>,
         Err(StoreError::NotFound { .. }) => return Ok(None),
         got => got?,
     };
-    let record = serde_json::from_slice::<DependantRecord>(&bytes).ok();
-    Ok(record.filter(DependantRecord::is_intact).map(|record| record.written_at))
+    let record = read_whole(&bytes, DependantRecord::is_intact);
+    Ok(record.map(|record| record.written_at))
 }
 
 /// Makes sure that a clone that was not finished never is.

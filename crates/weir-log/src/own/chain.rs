@@ -62,8 +62,7 @@ pub(crate) async fn numbers(store: &Store, prefix: &str) -> Result<Vec<u64>, Sto
 pub(crate) struct CreateRules {
     /// Whether bytes are a version as its writer wrote it: only such a one proves another writer.
     pub(crate) is_whole: fn(&[u8]) -> bool,
-    /// A deliberate bug.
-    /// Believe the reply, do not list.
+    /// A deliberate bug: believe the reply, do not list.
     pub(crate) without_list: bool,
 }
 

@@ -25,6 +25,7 @@ use weir_journal::WriteNumber;
 use weir_store::{RetryPolicy, RetryScope, Store, StoreError};
 
 use crate::error::LogError;
+use crate::format::json::read_whole;
 use crate::format::lease::{
     FlushedRecord, LEASE_FORMAT_1, LeaseIdentity, LeaseRecord, LeasedVolume,
 };
@@ -469,8 +470,9 @@ impl Renewer {
         };
         let record = LeaseRecord { number: newest + 1, ..record };
         let body = Bytes::from(record.encode());
+        let is_whole = |bytes: &[u8]| read_whole(bytes, LeaseRecord::is_intact).is_some();
         let without_list = weir_device::mutant("renew_without_list");
-        let rules = CreateRules { is_whole: LeaseRecord::is_whole, without_list };
+        let rules = CreateRules { is_whole, without_list };
         let (store, number) = (&self.store, record.number);
         let created = chain::create(store, &policy, &mut random, &prefix, number, &body, rules);
         let (evidence, what) = match created.await? {
@@ -557,7 +559,5 @@ pub(crate) async fn read_record(
     store: &Store,
     key: &str,
 ) -> Result<Option<LeaseRecord>, StoreError> {
-    let bytes = store.get(key).await?;
-    let record: Option<LeaseRecord> = serde_json::from_slice(&bytes).ok();
-    Ok(record.filter(LeaseRecord::is_intact))
+    Ok(read_whole(&store.get(key).await?, LeaseRecord::is_intact))
 }

@@ -8,7 +8,7 @@ use weir_device::{Env, VolumeId};
 use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
-use crate::format::json::format_of;
+use crate::format::json::{format_of, read_whole};
 use crate::format::manifest::{HexId, MANIFEST_FORMAT, Manifest};
 use crate::own::chain::{self, CreateRules, Created, Pruner, Retention};
 
@@ -183,8 +183,9 @@ impl ManifestWriter {
         let body = Bytes::from(next.encode());
         let prefix = Manifest::prefix(self.volume);
         let mut random = || env.random.next_u64();
+        let is_whole = |bytes: &[u8]| read_whole(bytes, Manifest::is_intact).is_some();
         let without_list = weir_device::mutant("create_without_list");
-        let rules = CreateRules { is_whole: Manifest::is_whole, without_list };
+        let rules = CreateRules { is_whole, without_list };
         let (store, number) = (&self.store, next.number);
         let created = chain::create(store, policy, &mut random, &prefix, number, &body, rules);
         match created.await? {

@@ -1,9 +1,10 @@
 //! Damaged objects, damaged journals, failing disks: errors where bytes are lost, right bytes everywhere else.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use weir_device::ErrorKind;
-use weir_log::{Closed, LogError};
+use weir_log::{Closed, LogError, LogVolume};
 use weir_store::Chance;
 
 use crate::support::{
@@ -96,38 +97,52 @@ fn a_failed_fsync_stops_acknowledgements_for_good() {
 /// What is on the disk of a journal under test.
 const JOURNAL_BYTES: usize = 2 << 20;
 
+/// A volume of which 32 KiB are written and flushed: they are on the disk of the journal, and nowhere else.
+async fn in_the_journal_only() -> (Host, Rc<LogVolume>, Vec<u8>) {
+    let mut host = Host::new().await;
+    host.options.batch.age = Duration::from_secs(3600);
+    host.options.batch.bytes = 1 << 20;
+    host.options.journal.resident_bytes_max = 0;
+    let (volume, _) = host.open().await;
+    let data = pattern(1, 32 << 10);
+    write(&volume, 0, &data).await.expect("written");
+    flush(&volume).await.expect("flushed");
+    (host, volume, data)
+}
+
+/// Where a block lies in the file of the journal.
+fn place_of(host: &Host, block: &[u8]) -> u64 {
+    let mut disk = vec![0; JOURNAL_BYTES];
+    host.disk.peek("journal", 0, &mut disk);
+    let at = disk.windows(4096).step_by(512).position(|bytes| bytes == block);
+    at.expect("it was flushed") as u64 * 512
+}
+
+/// Reads of the `lost` blocks of 4 KiB fail, and all others show `data`.
+async fn expect_all_but(volume: &LogVolume, data: &[u8], lost: &[usize]) {
+    for (block, bytes) in data.chunks(4096).enumerate() {
+        let there = read(volume, block as u64 * 4096, 4096).await;
+        if lost.contains(&block) {
+            let error = there.expect_err("it is lost");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{block}");
+        } else {
+            assert_eq!(there.expect("it is there"), bytes, "block {block}");
+        }
+    }
+}
+
 #[test]
 fn a_byte_of_the_journal_that_rots_before_it_is_sent_takes_no_other_piece_with_it() {
     run(async {
-        let mut host = Host::new().await;
-        host.options.batch.age = Duration::from_secs(3600);
-        host.options.batch.bytes = 1 << 20;
-        host.options.journal.resident_bytes_max = 0;
-        let (volume, _) = host.open().await;
-        let data = pattern(1, 32 << 10);
-        write(&volume, 0, &data).await.unwrap();
-        flush(&volume).await.unwrap();
-        let mut disk = vec![0; JOURNAL_BYTES];
-        host.disk.peek("journal", 0, &mut disk);
+        let (host, volume, data) = in_the_journal_only().await;
         for damaged in [3, 7] {
-            let block = &data[damaged * 4096..][..4096];
-            let at = disk.windows(4096).step_by(512).position(|bytes| bytes == block);
-            host.disk.rot("journal", at.expect("it was flushed") as u64 * 512 + 100);
+            host.disk.rot("journal", place_of(&host, &data[damaged * 4096..][..4096]) + 100);
         }
         volume.flush_remote().await.unwrap();
-        let expect = async |volume: &weir_log::LogVolume| {
-            for (block, bytes) in data.chunks(4096).enumerate() {
-                let there = read(volume, block as u64 * 4096, 4096).await;
-                match block {
-                    3 | 7 => assert_eq!(there.unwrap_err().kind(), ErrorKind::Corrupt, "{block}"),
-                    _ => assert_eq!(there.unwrap(), bytes, "block {block}"),
-                }
-            }
-        };
-        expect(&volume).await;
+        expect_all_but(&volume, &data, &[3, 7]).await;
         volume.close().await.unwrap();
         drop(volume);
-        expect(&host.other(7).open().await.0).await;
+        expect_all_but(&host.other(7).open().await.0, &data, &[3, 7]).await;
     });
 }
 
@@ -135,18 +150,8 @@ fn a_byte_of_the_journal_that_rots_before_it_is_sent_takes_no_other_piece_with_i
 fn a_sector_of_the_journal_that_cannot_be_read_is_given_up_by_the_next_opening_only() {
     run(async {
         for comes_back in [true, false] {
-            let mut host = Host::new().await;
-            host.options.batch.age = Duration::from_secs(3600);
-            host.options.batch.bytes = 1 << 20;
-            host.options.journal.resident_bytes_max = 0;
-            let (volume, _) = host.open().await;
-            let data = pattern(1, 32 << 10);
-            write(&volume, 0, &data).await.unwrap();
-            flush(&volume).await.unwrap();
-            let mut disk = vec![0; JOURNAL_BYTES];
-            host.disk.peek("journal", 0, &mut disk);
-            let at = disk.windows(4096).step_by(512).position(|bytes| bytes == &data[12288..16384]);
-            let at = at.expect("it was flushed") as u64 * 512;
+            let (host, volume, data) = in_the_journal_only().await;
+            let at = place_of(&host, &data[12288..16384]);
             host.disk.inject_eio("journal", at..at + 512);
             // It may come back, so nothing is given up, however long it takes.
             let sent = tokio::time::timeout(Duration::from_secs(3600), volume.flush_remote());
@@ -165,13 +170,7 @@ fn a_sector_of_the_journal_that_cannot_be_read_is_given_up_by_the_next_opening_o
             let (volume, report) = host.open().await;
             assert_eq!(report.poisoned_ranges, 1);
             volume.flush_remote().await.unwrap();
-            for (block, bytes) in data.chunks(4096).enumerate() {
-                let there = read(&volume, block as u64 * 4096, 4096).await;
-                match block {
-                    3 => assert_eq!(there.unwrap_err().kind(), ErrorKind::Corrupt),
-                    _ => assert_eq!(there.unwrap(), bytes, "block {block}"),
-                }
-            }
+            expect_all_but(&volume, &data, &[3]).await;
         }
     });
 }
