@@ -3,6 +3,7 @@
 
     hostile_clients.py attack KIND COUNT PORT EXPORT...  connects, prints `ready COUNT`, goes on until its stdin ends
     hostile_clients.py good SOCKET PORT EXPORT SECONDS   prints `count p50 p99 connect` of a well-behaved client, in us
+    hostile_clients.py watch PID FILE                    writes the most memory of its own that a process has, in MiB
 
 Kinds: `deaf` asks for reads of 32 MiB and takes no reply; `half` sends 31 MiB of a write of 32 MiB; `slow` sends one
 byte of its handshake a second; `silent` connects and sends nothing. Clients take turns over the EXPORTs. What the
@@ -157,10 +158,23 @@ def good(path, port, export, seconds):
     print(len(taken), *at, int(connect * 1e6))
 
 
+def watch(pid, file):
+    """What is the process's own, and no file's, every 50 ms until stdin ends."""
+    most = 0
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        with open(f"/proc/{pid}/status") as status:
+            own = [line.split()[1] for line in status if line.startswith("RssAnon:")]
+        most = max(most, int(own[0]) >> 10 if own else 0)
+    with open(file, "w") as out:
+        print(most, file=out)
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["attack"]:
         attack(*sys.argv[2:])
     elif sys.argv[1:2] == ["good"]:
         good(*sys.argv[2:])
+    elif sys.argv[1:2] == ["watch"]:
+        watch(*sys.argv[2:])
     else:
         sys.exit(__doc__)
