@@ -13,7 +13,7 @@ use crate::own::chain::Retention;
 use crate::write::batch::BatchLimits;
 
 /// When a checkpoint is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointLimits {
     /// Least objects between two checkpoints, while data is small beside the map.
     pub objects_min: u64,
@@ -93,7 +93,7 @@ impl Default for MapLimits {
 }
 
 /// Settings of one opening of a volume. None of them changes what is stored, only when and how.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeOptions {
     /// When a batch becomes an object.
     pub batch: BatchLimits,

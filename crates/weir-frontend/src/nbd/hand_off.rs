@@ -173,7 +173,11 @@ pub(super) async fn serve<E: Exports>(
         handed_off;
     options.client = client;
     // It may have gone while the client was on its way.
-    let Some(handle) = exports.find(&info.name) else { return };
+    let Some(handle) = exports.find(&info.name) else {
+        let (client, export) = (options.client, info.name);
+        tracing::warn!(client, export, "a client was turned away: the export was closed meanwhile");
+        return;
+    };
     if weir_device::DeviceExt::size(&*handle.device) != info.size {
         let (export, told) = (info.name, info.size);
         tracing::warn!(

@@ -11,7 +11,7 @@ use crate::ids::WriteMark;
 use crate::limits::{BATCH_BYTES_MAX, EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX};
 
 /// When a batch is closed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
     /// Payload bytes that make an object.
     pub bytes: u64,

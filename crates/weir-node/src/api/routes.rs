@@ -17,7 +17,7 @@ use crate::api::meant;
 use crate::api::refusal::Refusal;
 use crate::api::types::{ErrorBody, Limits, NodeStatus};
 use crate::serve::core::Core;
-use crate::serve::events::Event;
+use crate::serve::events::{Event, EventKind};
 use crate::status::{self, metrics};
 use crate::verbs::route::add_verbs;
 
@@ -117,7 +117,7 @@ async fn limits(State(core): State<Arc<Core>>) -> Json<Limits> {
 async fn set_limits(State(core): State<Arc<Core>>, body: Body<Limits>) -> Answer<Json<Limits>> {
     let Json(limits) = body?;
     core.set_limits(limits)?;
-    core.events.note("limits_changed", None, format!("{limits:?}"));
+    core.events.note(EventKind::LimitsChanged, None, format!("{limits:?}"));
     Ok(Json(core.limits()))
 }
 

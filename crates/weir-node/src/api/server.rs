@@ -35,7 +35,7 @@ use crate::serve::sockets;
 const CONNECTIONS_MAX: usize = 256;
 
 /// Longest body of a request in bytes; the longest real one is a name and a size.
-const BODY_BYTES_MAX: usize = 64 << 10;
+pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Longest head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 64 << 10;

@@ -22,6 +22,7 @@ use weir_log::{LogError, VolumeState};
 use crate::config::ReplicateTo;
 use crate::error::NodeError;
 use crate::serve::core::{Core, Entry};
+use crate::serve::events::EventKind;
 use crate::serve::host;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
@@ -235,7 +236,7 @@ async fn open(
     lock(&core.volumes).insert(name.to_string(), Arc::new(entry));
     drop(running);
     core.note_not_served(&name, None);
-    core.events.note("volume_opened", Some(name.as_str()), format!("{size} bytes"));
+    core.events.note(EventKind::VolumeOpened, Some(name.as_str()), format!("{size} bytes"));
     Ok(())
 }
 
@@ -248,7 +249,7 @@ fn keep_replica(
 ) -> Result<(Following, End), NodeError> {
     let on_end = {
         let (core, name) = (Arc::clone(core), name.clone());
-        move |why| core.events.note("replica_ended", Some(name.as_str()), why)
+        move |why| core.events.note(EventKind::ReplicaEnded, Some(name.as_str()), why)
     };
     replica::keep(&core.node, &core.home, core.limits(), (name, shard), to, on_end)
 }
@@ -319,7 +320,7 @@ async fn detach_now(
                 Stopped::LocalOnly => "the journal keeps what the store did not take in time",
             };
             tracing::info!(volume = %name, how, "volume detached");
-            core.events.note("volume_detached", Some(name.as_str()), how);
+            core.events.note(EventKind::VolumeDetached, Some(name.as_str()), how);
         }
         Err(error) => core.note_failed(&name, error),
     }
@@ -421,7 +422,7 @@ impl Core {
 
     fn note_failed(&self, name: &VolumeName, error: &NodeError) {
         let reason = with_causes(error);
-        self.events.note("volume_failed", Some(name.as_str()), reason.clone());
+        self.events.note(EventKind::VolumeFailed, Some(name.as_str()), reason.clone());
         tracing::error!(volume = %name, reason, "a volume is not served");
         self.note_not_served(name, Some(reason));
     }

@@ -10,6 +10,62 @@ use utoipa::ToSchema;
 /// Events kept. A busy day has fewer; older ones are in the log.
 const EVENTS_MAX: usize = 1024;
 
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A volume is served.
+    VolumeOpened,
+    /// A volume is served no longer, and everything is in the store: the process stops, or the configuration of a
+    /// start does not have the volume any more.
+    VolumeClosed,
+    /// A volume was detached.
+    VolumeDetached,
+    /// A volume could not be opened or closed, or takes no writes.
+    VolumeFailed,
+    /// Something is wrong with a volume that still does its work.
+    VolumeDegraded,
+    /// Nothing is wrong with the volume any more.
+    VolumeRecovered,
+    /// A volume was created.
+    VolumeCreated,
+    /// A volume was created as a clone.
+    VolumeCloned,
+    /// A volume has another name.
+    VolumeRenamed,
+    /// A volume has another size.
+    VolumeResized,
+    /// The limits of a volume's clients were changed.
+    VolumeLimited,
+    /// Bytes that were lost were given up, so that the volume works again.
+    VolumeRepaired,
+    /// A volume was deleted.
+    VolumeDeleted,
+    /// A volume was set back to a snapshot.
+    VolumeRolledBack,
+    /// Who may take a volume over was changed.
+    TakeoverChanged,
+    /// A snapshot was taken.
+    SnapshotTaken,
+    /// A snapshot was deleted.
+    SnapshotDeleted,
+    /// A snapshot is exported to its first client.
+    SnapshotOpened,
+    /// The last client of a snapshot left.
+    SnapshotClosed,
+    /// A replica is kept up to date no longer.
+    ReplicaEnded,
+    /// The limits of the node were changed.
+    LimitsChanged,
+    /// Clients were refused, because the node has as many as it may have.
+    ClientsRefused,
+    /// The node stops.
+    NodeStopping,
+    /// What only a newer version knows.
+    #[serde(other)]
+    Other,
+}
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
@@ -17,9 +73,8 @@ pub struct Event {
     pub number: u64,
     /// When, in milliseconds since 1970 by the host's clock.
     pub time_ms: u64,
-    /// What: `volume_opened`, `volume_closed`, `volume_failed`, `volume_resized`, `volume_degraded`,
-    /// `volume_recovered`, `volume_created`, `volume_deleted`, `limits_changed`, `node_stopping`.
-    pub kind: String,
+    /// What.
+    pub kind: EventKind,
     /// The volume it is about, if it is about one.
     pub volume: Option<String>,
     /// For people.
@@ -38,14 +93,9 @@ pub(crate) struct Events(Mutex<Ring>);
 
 impl Events {
     /// Notes an event, and logs it.
-    pub(crate) fn note(
-        &self,
-        kind: &'static str,
-        volume: Option<&str>,
-        message: impl Into<String>,
-    ) {
+    pub(crate) fn note(&self, kind: EventKind, volume: Option<&str>, message: impl Into<String>) {
         let message = message.into();
-        tracing::info!(kind, volume, message, "event");
+        tracing::info!(?kind, volume, message, "event");
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +104,7 @@ impl Events {
         if ring.events.len() == EVENTS_MAX {
             ring.events.pop_front();
         }
-        ring.events.push_back(Event { number, time_ms, kind: kind.to_owned(), volume, message });
+        ring.events.push_back(Event { number, time_ms, kind, volume, message });
     }
 
     /// The events after number `after`, oldest first.
@@ -77,7 +127,7 @@ mod tests {
     fn the_ring_is_bounded_and_numbers_go_on() {
         let events = Events::default();
         for number in 0..EVENTS_MAX + 5 {
-            events.note("volume_opened", Some("demo"), format!("{number}"));
+            events.note(EventKind::VolumeOpened, Some("demo"), format!("{number}"));
         }
         let kept = events.after(0);
         assert_eq!(kept.len(), EVENTS_MAX);

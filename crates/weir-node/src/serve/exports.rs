@@ -14,6 +14,7 @@ use weir_stack::{EndpointSpec, Stack, StackSpec, ViewArgs};
 
 use crate::error::NodeError;
 use crate::serve::core::{Core, Entry};
+use crate::serve::events::EventKind;
 use crate::serve::lock::lock;
 use crate::serve::one_export::{OneExport, connection_options, describe};
 use crate::serve::views::{View, split};
@@ -130,7 +131,7 @@ async fn open(
         let (info, exports) = export_of(&name, id, &stack);
         let options = ListenerOptions::new(connection_options(&context));
         let (hand_off, mut server) = serve_handed_off(Rc::new(exports), options);
-        events.events.note("snapshot_opened", Some(volume.as_str()), name.clone());
+        events.events.note(EventKind::SnapshotOpened, Some(volume.as_str()), name.clone());
         // The caller may be gone.
         drop(ready.send((info, hand_off)));
         tokio::select! {
@@ -140,7 +141,7 @@ async fn open(
             () = server.until_unused() => {}
         }
         stack.close(Duration::ZERO).await?;
-        events.events.note("snapshot_closed", Some(volume.as_str()), name);
+        events.events.note(EventKind::SnapshotClosed, Some(volume.as_str()), name);
         Ok(())
     })?;
     match started.await {

@@ -16,6 +16,7 @@ use crate::error::NodeError;
 use crate::home::open::with_open;
 use crate::node::shard::ShardContext;
 use crate::serve::core::Core;
+use crate::serve::events::EventKind;
 
 /// Pauses between two tries, of [`LOOK`] each.
 const PAUSES: u32 = 30;
@@ -62,15 +63,19 @@ async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -
         with_open(context, &core.home, store.clone(), id, name, |_| async { Ok(()) }).await
     };
     match closed.await {
-        // It is gone, or another process of this data directory has it: that one closes it.
+        Ok(()) => {
+            core.note_left(name, None);
+            let why = "it is not served any more";
+            core.events.note(EventKind::VolumeClosed, Some(name.as_str()), why);
+            true
+        }
+        // It is gone, or another process has it: that one closes it.
         Err(
             NodeError::Log(LogError::NoSuchVolume { .. })
             | NodeError::Served { .. }
             | NodeError::Held { .. },
-        )
-        | Ok(()) => {
+        ) => {
             core.note_left(name, None);
-            core.events.note("volume_closed", Some(name.as_str()), "it is not served any more");
             true
         }
         Err(error) => {

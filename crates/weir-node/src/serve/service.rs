@@ -28,7 +28,7 @@ use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::serve::attach::{self, Reloaded};
 use crate::serve::core::{Core, Entry};
-use crate::serve::events::Events;
+use crate::serve::events::{EventKind, Events};
 use crate::serve::exports::Exported;
 use crate::serve::left;
 use crate::serve::lock::lock;
@@ -485,7 +485,7 @@ impl Service {
             std::mem::take(&mut *running)
         };
         self.core.stopping.send_replace(true);
-        self.core.events.note("node_stopping", None, "closing all volumes");
+        self.core.events.note(EventKind::NodeStopping, None, "closing all volumes");
         let listeners = std::mem::take(&mut self.listeners);
         let followings: Vec<_> = running.values_mut().filter_map(Running::take_following).collect();
         let core = Arc::clone(&self.core);
@@ -513,7 +513,7 @@ impl Service {
             lock(&self.core.volumes).remove(&name);
             match result {
                 Ok(Stopped::Clean) => {
-                    self.core.events.note("volume_closed", Some(&name), "clean");
+                    self.core.events.note(EventKind::VolumeClosed, Some(&name), "clean");
                 }
                 Ok(Stopped::LocalOnly) => stopped = Stopped::LocalOnly,
                 Err(error) => {

@@ -64,7 +64,7 @@ impl VolumeSpec {
             && self.endpoint == other.endpoint
             && self.replica == other.replica
             && self.stages == other.stages
-            && format!("{:?}", self.options) == format!("{:?}", other.options)
+            && self.options == other.options
     }
 }
 

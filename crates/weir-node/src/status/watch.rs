@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::api::types::Health;
 use crate::serve::core::Core;
+use crate::serve::events::EventKind;
 use crate::status;
 
 /// Time between two looks: cheap enough, and soon enough for a person.
@@ -22,10 +23,13 @@ pub(crate) async fn run(core: Arc<Core>) {
         if refused > refused_before {
             // The log has named each of them.
             let text = format!("{} clients found no place", refused - refused_before);
-            core.events.note("clients_refused", None, text);
+            core.events.note(EventKind::ClientsRefused, None, text);
             refused_before = refused;
         }
-        for entry in core.entries() {
+        let entries = core.entries();
+        // A volume that was deleted or detached is forgotten, so that a later one of its name begins anew.
+        seen.retain(|name, _| entries.iter().any(|entry| entry.name.as_str() == name));
+        for entry in entries {
             let Ok(volume) = status::of_volume(&core, &entry).await else { continue };
             let before = seen.insert(volume.name.clone(), volume.health).unwrap_or(Health::Ok);
             if before == volume.health {
@@ -35,15 +39,19 @@ pub(crate) async fn run(core: Arc<Core>) {
             match volume.health {
                 Health::Ok => {
                     tracing::warn!(volume = volume.name, "the volume is well again");
-                    core.events.note("volume_recovered", Some(&volume.name), "all is well again");
+                    core.events.note(
+                        EventKind::VolumeRecovered,
+                        Some(&volume.name),
+                        "all is well again",
+                    );
                 }
                 Health::Degraded => {
                     tracing::warn!(volume = volume.name, reasons, "the volume is degraded");
-                    core.events.note("volume_degraded", Some(&volume.name), reasons);
+                    core.events.note(EventKind::VolumeDegraded, Some(&volume.name), reasons);
                 }
                 Health::Failed => {
                     tracing::error!(volume = volume.name, reasons, "the volume takes no writes");
-                    core.events.note("volume_failed", Some(&volume.name), reasons);
+                    core.events.note(EventKind::VolumeFailed, Some(&volume.name), reasons);
                 }
             }
         }

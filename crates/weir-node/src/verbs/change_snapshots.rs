@@ -13,6 +13,7 @@ use super::command::{Command, Question, Subject, Told};
 use super::place::{Place, Served, Serving};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 
 /// Take, delete or go back to a snapshot of a volume. Waits for the store. Going back needs a volume without clients
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -109,9 +110,9 @@ impl ChangeSnapshots {
 
     fn done(self, place: &Place) -> Result<ChangedSnapshots, NodeError> {
         let kind = match self.action {
-            SnapshotAction::Take => "snapshot_taken",
-            SnapshotAction::Delete => "snapshot_deleted",
-            SnapshotAction::RollBack => "volume_rolled_back",
+            SnapshotAction::Take => EventKind::SnapshotTaken,
+            SnapshotAction::Delete => EventKind::SnapshotDeleted,
+            SnapshotAction::RollBack => EventKind::VolumeRolledBack,
         };
         place.note(kind, self.snapshot.clone());
         Ok(ChangedSnapshots { volume: place.name()?.to_string(), snapshot: self.snapshot })

@@ -14,6 +14,7 @@ use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::volume_name;
 use crate::api::types::{Shown, Takeover};
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 
 /// Create a volume that begins as a snapshot and shares its bytes. Copies nothing
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -50,7 +51,7 @@ impl Verb for CloneVolume {
         let (env, from) = (&place.context.env, (&volume, &snapshot));
         catalog::create_clone(&store, env, from, &clone, self.takeover.into()).await?;
         let shown = Shown::new(catalog::show(&store, env, &clone).await?, None);
-        place.of(clone).note("volume_cloned", format!("{volume}@{snapshot}"));
+        place.of(clone).note(EventKind::VolumeCloned, format!("{volume}@{snapshot}"));
         Ok(shown)
     }
 }

@@ -15,6 +15,7 @@ use super::words::{size_bytes, volume_name};
 use crate::api::types::{Shown, Takeover};
 use crate::error::NodeError;
 use crate::home::known_stores;
+use crate::serve::events::EventKind;
 
 /// Create a volume. A process that serves all volumes of its store serves it at once where it is asked for it
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -60,7 +61,7 @@ impl Verb for CreateVolume {
         catalog::create_as(&store, &context.env, &name, size, takeover, encryption).await?;
         let shown = Shown::new(catalog::show(&store, &context.env, &name).await?, None);
         let created = place.of(name);
-        created.note("volume_created", format!("{size} bytes"));
+        created.note(EventKind::VolumeCreated, format!("{size} bytes"));
         let serves_all = place.serving.as_ref().is_some_and(|by| by.0.serves_all());
         if !self.attach && !serves_all {
             return Ok(shown);

@@ -12,6 +12,7 @@ use super::command::{Bar, Command, Question, Subject, Told};
 use super::place::{Place, Serving};
 use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 use crate::size::human;
 use crate::volumes::{deletion, unserved};
 
@@ -64,7 +65,7 @@ impl Verb for DeleteVolume {
         }
         let consent = (self.take_over, self.discard_journal);
         deletion::delete(&place.context, &place.home, &name, consent, on_progress).await?;
-        place.note("volume_deleted", "with everything in it");
+        place.note(EventKind::VolumeDeleted, "with everything in it");
         Ok(Named { name: name.to_string() })
     }
 }

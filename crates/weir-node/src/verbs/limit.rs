@@ -15,6 +15,7 @@ use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::{milliseconds, size_bytes};
 use crate::api::types::VolumeLimit;
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 use crate::size::human;
 
 /// Limit what clients of a served volume ask for, at once and until it is not served any more
@@ -61,7 +62,7 @@ impl Verb for LimitVolume {
         let stack = &volume.hosted.stack;
         stack.set_limit(self.settings()?);
         let limit = VolumeLimit::from(stack.limit());
-        volume.place.note("volume_limited", told(&limit));
+        volume.place.note(EventKind::VolumeLimited, told(&limit));
         Ok(limit)
     }
 

@@ -17,6 +17,7 @@ use crate::home::{Home, open};
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
 use crate::serve::core::Core;
+use crate::serve::events::EventKind;
 use crate::volumes::list;
 
 /// The process that serves volumes and in which the verb runs.
@@ -102,7 +103,7 @@ impl Place {
     }
 
     /// Notes an event of the volume, if the verb runs in a serving process.
-    pub(crate) fn note(&self, kind: &'static str, message: impl Into<String>) {
+    pub(crate) fn note(&self, kind: EventKind, message: impl Into<String>) {
         if let (Some(Serving(core)), Some(name)) = (&self.serving, &self.name) {
             core.events.note(kind, Some(name.as_str()), message);
         }

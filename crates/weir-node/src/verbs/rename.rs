@@ -17,6 +17,7 @@ use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::volume_name;
 use crate::api::types::Shown;
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 
 /// Give a volume another name. One that is served is detached meanwhile, and must have no clients; they find it under
 /// its new name
@@ -76,7 +77,7 @@ impl Verb for RenameVolume {
         let (from, to) = (place.name()?, VolumeName::new(&self.to)?);
         let store = place.home.open_store(&place.context, Access::Write).await?;
         catalog::rename(&store, &place.context.env, &from, &to).await?;
-        place.note("volume_renamed", to.to_string());
+        place.note(EventKind::VolumeRenamed, to.to_string());
         place.of(to).show().await
     }
 }

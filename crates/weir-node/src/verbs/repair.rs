@@ -11,6 +11,7 @@ use super::place::{Place, Served};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::RepairReport;
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 
 /// Keys in one request: its body has at most 64 KiB.
 const KEYS_AT_A_TIME: usize = 500;
@@ -43,7 +44,9 @@ impl Verb for RepairVolume {
         on_progress: OnProgress<'_>,
     ) -> Result<RepairReport, NodeError> {
         let report = repair(&*volume.log("has no objects")?, &self, on_progress).await?;
-        volume.place.note("volume_repaired", format!("{} bytes given up", report.lost_bytes));
+        volume
+            .place
+            .note(EventKind::VolumeRepaired, format!("{} bytes given up", report.lost_bytes));
         Ok(report)
     }
 

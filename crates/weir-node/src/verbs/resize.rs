@@ -15,6 +15,7 @@ use super::place::{Place, Served};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
 use super::words::size_bytes;
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 use crate::size::human;
 
 /// Grow a volume, without interrupting its clients; or shrink one that has none
@@ -63,7 +64,7 @@ impl Verb for ResizeVolume {
             served.hosted.gate.set_size(volume.size());
             resized?;
         }
-        served.place.note("volume_resized", format!("{} bytes", volume.size()));
+        served.place.note(EventKind::VolumeResized, format!("{} bytes", volume.size()));
         Ok(ResizedVolume { size_bytes: volume.size() })
     }
 

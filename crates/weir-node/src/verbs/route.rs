@@ -27,13 +27,11 @@ use super::verb::{Answer, By, Route, Verb};
 use super::{EachVerb, each_verb};
 use crate::api::progress;
 use crate::api::refusal::{Refusal, volume_name};
+use crate::api::server::BODY_BYTES_MAX;
 use crate::api::types::{ErrorBody, Progress};
 use crate::error::NodeError;
 use crate::node::shard::ShardContext;
 use crate::serve::core::{Core, Entry};
-
-/// Longest body of a request in bytes. The server has received it already, and has a lower limit.
-const BODY_BYTES_MAX: usize = 1 << 20;
 
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";

@@ -12,6 +12,7 @@ use super::place::{Place, Served};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::Takeover;
 use crate::error::NodeError;
+use crate::serve::events::EventKind;
 
 /// Change a setting of a volume, without interrupting its clients
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -42,7 +43,7 @@ impl Verb for SetTakeover {
 
     async fn on_served(self, volume: Served, _: OnProgress<'_>) -> Result<TakeoverSet, NodeError> {
         volume.log("nobody takes it over")?.set_takeover(self.takeover.into()).await?;
-        volume.place.note("takeover_changed", self.takeover.to_string());
+        volume.place.note(EventKind::TakeoverChanged, self.takeover.to_string());
         Ok(TakeoverSet { takeover: self.takeover })
     }
 
@@ -51,7 +52,7 @@ impl Verb for SetTakeover {
         let (store, id) = place.find(Access::Write).await?;
         place.home.refuse_if_served(&store, &name, id).await?;
         catalog::set_takeover(&store, env, &name, self.takeover.into()).await?;
-        place.note("takeover_changed", self.takeover.to_string());
+        place.note(EventKind::TakeoverChanged, self.takeover.to_string());
         Ok(TakeoverSet { takeover: self.takeover })
     }
 }
