@@ -61,6 +61,21 @@ check "replicate once more, elsewhere" weir replicate demo "$replica-2"
 check "delete that replica with the primary closed" weir volume delete demo --yes --store "$replica-2"
 check "the primary's journal is there still" sh -c 'ls "$0"/volumes/*/journal' "$WEIR_DATA_DIR"
 
+# A copy of the store has the volumes, their identities and histories, and not what only the journal here holds.
+if [[ $primary == file://* ]]; then
+    start demo
+    check "everything is in the store" weir volume flush demo --remote --wait
+    cp -a "${primary#file://}" "$work/copy"
+    check "write what only the journal has" io "write -P 4 2M 1M"
+    crash
+    refuse "delete in the copy" 'was not closed and may hold' weir volume delete demo --yes --store "file://$work/copy"
+    sleep 3
+    check "delete in the copy by force" weir volume delete demo --yes --take-over --store "file://$work/copy"
+    start demo
+    check "the original has what its journal held" io "read -P 4 2M 1M"
+    stop
+fi
+
 # A volume that another data directory of this host serves, and that this one served before.
 start other --size 64M
 check "write" io "write -P 1 0 1M"

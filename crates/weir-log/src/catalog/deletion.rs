@@ -1,10 +1,13 @@
 //! Deleting a volume that nobody has open: the manifest says so first, then the objects go and what belongs to them,
 //! then the name.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use weir_device::{Env, VolumeId};
 use weir_disk::Directory;
 use weir_journal::{Journal, JournalError};
-use weir_store::{RetryPolicy, Store};
+use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::catalog::names::{Verb, VolumeName};
 use crate::error::LogError;
@@ -22,6 +25,9 @@ use crate::own::takeover::Claim;
 use crate::recover::args::JOURNAL_FILE;
 use crate::recover::evidence::JournalHere;
 use crate::recover::judge;
+
+/// Longest time without a look at whether another process went on with a deletion.
+const DELETING_UNSEEN_MAX: Duration = Duration::from_secs(1);
 
 /// What allows a volume to be deleted that was not closed; by default nothing.
 #[derive(Clone, Debug, Default)]
@@ -106,13 +112,13 @@ pub async fn refuse_if_needed(
     Err(LogError::Dependants { name: name.to_string(), clones: clones.join(", ") })
 }
 
-/// Publishes that a volume is deleted, unless clones need it.
+/// Publishes that a volume is deleted, unless clones need it; the version that says so.
 async fn mark_deleted(
     store: &Store,
     env: &Env,
     name: &VolumeName,
     manifest: &Manifest,
-) -> Result<(), LogError> {
+) -> Result<u64, LogError> {
     let (id, policy) = (VolumeId(manifest.volume.0), RetryPolicy::reads());
     let retention = Retention::default();
     let mut writer = ManifestWriter::new(store.clone(), id, manifest.clone(), retention);
@@ -122,7 +128,8 @@ async fn mark_deleted(
         // the next version settles which of the two goes on. Objects may be gone already, so the volume stays deleted
         // whatever clones are found.
         writer.publish(env, &policy, |_| {}).await?;
-        return refuse_if_needed(store, env, name, id).await;
+        refuse_if_needed(store, env, name, id).await?;
+        return Ok(writer.current().number);
     }
     refuse_if_needed(store, env, name, id).await?;
     writer.publish(env, &policy, |m| m.state = VolumeState::Deleted).await?;
@@ -132,13 +139,52 @@ async fn mark_deleted(
         // This writer has deleted nothing yet, and the version counts only if nobody else has gone on from ours.
         writer.publish(env, &policy, |m| m.state = before).await?;
     }
-    refused
+    refused.map(|()| writer.current().number)
+}
+
+/// A deletion under way. Keys are deleted only for as long as nobody has gone on from its version of the manifest: a
+/// process may sleep in the middle of it, another one end it, and a replica be put in the volume's place with the same
+/// keys.
+struct Deletion<'a> {
+    verb: Verb<'a>,
+    id: VolumeId,
+    version: u64,
+    /// When its version was still the newest, by the host's clock.
+    seen: Cell<Duration>,
+    is_over: Cell<bool>,
+}
+
+impl Deletion<'_> {
+    async fn delete(&self, key: &str) -> Result<(), LogError> {
+        self.verb.retry(|| self.attempt(key)).await?;
+        if self.is_over.get() {
+            let what = "another process went on with its deletion, or put a replica in its place; this one stopped";
+            return Err(LogError::Inconsistent { volume: self.id, what: what.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// An attempt may come long after the one before, so each of them looks.
+    async fn attempt(&self, key: &str) -> Result<(), StoreError> {
+        let (store, clock) = (self.verb.store, &self.verb.env.clock);
+        let now = clock.boottime();
+        if now.saturating_sub(self.seen.get()) >= DELETING_UNSEEN_MAX
+            && !weir_device::mutant("deletion_does_not_look_up")
+        {
+            let numbers = chain::numbers(store, &Manifest::prefix(self.id)).await?;
+            self.is_over.set(numbers.iter().any(|number| *number > self.version));
+            self.seen.set(now);
+        }
+        if self.is_over.get() { Ok(()) } else { store.delete(key).await }
+    }
 }
 
 /// Deletes what a deleted volume has besides its objects: notes of clones and replicators, and the versions of its
 /// manifest. The newest two stay, so that a writer that slept finds that its own does not count (see `chain`), and the
 /// id stays taken.
-async fn delete_rest(verb: &Verb<'_>, id: VolumeId) -> Result<(), LogError> {
+async fn delete_rest(deletion: &Deletion<'_>) -> Result<(), LogError> {
+    let Deletion { verb, id, .. } = deletion;
+    let id = *id;
     let prefix = Manifest::prefix(id);
     let numbers = verb.retry(|| chain::numbers(verb.store, &prefix)).await?;
     let old = numbers.iter().rev().skip(2).map(|number| chain::key(&prefix, *number));
@@ -148,7 +194,7 @@ async fn delete_rest(verb: &Verb<'_>, id: VolumeId) -> Result<(), LogError> {
         keys.extend(listed.into_iter().map(|note| note.key));
     }
     for key in keys {
-        verb.retry(|| verb.store.delete(&key)).await?;
+        deletion.delete(&key).await?;
     }
     Ok(())
 }
@@ -182,7 +228,10 @@ pub async fn delete(
         let claim = Claim::without_journal((store, env), id, take_over, LEASE_LENGTH);
         claim.admit(manifest, WriteMark::default()).await?.manifest
     };
-    mark_deleted(store, env, name, &manifest).await?;
+    let seen = Cell::new(env.clock.boottime());
+    let version = mark_deleted(store, env, name, &manifest).await?;
+    let deletion = Deletion { verb, id, version, seen, is_over: Cell::new(false) };
+    let verb = &deletion.verb;
     for origin in &manifest.origins {
         dependants::remove(store, env, &note_of(origin, id)).await?;
     }
@@ -190,10 +239,10 @@ pub async fn delete(
     let objects = verb.retry(|| store.list(&prefix, None)).await?;
     let total = objects.len() as u64;
     for (done, object) in (1..).zip(&objects) {
-        verb.retry(|| store.delete(&object.key)).await?;
+        deletion.delete(&object.key).await?;
         progress(done, total);
     }
-    delete_rest(&verb, id).await?;
+    delete_rest(&deletion).await?;
     verb.publish_name(name, number + 1, None).await?;
     Ok(())
 }

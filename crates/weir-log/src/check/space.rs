@@ -84,7 +84,7 @@ async fn sum_up(
     let volume = VolumeId(manifest.volume.0);
     let mut objects = own_objects(store, env, volume).await?;
     let notes = dependants::list(store, env, volume).await.map_err(LogError::Store)?;
-    let clones = |id: HexId| notes.iter().filter(|note| note.snapshot == id).count() as u64;
+    let clones = |id: HexId| notes.iter().filter(|note| note.snapshot == Some(id)).count() as u64;
     let mut spaces = Vec::new();
     for (index, record) in manifest.snapshots.iter().enumerate() {
         let mut reached_bytes = 0;

@@ -1,4 +1,4 @@
-//! The note that a clone leaves with a volume whose objects it may need. Page: `docs/formats/dependant.md`.
+//! The note that a clone, or the replica of one, leaves with a volume whose objects it may need. Page: `docs/formats/dependant.md`.
 
 use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
@@ -9,14 +9,14 @@ use crate::format::manifest::HexId;
 /// Newest format of notes that this code reads and writes.
 pub const DEPENDANT_FORMAT: u32 = 1;
 
-/// What a note is about, as its key says it: a clone needs a snapshot of a stream.
+/// What a note is about, as its key says it: a clone needs a snapshot of a stream, or a replica any of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dependant {
     /// The volume that is depended on.
     pub stream: VolumeId,
-    /// Its snapshot.
-    pub snapshot: HexId,
-    /// The clone.
+    /// Its snapshot; nothing where a replica may need any of its objects.
+    pub snapshot: Option<HexId>,
+    /// The clone or replica.
     pub clone: VolumeId,
 }
 
@@ -30,20 +30,24 @@ impl Dependant {
     /// Key of the note.
     #[must_use]
     pub fn key(&self) -> String {
-        let snapshot = String::from(self.snapshot);
-        format!("{}{snapshot}-{}.json", Self::prefix(self.stream), self.clone)
+        let prefix = Self::prefix(self.stream);
+        match self.snapshot {
+            Some(snapshot) => format!("{prefix}{}-{}.json", String::from(snapshot), self.clone),
+            None => format!("{prefix}{}", self.clone),
+        }
     }
 
     /// Reads a key back; `None` if it is not that of a note.
     #[must_use]
     pub fn parse_key(key: &str) -> Option<Self> {
         let (stream, file) = key.split_once("/dependants/")?;
-        let (snapshot, clone) = file.strip_suffix(".json")?.split_once('-')?;
-        Some(Self {
-            stream: VolumeId::parse(stream)?,
-            snapshot: HexId(VolumeId::parse(snapshot)?.0),
-            clone: VolumeId::parse(clone)?,
-        })
+        let stream = VolumeId::parse(stream)?;
+        let Some(names) = file.strip_suffix(".json") else {
+            return Some(Self { stream, snapshot: None, clone: VolumeId::parse(file)? });
+        };
+        let (snapshot, clone) = names.split_once('-')?;
+        let snapshot = Some(HexId(VolumeId::parse(snapshot)?.0));
+        Some(Self { stream, snapshot, clone: VolumeId::parse(clone)? })
     }
 }
 
@@ -75,13 +79,13 @@ mod tests {
 
     #[test]
     fn keys_read_back() {
-        let note = Dependant {
-            stream: VolumeId([1; 16]),
-            snapshot: HexId([2; 16]),
-            clone: VolumeId([3; 16]),
-        };
+        let (stream, clone) = (VolumeId([1; 16]), VolumeId([3; 16]));
+        let note = Dependant { stream, snapshot: Some(HexId([2; 16])), clone };
         assert_eq!(Dependant::parse_key(&note.key()), Some(note));
         assert_eq!(Dependant::parse_key(&note.key().replace(".json", "")), None);
+        let note = Dependant { stream, snapshot: None, clone };
+        assert_eq!(note.key(), format!("{stream}/dependants/{clone}"));
+        assert_eq!(Dependant::parse_key(&note.key()), Some(note));
         assert_eq!(Dependant::parse_key("x/dependants/y-z.json"), None);
     }
 }

@@ -58,8 +58,8 @@ async fn create_in_state(
     let origins = origins_of(&seen, find(&seen, parent, snapshot)?, parent);
     let id = VolumeId(verb.nonce().0);
     let notes: Vec<Dependant> = origins.iter().map(|origin| note_of(origin, id)).collect();
-    for note in &notes {
-        dependants::put(store, env, note, name).await?;
+    for origin in &origins {
+        dependants::put(store, env, (origin, id), name).await?;
     }
     let created = finish(&verb, (stream, parent, snapshot), (id, name, next, how), &seen);
     let created = created.await;
@@ -160,5 +160,5 @@ fn origins_of(
 
 /// The note about an origin.
 pub(crate) fn note_of(origin: &OriginRecord, clone: VolumeId) -> Dependant {
-    Dependant { stream: VolumeId(origin.stream.0), snapshot: origin.id, clone }
+    Dependant { stream: VolumeId(origin.stream.0), snapshot: Some(origin.id), clone }
 }

@@ -1,4 +1,5 @@
-//! Who depends on a volume: the notes that clones leave with every volume whose objects their maps may name.
+//! Who depends on a volume: the notes that clones leave with every volume whose objects their maps may name, and
+//! replicas of clones with every stream of their store that theirs may name.
 //!
 //! Invariants
 //!  D1. A clone's note is there before the manifest version that it read its snapshot in is read again, and that before
@@ -12,13 +13,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_device::{Env, VolumeId};
-use weir_store::{RetryPolicy, Store, StoreError};
+use weir_store::{Put, RetryPolicy, Store, StoreError};
 
 use crate::catalog::names::{self, VolumeName};
 use crate::error::LogError;
 use crate::format::dependant::{DEPENDANT_FORMAT, Dependant, DependantRecord};
 use crate::format::json::read_whole;
-use crate::format::manifest::{Manifest, VolumeState};
+use crate::format::manifest::{Manifest, OriginRecord, VolumeState};
+use crate::lineage::clones::note_of;
 use crate::own::chain::Retention;
 use crate::own::manifests::{self, ManifestWriter};
 
@@ -36,29 +38,53 @@ pub(crate) async fn list(
     let mut random = || env.random.next_u64();
     let list = || store.list(&prefix, None);
     let listed = store.retry(&RetryPolicy::reads(), &mut random, None, list).await?;
-    Ok(listed.iter().filter_map(|l| Dependant::parse_key(&l.key)).collect())
+    let notes = listed.iter().filter_map(|l| Dependant::parse_key(&l.key));
+    let is_seen =
+        |note: &Dependant| note.snapshot.is_some() || !weir_device::mutant("replica_notes_ignored");
+    Ok(notes.filter(is_seen).collect())
 }
 
-/// Leaves a note. One that is there already is our own, of an attempt whose reply was lost: ids are used once.
+/// Leaves the note of a clone. One that is there already is our own, of an attempt whose reply was lost: ids are used
+/// once.
 pub(crate) async fn put(
     store: &Store,
     env: &Env,
-    note: &Dependant,
+    (origin, clone): (&OriginRecord, VolumeId),
     name: &VolumeName,
 ) -> Result<(), StoreError> {
     let record = DependantRecord {
         format: DEPENDANT_FORMAT,
-        stream: note.stream.into(),
-        snapshot: note.snapshot,
-        clone: note.clone.into(),
+        stream: origin.stream,
+        snapshot: origin.id,
+        clone: clone.into(),
         name: name.to_string(),
         written_at: env.clock.wall().as_secs(),
         checksum: String::new(),
     };
-    let (key, body) = (note.key(), Bytes::from(record.encode()));
-    let mut random = || env.random.next_u64();
+    let note = note_of(origin, clone);
+    put_new(store, env, &note, Bytes::from(record.encode())).await.map(drop)
+}
+
+/// Leaves the note of a replica; whether it was not there yet.
+pub(crate) async fn put_of_replica(
+    store: &Store,
+    env: &Env,
+    stream: VolumeId,
+    replica: VolumeId,
+) -> Result<bool, StoreError> {
+    let note = Dependant { stream, snapshot: None, clone: replica };
+    Ok(put_new(store, env, &note, Bytes::from_static(b"{}\n")).await? == Put::Created)
+}
+
+async fn put_new(
+    store: &Store,
+    env: &Env,
+    note: &Dependant,
+    body: Bytes,
+) -> Result<Put, StoreError> {
+    let (key, mut random) = (note.key(), || env.random.next_u64());
     let put = || store.put_create(&key, vec![body.clone()]);
-    store.retry(&RetryPolicy::reads(), &mut random, None, put).await.map(drop)
+    store.retry(&RetryPolicy::reads(), &mut random, None, put).await
 }
 
 /// Takes a note away (D3 is the caller's).
@@ -85,6 +111,7 @@ pub(crate) async fn standing(
     env: &Env,
     note: &Dependant,
 ) -> Result<Standing, LogError> {
+    let Some(snapshot) = note.snapshot else { return of_replica(store, env, note.clone).await };
     let manifest = match manifests::find_newest(store, env, note.clone).await? {
         Some(manifest) => manifest,
         None if !is_old(read(store, env, note).await?, env.clock.wall()) => {
@@ -96,7 +123,7 @@ pub(crate) async fn standing(
         return Ok(Standing::Void);
     }
     let stream = note.stream.into();
-    if !manifest.origins.iter().any(|o| o.stream == stream && o.id == note.snapshot) {
+    if !manifest.origins.iter().any(|o| o.stream == stream && o.id == snapshot) {
         return Ok(Standing::Void);
     }
     if manifest.epochs.is_empty() && is_old(Some(manifest.written_at), env.clock.wall()) {
@@ -114,6 +141,24 @@ pub(crate) async fn standing(
         }
     }
     Ok(Standing::Needed(manifest.name))
+}
+
+/// Finds out what has become of a replica that left a note. What it was promoted to reads its objects.
+async fn of_replica(store: &Store, env: &Env, replica: VolumeId) -> Result<Standing, LogError> {
+    let Some(mut manifest) = manifests::find_newest(store, env, replica).await? else {
+        return Ok(Standing::Unfinished);
+    };
+    let promoted_to = manifest.replica.as_ref().and_then(|replica| replica.promoted_to);
+    if manifest.state != VolumeState::Deleted
+        && let Some(volume) = promoted_to
+        && let Some(promoted) = manifests::find_newest(store, env, VolumeId(volume.0)).await?
+    {
+        manifest = promoted;
+    }
+    Ok(match manifest.state {
+        VolumeState::Deleted => Standing::Void,
+        _ => Standing::Needed(manifest.name),
+    })
 }
 
 /// Whether what was written then is given up at `now`. Of what does not say when it was written, never.

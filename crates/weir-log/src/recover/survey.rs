@@ -11,7 +11,7 @@ use crate::error::LogError;
 use crate::format::lease::LeaseRecord;
 use crate::format::manifest::{Holder, Manifest};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
-use crate::limits::{LEASE_WITNESS_LOOKS_MAX, LEASE_WITNESS_READS_MAX};
+use crate::limits::{DAMAGED_ATTEMPTS_MAX, LEASE_WITNESS_LOOKS_MAX, LEASE_WITNESS_READS_MAX};
 use crate::own::chain;
 use crate::own::lease::read_record;
 use crate::random::splitmix;
@@ -100,10 +100,16 @@ async fn renewals(
         let (key, store, seed) = (chain::key(&prefix, *number), store, env.random.next_u64());
         async move {
             let (policy, mut random) = (RetryPolicy::reads(), splitmix(seed));
-            match store.retry(&policy, &mut random, None, || read_record(store, &key)).await {
-                Err(StoreError::NotFound { .. }) => Ok(None),
-                read => read,
+            // An older renewal saw less: this one is passed over only where it is damaged in the store itself.
+            for _ in 0..DAMAGED_ATTEMPTS_MAX {
+                match store.retry(&policy, &mut random, None, || read_record(store, &key)).await {
+                    Err(StoreError::NotFound { .. }) => return Ok(None),
+                    Ok(None) if !weir_device::mutant("damaged_witness_passed_over") => {}
+                    read => return read,
+                }
             }
+            tracing::warn!(key, "a renewal of the lease is damaged");
+            Ok(None)
         }
     });
     let mut reads = stream::iter(reads).buffered(LEASE_WITNESS_READS_MAX);

@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
 use weir_device::{ErrorKind, VolumeId};
-use weir_store::{Put, RetryPolicy};
 
 use super::copy::{self, Listing, NotCopied};
 use super::{Replicator, check_source};
@@ -17,6 +15,7 @@ use crate::format::manifest::{Manifest, Origin};
 use crate::format::replica::{REPLICA_NOTE_FORMAT, ReplicaNote};
 use crate::ids::ObjectId;
 use crate::limits::{REPLICA_COPIES_MAX, REPLICA_NOTE_INTERVAL};
+use crate::lineage::dependants;
 use crate::map::load;
 use crate::own::manifests;
 
@@ -233,11 +232,7 @@ impl Replicator {
         let mut new = false;
         let (store, env, volume) = (&self.args.target, &self.args.env, self.args.volume);
         for stream in streams.iter().filter(|stream| **stream != volume) {
-            let key = format!("{stream}/dependants/{volume}");
-            let mut random = || env.random.next_u64();
-            let put = || store.put_create(&key, vec![Bytes::from_static(b"{}\n")]);
-            let put = store.retry(&RetryPolicy::reads(), &mut random, None, put).await?;
-            new |= put == Put::Created;
+            new |= dependants::put_of_replica(store, env, *stream, volume).await?;
         }
         Ok(new)
     }
@@ -326,11 +321,8 @@ impl Replicator {
 
     /// Whether others need objects of this stream: at the source, or at the replica's store.
     async fn has_dependants(&self) -> Result<bool, LogError> {
-        let prefix = format!("{}/dependants/", self.args.volume);
-        let mut random = || self.args.env.random.next_u64();
         for store in [&self.args.source, &self.args.target] {
-            let list = || store.list(&prefix, None);
-            if !store.retry(&RetryPolicy::reads(), &mut random, None, list).await?.is_empty() {
+            if !dependants::list(store, &self.args.env, self.args.volume).await?.is_empty() {
                 return Ok(true);
             }
         }

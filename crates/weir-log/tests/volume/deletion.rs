@@ -255,3 +255,36 @@ fn a_deleted_volume_leaves_two_versions_of_its_manifest() {
         assert!(listed.volumes.is_empty() && listed.unreadable.is_empty());
     });
 }
+
+/// Under the keys of what was deleted there may be a replica by then.
+#[test]
+fn a_deletion_that_slept_does_not_go_on_after_another_one_ended_it() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.bytes = 64 << 10;
+        filled(&host, 1).await;
+        let before = objects(&host).await;
+        assert!(before.len() > 10, "{before:?}");
+        let (slow, gate) = Host { id: host.id, ..host.other(5) }.with_gate();
+        let first = tokio::task::spawn_local(async move {
+            let (store, env, consent) = (&slow.store, &slow.env, DeleteConsent::default());
+            let (demo, late) = (name("demo"), Duration::from_secs(10));
+            let stall = |done, _| {
+                if done == 3 {
+                    gate.change(|plan| plan.latency = late..=late)
+                }
+            };
+            catalog::delete(store, env, &demo, consent, stall).await
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        delete(&host, "demo", DeleteConsent::default()).await.expect("deleted");
+        assert!(objects(&host).await.is_empty());
+        for key in &before {
+            host.store.put_create(key, vec![Bytes::from_static(b"copied")]).await.expect("put");
+        }
+        let stopped = first.await.expect("ended").unwrap_err();
+        assert!(matches!(stopped, LogError::Inconsistent { .. }), "{stopped}");
+        let gone = before.len() - objects(&host).await.len();
+        assert!(gone <= 1, "the one that was on its way: {gone}");
+    });
+}

@@ -15,6 +15,7 @@ use weir_log::{
     BatchLimits, Compression, LogError, LogVolume, ObjectId, ObjectSeq, OpenArgs, RefusalReason,
     Takeover, WriteMark, catalog,
 };
+use weir_store::Chance;
 
 use crate::support::{
     Backup, Host, LEASE, expect_bytes, flush, name, open_and_cut_off, run, write,
@@ -348,6 +349,32 @@ fn a_directory_that_was_set_back_within_an_opening_is_noticed_by_the_lease() {
         }
         let (volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
         expect_bytes(&volume, 0, &[1; 4096]).await;
+    });
+}
+
+/// The same, while bits flip on the way: an older renewal has seen less.
+#[test]
+fn a_damaged_reading_of_a_renewal_does_not_make_it_unseen() {
+    run(async {
+        let host = slow(Host::new().await);
+        let disk = host.disk.clone();
+        let old = host
+            .in_killed_process(|volume| async move {
+                write(&volume, 0, &[1; 4096]).await.unwrap();
+                flush(&volume).await.unwrap();
+                tokio::time::sleep(LEASE / 2).await;
+                let old = disk.copy_directory("");
+                write(&volume, 0, &[2; 4096]).await.unwrap();
+                flush(&volume).await.unwrap();
+                tokio::time::sleep(LEASE / 2).await;
+                old
+            })
+            .await;
+        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        host.faults.change(|plan| plan.flipped_bit = Chance::percent(20));
+        for _ in 0..30 {
+            assert!(host.try_open(|_| {}).await.is_err(), "what it flushed is gone");
+        }
     });
 }
 

@@ -106,26 +106,34 @@ fn a_volume_that_was_closed_can_be_opened_at_once() {
 
 #[test]
 fn a_closed_volume_sends_nothing_more() {
-    run(async {
-        let host = Host::new().await;
-        filled(&host, 1).await;
-        let (volume, _) = host.open().await;
-        let data = fill(&volume, 2).await;
-        host.faults.change(|plan| plan.outage = true);
-        let sent = tokio::time::timeout(Duration::from_secs(1), volume.flush_remote());
-        sent.await.expect_err("the store is away");
+    for is_closed in [true, false] {
+        run(sends_nothing_more(is_closed));
+    }
+}
+
+/// A volume that is closed without its store, or dropped as an opening does that fails in the end.
+async fn sends_nothing_more(is_closed: bool) {
+    let host = Host::new().await;
+    filled(&host, 1).await;
+    let (volume, _) = host.open().await;
+    let data = fill(&volume, 2).await;
+    host.faults.change(|plan| plan.outage = true);
+    let sent = tokio::time::timeout(Duration::from_secs(1), volume.flush_remote());
+    sent.await.expect_err("the store is away");
+    if is_closed {
         let closed = volume.close_within(Duration::ZERO).await.expect("closed");
         assert_eq!(closed, Closed::LocalOnly);
-        drop(volume);
-        host.faults.calm();
-        let objects = format!("{}/log/", host.id);
-        let before = host.open_store.list(&objects, None).await.expect("listed");
-        // Longer than any pause between two attempts.
-        tokio::time::sleep(Duration::from_secs(600)).await;
-        let after = host.open_store.list(&objects, None).await.expect("listed");
-        assert_eq!(after.len(), before.len(), "the process has the volume no more");
-        expect_bytes(&host.open().await.0, 0, &data).await;
-    });
+    }
+    drop(volume);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    host.faults.calm();
+    let objects = format!("{}/log/", host.id);
+    let before = host.open_store.list(&objects, None).await.expect("listed");
+    // Longer than any pause between two attempts.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let after = host.open_store.list(&objects, None).await.expect("listed");
+    assert_eq!(after.len(), before.len(), "the process has the volume no more");
+    expect_bytes(&host.open().await.0, 0, &data).await;
 }
 
 /// Every PUT gets an error now, and happens after `delay`.

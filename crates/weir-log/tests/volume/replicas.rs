@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use weir_device::{DeviceExt, ErrorKind, VolumeId};
-use weir_log::catalog::{self, VolumeName};
+use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
 use weir_log::{
-    CheckOptions, LeaseSettings, LogError, MemoryFrameCache, NodeLease, SnapshotView, check,
+    CheckOptions, LeaseSettings, LogError, MemoryFrameCache, NodeLease, SnapshotView, Takeover,
+    check,
 };
 use weir_store::{Chance, Fault, FaultPlan, Faults, Store};
 
@@ -37,6 +38,15 @@ impl Elsewhere {
     }
 
     async fn try_begin(&self, source: &Host, node: u8) -> Result<Replicator, LogError> {
+        self.try_begin_as(demo(), source, node).await
+    }
+
+    async fn try_begin_as(
+        &self,
+        name: VolumeName,
+        source: &Host,
+        node: u8,
+    ) -> Result<Replicator, LogError> {
         let settings = LeaseSettings::of_length(LEASE);
         let (store, env) = (self.store.clone(), self.host.env.clone());
         let lease = NodeLease::start(store, &env, [node; 16], "replicator", settings);
@@ -45,7 +55,7 @@ impl Elsewhere {
             source: source.store.clone(),
             target: self.store.clone(),
             volume: source.id,
-            name: demo(),
+            name,
             env,
             keys: source.keys.clone(),
             lease,
@@ -455,7 +465,7 @@ fn a_promoted_volume_is_replicated_back_with_what_it_has_of_its_first_stream() {
             &there.store,
             &there.host.env,
             &demo(),
-            catalog::DeleteConsent::default(),
+            DeleteConsent::default(),
             |_, _| {},
         )
         .await
@@ -533,5 +543,44 @@ fn a_publication_that_failed_does_not_end_a_replicator_whatever_became_of_it() {
         let other = there.try_begin(&host, 51).await.expect("the first one is dead");
         other.end().await.expect("ended");
         volume.close().await.expect("closed");
+    });
+}
+
+/// What the replica of a clone shares with another replica of its store, and what it was promoted to reads.
+#[test]
+fn a_replica_whose_objects_another_one_reads_is_not_deleted() {
+    run(async {
+        let host = Host::new().await;
+        let there = Elsewhere::new(&host);
+        let data = filled(&host, 1).await;
+        let (volume, _) = host.open().await;
+        let (cut, clone) = ("cut", VolumeName::new("clone").unwrap());
+        volume.snapshot(&VolumeName::new(cut).unwrap()).await.unwrap();
+        volume.close().await.unwrap();
+        drop(volume);
+        let from = (&demo(), &VolumeName::new(cut).unwrap());
+        let (store, env) = (&host.store, &host.env);
+        let id = catalog::create_clone(store, env, from, &clone, Takeover::Manual).await.unwrap();
+        let of_clone = Host { id, ..host.other(7) };
+        there.begin(&host).await.move_root().await.unwrap();
+        let replicator = there.try_begin_as(clone.clone(), &of_clone, 51).await;
+        replicator.unwrap().move_root().await.unwrap();
+
+        let delete = async |name: &VolumeName| {
+            let (store, env) = (&there.store, &there.host.env);
+            catalog::delete(store, env, name, DeleteConsent::default(), |_, _| {}).await
+        };
+        let refused = delete(&demo()).await.unwrap_err();
+        assert!(matches!(&refused, LogError::Dependants { clones, .. } if clones == "clone"));
+        let id = replica::promote(&there.store, &there.host.env, &clone).await.unwrap();
+        let refused = delete(&demo()).await.unwrap_err();
+        assert!(matches!(&refused, LogError::Dependants { clones, .. } if clones == "clone"));
+        let (volume, _) = there.host_of(id).open().await;
+        expect_bytes(&volume, 0, &data).await;
+        volume.close().await.unwrap();
+        drop(volume);
+        there.expect_whole(id).await;
+        delete(&clone).await.unwrap();
+        delete(&demo()).await.unwrap();
     });
 }

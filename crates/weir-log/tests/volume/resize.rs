@@ -108,6 +108,35 @@ fn a_size_that_grows_counts_once_the_manifest_says_so() {
     });
 }
 
+/// Otherwise the volume would have the larger size, and its manifest the smaller one: what is written between the two
+/// would be gone at the next opening.
+#[test]
+fn a_shrink_waits_for_a_growth_that_began_before() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        host.faults.change(|plan| plan.put.server_error = Chance::ALWAYS);
+        let growth = tokio::task::spawn_local({
+            let volume = Rc::clone(&volume);
+            async move { volume.resize(2 * SIZE).await }
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let shrink = tokio::task::spawn_local({
+            let volume = Rc::clone(&volume);
+            async move { volume.shrink(SIZE / 2).await }
+        });
+        tokio::time::sleep(ANSWER).await;
+        host.faults.calm();
+        growth.await.unwrap().unwrap();
+        shrink.await.unwrap().unwrap();
+        assert_eq!(volume.size(), SIZE / 2);
+        volume.close().await.unwrap();
+        drop(volume);
+        let (volume, _) = host.open().await;
+        assert_eq!(volume.size(), SIZE / 2);
+    });
+}
+
 /// A batch that is sealed as soon as it begins, so that the last object of a shrink says the size that it has then.
 #[test]
 fn a_size_that_shrank_lasts_whenever_its_object_is_sealed() {

@@ -78,6 +78,48 @@ fn a_checkpoint_that_begins_while_a_rollback_waits_for_the_manifest_is_waited_fo
     });
 }
 
+/// What the published checkpoint needs is not deleted with a snapshot while a rollback's checkpoint is not stored yet.
+#[test]
+fn a_snapshot_that_is_deleted_during_a_rollback_gives_nothing_up_before_it_counts() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.checkpoint.objects_min = 1000;
+        host.options.checkpoint.objects_max = 1000;
+        let (faults, other) = (host.faults.clone(), host.other(5));
+        let new = pattern(2, BATCH);
+        let ended = host
+            .in_killed_process(|volume| async move {
+                write(&volume, 0, &pattern(1, BATCH)).await.unwrap();
+                volume.snapshot(&name("base")).await.unwrap();
+                write(&volume, 0, &pattern(2, BATCH)).await.unwrap();
+                volume.snapshot(&name("later")).await.unwrap();
+                faults.change(|plan| {
+                    plan.latency = SLOW..=SLOW;
+                    // Manifests are published, checkpoints are not.
+                    (plan.lost_reply, plan.lost_of) = (Chance::ALWAYS, "/log/");
+                });
+                let deletion = tokio::task::spawn_local({
+                    let volume = Rc::clone(&volume);
+                    async move { volume.delete_snapshot(&name("later")).await }
+                });
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                let rollback = tokio::task::spawn_local({
+                    let volume = Rc::clone(&volume);
+                    async move { volume.rollback(&name("base")).await }
+                });
+                tokio::time::sleep(SLOW * 60).await;
+                (deletion.is_finished(), rollback.is_finished())
+            })
+            .await;
+        assert_eq!(ended, (false, false));
+        host.faults.calm();
+        let (volume, _) = other.try_open(|args| args.take_over = true).await.expect("taken over");
+        expect_bytes(&volume, 0, &new).await;
+        volume.close().await.unwrap();
+        expect_whole(&other).await;
+    });
+}
+
 /// A write whose client goes away before the disk has it.
 async fn unanswered(host: &Host, volume: &LogVolume, data: &[u8]) {
     host.disk.change_options(|options| (options.latency_min, options.latency_max) = (SLOW, SLOW));

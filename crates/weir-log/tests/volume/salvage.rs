@@ -96,6 +96,30 @@ fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
     });
 }
 
+/// A snapshot that has the name of what a takeover keeps, and shows something else.
+#[test]
+fn a_snapshot_that_somebody_gave_the_name_is_not_taken_for_what_was_kept() {
+    run(async {
+        let host = Host::new().await;
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[7; 8192]).await.unwrap();
+            volume.snapshot(&name("takeover-2")).await.unwrap();
+            write(&volume, 0, &[1; 8192]).await.unwrap();
+            volume.flush_remote().await.unwrap();
+            write(&volume, 4096, &[2; 8192]).await.unwrap();
+            flush(&volume).await.unwrap();
+        })
+        .await;
+        let other = host.other(5);
+        let (volume, _) = other.try_open(|args| args.take_over = true).await.unwrap();
+        expect_bytes(&volume, 0, &[1; 8192]).await;
+        volume.close().await.unwrap();
+        assert_eq!(kept(&host).await, ["takeover-2", "takeover-2-2"]);
+        let salvage = Salvage::find(&args_of(&host)).await.unwrap();
+        assert_eq!(salvage.snapshot().as_str(), "takeover-2-2");
+    });
+}
+
 #[test]
 fn what_is_damaged_in_the_journal_fails_in_the_salvaged_volume_and_shows_nothing_older() {
     run(async {

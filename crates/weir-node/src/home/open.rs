@@ -61,7 +61,7 @@ impl Home {
         let spec = StackSpec { endpoint: EndpointSpec::Log(Box::new(args)), stages };
         match Stack::open(&context.env, spec).await {
             Ok(opened) => {
-                opened::note(&self.data, id, name);
+                opened::note(self, &store, id, name);
                 Ok(opened)
             }
             Err(error) => Err(match locked(error.into(), name) {

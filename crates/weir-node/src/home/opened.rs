@@ -1,39 +1,69 @@
-//! A note beside the journal of a volume, with the name of the volume: it is there while the volume is open, and until
-//! it was closed with everything in the store. The journal itself does not say so, and the store may be unreachable
-//! when somebody asks (`weir status`).
+//! A note beside the journal of a volume, with the name of the volume and its store: it is there while the volume is
+//! open, and until it was closed with everything in the store. The journal itself does not say so, and the store may be
+//! unreachable when somebody asks (`weir status`).
 //!
-//! No decision about data depends on the note, so an error of the disk here fails no opening and no close.
+//! A copy of a store has the same volumes, with the same identities and histories. A deletion there leaves the journal
+//! alone that the note says is of another store. Nothing else that concerns data depends on the note, so an error of
+//! the disk here fails no opening and no close.
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use url::Url;
 use weir_device::VolumeId;
 use weir_log::Closed;
 use weir_log::catalog::VolumeName;
+use weir_store::Store;
 
 use crate::data_directory::DataDirectory;
+use crate::home::Home;
 
-/// Notes that the volume is open for writing.
-pub(crate) fn note(data: &DataDirectory, id: VolumeId, name: &VolumeName) {
-    let path = data.opened_as(id);
-    if noted(data, id).as_ref() == Some(name) {
+/// Notes that the volume of `store` is open for writing.
+pub(crate) fn note(home: &Home, store: &Store, id: VolumeId, name: &VolumeName) {
+    let path = home.data.opened_as(id);
+    let text = format!("{name}\n{}\n", place_of(home, store));
+    if std::fs::read_to_string(&path).is_ok_and(|noted| noted == text) {
         return;
     }
-    if let Err(error) = write(&path, name) {
+    if let Err(error) = write(&path, &text) {
         tracing::warn!(volume = %name, path = %path.display(), %error, "the name was not noted");
     }
 }
 
-fn write(path: &Path, name: &VolumeName) -> io::Result<()> {
+/// A store as the note calls it, in one line: the same after a restart of the host, and after the data directory was
+/// moved with the store in it.
+fn place_of(home: &Home, store: &Store) -> String {
+    let directory = |url: &str| {
+        let path = Url::parse(url).ok().and_then(|url| url.to_file_path().ok());
+        path.map(|path| path.canonicalize().unwrap_or(path))
+    };
+    match directory(&home.store_url) {
+        Some(path) if Some(&path) == directory(&home.data.store_url()).as_ref() => {
+            "embedded".to_owned()
+        }
+        Some(path) => format!("{path:?}"),
+        None => store.location(),
+    }
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
     // Written to a new file and renamed, so that nobody reads half a name.
     let new = path.with_extension("new");
     let mut options = std::fs::File::options();
     let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&new)?;
     weir_disk::adopt_file(&file, &new)?;
-    io::Write::write_all(&mut file, format!("{name}\n").as_bytes())?;
+    io::Write::write_all(&mut file, text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, path)
+}
+
+/// Whether the volume was opened out of another store than this, and not closed there. Not where the note does not say
+/// which, as those of older builds.
+pub(crate) fn is_of_another_store(home: &Home, store: &Store, id: VolumeId) -> bool {
+    let noted = std::fs::read_to_string(home.data.opened_as(id)).unwrap_or_default();
+    let place = noted.lines().nth(1);
+    place.is_some_and(|place| place != place_of(home, store))
 }
 
 /// Removes the note, if the volume was closed with everything in the store.
@@ -55,30 +85,71 @@ pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed) {
 /// The name of a volume that is open, or was not closed with everything in the store.
 pub(crate) fn noted(data: &DataDirectory, id: VolumeId) -> Option<VolumeName> {
     let text = std::fs::read_to_string(data.opened_as(id)).ok()?;
-    VolumeName::new(text.trim_end()).ok()
+    VolumeName::new(text.lines().next()?).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use weir_log::Keys;
+    use weir_store::StoreOptions;
+
     use super::*;
+
+    fn home(directory: &Path, store: &Path) -> (Home, Store) {
+        std::fs::create_dir_all(store).unwrap();
+        let store_url = format!("file://{}", store.display());
+        let home = Home {
+            data: DataDirectory::at(directory).unwrap(),
+            store_url: store_url.clone(),
+            store_options: StoreOptions::default(),
+            keys: Keys::default(),
+            encrypt: false,
+        };
+        (home, Store::open(&store_url).unwrap())
+    }
 
     #[test]
     fn a_name_is_noted_until_the_store_has_everything() {
         let directory = tempfile::tempdir().unwrap();
-        let (data, id) = (DataDirectory::at(directory.path()).unwrap(), VolumeId([7; 16]));
+        let (home, store) = home(directory.path(), &directory.path().join("store"));
+        let (data, id) = (&home.data, VolumeId([7; 16]));
         std::fs::create_dir_all(data.volume(id)).unwrap();
-        assert_eq!(noted(&data, id), None);
+        assert_eq!(noted(data, id), None);
         for name in ["demo", "renamed"] {
             let name = VolumeName::new(name).unwrap();
-            note(&data, id, &name);
-            assert_eq!(noted(&data, id), Some(name));
+            note(&home, &store, id, &name);
+            assert_eq!(noted(data, id), Some(name));
         }
-        note_closed(&data, id, Closed::LocalOnly);
-        assert!(noted(&data, id).is_some());
-        note_closed(&data, id, Closed::Clean);
-        assert_eq!(noted(&data, id), None);
-        note_closed(&data, id, Closed::Clean);
+        note_closed(data, id, Closed::LocalOnly);
+        assert!(noted(data, id).is_some());
+        note_closed(data, id, Closed::Clean);
+        assert_eq!(noted(data, id), None);
+        note_closed(data, id, Closed::Clean);
         std::fs::write(data.opened_as(id), "no/name").unwrap();
-        assert_eq!(noted(&data, id), None);
+        assert_eq!(noted(data, id), None);
+    }
+
+    #[test]
+    fn a_note_tells_its_store_from_a_copy_of_it_wherever_the_two_are_moved() {
+        let directory = tempfile::tempdir().unwrap();
+        let (id, name) = (VolumeId([7; 16]), VolumeName::new("demo").unwrap());
+        let at = |data: &str, store: &str| {
+            home(&directory.path().join(data), &directory.path().join(store))
+        };
+        let (here, store) = at("data", "data/store");
+        std::fs::create_dir_all(here.data.volume(id)).unwrap();
+        assert!(!is_of_another_store(&here, &store, id), "there is no note");
+        note(&here, &store, id, &name);
+        let (copied, copy) = at("data", "copy");
+        assert!(!is_of_another_store(&here, &store, id));
+        assert!(is_of_another_store(&copied, &copy, id));
+        // With the store in it.
+        std::fs::rename(directory.path().join("data"), directory.path().join("moved")).unwrap();
+        let (moved, store) = at("moved", "moved/store");
+        assert!(!is_of_another_store(&moved, &store, id));
+        // What an older build noted.
+        std::fs::write(moved.data.opened_as(id), "demo\n").unwrap();
+        assert!(!is_of_another_store(&moved, &store, id));
+        assert_eq!(noted(&moved.data, id), Some(name));
     }
 }

@@ -11,6 +11,7 @@ use weir_store::{Access, Store};
 use crate::error::NodeError;
 use crate::home::Home;
 use crate::home::open::lock;
+use crate::home::opened;
 use crate::node::shard::ShardContext;
 use crate::volumes::{salvage, volume_id};
 
@@ -37,6 +38,7 @@ pub(crate) async fn delete(
     }
     let directory = context.disks.directory(home.data.volume(id))?;
     let local = match lock(&directory, name).await {
+        Ok(_) if opened::is_of_another_store(home, &store, id) => None,
         Ok(lock) => Some(lock),
         // They belong to a volume of another store, and are not deleted.
         Err(_) if home.is_open_elsewhere(&store, id).await? => None,
@@ -55,10 +57,7 @@ pub(crate) async fn delete(
         None => !has_journal,
     };
     catalog::delete(&store, &context.env, name, consent, on_progress).await?;
-    if local.is_none() {
-        return Ok(());
-    }
-    if !are_its {
+    if local.is_none() || !are_its {
         let path = home.data.volume(id);
         tracing::warn!(volume = %name, path = %path.display(), "the local files are not of this volume, and stay");
         return Ok(());
@@ -85,7 +84,9 @@ async fn remove_left(
             continue;
         }
         let Some(journal) = catalog::journal_in(&directory, id).await? else { continue };
-        if !catalog::is_journal_of(store, &context.env, id, &journal).await? {
+        if !catalog::is_journal_of(store, &context.env, id, &journal).await?
+            || opened::is_of_another_store(home, store, id)
+        {
             continue;
         }
         if !discard_journal {

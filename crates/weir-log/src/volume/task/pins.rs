@@ -142,7 +142,17 @@ pub(crate) async fn release(shared: &Rc<Shared>, id: HexId) -> Result<(), Device
     };
     let known = |state: &mut State| state.snapshots.pins_are_settled().then_some(Ok(()));
     shared.wait_while_open(known).await?;
-    let mut manifest = shared.manifest.lock().await;
+    // A rollback puts another map in the place of the head's before a checkpoint that counts says so: until then the
+    // published one needs what only the old map named.
+    let is_free = || !shared.frozen.get() || weir_device::mutant("release_during_rollback");
+    let mut manifest = loop {
+        shared.wait_while_open(|_| is_free().then_some(Ok(()))).await?;
+        let manifest = shared.manifest.lock().await;
+        // With the lock none can begin: it takes the lock itself before it changes anything.
+        if is_free() {
+            break manifest;
+        }
+    };
     // Somebody else may have done it meanwhile.
     if find().is_none() {
         return Ok(());

@@ -47,7 +47,7 @@ async fn look(shared: &Rc<Shared>, thorough: bool) -> Result<(), DeviceError> {
     };
     if !deleting.is_empty() {
         let mut notes = notes_of(shared).await?;
-        notes.retain(|note| deleting.contains(&note.snapshot));
+        notes.retain(|note| deleting.iter().any(|id| is_about(note, *id)));
         if thorough {
             let (asked, mut needed) = (std::mem::take(&mut notes), Vec::new());
             for note in asked {
@@ -58,7 +58,7 @@ async fn look(shared: &Rc<Shared>, thorough: bool) -> Result<(), DeviceError> {
             notes = needed;
         }
         for id in deleting {
-            if !notes.iter().any(|note| note.snapshot == id) {
+            if !notes.iter().any(|note| is_about(note, id)) {
                 pins::release(shared, id).await?;
             }
         }
@@ -73,11 +73,16 @@ async fn notes_of(shared: &Shared) -> Result<Vec<Dependant>, DeviceError> {
     Ok(dependants::list(&shared.store, &shared.env, shared.id).await.map_err(LogError::Store)?)
 }
 
+/// Whether what left the note may need that snapshot: a replica may need any.
+fn is_about(note: &Dependant, snapshot: HexId) -> bool {
+    note.snapshot.is_none_or(|id| id == snapshot)
+}
+
 /// Whether anybody needs a snapshot that is being deleted, as of a version that counts. Waits for a failing store.
 pub(crate) async fn is_depended_on(shared: &Shared, snapshot: HexId) -> Result<bool, DeviceError> {
     loop {
         match notes_of(shared).await {
-            Ok(notes) => return Ok(notes.iter().any(|note| note.snapshot == snapshot)),
+            Ok(notes) => return Ok(notes.iter().any(|note| is_about(note, snapshot))),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tracing::warn!(volume = %shared.id, %error, "asking for the clones of a snapshot");
                 shared.check_failure()?;

@@ -22,9 +22,42 @@ use crate::volume::LogVolume;
 use crate::volume::shared::Shared;
 use crate::volume::verb::snapshot;
 
-/// Name of the snapshot that the opening of that epoch keeps.
-fn snapshot_name(taken_at: u64) -> Result<VolumeName, LogError> {
-    VolumeName::new(&format!("takeover-{taken_at}"))
+/// Takes the snapshot that the opening of epoch `taken_at` owes; its name.
+async fn take_first_map(shared: &Rc<Shared>, taken_at: u64) -> Result<VolumeName, LogError> {
+    let mut name = VolumeName::new(&format!("takeover-{taken_at}"))?;
+    let mut number = 1;
+    loop {
+        match snapshot::take(shared, &name).await {
+            Ok(_) => {
+                tracing::warn!(
+                    volume = %shared.id, snapshot = %name,
+                    "what the volume held when it was taken is kept as a snapshot: should the other journal come back, \
+                     weir volume salvage makes a volume of that and of what only that journal holds"
+                );
+                return Ok(name);
+            }
+            // An opening before this one came as far as this.
+            Err(error) if error.kind() == ErrorKind::Exists && is_owed(shared, &name, taken_at) => {
+                return Ok(name);
+            }
+            // Somebody else's, who chose the name, or of the volume that this one was promoted from.
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                number += 1;
+                name = VolumeName::new(&format!("takeover-{taken_at}-{number}"))?;
+            }
+            Err(source) => return Err(LogError::NotKept { volume: shared.id, source }),
+        }
+    }
+}
+
+/// Whether the snapshot of that name was taken by the opening that owed it, or by a later one that had taken no write
+/// either.
+fn is_owed(shared: &Shared, name: &VolumeName, taken_at: u64) -> bool {
+    let state = shared.state.borrow();
+    let mut listed = state.snapshots.listed.iter();
+    let found = listed.find(|snapshot| snapshot.name == name.as_str());
+    found.is_some_and(|s| s.stream.is_none() && s.checkpoint.epoch >= taken_at)
+        || weir_device::mutant("first_map_by_name")
 }
 
 /// G1: takes the snapshots that are owed. Nothing was written since they became due.
@@ -36,17 +69,7 @@ pub(crate) async fn keep_first_maps(shared: &Rc<Shared>) -> Result<(), LogError>
             records.find(|record| record.snapshot.is_none()).map(|record| record.taken_at)
         };
         let Some(taken_at) = due else { return Ok(()) };
-        let name = snapshot_name(taken_at)?;
-        match snapshot::take(shared, &name).await {
-            Ok(_) => tracing::warn!(
-                volume = %shared.id, snapshot = %name,
-                "what the volume held when it was taken is kept as a snapshot: should the other journal come back, \
-                 weir volume salvage makes a volume of that and of what only that journal holds"
-            ),
-            // An opening before this one came as far as this.
-            Err(error) if error.kind() == ErrorKind::Exists => {}
-            Err(source) => return Err(LogError::NotKept { volume: shared.id, source }),
-        }
+        let name = take_first_map(shared, taken_at).await?;
         let mut manifest = shared.manifest.lock().await;
         let id = manifest.current().snapshot(name.as_str()).map(|snapshot| snapshot.id);
         let change = |m: &mut Manifest| {

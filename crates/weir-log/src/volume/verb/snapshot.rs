@@ -133,21 +133,13 @@ async fn roll_back(shared: &Rc<Shared>, name: &VolumeName) -> Result<(), DeviceE
     let snapshot = shared.find_snapshot(name)?;
     let (store, env, key) = (&shared.store, &shared.env, shared.key.as_ref());
     let loaded = load::checkpoint(store, env, shared.id, key, snapshot.root(shared.id)).await?;
-    loop {
-        // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
-        shared.settle().await?;
-        // It may have been deleted; with the lock it is not being deleted now.
-        let manifest = shared.manifest.lock().await;
-        let found = shared.find_snapshot(name)?;
-        drop(manifest);
-        if found.id != snapshot.id {
-            let message = format!("snapshot {name} of volume {} was replaced meanwhile", shared.id);
-            return Err(DeviceError::new(ErrorKind::NotFound, message));
-        }
-        // Waiting for the lock took its time as well. Nothing can begin between this look and the change below.
-        if shared.state.borrow().is_settled() || weir_device::mutant("rollback_looks_once") {
-            break;
-        }
+    // Reading took its time; nothing was written meanwhile, but a checkpoint may have begun.
+    shared.settle_alone().await?;
+    // It may have been deleted, or may be on the way to it.
+    let found = shared.find_snapshot(name)?;
+    if found.id != snapshot.id {
+        let message = format!("snapshot {name} of volume {} was replaced meanwhile", shared.id);
+        return Err(DeviceError::new(ErrorKind::NotFound, message));
     }
     set_back(shared, loaded, &snapshot);
     let generation = shared.generation.get() + 1;
