@@ -1,4 +1,5 @@
-//! The note that a clone, or the replica of one, leaves with a volume whose objects it may need. Page: `docs/formats/dependant.md`.
+//! The note that a clone, or the replica of one, leaves with a volume whose objects it may need. Page:
+//! `docs/formats/dependant.md`.
 
 use serde::{Deserialize, Serialize};
 use weir_device::VolumeId;
