@@ -27,6 +27,7 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("publish_before_stored", 1, "publish a checkpoint whose root is not stored yet"),
     ("publish_outside_prefix", 1, "publish a checkpoint whose root is beyond a gap"),
     ("epoch_not_durable", 1, "acknowledge before the superblock names the epoch"),
+    ("shrink_beside_growth", 1, "shrink while a growth is about to set its size"),
     ("close_leaves_tasks", 1, "return from a close while tasks of the volume run on"),
     ("superblock_once", 1, "write one copy of the superblock only"),
     ("sequences_not_owned", 1, "upload without owning a first sequence"),

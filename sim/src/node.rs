@@ -453,7 +453,7 @@ impl Node {
         if life.world.harm.rot.borrow().is_some() {
             tasks.run_until(self.prove(life)).await?;
         }
-        if dice.percent(15)
+        if dice.percent(30)
             && !self.world.profile.replicas
             && self.world.snapshots.borrow().iter().any(Known::is_seen)
         {
@@ -559,19 +559,8 @@ impl Node {
 
     /// Goes back to a snapshot; the life ends after it, or in the middle.
     async fn roll_back(&mut self, life: &Rc<Life>, dice: &mut Dice) -> Result<(), Stop> {
-        self.stop_clients(life).await?;
-        let resized = async {
-            while life.resizing.get() {
-                tokio::time::sleep(client::PAUSE_STEP).await;
-            }
-        };
-        if timeout(HANG, resized).await.is_err() {
+        if !self.stop_resizes(life).await? {
             return self.go_on();
-        }
-        if let Some(nbd) = life.nbd()
-            && timeout(HANG, nbd.close()).await.is_err()
-        {
-            return self.violate("the server does not let go of clients that leave");
         }
         let (name, shown, size) = {
             let snapshots = self.world.snapshots.borrow();
@@ -596,7 +585,14 @@ impl Node {
         life.freeze();
         let doing = self.world.begin(self.world.host.get(), "rollback");
         let content_before = life.heard.generation.get();
-        let result = timeout(patience, life.stack.rollback(&name, QUIESCE_MAX)).await;
+        let pause = Duration::from_micros(dice.below(20_000));
+        let rolling = async {
+            tokio::time::sleep(pause).await;
+            life.stack.rollback(&name, QUIESCE_MAX).await
+        };
+        let deleting = snapshots::remove_beside(life, &name, dice.percent(60));
+        let both = async { futures_util::join!(rolling, deleting).0 };
+        let result = timeout(patience, both).await;
         life.thaw();
         let Ok(result) = result else {
             doing.goes_on();
@@ -625,6 +621,25 @@ impl Node {
             self.world.note("  rollback refused", [0; 3]);
         }
         self.go_on()
+    }
+
+    /// Stops clients and changes of the size; whether these came to their end.
+    async fn stop_resizes(&self, life: &Rc<Life>) -> Result<bool, Stop> {
+        self.stop_clients(life).await?;
+        let resized = async {
+            while life.resizing.get() {
+                tokio::time::sleep(client::PAUSE_STEP).await;
+            }
+        };
+        if timeout(HANG, resized).await.is_err() {
+            return Ok(false);
+        }
+        if let Some(nbd) = life.nbd()
+            && timeout(HANG, nbd.close()).await.is_err()
+        {
+            self.violate("the server does not let go of clients that leave")?;
+        }
+        Ok(true)
     }
 
     async fn stop_clients(&self, life: &Rc<Life>) -> Result<(), Stop> {

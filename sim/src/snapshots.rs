@@ -129,6 +129,18 @@ pub(crate) async fn remove_all(life: &Life) {
     }
 }
 
+/// Deletes another snapshot than `spared`, if it is to be and there is one.
+pub(crate) async fn remove_beside(life: &Life, spared: &VolumeName, is_to_be: bool) {
+    let other = {
+        let snapshots = life.world.snapshots.borrow();
+        let mut others = snapshots.iter().filter(|k| k.oracle.is_some() && k.name != *spared);
+        others.next_back().map(|known| known.name.clone())
+    };
+    if let Some(other) = other.filter(|_| is_to_be) {
+        remove(life, &other).await;
+    }
+}
+
 /// Deletes a snapshot. One that is there must go.
 pub(crate) async fn remove(life: &Life, name: &VolumeName) {
     let world = &life.world;

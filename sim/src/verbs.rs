@@ -206,7 +206,9 @@ impl Life {
         }
         self.freeze();
         let (doing, begun) = (world.begin(self.host, "shrink"), Instant::now());
-        let result = self.stack.resize(size, true, QUIESCE_MAX).await;
+        let growing = self.grow_beside(present, dice);
+        let shrinking = self.stack.resize(size, true, QUIESCE_MAX);
+        let (grown, result) = futures_util::join!(growing, shrinking);
         drop(doing);
         self.thaw();
         // A write that nobody waits for any more may be in flight until the journal, which is full, is in the store.
@@ -220,10 +222,27 @@ impl Life {
             } else {
                 world.oracle.borrow_mut().end_shrink(id);
                 world.note("  resized", [size, 0, 0]);
-                self.settle_size("a shrink", size).await;
+                // The two went one after the other, and the one that came last counts.
+                let is = self.stack.size();
+                let last = grown.filter(|grown| *grown == is).unwrap_or(size);
+                self.settle_size("a shrink", last).await;
             }
         }
         self.let_in();
+    }
+
+    /// Now and then somebody else asks for a larger size at the same time: the size that came about, if it did.
+    async fn grow_beside(&self, present: u64, dice: &mut Dice) -> Option<u64> {
+        let size = present + 1 + dice.below(1 << 20);
+        if !dice.percent(25) {
+            return None;
+        }
+        self.world.sizes.add(size);
+        let doing = self.world.begin(self.host, "grow");
+        let result = self.stack.resize(size, false, QUIESCE_MAX).await;
+        drop(doing);
+        // It may find the volume frozen.
+        self.judge_verb("a growth beside a shrink", &result, |_| false).then_some(size)
     }
 
     /// Clients may come again.
