@@ -1,17 +1,21 @@
 //! What a process that serves volumes says at its end, and what it hands on to the one that comes after it.
 #![allow(clippy::disallowed_methods, reason = "a test of a whole node, outside any test module")]
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
 use weir_node::verbs::attach::AttachVolume;
+use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
+use weir_node::verbs::delete::DeleteVolume;
 use weir_node::verbs::detach::DetachVolume;
 use weir_node::verbs::rename::RenameVolume;
 use weir_node::verbs::verb::Verb;
 use weir_node::{
     ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
-    NodeConfig, Service, ServiceOptions, Stages, VolumeSet, VolumeSpec,
+    NodeConfig, NodeError, Service, ServiceOptions, Stages, VolumeSet, VolumeSpec,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -70,8 +74,53 @@ impl Place {
     }
 
     async fn call<V: Verb>(&self, volume: &str, verb: V) -> V::Report {
-        let called = self.node.call(self.home.clone(), Some(name(volume)), verb, |_, _| {});
-        called.await.expect("it is done")
+        self.try_call(volume, verb).await.expect("it is done")
+    }
+
+    async fn try_call<V: Verb>(&self, volume: &str, verb: V) -> Result<V::Report, NodeError> {
+        self.node.call(self.home.clone(), Some(name(volume)), verb, |_, _| {}).await
+    }
+
+    /// A client of an export, after its handshake.
+    fn client(&self, export: &str) -> Client {
+        let socket = self.directory.path().join("data/nbd.sock");
+        let mut stream = UnixStream::connect(socket).expect("the socket of the process");
+        stream.read_exact(&mut [0; 18]).expect("greeted");
+        let mut ask = 3_u32.to_be_bytes().to_vec();
+        ask.extend(b"IHAVEOPT");
+        ask.extend(1_u32.to_be_bytes());
+        ask.extend(u32::try_from(export.len()).expect("short").to_be_bytes());
+        ask.extend(export.as_bytes());
+        stream.write_all(&ask).expect("sent");
+        stream.read_exact(&mut [0; 10]).expect("the export is offered");
+        Client(stream)
+    }
+}
+
+/// A client of NBD.
+struct Client(UnixStream);
+
+impl Client {
+    /// Sends a request, and waits for its simple reply.
+    fn ask(&mut self, (command, offset, length): (u16, u64, u32), data: &[u8]) {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend([0, 0]);
+        request.extend(command.to_be_bytes());
+        request.extend(7_u64.to_be_bytes());
+        request.extend(offset.to_be_bytes());
+        request.extend(length.to_be_bytes());
+        request.extend(data);
+        self.0.write_all(&request).expect("sent");
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).expect("answered");
+        assert_eq!(reply[4..8], [0; 4], "no error");
+    }
+
+    fn read(&mut self, length: u32) -> Vec<u8> {
+        self.ask((0, 0, length), &[]);
+        let mut data = vec![0; length as usize];
+        self.0.read_exact(&mut data).expect("the data follow");
+        data
     }
 }
 
@@ -119,6 +168,31 @@ fn a_volume_that_cannot_be_closed_is_an_error_of_the_process() {
         let next = number.expect("manifests are numbered") + 1;
         std::fs::write(newest.with_file_name(format!("{next:016x}.json")), text).expect("written");
         service.stop(Closing::ToStore).await.expect_err("it was not closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_is_not_taken_away_from_those_who_read_its_snapshots() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let snapshot = "s".to_owned();
+        place.call("one", ChangeSnapshots { action: SnapshotAction::Take, snapshot }).await;
+        let mut reader = place.client("one@s");
+        let is_open =
+            |refused: NodeError| assert!(refused.to_string().contains("one@s"), "{refused}");
+        let delete = DeleteVolume { detach: true, ..DeleteVolume::default() };
+        is_open(place.try_call("one", delete).await.expect_err("it is read"));
+        let rename = RenameVolume { to: "two".to_owned() };
+        is_open(place.try_call("one", rename).await.expect_err("it is read"));
+        is_open(place.try_call("one", DetachVolume::default()).await.expect_err("it is read"));
+        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert!(reloaded.detached.is_empty() && reloaded.failed.len() == 1, "{reloaded:?}");
+        assert_eq!(reader.read(4096), [0; 4096], "and is still there");
+        drop(reader);
+        place.call("one", delete).await;
+        service.stop(Closing::ToStore).await.expect("nothing is left");
     });
     place.node.shut_down();
 }

@@ -269,8 +269,8 @@ pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), Nod
 /// Stops serving a volume: everything in it goes to the store, and any node may open it.
 ///
 /// # Errors
-/// [`NodeError::NotServedHere`]; [`NodeError::Connected`] where it has clients and they are not to be disconnected;
-/// what a close says.
+/// [`NodeError::NotServedHere`]; [`NodeError::Connected`] or [`NodeError::SnapshotOpen`] where it or one of its snapshots
+/// has clients and they are not to be disconnected; what a close says.
 pub(crate) async fn detach(
     core: &Arc<Core>,
     name: VolumeName,
@@ -295,6 +295,7 @@ async fn detach_now(
     let entry = core.entry(name.as_str()).ok_or_else(not_served)?;
     if !disconnect {
         core.on_volume(&entry, |hosted| async move { Ok(hosted.clients_stay().await) }).await?;
+        core.views.clients_stay(name.as_str()).await;
     }
     // From here on a client whose handshake has begun finds it closed.
     let Some(kept_out) = entry.gate.close() else {
@@ -303,6 +304,11 @@ async fn detach_now(
     let clients = core.client_count(&entry).await?;
     if clients > 0 && !disconnect {
         return Err(NodeError::Connected { name: name.to_string(), clients });
+    }
+    // Its snapshots go with it. One that is being opened is waited for; the next one finds the gate closed.
+    let export = core.views.wait_open_of(name.as_str()).await.pop();
+    if let Some(export) = export.filter(|_| !disconnect) {
+        return Err(NodeError::SnapshotOpen { export });
     }
     lock(&core.volumes).remove(name.as_str());
     let running = lock(&core.running).remove(name.as_str());
