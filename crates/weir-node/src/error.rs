@@ -228,7 +228,7 @@ pub enum NodeError {
     },
     /// A volume was closed without everything in the store.
     #[error(
-        "volume {name:?} is detached, but the store did not take everything in time: the journal here keeps the rest"
+        "volume {name:?} is closed, but the store did not take everything in time: the journal here keeps the rest"
     )]
     KeptInJournal {
         /// Name of the volume.

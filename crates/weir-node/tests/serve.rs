@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
@@ -12,6 +13,7 @@ use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
 use weir_node::verbs::delete::DeleteVolume;
 use weir_node::verbs::detach::DetachVolume;
 use weir_node::verbs::rename::RenameVolume;
+use weir_node::verbs::show::ShowVolume;
 use weir_node::verbs::verb::Verb;
 use weir_node::{
     ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
@@ -47,13 +49,17 @@ impl Place {
     }
 
     async fn serve(&self) -> Service {
+        self.serve_with(VolumeOptions::default()).await
+    }
+
+    async fn serve_with(&self, options: VolumeOptions) -> Service {
         let spec = VolumeSpec {
             name: name("one"),
             size: Some(SIZE),
             size_must_match: true,
             read_only: false,
             consent: Consent::default(),
-            options: VolumeOptions::default(),
+            options,
             endpoint: EndpointKind::Log,
             stages: Stages::default(),
             replica: None,
@@ -192,6 +198,30 @@ fn a_volume_is_not_taken_away_from_those_who_read_its_snapshots() {
         assert_eq!(reader.read(4096), [0; 4096], "and is still there");
         drop(reader);
         place.call("one", delete).await;
+        service.stop(Closing::ToStore).await.expect("nothing is left");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn what_a_new_configuration_leaves_out_is_closed_until_the_store_has_it() {
+    let place = Place::new();
+    run(async {
+        // The store is given no time at all at first.
+        let in_no_time =
+            VolumeOptions { close_deadline: Duration::ZERO, ..VolumeOptions::default() };
+        let service = place.serve_with(in_no_time).await;
+        place.client("one").ask((1, 0, 4096), &[7; 4096]);
+        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert!(reloaded.detached.is_empty(), "{reloaded:?}");
+        assert!(reloaded.failed[0].1.contains("journal"), "{reloaded:?}");
+        // Then it is closed in the background; until then the next process is told of it.
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !service.handed_over().is_empty() {
+            assert!(Instant::now() < patience, "{:?}", service.handed_over());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(place.call("one", ShowVolume::default()).await.holder, None);
         service.stop(Closing::ToStore).await.expect("nothing is left");
     });
     place.node.shut_down();

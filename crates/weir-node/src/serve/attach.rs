@@ -24,6 +24,7 @@ use crate::error::NodeError;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::EventKind;
 use crate::serve::host;
+use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
 use crate::serve::running::{Change, Running};
@@ -364,7 +365,13 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
             }
             Some(_) => {}
             None => match detach(core, name.clone(), false).await {
-                Ok(_) => reloaded.detached.push(name.clone()),
+                Ok(Stopped::Clean) => reloaded.detached.push(name.clone()),
+                Ok(Stopped::LocalOnly) => {
+                    let kept = NodeError::KeptInJournal { name: name.to_string() };
+                    reloaded.failed.push(failed(name, &kept));
+                    // Nobody would do it otherwise.
+                    left::close(core, vec![name.clone()])?;
+                }
                 Err(error) => reloaded.failed.push(failed(name, &error)),
             },
         }

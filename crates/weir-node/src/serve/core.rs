@@ -74,7 +74,7 @@ pub(crate) struct Core {
     pub(crate) changing: Changing,
     /// Volumes that should be served and are not, with the reason.
     pub(crate) not_served: Mutex<BTreeMap<String, String>>,
-    /// Volumes that the process before this one served and that are not closed yet, with the reason.
+    /// Volumes that the configuration no longer names and that are not closed yet, with the reason.
     pub(crate) left: Mutex<BTreeMap<String, String>>,
     pub(crate) views: Views,
     pub(crate) nbd_places: Mutex<Vec<NbdPlace>>,
@@ -125,7 +125,7 @@ impl Core {
         self.node.run(entry.shard, count).await
     }
 
-    /// Volumes that the process before this one served and that are not closed yet, and why.
+    /// Volumes that the configuration no longer names and that are not closed yet, and why.
     pub(crate) fn left(&self) -> BTreeMap<String, String> {
         lock(&self.left).clone()
     }

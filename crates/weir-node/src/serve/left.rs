@@ -1,5 +1,6 @@
 //! Volumes that the process before this one served and that this one does not, because they were taken out of the
-//! configuration. Their journals may hold writes that are not in the store, and their manifests name this node as the
+//! configuration; and volumes that a new configuration took out of a running process, whose store did not take everything
+//! in time. Their journals may hold writes that are not in the store, and their manifests name this node as the
 //! holder, so that no other node could open them without a takeover. They are opened once more and closed with
 //! everything in the store.
 
@@ -38,7 +39,10 @@ pub(crate) fn close(core: &Arc<Core>, names: Vec<VolumeName>) -> Result<(), Node
                 if core.is_stopping.load(Ordering::Relaxed) {
                     return;
                 }
-                if !close_one(&context, &core, &name).await {
+                if core.offers(name.as_str()) {
+                    // It was asked for again meanwhile, and is closed as what is served is.
+                    core.note_left(&name, None);
+                } else if !close_one(&context, &core, &name).await {
                     again.push(name);
                 }
             }
@@ -80,8 +84,10 @@ async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -
         }
         Err(error) => {
             let reason = with_causes(&error);
-            tracing::error!(volume = %name, reason, "a volume that is not served any more is not closed");
-            let left = format!("it is not served any more, and could not be closed: {reason}");
+            tracing::error!(volume = %name, reason, "the store does not have all of a volume that is not served any more");
+            let left = format!(
+                "it is not served any more, and the store does not have all of it: {reason}"
+            );
             core.note_left(name, Some(left));
             false
         }
