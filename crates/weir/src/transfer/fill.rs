@@ -61,7 +61,7 @@ impl Source<'_> {
     fn record(&self, blank: bool) -> CopyRecord {
         let (identity, opening) = match self {
             Self::Image(image) => (image.identity.clone(), None),
-            Self::Volume(place) => (place.id.to_string(), place.opening),
+            Self::Volume(place) => (place.identity(), place.opening),
             // A stream comes once: nothing goes on with it.
             Self::Input(_) => ("a stream".to_owned(), None),
         };
@@ -73,7 +73,7 @@ impl Source<'_> {
         match self {
             Self::Image(image) => record.identity == image.identity,
             Self::Volume(place) => {
-                record.identity == place.id.to_string() && follows(place.opening, record.opening)
+                record.identity == place.identity() && follows(place.opening, record.opening)
             }
             Self::Input(_) => false,
         }
