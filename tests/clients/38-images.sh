@@ -158,6 +158,19 @@ check "a volume full of something" fills
 paused 3 volume import top.qcow2 full --overwrite && crash
 check "is written over in two runs" "$weir" volume import top.qcow2 full
 check "and nothing of it is left" exports full top.qcow2
+paused 3 volume import top.qcow2 between && kill -TERM "$weir_pid"
+wait "$weir_pid"
+mine=$WEIR_DATA_DIR
+elsewhere=(env "PATH=$work/bin:$PATH" "WEIR_DATA_DIR=$work/elsewhere" "$weir" --store "file://$mine/store")
+paused_elsewhere() {
+    weir=env paused 3 "${elsewhere[@]:1}" volume import base.qcow2 between --overwrite && kill -TERM "$weir_pid"
+    wait "$weir_pid"
+}
+paused_elsewhere
+refuse "a volume that another data directory filled meanwhile is not gone on with" "not from this" \
+    "$weir" volume import top.qcow2 between
+check "there it is" "${elsewhere[@]}" volume import base.qcow2 between
+check "and it is the same" exports between base.qcow2
 paused 2 volume import top.qcow2 gone && crash
 check "an incomplete volume is deleted" "$weir" volume delete gone --yes
 paused 1 volume import raw.img changed
