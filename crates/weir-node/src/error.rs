@@ -226,6 +226,17 @@ pub enum NodeError {
         /// Name of the volume.
         name: String,
     },
+    /// A volume that is to be served is served already, and not as it was asked for.
+    #[error(
+        "volume {name:?} is served already, and {}",
+        if *read_only { "read-only" } else { "clients may write to it" }
+    )]
+    ServedOtherwise {
+        /// Name of the volume.
+        name: String,
+        /// Writes of its clients are refused.
+        read_only: bool,
+    },
     /// A volume was closed without everything in the store.
     #[error(
         "volume {name:?} is closed, but the store did not take everything in time: the journal here keeps the rest"
@@ -397,9 +408,10 @@ impl NodeError {
             Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
             Self::NotServedHere { .. } => ErrorKind::NotFound,
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
-            Self::Connected { .. } | Self::Changing { .. } | Self::SnapshotOpen { .. } => {
-                ErrorKind::Busy
-            }
+            Self::Connected { .. }
+            | Self::Changing { .. }
+            | Self::ServedOtherwise { .. }
+            | Self::SnapshotOpen { .. } => ErrorKind::Busy,
             Self::SizeNeeded { .. }
             | Self::NothingServed { .. }
             | Self::StoreGone { .. }
@@ -509,6 +521,11 @@ fn live_help(error: &NodeError) -> Option<String> {
             "end that process instead, or serve many volumes with weir serve".into()
         }
         NodeError::Changing { .. } => "try again when it has ended".into(),
+        NodeError::ServedOtherwise { name, .. } => {
+            format!(
+                "detach it first (weir volume detach {name}), and attach it again as it is to be"
+            )
+        }
         NodeError::SnapshotOpen { .. } => {
             "disconnect them first; it is closed when the last one has left".into()
         }

@@ -226,3 +226,25 @@ fn what_a_new_configuration_leaves_out_is_closed_until_the_store_has_it() {
     });
     place.node.shut_down();
 }
+
+#[test]
+fn what_is_served_is_attached_only_as_it_is() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        place.call("one", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
+        let read_only = AttachVolume { read_only: true, ..AttachVolume::default() };
+        let refused = place.try_call("one", read_only).await.expect_err("it is writable");
+        assert!(refused.to_string().contains("clients may write"), "{refused}");
+        let larger = AttachVolume { size_bytes: Some(2 * SIZE), ..AttachVolume::default() };
+        let refused = place.try_call("one", larger).await.expect_err("it is smaller");
+        assert!(refused.to_string().contains("1048576 bytes"), "{refused}");
+        place.call("one", DetachVolume::default()).await;
+        place.call("one", read_only).await;
+        place.call("one", read_only).await;
+        let refused = place.try_call("one", AttachVolume::default()).await.expect_err("it is not");
+        assert!(refused.to_string().contains("read-only"), "{refused}");
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}

@@ -255,16 +255,31 @@ fn keep_replica(
     replica::keep(&core.node, &core.home, core.limits(), (name, shard), to, on_end)
 }
 
-/// Serves a volume from now on. It is no error if it is served already.
+/// Serves a volume from now on. It is no error if it is served already as `spec` says.
 ///
 /// # Errors
-/// Why it cannot be opened.
+/// Why it cannot be opened; [`NodeError::ServedOtherwise`] or [`NodeError::OtherSize`].
 pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), NodeError> {
     let name = spec.name.clone();
-    let shard = core.least_used_shard();
+    let (shard, asked) = (core.least_used_shard(), spec.clone());
     core.in_background(open(Arc::clone(core), spec, shard, None)).await?;
+    if let Some(entry) = core.entry(name.as_str()) {
+        check_served_as(&entry, &asked)?;
+    }
     tracing::info!(volume = %name, "volume attached");
     Ok(())
+}
+
+/// Checks that what is served, by this opening or by one before it, is what was asked for.
+fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
+    let (name, read_only, found) = (entry.name.to_string(), entry.read_only, entry.gate.size());
+    if read_only != asked.read_only {
+        return Err(NodeError::ServedOtherwise { name, read_only });
+    }
+    match asked.size.filter(|wanted| asked.size_must_match && *wanted != found) {
+        Some(wanted) => Err(NodeError::OtherSize { name, found, wanted }),
+        None => Ok(()),
+    }
 }
 
 /// Stops serving a volume: everything in it goes to the store, and any node may open it.
