@@ -12,12 +12,13 @@ use weir_node::verbs::attach::AttachVolume;
 use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
 use weir_node::verbs::delete::DeleteVolume;
 use weir_node::verbs::detach::DetachVolume;
+use weir_node::verbs::flush::FlushVolume;
 use weir_node::verbs::rename::RenameVolume;
 use weir_node::verbs::show::ShowVolume;
 use weir_node::verbs::verb::Verb;
 use weir_node::{
     ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
-    NodeConfig, NodeError, Service, ServiceOptions, Stages, VolumeSet, VolumeSpec,
+    NodeConfig, NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -53,6 +54,11 @@ impl Place {
     }
 
     async fn serve_with(&self, options: VolumeOptions) -> Service {
+        let options = self.options(options);
+        self.node.serve(options).await.expect("the volume opens")
+    }
+
+    fn options(&self, options: VolumeOptions) -> ServiceOptions {
         let spec = VolumeSpec {
             name: name("one"),
             size: Some(SIZE),
@@ -64,7 +70,7 @@ impl Place {
             stages: Stages::default(),
             replica: None,
         };
-        let options = ServiceOptions {
+        ServiceOptions {
             home: self.home.clone(),
             template: Box::new(VolumeSpec { size: None, size_must_match: false, ..spec.clone() }),
             volumes: VolumeSet::Listed(vec![spec]),
@@ -75,8 +81,7 @@ impl Place {
             limits: Default::default(),
             inherited: Inherited::default(),
             left: Vec::new(),
-        };
-        self.node.serve(options).await.expect("the volume opens")
+        }
     }
 
     async fn call<V: Verb>(&self, volume: &str, verb: V) -> V::Report {
@@ -245,6 +250,43 @@ fn what_is_served_is_attached_only_as_it_is() {
         let refused = place.try_call("one", AttachVolume::default()).await.expect_err("it is not");
         assert!(refused.to_string().contains("read-only"), "{refused}");
         service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_stop_waits_for_a_detach_that_has_begun() {
+    let place = Place::new();
+    run(async {
+        let for_a_while =
+            VolumeOptions { close_deadline: Duration::from_secs(2), ..VolumeOptions::default() };
+        let mut options = place.options(for_a_while);
+        options.limits.upload_bytes_per_second = Some(50_000);
+        let service = place.node.serve(options).await.expect("the volume opens");
+        // Nothing that can be compressed. The first time the limit lets it pass, the second one takes ten times as long as
+        // the close waits.
+        let mut state = 1_u64;
+        let data: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state.to_be_bytes()[0]
+        })
+        .take(1 << 20)
+        .collect();
+        place.client("one").ask((1, 0, 1 << 20), &data);
+        place.call("one", FlushVolume { remote: true, wait: true }).await;
+        place.client("one").ask((1, 0, 1 << 20), &data);
+        let detach = place.try_call("one", DetachVolume::default());
+        let stop = async {
+            let left = HandedOver { name: name("one"), attached: false, read_only: false };
+            while !service.served().is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(service.handed_over(), [left], "the next process closes it");
+            assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::LocalOnly);
+        };
+        let (detached, ()) = futures_util::join!(detach, stop);
+        let kept = detached.expect_err("the journal has the rest").to_string();
+        assert!(kept.contains("journal"), "{kept}");
     });
     place.node.shut_down();
 }

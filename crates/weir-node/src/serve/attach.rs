@@ -7,6 +7,7 @@
 //!  A3. A change runs to its end, even if its caller goes away. The exception is an opening when the process stops:
 //!      nothing was acknowledged yet.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
 use crate::serve::running::{Change, Running};
+use crate::serve::service::ANCILLARY_TIME;
 use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
@@ -326,14 +328,9 @@ async fn detach_now(
     if let Some(export) = export.filter(|_| !disconnect) {
         return Err(NodeError::SnapshotOpen { export });
     }
+    let closing = Close::begin(&core, &name).ok_or_else(not_served)?;
     lock(&core.volumes).remove(name.as_str());
-    let running = lock(&core.running).remove(name.as_str());
-    let mut running = running.ok_or_else(not_served)?;
-    core.views.close_of(name.as_str()).await;
-    if let Some(following) = running.take_following() {
-        following.wait().await;
-    }
-    let closed = running.stop(Closing::ToStore).await.unwrap_or(Err(NodeError::ShuttingDown));
+    let closed = closing.end().await;
     drop(kept_out);
     match &closed {
         Ok(stopped) => {
@@ -347,6 +344,56 @@ async fn detach_now(
         Err(error) => core.note_failed(&name, error),
     }
     closed
+}
+
+/// The close of a volume that is detached. A stop of the process that comes meanwhile waits for it: nobody else would.
+struct Close<'a> {
+    core: &'a Core,
+    name: &'a VolumeName,
+    running: Running,
+    /// For the stop.
+    told: oneshot::Sender<Result<Stopped, NodeError>>,
+}
+
+impl<'a> Close<'a> {
+    /// Takes what ends a volume; `None` if a stop has taken it.
+    fn begin(core: &'a Core, name: &'a VolumeName) -> Option<Self> {
+        // Under the lock: a stop finds the volume in one of the tables.
+        let mut all = lock(&core.running);
+        let running = all.remove(name.as_str())?;
+        let (told, ended) = oneshot::channel();
+        lock(&core.closing).insert(name.to_string(), ended);
+        Some(Self { core, name, running, told })
+    }
+
+    /// Closes it with everything in the store.
+    async fn end(self) -> Result<Stopped, NodeError> {
+        let Self { core, name, mut running, told } = self;
+        let following = running.take_following();
+        let ancillary = async {
+            core.views.close_of(name.as_str()).await;
+            if let Some(following) = following {
+                following.wait().await;
+            }
+        };
+        // A stop does not wait for these any longer than for those of other volumes.
+        select(pin!(ancillary), pin!(core.stopped_for(ANCILLARY_TIME))).await;
+        let closed = running.stop(Closing::ToStore).await;
+        let closed = closed.unwrap_or(Err(NodeError::ShuttingDown));
+        lock(&core.closing).remove(name.as_str());
+        match closed {
+            Ok(stopped) => {
+                // Most often nobody waits for it.
+                let _ = told.send(Ok(stopped));
+                Ok(stopped)
+            }
+            // The error of the process, if it stops.
+            Err(error) => match told.send(Err(error)) {
+                Err(Err(error)) => Err(error),
+                _ => Err(NodeError::ShuttingDown),
+            },
+        }
+    }
 }
 
 /// The result of loading a configuration anew.
@@ -415,6 +462,13 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
 }
 
 impl Core {
+    /// Returns when the process has been stopping for so long.
+    async fn stopped_for(&self, time: Duration) {
+        // An error means that the core was dropped, so the process stops.
+        let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
+        tokio::time::sleep(time).await;
+    }
+
     /// Runs an opening to its end though its caller goes away, until the process stops (A3).
     fn in_background<T: Send + 'static>(
         self: &Arc<Self>,

@@ -25,7 +25,7 @@ use crate::serve::events::Events;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
-use crate::serve::running::{Changing, Running};
+use crate::serve::running::{Changing, Ended, Running};
 use crate::serve::spec::{VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
 
@@ -70,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// What ends each of them.
     pub(crate) running: Mutex<BTreeMap<String, Running>>,
+    /// Those that a detach closes, for a stop in the middle of it.
+    pub(crate) closing: Mutex<BTreeMap<String, Ended>>,
     /// The volumes that are being attached or detached.
     pub(crate) changing: Changing,
     /// Volumes that should be served and are not, with the reason.

@@ -11,11 +11,14 @@ use crate::serve::lock::lock;
 use crate::serve::replica::End;
 use crate::serve::spec::{Closing, Stopped};
 
+/// How a volume ended, once it has.
+pub(crate) type Ended = oneshot::Receiver<Result<Stopped, NodeError>>;
+
 /// What ends a volume on its shard.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) stop: oneshot::Sender<Closing>,
-    pub(crate) ended: oneshot::Receiver<Result<Stopped, NodeError>>,
+    pub(crate) ended: Ended,
     /// Ends the keeping of its replica.
     pub(crate) following: Option<End>,
 }
@@ -27,7 +30,7 @@ impl Running {
     }
 
     /// Begins to close it. The result comes through the channel.
-    pub(crate) fn stop(self, closing: Closing) -> oneshot::Receiver<Result<Stopped, NodeError>> {
+    pub(crate) fn stop(self, closing: Closing) -> Ended {
         // It may have ended by itself.
         let _ = self.stop.send(closing);
         self.ended
