@@ -290,3 +290,35 @@ fn a_stop_waits_for_a_detach_that_has_begun() {
     });
     place.node.shut_down();
 }
+
+#[test]
+fn a_volume_is_served_on_though_its_manifest_cannot_be_read_just_now() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let all = || {
+            let template = place.options(VolumeOptions::default()).template;
+            service.reload(VolumeSet::All(template))
+        };
+        assert_eq!(all().await.expect("loaded"), Default::default(), "nothing changes");
+        let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
+        let text = std::fs::read(&newest).expect("read");
+        std::fs::write(&newest, &text[1..]).expect("damaged");
+        let reloaded = all().await.expect("loaded");
+        assert!(reloaded.detached.is_empty() && reloaded.failed.len() == 1, "{reloaded:?}");
+        assert_eq!(service.served().len(), 1);
+        assert!(service.not_served().is_empty(), "{:?}", service.not_served());
+        std::fs::write(&newest, &text).expect("mended");
+        // One that is not served is named.
+        place.call("one", DetachVolume::default()).await;
+        let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
+        let text = std::fs::read(&newest).expect("read");
+        std::fs::write(&newest, &text[1..]).expect("damaged");
+        assert_eq!(all().await.expect("loaded").failed.len(), 1);
+        assert!(service.not_served().contains_key("one"), "{:?}", service.not_served());
+        std::fs::write(&newest, &text).expect("mended");
+        assert_eq!(all().await.expect("loaded").attached, [name("one")]);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}

@@ -411,14 +411,21 @@ pub struct Reloaded {
     pub failed: Vec<(VolumeName, String)>,
 }
 
-/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it.
+/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it. One that
+/// is served and of which the store has nothing that can be read just now is served on.
 pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
     *lock(&core.volume_set) = volumes;
     let (wanted, unreadable) = specs(core).await?;
     let mut reloaded = Reloaded::default();
     let failed = |name: &VolumeName, error: &NodeError| (name.clone(), with_causes(error));
     reloaded.failed.extend(unreadable.iter().map(|(name, error)| failed(name, error)));
-    let is_wanted = |name: &VolumeName| wanted.iter().any(|spec| spec.name == *name);
+    for (name, error) in unreadable.iter().filter(|(name, _)| core.entry(name.as_str()).is_none()) {
+        core.note_failed(name, error);
+    }
+    // What cannot be read just now is in the store all the same.
+    let is_unreadable = |name: &VolumeName| unreadable.iter().any(|(other, _)| other == name);
+    let is_wanted =
+        |name: &VolumeName| is_unreadable(name) || wanted.iter().any(|spec| spec.name == *name);
     for entry in core.entries() {
         let name = &entry.name;
         match wanted.iter().find(|spec| spec.name == *name) {
@@ -426,6 +433,7 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                 reloaded.kept_as_they_are.push(name.clone());
             }
             Some(_) => {}
+            None if is_unreadable(name) => {}
             None => match detach(core, name.clone(), false).await {
                 Ok(Stopped::Clean) => reloaded.detached.push(name.clone()),
                 Ok(Stopped::LocalOnly) => {
