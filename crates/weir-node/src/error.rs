@@ -220,6 +220,12 @@ pub enum NodeError {
         /// Name of the volume.
         name: String,
     },
+    /// An opening that was given up because its volume is not to be served any more.
+    #[error("volume {name:?} is not opened: it was detached, or the configuration was loaded anew")]
+    TakenBack {
+        /// Name of the volume.
+        name: String,
+    },
     /// A verb on a served volume, and it is not served here.
     #[error("volume {name:?} is not served by this process")]
     NotServedHere {
@@ -410,6 +416,7 @@ impl NodeError {
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
             Self::Connected { .. }
             | Self::Changing { .. }
+            | Self::TakenBack { .. }
             | Self::ServedOtherwise { .. }
             | Self::SnapshotOpen { .. } => ErrorKind::Busy,
             Self::SizeNeeded { .. }
@@ -521,6 +528,9 @@ fn live_help(error: &NodeError) -> Option<String> {
             "end that process instead, or serve many volumes with weir serve".into()
         }
         NodeError::Changing { .. } => "try again when it has ended".into(),
+        NodeError::TakenBack { name } => {
+            format!("`weir volume attach {name}` serves it, if it is wanted")
+        }
         NodeError::ServedOtherwise { name, .. } => {
             format!(
                 "detach it first (weir volume detach {name}), and attach it again as it is to be"

@@ -322,3 +322,38 @@ fn a_volume_is_served_on_though_its_manifest_cannot_be_read_just_now() {
     });
     place.node.shut_down();
 }
+
+#[test]
+fn an_opening_that_waits_for_another_node_is_taken_back() {
+    let holder = Place::new();
+    let mut place = Place::new();
+    place.home.store_url.clone_from(&holder.home.store_url);
+    run(async {
+        let held = holder.serve().await;
+        let mut options = place.options(VolumeOptions::default());
+        let one = VolumeSpec { size: None, size_must_match: false, ..(*options.template).clone() };
+        let two = VolumeSpec { name: name("two"), size: Some(SIZE), ..one.clone() };
+        options.volumes = VolumeSet::Listed(vec![two.clone(), one.clone()]);
+        let service = place.node.serve(options).await.expect("one of them opens");
+        let waits = |service: &Service| service.not_served().contains_key("one");
+        assert!(waits(&service), "{:?}", service.not_served());
+        // It begins anew, and is not taken for a change that is under way.
+        let both = || VolumeSet::Listed(vec![two.clone(), one.clone()]);
+        let reloaded = service.reload(both()).await.expect("loaded");
+        assert_eq!((reloaded.waiting.len(), reloaded.failed.len()), (1, 0), "{reloaded:?}");
+        place.call("one", DetachVolume::default()).await;
+        assert!(!waits(&service), "detached");
+        assert_eq!(service.reload(both()).await.expect("loaded").waiting.len(), 1);
+        let only = VolumeSet::Listed(vec![two.clone()]);
+        assert_eq!(service.reload(only).await.expect("loaded"), Default::default());
+        assert!(!waits(&service), "not wanted");
+        let nothing = place.try_call("one", DetachVolume::default()).await;
+        assert!(nothing.is_err(), "nothing goes on in the background");
+        held.stop(Closing::ToStore).await.expect("closed");
+        place.call("one", AttachVolume::default()).await;
+        assert_eq!(service.served().len(), 2);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    holder.node.shut_down();
+}

@@ -28,7 +28,7 @@ use crate::serve::host;
 use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
-use crate::serve::running::{Change, Running};
+use crate::serve::running::{Change, Opening, Running};
 use crate::serve::service::ANCILLARY_TIME;
 use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
 
@@ -82,10 +82,10 @@ pub(crate) async fn open_all(
         match opened {
             Begun::Ended(Ok(())) => {}
             Begun::Ended(Err(error)) => failed.push((name, error)),
-            Begun::Waits { node, opened } => held.push((name, node, opened)),
+            Begun::Waits { node, opened, opening } => held.push((name, node, opened, opening)),
         }
     }
-    for (name, node, opened) in held {
+    for (name, node, opened, opening) in held {
         if lock(&core.running).is_empty() && !none_will_do {
             // Nothing else is served, so it is waited for.
             if let Err(error) = opened.await {
@@ -93,7 +93,7 @@ pub(crate) async fn open_all(
             }
             continue;
         }
-        let_wait(core, name, &node, opened);
+        let_wait(core, (name, opening), &node, opened);
     }
     if lock(&core.running).is_empty() && !failed.is_empty() && !none_will_do {
         return Err(failed.remove(0).1);
@@ -111,6 +111,7 @@ enum Begun {
     Waits {
         node: String,
         opened: BoxFuture<'static, Result<(), NodeError>>,
+        opening: Arc<Opening>,
     },
 }
 
@@ -118,10 +119,12 @@ enum Begun {
 async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
     let name = spec.name.clone();
     let (waits, held) = oneshot::channel();
-    let opened = core.in_background(open(Arc::clone(core), spec, shard, Some(waits)));
+    let opening = Opening::begin(core, &name, true);
+    let begun = open(Arc::clone(core), spec, shard, Some(waits), Arc::clone(&opening));
+    let opened = core.in_background(begun);
     let begun = match select(opened, held).await {
         Either::Left((opened, _)) => Begun::Ended(opened),
-        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened },
+        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened, opening },
         Either::Right((Err(_), opened)) => Begun::Ended(opened.await),
     };
     (name, begun)
@@ -130,34 +133,39 @@ async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (Volu
 /// Lets an opening that waits for another node go on in the background.
 fn let_wait(
     core: &Arc<Core>,
-    name: VolumeName,
+    (name, opening): (VolumeName, Arc<Opening>),
     node: &str,
     opened: BoxFuture<'static, Result<(), NodeError>>,
 ) {
     tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
     core.note_waits(&name, node);
-    core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
+    core.node.workers.spawn(open_once_free(Arc::clone(core), (name, opening), opened));
 }
 
 /// Serves a volume of another node once that node has closed it, as long as it is to be served. `opened` is the first
 /// attempt; it ends with an error when the other node is seen to renew its lease.
 async fn open_once_free(
     core: Arc<Core>,
-    name: VolumeName,
+    (name, opening): (VolumeName, Arc<Opening>),
     mut opened: BoxFuture<'static, Result<(), NodeError>>,
 ) {
     let mut stopping = core.stopping.subscribe();
     loop {
         match opened.await {
             // A verb that attaches it meanwhile reports its own result.
-            Err(NodeError::ShuttingDown | NodeError::Changing { .. }) | Ok(()) => return,
+            Err(
+                NodeError::ShuttingDown | NodeError::Changing { .. } | NodeError::TakenBack { .. },
+            )
+            | Ok(()) => return,
             Err(error) => match error.of_log() {
                 Some(LogError::InUse { node, .. }) => core.note_waits(&name, node),
                 _ => return core.note_failed(&name, &error),
             },
         }
-        let stopped = stopping.wait_for(|is_stopping| *is_stopping);
-        if tokio::time::timeout(HELD_PAUSE, stopped).await.is_ok() {
+        let stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
+        let taken_back = pin!(opening.taken_back());
+        let given_up = select(stopped, taken_back);
+        if tokio::time::timeout(HELD_PAUSE, given_up).await.is_ok() {
             return;
         }
         // It is not noted any more if the configuration no longer names it, or if it was attached meanwhile.
@@ -165,7 +173,9 @@ async fn open_once_free(
             return;
         }
         let shard = core.least_used_shard();
-        opened = core.in_background(open(Arc::clone(&core), core.spec_of(&name), shard, None));
+        let spec = core.spec_of(&name);
+        let again = open(Arc::clone(&core), spec, shard, None, Arc::clone(&opening));
+        opened = core.in_background(again);
     }
 }
 
@@ -189,13 +199,14 @@ async fn open(
     spec: VolumeSpec,
     shard: usize,
     waits: Option<oneshot::Sender<String>>,
+    opening: Arc<Opening>,
 ) -> Result<(), NodeError> {
     let name = spec.name.clone();
     let _change = Change::begin(&core.changing, &name)?;
     if core.entry(name.as_str()).is_some() {
         return Ok(());
     }
-    let (ready, started) = oneshot::channel();
+    let (ready, mut started) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
     let (home, store) = (core.home.clone(), core.store.clone());
     let (read_only, replica) = (spec.read_only, spec.replica.clone());
@@ -205,7 +216,17 @@ async fn open(
         move |context| host::host(context, home, store, spec, ends)
     });
     let mut ended = hosting?;
-    let Ok(hosting) = started.await else {
+    let begun = tokio::select! {
+        biased;
+        begun = &mut started => begun,
+        () = opening.taken_back() => {
+            // Dropping `started` ends it.
+            drop(started);
+            let _ = ended.await;
+            return Err(NodeError::TakenBack { name: name.to_string() });
+        }
+    };
+    let Ok(hosting) = begun else {
         // It ended before it was ready, and says why.
         return match (&mut ended).await {
             Ok(Err(error)) => Err(error),
@@ -230,17 +251,38 @@ async fn open(
         replica,
         hand_off: hosting.hand_off,
     };
-    let mut running = lock(&core.running);
-    if core.is_stopping.load(Ordering::Relaxed) {
-        // Dropping `stop` ends it.
-        return Err(NodeError::ShuttingDown);
-    }
-    running.insert(name.to_string(), Running { stop, ended, following });
-    lock(&core.volumes).insert(name.to_string(), Arc::new(entry));
-    drop(running);
+    offer(&core, entry, Running { stop, ended, following }, &opening).await?;
     core.note_not_served(&name, None);
     core.events.note(EventKind::VolumeOpened, Some(name.as_str()), format!("{size} bytes"));
     Ok(())
+}
+
+/// Offers what is open, unless it is not wanted any more.
+async fn offer(
+    core: &Core,
+    entry: Entry,
+    mut running: Running,
+    opening: &Opening,
+) -> Result<(), NodeError> {
+    let name = entry.name.to_string();
+    {
+        let mut all = lock(&core.running);
+        if core.is_stopping.load(Ordering::Relaxed) {
+            // Dropping `running` ends it.
+            return Err(NodeError::ShuttingDown);
+        }
+        if !opening.is_taken_back() {
+            all.insert(name.clone(), running);
+            lock(&core.volumes).insert(name, Arc::new(entry));
+            return Ok(());
+        }
+    }
+    if let Some(following) = running.take_following() {
+        following.wait().await;
+    }
+    // Whoever took it back looks whether this node still holds it.
+    let _ = running.stop(Closing::ToStore).await;
+    Err(NodeError::TakenBack { name })
 }
 
 /// Keeps a replica of a volume, and notes when that has ended for good.
@@ -264,7 +306,8 @@ fn keep_replica(
 pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), NodeError> {
     let name = spec.name.clone();
     let (shard, asked) = (core.least_used_shard(), spec.clone());
-    core.in_background(open(Arc::clone(core), spec, shard, None)).await?;
+    let opening = Opening::begin(core, &name, false);
+    core.in_background(open(Arc::clone(core), spec, shard, None, opening)).await?;
     if let Some(entry) = core.entry(name.as_str()) {
         check_served_as(&entry, &asked)?;
     }
@@ -301,6 +344,20 @@ pub(crate) async fn detach(
         drop(done.send(detaching.await));
     });
     outcome.await.unwrap_or(Err(NodeError::ShuttingDown))
+}
+
+/// Takes the opening of a volume back, if there is one that has not ended: whether it is not served then.
+///
+/// # Errors
+/// [`NodeError::ShuttingDown`].
+pub(crate) async fn take_back(core: &Arc<Core>, name: &VolumeName) -> Result<bool, NodeError> {
+    let taken = core.take_back(|one, _| one == name).await;
+    if taken.is_empty() || core.entry(name.as_str()).is_some() {
+        return Ok(false);
+    }
+    core.note_not_served(name, None);
+    left::close_if_held(core, name.clone())?;
+    Ok(true)
 }
 
 async fn detach_now(
@@ -426,6 +483,13 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     let is_unreadable = |name: &VolumeName| unreadable.iter().any(|(other, _)| other == name);
     let is_wanted =
         |name: &VolumeName| is_unreadable(name) || wanted.iter().any(|spec| spec.name == *name);
+    // Openings that wait for another node begin anew, as the configuration says now, or not at all.
+    let taken_back = core.take_back(|_, is_configured| is_configured).await;
+    for name in taken_back.into_iter().filter(|name| !is_wanted(name)) {
+        if core.entry(name.as_str()).is_none() {
+            left::close_if_held(core, name)?;
+        }
+    }
     for entry in core.entries() {
         let name = &entry.name;
         match wanted.iter().find(|spec| spec.name == *name) {
@@ -460,8 +524,8 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                 core.note_failed(&name, &error);
                 reloaded.failed.push(failed(&name, &error));
             }
-            Begun::Waits { node, opened } => {
-                let_wait(core, name.clone(), &node, opened);
+            Begun::Waits { node, opened, opening } => {
+                let_wait(core, (name.clone(), opening), &node, opened);
                 reloaded.waiting.push((name, node));
             }
         }

@@ -25,7 +25,7 @@ use crate::serve::events::Events;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
-use crate::serve::running::{Changing, Ended, Running};
+use crate::serve::running::{Changing, Ended, Openings, Running};
 use crate::serve::spec::{VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
 
@@ -72,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) running: Mutex<BTreeMap<String, Running>>,
     /// Those that a detach closes, for a stop in the middle of it.
     pub(crate) closing: Mutex<BTreeMap<String, Ended>>,
+    /// The openings that have begun.
+    pub(crate) openings: Openings,
     /// The volumes that are being attached or detached.
     pub(crate) changing: Changing,
     /// Volumes that should be served and are not, with the reason.

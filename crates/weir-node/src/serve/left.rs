@@ -73,12 +73,8 @@ async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -
             core.events.note(EventKind::VolumeClosed, Some(name.as_str()), why);
             true
         }
-        // It is gone, or another process has it: that one closes it.
-        Err(
-            NodeError::Log(LogError::NoSuchVolume { .. })
-            | NodeError::Served { .. }
-            | NodeError::Held { .. },
-        ) => {
+        // It is gone, or another process has it, here or elsewhere: that one closes it.
+        Err(error) if is_not_ours(&error) => {
             core.note_left(name, None);
             true
         }
@@ -91,5 +87,48 @@ async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -
             core.note_left(name, Some(left));
             false
         }
+    }
+}
+
+fn is_not_ours(error: &NodeError) -> bool {
+    matches!(error, NodeError::Served { .. } | NodeError::Held { .. })
+        || matches!(
+            error.of_log(),
+            Some(LogError::NoSuchVolume { .. } | LogError::InUse { .. } | LogError::Held { .. })
+        )
+}
+
+/// Closes a volume whose opening was taken back, if that had got as far as to make this process its holder.
+pub(crate) fn close_if_held(core: &Arc<Core>, name: VolumeName) -> Result<(), NodeError> {
+    let core = Arc::clone(core);
+    let work = core.node.clone().submit(0, move |context| async move {
+        match is_held(&context, &core, &name).await {
+            // An error means that the process stops.
+            Ok(true) => drop(close(&core, vec![name])),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(
+                volume = %name, %error,
+                "whether this process holds a volume whose opening was taken back is not known"
+            ),
+        }
+    });
+    // It runs in the background.
+    work.map(drop)
+}
+
+async fn is_held(
+    context: &Rc<ShardContext>,
+    core: &Core,
+    name: &VolumeName,
+) -> Result<bool, NodeError> {
+    let Some(store) = &core.store else { return Ok(false) };
+    let id = catalog::find(store, &context.env, name).await?;
+    if !core.home.data.volume(id).exists() {
+        return Ok(false);
+    }
+    let directory = context.disks.directory(core.home.data.volume(id))?;
+    match catalog::journal_in(&directory, id).await? {
+        Some(journal) => Ok(catalog::is_held_with(store, &context.env, id, &journal).await?),
+        None => Ok(false),
     }
 }

@@ -1,12 +1,13 @@
 //! What ends a volume that is served, and the rule that a volume is changed by one verb at a time.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
+use crate::serve::core::Core;
 use crate::serve::lock::lock;
 use crate::serve::replica::End;
 use crate::serve::spec::{Closing, Stopped};
@@ -56,5 +57,78 @@ impl<'a> Change<'a> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         lock(self.0).remove(&self.1);
+    }
+}
+
+/// Where an opening is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    GoesOn,
+    TakenBack,
+    Ended,
+}
+
+/// An opening as those see it who may take it back.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    name: VolumeName,
+    /// It goes on in the background, because the configuration names the volume.
+    is_configured: bool,
+    course: watch::Sender<Course>,
+}
+
+/// The openings that have begun and not ended.
+pub(crate) type Openings = Mutex<Vec<Arc<Begun>>>;
+
+/// An opening, which can be taken back as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Opening(Arc<Core>, Arc<Begun>);
+
+impl Opening {
+    pub(crate) fn begin(core: &Arc<Core>, name: &VolumeName, is_configured: bool) -> Arc<Self> {
+        let course = watch::Sender::new(Course::GoesOn);
+        let begun = Arc::new(Begun { name: name.clone(), is_configured, course });
+        lock(&core.openings).push(Arc::clone(&begun));
+        Arc::new(Self(Arc::clone(core), begun))
+    }
+
+    pub(crate) fn is_taken_back(&self) -> bool {
+        *self.1.course.borrow() != Course::GoesOn
+    }
+
+    /// Returns once it is taken back.
+    pub(crate) async fn taken_back(&self) {
+        // An error would mean that the sender was dropped; it is a field of `self`.
+        let _ = self.1.course.subscribe().wait_for(|course| *course != Course::GoesOn).await;
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        lock(&self.0.openings).retain(|begun| !Arc::ptr_eq(begun, &self.1));
+        self.1.course.send_replace(Course::Ended);
+    }
+}
+
+impl Core {
+    /// Takes openings back that `is_meant` is true of, and waits until they have ended; the names of their volumes. One
+    /// that ended before it could be taken back may have left its volume served.
+    pub(crate) async fn take_back(
+        &self,
+        is_meant: impl Fn(&VolumeName, bool) -> bool,
+    ) -> Vec<VolumeName> {
+        let meant: Vec<Arc<Begun>> = {
+            let openings = lock(&self.openings);
+            let meant = openings.iter().filter(|one| is_meant(&one.name, one.is_configured));
+            meant.cloned().collect()
+        };
+        for one in &meant {
+            one.course.send_replace(Course::TakenBack);
+        }
+        for one in &meant {
+            // An error would mean that the sender was dropped; it is a field of `one`.
+            let _ = one.course.subscribe().wait_for(|course| *course == Course::Ended).await;
+        }
+        meant.iter().map(|one| one.name.clone()).collect()
     }
 }

@@ -236,6 +236,7 @@ impl Node {
             volumes: Mutex::default(),
             running: Mutex::default(),
             closing: Mutex::default(),
+            openings: Mutex::default(),
             changing: Changing::default(),
             not_served: Mutex::default(),
             left: Mutex::default(),

@@ -43,6 +43,9 @@ impl Verb for DetachVolume {
         let Some(Serving(core)) = &place.serving else {
             return Err(NodeError::NotServedHere { name: name.to_string() });
         };
+        if attach::take_back(core, &name).await? {
+            return Ok(Named { name: name.to_string() });
+        }
         match attach::detach(core, name.clone(), self.disconnect).await? {
             Stopped::Clean => Ok(Named { name: name.to_string() }),
             Stopped::LocalOnly => Err(NodeError::KeptInJournal { name: name.to_string() }),
