@@ -226,6 +226,14 @@ pub enum NodeError {
         /// Name of the volume.
         name: String,
     },
+    /// More than the process does at a time.
+    #[error("{limit} {what} are under way in this process, some of them for callers who have left")]
+    TooMuch {
+        /// How many it does at a time.
+        limit: usize,
+        /// Of what, as "checks".
+        what: &'static str,
+    },
     /// A verb on a served volume, and it is not served here.
     #[error("volume {name:?} is not served by this process")]
     NotServedHere {
@@ -416,6 +424,7 @@ impl NodeError {
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
             Self::Connected { .. }
             | Self::Changing { .. }
+            | Self::TooMuch { .. }
             | Self::TakenBack { .. }
             | Self::ServedOtherwise { .. }
             | Self::SnapshotOpen { .. } => ErrorKind::Busy,
@@ -528,6 +537,7 @@ fn live_help(error: &NodeError) -> Option<String> {
             "end that process instead, or serve many volumes with weir serve".into()
         }
         NodeError::Changing { .. } => "try again when it has ended".into(),
+        NodeError::TooMuch { .. } => "try again once one of them has ended".into(),
         NodeError::TakenBack { name } => {
             format!("`weir volume attach {name}` serves it, if it is wanted")
         }
