@@ -58,6 +58,28 @@ impl Place {
         self.node.serve(options).await.expect("the volume opens")
     }
 
+    /// Serves it where a close takes ten times as long as it waits.
+    async fn serve_slowly(&self) -> Service {
+        let for_a_while =
+            VolumeOptions { close_deadline: Duration::from_secs(2), ..VolumeOptions::default() };
+        let mut options = self.options(for_a_while);
+        options.limits.upload_bytes_per_second = Some(50_000);
+        let service = self.node.serve(options).await.expect("the volume opens");
+        // Nothing that can be compressed. The first time the limit lets it pass, the second one takes ten times as long
+        // as the close waits.
+        let mut state = 1_u64;
+        let data: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state.to_be_bytes()[0]
+        })
+        .take(1 << 20)
+        .collect();
+        self.client("one").ask((1, 0, 1 << 20), &data);
+        self.call("one", FlushVolume { remote: true, wait: true }).await;
+        self.client("one").ask((1, 0, 1 << 20), &data);
+        service
+    }
+
     fn options(&self, options: VolumeOptions) -> ServiceOptions {
         let spec = VolumeSpec {
             name: name("one"),
@@ -258,23 +280,7 @@ fn what_is_served_is_attached_only_as_it_is() {
 fn a_stop_waits_for_a_detach_that_has_begun() {
     let place = Place::new();
     run(async {
-        let for_a_while =
-            VolumeOptions { close_deadline: Duration::from_secs(2), ..VolumeOptions::default() };
-        let mut options = place.options(for_a_while);
-        options.limits.upload_bytes_per_second = Some(50_000);
-        let service = place.node.serve(options).await.expect("the volume opens");
-        // Nothing that can be compressed. The first time the limit lets it pass, the second one takes ten times as long as
-        // the close waits.
-        let mut state = 1_u64;
-        let data: Vec<u8> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state.to_be_bytes()[0]
-        })
-        .take(1 << 20)
-        .collect();
-        place.client("one").ask((1, 0, 1 << 20), &data);
-        place.call("one", FlushVolume { remote: true, wait: true }).await;
-        place.client("one").ask((1, 0, 1 << 20), &data);
+        let service = place.serve_slowly().await;
         let detach = place.try_call("one", DetachVolume::default());
         let stop = async {
             let left = HandedOver { name: name("one"), attached: false, read_only: false };
@@ -356,4 +362,16 @@ fn an_opening_that_waits_for_another_node_is_taken_back() {
     });
     place.node.shut_down();
     holder.node.shut_down();
+}
+
+#[test]
+fn a_stop_says_that_what_was_left_out_is_not_all_in_the_store() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert_eq!(reloaded.failed.len(), 1, "{reloaded:?}");
+        assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::LocalOnly);
+    });
+    place.node.shut_down();
 }

@@ -165,8 +165,8 @@ impl Rate {
         self.settings.get()
     }
 
-    /// Sets other limits, at once, for those who wait already, too. What is owed stays the same amount. What was used of
-    /// the burst is not owed: the same part of the new one counts as used.
+    /// Sets other limits, at once, for those who wait already, too. What is owed stays the same amount. What was used
+    /// of the burst is not owed: the same part of the new one counts as used.
     pub fn set(&self, settings: LimitSettings) {
         let old = self.settings.replace(settings);
         let (now, old_burst) = (Instant::now(), old.burst);

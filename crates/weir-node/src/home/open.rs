@@ -81,8 +81,8 @@ pub(crate) async fn lock(directory: &Directory, name: &VolumeName) -> Result<Loc
     directory.lock(LOCK_FILE).await.map_err(|error| locked(error.into(), name))
 }
 
-/// Opens a volume for one piece of work, and closes it again. Where the work is done and the store did not take everything
-/// in time, that is the error.
+/// Opens a volume for one piece of work, and closes it again. Where the work is done and the store did not take
+/// everything in time, that is the error.
 pub(crate) async fn with_open<T, Work>(
     context: &ShardContext,
     home: &Home,

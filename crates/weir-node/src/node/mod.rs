@@ -35,8 +35,8 @@ pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;
 /// Memory for buffers, in bytes: half of those 512 MiB.
 const BUFFER_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Jobs that have a thread of their own at once, also those whose callers have left: each takes memory, a thread and file
-/// descriptors, and one that waits for a store that does not answer keeps them.
+/// Jobs that have a thread of their own at once, also those whose callers have left: each takes memory, a thread and
+/// file descriptors, and one that waits for a store that does not answer keeps them.
 const ASIDE_MAX: usize = 4;
 
 /// Verbs of the API under way at once, also those whose callers have left: more than it has connections, so that only

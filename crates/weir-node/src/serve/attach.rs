@@ -2,10 +2,11 @@
 //! configuration that was loaded anew.
 //!
 //! Rules
-//!  A1. One change of a volume at a time: a second one is refused with an error that says so.
+//!  A1. One change of a volume at a time: a second one is refused with an error that says so. An opening is taken back
+//!      by a detach.
 //!  A2. A volume is offered once it is open, and not offered any more before it is closed.
-//!  A3. A change runs to its end, even if its caller goes away. The exception is an opening when the process stops:
-//!      nothing was acknowledged yet.
+//!  A3. A change runs to its end, even if its caller goes away. The exception is an opening when the process stops, or
+//!      that is taken back: nothing was acknowledged yet.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,8 +29,7 @@ use crate::serve::host;
 use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
-use crate::serve::running::{Change, Opening, Running};
-use crate::serve::service::ANCILLARY_TIME;
+use crate::serve::running::{ANCILLARY_TIME, Change, Opening, Running};
 use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
@@ -330,8 +330,8 @@ fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
 /// Stops serving a volume: everything in it goes to the store, and any node may open it.
 ///
 /// # Errors
-/// [`NodeError::NotServedHere`]; [`NodeError::Connected`] or [`NodeError::SnapshotOpen`] where it or one of its snapshots
-/// has clients and they are not to be disconnected; what a close says.
+/// [`NodeError::NotServedHere`]; [`NodeError::Connected`] or [`NodeError::SnapshotOpen`] where it or one of its
+/// snapshots has clients and they are not to be disconnected; what a close says.
 pub(crate) async fn detach(
     core: &Arc<Core>,
     name: VolumeName,
@@ -468,8 +468,8 @@ pub struct Reloaded {
     pub failed: Vec<(VolumeName, String)>,
 }
 
-/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it. One that
-/// is served and of which the store has nothing that can be read just now is served on.
+/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it. One
+/// that is served and of which the store has nothing that can be read just now is served on.
 pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
     *lock(&core.volume_set) = volumes;
     let (wanted, unreadable) = specs(core).await?;
@@ -484,7 +484,8 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     let is_wanted =
         |name: &VolumeName| is_unreadable(name) || wanted.iter().any(|spec| spec.name == *name);
     // Openings that wait for another node begin anew, as the configuration says now, or not at all.
-    let taken_back = core.take_back(|_, is_configured| is_configured).await;
+    let begins_anew = |name: &VolumeName, is_configured| is_configured && !is_unreadable(name);
+    let taken_back = core.take_back(begins_anew).await;
     for name in taken_back.into_iter().filter(|name| !is_wanted(name)) {
         if core.entry(name.as_str()).is_none() {
             left::close_if_held(core, name)?;

@@ -1,7 +1,7 @@
 //! Volumes that the process before this one served and that this one does not, because they were taken out of the
-//! configuration; and volumes that a new configuration took out of a running process, whose store did not take everything
-//! in time. Their journals may hold writes that are not in the store, and their manifests name this node as the
-//! holder, so that no other node could open them without a takeover. They are opened once more and closed with
+//! configuration; and volumes that a new configuration took out of a running process, whose store did not take
+//! everything in time. Their journals may hold writes that are not in the store, and their manifests name this node as
+//! the holder, so that no other node could open them without a takeover. They are opened once more and closed with
 //! everything in the store.
 
 use std::rc::Rc;
@@ -80,7 +80,7 @@ async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -
         }
         Err(error) => {
             let reason = with_causes(&error);
-            tracing::error!(volume = %name, reason, "the store does not have all of a volume that is not served any more");
+            tracing::error!(volume = %name, reason, "a volume that is not served any more is not all in the store");
             let left = format!(
                 "it is not served any more, and the store does not have all of it: {reason}"
             );

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use weir_log::catalog::VolumeName;
@@ -11,6 +12,10 @@ use crate::serve::core::Core;
 use crate::serve::lock::lock;
 use crate::serve::replica::End;
 use crate::serve::spec::{Closing, Stopped};
+
+/// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
+/// wait for a store that does not answer.
+pub(crate) const ANCILLARY_TIME: Duration = Duration::from_secs(5);
 
 /// How a volume ended, once it has.
 pub(crate) type Ended = oneshot::Receiver<Result<Stopped, NodeError>>;

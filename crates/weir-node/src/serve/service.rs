@@ -35,7 +35,7 @@ use crate::serve::lock::lock;
 use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::serve::one_export::connection_options;
 use crate::serve::replica::End;
-use crate::serve::running::{Changing, Running};
+use crate::serve::running::{ANCILLARY_TIME, Changing, Running};
 use crate::serve::sockets::{self, BoundSocket, Inherited};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
@@ -128,10 +128,6 @@ pub struct ServedInfo {
     /// What recovery did.
     pub report: OpenReport,
 }
-
-/// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
-/// wait for a store that does not answer.
-pub(crate) const ANCILLARY_TIME: Duration = Duration::from_secs(5);
 
 /// A listener on a shard, to be ended.
 #[derive(Debug)]
@@ -528,6 +524,10 @@ impl Service {
                     first_error = first_error.or(Some(error));
                 }
             }
+        }
+        if !self.core.left().is_empty() {
+            // What the configuration no longer names and is not closed yet keeps the rest in its journal, too.
+            stopped = Stopped::LocalOnly;
         }
         for api in self.api.drain(..) {
             api.stop().await;

@@ -22,8 +22,8 @@ pub struct CopyRecord {
     /// Where the bytes come from a volume, the number of its opening that they were read in: as long as no other
     /// opening follows, the volume has not changed.
     pub opening: Option<u64>,
-    /// Where a volume is filled, the number of its newest opening that this copy knows of: as long as there is no other,
-    /// nobody else wrote to it. Format 1 did not have it.
+    /// Where a volume is filled, the number of its newest opening that this copy knows of: as long as there is no
+    /// other, nobody else wrote to it. Format 1 did not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_opening: Option<u64>,
     /// The copy began on a blank target: what it did not write there reads as zeroes.

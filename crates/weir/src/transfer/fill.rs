@@ -242,8 +242,8 @@ pub(super) async fn run(
     finish(node, target, served_elsewhere).await
 }
 
-/// The plan once the volume is open. Where other openings came between, all of it is written: they may be those of somebody
-/// else, who wrote something.
+/// The plan once the volume is open. Where other openings came between, all of it is written: they may be those of
+/// somebody else, who wrote something.
 async fn plan_now(
     node: &Node,
     (target, plan): (&VolumeAt, Plan),
