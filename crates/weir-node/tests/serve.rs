@@ -375,3 +375,15 @@ fn a_stop_says_that_what_was_left_out_is_not_all_in_the_store() {
     });
     place.node.shut_down();
 }
+
+#[test]
+fn a_volume_is_deleted_though_the_store_does_not_take_the_rest_of_it() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        let delete = DeleteVolume { detach: true, ..DeleteVolume::default() };
+        place.call("one", delete).await;
+        service.stop(Closing::ToStore).await.expect("nothing is left");
+    });
+    place.node.shut_down();
+}

@@ -72,7 +72,12 @@ impl Place {
         match process.client.call(Some(&name), &DetachVolume::default(), &|_, _| {}).await {
             // One that serves nothing else is named by what comes next.
             Err(NodeError::Remote { kind: ErrorKind::Unsupported, .. }) => Ok(()),
-            detached => detached.map(drop),
+            Ok(_) => Ok(()),
+            // What its journal keeps is in the way of nothing here, as in the process itself.
+            Err(error) => match self.home.holder(&store, id).await? {
+                None => Ok(()),
+                Some(_) => Err(error),
+            },
         }
     }
 }
