@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
+use weir_node::api::types::Limits;
 use weir_node::verbs::attach::AttachVolume;
 use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
 use weir_node::verbs::delete::DeleteVolume;
@@ -384,6 +385,30 @@ fn a_volume_is_deleted_though_the_store_does_not_take_the_rest_of_it() {
         let delete = DeleteVolume { detach: true, ..DeleteVolume::default() };
         place.call("one", delete).await;
         service.stop(Closing::ToStore).await.expect("nothing is left");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_that_is_wanted_again_waits_for_its_close() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        let (none, mut one) = (VolumeSet::Listed(Vec::new()), place.options(Default::default()));
+        service.reload(none).await.expect("loaded");
+        // It is being closed, for which the store takes its time.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        one.template.name = name("one");
+        let again = service.reload(VolumeSet::Listed(vec![*one.template]));
+        let faster = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let none = |_| Limits::default();
+            place.node.change_limits(place.home.clone(), none).await.expect("changed");
+        };
+        let (reloaded, ()) = futures_util::join!(again, faster);
+        assert_eq!(reloaded.expect("loaded").attached, [name("one")]);
+        assert!(service.handed_over().iter().all(|one| one.name == name("one")));
+        assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::Clean);
     });
     place.node.shut_down();
 }

@@ -206,6 +206,7 @@ async fn open(
     if core.entry(name.as_str()).is_some() {
         return Ok(());
     }
+    take_from_left(&core, &name).await;
     let (ready, mut started) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
     let (home, store) = (core.home.clone(), core.store.clone());
@@ -255,6 +256,14 @@ async fn open(
     core.note_not_served(&name, None);
     core.events.note(EventKind::VolumeOpened, Some(name.as_str()), format!("{size} bytes"));
     Ok(())
+}
+
+/// Waits for the close of a volume that was left out and is wanted again, and sees to it that no other one begins.
+async fn take_from_left(core: &Core, name: &VolumeName) {
+    if core.is_left(name) {
+        let _turn = core.left_turn.lock().await;
+        core.note_left(name, None);
+    }
 }
 
 /// Offers what is open, unless it is not wanted any more.

@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) not_served: Mutex<BTreeMap<String, String>>,
     /// Volumes that the configuration no longer names and that are not closed yet, with the reason.
     pub(crate) left: Mutex<BTreeMap<String, String>>,
+    /// Whoever has it closes one of those, or takes it to serve it again.
+    pub(crate) left_turn: tokio::sync::Mutex<()>,
     pub(crate) views: Views,
     pub(crate) nbd_places: Mutex<Vec<NbdPlace>>,
     pub(crate) limits: Mutex<Limits>,
@@ -132,6 +134,11 @@ impl Core {
     /// Volumes that the configuration no longer names and that are not closed yet, and why.
     pub(crate) fn left(&self) -> BTreeMap<String, String> {
         lock(&self.left).clone()
+    }
+
+    /// Whether it is one of those.
+    pub(crate) fn is_left(&self, name: &VolumeName) -> bool {
+        lock(&self.left).contains_key(name.as_str())
     }
 
     /// Notes the state of such a volume; `None` once it is closed.

@@ -39,10 +39,9 @@ pub(crate) fn close(core: &Arc<Core>, names: Vec<VolumeName>) -> Result<(), Node
                 if core.is_stopping.load(Ordering::Relaxed) {
                     return;
                 }
-                if core.offers(name.as_str()) {
-                    // It was asked for again meanwhile, and is closed as what is served is.
-                    core.note_left(&name, None);
-                } else if !close_one(&context, &core, &name).await {
+                let _turn = core.left_turn.lock().await;
+                // It may be served again meanwhile, and is then closed as what is served is.
+                if core.is_left(&name) && !close_one(&context, &core, &name).await {
                     again.push(name);
                 }
             }

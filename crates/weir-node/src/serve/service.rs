@@ -236,6 +236,7 @@ impl Node {
             changing: Changing::default(),
             not_served: Mutex::default(),
             left: Mutex::default(),
+            left_turn: tokio::sync::Mutex::default(),
             views: Views::default(),
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
