@@ -158,6 +158,19 @@ check "a volume full of something" fills
 paused 3 volume import top.qcow2 full --overwrite && crash
 check "is written over in two runs" "$weir" volume import top.qcow2 full
 check "and nothing of it is left" exports full top.qcow2
+paused 3 volume import top.qcow2 between && kill -TERM "$weir_pid"
+wait "$weir_pid"
+mine=$WEIR_DATA_DIR
+elsewhere=(env "PATH=$work/bin:$PATH" "WEIR_DATA_DIR=$work/elsewhere" "$weir" --store "file://$mine/store")
+paused_elsewhere() {
+    weir=env paused 3 "${elsewhere[@]:1}" volume import base.qcow2 between --overwrite && kill -TERM "$weir_pid"
+    wait "$weir_pid"
+}
+paused_elsewhere
+refuse "a volume that another data directory filled meanwhile is not gone on with" "not from this" \
+    "$weir" volume import top.qcow2 between
+check "there it is" "${elsewhere[@]}" volume import base.qcow2 between
+check "and it is the same" exports between base.qcow2
 paused 2 volume import top.qcow2 gone && crash
 check "an incomplete volume is deleted" "$weir" volume delete gone --yes
 paused 1 volume import raw.img changed
@@ -183,6 +196,22 @@ check "is exported" observed volume export half out.img
 check "from the beginning" test "$(head -n 1 "$work/offsets")" = 0
 finds() { qemu-io -f raw "$1" -c "read -P 6 1M 1M" | { ! grep -E "failed|differ"; }; }
 check "with what was written" finds out.img
+rm out.img
+finds_later() { qemu-io -f raw "$1" -c "read -P 6 2M 200M" | { ! grep -E "failed|differ"; }; }
+check "a snapshot" "$weir" snapshot create half@monday
+again() { "$weir" up half -- sh -c 'qemu-io -f raw "$WEIR_URI" -c "write -P 6 2M 200M"' | grep -q wrote; }
+check "what is written since" again
+check "another snapshot" "$weir" snapshot create half@tuesday
+paused 3 volume export half@monday days.img && crash
+refuse "an export of one snapshot does not go on as that of another" "days.img.part exists already" \
+    "$weir" volume export half@tuesday days.img
+check "but from the beginning where that is wanted" "$weir" volume export half@tuesday days.img --overwrite
+check "with its bytes" finds_later days.img
+paused 3 volume copy half@monday days && crash
+refuse "nor does a copy" "not from this" "$weir" volume copy half@tuesday days
+check "the part of it is deleted" "$weir" volume delete days --yes
+check "the volume is as it was again" "$weir" snapshot rollback half@monday --yes
+check "and exported" "$weir" volume export half out.img
 touch file.img.part
 refuse "somebody else's file is not touched" "file.img.part exists already" "$weir" volume export half file.img
 

@@ -88,8 +88,8 @@ check "write here and there" io -c "write -P 2 1M 64k" -c "write -P 2 511M 2M" -
     -c "discard 601M 1M"
 check "take another" "$weir" snapshot create demo@second
 small=()
-for ((i = 0; i < 1000; i++)); do small+=(-c "write -P 3 $((i * 815104 + i % 7 * 512)) 512"); done
-check "a thousand small ones" io "${small[@]}"
+for ((i = 0; i < 1200; i++)); do small+=(-c "write -P 3 $((i * 815104 + i % 7 * 512)) 512"); done
+check "many small ones" io "${small[@]}"
 check "take a third" "$weir" snapshot create demo@third
 check "the volume itself offers no comparison" offers demo "base:allocation "
 check "nor does the first snapshot" offers demo@first "base:allocation "
@@ -105,6 +105,8 @@ for pair in "first second" "second third" "first third"; do
     refuse "and a wrong byte would be seen" "differ: byte" cmp "$work/$1.raw" "$work/backup.raw"
 done
 check "several contexts at once" several
+to_full() { timeout 15 "$weir" snapshot diff demo@first third >/dev/full; }
+refuse "a comparison that cannot be printed ends" "No space left" to_full
 api() { curl -s --unix-socket "$WEIR_DATA_DIR/api.sock" "http://weir$1"; }
 space() { "$weir" volume show demo --space --output json | jq -c .snapshots; }
 sums_up() {

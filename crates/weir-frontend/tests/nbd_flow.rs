@@ -235,17 +235,20 @@ fn writes_in_flight_complete_when_the_client_disconnects() {
 #[test]
 fn replies_are_sent_after_the_client_said_goodbye() {
     run(async {
-        let device = TestDevice::new(SIZE);
-        let (stream, served) = serve(&device);
-        let mut client = Client::connect(stream, wish("disk", STRUCTURED)).await;
-        let key = device.hold(0);
-        let cookie = client.send_write(NONE, 0, b"last").await;
-        client.disconnect().await;
-        settle().await;
-        key.send(()).unwrap();
-        assert_eq!(client.receive().await.ok().cookie, cookie);
-        assert_eq!(client.try_receive().await, None, "then the server hangs up");
-        served.ended().await.unwrap();
+        // A long one runs in pieces.
+        for bytes in [4, 1 << 20, 8 << 20] {
+            let device = TestDevice::new(1 << 30);
+            let (stream, served) = serve(&device);
+            let mut client = Client::connect(stream, wish("disk", STRUCTURED)).await;
+            let key = device.hold(0);
+            let cookie = client.send_write(NONE, 0, &pattern(1, bytes)).await;
+            client.disconnect().await;
+            settle().await;
+            key.send(()).unwrap();
+            assert_eq!(client.receive().await.ok().cookie, cookie, "{bytes}");
+            assert_eq!(client.try_receive().await, None, "then the server hangs up");
+            served.ended().await.unwrap();
+        }
     });
 }
 

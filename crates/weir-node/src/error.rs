@@ -220,15 +220,40 @@ pub enum NodeError {
         /// Name of the volume.
         name: String,
     },
+    /// An opening that was given up because its volume is not to be served any more.
+    #[error("volume {name:?} is not opened: it was detached, or the configuration was loaded anew")]
+    TakenBack {
+        /// Name of the volume.
+        name: String,
+    },
+    /// More than the process does at a time.
+    #[error("{limit} {what} are under way in this process, some of them for callers who have left")]
+    TooMuch {
+        /// How many it does at a time.
+        limit: usize,
+        /// Of what, as "checks".
+        what: &'static str,
+    },
     /// A verb on a served volume, and it is not served here.
     #[error("volume {name:?} is not served by this process")]
     NotServedHere {
         /// Name of the volume.
         name: String,
     },
+    /// A volume that is to be served is served already, and not as it was asked for.
+    #[error(
+        "volume {name:?} is served already, and {}",
+        if *read_only { "read-only" } else { "clients may write to it" }
+    )]
+    ServedOtherwise {
+        /// Name of the volume.
+        name: String,
+        /// Writes of its clients are refused.
+        read_only: bool,
+    },
     /// A volume was closed without everything in the store.
     #[error(
-        "volume {name:?} is detached, but the store did not take everything in time: the journal here keeps the rest"
+        "volume {name:?} is closed, but the store did not take everything in time: the journal here keeps the rest"
     )]
     KeptInJournal {
         /// Name of the volume.
@@ -397,9 +422,12 @@ impl NodeError {
             Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
             Self::NotServedHere { .. } => ErrorKind::NotFound,
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
-            Self::Connected { .. } | Self::Changing { .. } | Self::SnapshotOpen { .. } => {
-                ErrorKind::Busy
-            }
+            Self::Connected { .. }
+            | Self::Changing { .. }
+            | Self::TooMuch { .. }
+            | Self::TakenBack { .. }
+            | Self::ServedOtherwise { .. }
+            | Self::SnapshotOpen { .. } => ErrorKind::Busy,
             Self::SizeNeeded { .. }
             | Self::NothingServed { .. }
             | Self::StoreGone { .. }
@@ -509,6 +537,15 @@ fn live_help(error: &NodeError) -> Option<String> {
             "end that process instead, or serve many volumes with weir serve".into()
         }
         NodeError::Changing { .. } => "try again when it has ended".into(),
+        NodeError::TooMuch { .. } => "try again once one of them has ended".into(),
+        NodeError::TakenBack { name } => {
+            format!("`weir volume attach {name}` serves it, if it is wanted")
+        }
+        NodeError::ServedOtherwise { name, .. } => {
+            format!(
+                "detach it first (weir volume detach {name}), and attach it again as it is to be"
+            )
+        }
         NodeError::SnapshotOpen { .. } => {
             "disconnect them first; it is closed when the last one has left".into()
         }

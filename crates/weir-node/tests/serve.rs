@@ -1,17 +1,25 @@
 //! What a process that serves volumes says at its end, and what it hands on to the one that comes after it.
 #![allow(clippy::disallowed_methods, reason = "a test of a whole node, outside any test module")]
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
+use weir_node::api::types::Limits;
 use weir_node::verbs::attach::AttachVolume;
+use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
+use weir_node::verbs::delete::DeleteVolume;
 use weir_node::verbs::detach::DetachVolume;
+use weir_node::verbs::flush::FlushVolume;
 use weir_node::verbs::rename::RenameVolume;
+use weir_node::verbs::show::ShowVolume;
 use weir_node::verbs::verb::Verb;
 use weir_node::{
     ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
-    NodeConfig, Service, ServiceOptions, Stages, VolumeSet, VolumeSpec,
+    NodeConfig, NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -43,18 +51,49 @@ impl Place {
     }
 
     async fn serve(&self) -> Service {
+        self.serve_with(VolumeOptions::default()).await
+    }
+
+    async fn serve_with(&self, options: VolumeOptions) -> Service {
+        let options = self.options(options);
+        self.node.serve(options).await.expect("the volume opens")
+    }
+
+    /// Serves it where a close takes ten times as long as it waits.
+    async fn serve_slowly(&self) -> Service {
+        let for_a_while =
+            VolumeOptions { close_deadline: Duration::from_secs(2), ..VolumeOptions::default() };
+        let mut options = self.options(for_a_while);
+        options.limits.upload_bytes_per_second = Some(50_000);
+        let service = self.node.serve(options).await.expect("the volume opens");
+        // Nothing that can be compressed. The first time the limit lets it pass, the second one takes ten times as long
+        // as the close waits.
+        let mut state = 1_u64;
+        let data: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state.to_be_bytes()[0]
+        })
+        .take(1 << 20)
+        .collect();
+        self.client("one").ask((1, 0, 1 << 20), &data);
+        self.call("one", FlushVolume { remote: true, wait: true }).await;
+        self.client("one").ask((1, 0, 1 << 20), &data);
+        service
+    }
+
+    fn options(&self, options: VolumeOptions) -> ServiceOptions {
         let spec = VolumeSpec {
             name: name("one"),
             size: Some(SIZE),
             size_must_match: true,
             read_only: false,
             consent: Consent::default(),
-            options: VolumeOptions::default(),
+            options,
             endpoint: EndpointKind::Log,
             stages: Stages::default(),
             replica: None,
         };
-        let options = ServiceOptions {
+        ServiceOptions {
             home: self.home.clone(),
             template: Box::new(VolumeSpec { size: None, size_must_match: false, ..spec.clone() }),
             volumes: VolumeSet::Listed(vec![spec]),
@@ -65,13 +104,57 @@ impl Place {
             limits: Default::default(),
             inherited: Inherited::default(),
             left: Vec::new(),
-        };
-        self.node.serve(options).await.expect("the volume opens")
+        }
     }
 
     async fn call<V: Verb>(&self, volume: &str, verb: V) -> V::Report {
-        let called = self.node.call(self.home.clone(), Some(name(volume)), verb, |_, _| {});
-        called.await.expect("it is done")
+        self.try_call(volume, verb).await.expect("it is done")
+    }
+
+    async fn try_call<V: Verb>(&self, volume: &str, verb: V) -> Result<V::Report, NodeError> {
+        self.node.call(self.home.clone(), Some(name(volume)), verb, |_, _| {}).await
+    }
+
+    /// A client of an export, after its handshake.
+    fn client(&self, export: &str) -> Client {
+        let socket = self.directory.path().join("data/nbd.sock");
+        let mut stream = UnixStream::connect(socket).expect("the socket of the process");
+        stream.read_exact(&mut [0; 18]).expect("greeted");
+        let mut ask = 3_u32.to_be_bytes().to_vec();
+        ask.extend(b"IHAVEOPT");
+        ask.extend(1_u32.to_be_bytes());
+        ask.extend(u32::try_from(export.len()).expect("short").to_be_bytes());
+        ask.extend(export.as_bytes());
+        stream.write_all(&ask).expect("sent");
+        stream.read_exact(&mut [0; 10]).expect("the export is offered");
+        Client(stream)
+    }
+}
+
+/// A client of NBD.
+struct Client(UnixStream);
+
+impl Client {
+    /// Sends a request, and waits for its simple reply.
+    fn ask(&mut self, (command, offset, length): (u16, u64, u32), data: &[u8]) {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend([0, 0]);
+        request.extend(command.to_be_bytes());
+        request.extend(7_u64.to_be_bytes());
+        request.extend(offset.to_be_bytes());
+        request.extend(length.to_be_bytes());
+        request.extend(data);
+        self.0.write_all(&request).expect("sent");
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).expect("answered");
+        assert_eq!(reply[4..8], [0; 4], "no error");
+    }
+
+    fn read(&mut self, length: u32) -> Vec<u8> {
+        self.ask((0, 0, length), &[]);
+        let mut data = vec![0; length as usize];
+        self.0.read_exact(&mut data).expect("the data follow");
+        data
     }
 }
 
@@ -119,6 +202,213 @@ fn a_volume_that_cannot_be_closed_is_an_error_of_the_process() {
         let next = number.expect("manifests are numbered") + 1;
         std::fs::write(newest.with_file_name(format!("{next:016x}.json")), text).expect("written");
         service.stop(Closing::ToStore).await.expect_err("it was not closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_is_not_taken_away_from_those_who_read_its_snapshots() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let snapshot = "s".to_owned();
+        place.call("one", ChangeSnapshots { action: SnapshotAction::Take, snapshot }).await;
+        let mut reader = place.client("one@s");
+        let is_open =
+            |refused: NodeError| assert!(refused.to_string().contains("one@s"), "{refused}");
+        let delete = DeleteVolume { detach: true, ..DeleteVolume::default() };
+        is_open(place.try_call("one", delete).await.expect_err("it is read"));
+        let rename = RenameVolume { to: "two".to_owned() };
+        is_open(place.try_call("one", rename).await.expect_err("it is read"));
+        is_open(place.try_call("one", DetachVolume::default()).await.expect_err("it is read"));
+        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert!(reloaded.detached.is_empty() && reloaded.failed.len() == 1, "{reloaded:?}");
+        assert_eq!(reader.read(4096), [0; 4096], "and is still there");
+        drop(reader);
+        place.call("one", delete).await;
+        service.stop(Closing::ToStore).await.expect("nothing is left");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn what_a_new_configuration_leaves_out_is_closed_until_the_store_has_it() {
+    let place = Place::new();
+    run(async {
+        // The store is given no time at all at first.
+        let in_no_time =
+            VolumeOptions { close_deadline: Duration::ZERO, ..VolumeOptions::default() };
+        let service = place.serve_with(in_no_time).await;
+        place.client("one").ask((1, 0, 4096), &[7; 4096]);
+        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert!(reloaded.detached.is_empty(), "{reloaded:?}");
+        assert!(reloaded.failed[0].1.contains("journal"), "{reloaded:?}");
+        // Then it is closed in the background; until then the next process is told of it.
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !service.handed_over().is_empty() {
+            assert!(Instant::now() < patience, "{:?}", service.handed_over());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(place.call("one", ShowVolume::default()).await.holder, None);
+        service.stop(Closing::ToStore).await.expect("nothing is left");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn what_is_served_is_attached_only_as_it_is() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        place.call("one", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
+        let read_only = AttachVolume { read_only: true, ..AttachVolume::default() };
+        let refused = place.try_call("one", read_only).await.expect_err("it is writable");
+        assert!(refused.to_string().contains("clients may write"), "{refused}");
+        let larger = AttachVolume { size_bytes: Some(2 * SIZE), ..AttachVolume::default() };
+        let refused = place.try_call("one", larger).await.expect_err("it is smaller");
+        assert!(refused.to_string().contains("1048576 bytes"), "{refused}");
+        place.call("one", DetachVolume::default()).await;
+        place.call("one", read_only).await;
+        place.call("one", read_only).await;
+        let refused = place.try_call("one", AttachVolume::default()).await.expect_err("it is not");
+        assert!(refused.to_string().contains("read-only"), "{refused}");
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_stop_waits_for_a_detach_that_has_begun() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        let detach = place.try_call("one", DetachVolume::default());
+        let stop = async {
+            let left = HandedOver { name: name("one"), attached: false, read_only: false };
+            while !service.served().is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(service.handed_over(), [left], "the next process closes it");
+            assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::LocalOnly);
+        };
+        let (detached, ()) = futures_util::join!(detach, stop);
+        let kept = detached.expect_err("the journal has the rest").to_string();
+        assert!(kept.contains("journal"), "{kept}");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_is_served_on_though_its_manifest_cannot_be_read_just_now() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let all = || {
+            let template = place.options(VolumeOptions::default()).template;
+            service.reload(VolumeSet::All(template))
+        };
+        assert_eq!(all().await.expect("loaded"), Default::default(), "nothing changes");
+        let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
+        let text = std::fs::read(&newest).expect("read");
+        std::fs::write(&newest, &text[1..]).expect("damaged");
+        let reloaded = all().await.expect("loaded");
+        assert!(reloaded.detached.is_empty() && reloaded.failed.len() == 1, "{reloaded:?}");
+        assert_eq!(service.served().len(), 1);
+        assert!(service.not_served().is_empty(), "{:?}", service.not_served());
+        std::fs::write(&newest, &text).expect("mended");
+        // One that is not served is named.
+        place.call("one", DetachVolume::default()).await;
+        let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
+        let text = std::fs::read(&newest).expect("read");
+        std::fs::write(&newest, &text[1..]).expect("damaged");
+        assert_eq!(all().await.expect("loaded").failed.len(), 1);
+        assert!(service.not_served().contains_key("one"), "{:?}", service.not_served());
+        std::fs::write(&newest, &text).expect("mended");
+        assert_eq!(all().await.expect("loaded").attached, [name("one")]);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn an_opening_that_waits_for_another_node_is_taken_back() {
+    let holder = Place::new();
+    let mut place = Place::new();
+    place.home.store_url.clone_from(&holder.home.store_url);
+    run(async {
+        let held = holder.serve().await;
+        let mut options = place.options(VolumeOptions::default());
+        let one = VolumeSpec { size: None, size_must_match: false, ..(*options.template).clone() };
+        let two = VolumeSpec { name: name("two"), size: Some(SIZE), ..one.clone() };
+        options.volumes = VolumeSet::Listed(vec![two.clone(), one.clone()]);
+        let service = place.node.serve(options).await.expect("one of them opens");
+        let waits = |service: &Service| service.not_served().contains_key("one");
+        assert!(waits(&service), "{:?}", service.not_served());
+        // It begins anew, and is not taken for a change that is under way.
+        let both = || VolumeSet::Listed(vec![two.clone(), one.clone()]);
+        let reloaded = service.reload(both()).await.expect("loaded");
+        assert_eq!((reloaded.waiting.len(), reloaded.failed.len()), (1, 0), "{reloaded:?}");
+        place.call("one", DetachVolume::default()).await;
+        assert!(!waits(&service), "detached");
+        assert_eq!(service.reload(both()).await.expect("loaded").waiting.len(), 1);
+        let only = VolumeSet::Listed(vec![two.clone()]);
+        assert_eq!(service.reload(only).await.expect("loaded"), Default::default());
+        assert!(!waits(&service), "not wanted");
+        let nothing = place.try_call("one", DetachVolume::default()).await;
+        assert!(nothing.is_err(), "nothing goes on in the background");
+        held.stop(Closing::ToStore).await.expect("closed");
+        place.call("one", AttachVolume::default()).await;
+        assert_eq!(service.served().len(), 2);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    holder.node.shut_down();
+}
+
+#[test]
+fn a_stop_says_that_what_was_left_out_is_not_all_in_the_store() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert_eq!(reloaded.failed.len(), 1, "{reloaded:?}");
+        assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::LocalOnly);
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_is_deleted_though_the_store_does_not_take_the_rest_of_it() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        let delete = DeleteVolume { detach: true, ..DeleteVolume::default() };
+        place.call("one", delete).await;
+        service.stop(Closing::ToStore).await.expect("nothing is left");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_that_is_wanted_again_waits_for_its_close() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        let (none, mut one) = (VolumeSet::Listed(Vec::new()), place.options(Default::default()));
+        service.reload(none).await.expect("loaded");
+        // It is being closed, for which the store takes its time.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        one.template.name = name("one");
+        let again = service.reload(VolumeSet::Listed(vec![*one.template]));
+        let faster = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let none = |_| Limits::default();
+            place.node.change_limits(place.home.clone(), none).await.expect("changed");
+        };
+        let (reloaded, ()) = futures_util::join!(again, faster);
+        assert_eq!(reloaded.expect("loaded").attached, [name("one")]);
+        assert!(service.handed_over().iter().all(|one| one.name == name("one")));
+        assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::Clean);
     });
     place.node.shut_down();
 }

@@ -105,6 +105,12 @@ fn amount_in(time: Duration, rate: NonZeroU64) -> u64 {
     u64::try_from(amount).unwrap_or(u64::MAX)
 }
 
+/// As much of `all` as `part` is of `whole`, of which it is at most all.
+fn part_of(all: Duration, part: Duration, whole: Duration) -> Duration {
+    let nanoseconds = all.as_nanos() * part.as_nanos() / whole.as_nanos().max(1);
+    u64::try_from(nanoseconds).map_or(all, Duration::from_nanos).min(all)
+}
+
 /// What has passed, and who waits.
 #[derive(Debug)]
 pub struct Rate {
@@ -159,17 +165,22 @@ impl Rate {
         self.settings.get()
     }
 
-    /// Sets other limits, at once, for those who wait already, too. What is owed stays the same amount.
+    /// Sets other limits, at once, for those who wait already, too. What is owed stays the same amount. What was used
+    /// of the burst is not owed: the same part of the new one counts as used.
     pub fn set(&self, settings: LimitSettings) {
         let old = self.settings.replace(settings);
-        let now = Instant::now();
+        let (now, old_burst) = (Instant::now(), old.burst);
         for (full_at, old, new) in [
             (&self.operations_full_at, old.iops, settings.iops),
             (&self.bytes_full_at, old.bytes_per_second, settings.bytes_per_second),
         ] {
             let missing = full_at.get().saturating_duration_since(now);
+            let owed = missing.saturating_sub(old_burst);
             let again = match (old, new) {
-                (Some(old), Some(new)) => time_for(amount_in(missing, old), new),
+                (Some(old), Some(new)) => {
+                    part_of(settings.burst, missing - owed, old_burst)
+                        + time_for(amount_in(owed, old), new)
+                }
                 _ => Duration::ZERO,
             };
             full_at.set(now + again);

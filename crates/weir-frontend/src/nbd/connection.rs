@@ -305,7 +305,7 @@ where
             return true;
         }
         let is_quiet = self.slots.active() == 0 && self.outgoing.is_empty() && !self.needs_flush;
-        !self.is_taking && is_quiet && self.large_read.is_none()
+        !self.is_taking && is_quiet && self.large_read.is_none() && self.large_write.is_none()
     }
 
     fn is_between_requests(&self) -> bool {
@@ -767,8 +767,11 @@ where
             self.is_taking = false;
             self.result = result;
         }
-        // A payload that is not whole is never written (C5), and nobody waits for the rest of a long one.
-        self.large_write = None;
+        // A payload that is not whole is never written (C5), and nobody waits for the rest of a long one. One that is
+        // whole is answered (C1).
+        if !matches!(self.receiving, Receiving::Header) {
+            self.large_write = None;
+        }
         if let Receiving::Payload { ticket, .. } =
             std::mem::replace(&mut self.receiving, Receiving::Header)
         {

@@ -82,6 +82,19 @@ pub async fn is_journal_of(
     Ok(held || manifest.epochs.iter().any(|entry| journal.0.is_ours(entry)))
 }
 
+/// Whether a volume is held with this journal: the opening that nobody closed is one with it.
+///
+/// # Errors
+/// What the store says.
+pub async fn is_held_with(
+    store: &Store,
+    env: &Env,
+    volume: VolumeId,
+    journal: &JournalHere,
+) -> Result<bool, LogError> {
+    Ok(judge::is_held_with(&journal.0, &manifests::newest(store, env, volume).await?))
+}
+
 /// The name that a volume had when it was deleted, where this store says that it was.
 ///
 /// # Errors

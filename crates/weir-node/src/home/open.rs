@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_device::VolumeId;
 use weir_disk::{Directory, LeaveRoom, LockGuard};
 use weir_log::catalog::VolumeName;
-use weir_log::{LOCK_FILE, OnWait, OpenArgs, OpenReport, VolumeOptions};
+use weir_log::{Closed, LOCK_FILE, OnWait, OpenArgs, OpenReport, VolumeOptions};
 use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec};
 use weir_store::Store;
 
@@ -80,7 +81,8 @@ pub(crate) async fn lock(directory: &Directory, name: &VolumeName) -> Result<Loc
     directory.lock(LOCK_FILE).await.map_err(|error| locked(error.into(), name))
 }
 
-/// Opens a volume for one piece of work, and closes it again.
+/// Opens a volume for one piece of work, and closes it again. Where the work is done and the store did not take
+/// everything in time, that is the error.
 pub(crate) async fn with_open<T, Work>(
     context: &ShardContext,
     home: &Home,
@@ -98,6 +100,65 @@ where
     let opened = home.open_volume(context, store, id, name, options, consent).await?;
     let (stack, _report) = opened;
     let worked = work(Rc::clone(&stack)).await;
-    opened::note_closed(&home.data, id, stack.close(deadline).await?);
-    worked
+    let closed = close(home, (id, name), &stack, deadline).await;
+    worked.and_then(|done| closed.map(|()| done))
+}
+
+async fn close(
+    home: &Home,
+    (id, name): (VolumeId, &VolumeName),
+    stack: &Stack,
+    deadline: Duration,
+) -> Result<(), NodeError> {
+    let closed = stack.close(deadline).await?;
+    opened::note_closed(&home.data, id, closed);
+    match closed {
+        Closed::Clean => Ok(()),
+        Closed::LocalOnly => Err(NodeError::KeptInJournal { name: name.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_device::{DeviceExt, SharedBuf};
+    use weir_log::catalog;
+
+    use super::*;
+    use crate::data_directory::DataDirectory;
+    use crate::node::{Node, NodeConfig};
+
+    #[test]
+    fn work_is_not_done_while_only_the_journal_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = DataDirectory::at(directory.path()).unwrap();
+        let home = Home {
+            store_url: data.store_url(),
+            store_options: Default::default(),
+            data,
+            keys: Default::default(),
+            encrypt: false,
+        };
+        let node = Node::start(NodeConfig { shards: Some(1), ..NodeConfig::default() }).unwrap();
+        let tested = node.run(0, |context| async move {
+            home.data.prepare().unwrap();
+            let name = VolumeName::new("demo").unwrap();
+            let (store, env) = (home.open_or_make_store(&context).await.unwrap(), &context.env);
+            let created = catalog::create(&store, env, &name, 1 << 20).await;
+            let id = created.unwrap();
+            let (options, consent) = (VolumeOptions::default(), Consent::default());
+            let opening =
+                home.open_volume(&context, store.clone(), id, &name, options, consent).await;
+            let (stack, _) = opening.unwrap();
+            stack.write(0, SharedBuf::copy_of(&[7; 4096])).await.unwrap();
+            // The store is given no time at all.
+            let closed = close(&home, (id, &name), &stack, Duration::ZERO).await;
+            assert!(matches!(closed, Err(NodeError::KeptInJournal { .. })), "{closed:?}");
+            drop(stack);
+            with_open(&context, &home, store, id, &name, |_| async { Ok(()) }).await.unwrap();
+            assert_eq!(opened::noted(&home.data, id), None, "everything is in the store");
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(tested).unwrap();
+        node.shut_down();
+    }
 }

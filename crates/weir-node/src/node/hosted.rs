@@ -14,8 +14,8 @@ use crate::error::NodeError;
 use crate::node::gate::Gate;
 
 /// How long a verb that must be alone waits for clients that are going, and how often it looks.
-const CLIENTS_GO_MAX: Duration = Duration::from_secs(1);
-const CLIENTS_GO_LOOK: Duration = Duration::from_millis(10);
+pub(crate) const CLIENTS_GO_MAX: Duration = Duration::from_secs(1);
+pub(crate) const CLIENTS_GO_LOOK: Duration = Duration::from_millis(10);
 
 /// A volume on its thread.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use weir_device::BufferPool;
 use weir_disk::EngineChoice;
 use weir_log::{LeaseSettings, MemoryFrameCache};
@@ -34,6 +34,14 @@ pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;
 
 /// Memory for buffers, in bytes: half of those 512 MiB.
 const BUFFER_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// Jobs that have a thread of their own at once, also those whose callers have left: each takes memory, a thread and
+/// file descriptors, and one that waits for a store that does not answer keeps them.
+const ASIDE_MAX: usize = 4;
+
+/// Verbs of the API under way at once, also those whose callers have left: more than it has connections, so that only
+/// callers who do not wait meet it.
+const VERBS_MAX: usize = 512;
 
 /// How many threads a node has, and how they reach the disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +78,8 @@ pub(crate) struct NodeHandle {
     pub(crate) node_name: Arc<str>,
     pub(crate) clients: Clients,
     shared: Shared,
+    aside: Arc<Semaphore>,
+    verbs: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for NodeHandle {
@@ -116,12 +126,13 @@ impl NodeHandle {
     /// Runs `job` on a thread of its own, which ends with it: for work that would block the clients of a shard.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// When the thread cannot be started; [`NodeError::TooMuch`] while as many run as may.
     pub(crate) fn aside<F, Work>(&self, job: F) -> Result<(), NodeError>
     where
         F: FnOnce(Rc<ShardContext>) -> Work + Send + 'static,
         Work: Future<Output = ()> + 'static,
     {
+        let place = place_of(&self.aside, ASIDE_MAX, "checks")?;
         let buffers = self.buffers[0].clone();
         let shard = Shard::start(self.shards.len(), self.shared.clone(), buffers)?;
         let ended = shard.handle().submit(job)?;
@@ -130,9 +141,26 @@ impl NodeHandle {
             let _ = ended.await;
             // Joining the thread is short now, but it blocks.
             drop(tokio::task::spawn_blocking(move || drop(shard)).await);
+            drop(place);
         });
         Ok(())
     }
+
+    /// A place among the verbs of the API that are under way.
+    ///
+    /// # Errors
+    /// [`NodeError::TooMuch`] while there is none.
+    pub(crate) fn verb_place(&self) -> Result<OwnedSemaphorePermit, NodeError> {
+        place_of(&self.verbs, VERBS_MAX, "requests")
+    }
+}
+
+fn place_of(
+    places: &Arc<Semaphore>,
+    limit: usize,
+    what: &'static str,
+) -> Result<OwnedSemaphorePermit, NodeError> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| NodeError::TooMuch { limit, what })
 }
 
 impl Node {
@@ -178,6 +206,8 @@ impl Node {
             clients,
             node_name: Arc::clone(&shared.node_name),
             shared,
+            aside: Arc::new(Semaphore::new(ASIDE_MAX)),
+            verbs: Arc::new(Semaphore::new(VERBS_MAX)),
         };
         Ok(Self { shards, handle, workers })
     }
@@ -217,6 +247,35 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_aside_have_a_limit_though_nobody_waits_for_them() {
+        let config =
+            NodeConfig { shards: Some(1), engine: EngineChoice::Threads, ..NodeConfig::default() };
+        let node = Node::start(config).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let handle = node.handle();
+            let begin = || {
+                let (end, ended) = oneshot::channel::<()>();
+                handle.aside(move |_| async move { drop(ended.await) }).map(|()| end)
+            };
+            let mut ends: Vec<_> = (0..ASIDE_MAX).map(|_| begin().unwrap()).collect();
+            let refused = begin().unwrap_err();
+            assert!(matches!(refused, NodeError::TooMuch { limit: ASIDE_MAX, .. }), "{refused}");
+            ends.pop().unwrap().send(()).unwrap();
+            let patience = std::time::Instant::now() + Duration::from_secs(10);
+            while let Err(error) = begin() {
+                assert!(std::time::Instant::now() < patience, "{error}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let places: Vec<_> = (0..VERBS_MAX).map(|_| handle.verb_place().unwrap()).collect();
+            assert!(handle.verb_place().is_err());
+            drop(places);
+            drop(handle.verb_place().unwrap());
+        });
+        node.shut_down();
+    }
 
     #[test]
     fn jobs_run_on_their_shard_and_reach_the_workers() {

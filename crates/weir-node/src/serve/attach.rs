@@ -2,11 +2,13 @@
 //! configuration that was loaded anew.
 //!
 //! Rules
-//!  A1. One change of a volume at a time: a second one is refused with an error that says so.
+//!  A1. One change of a volume at a time: a second one is refused with an error that says so. An opening is taken back
+//!      by a detach.
 //!  A2. A volume is offered once it is open, and not offered any more before it is closed.
-//!  A3. A change runs to its end, even if its caller goes away. The exception is an opening when the process stops:
-//!      nothing was acknowledged yet.
+//!  A3. A change runs to its end, even if its caller goes away. The exception is an opening when the process stops, or
+//!      that is taken back: nothing was acknowledged yet.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,9 +26,10 @@ use crate::error::NodeError;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::EventKind;
 use crate::serve::host;
+use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
-use crate::serve::running::{Change, Running};
+use crate::serve::running::{ANCILLARY_TIME, Change, Opening, Running};
 use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
@@ -79,10 +82,10 @@ pub(crate) async fn open_all(
         match opened {
             Begun::Ended(Ok(())) => {}
             Begun::Ended(Err(error)) => failed.push((name, error)),
-            Begun::Waits { node, opened } => held.push((name, node, opened)),
+            Begun::Waits { node, opened, opening } => held.push((name, node, opened, opening)),
         }
     }
-    for (name, node, opened) in held {
+    for (name, node, opened, opening) in held {
         if lock(&core.running).is_empty() && !none_will_do {
             // Nothing else is served, so it is waited for.
             if let Err(error) = opened.await {
@@ -90,7 +93,7 @@ pub(crate) async fn open_all(
             }
             continue;
         }
-        let_wait(core, name, &node, opened);
+        let_wait(core, (name, opening), &node, opened);
     }
     if lock(&core.running).is_empty() && !failed.is_empty() && !none_will_do {
         return Err(failed.remove(0).1);
@@ -108,6 +111,7 @@ enum Begun {
     Waits {
         node: String,
         opened: BoxFuture<'static, Result<(), NodeError>>,
+        opening: Arc<Opening>,
     },
 }
 
@@ -115,10 +119,12 @@ enum Begun {
 async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
     let name = spec.name.clone();
     let (waits, held) = oneshot::channel();
-    let opened = core.in_background(open(Arc::clone(core), spec, shard, Some(waits)));
+    let opening = Opening::begin(core, &name, true);
+    let begun = open(Arc::clone(core), spec, shard, Some(waits), Arc::clone(&opening));
+    let opened = core.in_background(begun);
     let begun = match select(opened, held).await {
         Either::Left((opened, _)) => Begun::Ended(opened),
-        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened },
+        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened, opening },
         Either::Right((Err(_), opened)) => Begun::Ended(opened.await),
     };
     (name, begun)
@@ -127,34 +133,39 @@ async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (Volu
 /// Lets an opening that waits for another node go on in the background.
 fn let_wait(
     core: &Arc<Core>,
-    name: VolumeName,
+    (name, opening): (VolumeName, Arc<Opening>),
     node: &str,
     opened: BoxFuture<'static, Result<(), NodeError>>,
 ) {
     tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
     core.note_waits(&name, node);
-    core.node.workers.spawn(open_once_free(Arc::clone(core), name, opened));
+    core.node.workers.spawn(open_once_free(Arc::clone(core), (name, opening), opened));
 }
 
 /// Serves a volume of another node once that node has closed it, as long as it is to be served. `opened` is the first
 /// attempt; it ends with an error when the other node is seen to renew its lease.
 async fn open_once_free(
     core: Arc<Core>,
-    name: VolumeName,
+    (name, opening): (VolumeName, Arc<Opening>),
     mut opened: BoxFuture<'static, Result<(), NodeError>>,
 ) {
     let mut stopping = core.stopping.subscribe();
     loop {
         match opened.await {
             // A verb that attaches it meanwhile reports its own result.
-            Err(NodeError::ShuttingDown | NodeError::Changing { .. }) | Ok(()) => return,
+            Err(
+                NodeError::ShuttingDown | NodeError::Changing { .. } | NodeError::TakenBack { .. },
+            )
+            | Ok(()) => return,
             Err(error) => match error.of_log() {
                 Some(LogError::InUse { node, .. }) => core.note_waits(&name, node),
                 _ => return core.note_failed(&name, &error),
             },
         }
-        let stopped = stopping.wait_for(|is_stopping| *is_stopping);
-        if tokio::time::timeout(HELD_PAUSE, stopped).await.is_ok() {
+        let stopped = pin!(stopping.wait_for(|is_stopping| *is_stopping));
+        let taken_back = pin!(opening.taken_back());
+        let given_up = select(stopped, taken_back);
+        if tokio::time::timeout(HELD_PAUSE, given_up).await.is_ok() {
             return;
         }
         // It is not noted any more if the configuration no longer names it, or if it was attached meanwhile.
@@ -162,7 +173,9 @@ async fn open_once_free(
             return;
         }
         let shard = core.least_used_shard();
-        opened = core.in_background(open(Arc::clone(&core), core.spec_of(&name), shard, None));
+        let spec = core.spec_of(&name);
+        let again = open(Arc::clone(&core), spec, shard, None, Arc::clone(&opening));
+        opened = core.in_background(again);
     }
 }
 
@@ -186,13 +199,15 @@ async fn open(
     spec: VolumeSpec,
     shard: usize,
     waits: Option<oneshot::Sender<String>>,
+    opening: Arc<Opening>,
 ) -> Result<(), NodeError> {
     let name = spec.name.clone();
     let _change = Change::begin(&core.changing, &name)?;
     if core.entry(name.as_str()).is_some() {
         return Ok(());
     }
-    let (ready, started) = oneshot::channel();
+    take_from_left(&core, &name).await;
+    let (ready, mut started) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
     let (home, store) = (core.home.clone(), core.store.clone());
     let (read_only, replica) = (spec.read_only, spec.replica.clone());
@@ -202,7 +217,17 @@ async fn open(
         move |context| host::host(context, home, store, spec, ends)
     });
     let mut ended = hosting?;
-    let Ok(hosting) = started.await else {
+    let begun = tokio::select! {
+        biased;
+        begun = &mut started => begun,
+        () = opening.taken_back() => {
+            // Dropping `started` ends it.
+            drop(started);
+            let _ = ended.await;
+            return Err(NodeError::TakenBack { name: name.to_string() });
+        }
+    };
+    let Ok(hosting) = begun else {
         // It ended before it was ready, and says why.
         return match (&mut ended).await {
             Ok(Err(error)) => Err(error),
@@ -227,17 +252,46 @@ async fn open(
         replica,
         hand_off: hosting.hand_off,
     };
-    let mut running = lock(&core.running);
-    if core.is_stopping.load(Ordering::Relaxed) {
-        // Dropping `stop` ends it.
-        return Err(NodeError::ShuttingDown);
-    }
-    running.insert(name.to_string(), Running { stop, ended, following });
-    lock(&core.volumes).insert(name.to_string(), Arc::new(entry));
-    drop(running);
+    offer(&core, entry, Running { stop, ended, following }, &opening).await?;
     core.note_not_served(&name, None);
     core.events.note(EventKind::VolumeOpened, Some(name.as_str()), format!("{size} bytes"));
     Ok(())
+}
+
+/// Waits for the close of a volume that was left out and is wanted again, and sees to it that no other one begins.
+async fn take_from_left(core: &Core, name: &VolumeName) {
+    if core.is_left(name) {
+        let _turn = core.left_turn.lock().await;
+        core.note_left(name, None);
+    }
+}
+
+/// Offers what is open, unless it is not wanted any more.
+async fn offer(
+    core: &Core,
+    entry: Entry,
+    mut running: Running,
+    opening: &Opening,
+) -> Result<(), NodeError> {
+    let name = entry.name.to_string();
+    {
+        let mut all = lock(&core.running);
+        if core.is_stopping.load(Ordering::Relaxed) {
+            // Dropping `running` ends it.
+            return Err(NodeError::ShuttingDown);
+        }
+        if !opening.is_taken_back() {
+            all.insert(name.clone(), running);
+            lock(&core.volumes).insert(name, Arc::new(entry));
+            return Ok(());
+        }
+    }
+    if let Some(following) = running.take_following() {
+        following.wait().await;
+    }
+    // Whoever took it back looks whether this node still holds it.
+    let _ = running.stop(Closing::ToStore).await;
+    Err(NodeError::TakenBack { name })
 }
 
 /// Keeps a replica of a volume, and notes when that has ended for good.
@@ -254,23 +308,39 @@ fn keep_replica(
     replica::keep(&core.node, &core.home, core.limits(), (name, shard), to, on_end)
 }
 
-/// Serves a volume from now on. It is no error if it is served already.
+/// Serves a volume from now on. It is no error if it is served already as `spec` says.
 ///
 /// # Errors
-/// Why it cannot be opened.
+/// Why it cannot be opened; [`NodeError::ServedOtherwise`] or [`NodeError::OtherSize`].
 pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), NodeError> {
     let name = spec.name.clone();
-    let shard = core.least_used_shard();
-    core.in_background(open(Arc::clone(core), spec, shard, None)).await?;
+    let (shard, asked) = (core.least_used_shard(), spec.clone());
+    let opening = Opening::begin(core, &name, false);
+    core.in_background(open(Arc::clone(core), spec, shard, None, opening)).await?;
+    if let Some(entry) = core.entry(name.as_str()) {
+        check_served_as(&entry, &asked)?;
+    }
     tracing::info!(volume = %name, "volume attached");
     Ok(())
+}
+
+/// Checks that what is served, by this opening or by one before it, is what was asked for.
+fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
+    let (name, read_only, found) = (entry.name.to_string(), entry.read_only, entry.gate.size());
+    if read_only != asked.read_only {
+        return Err(NodeError::ServedOtherwise { name, read_only });
+    }
+    match asked.size.filter(|wanted| asked.size_must_match && *wanted != found) {
+        Some(wanted) => Err(NodeError::OtherSize { name, found, wanted }),
+        None => Ok(()),
+    }
 }
 
 /// Stops serving a volume: everything in it goes to the store, and any node may open it.
 ///
 /// # Errors
-/// [`NodeError::NotServedHere`]; [`NodeError::Connected`] where it has clients and they are not to be disconnected;
-/// what a close says.
+/// [`NodeError::NotServedHere`]; [`NodeError::Connected`] or [`NodeError::SnapshotOpen`] where it or one of its
+/// snapshots has clients and they are not to be disconnected; what a close says.
 pub(crate) async fn detach(
     core: &Arc<Core>,
     name: VolumeName,
@@ -285,6 +355,20 @@ pub(crate) async fn detach(
     outcome.await.unwrap_or(Err(NodeError::ShuttingDown))
 }
 
+/// Takes the opening of a volume back, if there is one that has not ended: whether it is not served then.
+///
+/// # Errors
+/// [`NodeError::ShuttingDown`].
+pub(crate) async fn take_back(core: &Arc<Core>, name: &VolumeName) -> Result<bool, NodeError> {
+    let taken = core.take_back(|one, _| one == name).await;
+    if taken.is_empty() || core.entry(name.as_str()).is_some() {
+        return Ok(false);
+    }
+    core.note_not_served(name, None);
+    left::close_if_held(core, name.clone())?;
+    Ok(true)
+}
+
 async fn detach_now(
     core: Arc<Core>,
     name: VolumeName,
@@ -295,6 +379,7 @@ async fn detach_now(
     let entry = core.entry(name.as_str()).ok_or_else(not_served)?;
     if !disconnect {
         core.on_volume(&entry, |hosted| async move { Ok(hosted.clients_stay().await) }).await?;
+        core.views.clients_stay(name.as_str()).await;
     }
     // From here on a client whose handshake has begun finds it closed.
     let Some(kept_out) = entry.gate.close() else {
@@ -304,14 +389,14 @@ async fn detach_now(
     if clients > 0 && !disconnect {
         return Err(NodeError::Connected { name: name.to_string(), clients });
     }
-    lock(&core.volumes).remove(name.as_str());
-    let running = lock(&core.running).remove(name.as_str());
-    let mut running = running.ok_or_else(not_served)?;
-    core.views.close_of(name.as_str()).await;
-    if let Some(following) = running.take_following() {
-        following.wait().await;
+    // Its snapshots go with it. One that is being opened is waited for; the next one finds the gate closed.
+    let export = core.views.wait_open_of(name.as_str()).await.pop();
+    if let Some(export) = export.filter(|_| !disconnect) {
+        return Err(NodeError::SnapshotOpen { export });
     }
-    let closed = running.stop(Closing::ToStore).await.unwrap_or(Err(NodeError::ShuttingDown));
+    let closing = Close::begin(&core, &name).ok_or_else(not_served)?;
+    lock(&core.volumes).remove(name.as_str());
+    let closed = closing.end().await;
     drop(kept_out);
     match &closed {
         Ok(stopped) => {
@@ -325,6 +410,56 @@ async fn detach_now(
         Err(error) => core.note_failed(&name, error),
     }
     closed
+}
+
+/// The close of a volume that is detached. A stop of the process that comes meanwhile waits for it: nobody else would.
+struct Close<'a> {
+    core: &'a Core,
+    name: &'a VolumeName,
+    running: Running,
+    /// For the stop.
+    told: oneshot::Sender<Result<Stopped, NodeError>>,
+}
+
+impl<'a> Close<'a> {
+    /// Takes what ends a volume; `None` if a stop has taken it.
+    fn begin(core: &'a Core, name: &'a VolumeName) -> Option<Self> {
+        // Under the lock: a stop finds the volume in one of the tables.
+        let mut all = lock(&core.running);
+        let running = all.remove(name.as_str())?;
+        let (told, ended) = oneshot::channel();
+        lock(&core.closing).insert(name.to_string(), ended);
+        Some(Self { core, name, running, told })
+    }
+
+    /// Closes it with everything in the store.
+    async fn end(self) -> Result<Stopped, NodeError> {
+        let Self { core, name, mut running, told } = self;
+        let following = running.take_following();
+        let ancillary = async {
+            core.views.close_of(name.as_str()).await;
+            if let Some(following) = following {
+                following.wait().await;
+            }
+        };
+        // A stop does not wait for these any longer than for those of other volumes.
+        select(pin!(ancillary), pin!(core.stopped_for(ANCILLARY_TIME))).await;
+        let closed = running.stop(Closing::ToStore).await;
+        let closed = closed.unwrap_or(Err(NodeError::ShuttingDown));
+        lock(&core.closing).remove(name.as_str());
+        match closed {
+            Ok(stopped) => {
+                // Most often nobody waits for it.
+                let _ = told.send(Ok(stopped));
+                Ok(stopped)
+            }
+            // The error of the process, if it stops.
+            Err(error) => match told.send(Err(error)) {
+                Err(Err(error)) => Err(error),
+                _ => Err(NodeError::ShuttingDown),
+            },
+        }
+    }
 }
 
 /// The result of loading a configuration anew.
@@ -342,14 +477,29 @@ pub struct Reloaded {
     pub failed: Vec<(VolumeName, String)>,
 }
 
-/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it.
+/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it. One
+/// that is served and of which the store has nothing that can be read just now is served on.
 pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
     *lock(&core.volume_set) = volumes;
     let (wanted, unreadable) = specs(core).await?;
     let mut reloaded = Reloaded::default();
     let failed = |name: &VolumeName, error: &NodeError| (name.clone(), with_causes(error));
     reloaded.failed.extend(unreadable.iter().map(|(name, error)| failed(name, error)));
-    let is_wanted = |name: &VolumeName| wanted.iter().any(|spec| spec.name == *name);
+    for (name, error) in unreadable.iter().filter(|(name, _)| core.entry(name.as_str()).is_none()) {
+        core.note_failed(name, error);
+    }
+    // What cannot be read just now is in the store all the same.
+    let is_unreadable = |name: &VolumeName| unreadable.iter().any(|(other, _)| other == name);
+    let is_wanted =
+        |name: &VolumeName| is_unreadable(name) || wanted.iter().any(|spec| spec.name == *name);
+    // Openings that wait for another node begin anew, as the configuration says now, or not at all.
+    let begins_anew = |name: &VolumeName, is_configured| is_configured && !is_unreadable(name);
+    let taken_back = core.take_back(begins_anew).await;
+    for name in taken_back.into_iter().filter(|name| !is_wanted(name)) {
+        if core.entry(name.as_str()).is_none() {
+            left::close_if_held(core, name)?;
+        }
+    }
     for entry in core.entries() {
         let name = &entry.name;
         match wanted.iter().find(|spec| spec.name == *name) {
@@ -357,8 +507,15 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                 reloaded.kept_as_they_are.push(name.clone());
             }
             Some(_) => {}
+            None if is_unreadable(name) => {}
             None => match detach(core, name.clone(), false).await {
-                Ok(_) => reloaded.detached.push(name.clone()),
+                Ok(Stopped::Clean) => reloaded.detached.push(name.clone()),
+                Ok(Stopped::LocalOnly) => {
+                    let kept = NodeError::KeptInJournal { name: name.to_string() };
+                    reloaded.failed.push(failed(name, &kept));
+                    // Nobody would do it otherwise.
+                    left::close(core, vec![name.clone()])?;
+                }
                 Err(error) => reloaded.failed.push(failed(name, &error)),
             },
         }
@@ -377,8 +534,8 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                 core.note_failed(&name, &error);
                 reloaded.failed.push(failed(&name, &error));
             }
-            Begun::Waits { node, opened } => {
-                let_wait(core, name.clone(), &node, opened);
+            Begun::Waits { node, opened, opening } => {
+                let_wait(core, (name.clone(), opening), &node, opened);
                 reloaded.waiting.push((name, node));
             }
         }
@@ -387,6 +544,13 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
 }
 
 impl Core {
+    /// Returns when the process has been stopping for so long.
+    async fn stopped_for(&self, time: Duration) {
+        // An error means that the core was dropped, so the process stops.
+        let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
+        tokio::time::sleep(time).await;
+    }
+
     /// Runs an opening to its end though its caller goes away, until the process stops (A3).
     fn in_background<T: Send + 'static>(
         self: &Arc<Self>,

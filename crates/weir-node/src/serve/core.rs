@@ -25,7 +25,7 @@ use crate::serve::events::Events;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
-use crate::serve::running::{Changing, Running};
+use crate::serve::running::{Changing, Ended, Openings, Running};
 use crate::serve::spec::{VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
 
@@ -70,12 +70,18 @@ pub(crate) struct Core {
     pub(crate) volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// What ends each of them.
     pub(crate) running: Mutex<BTreeMap<String, Running>>,
+    /// Those that a detach closes, for a stop in the middle of it.
+    pub(crate) closing: Mutex<BTreeMap<String, Ended>>,
+    /// The openings that have begun.
+    pub(crate) openings: Openings,
     /// The volumes that are being attached or detached.
     pub(crate) changing: Changing,
     /// Volumes that should be served and are not, with the reason.
     pub(crate) not_served: Mutex<BTreeMap<String, String>>,
-    /// Volumes that the process before this one served and that are not closed yet, with the reason.
+    /// Volumes that the configuration no longer names and that are not closed yet, with the reason.
     pub(crate) left: Mutex<BTreeMap<String, String>>,
+    /// Whoever has it closes one of those, or takes it to serve it again.
+    pub(crate) left_turn: tokio::sync::Mutex<()>,
     pub(crate) views: Views,
     pub(crate) nbd_places: Mutex<Vec<NbdPlace>>,
     pub(crate) limits: Mutex<Limits>,
@@ -125,9 +131,14 @@ impl Core {
         self.node.run(entry.shard, count).await
     }
 
-    /// Volumes that the process before this one served and that are not closed yet, and why.
+    /// Volumes that the configuration no longer names and that are not closed yet, and why.
     pub(crate) fn left(&self) -> BTreeMap<String, String> {
         lock(&self.left).clone()
+    }
+
+    /// Whether it is one of those.
+    pub(crate) fn is_left(&self, name: &VolumeName) -> bool {
+        lock(&self.left).contains_key(name.as_str())
     }
 
     /// Notes the state of such a volume; `None` once it is closed.

@@ -67,11 +67,17 @@ impl ExportDirectory for Exported {
 /// opened; the log says why.
 async fn find(core: &Arc<Core>, export: &str) -> Option<(ExportInfo, HandOff)> {
     let (volume, snapshot) = split(export)?;
+    let slot = core.views.slot(export);
+    let mut view = slot.lock().await;
+    // Looked at under the lock: a detach closes the gate of the volume first, and then waits for this lock.
+    while let Some(entry) = core.entry(volume.as_str()).filter(|entry| entry.gate.is_closed()) {
+        drop(view);
+        entry.gate.opened().await;
+        view = slot.lock().await;
+    }
     if !core.offers(volume.as_str()) {
         return None;
     }
-    let slot = core.views.slot(export);
-    let mut view = slot.lock().await;
     if let Some((open, hand_off)) = view.as_ref().and_then(|v| Some((v, v.hand_off.upgrade()?))) {
         return Some((open.info.clone(), hand_off));
     }

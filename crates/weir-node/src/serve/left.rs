@@ -1,6 +1,7 @@
 //! Volumes that the process before this one served and that this one does not, because they were taken out of the
-//! configuration. Their journals may hold writes that are not in the store, and their manifests name this node as the
-//! holder, so that no other node could open them without a takeover. They are opened once more and closed with
+//! configuration; and volumes that a new configuration took out of a running process, whose store did not take
+//! everything in time. Their journals may hold writes that are not in the store, and their manifests name this node as
+//! the holder, so that no other node could open them without a takeover. They are opened once more and closed with
 //! everything in the store.
 
 use std::rc::Rc;
@@ -38,7 +39,9 @@ pub(crate) fn close(core: &Arc<Core>, names: Vec<VolumeName>) -> Result<(), Node
                 if core.is_stopping.load(Ordering::Relaxed) {
                     return;
                 }
-                if !close_one(&context, &core, &name).await {
+                let _turn = core.left_turn.lock().await;
+                // It may be served again meanwhile, and is then closed as what is served is.
+                if core.is_left(&name) && !close_one(&context, &core, &name).await {
                     again.push(name);
                 }
             }
@@ -69,21 +72,62 @@ async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -
             core.events.note(EventKind::VolumeClosed, Some(name.as_str()), why);
             true
         }
-        // It is gone, or another process has it: that one closes it.
-        Err(
-            NodeError::Log(LogError::NoSuchVolume { .. })
-            | NodeError::Served { .. }
-            | NodeError::Held { .. },
-        ) => {
+        // It is gone, or another process has it, here or elsewhere: that one closes it.
+        Err(error) if is_not_ours(&error) => {
             core.note_left(name, None);
             true
         }
         Err(error) => {
             let reason = with_causes(&error);
-            tracing::error!(volume = %name, reason, "a volume that is not served any more is not closed");
-            let left = format!("it is not served any more, and could not be closed: {reason}");
+            tracing::error!(volume = %name, reason, "a volume that is not served any more is not all in the store");
+            let left = format!(
+                "it is not served any more, and the store does not have all of it: {reason}"
+            );
             core.note_left(name, Some(left));
             false
         }
+    }
+}
+
+fn is_not_ours(error: &NodeError) -> bool {
+    matches!(error, NodeError::Served { .. } | NodeError::Held { .. })
+        || matches!(
+            error.of_log(),
+            Some(LogError::NoSuchVolume { .. } | LogError::InUse { .. } | LogError::Held { .. })
+        )
+}
+
+/// Closes a volume whose opening was taken back, if that had got as far as to make this process its holder.
+pub(crate) fn close_if_held(core: &Arc<Core>, name: VolumeName) -> Result<(), NodeError> {
+    let core = Arc::clone(core);
+    let work = core.node.clone().submit(0, move |context| async move {
+        match is_held(&context, &core, &name).await {
+            // An error means that the process stops.
+            Ok(true) => drop(close(&core, vec![name])),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(
+                volume = %name, %error,
+                "whether this process holds a volume whose opening was taken back is not known"
+            ),
+        }
+    });
+    // It runs in the background.
+    work.map(drop)
+}
+
+async fn is_held(
+    context: &Rc<ShardContext>,
+    core: &Core,
+    name: &VolumeName,
+) -> Result<bool, NodeError> {
+    let Some(store) = &core.store else { return Ok(false) };
+    let id = catalog::find(store, &context.env, name).await?;
+    if !core.home.data.volume(id).exists() {
+        return Ok(false);
+    }
+    let directory = context.disks.directory(core.home.data.volume(id))?;
+    match catalog::journal_in(&directory, id).await? {
+        Some(journal) => Ok(catalog::is_held_with(store, &context.env, id, &journal).await?),
+        None => Ok(false),
     }
 }

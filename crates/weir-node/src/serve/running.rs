@@ -1,21 +1,30 @@
 //! What ends a volume that is served, and the rule that a volume is changed by one verb at a time.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
+use crate::serve::core::Core;
 use crate::serve::lock::lock;
 use crate::serve::replica::End;
 use crate::serve::spec::{Closing, Stopped};
+
+/// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
+/// wait for a store that does not answer.
+pub(crate) const ANCILLARY_TIME: Duration = Duration::from_secs(5);
+
+/// How a volume ended, once it has.
+pub(crate) type Ended = oneshot::Receiver<Result<Stopped, NodeError>>;
 
 /// What ends a volume on its shard.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) stop: oneshot::Sender<Closing>,
-    pub(crate) ended: oneshot::Receiver<Result<Stopped, NodeError>>,
+    pub(crate) ended: Ended,
     /// Ends the keeping of its replica.
     pub(crate) following: Option<End>,
 }
@@ -27,7 +36,7 @@ impl Running {
     }
 
     /// Begins to close it. The result comes through the channel.
-    pub(crate) fn stop(self, closing: Closing) -> oneshot::Receiver<Result<Stopped, NodeError>> {
+    pub(crate) fn stop(self, closing: Closing) -> Ended {
         // It may have ended by itself.
         let _ = self.stop.send(closing);
         self.ended
@@ -53,5 +62,78 @@ impl<'a> Change<'a> {
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         lock(self.0).remove(&self.1);
+    }
+}
+
+/// Where an opening is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    GoesOn,
+    TakenBack,
+    Ended,
+}
+
+/// An opening as those see it who may take it back.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    name: VolumeName,
+    /// It goes on in the background, because the configuration names the volume.
+    is_configured: bool,
+    course: watch::Sender<Course>,
+}
+
+/// The openings that have begun and not ended.
+pub(crate) type Openings = Mutex<Vec<Arc<Begun>>>;
+
+/// An opening, which can be taken back as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Opening(Arc<Core>, Arc<Begun>);
+
+impl Opening {
+    pub(crate) fn begin(core: &Arc<Core>, name: &VolumeName, is_configured: bool) -> Arc<Self> {
+        let course = watch::Sender::new(Course::GoesOn);
+        let begun = Arc::new(Begun { name: name.clone(), is_configured, course });
+        lock(&core.openings).push(Arc::clone(&begun));
+        Arc::new(Self(Arc::clone(core), begun))
+    }
+
+    pub(crate) fn is_taken_back(&self) -> bool {
+        *self.1.course.borrow() != Course::GoesOn
+    }
+
+    /// Returns once it is taken back.
+    pub(crate) async fn taken_back(&self) {
+        // An error would mean that the sender was dropped; it is a field of `self`.
+        let _ = self.1.course.subscribe().wait_for(|course| *course != Course::GoesOn).await;
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        lock(&self.0.openings).retain(|begun| !Arc::ptr_eq(begun, &self.1));
+        self.1.course.send_replace(Course::Ended);
+    }
+}
+
+impl Core {
+    /// Takes openings back that `is_meant` is true of, and waits until they have ended; the names of their volumes. One
+    /// that ended before it could be taken back may have left its volume served.
+    pub(crate) async fn take_back(
+        &self,
+        is_meant: impl Fn(&VolumeName, bool) -> bool,
+    ) -> Vec<VolumeName> {
+        let meant: Vec<Arc<Begun>> = {
+            let openings = lock(&self.openings);
+            let meant = openings.iter().filter(|one| is_meant(&one.name, one.is_configured));
+            meant.cloned().collect()
+        };
+        for one in &meant {
+            one.course.send_replace(Course::TakenBack);
+        }
+        for one in &meant {
+            // An error would mean that the sender was dropped; it is a field of `one`.
+            let _ = one.course.subscribe().wait_for(|course| *course == Course::Ended).await;
+        }
+        meant.iter().map(|one| one.name.clone()).collect()
     }
 }

@@ -35,7 +35,7 @@ use crate::serve::lock::lock;
 use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::serve::one_export::connection_options;
 use crate::serve::replica::End;
-use crate::serve::running::{Changing, Running};
+use crate::serve::running::{ANCILLARY_TIME, Changing, Running};
 use crate::serve::sockets::{self, BoundSocket, Inherited};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
@@ -128,10 +128,6 @@ pub struct ServedInfo {
     /// What recovery did.
     pub report: OpenReport,
 }
-
-/// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
-/// wait for a store that does not answer.
-const ANCILLARY_TIME: Duration = Duration::from_secs(5);
 
 /// A listener on a shard, to be ended.
 #[derive(Debug)]
@@ -235,9 +231,12 @@ impl Node {
             template: options.template.clone(),
             volumes: Mutex::default(),
             running: Mutex::default(),
+            closing: Mutex::default(),
+            openings: Mutex::default(),
             changing: Changing::default(),
             not_served: Mutex::default(),
             left: Mutex::default(),
+            left_turn: tokio::sync::Mutex::default(),
             views: Views::default(),
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
@@ -330,6 +329,8 @@ impl Service {
             read_only: entry.read_only,
         });
         let names = self.core.not_served().into_keys().chain(self.core.left().into_keys());
+        // The close of one that is being detached may be cut short.
+        let names = names.chain(lock(&self.core.closing).keys().cloned().collect::<Vec<_>>());
         let others = names.filter_map(|name| VolumeName::new(&name).ok());
         let other = |name| HandedOver { name, attached: false, read_only: false };
         served.chain(others.map(other)).collect()
@@ -478,11 +479,12 @@ impl Service {
     }
 
     async fn end(&mut self, closing: Closing) -> Result<Stopped, NodeError> {
-        let mut running = {
+        let (mut running, detaching) = {
             let mut running = lock(&self.core.running);
             // Under the lock: a volume that is opened at this moment is in the table already, or is not offered at all.
             self.core.is_stopping.store(true, Ordering::Relaxed);
-            std::mem::take(&mut *running)
+            let detaching = std::mem::take(&mut *lock(&self.core.closing));
+            (std::mem::take(&mut *running), detaching)
         };
         self.core.stopping.send_replace(true);
         self.core.events.note(EventKind::NodeStopping, None, "closing all volumes");
@@ -507,6 +509,8 @@ impl Service {
         for (name, running) in running {
             ending.push((name, running.stop(closing)));
         }
+        // The next process is told of them, and is not kept waiting.
+        ending.extend(detaching.into_iter().filter(|_| closing == Closing::ToStore));
         let (mut stopped, mut first_error) = (Stopped::Clean, None);
         for (name, ended) in ending {
             let result = ended.await.unwrap_or(Err(NodeError::ShuttingDown));
@@ -521,6 +525,10 @@ impl Service {
                     first_error = first_error.or(Some(error));
                 }
             }
+        }
+        if !self.core.left().is_empty() {
+            // What the configuration no longer names and is not closed yet keeps the rest in its journal, too.
+            stopped = Stopped::LocalOnly;
         }
         for api in self.api.drain(..) {
             api.stop().await;

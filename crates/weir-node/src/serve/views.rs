@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::time::Instant;
 use weir_device::mutant;
 use weir_frontend::nbd::{ExportInfo, WeakHandOff};
 use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
+use crate::node::hosted::{CLIENTS_GO_LOOK, CLIENTS_GO_MAX};
 
 /// A snapshot that is open, or is about to be opened or deleted. Whoever opens or deletes it holds the lock.
 type Slot = Arc<tokio::sync::Mutex<Option<View>>>;
@@ -66,6 +68,28 @@ impl Views {
         let of_volume = |name: &str| split(name).is_some_and(|(v, _)| v.as_str() == volume);
         let open = slots.iter().filter(|(name, slot)| of_volume(name) && is_open(slot));
         open.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Waits, a second at most, for clients of its snapshots that are going, as for those of the volume itself.
+    pub(crate) async fn clients_stay(&self, volume: &str) {
+        let patience = Instant::now() + CLIENTS_GO_MAX;
+        while !self.open_of(volume).is_empty() && Instant::now() < patience {
+            tokio::time::sleep(CLIENTS_GO_LOOK).await;
+        }
+    }
+
+    /// [`Self::open_of`], and those that are being opened, once they are open.
+    pub(crate) async fn wait_open_of(&self, volume: &str) -> Vec<String> {
+        let slots = {
+            let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_volume = |name: &str| split(name).is_some_and(|(v, _)| v.as_str() == volume);
+            let slots = slots.iter().filter(|(name, _)| of_volume(name));
+            slots.map(|(_, slot)| Arc::clone(slot)).collect::<Vec<_>>()
+        };
+        for slot in slots {
+            drop(slot.lock().await);
+        }
+        self.open_of(volume)
     }
 
     /// Disconnects the clients of all snapshots of a volume.

@@ -43,6 +43,9 @@ impl Verb for DetachVolume {
         let Some(Serving(core)) = &place.serving else {
             return Err(NodeError::NotServedHere { name: name.to_string() });
         };
+        if attach::take_back(core, &name).await? {
+            return Ok(Named { name: name.to_string() });
+        }
         match attach::detach(core, name.clone(), self.disconnect).await? {
             Stopped::Clean => Ok(Named { name: name.to_string() }),
             Stopped::LocalOnly => Err(NodeError::KeptInJournal { name: name.to_string() }),
@@ -69,7 +72,12 @@ impl Place {
         match process.client.call(Some(&name), &DetachVolume::default(), &|_, _| {}).await {
             // One that serves nothing else is named by what comes next.
             Err(NodeError::Remote { kind: ErrorKind::Unsupported, .. }) => Ok(()),
-            detached => detached.map(drop),
+            Ok(_) => Ok(()),
+            // What its journal keeps is in the way of nothing here, as in the process itself.
+            Err(error) => match self.home.holder(&store, id).await? {
+                None => Ok(()),
+                Some(_) => Err(error),
+            },
         }
     }
 }

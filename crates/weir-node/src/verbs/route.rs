@@ -119,6 +119,7 @@ fn submit<V: Verb>(
     let entry = entry.filter(|_| V::BY == By::Holder);
     let shard = entry.as_ref().map_or(0, |entry| entry.shard);
     let serving = Serving(Arc::clone(core));
+    let place_of_verb = core.node.verb_place()?;
     let job = move |context: Rc<ShardContext>| async move {
         let on_progress = |done, total| {
             reporter.send_replace((done, total));
@@ -141,6 +142,7 @@ fn submit<V: Verb>(
         };
         // The caller may be gone.
         drop(done.send(outcome.map_err(by_name)));
+        drop(place_of_verb);
     };
     match V::BY {
         By::Aside => core.node.aside(job),

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 /// Version of the format that is written.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The progress of a copy. A record that is damaged, or about another copy, is not believed: the copy begins anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,10 @@ pub struct CopyRecord {
     /// Where the bytes come from a volume, the number of its opening that they were read in: as long as no other
     /// opening follows, the volume has not changed.
     pub opening: Option<u64>,
+    /// Where a volume is filled, the number of its newest opening that this copy knows of: as long as there is no
+    /// other, nobody else wrote to it. Format 1 did not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_opening: Option<u64>,
     /// The copy began on a blank target: what it did not write there reads as zeroes.
     pub blank: bool,
     /// Bytes from the beginning that are copied, durably.
@@ -49,7 +53,7 @@ impl CopyRecord {
     #[must_use]
     pub fn new(name: String, identity: String, opening: Option<u64>, blank: bool) -> Self {
         let (format, done_bytes, checksum) = (FORMAT, 0, String::new());
-        Self { format, name, identity, opening, blank, done_bytes, checksum }
+        Self { format, name, identity, opening, target_opening: None, blank, done_bytes, checksum }
     }
 
     /// The bytes of the file.
@@ -142,18 +146,27 @@ fn to_json(record: &CopyRecord) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const GOLDEN: &[u8] = include_bytes!("../../testdata/v1/copy-record.json");
+    const GOLDEN: &[u8] = include_bytes!("../../testdata/v2/copy-record.json");
+    const GOLDEN_V1: &[u8] = include_bytes!("../../testdata/v1/copy-record.json");
 
     fn sample() -> CopyRecord {
         let name = "/images/debian.qcow2".to_owned();
         let identity = "qcow2 2147483648 64769 1311 1763712000123456789".to_owned();
-        CopyRecord { done_bytes: 268_435_456, ..CopyRecord::new(name, identity, Some(7), true) }
+        let (done_bytes, target_opening) = (268_435_456, Some(3));
+        CopyRecord { done_bytes, target_opening, ..CopyRecord::new(name, identity, Some(7), true) }
+    }
+
+    #[test]
+    fn golden_record_of_version_2() {
+        assert_eq!(String::from_utf8_lossy(&sample().encode()), String::from_utf8_lossy(GOLDEN));
+        assert_eq!(CopyRecord::decode(GOLDEN), Ok(sample()));
     }
 
     #[test]
     fn golden_record_of_version_1() {
-        assert_eq!(String::from_utf8_lossy(&sample().encode()), String::from_utf8_lossy(GOLDEN));
-        assert_eq!(CopyRecord::decode(GOLDEN), Ok(sample()));
+        let old = CopyRecord { format: 1, target_opening: None, ..sample() };
+        assert_eq!(CopyRecord::decode(GOLDEN_V1).as_ref(), Ok(&old));
+        assert_eq!(String::from_utf8_lossy(&old.encode()), String::from_utf8_lossy(GOLDEN_V1));
     }
 
     #[test]
@@ -168,7 +181,7 @@ mod tests {
         assert_eq!(CopyRecord::decode(changed.as_bytes()), Err(CopyRecordError::Checksum));
         let more = text.replacen('{', "{\"surprise\": 1,", 1);
         assert_eq!(CopyRecord::decode(more.as_bytes()), Err(CopyRecordError::Malformed));
-        let newer = text.replace("\"format\": 1", "\"format\": 2");
+        let newer = text.replace("\"format\": 2", "\"format\": 3");
         assert_eq!(CopyRecord::decode(newer.as_bytes()), Err(CopyRecordError::NewerFormat));
     }
 

@@ -147,9 +147,11 @@ async fn salvage(
     flushed?;
     let closed = closed?;
     opened::note_closed(&home.data, id, closed);
-    if closed == Closed::Clean {
-        catalog::set_incomplete(&store, env, new, false).await?;
+    if closed == Closed::LocalOnly {
+        // The journal keeps the rest, and the same salvage goes on with it.
+        return Err(NodeError::from(LogError::Incomplete { volume: id }).of_volume(new, id));
     }
+    catalog::set_incomplete(&store, env, new, false).await?;
     let volume = Some(Shown::new(catalog::show(&store, env, new).await?, None));
     Ok(Salvaged { found, volume })
 }

@@ -117,13 +117,13 @@ fn a_change_counts_at_once_for_those_who_wait() {
         tokio::task::yield_now().await;
         assert_eq!(rate.waiting(), 18);
         let begun = Instant::now();
-        // 35,890 bytes are owed: a second at the new rate, less what a burst lets pass.
+        // 35,890 bytes are owed: a second at the new rate. The burst is used.
         rate.set(limited(None, Some(35_890), 100));
         for (nth, task) in waiting.into_iter().enumerate() {
             assert_eq!(task.await.is_ok(), ![0, 7].contains(&nth));
         }
         let waited = begun.elapsed().as_millis();
-        assert!((880..960).contains(&waited), "{waited} ms");
+        assert!((980..1060).contains(&waited), "{waited} ms");
         assert_eq!(*order.borrow(), (1..20).filter(|n| *n != 7).collect::<Vec<_>>(), "in order");
         rate.pass(1, 1 << 40).await;
         let task = {
@@ -135,6 +135,26 @@ fn a_change_counts_at_once_for_those_who_wait() {
         rate.set(LimitSettings::default());
         task.await.expect("passes");
         assert_eq!(begun.elapsed(), Duration::ZERO, "nothing is limited any more");
+    });
+}
+
+#[test]
+fn a_burst_that_was_used_is_not_owed_at_a_lower_rate() {
+    run(async {
+        // Half of it, and a tenth of the rate.
+        let rate = Rate::new(limited(Some(1000), None, 60_000));
+        rate.pass(30_000, 0).await;
+        let begun = Instant::now();
+        rate.set(limited(Some(100), None, 60_000));
+        rate.pass(1, 0).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        // The other half is there, and no more than it.
+        assert_eq!(passed(&rate, 0, Duration::ZERO).await, 2999);
+        // All of a burst, and a shorter one: the next one comes at the new rate.
+        rate.set(limited(Some(10), None, 1000));
+        let begun = Instant::now();
+        rate.pass(1, 0).await;
+        assert_eq!(begun.elapsed(), Duration::from_millis(100));
     });
 }
 

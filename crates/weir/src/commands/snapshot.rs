@@ -65,7 +65,8 @@ async fn diff(
         // The receiver is gone only after printing has failed.
         let _ = found.send(change).await;
     });
-    let print = async {
+    // It owns the receiver: the comparison does not wait for what is printed no more.
+    let print = async move {
         let (mut text, mut first) = (String::new(), true);
         while let Some(Change { offset, len, zero }) = changes.recv().await {
             let kind = if zero { "zero" } else { "data" };
@@ -85,8 +86,9 @@ async fn diff(
         }
         Ok::<bool, Failure>(first)
     };
-    let (sum, printed) = futures_util::join!(diff, print);
-    let (sum, none) = (sum?, printed?);
+    // What cannot be printed ends it at once; what was found before an error of the comparison is printed first.
+    let (sum, none) = futures_util::try_join!(async { Ok(diff.await) }, print)?;
+    let sum = sum?;
     match form {
         OutputForm::Json => output::print(if none { "[]\n" } else { "\n]\n" }),
         OutputForm::Table => {

@@ -75,10 +75,10 @@ impl Wanted {
     }
 }
 
-/// What tells a file from another that was put in its place.
-fn identity(format: &str, path: &Path) -> std::io::Result<String> {
+/// What tells a file from another that was put in its place, and from one with other bytes.
+fn identity(format: &str, path: &Path, source: &str) -> std::io::Result<String> {
     let metadata = std::fs::symlink_metadata(path)?;
-    Ok(format!("{format} {} {}", metadata.dev(), metadata.ino()))
+    Ok(format!("{format} {} {} of {source}", metadata.dev(), metadata.ino()))
 }
 
 /// Writes the image.
@@ -141,11 +141,11 @@ async fn write(place: &Place, wanted: &Wanted, signals: &mut Signals) -> Result<
 
 /// The record of the copy to go on with, or a blank file and its record.
 async fn begin(place: &Place, wanted: &Wanted, part: &Path) -> Result<CopyRecord, Failure> {
-    let Wanted { format, overwrite, .. } = wanted;
+    let (Wanted { format, overwrite, .. }, source) = (wanted, place.identity());
     let path = place.at.home.data.copy_record(place.id);
     let record = CopyRecord::read(&path).map_err(|error| failed("reading", &path, &error))?;
     let name = wanted.path.display().to_string();
-    if let Ok(there) = identity(format, part) {
+    if let Ok(there) = identity(format, part, &source) {
         let ours = record.filter(|record| record.name == name && record.identity == there);
         match ours {
             Some(mut record) if follows(place.opening, record.opening) => {
@@ -163,7 +163,8 @@ async fn begin(place: &Place, wanted: &Wanted, part: &Path) -> Result<CopyRecord
         std::fs::remove_file(part).map_err(|error| failed("removing", part, &error))?;
     }
     qemu::create(part, format, place.size).await?;
-    let identity = identity(format, part).map_err(|error| failed("reading", part, &error))?;
+    let identity =
+        identity(format, part, &source).map_err(|error| failed("reading", part, &error))?;
     Ok(CopyRecord::new(name, identity, place.opening, true))
 }
 

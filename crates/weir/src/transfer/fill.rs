@@ -57,23 +57,25 @@ impl Source<'_> {
         }
     }
 
-    /// A record of a copy from here that begins now.
-    fn record(&self, blank: bool) -> CopyRecord {
+    /// A record of a copy from here that begins now, into a volume whose newest opening has this number.
+    fn record(&self, blank: bool, target_opening: Option<u64>) -> CopyRecord {
         let (identity, opening) = match self {
             Self::Image(image) => (image.identity.clone(), None),
-            Self::Volume(place) => (place.id.to_string(), place.opening),
+            Self::Volume(place) => (place.identity(), place.opening),
             // A stream comes once: nothing goes on with it.
             Self::Input(_) => ("a stream".to_owned(), None),
         };
-        CopyRecord::new(self.name(), identity, opening, blank)
+        let mut record = CopyRecord::new(self.name(), identity, opening, blank);
+        record.target_opening = target_opening;
+        record
     }
 
     /// Whether what `record` says was copied is still what is here.
     fn goes_on_from(&self, record: &CopyRecord) -> bool {
         match self {
-            Self::Image(image) => record.identity == image.identity,
+            Self::Image(image) => image.is_known() && record.identity == image.identity,
             Self::Volume(place) => {
-                record.identity == place.id.to_string() && follows(place.opening, record.opening)
+                record.identity == place.identity() && follows(place.opening, record.opening)
             }
             Self::Input(_) => false,
         }
@@ -223,10 +225,14 @@ pub(super) async fn run(
     let shown = begin(node, (source, target), (plan, found)).await?;
     let place = Place::reach(node, setup, (target, &shown), Use::Fill, signals).await?;
     let served_elsewhere = place.is_served_elsewhere();
-    let filled = fill(node, (source, &place), plan, signals).await;
+    let filled = match plan_now(node, (target, plan), (&place, &shown)).await {
+        Ok(plan) => fill(node, (source, &place), plan, signals).await,
+        Err(failure) => Err(failure),
+    };
     let ended = place.end(signals).await;
     filled.map_err(|failure| match source {
         Source::Input(_) => with_way_back(failure, target),
+        Source::Image(image) if !image.is_known() => with_way_back(failure, target),
         _ => with_way_on(failure, target, served_elsewhere),
     })?;
     ended?;
@@ -236,6 +242,36 @@ pub(super) async fn run(
     finish(node, target, served_elsewhere).await
 }
 
+/// The plan once the volume is open. Where other openings came between, all of it is written: they may be those of
+/// somebody else, who wrote something.
+async fn plan_now(
+    node: &Node,
+    (target, plan): (&VolumeAt, Plan),
+    (place, shown): (&Place, &Shown),
+) -> Result<Plan, Failure> {
+    let is_next = place.opening.is_none_or(|opening| follows(Some(opening), Some(shown.epoch)));
+    if is_next || plan == Plan::Anew {
+        return Ok(plan);
+    }
+    match target.look(node).await? {
+        Some(now) if is_incomplete(&now) => Ok(Plan::Anew),
+        _ => Err(Failure::new(format!("somebody else filled volume {target} just now"))),
+    }
+}
+
+/// What is there of a copy, if nobody else opened the target since; it had so many openings.
+fn still_there(record: &CopyRecord, openings: u64, is_closed: bool) -> Option<Done> {
+    let (bytes, blank) = (record.done_bytes, record.blank);
+    match record.target_opening? {
+        last if last == openings => Some(Done { bytes, blank }),
+        // An opening that was not closed: that of a run here which was killed before it noted it. If it is somebody
+        // else's, the volume cannot be opened here.
+        last if last + 1 == openings && !is_closed && bytes > 0 => Some(Done { bytes, blank }),
+        last if last < openings && !is_closed && bytes == 0 => Some(Plan::Anew.done()),
+        _ => None,
+    }
+}
+
 /// What is there of a copy of `source`.
 fn done(source: &Source<'_>, at: &VolumeAt, shown: &Shown) -> Result<Option<Done>, Failure> {
     let path = at.home.data.copy_record(volume_id(shown)?);
@@ -243,7 +279,7 @@ fn done(source: &Source<'_>, at: &VolumeAt, shown: &Shown) -> Result<Option<Done
         .map_err(|error| Failure::new(format!("reading {}: {error}", path.display())))?;
     Ok(match record {
         Some(record) if source.goes_on_from(&record) => {
-            Some(Done { bytes: record.done_bytes, blank: record.blank })
+            still_there(&record, shown.epoch, shown.holder.is_none())
         }
         // It was created to be filled, and never opened.
         None if shown.epoch == 0 && !matches!(source, Source::Input(_)) => {
@@ -281,7 +317,10 @@ async fn begin(
             }
             // One that was not closed is opened and closed first: only then can it be marked.
             node.call(home.clone(), Some(name.clone()), TO_STORE, |_, _| {}).await?;
-            Ok(node.mark_volume(home, name, Mark::Incomplete).await?)
+            let shown = node.mark_volume(home, name, Mark::Incomplete).await?;
+            // That was one opening more.
+            note_begun(source, target, (plan, &shown))?;
+            Ok(shown)
         }
     }
 }
@@ -298,7 +337,7 @@ fn note_begun(
     }
     let path = target.home.data.copy_record(volume_id(shown)?);
     let failed = |error| Failure::new(format!("writing {}: {error}", path.display()));
-    source.record(done.blank).write(&path).map_err(failed)
+    source.record(done.blank, Some(shown.epoch)).write(&path).map_err(failed)
 }
 
 async fn fill(
@@ -328,7 +367,7 @@ async fn fill(
         label: format!("copying {} to {}", source.name(), place.at.name),
     };
     let path = place.at.home.data.copy_record(place.id);
-    let mut record = source.record(done.blank);
+    let mut record = source.record(done.blank, place.opening);
     let mut keep = async |done_bytes| {
         let (home, name) = (place.at.home.clone(), place.at.name.clone());
         let locally = FlushVolume { remote: false, wait: true };
@@ -342,7 +381,7 @@ async fn fill(
             .write(&path)
             .map_err(|error| Failure::new(format!("writing {}: {error}", path.display())))
     };
-    // Now already: this opening of the source is the one to go on from.
+    // Now already: these openings of source and target are the ones to go on from.
     keep(done.bytes).await?;
     copier::run(&job, signals, keep).await
 }
@@ -400,6 +439,27 @@ mod tests {
             assert_eq!(follows(opening, Some(7)), goes_on, "{opening:?}");
             assert!(!follows(opening, None));
         }
+    }
+
+    #[test]
+    fn a_copy_goes_on_only_where_nobody_else_had_the_target_open_since() {
+        let new = CopyRecord::new("x".to_owned(), "y".to_owned(), None, true);
+        let of = |target_opening, done_bytes| {
+            let mut record = new.clone();
+            (record.target_opening, record.done_bytes) = (target_opening, done_bytes);
+            record
+        };
+        let done = |bytes, blank| Some(Done { bytes, blank });
+        assert_eq!(still_there(&of(Some(7), 500), 7, true), done(500, true));
+        assert_eq!(still_there(&of(Some(7), 500), 7, false), done(500, true));
+        // Somebody opened and closed it since.
+        assert_eq!(still_there(&of(Some(7), 500), 8, true), None);
+        assert_eq!(still_there(&of(Some(7), 500), 9, false), None);
+        // A run that was killed as soon as it had opened it.
+        assert_eq!(still_there(&of(Some(7), 500), 8, false), done(500, true));
+        assert_eq!(still_there(&of(Some(7), 0), 9, false), done(0, false));
+        assert_eq!(still_there(&of(Some(7), 0), 9, true), None);
+        assert_eq!(still_there(&of(None, 500), 7, true), None, "an older format");
     }
 
     fn why(plan: Result<Plan, (String, String)>) -> String {

@@ -48,6 +48,11 @@ impl Image {
         Ok(Self { path, format, size, identity, chain })
     }
 
+    /// Whether its identity tells its content. That of a device does not, nor that of what is elsewhere.
+    pub(super) fn is_known(&self) -> bool {
+        are_files(&self.chain)
+    }
+
     /// Fails if a file of it was written to since it was opened.
     pub(super) fn check_unchanged(&self) -> Result<(), Failure> {
         if identity(&self.chain) == self.identity {
@@ -57,6 +62,10 @@ impl Image {
         Err(Failure::new(format!("{path} was changed while it was read"))
             .with_help("end whatever writes to it, and begin anew with --overwrite"))
     }
+}
+
+fn are_files(chain: &[Info]) -> bool {
+    chain.iter().all(|info| std::fs::metadata(&info.filename).is_ok_and(|file| file.is_file()))
 }
 
 /// Format, size, place and time of change of every file; of one that is elsewhere only its name.
@@ -77,6 +86,23 @@ fn identity(chain: &[Info]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_to_without_a_trace_is_not_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        std::fs::write(&path, "one").unwrap();
+        let info = |filename: &str| Info {
+            filename: filename.to_owned(),
+            format: "raw".to_owned(),
+            virtual_size: 512,
+        };
+        let file = info(&path.display().to_string());
+        assert!(are_files(std::slice::from_ref(&file)));
+        for other in ["/dev/null", "https://example.org/disk"] {
+            assert!(!are_files(&[file.clone(), info(other)]), "{other}");
+        }
+    }
 
     #[test]
     fn an_image_that_is_written_to_is_another() {

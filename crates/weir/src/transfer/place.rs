@@ -61,6 +61,8 @@ pub(super) struct Place {
     pub(super) size: u64,
     /// Number of its opening, where it was opened for this copy: as long as that lasts nobody else writes.
     pub(super) opening: Option<u64>,
+    /// Of a snapshot: the sequence of its last object.
+    as_of: Option<u64>,
     service: Option<Service>,
 }
 
@@ -77,7 +79,8 @@ impl Place {
         match (&shown.serving, shown.process) {
             (Some(serving), _) => {
                 let (uri, size) = (serving.uri.clone(), serving.size_bytes);
-                Ok(Self { at: at.clone(), id, uri, size, opening: None, service: None })
+                let (at, opening, as_of) = (at.clone(), None, None);
+                Ok(Self { at, id, uri, size, opening, as_of, service: None })
             }
             (None, Some(process)) => {
                 let name = &at.name;
@@ -94,7 +97,8 @@ impl Place {
                 let gone = || Failure::new(format!("volume {} was closed at once", at.name));
                 let info = service.served().into_iter().next().ok_or_else(gone)?;
                 let (uri, size, opening) = (info.uri, info.size, Some(info.report.epoch));
-                Ok(Self { at: at.clone(), id, uri, size, opening, service: Some(service) })
+                let (at, as_of, service) = (at.clone(), None, Some(service));
+                Ok(Self { at, id, uri, size, opening, as_of, service })
             }
         }
     }
@@ -113,7 +117,13 @@ impl Place {
         let mut uri = Url::parse(&self.uri).map_err(wrong)?;
         uri.set_path(&format!("/{name}@{snapshot}"));
         (self.uri, self.size) = (uri.to_string(), found.size_bytes);
+        self.as_of = Some(found.as_of);
         Ok(self)
+    }
+
+    /// What tells the bytes that are read here from those of other volumes, and of other snapshots of this one.
+    pub(super) fn identity(&self) -> String {
+        identity(self.id, (self.at.snapshot.as_ref(), self.as_of), self.size)
     }
 
     /// Whether another process serves it.
@@ -137,6 +147,17 @@ impl Place {
             ))
             .with_help("run the same command again, which goes on where this one stopped")),
         }
+    }
+}
+
+fn identity(
+    id: VolumeId,
+    (snapshot, as_of): (Option<&VolumeName>, Option<u64>),
+    size: u64,
+) -> String {
+    match (snapshot, as_of) {
+        (Some(snapshot), Some(as_of)) => format!("{id}@{snapshot} {as_of} {size}"),
+        _ => format!("{id} {size}"),
     }
 }
 
@@ -203,4 +224,27 @@ pub(super) async fn reach_to_read(
         );
     }
     Place::reach(node, setup, (at, &shown), Use::Read, signals).await?.at_snapshot(node).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_another_source_than_the_next_one_and_than_its_volume() {
+        let [monday, tuesday] = ["monday", "tuesday"].map(|name| VolumeName::new(name).unwrap());
+        let id = VolumeId([1; 16]);
+        let identities = [
+            identity(id, (None, None), 512),
+            identity(id, (None, None), 1024),
+            identity(id, (Some(&monday), Some(3)), 512),
+            identity(id, (Some(&monday), Some(4)), 512),
+            identity(id, (Some(&tuesday), Some(3)), 512),
+            identity(id, (Some(&tuesday), Some(3)), 1024),
+            identity(VolumeId([2; 16]), (None, None), 512),
+        ];
+        for (index, one) in identities.iter().enumerate() {
+            assert!(!identities[..index].contains(one), "{one}");
+        }
+    }
 }
