@@ -50,7 +50,7 @@ check "with what it has of the image" io deep "read -P 1 2M 6M"
 check "flatten it" prints 'deep: .* copied, it needs no other volume' volume flatten deep
 check "its bytes" io deep "read -P 1 2M 6M"
 stop
-check "the image is needed" refuses 'needed by its clones .*web' volume delete image --yes
+check "the image is needed" refuses 'needed by .*web' volume delete image --yes
 for name in $(seq -f 'c%g' 12); do "$weir" volume delete "$name" --yes || echo "$name"; done >"$work/out" 2>&1
 check "the dozen are deleted" test ! -s "$work/out"
 "$weir" volume flatten web >"$work/out" 2>&1

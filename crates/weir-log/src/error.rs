@@ -278,9 +278,10 @@ pub enum LogError {
         #[source]
         source: Box<LogError>,
     },
-    /// Clones need the volume.
+    /// Clones, or replicas of clones, need the volume.
     #[error(
-        "volume {name:?} is needed by its clones {clones}; `weir volume flatten` makes a clone independent of it"
+        "volume {name:?} is needed by {clones}, which share its objects; `weir volume flatten` makes a clone independent \
+         of it, and the replica of a clone has to be deleted first"
     )]
     Dependants {
         /// The volume.

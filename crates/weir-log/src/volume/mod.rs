@@ -174,7 +174,7 @@ impl Drop for LogVolume {
         self.shared.stop();
         // Whoever drops a volume without closing it waits for nothing of it, so nothing may go on with its lock and
         // lease. Where it was closed, there are no tasks.
-        if !weir_device::mutant("drop_leaves_tasks") {
+        if !weir_device::mutant("close_leaves_tasks") {
             self.shared.tasks.stop();
         }
     }

@@ -267,7 +267,8 @@ fn still_there(record: &CopyRecord, openings: u64, is_closed: bool) -> Option<Do
         // An opening that was not closed: that of a run here which was killed before it noted it. If it is somebody
         // else's, the volume cannot be opened here.
         last if last + 1 == openings && !is_closed && bytes > 0 => Some(Done { bytes, blank }),
-        last if last < openings && !is_closed && bytes == 0 => Some(Plan::Anew.done()),
+        // Of several of those one may have been somebody else's, so that all is written again.
+        last if last < openings && !is_closed => Some(Plan::Anew.done()),
         _ => None,
     }
 }
@@ -454,10 +455,12 @@ mod tests {
         assert_eq!(still_there(&of(Some(7), 500), 7, false), done(500, true));
         // Somebody opened and closed it since.
         assert_eq!(still_there(&of(Some(7), 500), 8, true), None);
-        assert_eq!(still_there(&of(Some(7), 500), 9, false), None);
+        assert_eq!(still_there(&of(Some(7), 500), 9, true), None);
         // A run that was killed as soon as it had opened it.
         assert_eq!(still_there(&of(Some(7), 500), 8, false), done(500, true));
         assert_eq!(still_there(&of(Some(7), 0), 9, false), done(0, false));
+        // Two of them.
+        assert_eq!(still_there(&of(Some(7), 500), 9, false), done(0, false));
         assert_eq!(still_there(&of(Some(7), 0), 9, true), None);
         assert_eq!(still_there(&of(None, 500), 7, true), None, "an older format");
     }
