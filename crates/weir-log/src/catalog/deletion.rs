@@ -196,8 +196,7 @@ impl Deletion<'_> {
 /// manifest. The newest two stay, so that a writer that slept finds that its own does not count (see `chain`), and the
 /// id stays taken.
 async fn delete_rest(deletion: &Deletion<'_>) -> Result<(), LogError> {
-    let Deletion { verb, id, .. } = deletion;
-    let id = *id;
+    let Deletion { verb, id, .. } = *deletion;
     let prefix = Manifest::prefix(id);
     let numbers = verb.retry(|| chain::numbers(verb.store, &prefix)).await?;
     let old = numbers.iter().rev().skip(2).map(|number| chain::key(&prefix, *number));

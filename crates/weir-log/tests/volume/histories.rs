@@ -324,24 +324,32 @@ fn an_old_copy_that_holds_nothing_of_its_own_is_asked_about_as_a_lost_disk_is() 
     });
 }
 
+/// A host whose directory is as it was `pause` after its first write: it lacks a second one, which is flushed, and
+/// which only a renewal of the lease has seen.
+async fn set_back_between_renewals(pause: Duration) -> Host {
+    let host = slow(Host::new().await);
+    let disk = host.disk.clone();
+    let old = host
+        .in_killed_process(|volume| async move {
+            write(&volume, 0, &[1; 4096]).await.expect("done");
+            flush(&volume).await.expect("done");
+            tokio::time::sleep(pause).await;
+            let old = disk.copy_directory("");
+            write(&volume, 0, &[2; 4096]).await.expect("done");
+            flush(&volume).await.expect("done");
+            tokio::time::sleep(LEASE / 2).await;
+            old
+        })
+        .await;
+    host.disk.put_copy("", &old, CopyAs::SameFiles);
+    host
+}
+
 /// A backup from within the opening, and only a renewal of the lease has seen what it lacks.
 #[test]
 fn a_directory_that_was_set_back_within_an_opening_is_noticed_by_the_lease() {
     run(async {
-        let host = slow(Host::new().await);
-        let disk = host.disk.clone();
-        let old = host
-            .in_killed_process(|volume| async move {
-                write(&volume, 0, &[1; 4096]).await.unwrap();
-                flush(&volume).await.unwrap();
-                let old = disk.copy_directory("");
-                write(&volume, 0, &[2; 4096]).await.unwrap();
-                flush(&volume).await.unwrap();
-                tokio::time::sleep(LEASE / 2).await;
-                old
-            })
-            .await;
-        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        let host = set_back_between_renewals(Duration::ZERO).await;
         for take_over in [false, true] {
             let refused = host.try_open(|args| args.take_over = take_over).await.unwrap_err();
             let reason = reason_of(refused);
@@ -356,21 +364,7 @@ fn a_directory_that_was_set_back_within_an_opening_is_noticed_by_the_lease() {
 #[test]
 fn a_damaged_reading_of_a_renewal_does_not_make_it_unseen() {
     run(async {
-        let host = slow(Host::new().await);
-        let disk = host.disk.clone();
-        let old = host
-            .in_killed_process(|volume| async move {
-                write(&volume, 0, &[1; 4096]).await.unwrap();
-                flush(&volume).await.unwrap();
-                tokio::time::sleep(LEASE / 2).await;
-                let old = disk.copy_directory("");
-                write(&volume, 0, &[2; 4096]).await.unwrap();
-                flush(&volume).await.unwrap();
-                tokio::time::sleep(LEASE / 2).await;
-                old
-            })
-            .await;
-        host.disk.put_copy("", &old, CopyAs::SameFiles);
+        let host = set_back_between_renewals(LEASE / 2).await;
         host.faults.change(|plan| plan.flipped_bit = Chance::percent(20));
         for _ in 0..30 {
             assert!(host.try_open(|_| {}).await.is_err(), "what it flushed is gone");
