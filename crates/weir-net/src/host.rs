@@ -3,16 +3,14 @@
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use weir_device::{
-    Accepted, Address, ByteStream, DetachedStream, Listener, LocalBoxFuture, Network, Peer,
-};
+use weir_device::{Accepted, Address, ByteStream, Listener, LocalBoxFuture, Network, Peer};
+
+use crate::socket::Socket;
 
 /// Silence on a TCP connection after which the kernel asks whether the peer is still there, the time between asking
 /// and how many go unanswered before it is given up: a host that vanished is noticed within two minutes.
@@ -48,12 +46,13 @@ impl Network for HostNetwork {
         Box::pin(async move {
             Ok(match to {
                 Address::Unix(path) => {
-                    Box::new(Unix(UnixStream::connect(path).await?)) as Box<dyn ByteStream>
+                    let stream = UnixStream::connect(path).await?;
+                    Box::new(Socket::new(stream.into_std()?)?) as Box<dyn ByteStream>
                 }
                 Address::Tcp(address) => {
                     let stream = TcpStream::connect(address).await?;
                     prepare(&stream)?;
-                    Box::new(Tcp(stream))
+                    Box::new(Socket::new(stream.into_std()?)?)
                 }
             })
         })
@@ -133,7 +132,8 @@ impl Listener for UnixSockets {
         let (stream, _) = ready!(self.listener.poll_accept(cx))?;
         let credentials = stream.peer_cred();
         let peer = credentials.map_or(Peer::Unknown, |credentials| Peer::User(credentials.uid()));
-        Poll::Ready(Ok(Accepted { stream: Box::new(Unix(stream)), peer, name: None }))
+        let stream = Box::new(Socket::new(stream.into_std()?)?);
+        Poll::Ready(Ok(Accepted { stream, peer, name: None }))
     }
 
     fn address(&self) -> Address {
@@ -150,7 +150,8 @@ impl Listener for TcpSockets {
         let (stream, address) = ready!(self.0.poll_accept(cx))?;
         prepare(&stream)?;
         let (peer, name) = (Peer::host(address.ip()), Some(address.to_string()));
-        Poll::Ready(Ok(Accepted { stream: Box::new(Tcp(stream)), peer, name }))
+        let stream = Box::new(Socket::new(stream.into_std()?)?);
+        Poll::Ready(Ok(Accepted { stream, peer, name }))
     }
 
     fn address(&self) -> Address {
@@ -168,88 +169,13 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a [`ByteStream`] of a socket of tokio's.
-macro_rules! socket_stream {
-    ($name:ident, $detached:ident, $socket:ty, $std:ty, $what:literal) => {
-        #[doc = $what]
-        struct $name($socket);
-
-        impl AsyncRead for $name {
-            fn poll_read(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buf: &mut ReadBuf<'_>,
-            ) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.0).poll_read(cx, buf)
-            }
-        }
-
-        impl AsyncWrite for $name {
-            fn poll_write(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buf: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                Pin::new(&mut self.0).poll_write(cx, buf)
-            }
-
-            fn poll_write_vectored(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                bufs: &[io::IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-            }
-
-            fn is_write_vectored(&self) -> bool {
-                self.0.is_write_vectored()
-            }
-
-            fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.0).poll_flush(cx)
-            }
-
-            fn poll_shutdown(
-                mut self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-            ) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.0).poll_shutdown(cx)
-            }
-        }
-
-        impl ByteStream for $name {
-            fn detach(self: Box<Self>) -> io::Result<Box<dyn DetachedStream>> {
-                Ok(Box::new($detached(self.0.into_std()?)))
-            }
-        }
-
-        #[derive(Debug)]
-        #[doc = $what]
-        struct $detached($std);
-
-        impl DetachedStream for $detached {
-            fn attach(self: Box<Self>) -> io::Result<Box<dyn ByteStream>> {
-                Ok(Box::new($name(<$socket>::from_std(self.0)?)))
-            }
-        }
-    };
-}
-
-socket_stream!(
-    Unix,
-    DetachedUnix,
-    UnixStream,
-    std::os::unix::net::UnixStream,
-    "A connection over a unix socket."
-);
-socket_stream!(Tcp, DetachedTcp, TcpStream, std::net::TcpStream, "A connection over TCP.");
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::pin::Pin;
 
     use tempfile::TempDir;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
     use super::*;
 

@@ -6,5 +6,6 @@
 
 mod host;
 pub mod sim;
+mod socket;
 
 pub use host::{HostNetwork, Listening, listen_on};

@@ -40,13 +40,7 @@ impl Place {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let data = DataDirectory::at(&directory.path().join("data")).expect("a directory");
         let node = Node::start(NodeConfig { shards: Some(1), ..NodeConfig::default() });
-        let home = Home {
-            store_url: data.store_url(),
-            store_options: Default::default(),
-            data,
-            keys: Default::default(),
-            encrypt: false,
-        };
+        let home = Home::embedded(data);
         Self { directory, node: node.expect("threads start"), home }
     }
 

@@ -28,6 +28,19 @@ pub struct Home {
     pub encrypt: bool,
 }
 
+impl Home {
+    /// Volumes whose store is embedded in their data directory, with nothing encrypted.
+    pub fn embedded(data: DataDirectory) -> Self {
+        Self {
+            store_url: data.store_url(),
+            data,
+            store_options: StoreOptions::default(),
+            keys: Keys::default(),
+            encrypt: false,
+        }
+    }
+}
+
 /// What an opening may give up, each only when it was asked to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Consent {

@@ -131,13 +131,7 @@ mod tests {
     fn work_is_not_done_while_only_the_journal_has_it() {
         let directory = tempfile::tempdir().unwrap();
         let data = DataDirectory::at(directory.path()).unwrap();
-        let home = Home {
-            store_url: data.store_url(),
-            store_options: Default::default(),
-            data,
-            keys: Default::default(),
-            encrypt: false,
-        };
+        let home = Home::embedded(data);
         let node = Node::start(NodeConfig { shards: Some(1), ..NodeConfig::default() }).unwrap();
         let tested = node.run(0, |context| async move {
             home.data.prepare().unwrap();

@@ -90,22 +90,14 @@ pub(crate) fn noted(data: &DataDirectory, id: VolumeId) -> Option<VolumeName> {
 
 #[cfg(test)]
 mod tests {
-    use weir_log::Keys;
-    use weir_store::StoreOptions;
-
     use super::*;
 
     fn home(directory: &Path, store: &Path) -> (Home, Store) {
         std::fs::create_dir_all(store).unwrap();
         let store_url = format!("file://{}", store.display());
-        let home = Home {
-            data: DataDirectory::at(directory).unwrap(),
-            store_url: store_url.clone(),
-            store_options: StoreOptions::default(),
-            keys: Keys::default(),
-            encrypt: false,
-        };
-        (home, Store::open(&store_url).unwrap())
+        let home = Home::embedded(DataDirectory::at(directory).unwrap());
+        let opened = Store::open(&store_url).unwrap();
+        (Home { store_url, ..home }, opened)
     }
 
     #[test]

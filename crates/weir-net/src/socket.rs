@@ -1,0 +1,246 @@
+//! A connected socket that wakes its thread for what arrives, and for room only where a send found none.
+//!
+//! A socket has room for a reply almost always, but epoll reports room along with everything else: each time a client
+//! takes a reply off a unix socket, and each time something arrives that was read meanwhile. A thread that asks for
+//! both wakes up three times for one small request instead of once. So the socket is registered for reading, sends are
+//! tried at once, and a duplicate of its descriptor is registered for writing as long as sends find no room.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use weir_device::{ByteStream, DetachedStream};
+
+/// Sends in a row that found room, after which the registration for writing is given up. Making one costs as much as
+/// a few needless wake-ups.
+const SENDS_WITH_ROOM_MAX: u32 = 64;
+
+/// A connected socket on the runtime of one thread.
+pub(crate) struct Socket {
+    stream: AsyncFd<OwnedFd>,
+    /// Waits for room. There since a send found none, until [`SENDS_WITH_ROOM_MAX`] did.
+    room: Option<AsyncFd<OwnedFd>>,
+    /// The last send found no room.
+    is_full: bool,
+    sends_with_room: u32,
+}
+
+impl Socket {
+    /// Takes a connected socket to the runtime of this thread.
+    pub(crate) fn new(stream: impl Into<OwnedFd>) -> io::Result<Self> {
+        let stream = stream.into();
+        rustix::io::ioctl_fionbio(&stream, true)?;
+        let stream = register(stream, Interest::READABLE)?;
+        Ok(Self { stream, room: None, is_full: false, sends_with_room: 0 })
+    }
+
+    /// Sends, or waits for room.
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        send: impl Fn(&OwnedFd) -> rustix::io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let stream = self.stream.get_ref();
+        if !self.is_full {
+            match send(stream) {
+                Err(Errno::AGAIN) => {
+                    self.is_full = true;
+                    self.sends_with_room = 0;
+                }
+                sent => {
+                    self.sends_with_room = self.sends_with_room.saturating_add(1);
+                    if self.sends_with_room >= SENDS_WITH_ROOM_MAX {
+                        self.room = None;
+                    }
+                    return Poll::Ready(Ok(sent?));
+                }
+            }
+        }
+        let room = match &self.room {
+            Some(room) => room,
+            // A new registration reports the room that there is already.
+            None => self.room.insert(register(stream.try_clone()?, Interest::WRITABLE)?),
+        };
+        loop {
+            let mut ready = ready!(room.poll_write_ready(cx))?;
+            match send(stream) {
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                sent => {
+                    self.is_full = false;
+                    return Poll::Ready(Ok(sent?));
+                }
+            }
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "tokio takes descriptors in no other way")]
+fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the number behind an `OwnedFd` stays the same and open until the `AsyncFd` that owns it is dropped.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, interest) };
+    registered.map_err(io::Error::from)
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.stream.poll_read_ready(cx))?;
+            let unfilled = buf.initialize_unfilled();
+            let asked = unfilled.len();
+            match rustix::net::recv(self.stream.get_ref(), unfilled, RecvFlags::empty()) {
+                Ok((received, _)) => {
+                    // What arrives after a read that got less than it asked for is reported anew.
+                    if 0 < received && received < asked {
+                        ready.clear_ready();
+                    }
+                    buf.advance(received);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, |stream| rustix::net::send(stream, buf, SendFlags::NOSIGNAL))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, |stream| rustix::io::writev(stream, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(rustix::net::shutdown(self.stream.get_ref(), Shutdown::Write)?))
+    }
+}
+
+impl ByteStream for Socket {
+    fn detach(self: Box<Self>) -> io::Result<Box<dyn DetachedStream>> {
+        Ok(Box::new(Detached(self.stream.into_inner())))
+    }
+}
+
+/// A connected socket on its way to another thread.
+#[derive(Debug)]
+struct Detached(OwnedFd);
+
+impl DetachedStream for Detached {
+    fn attach(self: Box<Self>) -> io::Result<Box<dyn ByteStream>> {
+        Ok(Box::new(Socket::new(self.0)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A socket of this thread, and its peer.
+    fn pair() -> (Socket, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        (Socket::new(ours).expect("registered"), theirs)
+    }
+
+    #[tokio::test]
+    async fn a_thread_wakes_up_once_for_each_request() {
+        const REQUESTS: u64 = 200;
+        let (mut ours, mut theirs) = pair();
+        let client = std::thread::spawn(move || {
+            let mut reply = [0; 16];
+            for _ in 0..REQUESTS {
+                theirs.write_all(&[1; 32]).expect("sent");
+                theirs.read_exact(&mut reply).expect("received");
+                // The thread sleeps again before the next request, had it been woken by what was just read.
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+            theirs
+        });
+        let metrics = tokio::runtime::Handle::current().metrics();
+        let before = metrics.worker_park_count(0);
+        let mut request = [0; 4096];
+        for _ in 0..REQUESTS {
+            assert!(ours.read(&mut request).await.expect("received") > 0);
+            ours.write_all(&[2; 16]).await.expect("sent");
+        }
+        let parks = metrics.worker_park_count(0) - before;
+        assert!(parks <= REQUESTS + REQUESTS / 4, "{parks} for {REQUESTS} requests");
+        client.join().expect("the client ends");
+    }
+
+    #[tokio::test]
+    async fn what_a_slow_client_does_not_take_waits_for_room() {
+        let (mut ours, mut theirs) = pair();
+        let sent: Vec<u8> = (0..4_u32 << 20).map(|at| (at % 251) as u8).collect();
+        let expected = sent.clone();
+        let client = std::thread::spawn(move || {
+            let mut received = vec![0; expected.len()];
+            for piece in received.chunks_mut(50_000) {
+                theirs.read_exact(piece).expect("received");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert!(received == expected);
+            let mut small = [0; 16];
+            for _ in 0..SENDS_WITH_ROOM_MAX {
+                theirs.read_exact(&mut small).expect("received");
+                theirs.write_all(&small[..1]).expect("sent");
+            }
+            theirs
+        });
+        ours.write_all(&sent).await.expect("sent");
+        assert!(ours.room.is_some() && !ours.is_full);
+        let mut taken = [0; 1];
+        for _ in 0..SENDS_WITH_ROOM_MAX {
+            ours.write_all(&[3; 16]).await.expect("sent");
+            ours.read_exact(&mut taken).await.expect("received");
+        }
+        assert!(ours.room.is_none(), "given up once there was room for long");
+        drop(client.join().expect("the client ends"));
+        assert_eq!(ours.read(&mut taken).await.expect("the end"), 0);
+        let error = ours.write_all(&[3; 16]).await.expect_err("nobody is there");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_leaves_ends_the_wait_for_room() {
+        let (mut ours, theirs) = pair();
+        let leaving = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(theirs);
+        });
+        let error = ours.write_all(&vec![1; 8 << 20]).await.expect_err("nobody takes it");
+        assert!(matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset));
+        leaving.join().expect("the peer leaves");
+    }
+}
