@@ -121,6 +121,9 @@ pub const REPLICA_PATIENCE: Duration = Duration::from_secs(600);
 /// A replicator that gets on renews its note this often.
 pub const REPLICA_NOTE_INTERVAL: Duration = Duration::from_secs(100);
 
+/// Time after which an open volume with a deleted snapshot asks again whether a clone needs it: one listing.
+pub const REFERENCES_LOOK_INTERVAL: Duration = Duration::from_secs(60);
+
 /// How long others wait for a node that does not renew its lease: longer than a store's hiccup, short enough to wait.
 pub const LEASE_LENGTH: Duration = Duration::from_secs(60);
 

@@ -1,6 +1,7 @@
 //! Reads: overlay, then object map, then frame cache, then ranged GETs.
 
 pub(crate) mod cache;
+pub(crate) mod failed;
 pub(crate) mod fetch;
 pub(crate) mod table;
 

@@ -10,6 +10,7 @@ use weir_journal::Pin;
 use crate::collect::garbage::ReadPin;
 use crate::error::LogError;
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
+use crate::read::failed::FailedRead;
 use crate::read::fetch::{self, frame_span};
 use crate::read::{Part, Source, poisoned, read_frames, resolve, to_usize};
 use crate::volume::shared::Shared;
@@ -24,10 +25,12 @@ pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<D
             Err(error) if error.kind() == ErrorKind::NotFound && attempt < RESOLVE_ATTEMPTS_MAX => {
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
+                tracing::error!(volume = %shared.id, offset, len, %error, "bytes are missing from the store");
                 return Err(DeviceError::new(ErrorKind::Corrupt, error.to_string()));
             }
             Err(error) => return Err(error),
             Ok(data) => {
+                forget_failed(shared, offset, offset + len);
                 read_ahead(shared, offset, offset + len);
                 return Ok(data);
             }
@@ -54,8 +57,10 @@ async fn read_once(shared: &Rc<Shared>, start: u64, len: u64) -> Result<Data, De
         });
         reads_objects.then(|| ReadPin::new(&shared.garbage))
     };
-    if let [(Part { source: Source::Object { object, payload_offset }, len, .. }, _)] = &parts[..] {
-        return read_frames(&shared.fetcher, *object, *payload_offset, *len).await;
+    if let [(part @ Part { source: Source::Object { object, payload_offset }, .. }, _)] = &parts[..]
+    {
+        let frames = read_frames(&shared.fetcher, *object, *payload_offset, part.len).await;
+        return frames.inspect_err(|error| note_failed(shared, part, error));
     }
     let mut buf = shared.env.buffers.alloc(to_usize(len));
     fill(shared, parts, &mut buf).await?;
@@ -75,7 +80,11 @@ async fn fill(
         rest = behind;
         match part.source {
             Source::Zero | Source::Hole => target.fill(0),
-            Source::Poison => return Err(poisoned(shared.id, &part)),
+            Source::Poison => {
+                let error = poisoned(shared.id, &part);
+                note_failed(shared, &part, &error);
+                return Err(error);
+            }
             Source::Journal(position) => {
                 let read = shared.journal.read(position, target).await;
                 drop(pin);
@@ -84,7 +93,8 @@ async fn fill(
             Source::Object { object, payload_offset } => {
                 let frames = read_frames(&shared.fetcher, object, payload_offset, part.len);
                 from_objects.push(async move {
-                    frames.await?.copy_to(target);
+                    let frames = frames.await;
+                    frames.inspect_err(|error| note_failed(shared, &part, error))?.copy_to(target);
                     Ok::<(), DeviceError>(())
                 });
             }
@@ -95,6 +105,17 @@ async fn fill(
         1 => from_objects.remove(0).await,
         _ => futures_util::future::try_join_all(from_objects).await.map(|_| ()),
     }
+}
+
+fn note_failed(shared: &Shared, part: &Part, error: &DeviceError) {
+    if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) {
+        shared.state.borrow_mut().failed_read = Some(FailedRead::new(*part, error));
+    }
+}
+
+/// A read that got everything in a range has got what failed there before.
+fn forget_failed(shared: &Shared, start: u64, end: u64) {
+    shared.state.borrow_mut().failed_read.take_if(|failed| failed.is_within(start, end));
 }
 
 fn from_journal(shared: &Shared, part: &Part, error: weir_journal::JournalError) -> DeviceError {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use weir_device::{ErrorKind, VolumeId};
 use weir_log::catalog::{self, DeleteConsent};
+use weir_log::limits::REFERENCES_LOOK_INTERVAL;
 use weir_log::{Closed, LogError, LogVolume, MemoryFrameCache, Takeover};
 
 use crate::support::{
@@ -143,6 +144,24 @@ fn a_deleted_snapshot_stays_for_its_clones_and_goes_with_the_last_of_them() {
         drop(parent);
         expect_whole(&host).await;
         delete(&host, "demo").await.expect("deleted");
+    });
+}
+
+#[test]
+fn a_deleted_snapshot_goes_with_its_last_clone_though_nobody_writes_to_its_volume() {
+    run(async {
+        let host = Host::new().await;
+        parent(&host).await;
+        clone_of(&host, 7, ("demo", "cut"), "one").await;
+        let (parent, _) = host.open().await;
+        parent.delete_snapshot(&name("cut")).await.expect("deleted");
+        let_it_settle(&parent).await;
+        let held = objects(&host).await.len();
+        delete(&host, "one").await.expect("deleted");
+        tokio::time::sleep(2 * REFERENCES_LOOK_INTERVAL).await;
+        let left = objects(&host).await.len();
+        assert!(left < held * 7 / 10, "{left} of {held} objects are left");
+        parent.close().await.expect("closed");
     });
 }
 

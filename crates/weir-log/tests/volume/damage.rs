@@ -30,6 +30,7 @@ fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
         let (volume, _) = host.other(7).open().await;
         host.faults.flip_bit(&keys[2], 4000);
         host.faults.hide(&keys[5]);
+        assert_eq!(volume.status().read_failure, None);
         for block in 0..8_u64 {
             let there = read(&volume, block * 8192, 8192).await;
             match block {
@@ -37,8 +38,20 @@ fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
                 _ => assert_eq!(there.unwrap(), pattern(block, 8192), "block {block}"),
             }
         }
+        let noted = || volume.status().read_failure;
+        assert!(noted().is_some_and(|text| text.contains("bytes at 40960")), "{:?}", noted());
+        assert!(read(&volume, 2 * 8192, 8192).await.is_err());
+        assert!(noted().is_some_and(|text| text.contains("bytes at 16384")), "{:?}", noted());
+        read(&volume, 0, 8192).await.unwrap();
+        assert!(noted().is_some(), "what was read lies elsewhere");
         host.faults.heal(&keys[2]);
         expect_bytes(&volume, 2 * 8192, &pattern(2, 8192)).await;
+        assert_eq!(noted(), None, "the bytes were read");
+        assert!(read(&volume, 5 * 8192, 8192).await.is_err());
+        write(&volume, 5 * 8192, &[1; 4096]).await.unwrap();
+        assert!(noted().is_some(), "half of them are still lost");
+        write(&volume, 5 * 8192 + 4096, &[1; 4096]).await.unwrap();
+        assert_eq!(noted(), None, "they were overwritten");
     });
 }
 

@@ -116,6 +116,8 @@ pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>
         );
     }
     reasons.extend(log.upload_note.clone());
+    let damaged = |failure| format!("{failure}; weir volume check names what is damaged");
+    reasons.extend(log.read_failure.as_ref().map(damaged));
     (if reasons.is_empty() { Health::Ok } else { Health::Degraded }, reasons)
 }
 
@@ -405,6 +407,7 @@ mod tests {
             takeover: weir_log::Takeover::Manual,
             failure: None,
             upload_note: None,
+            read_failure: None,
             put_error: None,
             journal_no_space: None,
             journal_wait_ms: None,
@@ -442,6 +445,14 @@ mod tests {
         let (health, reasons) = judge(&no_room);
         assert_eq!(health, Health::Degraded);
         assert!(reasons[0].contains("the journal /d/journal cannot grow"), "{reasons:?}");
+        let damaged = VolumeStatus { read_failure: Some("reads fail".to_owned()), ..log() };
+        assert_eq!(
+            judge(&damaged),
+            (
+                Health::Degraded,
+                vec!["reads fail; weir volume check names what is damaged".to_owned()]
+            )
+        );
         let hung = VolumeStatus { journal_wait_ms: Some(6_000), ..log() };
         assert!(judge(&hung).1[0].contains("the local disk does not answer"));
         let behind = VolumeStatus { waits_for_collector: true, ..slow };

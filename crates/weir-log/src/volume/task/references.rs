@@ -1,6 +1,7 @@
 //! References between an open volume and its clones and origins: releases deleted snapshots that no clone needs any
-//! more, and takes away the volume's own notes at origins that it needs no object of. Runs after an opening and with
-//! every published checkpoint.
+//! more, and takes away the volume's own notes at origins that it needs no object of. Runs after an opening, with
+//! every published checkpoint, and once a minute while a deleted snapshot waits for its clones: a volume that nobody
+//! writes to publishes none.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use weir_store::RetryPolicy;
 use crate::error::LogError;
 use crate::format::dependant::Dependant;
 use crate::format::manifest::{HexId, OriginRecord};
+use crate::limits::REFERENCES_LOOK_INTERVAL;
 use crate::lineage::clones::note_of;
 use crate::lineage::dependants::{self, Standing};
 use crate::volume::shared::{Shared, State};
@@ -36,7 +38,11 @@ pub(crate) async fn run(shared: Rc<Shared>) {
                 tracing::debug!(volume = %shared.id, %error, "looking at clones and origins");
             }
         }
-        due.await;
+        if shared.state.borrow().snapshots.listed.iter().any(|snapshot| snapshot.deleting) {
+            let _ = tokio::time::timeout(REFERENCES_LOOK_INTERVAL, due).await;
+        } else {
+            due.await;
+        }
     }
 }
 

@@ -100,6 +100,8 @@ pub struct VolumeStatus {
     pub upload_note: Option<String>,
     /// What the last PUT to the store failed with, of whichever volume it was; nothing if it succeeded.
     pub put_error: Option<PutError>,
+    /// What a read failed with that found bytes lost or damaged, until all of them were read or replaced.
+    pub read_failure: Option<String>,
     /// The journal's file, while it cannot grow for want of space on its file system.
     pub journal_no_space: Option<String>,
     /// Milliseconds for which the disk of the journal has not answered the oldest write or sync that is under way.
@@ -167,6 +169,10 @@ impl LogVolume {
             journal_no_space: journal.no_space,
             journal_wait_ms: journal.disk_wait.map(milliseconds),
             upload_note: state.writes.upload_note.clone(),
+            read_failure: state
+                .failed_read
+                .as_ref()
+                .and_then(|failed| failed.reason(&state.writes.overlay, &state.head.objects)),
             put_error: shared
                 .store
                 .put_error()

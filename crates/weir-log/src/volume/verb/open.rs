@@ -332,6 +332,7 @@ fn state_of(stream: VolumeId, loaded: Loaded, size: u64, manifest: Manifest) -> 
         snapshots: Snapshots::new(manifest.snapshots),
         origins: manifest.origins,
         read_ahead: ReadAhead::default(),
+        failed_read: None,
         failure: None,
     }
 }
