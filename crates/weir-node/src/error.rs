@@ -109,14 +109,14 @@ pub enum NodeError {
     },
     /// A journal that its volume went on without, of a volume that is to be deleted.
     #[error(
-        "volume \"{name}\" is not deleted: its journal in this data directory holds {writes} writes of {bytes} bytes \
-         that the volume went on without"
+        "volume \"{name}\" is not deleted: its journal in this data directory holds {blocks} written blocks \
+         ({bytes} bytes) that the volume went on without"
     )]
     NotSalvaged {
         /// Name of the volume.
         name: String,
-        /// Writes that only the journal holds.
-        writes: u64,
+        /// Written blocks, of 4 KiB at most, that only the journal holds.
+        blocks: u64,
         /// Their bytes.
         bytes: u64,
     },
@@ -707,3 +707,10 @@ mod tests {
         assert!(NodeError::Log(used).help().unwrap().contains("SIGUSR2"));
     }
 }
+    #[test]
+    fn what_a_journal_holds_is_counted_in_blocks() {
+        let error = NodeError::NotSalvaged { name: "demo".to_owned(), blocks: 512, bytes: 2 << 20 };
+        let said = error.to_string();
+        assert!(said.contains("512 written blocks (2097152 bytes)"), "{said}");
+    }
+

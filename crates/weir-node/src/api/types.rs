@@ -109,8 +109,10 @@ impl fmt::Display for VolumeState {
 pub struct AtRisk {
     /// Bytes written that are not in the store yet.
     pub bytes: u64,
-    /// Pieces of writes that are not in the store yet: a write has one for each 4 KiB, at least one.
-    pub writes: u64,
+    /// Written blocks that are not in the store yet: a write has one for each 4 KiB, at least one.
+    // As processes of older programs call it.
+    #[serde(alias = "writes")]
+    pub blocks: u64,
     /// Age of the oldest of them in milliseconds; none when there is none.
     pub oldest_age_ms: Option<u64>,
 }

@@ -70,11 +70,11 @@ pub(crate) async fn check_salvaged(
         Err(LogError::Disk(DiskError::Locked { .. })) => return Ok(()),
         Err(error) => return check_unread(context, home, store, (name, id), error).await,
     };
-    if found.writes == 0 {
+    if found.blocks == 0 {
         return Ok(());
     }
-    let (name, writes, bytes) = (name.to_string(), found.writes, found.bytes);
-    Err(NodeError::NotSalvaged { name, writes, bytes })
+    let (name, blocks, bytes) = (name.to_string(), found.blocks, found.bytes);
+    Err(NodeError::NotSalvaged { name, blocks, bytes })
 }
 
 /// The same if the journal cannot be read, because its key or the store is missing or it is damaged. Then it is not
