@@ -527,7 +527,10 @@ fn left_help(name: &str) -> String {
 /// What to do where a volume is attached to a running process, or detached from it.
 fn live_help(error: &NodeError) -> Option<String> {
     Some(match error {
-        NodeError::Connected { .. } => "unmount it and end what uses it, then try again".into(),
+        NodeError::Connected { name, .. } => format!(
+            "unmount it and end what uses it, then try again; `weir volume detach {name} --disconnect` sends away \
+             those that do not go"
+        ),
         NodeError::NotServedHere { .. } => "weir status lists what is served".into(),
         NodeError::KeptInJournal { name } => format!(
             "once the store answers, weir volume flush {name} takes the rest there; until then no other node can open \
@@ -546,9 +549,11 @@ fn live_help(error: &NodeError) -> Option<String> {
                 "detach it first (weir volume detach {name}), and attach it again as it is to be"
             )
         }
-        NodeError::SnapshotOpen { .. } => {
-            "disconnect them first; it is closed when the last one has left".into()
-        }
+        NodeError::SnapshotOpen { export } => format!(
+            "disconnect them first; it is closed when the last one has left; `weir volume detach {} --disconnect` \
+             sends away all clients of the volume and its snapshots",
+            export.split('@').next().unwrap_or_default()
+        ),
         _ => return None,
     })
 }

@@ -525,6 +525,9 @@ pub struct Shown {
     /// What its snapshots take, oldest first, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Vec<SnapshotSpace>>,
+    /// What whoever changed the volume has to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 impl Shown {
@@ -552,6 +555,7 @@ impl Shown {
             encryption: encryption.clone().map(|e| e.cipher),
             key: encryption.map(|e| e.wrapped_with.into()),
             snapshots: None,
+            note: None,
             process,
             serving,
         }
