@@ -60,6 +60,10 @@ impl Verb for DeleteVolume {
             // A deletion that is refused leaves the volume served. What else speaks against it shows once it is closed.
             if let Ok((store, id)) = place.find(Access::Write).await {
                 catalog::refuse_if_needed(&store, &place.context.env, &name, id).await?;
+                if self.discard_journal {
+                    let (context, home) = (&place.context, &place.home);
+                    deletion::check_discards(context, home, &store, (&name, id)).await?;
+                }
             }
             note = place.detach_if_served(true).await?;
         }
