@@ -429,7 +429,7 @@ pub struct Listed {
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
     /// Whether that node renewed its lease within the lease's length, by the clocks of both hosts: it has the volume
-    /// open, or was stopped just now.
+    /// open, or was stopped just now. Not where this data directory shows that no process has it open any more.
     #[serde(default)]
     pub holder_renews: bool,
     /// What happens when the holder's lease runs out.
@@ -496,7 +496,7 @@ pub struct Shown {
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
     /// Whether that node renewed its lease within the lease's length, by the clocks of both hosts: it has the volume
-    /// open, or was stopped just now.
+    /// open, or was stopped just now. Not where this data directory shows that no process has it open any more.
     #[serde(default)]
     pub holder_renews: bool,
     /// What happens when the holder's lease runs out.

@@ -83,7 +83,7 @@ pub(crate) async fn not_closed(
 
 /// The process that has a lock file locked, if the system says so. The lock is not tried: that would refuse an opening
 /// which comes at the same moment.
-fn holder(lock: &Path) -> Option<u32> {
+pub(crate) fn holder(lock: &Path) -> Option<u32> {
     let inode = std::fs::metadata(lock).ok()?.ino();
     let process = std::fs::read_to_string(lock).ok()?.trim().parse().ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
