@@ -11,7 +11,7 @@ use weir_node::api::types::{
 };
 use weir_node::config::Config;
 use weir_node::size::human;
-use weir_node::{Home, Node, Process, Unserved};
+use weir_node::{Home, Node, NodeError, Process, Unserved};
 
 use crate::cli::global::Global;
 use crate::process::signals::Signals;
@@ -252,7 +252,7 @@ fn print(processes: &[Process], home: &Home) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for process in processes {
         match &process.status {
-            Err(error) => text.push_str(&format!("process {}: {error}\n", process.id)),
+            Err(error) => text.push_str(&unanswered(process, error)),
             Ok(status) => {
                 text.push_str(&summary(status));
                 rows.extend(status.volumes.iter().map(row));
@@ -276,6 +276,17 @@ fn print(processes: &[Process], home: &Home) -> Result<(), Failure> {
         "LOST IF THE HOST DIED NOW",
     ];
     output::print_table(&headings, rows)
+}
+
+/// A process that does not say how it is, and what to do then.
+fn unanswered(process: &Process, error: &NodeError) -> String {
+    let by = match error {
+        // It names the process.
+        NodeError::NoAnswer { .. } => String::new(),
+        _ => format!("process {}: ", process.id),
+    };
+    let help = error.help().map_or_else(String::new, |help| format!("  {help}\n"));
+    format!("{by}{error}\n{help}")
 }
 
 fn summary(status: &NodeStatus) -> String {
