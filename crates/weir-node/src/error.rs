@@ -738,7 +738,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_journal_holds_is_counted_in_blocks() {
+        let error = NodeError::NotSalvaged { name: "demo".to_owned(), blocks: 512, bytes: 2 << 20 };
+        let said = error.to_string();
+        assert!(said.contains("512 written blocks (2097152 bytes)"), "{said}");
+    }
+
+    #[test]
     fn what_is_refused_has_its_way_out_as_help() {
+        let connected = NodeError::Connected { name: "demo".to_owned(), clients: 2 };
+        let help = connected.help().unwrap();
+        assert!(help.contains("weir volume detach demo --disconnect"), "{help}");
+        let (place, process) = ("/d/api.sock".to_owned(), ProcessId(Some(12)));
+        let silent = NodeError::NoAnswer { place, process, reason: SILENT.to_owned() };
+        assert!(silent.help().unwrap().contains("kill -CONT 12"));
         for (reason, way) in [
             (RefusalReason::Superseded, "weir volume salvage"),
             (RefusalReason::OtherHistory, "copy the volume's directory"),
@@ -746,12 +759,6 @@ mod tests {
             (RefusalReason::StoreSetBack { known: 2, newest: 1 }, "newest store"),
             (RefusalReason::Copied, "--adopt-journal"),
         ] {
-        let connected = NodeError::Connected { name: "demo".to_owned(), clients: 2 };
-        let help = connected.help().unwrap();
-        assert!(help.contains("weir volume detach demo --disconnect"), "{help}");
-        let (place, process) = ("/d/api.sock".to_owned(), ProcessId(Some(12)));
-        let silent = NodeError::NoAnswer { place, process, reason: SILENT.to_owned() };
-        assert!(silent.help().unwrap().contains("kill -CONT 12"));
             let help = refused(reason);
             assert!(help.contains(way), "{reason:?}: {help}");
         }
@@ -760,10 +767,3 @@ mod tests {
         assert!(NodeError::Log(used).help().unwrap().contains("weir volume detach"));
     }
 }
-    #[test]
-    fn what_a_journal_holds_is_counted_in_blocks() {
-        let error = NodeError::NotSalvaged { name: "demo".to_owned(), blocks: 512, bytes: 2 << 20 };
-        let said = error.to_string();
-        assert!(said.contains("512 written blocks (2097152 bytes)"), "{said}");
-    }
-

@@ -203,8 +203,8 @@ fn takes(bytes: u64, rate: NonZeroU64) -> Option<String> {
         return None;
     }
     let time = match seconds {
-        0..7_200 => format!("{} minutes", seconds / 60),
-        0..172_800 => format!("{} hours", seconds / 3_600),
+        ..7_200 => format!("{} minutes", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3_600),
         _ => format!("{} days", seconds / 86_400),
     };
     let (bytes, rate) = (human(bytes), human(rate.get()));

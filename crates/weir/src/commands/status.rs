@@ -397,6 +397,7 @@ mod tests {
         let one = |holder| Unserved {
             volume: weir_device::VolumeId([7; 16]),
             name: weir_log::catalog::VolumeName::new("demo").ok(),
+            store: Some("file:///s1".to_owned()),
             journal: "/d/volumes/07/journal".into(),
             trouble: None,
             holder,
@@ -408,7 +409,6 @@ mod tests {
         assert_eq!(row["volumes"], json!([]));
         let [left, held] = &row["not_served"].as_array().unwrap()[..] else { panic!("{row:?}") };
         assert_eq!((&left["id"], &left["name"]), (&json!("07".repeat(16)), &json!("demo")));
-            store: Some("file:///s1".to_owned()),
         assert_eq!(left["journal"], "/d/volumes/07/journal");
         assert_eq!((&left["holder"], &held["holder"]), (&Value::Null, &json!(12)));
         let reason = left["reason"].as_str().unwrap();
