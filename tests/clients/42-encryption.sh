@@ -109,6 +109,6 @@ check "the one that was taken over is not" \
     refuses 'what that holds is not known: .*no key is configured' volume delete left --yes
 check "the journal is there" test -f "$WEIR_DATA_DIR/volumes/$left/journal"
 check "with the key it says what it holds" \
-    refuses 'holds [0-9]+ writes of [0-9]+ bytes' volume delete left --yes --key-file "$keys"
+    refuses 'holds [0-9]+ written blocks' volume delete left --yes --key-file "$keys"
 check "with consent no key is needed" "$weir" volume delete left --yes --discard-journal
 check "and the journal is gone" test ! -e "$WEIR_DATA_DIR/volumes/$left"

@@ -81,7 +81,7 @@ check "a write there" put "$other_uri" 0x22 0 1M
 refuse "the first host is refused now" "is open on $here, which renews its lease|went on without them" "$weir" up demo
 end_other TERM
 # Neither what the first host acknowledged nor what the other wrote since has to be given up.
-refuse "nor is the volume deleted here with what only this journal holds" "holds [0-9]+ writes of [0-9]+ bytes" \
+refuse "nor is the volume deleted here with what only this journal holds" "holds [0-9]+ written blocks" \
     "$weir" volume delete demo --yes
 check "a salvage says what there is" "$weir" volume salvage demo --dry-run
 cut_off() {

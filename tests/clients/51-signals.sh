@@ -100,6 +100,9 @@ serve --lease 3
 kill -STOP "$weir_pid"
 WEIR_DATA_DIR=$work/elsewhere "$weir" up jam --lease 3 --take-over -- true >"$work/other.log" 2>&1
 check "another host takes it while this one stands still" test $? = 0
+refuse "a verb says in time that the process stands still" "kill -CONT $weir_pid" timeout 20 "$weir" volume attach well
+is_named_once() { ! { "$weir" status 2>&1 || true; } | grep -q "process $weir_pid: process"; }
+check "status names it once" is_named_once
 kill -CONT "$weir_pid"
 is_failed() { { "$weir" status 2>&1 || true; } | grep -q "jam: it takes no writes"; }
 wait_until "it knows that it lost the volume" is_failed

@@ -16,6 +16,10 @@ check "and so does the start" grep -q "the loss of that disk takes the volumes" 
 crash
 check "after kill -9 status names the journal that nobody serves" \
     status_says 3 "volume one .[0-9a-f]{32}. is not served, and its journal"
+is_not_open() {
+    "$weir" volume list | grep -qE "^one .* not closed on" && "$weir" volume show one | grep "did not close it"
+}
+check "a listing does not call it open, though its lease has not run out" is_not_open
 "$weir" status --output json >"$work/status.json" 2>"$work/status.err"
 check "in JSON too, on standard error" grep -q "was not closed" "$work/status.err"
 check "and in the document" jq -e \

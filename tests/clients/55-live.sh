@@ -77,18 +77,34 @@ kill -HUP "$weir_pid"
 eventually "a wrong file changes nothing" says 'the configuration was not loaded'
 check "what was served is served" offered three
 cp "$work/good.toml" "$work/weir.toml"
+check "one that it names is detached" "$weir" volume detach one
 kill -HUP "$weir_pid"
-eventually "the file is loaded" says 'the configuration is loaded: 2 volumes are served'
-check "what it names newly is served" offered four
-check "what it does not name is not" not_offered two
-check "nor that one" not_offered three
+eventually "the file is loaded" says 'the configuration is loaded: 3 volumes are served'
+check "what it names newly is served" says 'volume four is served now: a new volume of 16.0 MiB'
+check "what was attached by hand is served on" offered two
+check "and that one" offered three
+check "what was detached by hand is not served" not_offered one
+check "and the log says so" says 'volume one is left out: it stays detached'
 
 # Replaced: what was attached is served on.
-check "attached again" "$weir" volume attach two --read-only
 kill -USR2 "$weir_pid"
 again() { [ "$(grep -c '^listening at ' "$work/weir.log")" = 2 ]; }
 eventually "the program is replaced" again
 check "what was attached is served on" nbdinfo --is read-only "$(at two)"
+check "what was detached is not" not_offered one
+sed -i 's/"64M"/"64M"\nread_only = true/' "$work/weir.toml"
+kill -HUP "$weir_pid"
+eventually "until the file says something else of it" offered one
+
+# Renamed: no empty volume comes in its place.
+still_named() { "$weir" volume rename four vier 2>&1 | grep "still name volume four"; }
+check "a rename says that the file names the volume" still_named
+: >"$work/weir.log"
+kill -HUP "$weir_pid"
+eventually "the file is loaded then" says 'the configuration is loaded: 4 volumes are served'
+check "the volume is not created anew" says 'volume four is left out: it was renamed or deleted'
+check "nor offered" not_offered four
+check "it is renamed back" "$weir" volume rename vier four
 check "a served volume is deleted" "$weir" volume delete two --yes
 check "it is not offered any more" not_offered two
 refuse "and it is gone" "no volume" "$weir" volume show two

@@ -11,6 +11,9 @@ use weir_log::catalog::VolumeName;
 use weir_log::{LogError, RefusalReason};
 use weir_store::StoreError;
 
+/// Why a process that accepts connections and says nothing does not answer.
+pub(crate) const SILENT: &str = "it is silent";
+
 /// A process of this machine, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId(pub Option<i32>);
@@ -109,14 +112,14 @@ pub enum NodeError {
     },
     /// A journal that its volume went on without, of a volume that is to be deleted.
     #[error(
-        "volume \"{name}\" is not deleted: its journal in this data directory holds {writes} writes of {bytes} bytes \
-         that the volume went on without"
+        "volume \"{name}\" is not deleted: its journal in this data directory holds {blocks} written blocks \
+         ({bytes} bytes) that the volume went on without"
     )]
     NotSalvaged {
         /// Name of the volume.
         name: String,
-        /// Writes that only the journal holds.
-        writes: u64,
+        /// Written blocks, of 4 KiB at most, that only the journal holds.
+        blocks: u64,
         /// Their bytes.
         bytes: u64,
     },
@@ -323,6 +326,27 @@ pub enum NodeError {
         /// What it said.
         error: Box<NodeError>,
     },
+    /// Another replicator keeps the replica.
+    #[error(
+        "the replica {name:?} is open on {node}, whose replicator renews its lease of {lease_s} s"
+    )]
+    ReplicaInUse {
+        /// Its name.
+        name: String,
+        /// Name of the node of that replicator.
+        node: String,
+        /// Length of its lease in seconds.
+        lease_s: u64,
+    },
+    /// Something to be given up that is not there.
+    #[error(
+        "volume \"{name}\" is not deleted: there is no journal in this data directory that it went on without, which \
+         --discard-journal would give up"
+    )]
+    NothingToDiscard {
+        /// Name of the volume.
+        name: String,
+    },
     /// A verb on a volume was asked for without its name.
     #[error("no volume was named")]
     NoName,
@@ -417,6 +441,7 @@ impl NodeError {
             | Self::Token { .. }
             | Self::ZeroLimit
             | Self::NoName
+            | Self::NothingToDiscard { .. }
             | Self::SnapshotName(_)
             | Self::Config { .. } => ErrorKind::Invalid,
             Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
@@ -424,6 +449,7 @@ impl NodeError {
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
             Self::Connected { .. }
             | Self::Changing { .. }
+            | Self::ReplicaInUse { .. }
             | Self::TooMuch { .. }
             | Self::TakenBack { .. }
             | Self::ServedOtherwise { .. }
@@ -527,7 +553,10 @@ fn left_help(name: &str) -> String {
 /// What to do where a volume is attached to a running process, or detached from it.
 fn live_help(error: &NodeError) -> Option<String> {
     Some(match error {
-        NodeError::Connected { .. } => "unmount it and end what uses it, then try again".into(),
+        NodeError::Connected { name, .. } => format!(
+            "unmount it and end what uses it, then try again; `weir volume detach {name} --disconnect` sends away \
+             those that do not go"
+        ),
         NodeError::NotServedHere { .. } => "weir status lists what is served".into(),
         NodeError::KeptInJournal { name } => format!(
             "once the store answers, weir volume flush {name} takes the rest there; until then no other node can open \
@@ -537,6 +566,21 @@ fn live_help(error: &NodeError) -> Option<String> {
             "end that process instead, or serve many volumes with weir serve".into()
         }
         NodeError::Changing { .. } => "try again when it has ended".into(),
+        NodeError::NoAnswer { process: ProcessId(Some(id)), reason, .. } if reason == SILENT => {
+            format!(
+                "`ps -o stat= -p {id}` says T where it was stopped, and `kill -CONT {id}` lets it go on then; \
+                 otherwise its log may say what it waits for"
+            )
+        }
+        NodeError::ReplicaInUse { .. } => {
+            "one replicator keeps a replica: end that one (`weir replicate`, or `replicate_to` of a `weir serve`), or \
+             let it go on"
+                .into()
+        }
+        NodeError::NothingToDiscard { name } => format!(
+            "`weir volume delete {name}` deletes that volume with everything in it; where the journal of another \
+             volume was meant, name the --store of that one"
+        ),
         NodeError::TooMuch { .. } => "try again once one of them has ended".into(),
         NodeError::TakenBack { name } => {
             format!("`weir volume attach {name}` serves it, if it is wanted")
@@ -546,9 +590,11 @@ fn live_help(error: &NodeError) -> Option<String> {
                 "detach it first (weir volume detach {name}), and attach it again as it is to be"
             )
         }
-        NodeError::SnapshotOpen { .. } => {
-            "disconnect them first; it is closed when the last one has left".into()
-        }
+        NodeError::SnapshotOpen { export } => format!(
+            "disconnect them first; it is closed when the last one has left; `weir volume detach {} --disconnect` \
+             sends away all clients of the volume and its snapshots",
+            export.split('@').next().unwrap_or_default()
+        ),
         _ => return None,
     })
 }
@@ -570,8 +616,7 @@ fn log_help(error: &LogError) -> Option<String> {
             "put the right file back; or move it away, and pass --take-over to go on with what the store holds"
         }
         LogError::InUse { .. } => {
-            "close it there: end the process that serves it, or take it out of that one's settings and load them anew \
-             with SIGUSR2"
+            "close it there: `weir volume detach` with its name on that host, or end the process that serves it"
         }
         LogError::Held { .. } => {
             "start it there, if that host is to be had; --take-over goes on without what only its journal holds, of \
@@ -627,7 +672,9 @@ fn io_kind(error: &io::Error) -> ErrorKind {
 
 fn gone_help(store: &str, record: &str) -> String {
     format!(
-        "mount it, or give the URL that was used before; to begin anew there, take the line {store} out of {record}"
+        "mount it, or give the URL that was used before; to begin anew there, take the line {store} out of {record}; \
+         if it is gone for good, so are its volumes, and their directories can be removed, which weir status names \
+         with their journals"
     )
 }
 
@@ -691,7 +738,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_journal_holds_is_counted_in_blocks() {
+        let error = NodeError::NotSalvaged { name: "demo".to_owned(), blocks: 512, bytes: 2 << 20 };
+        let said = error.to_string();
+        assert!(said.contains("512 written blocks (2097152 bytes)"), "{said}");
+    }
+
+    #[test]
     fn what_is_refused_has_its_way_out_as_help() {
+        let connected = NodeError::Connected { name: "demo".to_owned(), clients: 2 };
+        let help = connected.help().unwrap();
+        assert!(help.contains("weir volume detach demo --disconnect"), "{help}");
+        let (place, process) = ("/d/api.sock".to_owned(), ProcessId(Some(12)));
+        let silent = NodeError::NoAnswer { place, process, reason: SILENT.to_owned() };
+        assert!(silent.help().unwrap().contains("kill -CONT 12"));
         for (reason, way) in [
             (RefusalReason::Superseded, "weir volume salvage"),
             (RefusalReason::OtherHistory, "copy the volume's directory"),
@@ -704,6 +764,6 @@ mod tests {
         }
         let volume = VolumeId([2; 16]);
         let used = LogError::InUse { volume, node: "other".to_owned(), lease_s: 60 };
-        assert!(NodeError::Log(used).help().unwrap().contains("SIGUSR2"));
+        assert!(NodeError::Log(used).help().unwrap().contains("weir volume detach"));
     }
 }

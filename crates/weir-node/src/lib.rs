@@ -30,7 +30,7 @@ pub use node::{Node, NodeConfig};
 pub use serve::attach::Reloaded;
 pub use serve::events::Event;
 pub use serve::nbd_place::{NbdAccess, NbdAddress};
-pub use serve::service::{ApiPlace, HandedOver, ServedInfo, Service, ServiceOptions};
+pub use serve::service::{ApiPlace, HandedOver, ServedInfo, Service, ServiceOptions, Was};
 pub use serve::sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
 pub use serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 pub use serve::stages::Stages;

@@ -6,11 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
+use weir_log::{Takeover, VolumeOptions};
 use weir_node::api::types::Limits;
 use weir_node::verbs::attach::AttachVolume;
 use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
+use weir_node::verbs::create::CreateVolume;
 use weir_node::verbs::delete::DeleteVolume;
 use weir_node::verbs::detach::DetachVolume;
 use weir_node::verbs::flush::FlushVolume;
@@ -19,10 +20,15 @@ use weir_node::verbs::show::ShowVolume;
 use weir_node::verbs::verb::Verb;
 use weir_node::{
     ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
-    NodeConfig, NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
+    NodeConfig, NodeError, SalvageWish, Service, ServiceOptions, Stages, Stopped, VolumeSet,
+    VolumeSpec, Was,
 };
 
 const SIZE: u64 = 1 << 20;
+
+/// As the command line deletes.
+const DELETE: DeleteVolume =
+    DeleteVolume { take_over: false, discard_journal: false, detach: true };
 
 fn name(text: &str) -> VolumeName {
     VolumeName::new(text).expect("valid")
@@ -55,8 +61,12 @@ impl Place {
 
     /// Serves it where a close takes ten times as long as it waits.
     async fn serve_slowly(&self) -> Service {
-        let for_a_while =
-            VolumeOptions { close_deadline: Duration::from_secs(2), ..VolumeOptions::default() };
+        self.serve_slowly_with(Duration::from_secs(2)).await
+    }
+
+    /// Serves it where a close waits for so long for a store that takes 50,000 bytes a second.
+    async fn serve_slowly_with(&self, close_deadline: Duration) -> Service {
+        let for_a_while = VolumeOptions { close_deadline, ..VolumeOptions::default() };
         let mut options = self.options(for_a_while);
         options.limits.upload_bytes_per_second = Some(50_000);
         let service = self.node.serve(options).await.expect("the volume opens");
@@ -165,9 +175,9 @@ fn what_was_attached_is_handed_on_as_it_is_served() {
         place.call("two", DetachVolume::default()).await;
         place.call("two", AttachVolume { read_only: true, ..AttachVolume::default() }).await;
         place.call("two", RenameVolume { to: "deux".to_owned() }).await;
-        let served =
-            |text, attached| HandedOver { name: name(text), attached, read_only: attached };
-        assert_eq!(service.handed_over(), [served("deux", true), served("one", false)]);
+        let served = |text, was| HandedOver { name: name(text), was };
+        let deux = served("deux", Was::Attached { read_only: true });
+        assert_eq!(service.handed_over(), [deux, served("one", Was::Served)]);
         service.stop(Closing::ToStore).await.expect("all are closed");
     });
     place.node.shut_down();
@@ -210,8 +220,7 @@ fn a_volume_is_not_taken_away_from_those_who_read_its_snapshots() {
         let mut reader = place.client("one@s");
         let is_open =
             |refused: NodeError| assert!(refused.to_string().contains("one@s"), "{refused}");
-        let delete = DeleteVolume { detach: true, ..DeleteVolume::default() };
-        is_open(place.try_call("one", delete).await.expect_err("it is read"));
+        is_open(place.try_call("one", DELETE).await.expect_err("it is read"));
         let rename = RenameVolume { to: "two".to_owned() };
         is_open(place.try_call("one", rename).await.expect_err("it is read"));
         is_open(place.try_call("one", DetachVolume::default()).await.expect_err("it is read"));
@@ -219,7 +228,7 @@ fn a_volume_is_not_taken_away_from_those_who_read_its_snapshots() {
         assert!(reloaded.detached.is_empty() && reloaded.failed.len() == 1, "{reloaded:?}");
         assert_eq!(reader.read(4096), [0; 4096], "and is still there");
         drop(reader);
-        place.call("one", delete).await;
+        place.call("one", DELETE).await;
         service.stop(Closing::ToStore).await.expect("nothing is left");
     });
     place.node.shut_down();
@@ -278,11 +287,12 @@ fn a_stop_waits_for_a_detach_that_has_begun() {
         let service = place.serve_slowly().await;
         let detach = place.try_call("one", DetachVolume::default());
         let stop = async {
-            let left = HandedOver { name: name("one"), attached: false, read_only: false };
+            let left = HandedOver { name: name("one"), was: Was::Served };
             while !service.served().is_empty() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            assert_eq!(service.handed_over(), [left], "the next process closes it");
+            let closed = service.handed_over().into_iter().next();
+            assert_eq!(closed, Some(left), "the next process closes it");
             assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::LocalOnly);
         };
         let (detached, ()) = futures_util::join!(detach, stop);
@@ -311,7 +321,8 @@ fn a_volume_is_served_on_though_its_manifest_cannot_be_read_just_now() {
         assert!(service.not_served().is_empty(), "{:?}", service.not_served());
         std::fs::write(&newest, &text).expect("mended");
         // One that is not served is named.
-        place.call("one", DetachVolume::default()).await;
+        let none = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert_eq!(none.detached, [name("one")]);
         let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
         let text = std::fs::read(&newest).expect("read");
         std::fs::write(&newest, &text[1..]).expect("damaged");
@@ -344,7 +355,11 @@ fn an_opening_that_waits_for_another_node_is_taken_back() {
         assert_eq!((reloaded.waiting.len(), reloaded.failed.len()), (1, 0), "{reloaded:?}");
         place.call("one", DetachVolume::default()).await;
         assert!(!waits(&service), "detached");
-        assert_eq!(service.reload(both()).await.expect("loaded").waiting.len(), 1);
+        assert_eq!(service.reload(both()).await.expect("loaded").left_out.len(), 1);
+        assert!(!waits(&service), "it stays so");
+        let read_only = VolumeSpec { read_only: true, ..one.clone() };
+        let otherwise = VolumeSet::Listed(vec![two.clone(), read_only]);
+        assert_eq!(service.reload(otherwise).await.expect("loaded").waiting.len(), 1);
         let only = VolumeSet::Listed(vec![two.clone()]);
         assert_eq!(service.reload(only).await.expect("loaded"), Default::default());
         assert!(!waits(&service), "not wanted");
@@ -372,12 +387,14 @@ fn a_stop_says_that_what_was_left_out_is_not_all_in_the_store() {
 }
 
 #[test]
-fn a_volume_is_deleted_though_the_store_does_not_take_the_rest_of_it() {
+fn a_deletion_does_not_wait_for_the_store_to_take_what_is_deleted() {
     let place = Place::new();
     run(async {
-        let service = place.serve_slowly().await;
-        let delete = DeleteVolume { detach: true, ..DeleteVolume::default() };
-        place.call("one", delete).await;
+        let service = place.serve_slowly_with(Duration::from_secs(600)).await;
+        let began = Instant::now();
+        place.call("one", DELETE).await;
+        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+        place.try_call("one", ShowVolume::default()).await.expect_err("it is gone");
         service.stop(Closing::ToStore).await.expect("nothing is left");
     });
     place.node.shut_down();
@@ -403,6 +420,129 @@ fn a_volume_that_is_wanted_again_waits_for_its_close() {
         assert_eq!(reloaded.expect("loaded").attached, [name("one")]);
         assert!(service.handed_over().iter().all(|one| one.name == name("one")));
         assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::Clean);
+    });
+    place.node.shut_down();
+}
+
+/// The names of what is served.
+fn served(service: &Service) -> Vec<String> {
+    service.served().into_iter().map(|info| info.name.to_string()).collect()
+}
+
+#[test]
+fn what_was_attached_or_detached_by_hand_stays_so_until_its_settings_change() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let settings = || place.options(VolumeOptions::default()).volumes;
+        place.call("two", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
+        place.call("one", DetachVolume::default()).await;
+        let stays = async |service: &Service| {
+            let reloaded = service.reload(settings()).await.expect("loaded");
+            assert_eq!(served(service), ["two"], "{reloaded:?}");
+            assert!(reloaded.left_out[0].1.contains("stays detached"), "{reloaded:?}");
+        };
+        stays(&service).await;
+        // The program is replaced.
+        let mut options = place.options(VolumeOptions::default());
+        options.left = service.handed_over();
+        drop(service.hand_over().await);
+        let service = place.node.serve(options).await.expect("two is served");
+        assert_eq!(served(&service), ["two"]);
+        stays(&service).await;
+        let read_deadline = Duration::from_secs(7);
+        let other = VolumeOptions { read_deadline, ..VolumeOptions::default() };
+        let reloaded = service.reload(place.options(other).volumes).await.expect("loaded");
+        assert_eq!(reloaded.attached, [name("one")], "its settings are new");
+        // Those of a process that serves all that there are say nothing of a volume, either.
+        let all = || VolumeSet::All(place.options(VolumeOptions::default()).template);
+        service.reload(all()).await.expect("loaded");
+        place.call("one", DetachVolume::default()).await;
+        service.reload(all()).await.expect("loaded");
+        assert_eq!(served(&service), ["two"]);
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn no_empty_volume_comes_to_be_under_the_name_of_one_that_is_gone() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let settings = || place.options(VolumeOptions::default()).volumes;
+        let renamed = place.call("one", RenameVolume { to: "uno".to_owned() }).await;
+        let note = renamed.note.expect("it is said");
+        assert!(note.contains("still name volume one"), "{note}");
+        let stays_gone = async || {
+            let reloaded = service.reload(settings()).await.expect("loaded");
+            assert_eq!(served(&service), ["uno"], "{reloaded:?}");
+            assert!(reloaded.left_out[0].1.contains("not created anew"), "{reloaded:?}");
+        };
+        stays_gone().await;
+        place.call("one", AttachVolume::default()).await;
+        let note = place.call("one", DELETE).await.note.expect("it is said");
+        assert!(note.contains("still name volume one"), "{note}");
+        stays_gone().await;
+        // Another volume gets the name, and of that nothing was decided.
+        let takeover = Default::default();
+        let one =
+            CreateVolume { name: "one".to_owned(), size_bytes: SIZE, takeover, attach: false };
+        let created = place.node.call(place.home.clone(), None, one, |_, _| {}).await;
+        let note = created.expect("created").note.expect("it is said that it is not served");
+        assert!(note.contains("weir volume attach one"), "{note}");
+        let reloaded = service.reload(settings()).await.expect("loaded");
+        assert_eq!((reloaded.attached, reloaded.created), (vec![name("one")], Vec::new()));
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_reload_says_which_volumes_are_new() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let mut volumes = place.options(VolumeOptions::default()).volumes;
+        if let VolumeSet::Listed(specs) = &mut volumes {
+            specs.push(VolumeSpec { name: name("two"), ..specs[0].clone() });
+        }
+        let reloaded = service.reload(volumes).await.expect("loaded");
+        assert_eq!(reloaded.created, [(name("two"), SIZE)]);
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_is_not_deleted_where_the_journal_of_another_one_was_meant() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let discard = DeleteVolume { discard_journal: true, ..DELETE };
+        let refused = place.try_call("one", discard).await.expect_err("there is no such journal");
+        assert!(refused.to_string().contains("is not deleted"), "{refused}");
+        assert_eq!(served(&service), ["one"], "and it is served on");
+        place.call("one", DetachVolume::default()).await;
+        place.try_call("one", discard).await.expect_err("nor where nobody serves it");
+        place.call("one", ShowVolume::default()).await;
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn what_is_served_has_nothing_to_salvage() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let takeover = Takeover::Manual;
+        let wish = SalvageWish { name: name("one"), new: None, takeover, accept_loss: false };
+        let salvaged = place.node.salvage_volume(place.home.clone(), wish, |_, _| {}).await;
+        let refused = salvaged.expect_err("there is nothing to salvage");
+        assert!(refused.to_string().contains("serves it"), "{refused}");
+        assert!(!refused.help().unwrap_or_default().contains("SIGTERM"), "{:?}", refused.help());
+        service.stop(Closing::ToStore).await.expect("all are closed");
     });
     place.node.shut_down();
 }

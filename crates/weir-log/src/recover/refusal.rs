@@ -46,7 +46,8 @@ pub struct Refusal {
     pub newest_epoch: u64,
     /// Last write that the journal is known to hold or to have held.
     pub last_write: u64,
-    /// Writes that it holds and that are in no object of this history, as far as is known.
+    /// Pieces of writes that it holds and that are in no object of this history, as far as is known: a write has one
+    /// for each 4 KiB, at least one.
     pub writes: u64,
     /// Bytes of them.
     pub bytes: u64,
@@ -62,7 +63,7 @@ impl fmt::Display for Refusal {
         let own = format!("{} (epoch {})", name(self.opening), self.epoch);
         let newest = format!("{} (epoch {})", name(self.newest), self.newest_epoch);
         let (writes, bytes) = (self.writes, self.bytes);
-        let holds = format!("{writes} writes of {bytes} bytes");
+        let holds = format!("{writes} written blocks ({bytes} bytes)");
         match self.reason {
             RefusalReason::Superseded => write!(
                 f,

@@ -123,7 +123,7 @@ fn what_the_original_took_after_it_was_copied_is_salvaged() {
 
                 let refused = refusal(&host).await;
                 let report = salvaged_whole(&host, 7).await;
-                assert_eq!((refused.writes, refused.bytes), (report.writes, report.bytes));
+                assert_eq!((refused.writes, refused.bytes), (report.blocks, report.bytes));
                 let bytes: usize = STEPS[copied..].iter().map(|(_, len, _)| len).sum();
                 assert_eq!(report.bytes, bytes as u64, "what the copy held is not counted");
 
@@ -191,7 +191,7 @@ fn the_original_of_a_copy_that_is_too_old_is_salvaged() {
         drop(volume);
         let refused = refusal(&host).await;
         let report = salvaged_whole(&host, 7).await;
-        assert_eq!((refused.writes, refused.bytes), (report.writes, report.bytes));
+        assert_eq!((refused.writes, refused.bytes), (report.blocks, report.bytes));
     });
 }
 
@@ -223,7 +223,7 @@ fn the_original_is_salvaged_whenever_the_adopter_dies() {
             drop(volume);
             let refused = refusal(&host).await;
             let report = salvaged_whole(&host, 7).await;
-            assert_eq!(refused.writes, report.writes, "step {step}");
+            assert_eq!(refused.writes, report.blocks, "step {step}");
         }
     });
 }

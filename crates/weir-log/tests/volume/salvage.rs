@@ -64,7 +64,7 @@ fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
 
             let salvage = Salvage::find(&args_of(&host)).await.expect("it is all there");
             let report = salvage.report();
-            assert_eq!((report.writes, report.bytes, report.damaged_bytes), (4, 9316, 0));
+            assert_eq!((report.blocks, report.bytes, report.damaged_bytes), (4, 9316, 0));
             let (store, env, new) = (&host.store, &host.env, name("saved"));
             let from = (&name("demo"), salvage.snapshot());
             let id = catalog::create_incomplete_clone(store, env, from, &new, Takeover::Manual);

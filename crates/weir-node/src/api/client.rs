@@ -19,7 +19,7 @@ use weir_device::{ErrorKind, VolumeId};
 use weir_store::Store;
 
 use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress};
-use crate::error::{NodeError, ProcessId};
+use crate::error::{NodeError, ProcessId, SILENT};
 
 /// Header with the location of the store that is meant ([`weir_store::Store::location`]).
 pub(crate) const STORE_HEADER: &str = "weir-store";
@@ -124,7 +124,7 @@ impl Client {
         let request = request.body(Full::new(body)).map_err(|error| self.no_answer(&error))?;
         let sent = self.sender.send_request(request);
         let response = match tokio::time::timeout(SILENCE_TIMEOUT, sent).await {
-            Err(_) => return Err(self.no_answer(&"it is silent")),
+            Err(_) => return Err(self.no_answer(&SILENT)),
             Ok(Err(error)) => return Err(self.no_answer(&error)),
             Ok(Ok(response)) => response,
         };
@@ -145,7 +145,7 @@ impl Client {
     pub(crate) async fn read(&self, response: Response<Incoming>) -> Result<Bytes, NodeError> {
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect();
         match tokio::time::timeout(SILENCE_TIMEOUT, body).await {
-            Err(_) => Err(self.no_answer(&"it is silent")),
+            Err(_) => Err(self.no_answer(&SILENT)),
             Ok(Err(error)) => Err(self.no_answer(&error)),
             Ok(Ok(body)) => Ok(body.to_bytes()),
         }
@@ -183,7 +183,7 @@ impl Client {
     pub async fn status(&mut self) -> Result<NodeStatus, NodeError> {
         match tokio::time::timeout(STATUS_TIMEOUT, self.get("/v1/node")).await {
             Ok(answer) => answer,
-            Err(_) => Err(self.no_answer(&"it is silent")),
+            Err(_) => Err(self.no_answer(&SILENT)),
         }
     }
 
@@ -236,7 +236,7 @@ impl Client {
                 return Err(self.no_answer(&"its answer has no end"));
             }
             match tokio::time::timeout(SILENCE_TIMEOUT, body.frame()).await {
-                Err(_) => return Err(self.no_answer(&"it is silent")),
+                Err(_) => return Err(self.no_answer(&SILENT)),
                 Ok(None) => return Err(self.no_answer(&"it closed the connection")),
                 Ok(Some(Err(error))) => return Err(self.no_answer(&error)),
                 Ok(Some(Ok(frame))) => {

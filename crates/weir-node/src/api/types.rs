@@ -109,8 +109,10 @@ impl fmt::Display for VolumeState {
 pub struct AtRisk {
     /// Bytes written that are not in the store yet.
     pub bytes: u64,
-    /// Pieces of writes that are not in the store yet: a write has one for each 4 KiB, at least one.
-    pub writes: u64,
+    /// Written blocks that are not in the store yet: a write has one for each 4 KiB, at least one.
+    // As processes of older programs call it.
+    #[serde(alias = "writes")]
+    pub blocks: u64,
     /// Age of the oldest of them in milliseconds; none when there is none.
     pub oldest_age_ms: Option<u64>,
 }
@@ -427,7 +429,7 @@ pub struct Listed {
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
     /// Whether that node renewed its lease within the lease's length, by the clocks of both hosts: it has the volume
-    /// open, or was stopped just now.
+    /// open, or was stopped just now. Not where this data directory shows that no process has it open any more.
     #[serde(default)]
     pub holder_renews: bool,
     /// What happens when the holder's lease runs out.
@@ -494,7 +496,7 @@ pub struct Shown {
     /// Node that has it open for writing or did not close it, if any.
     pub holder: Option<String>,
     /// Whether that node renewed its lease within the lease's length, by the clocks of both hosts: it has the volume
-    /// open, or was stopped just now.
+    /// open, or was stopped just now. Not where this data directory shows that no process has it open any more.
     #[serde(default)]
     pub holder_renews: bool,
     /// What happens when the holder's lease runs out.
@@ -523,6 +525,9 @@ pub struct Shown {
     /// What its snapshots take, oldest first, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Vec<SnapshotSpace>>,
+    /// What whoever changed the volume has to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 impl Shown {
@@ -550,6 +555,7 @@ impl Shown {
             encryption: encryption.clone().map(|e| e.cipher),
             key: encryption.map(|e| e.wrapped_with.into()),
             snapshots: None,
+            note: None,
             process,
             serving,
         }

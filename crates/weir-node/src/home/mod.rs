@@ -42,7 +42,7 @@ impl Home {
 }
 
 /// What an opening may give up, each only when it was asked to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consent {
     /// Open without acknowledged writes that cannot be recovered.
     pub accept_loss: bool,

@@ -1,6 +1,6 @@
-//! A note beside the journal of a volume, with the name of the volume and its store: it is there while the volume is
-//! open, and until it was closed with everything in the store. The journal itself does not say so, and the store may be
-//! unreachable when somebody asks (`weir status`).
+//! A note beside the journal of a volume, with the name of the volume, its store and the URL of that: it is there while
+//! the volume is open, and until it was closed with everything in the store. The journal itself does not say so, and
+//! the store may be unreachable when somebody asks (`weir status`).
 //!
 //! A copy of a store has the same volumes, with the same identities and histories. A deletion there leaves the journal
 //! alone that the note says is of another store. Nothing else that concerns data depends on the note, so an error of
@@ -19,10 +19,13 @@ use weir_store::Store;
 use crate::data_directory::DataDirectory;
 use crate::home::Home;
 
+/// What the note calls the store in the data directory.
+const EMBEDDED: &str = "embedded";
+
 /// Notes that the volume of `store` is open for writing.
 pub(crate) fn note(home: &Home, store: &Store, id: VolumeId, name: &VolumeName) {
     let path = home.data.opened_as(id);
-    let text = format!("{name}\n{}\n", place_of(home, store));
+    let text = format!("{name}\n{}\n{}\n", place_of(home, store), home.store_url);
     if std::fs::read_to_string(&path).is_ok_and(|noted| noted == text) {
         return;
     }
@@ -40,7 +43,7 @@ fn place_of(home: &Home, store: &Store) -> String {
     };
     match directory(&home.store_url) {
         Some(path) if Some(&path) == directory(&home.data.store_url()).as_ref() => {
-            "embedded".to_owned()
+            EMBEDDED.to_owned()
         }
         Some(path) => format!("{path:?}"),
         None => store.location(),
@@ -79,6 +82,17 @@ pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed) {
             tracing::warn!(path = %path.display(), %error, "the note of an open volume stays");
         }
         _ => {}
+    }
+}
+
+/// URL of the store that such a volume was opened out of; `None` where the note does not say, as those of older builds.
+pub(crate) fn noted_store(data: &DataDirectory, id: VolumeId) -> Option<String> {
+    let text = std::fs::read_to_string(data.opened_as(id)).ok()?;
+    let mut lines = text.lines().skip(1);
+    match lines.next()? {
+        // Both may have been moved since.
+        EMBEDDED => Some(data.store_url()),
+        _ => lines.next().map(str::to_owned),
     }
 }
 
@@ -139,9 +153,14 @@ mod tests {
         std::fs::rename(directory.path().join("data"), directory.path().join("moved")).unwrap();
         let (moved, store) = at("moved", "moved/store");
         assert!(!is_of_another_store(&moved, &store, id));
+        assert_eq!(noted_store(&moved.data, id), Some(moved.data.store_url()));
+        let (elsewhere, other) = at("moved", "other");
+        note(&elsewhere, &other, id, &name);
+        assert_eq!(noted_store(&moved.data, id), Some(elsewhere.store_url));
         // What an older build noted.
         std::fs::write(moved.data.opened_as(id), "demo\n").unwrap();
         assert!(!is_of_another_store(&moved, &store, id));
         assert_eq!(noted(&moved.data, id), Some(name));
+        assert_eq!(noted_store(&moved.data, id), None);
     }
 }

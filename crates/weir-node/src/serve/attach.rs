@@ -7,6 +7,7 @@
 //!  A2. A volume is offered once it is open, and not offered any more before it is closed.
 //!  A3. A change runs to its end, even if its caller goes away. The exception is an opening when the process stops, or
 //!      that is taken back: nothing was acknowledged yet.
+//!  A4. What verbs attached and detached stays so ([`crate::serve::by_hand`]).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use weir_log::{LogError, VolumeState};
 
 use crate::config::ReplicateTo;
 use crate::error::NodeError;
+use crate::serve::by_hand::Left;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::EventKind;
 use crate::serve::host;
@@ -42,8 +44,37 @@ const HELD_PAUSE: Duration = Duration::from_secs(10);
 /// Volumes that are not served, and why.
 pub(crate) type Failed = Vec<(VolumeName, NodeError)>;
 
-/// Which volumes to open at the start, and those of which the store has nothing that can be read.
-pub(crate) async fn specs(core: &Core) -> Result<(Vec<VolumeSpec>, Failed), NodeError> {
+/// What is to be served.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) specs: Vec<VolumeSpec>,
+    /// Those of which the store has nothing that can be read.
+    pub(crate) unreadable: Failed,
+    /// Those that the settings would have served and verbs left otherwise, and what became of them.
+    pub(crate) left_out: Vec<(VolumeName, String)>,
+}
+
+/// Which volumes to serve, as the settings and verbs have it.
+pub(crate) async fn wanted(core: &Core) -> Result<Wanted, NodeError> {
+    let (mut specs, mut unreadable) = named(core).await?;
+    let mut left_out = Vec::new();
+    for (name, volume) in core.detached_by_hand() {
+        let is_named =
+            specs.iter().map(|spec| &spec.name).chain(unreadable.iter().map(|one| &one.0));
+        if !is_named.into_iter().any(|other| *other == name) {
+            continue;
+        }
+        if let Some(why) = core.why_left_out(&name, volume).await? {
+            specs.retain(|spec| spec.name != name);
+            unreadable.retain(|(other, _)| *other != name);
+            left_out.push((name, why));
+        }
+    }
+    Ok(Wanted { specs, unreadable, left_out })
+}
+
+/// What the settings name, and of it that of which the store has nothing that can be read.
+async fn named(core: &Core) -> Result<(Vec<VolumeSpec>, Failed), NodeError> {
     let template = match &*lock(&core.volume_set) {
         VolumeSet::Listed(specs) => return Ok((specs.clone(), Vec::new())),
         VolumeSet::All(template) => template.clone(),
@@ -274,6 +305,9 @@ async fn offer(
     opening: &Opening,
 ) -> Result<(), NodeError> {
     let name = entry.name.to_string();
+    if opening.is_by_hand() {
+        core.note_by_hand(&entry.name, Left::Attached);
+    }
     {
         let mut all = lock(&core.running);
         if core.is_stopping.load(Ordering::Relaxed) {
@@ -336,7 +370,18 @@ fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
     }
 }
 
-/// Stops serving a volume: everything in it goes to the store, and any node may open it.
+/// How a volume is detached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Detaching {
+    /// Its clients are disconnected.
+    pub(crate) disconnect: bool,
+    /// Whether everything in it goes to the store, so that any node may open it.
+    pub(crate) closing: Closing,
+    /// A verb asked for it, not the settings.
+    pub(crate) is_by_hand: bool,
+}
+
+/// Stops serving a volume.
 ///
 /// # Errors
 /// [`NodeError::NotServedHere`]; [`NodeError::Connected`] or [`NodeError::SnapshotOpen`] where it or one of its
@@ -344,10 +389,10 @@ fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
 pub(crate) async fn detach(
     core: &Arc<Core>,
     name: VolumeName,
-    disconnect: bool,
+    how: Detaching,
 ) -> Result<Stopped, NodeError> {
     let (done, outcome) = oneshot::channel();
-    let detaching = detach_now(Arc::clone(core), name, disconnect);
+    let detaching = detach_now(Arc::clone(core), name, how);
     core.node.workers.spawn(async move {
         // Whoever asked may be gone.
         drop(done.send(detaching.await));
@@ -355,7 +400,7 @@ pub(crate) async fn detach(
     outcome.await.unwrap_or(Err(NodeError::ShuttingDown))
 }
 
-/// Takes the opening of a volume back, if there is one that has not ended: whether it is not served then.
+/// Takes the opening of a volume back for a verb, if there is one that has not ended: whether it is not served then.
 ///
 /// # Errors
 /// [`NodeError::ShuttingDown`].
@@ -364,6 +409,7 @@ pub(crate) async fn take_back(core: &Arc<Core>, name: &VolumeName) -> Result<boo
     if taken.is_empty() || core.entry(name.as_str()).is_some() {
         return Ok(false);
     }
+    core.note_by_hand(name, Left::Detached(None));
     core.note_not_served(name, None);
     left::close_if_held(core, name.clone())?;
     Ok(true)
@@ -372,8 +418,9 @@ pub(crate) async fn take_back(core: &Arc<Core>, name: &VolumeName) -> Result<boo
 async fn detach_now(
     core: Arc<Core>,
     name: VolumeName,
-    disconnect: bool,
+    how: Detaching,
 ) -> Result<Stopped, NodeError> {
+    let disconnect = how.disconnect;
     let _change = Change::begin(&core.changing, &name)?;
     let not_served = || NodeError::NotServedHere { name: name.to_string() };
     let entry = core.entry(name.as_str()).ok_or_else(not_served)?;
@@ -395,14 +442,17 @@ async fn detach_now(
         return Err(NodeError::SnapshotOpen { export });
     }
     let closing = Close::begin(&core, &name).ok_or_else(not_served)?;
+    if how.is_by_hand {
+        core.note_by_hand(&name, Left::Detached(Some(entry.id)));
+    }
     lock(&core.volumes).remove(name.as_str());
-    let closed = closing.end().await;
+    let closed = closing.end(how.closing).await;
     drop(kept_out);
     match &closed {
         Ok(stopped) => {
             let how = match stopped {
                 Stopped::Clean => "everything is in the store",
-                Stopped::LocalOnly => "the journal keeps what the store did not take in time",
+                Stopped::LocalOnly => "the journal keeps what the store does not have",
             };
             tracing::info!(volume = %name, how, "volume detached");
             core.events.note(EventKind::VolumeDetached, Some(name.as_str()), how);
@@ -432,8 +482,8 @@ impl<'a> Close<'a> {
         Some(Self { core, name, running, told })
     }
 
-    /// Closes it with everything in the store.
-    async fn end(self) -> Result<Stopped, NodeError> {
+    /// Closes it.
+    async fn end(self, how: Closing) -> Result<Stopped, NodeError> {
         let Self { core, name, mut running, told } = self;
         let following = running.take_following();
         let ancillary = async {
@@ -444,7 +494,7 @@ impl<'a> Close<'a> {
         };
         // A stop does not wait for these any longer than for those of other volumes.
         select(pin!(ancillary), pin!(core.stopped_for(ANCILLARY_TIME))).await;
-        let closed = running.stop(Closing::ToStore).await;
+        let closed = running.stop(how).await;
         let closed = closed.unwrap_or(Err(NodeError::ShuttingDown));
         lock(&core.closing).remove(name.as_str());
         match closed {
@@ -467,8 +517,12 @@ impl<'a> Close<'a> {
 pub struct Reloaded {
     /// Served from now on.
     pub attached: Vec<VolumeName>,
+    /// Of these, the volumes that did not exist before, with their sizes in bytes.
+    pub created: Vec<(VolumeName, u64)>,
     /// Not served any more.
     pub detached: Vec<VolumeName>,
+    /// Not served though the settings name them, and what became of them: verbs left it so.
+    pub left_out: Vec<(VolumeName, String)>,
     /// Served as before: their changed settings take effect when they are attached the next time.
     pub kept_as_they_are: Vec<VolumeName>,
     /// Served once the node that has them open has closed them.
@@ -477,12 +531,14 @@ pub struct Reloaded {
     pub failed: Vec<(VolumeName, String)>,
 }
 
-/// Serves what the set names, and nothing else. A volume that has clients is not detached; the report names it. One
-/// that is served and of which the store has nothing that can be read just now is served on.
+/// Serves what the set names, and nothing else but what was attached by hand. A volume that has clients is not
+/// detached; the report names it. One that is served and of which the store has nothing that can be read just now is
+/// served on.
 pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
     *lock(&core.volume_set) = volumes;
-    let (wanted, unreadable) = specs(core).await?;
-    let mut reloaded = Reloaded::default();
+    core.forget_where_settings_changed();
+    let Wanted { specs: wanted, unreadable, left_out } = wanted(core).await?;
+    let mut reloaded = Reloaded { left_out, ..Reloaded::default() };
     let failed = |name: &VolumeName, error: &NodeError| (name.clone(), with_causes(error));
     reloaded.failed.extend(unreadable.iter().map(|(name, error)| failed(name, error)));
     for (name, error) in unreadable.iter().filter(|(name, _)| core.entry(name.as_str()).is_none()) {
@@ -490,8 +546,11 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     }
     // What cannot be read just now is in the store all the same.
     let is_unreadable = |name: &VolumeName| unreadable.iter().any(|(other, _)| other == name);
-    let is_wanted =
-        |name: &VolumeName| is_unreadable(name) || wanted.iter().any(|spec| spec.name == *name);
+    let is_wanted = |name: &VolumeName| {
+        is_unreadable(name)
+            || core.is_attached_by_hand(name)
+            || wanted.iter().any(|spec| spec.name == *name)
+    };
     // Openings that wait for another node begin anew, as the configuration says now, or not at all.
     let begins_anew = |name: &VolumeName, is_configured| is_configured && !is_unreadable(name);
     let taken_back = core.take_back(begins_anew).await;
@@ -507,15 +566,9 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                 reloaded.kept_as_they_are.push(name.clone());
             }
             Some(_) => {}
-            None if is_unreadable(name) => {}
-            None => match detach(core, name.clone(), false).await {
-                Ok(Stopped::Clean) => reloaded.detached.push(name.clone()),
-                Ok(Stopped::LocalOnly) => {
-                    let kept = NodeError::KeptInJournal { name: name.to_string() };
-                    reloaded.failed.push(failed(name, &kept));
-                    // Nobody would do it otherwise.
-                    left::close(core, vec![name.clone()])?;
-                }
+            None if is_wanted(name) => {}
+            None => match leave_out(core, name).await {
+                Ok(()) => reloaded.detached.push(name.clone()),
                 Err(error) => reloaded.failed.push(failed(name, &error)),
             },
         }
@@ -529,7 +582,11 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     });
     for (name, begun) in join_all(attaching).await {
         match begun {
-            Begun::Ended(Ok(())) => reloaded.attached.push(name),
+            Begun::Ended(Ok(())) => {
+                let created = core.entry(name.as_str()).filter(|entry| entry.created);
+                reloaded.created.extend(created.map(|entry| (name.clone(), entry.gate.size())));
+                reloaded.attached.push(name);
+            }
             Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
                 reloaded.failed.push(failed(&name, &error));
@@ -541,6 +598,19 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
         }
     }
     Ok(reloaded)
+}
+
+/// Serves a volume no more that the settings do not name.
+async fn leave_out(core: &Arc<Core>, name: &VolumeName) -> Result<(), NodeError> {
+    let how = Detaching { disconnect: false, closing: Closing::ToStore, is_by_hand: false };
+    match detach(core, name.clone(), how).await? {
+        Stopped::Clean => Ok(()),
+        Stopped::LocalOnly => {
+            // Nobody would do it otherwise.
+            left::close(core, vec![name.clone()])?;
+            Err(NodeError::KeptInJournal { name: name.to_string() })
+        }
+    }
 }
 
 impl Core {

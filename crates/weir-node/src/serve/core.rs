@@ -21,6 +21,7 @@ use crate::node::NodeHandle;
 use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
+use crate::serve::by_hand::ByHand;
 use crate::serve::events::Events;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) stopping: watch::Sender<bool>,
     /// Which volumes are to be served.
     pub(crate) volume_set: Mutex<VolumeSet>,
+    /// What verbs decided against that.
+    pub(crate) by_hand: ByHand,
     /// One volume is served for as long as the process runs, and nothing else.
     pub(crate) is_single: bool,
     /// How a volume is served for which there are no other settings.
@@ -213,7 +216,7 @@ impl Core {
     pub(crate) fn is_attached(&self, name: &VolumeName) -> bool {
         match &*lock(&self.volume_set) {
             VolumeSet::Listed(specs) => !specs.iter().any(|spec| spec.name == *name),
-            VolumeSet::All(_) => false,
+            VolumeSet::All(_) => self.is_attached_by_hand(name),
         }
     }
 

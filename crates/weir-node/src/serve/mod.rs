@@ -4,6 +4,7 @@
 //! every other file is about one thing, and is handed that or only what it needs of it.
 
 pub(crate) mod attach;
+pub(crate) mod by_hand;
 pub(crate) mod core;
 pub(crate) mod events;
 mod exports;

@@ -97,6 +97,11 @@ impl Opening {
         Arc::new(Self(Arc::clone(core), begun))
     }
 
+    /// A verb began it, not the settings.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        !self.1.is_configured
+    }
+
     pub(crate) fn is_taken_back(&self) -> bool {
         *self.1.course.borrow() != Course::GoesOn
     }

@@ -26,7 +26,8 @@ use crate::error::{NodeError, ProcessId};
 use crate::home::{Home, known_stores};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::serve::attach::{self, Reloaded};
+use crate::serve::attach::{self, Reloaded, Wanted};
+use crate::serve::by_hand::Left;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::{EventKind, Events};
 use crate::serve::exports::Exported;
@@ -71,8 +72,8 @@ pub struct ServiceOptions {
     pub limits: Limits,
     /// Sockets that were inherited, and listen already.
     pub inherited: Inherited,
-    /// Volumes that the process before this one served. Those that were attached to it are served on; others that are
-    /// not served any more are closed.
+    /// Volumes that the process before this one served. Those that were attached to it are served on, those that were
+    /// detached from it are not served; others that are not served any more are closed.
     pub left: Vec<HandedOver>,
 }
 
@@ -104,10 +105,25 @@ impl ServiceOptions {
 pub struct HandedOver {
     /// Its name.
     pub name: VolumeName,
-    /// It was attached to that process, and no configuration names it.
-    pub attached: bool,
-    /// Whether writes of clients were refused.
-    pub read_only: bool,
+    /// What it was.
+    pub was: Was,
+}
+
+/// What a volume was to the process before this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Was {
+    /// Served as its settings said, or being closed.
+    Served,
+    /// Attached by hand.
+    Attached {
+        /// Whether writes of clients were refused.
+        read_only: bool,
+    },
+    /// Detached by hand, though its settings name it.
+    Detached {
+        /// Its identity, where it is known: another volume may have the name by now.
+        volume: Option<VolumeId>,
+    },
 }
 
 /// A volume that is being served.
@@ -175,17 +191,12 @@ impl Node {
         let core = self.core(&options).await?;
         core.set_limits(options.limits)?;
         let core = Arc::new(core);
-        let (mut specs, unreadable) = attach::specs(&core).await?;
-        for left in options.left.iter().filter(|left| left.attached) {
-            if !specs.iter().any(|spec| spec.name == left.name) {
-                let spec = core.spec_of(&left.name);
-                specs.push(VolumeSpec { read_only: spec.read_only || left.read_only, ..spec });
-            }
-        }
+        let wanted = wanted_after(&core, &options.left).await?;
         // A process that took over goes on even if no volume can be opened: clients and verbs ask it what is wrong.
         let takes_over = !options.left.is_empty();
-        attach::open_all(&core, specs, unreadable, takes_over).await?;
-        let left = std::mem::take(&mut options.left).into_iter().map(|left| left.name);
+        attach::open_all(&core, wanted.specs, wanted.unreadable, takes_over).await?;
+        let left = std::mem::take(&mut options.left).into_iter();
+        let left = left.filter(|one| !matches!(one.was, Was::Detached { .. })).map(|one| one.name);
         let left = left.filter(|name| !core.offers(name.as_str())).collect();
         left::close(&core, left)?;
         let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
@@ -227,6 +238,7 @@ impl Node {
             is_stopping: AtomicBool::new(false),
             stopping: watch_channel::Sender::new(false),
             volume_set: Mutex::new(options.volumes.clone()),
+            by_hand: Mutex::default(),
             is_single: matches!(options.api, ApiPlace::Volume),
             template: options.template.clone(),
             volumes: Mutex::default(),
@@ -242,6 +254,30 @@ impl Node {
             limits: Mutex::default(),
         })
     }
+}
+
+/// What is to be served by a process that comes after one that left these.
+async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wanted, NodeError> {
+    for HandedOver { name, was } in left {
+        match was {
+            Was::Served => {}
+            Was::Attached { .. } => core.note_by_hand(name, Left::Attached),
+            Was::Detached { volume } => core.note_by_hand(name, Left::Detached(*volume)),
+        }
+    }
+    let mut wanted = attach::wanted(core).await?;
+    for (name, why) in &wanted.left_out {
+        tracing::warn!(volume = %name, why, "a volume is left out");
+    }
+    for HandedOver { name, was } in left {
+        let Was::Attached { read_only } = *was else { continue };
+        if !wanted.specs.iter().any(|spec| spec.name == *name) {
+            let spec = core.spec_of(name);
+            let read_only = spec.read_only || read_only;
+            wanted.specs.push(VolumeSpec { read_only, ..spec });
+        }
+    }
+    Ok(wanted)
 }
 
 /// The error for an API socket that another process listens on: it serves from the same data directory.
@@ -294,7 +330,8 @@ impl Service {
     }
 
     /// Serves what `volumes` names, and nothing else, without touching those that are served already. A volume that is
-    /// not named any more is closed with everything in the store, unless it has clients.
+    /// not named any more is closed with everything in the store, unless it has clients. One that was attached or
+    /// detached by hand stays so, unless what `volumes` says of it is new.
     ///
     /// # Errors
     /// When the store cannot list its volumes. Errors of single volumes are in the report.
@@ -323,17 +360,23 @@ impl Service {
     /// The volumes that the next process is to serve or to close.
     #[must_use]
     pub fn handed_over(&self) -> Vec<HandedOver> {
-        let served = self.core.entries().into_iter().map(|entry| HandedOver {
-            name: entry.name.clone(),
-            attached: self.core.is_attached(&entry.name) && !mutant("attached_not_handed_on"),
-            read_only: entry.read_only,
-        });
+        let was = |entry: &Entry| match self.core.is_attached(&entry.name)
+            && !mutant("attached_not_handed_on")
+        {
+            true => Was::Attached { read_only: entry.read_only },
+            false => Was::Served,
+        };
+        let entries = self.core.entries().into_iter();
+        let served = entries.map(|entry| HandedOver { name: entry.name.clone(), was: was(&entry) });
         let names = self.core.not_served().into_keys().chain(self.core.left().into_keys());
         // The close of one that is being detached may be cut short.
         let names = names.chain(lock(&self.core.closing).keys().cloned().collect::<Vec<_>>());
         let others = names.filter_map(|name| VolumeName::new(&name).ok());
-        let other = |name| HandedOver { name, attached: false, read_only: false };
-        served.chain(others.map(other)).collect()
+        let others = others.map(|name| HandedOver { name, was: Was::Served });
+        let detached = self.core.detached_by_hand().into_iter();
+        let detached =
+            detached.map(|(name, volume)| HandedOver { name, was: Was::Detached { volume } });
+        served.chain(others).chain(detached).collect()
     }
 
     /// Where NBD clients find the process.

@@ -17,7 +17,7 @@ pub enum EndpointKind {
 }
 
 /// A volume that is to be served, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
     /// Name of the volume.
     pub name: VolumeName,

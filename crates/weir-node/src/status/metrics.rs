@@ -116,8 +116,8 @@ const LOG_GAUGES: [LogGauge; 19] = [
     }),
     ("dirty_bytes", "Acknowledged bytes that are not in the store yet", |log| log.unsent_bytes),
     (
-        "dirty_writes",
-        "Acknowledged pieces of writes, of up to 4 KiB, that are not in the store yet",
+        "dirty_blocks",
+        "Acknowledged blocks of writes, of up to 4 KiB, that are not in the store yet",
         |log| log.acked_write.saturating_sub(log.committed_write),
     ),
     ("puts_in_flight", "Objects on their way to the store", |log| log.puts_in_flight),

@@ -58,7 +58,7 @@ pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, Nod
 fn at_risk(log: &VolumeStatus) -> AtRisk {
     AtRisk {
         bytes: log.unsent_bytes,
-        writes: log.acked_write.saturating_sub(log.committed_write),
+        blocks: log.acked_write.saturating_sub(log.committed_write),
         oldest_age_ms: log.unsent_age_ms,
     }
 }
@@ -311,7 +311,7 @@ fn overdue(lease: &Lease) -> Option<String> {
 fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
     risks.fold(AtRisk::default(), |sum, risk| AtRisk {
         bytes: sum.bytes + risk.bytes,
-        writes: sum.writes + risk.writes,
+        blocks: sum.blocks + risk.blocks,
         oldest_age_ms: sum.oldest_age_ms.max(risk.oldest_age_ms),
     })
 }
@@ -421,13 +421,13 @@ mod tests {
     #[test]
     fn a_volume_says_what_is_wrong_with_it() {
         assert_eq!(judge(&log()), (Health::Ok, vec![]));
-        let expected = AtRisk { bytes: 4096, writes: 6, oldest_age_ms: Some(700) };
+        let expected = AtRisk { bytes: 4096, blocks: 6, oldest_age_ms: Some(700) };
         assert_eq!(at_risk(&log()), expected);
         let others = [(10, 1, None), (20, 2, Some(900)), (30, 3, Some(8))];
         let others =
-            others.map(|(bytes, writes, oldest_age_ms)| AtRisk { bytes, writes, oldest_age_ms });
+            others.map(|(bytes, blocks, oldest_age_ms)| AtRisk { bytes, blocks, oldest_age_ms });
         let sum = total_risk(others.into_iter().chain([expected]));
-        assert_eq!(sum, AtRisk { bytes: 4156, writes: 12, oldest_age_ms: Some(900) });
+        assert_eq!(sum, AtRisk { bytes: 4156, blocks: 12, oldest_age_ms: Some(900) });
         let slow = VolumeStatus { object_wait_ms: Some(16_000), ..log() };
         let (health, reasons) = judge(&slow);
         assert_eq!(health, Health::Degraded);

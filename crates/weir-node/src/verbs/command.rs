@@ -82,12 +82,18 @@ impl Told {
         Self { sections: vec![Section::Table(headings, rows)], ..Self::default() }
     }
 
+    /// The same with a warning, if there is something to know.
+    #[must_use]
+    pub fn warned(mut self, note: Option<&String>) -> Self {
+        self.warnings.extend(note.cloned());
+        self
+    }
+
     /// The same with a warning that something is left undone, if there is an obstacle.
     #[must_use]
     pub fn but(mut self, obstacle: Option<&String>) -> Self {
         self.is_undone |= obstacle.is_some();
-        self.warnings.extend(obstacle.cloned());
-        self
+        self.warned(obstacle)
     }
 }
 

@@ -5,6 +5,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{self, VolumeName};
+use weir_store::Access;
 
 use super::attach::AttachVolume;
 use super::command::{Command, Subject, Told};
@@ -64,10 +65,27 @@ impl Verb for CreateVolume {
         created.note(EventKind::VolumeCreated, format!("{size} bytes"));
         let serves_all = place.serving.as_ref().is_some_and(|by| by.0.serves_all());
         if !self.attach && !serves_all {
-            return Ok(shown);
+            return Ok(Shown { note: created.not_served().await, ..shown });
         }
         created.attach(AttachVolume::default()).await?;
         if self.attach { created.show().await } else { Ok(shown) }
+    }
+}
+
+impl Place {
+    /// What a person has to know who made a volume beside a process that serves volumes of the same store.
+    async fn not_served(&self) -> Option<String> {
+        let (name, mut client) = (self.name().ok()?, self.home.serving_client().await.ok()?);
+        let status = client.status().await.ok()?;
+        let store = self.home.open_store(&self.context, Access::Read).await.ok()?;
+        let is_its_store = status.store_location == Some(store.location());
+        let process = status.process;
+        is_its_store.then(|| {
+            format!(
+                "process {process} does not serve it yet: `weir volume attach {name}` has it do so, and --attach does \
+                 both at once"
+            )
+        })
     }
 }
 
@@ -81,6 +99,8 @@ impl Command for CreateVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        show::tell_shown(shown)
+        let mut told = show::tell_shown(shown);
+        told.notes.extend(shown.note.clone());
+        told
     }
 }

@@ -55,18 +55,22 @@ impl Verb for DeleteVolume {
     }
 
     async fn on_store(self, place: Place, on_progress: OnProgress<'_>) -> Result<Named, NodeError> {
-        let name = place.name()?;
+        let (name, mut note) = (place.name()?, None);
         if self.detach {
             // A deletion that is refused leaves the volume served. What else speaks against it shows once it is closed.
             if let Ok((store, id)) = place.find(Access::Write).await {
                 catalog::refuse_if_needed(&store, &place.context.env, &name, id).await?;
+                if self.discard_journal {
+                    let (context, home) = (&place.context, &place.home);
+                    deletion::check_discards(context, home, &store, (&name, id)).await?;
+                }
             }
-            place.detach_if_served().await?;
+            note = place.detach_if_served(true).await?;
         }
         let consent = (self.take_over, self.discard_journal);
         deletion::delete(&place.context, &place.home, &name, consent, on_progress).await?;
         place.note(EventKind::VolumeDeleted, "with everything in it");
-        Ok(Named { name: name.to_string() })
+        Ok(Named { name: name.to_string(), note })
     }
 }
 
@@ -107,7 +111,7 @@ impl Command for DeleteVolume {
         }))
     }
 
-    fn tell(_name: &str, _verb: &Self, _report: &Named) -> Told {
-        Told::default()
+    fn tell(_name: &str, _verb: &Self, report: &Named) -> Told {
+        Told::default().warned(report.note.as_ref())
     }
 }

@@ -12,8 +12,8 @@ use super::command::{Command, Subject, Told};
 use super::place::{Place, Serving};
 use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
 use crate::error::NodeError;
-use crate::serve::attach;
-use crate::serve::spec::Stopped;
+use crate::serve::attach::{self, Detaching};
+use crate::serve::spec::{Closing, Stopped};
 
 /// Serve a volume no more, and close it with everything in the store, so that any node can open it
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -22,6 +22,10 @@ pub struct DetachVolume {
     /// Disconnect its clients, if it has any
     #[arg(long, env = "WEIR_DISCONNECT", hide_env_values = true)]
     pub disconnect: bool,
+    /// It is deleted next: what is not in the store stays in the journal, and nothing waits for the store
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub to_delete: bool,
 }
 
 impl Verb for DetachVolume {
@@ -43,39 +47,60 @@ impl Verb for DetachVolume {
         let Some(Serving(core)) = &place.serving else {
             return Err(NodeError::NotServedHere { name: name.to_string() });
         };
+        let note = core.still_named(&name).filter(|_| self.to_delete);
+        let done = Named { name: name.to_string(), note };
         if attach::take_back(core, &name).await? {
-            return Ok(Named { name: name.to_string() });
+            return Ok(done);
         }
-        match attach::detach(core, name.clone(), self.disconnect).await? {
-            Stopped::Clean => Ok(Named { name: name.to_string() }),
-            Stopped::LocalOnly => Err(NodeError::KeptInJournal { name: name.to_string() }),
+        match attach::detach(core, name, self.how()).await? {
+            Stopped::LocalOnly if !self.to_delete => {
+                Err(NodeError::KeptInJournal { name: done.name })
+            }
+            Stopped::Clean | Stopped::LocalOnly => Ok(done),
         }
     }
 }
 
+impl DetachVolume {
+    fn how(self) -> Detaching {
+        let closing = if self.to_delete { Closing::Quick } else { Closing::ToStore };
+        Detaching { disconnect: self.disconnect, closing, is_by_hand: true }
+    }
+}
+
 impl Place {
-    /// Has the volume served no more, if this process serves it, or one from this data directory that serves many.
-    pub(crate) async fn detach_if_served(&self) -> Result<(), NodeError> {
-        let name = self.name()?;
+    /// Has the volume served no more, if this process serves it, or one from this data directory that serves many; what
+    /// that process notes. It is deleted or renamed next.
+    pub(crate) async fn detach_if_served(
+        &self,
+        to_delete: bool,
+    ) -> Result<Option<String>, NodeError> {
+        let (name, asked) = (self.name()?, DetachVolume { disconnect: false, to_delete });
         if let Some(Serving(core)) = &self.serving {
-            return match attach::detach(core, name, false).await {
-                Ok(_) | Err(NodeError::NotServedHere { .. }) => Ok(()),
+            return match attach::detach(core, name.clone(), asked.how()).await {
+                Ok(_) | Err(NodeError::NotServedHere { .. }) => Ok(core.still_named(&name)),
                 Err(error) => Err(error),
             };
         }
-        let Ok((store, id)) = self.find(Access::Write).await else { return Ok(()) };
-        let Some(mut process) = self.home.holder(&store, id).await? else { return Ok(()) };
+        let Ok((store, id)) = self.find(Access::Write).await else { return Ok(None) };
+        let Some(mut process) = self.home.holder(&store, id).await? else { return Ok(None) };
         if process.status.is_err() {
             // What comes next names it.
-            return Ok(());
+            return Ok(None);
         }
-        match process.client.call(Some(&name), &DetachVolume::default(), &|_, _| {}).await {
+        let mut detached = process.client.call(Some(&name), &asked, &|_, _| {}).await;
+        if let Err(NodeError::Remote { kind: ErrorKind::Invalid, .. }) = detached {
+            // It runs an older program, which does not know that it need not wait.
+            let asked = DetachVolume::default();
+            detached = process.client.call(Some(&name), &asked, &|_, _| {}).await;
+        }
+        match detached {
             // One that serves nothing else is named by what comes next.
-            Err(NodeError::Remote { kind: ErrorKind::Unsupported, .. }) => Ok(()),
-            Ok(_) => Ok(()),
+            Err(NodeError::Remote { kind: ErrorKind::Unsupported, .. }) => Ok(None),
+            Ok(Named { note, .. }) => Ok(note),
             // What its journal keeps is in the way of nothing here, as in the process itself.
             Err(error) => match self.home.holder(&store, id).await? {
-                None => Ok(()),
+                None => Ok(None),
                 Some(_) => Err(error),
             },
         }

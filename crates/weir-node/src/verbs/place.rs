@@ -159,6 +159,8 @@ impl Home {
         let data_dir = self.data.path().display().to_string();
         let client = Client::connect(&self.data.api_socket()).await?;
         let mut client = client.ok_or(NodeError::NothingServed { data_dir })?;
+        // One that was stopped is found out before anything is asked of it: work may be silent for longer.
+        client.status().await?;
         client.mean_store(&Store::open_with(&self.store_url, &self.store_options)?);
         Ok(client)
     }

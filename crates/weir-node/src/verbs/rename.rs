@@ -63,14 +63,14 @@ impl Verb for RenameVolume {
         let read_only = hosted.read_only && !mutant("rename_forgets_read_only");
         let as_before = AttachVolume { read_only, ..AttachVolume::default() };
         drop(hosted);
-        place.detach_if_served().await?;
+        let note = place.detach_if_served(false).await?;
         let from = place.of(place.name()?);
         let renamed = self.on_store(place, on_progress).await;
         let now = if renamed.is_ok() { from.of(to) } else { from };
         let attached = now.attach(as_before).await;
         renamed?;
         attached?;
-        now.show().await
+        Ok(Shown { note, ..now.show().await? })
     }
 
     async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<Shown, NodeError> {
@@ -92,6 +92,6 @@ impl Command for RenameVolume {
     }
 
     fn tell(_name: &str, _verb: &Self, shown: &Shown) -> Told {
-        show::tell_shown(shown)
+        show::tell_shown(shown).warned(shown.note.as_ref())
     }
 }

@@ -107,6 +107,7 @@ fn holder(shown: &Shown) -> String {
     match &shown.holder {
         None => "none".to_owned(),
         Some(holder) if shown.holder_renews => format!("{holder}, which renews its lease"),
+        Some(holder) if shown.process.is_none() => format!("{holder}, which did not close it"),
         Some(holder) => holder.clone(),
     }
 }

@@ -114,4 +114,7 @@ pub trait Verb:
 pub struct Named {
     /// Name of the volume.
     pub name: String,
+    /// What whoever asked has to know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }

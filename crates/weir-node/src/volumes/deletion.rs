@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use weir_device::VolumeId;
 use weir_disk::Directory;
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::{JOURNAL_FILE, LOCK_FILE, LogError};
@@ -33,8 +34,9 @@ pub(crate) async fn delete(
     };
     let id = volume_id(&details.summary)?;
     home.refuse_if_served(&store, name, id).await?;
-    if !discard_journal {
-        salvage::check_salvaged(context, home, &store, (name, id)).await?;
+    match discard_journal {
+        true => check_discards(context, home, &store, (name, id)).await?,
+        false => salvage::check_salvaged(context, home, &store, (name, id)).await?,
     }
     let directory = context.disks.directory(home.data.volume(id))?;
     let local = match lock(&directory, name).await {
@@ -63,6 +65,23 @@ pub(crate) async fn delete(
         return Ok(());
     }
     remove_files(&directory, &files, &home.data.volume(id)).await
+}
+
+/// Checks that there is a journal to give up, where that is asked for: whoever means the journal of a volume in another
+/// store must not delete the one of the same name in this store.
+pub(crate) async fn check_discards(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    (name, id): (&VolumeName, VolumeId),
+) -> Result<(), NodeError> {
+    let directory = context.disks.directory(home.data.volume(id))?;
+    if let Some(journal) = catalog::journal_in(&directory, id).await?
+        && catalog::went_on_without(store, &context.env, id, &journal).await?
+    {
+        return Ok(());
+    }
+    Err(NodeError::NothingToDiscard { name: name.to_string() })
 }
 
 /// Removes the journals here of volumes of this name that were deleted elsewhere; how many. Nothing can be made of them

@@ -1,8 +1,9 @@
 //! Listing and showing the volumes of a store, with the processes that serve them.
 
-use weir_device::with_causes;
+use weir_device::{VolumeId, with_causes};
+use weir_log::LOCK_FILE;
 use weir_log::catalog::{self, VolumeName};
-use weir_store::Access;
+use weir_store::{Access, Store};
 
 use crate::api::types::{Listed, Shown};
 use crate::error::NodeError;
@@ -10,7 +11,7 @@ use crate::home::processes::Process;
 use crate::home::{Home, known_stores};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::volumes::volume_id;
+use crate::volumes::{unserved, volume_id};
 
 /// Lists the volumes of the store.
 pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<Listed>, NodeError> {
@@ -25,16 +26,38 @@ pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<List
     let listing = catalog::list(&store, &context.env).await?;
     let processes = home.processes().await?;
     let mut volumes = Vec::new();
-    for summary in listing.volumes {
+    for mut summary in listing.volumes {
         let id = volume_id(&summary)?;
         let process = processes.iter().find(|process| process.holds(&store, id));
         let uri = process.and_then(|process| process.volume(id)).map(|volume| volume.uri.clone());
+        if process.is_none() && summary.is_renewed {
+            summary.is_renewed = !was_left_here(context, home, &store, id).await?;
+        }
         volumes.push(Listed::new(summary, process.and_then(Process::number), uri));
     }
     let unreadable = listing.unreadable.into_iter();
     volumes.extend(unreadable.map(|(name, error)| Listed::unreadable(&name, with_causes(&error))));
     volumes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(volumes)
+}
+
+/// Whether the opening that holds a volume was that of a process which ended without closing it: its journal is here,
+/// and nobody has that open.
+async fn was_left_here(
+    context: &ShardContext,
+    home: &Home,
+    store: &Store,
+    id: VolumeId,
+) -> Result<bool, NodeError> {
+    let path = home.data.volume(id);
+    if !path.exists() || unserved::holder(&path.join(LOCK_FILE)).is_some() {
+        return Ok(false);
+    }
+    let directory = context.disks.directory(path)?;
+    match catalog::journal_in(&directory, id).await? {
+        Some(journal) => Ok(catalog::is_held_with(store, &context.env, id, &journal).await?),
+        None => Ok(false),
+    }
 }
 
 /// Shows a volume.
@@ -44,9 +67,12 @@ pub(crate) async fn show(
     name: &VolumeName,
 ) -> Result<Shown, NodeError> {
     let store = home.open_store(context, Access::Read).await?;
-    let details = catalog::show(&store, &context.env, name).await?;
+    let mut details = catalog::show(&store, &context.env, name).await?;
     let id = volume_id(&details.summary)?;
     let holder = home.holder(&store, id).await?;
+    if holder.is_none() && details.summary.is_renewed {
+        details.summary.is_renewed = !was_left_here(context, home, &store, id).await?;
+    }
     let process = holder.as_ref().and_then(Process::number);
     let serving = holder.as_ref().and_then(|process| process.volume(id)).cloned();
     let mut shown = Shown::new(details, process.zip(serving));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weir_device::{ErrorKind, VolumeId, with_causes};
+use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
 use weir_store::{Access, Store, StoreOptions};
@@ -100,9 +101,10 @@ fn is_final(error: &NodeError) -> bool {
             matches!(
                 error.kind(),
                 ErrorKind::Fenced | ErrorKind::Invalid | ErrorKind::Exists | ErrorKind::Unsupported
-            ) || matches!(error, weir_log::LogError::Deleted { .. })
+            ) || matches!(error, LogError::Deleted { .. })
         }
         NodeError::Store(error) => error.is_hopeless(),
+        NodeError::ReplicaInUse { .. } => false,
         _ => true,
     }
 }
@@ -155,7 +157,12 @@ async fn begin(
     let target = there.open_or_make_store(context).await?;
     limits::apply(&target, &replication.limits)?;
     let args = args(context, home, (source, target), replication, progress).await?;
-    Ok(Replicator::begin(args).await?)
+    Replicator::begin(args).await.map_err(|error| match error {
+        LogError::InUse { node, lease_s, .. } => {
+            NodeError::ReplicaInUse { name: replication.name.to_string(), node, lease_s }
+        }
+        error => error.into(),
+    })
 }
 
 async fn args(

@@ -10,7 +10,7 @@ use weir_store::{Access, Store};
 
 use crate::api::types::Shown;
 use crate::error::NodeError;
-use crate::home::processes::locked;
+use crate::home::processes::{Process, locked};
 use crate::home::{Consent, Home, opened};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
@@ -70,11 +70,11 @@ pub(crate) async fn check_salvaged(
         Err(LogError::Disk(DiskError::Locked { .. })) => return Ok(()),
         Err(error) => return check_unread(context, home, store, (name, id), error).await,
     };
-    if found.writes == 0 {
+    if found.blocks == 0 {
         return Ok(());
     }
-    let (name, writes, bytes) = (name.to_string(), found.writes, found.bytes);
-    Err(NodeError::NotSalvaged { name, writes, bytes })
+    let (name, blocks, bytes) = (name.to_string(), found.blocks, found.bytes);
+    Err(NodeError::NotSalvaged { name, blocks, bytes })
 }
 
 /// The same if the journal cannot be read, because its key or the store is missing or it is damaged. Then it is not
@@ -116,6 +116,23 @@ async fn new_or_begun(
     volume_id(&there.summary)
 }
 
+/// The error for a journal that another process has open: what it serves needs no salvage, and no other end.
+async fn in_use(
+    home: &Home,
+    store: &Store,
+    (name, id): (&VolumeName, VolumeId),
+    error: DiskError,
+) -> Result<NodeError, NodeError> {
+    if let Some(Process { id: process, status: Ok(_), .. }) = home.holder(store, id).await? {
+        let why =
+            format!("process {process} serves it, and its journal here is the one it goes on with");
+        return Ok(
+            NodeError::from(LogError::NothingToSalvage { volume: id, why }).of_volume(name, id)
+        );
+    }
+    Ok(home.who_has_locked(store, name, id, locked(error.into(), name)).await)
+}
+
 async fn salvage(
     context: &ShardContext,
     home: &Home,
@@ -127,7 +144,12 @@ async fn salvage(
     let env = &context.env;
     let id = catalog::find(&store, env, &wish.name).await?;
     let args = args_of(context, home, (&store, id), wish.accept_loss)?;
-    let salvage = Salvage::find(&args).await.map_err(|error| locked(error.into(), &wish.name))?;
+    let salvage = match Salvage::find(&args).await {
+        Err(LogError::Disk(error @ DiskError::Locked { .. })) => {
+            return Err(in_use(home, &store, (&wish.name, id), error).await?);
+        }
+        found => found?,
+    };
     let found = salvage.report();
     let Some(new) = &wish.new else { return Ok(Salvaged { found, volume: None }) };
     salvage.check_damage()?;

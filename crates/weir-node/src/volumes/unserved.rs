@@ -23,6 +23,8 @@ pub struct Unserved {
     pub volume: VolumeId,
     /// Its name when it was opened, where that was noted.
     pub name: Option<VolumeName>,
+    /// URL of the store that it was opened out of, where that was noted.
+    pub store: Option<String>,
     /// The journal.
     pub journal: PathBuf,
     /// What is wrong with it, where it cannot be read.
@@ -73,14 +75,15 @@ pub(crate) async fn not_closed(
             Ok(_) => None,
             Err(error) => Some(error.to_string()),
         };
-        unserved.push(Unserved { volume, name, journal, trouble, holder });
+        let store = opened::noted_store(&home.data, volume);
+        unserved.push(Unserved { volume, name, store, journal, trouble, holder });
     }
     Ok(unserved)
 }
 
 /// The process that has a lock file locked, if the system says so. The lock is not tried: that would refuse an opening
 /// which comes at the same moment.
-fn holder(lock: &Path) -> Option<u32> {
+pub(crate) fn holder(lock: &Path) -> Option<u32> {
     let inode = std::fs::metadata(lock).ok()?.ino();
     let process = std::fs::read_to_string(lock).ok()?.trim().parse().ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;

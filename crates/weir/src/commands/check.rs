@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -172,6 +173,12 @@ async fn look(
             let _ = writeln!(&file, "{}", whole.key());
         }) as _
     }));
+    if let Some(rate) = limits.bytes_per_second() {
+        let shown = node.show_volume(home.clone(), name.clone()).await?;
+        if let Some(takes) = takes(shown.object_bytes, rate) {
+            eprintln!("checking {name}: {takes}");
+        }
+    }
     let check = CheckVolume { options, on_whole };
     let checked = node.call(home, Some(name.clone()), check, move |done, total| {
         progress.set_length(total);
@@ -184,6 +191,24 @@ async fn look(
         record.remove()?;
     }
     Ok(report)
+}
+
+/// Longest check that begins without a word.
+const SHORT: u64 = 60;
+
+/// What a check takes that is held to a rate; `None` where that is not long.
+fn takes(bytes: u64, rate: NonZeroU64) -> Option<String> {
+    let seconds = bytes / rate;
+    if seconds <= SHORT {
+        return None;
+    }
+    let time = match seconds {
+        ..7_200 => format!("{} minutes", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    };
+    let (bytes, rate) = (human(bytes), human(rate.get()));
+    Some(format!("its {bytes} of objects take about {time} at {rate}/s (--limit)"))
 }
 
 /// The objects that an interrupted check found whole, one key a line. A line that a crash cut short is no key, and is
@@ -260,4 +285,21 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
     }
     text.push_str(&format!("{name}: {counts}; {verdict}\n"));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_takes_long_says_so_before_it_begins() {
+        let takes = |bytes, rate| takes(bytes, NonZeroU64::new(rate).unwrap());
+        assert_eq!(takes(60 << 20, 1 << 20), None);
+        let said = |bytes, rate| takes(bytes, rate).unwrap();
+        assert!(said(10 << 30, 10 << 20).contains("about 17 minutes at 10.0 MiB/s"));
+        assert!(said(300 << 30, 10 << 20).contains("about 8 hours"));
+        assert!(
+            said(129 << 20, 5).contains("its 129.0 MiB of objects take about 313 days at 5 B/s")
+        );
+    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinError;
 use weir_node::config::Config;
+use weir_node::size::human;
 use weir_node::{HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
 
 use crate::cli::global::Global;
@@ -180,7 +181,16 @@ async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Fa
         }
     };
     for name in &reloaded.attached {
-        eprintln!("volume {name} is served now");
+        match reloaded.created.iter().find(|(created, _)| created == name) {
+            Some((_, size)) => eprintln!(
+                "volume {name} is served now: a new volume of {}, with nothing in it",
+                human(*size)
+            ),
+            None => eprintln!("volume {name} is served now"),
+        }
+    }
+    for (name, what) in &reloaded.left_out {
+        eprintln!("volume {name} is left out: {what}");
     }
     for name in &reloaded.detached {
         eprintln!("volume {name} is not served any more");

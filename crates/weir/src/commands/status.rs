@@ -11,7 +11,7 @@ use weir_node::api::types::{
 };
 use weir_node::config::Config;
 use weir_node::size::human;
-use weir_node::{Home, Node, Process, Unserved};
+use weir_node::{Home, Node, NodeError, Process, Unserved};
 
 use crate::cli::global::Global;
 use crate::process::signals::Signals;
@@ -133,8 +133,8 @@ fn document(processes: &[Process], unserved: &[Unserved]) -> Result<Vec<Value>, 
 
 fn of_volume((one, reason): (&Unserved, &String)) -> Value {
     json!({
-        "name": one.name, "id": one.volume.to_string(), "journal": one.journal, "holder": one.holder,
-        "trouble": one.trouble, "reason": reason,
+        "name": one.name, "id": one.volume.to_string(), "store": one.store, "journal": one.journal,
+        "holder": one.holder, "trouble": one.trouble, "reason": reason,
     })
 }
 
@@ -152,16 +152,29 @@ fn not_served(one: &Unserved) -> String {
         );
     }
     match &one.trouble {
-        None => format!(
-            "volume {volume} is not served, and its journal {journal} was not closed with everything in the store: it \
-             may hold the only copy of acknowledged writes; the next weir serve, or weir up with its name, recovers \
-             them, or says what can be done where another host went on with the volume; where the volume was deleted \
-             since, nothing can be made of them, and weir volume delete --discard-journal with its name removes them"
-        ),
+        None => {
+            let [name, with_store] = names(one);
+            let store = one.store.as_ref().map_or_else(String::new, |store| format!(" {store}"));
+            format!(
+                "volume {volume} is not served, and its journal {journal} was not closed with everything in the \
+                 store{store}: it may hold the only copy of acknowledged writes; the next weir serve of that store, or \
+                 `weir up {name}{with_store}`, recovers them, or says what can be done where another host went on with \
+                 the volume; where the volume was deleted since, nothing can be made of them, and `weir volume delete \
+                 {name} --discard-journal{with_store}` removes them"
+            )
+        }
         Some(trouble) => {
             format!("volume {volume} is not served, and its journal cannot be read: {trouble}")
         }
     }
+}
+
+/// What a command about it takes: its name, and the flag of its store. A data directory can have volumes of several
+/// stores, and another one may have a volume of this name.
+fn names(one: &Unserved) -> [String; 2] {
+    let name = one.name.as_ref().map_or_else(|| "NAME".to_owned(), ToString::to_string);
+    let store = one.store.as_deref().unwrap_or("STORE");
+    [name, format!(" --store {store}")]
 }
 
 /// The counts of a moment, from which the counts since then are computed.
@@ -239,7 +252,7 @@ fn print(processes: &[Process], home: &Home) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for process in processes {
         match &process.status {
-            Err(error) => text.push_str(&format!("process {}: {error}\n", process.id)),
+            Err(error) => text.push_str(&unanswered(process, error)),
             Ok(status) => {
                 text.push_str(&summary(status));
                 rows.extend(status.volumes.iter().map(row));
@@ -263,6 +276,17 @@ fn print(processes: &[Process], home: &Home) -> Result<(), Failure> {
         "LOST IF THE HOST DIED NOW",
     ];
     output::print_table(&headings, rows)
+}
+
+/// A process that does not say how it is, and what to do then.
+fn unanswered(process: &Process, error: &NodeError) -> String {
+    let by = match error {
+        // It names the process.
+        NodeError::NoAnswer { .. } => String::new(),
+        _ => format!("process {}: ", process.id),
+    };
+    let help = error.help().map_or_else(String::new, |help| format!("  {help}\n"));
+    format!("{by}{error}\n{help}")
 }
 
 fn summary(status: &NodeStatus) -> String {
@@ -373,6 +397,7 @@ mod tests {
         let one = |holder| Unserved {
             volume: weir_device::VolumeId([7; 16]),
             name: weir_log::catalog::VolumeName::new("demo").ok(),
+            store: Some("file:///s1".to_owned()),
             journal: "/d/volumes/07/journal".into(),
             trouble: None,
             holder,
@@ -386,7 +411,11 @@ mod tests {
         assert_eq!((&left["id"], &left["name"]), (&json!("07".repeat(16)), &json!("demo")));
         assert_eq!(left["journal"], "/d/volumes/07/journal");
         assert_eq!((&left["holder"], &held["holder"]), (&Value::Null, &json!(12)));
-        assert!(left["reason"].as_str().unwrap().contains("demo (0707"), "{left:?}");
+        let reason = left["reason"].as_str().unwrap();
+        assert!(reason.contains("demo (0707"), "{reason}");
+        let removes = "`weir volume delete demo --discard-journal --store file:///s1` removes them";
+        assert!(reason.contains(removes), "another store may have a volume of that name: {reason}");
+        assert_eq!(left["store"], "file:///s1");
         assert_eq!(row["reasons"], json!([left["reason"], held["reason"]]));
     }
 

@@ -111,9 +111,9 @@ async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), F
         return output::print_json(&salvaged);
     }
     let found = &salvaged.found;
-    let (writes, bytes) = (found.writes, human(found.bytes));
-    let holds =
-        format!("the journal holds {writes} writes of {bytes} behind {name}@{}", found.snapshot);
+    let (blocks, bytes) = (found.blocks, human(found.bytes));
+    let behind = format!("behind {name}@{}", found.snapshot);
+    let holds = format!("the journal holds {blocks} written blocks ({bytes}) {behind}");
     let damaged = match found.damaged_bytes {
         0 => String::new(),
         damaged => format!(", {} of it damaged", human(damaged)),

@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
 
+use weir_device::VolumeId;
 use weir_log::catalog::VolumeName;
-use weir_node::HANDED_OVER_FIRST;
-use weir_node::HandedOver;
+use weir_node::{HANDED_OVER_FIRST, HandedOver, Was};
 
 use crate::terminal::failure::Failure;
 
@@ -27,8 +27,12 @@ const DELETED: &[u8] = b" (deleted)";
 
 /// Names of the volumes that were served, with commas between them: what the next process does not serve, it closes.
 /// A volume that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process
-/// goes on serving it.
+/// goes on serving it. One that was detached has a `-` there, and its identity behind a `:` where that is known: the
+/// next process does not serve it, whatever the settings say.
 const VOLUMES: &str = "WEIR_HANDED_OVER";
+
+/// What may be before a name there.
+const MARKS: [char; 3] = ['+', '~', '-'];
 
 /// The volumes that the process before this one served.
 pub(crate) fn handed_over() -> Vec<HandedOver> {
@@ -37,23 +41,30 @@ pub(crate) fn handed_over() -> Vec<HandedOver> {
 
 fn read(text: &str) -> Vec<HandedOver> {
     let one = |word: &str| {
-        let name = word.strip_prefix(['+', '~']);
-        let (attached, read_only) = (name.is_some(), word.starts_with('~'));
+        let (mark, rest) = match word.strip_prefix(MARKS) {
+            Some(rest) => word.split_at(word.len() - rest.len()),
+            None => ("", word),
+        };
+        let (name, id) = rest.split_once(':').unwrap_or((rest, ""));
+        let was = match mark {
+            "+" => Was::Attached { read_only: false },
+            "~" => Was::Attached { read_only: true },
+            "-" => Was::Detached { volume: VolumeId::parse(id) },
+            _ => Was::Served,
+        };
         // A part that is no name was not written by Weir, and is left out.
-        let name = VolumeName::new(name.unwrap_or(word)).ok()?;
-        Some(HandedOver { name, attached, read_only })
+        Some(HandedOver { name: VolumeName::new(name).ok()?, was })
     };
     text.split(',').filter_map(one).collect()
 }
 
 fn written(volumes: &[HandedOver]) -> String {
-    let one = |volume: &HandedOver| {
-        let mark = match (volume.attached, volume.read_only) {
-            (false, _) => "",
-            (true, false) => "+",
-            (true, true) => "~",
-        };
-        format!("{mark}{}", volume.name)
+    let one = |HandedOver { name, was }: &HandedOver| match was {
+        Was::Served => name.to_string(),
+        Was::Attached { read_only: false } => format!("+{name}"),
+        Was::Attached { read_only: true } => format!("~{name}"),
+        Was::Detached { volume: None } => format!("-{name}"),
+        Was::Detached { volume: Some(id) } => format!("-{name}:{id}"),
     };
     volumes.iter().map(one).collect::<Vec<_>>().join(",")
 }
@@ -122,14 +133,16 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_is_read_as_it_was_written() {
-        let volume = |name, attached, read_only| HandedOver {
-            name: VolumeName::new(name).expect("valid"),
-            attached,
-            read_only,
-        };
-        let volumes =
-            [volume("a", false, false), volume("b", true, false), volume("c", true, true)];
-        assert_eq!(written(&volumes), "a,+b,~c");
+        let volume = |name, was| HandedOver { name: VolumeName::new(name).expect("valid"), was };
+        let id = VolumeId([7; 16]);
+        let volumes = [
+            volume("a", Was::Served),
+            volume("b", Was::Attached { read_only: false }),
+            volume("c", Was::Attached { read_only: true }),
+            volume("d", Was::Detached { volume: None }),
+            volume("e", Was::Detached { volume: Some(id) }),
+        ];
+        assert_eq!(written(&volumes), format!("a,+b,~c,-d,-e:{id}"));
         assert_eq!(read(&written(&volumes)), volumes);
         assert_eq!(read("../x,+,~,a"), volumes[..1]);
         assert_eq!(read(""), []);

@@ -107,8 +107,8 @@ pub struct SalvageReport {
     pub epoch: u64,
     /// The snapshot of what the volume held when it was taken over, or when a copy of the journal was adopted.
     pub snapshot: String,
-    /// Writes that the journal holds and the snapshot does not.
-    pub writes: u64,
+    /// Written blocks that the journal holds and the snapshot does not: a write has one for each 4 KiB, at least one.
+    pub blocks: u64,
     /// Bytes of them.
     pub bytes: u64,
     /// Of them, what is damaged in the journal.
@@ -216,7 +216,7 @@ impl Salvage {
             opening: self.recovered.opening.map(|opening| opening.to_string()),
             epoch: self.recovered.epoch.0,
             snapshot: self.snapshot.to_string(),
-            writes: self.pieces().count() as u64,
+            blocks: self.pieces().count() as u64,
             bytes: self.pieces().map(|found| found.piece.len).sum(),
             damaged_bytes: damaged.iter().map(|lost| lost.bytes).sum(),
             damaged,

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_would_be_lost_is_said_with_its_age() {
-        let at_risk = |bytes, oldest_age_ms| AtRisk { bytes, writes: 1, oldest_age_ms };
+        let at_risk = |bytes, oldest_age_ms| AtRisk { bytes, blocks: 1, oldest_age_ms };
         assert_eq!(at_risk(0, None).to_string(), "nothing");
         assert_eq!(at_risk(4096, Some(2345)).to_string(), "4.0 KiB, the oldest for 2.3 s");
     }
