@@ -11,6 +11,8 @@ use weir_log::catalog::VolumeName;
 use weir_log::{LogError, RefusalReason};
 use weir_store::StoreError;
 
+use crate::size::human;
+
 /// A process of this machine, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId(pub Option<i32>);
@@ -141,6 +143,20 @@ pub enum NodeError {
         name: String,
         /// Why it is not known.
         source: Box<LogError>,
+    },
+    /// The journal of a new volume has no room.
+    #[error(
+        "a journal takes {} at first, and the file system of {directory} has {} left",
+        human(*needed),
+        human(*free)
+    )]
+    NoJournalRoom {
+        /// The data directory.
+        directory: String,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that a journal begins with.
+        needed: u64,
     },
     /// A store that whoever only reads does not create.
     #[error("there is no store at {store}")]
@@ -422,6 +438,7 @@ impl NodeError {
             Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
             Self::NotServedHere { .. } => ErrorKind::NotFound,
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
+            Self::NoJournalRoom { .. } => ErrorKind::NoSpace,
             Self::Connected { .. }
             | Self::Changing { .. }
             | Self::TooMuch { .. }
@@ -473,9 +490,8 @@ impl NodeError {
             Self::NoStore { .. } => {
                 Some("give the URL of one that there is; the first volume creates it".to_owned())
             }
-            Self::SizeNeeded { name, .. } => {
-                Some(format!("create it by giving a size: weir up {name} --size 10G"))
-            }
+            Self::SizeNeeded { name, .. } => Some(size_help(name)),
+            Self::NoJournalRoom { .. } => Some(ROOM_HELP.to_owned()),
             Self::SocketPath { .. } => {
                 Some("give a shorter path with --nbd-socket, or a shorter --data-dir".to_owned())
             }
@@ -498,8 +514,8 @@ impl NodeError {
                 "end that process with SIGTERM first, or choose another --data-dir".to_owned(),
             ),
             Self::NothingServed { .. } => Some(
-                "name the --data-dir of a `weir serve` or `weir up` that runs; both take the same flags when \
-                 they start"
+                "start `weir serve`, or `weir up` for one volume, with this --data-dir; or name the one of a process \
+                 that runs"
                     .to_owned(),
             ),
             Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
@@ -510,6 +526,16 @@ impl NodeError {
             other => live_help(other),
         }
     }
+}
+
+/// What to do where a journal has no room.
+const ROOM_HELP: &str = "free some space there, or choose another --data-dir";
+
+fn size_help(name: &str) -> String {
+    format!(
+        "`weir volume create {name} --size 10G` creates it; `weir up` and `weir volume attach` do so where they are given \
+         a --size"
+    )
 }
 
 fn unknown_help(name: &str) -> String {
@@ -528,7 +554,9 @@ fn left_help(name: &str) -> String {
 fn live_help(error: &NodeError) -> Option<String> {
     Some(match error {
         NodeError::Connected { .. } => "unmount it and end what uses it, then try again".into(),
-        NodeError::NotServedHere { .. } => "weir status lists what is served".into(),
+        NodeError::NotServedHere { .. } => {
+            "`weir volume list` says which process serves what, and on which host".into()
+        }
         NodeError::KeptInJournal { name } => format!(
             "once the store answers, weir volume flush {name} takes the rest there; until then no other node can open \
              it without a loss"
@@ -564,11 +592,13 @@ fn salvage_help(name: &str) -> String {
 fn log_help(error: &LogError) -> Option<String> {
     let help = match error {
         LogError::Incomplete { .. } => {
-            "run the import, copy or salvage again, which goes on with it; or delete the volume"
+            "run the import, copy or salvage again, which goes on with it, or begins anew with --overwrite where it \
+             reads a stream; or delete the volume"
         }
         LogError::Journal(JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. }) => {
             "put the right file back; or move it away, and pass --take-over to go on with what the store holds"
         }
+        LogError::Journal(error) if error.kind() == ErrorKind::NoSpace => ROOM_HELP,
         LogError::InUse { .. } => {
             "close it there: end the process that serves it, or take it out of that one's settings and load them anew \
              with SIGUSR2"
