@@ -15,6 +15,7 @@ use crate::error::NodeError;
 use crate::home::{Home, limits};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
+use crate::verbs::flush::FlushVolume;
 
 /// How often a replicator that waits looks for a new root of its source, and renews its hold on the replica.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -138,6 +139,24 @@ pub(crate) async fn run(
     ended.map(|()| status)
 }
 
+/// Has the process of this data directory that serves the volume, if there is one, publish what it acknowledged: what is
+/// not published is not replicated. Where that fails the replica is as of an older moment, and whoever asked sees by how
+/// much.
+async fn have_it_published(context: &ShardContext, home: &Home, name: &VolumeName) {
+    let publish = FlushVolume { remote: true, wait: true, publish: true };
+    let asked = async {
+        let store = home.open_store(context, Access::Read).await?;
+        let id = catalog::find(&store, &context.env, name).await?;
+        let Some(mut process) = home.holder(&store, id).await? else { return Ok(()) };
+        process.client.call(Some(name), &publish, &|_, _| {}).await.map(drop)
+    };
+    if let Err(error) = asked.await {
+        let error: NodeError = error;
+        let trouble = with_causes(&error);
+        tracing::warn!(volume = %name, trouble, "it is replicated as it was published last");
+    }
+}
+
 async fn begin(
     context: &ShardContext,
     home: &Home,
@@ -145,6 +164,8 @@ async fn begin(
     progress: &Rc<watch::Sender<ReplicationProgress>>,
 ) -> Result<Replicator, NodeError> {
     let source = home.open_store(context, Access::Read).await?;
+    // Before a store is made for the replica of what may not exist.
+    let volume = catalog::find(&source, &context.env, &replication.name).await?;
     let there = Home {
         store_url: replication.target_url.clone(),
         store_options: replication.target_options.clone(),
@@ -154,18 +175,17 @@ async fn begin(
     };
     let target = there.open_or_make_store(context).await?;
     limits::apply(&target, &replication.limits)?;
-    let args = args(context, home, (source, target), replication, progress).await?;
+    let args = args(context, home, (source, target), (replication, volume), progress)?;
     Ok(Replicator::begin(args).await?)
 }
 
-async fn args(
+fn args(
     context: &ShardContext,
     home: &Home,
     (source, target): (Store, Store),
-    replication: &Replication,
+    (replication, volume): (&Replication, VolumeId),
     progress: &Rc<watch::Sender<ReplicationProgress>>,
 ) -> Result<ReplicateArgs, NodeError> {
-    let volume = catalog::find(&source, &context.env, &replication.name).await?;
     let lease = context.leases.get(&context.env, &home.data, &target)?;
     let progress = Rc::clone(progress);
     Ok(ReplicateArgs {
@@ -200,7 +220,14 @@ async fn follow(
         let step = async {
             let replicator = match replicator {
                 Some(replicator) => replicator,
-                None => replicator.insert(begin(context, home, replication, progress).await?),
+                None => {
+                    let begun = begin(context, home, replication, progress).await?;
+                    let begun = replicator.insert(begun);
+                    if !replication.follow {
+                        have_it_published(context, home, &replication.name).await;
+                    }
+                    begun
+                }
             };
             if replicator.look().await? && due {
                 replicator.move_root().await?;

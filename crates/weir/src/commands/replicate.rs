@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use weir_log::replica::ReplicaStatus;
 use weir_node::api::types::Limits;
 use weir_node::config::Config;
-use weir_node::size::{Size, human};
+use weir_node::size::{Size, counted, human};
 use weir_node::{Replication, ReplicationProgress, TARGET_VARIABLES};
 use weir_store::StoreOptions;
 
@@ -18,7 +18,7 @@ use crate::cli::replicate::Replicate;
 use crate::process::signals::{Signals, quit};
 use crate::process::threads;
 use crate::settings;
-use crate::terminal::failure::Failure;
+use crate::terminal::failure::{DAMAGED, Failure};
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
 
@@ -72,9 +72,43 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         };
         reporter.end();
         let status = ended?;
-        reporter.finish(&status)
+        reporter.finish(&status)?;
+        if replication.follow { Ok(()) } else { outcome(&replication, &status) }
     })
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// What a volume has to do for a replicator to find it.
+const PUBLISHES: &str = "a volume publishes a checkpoint with every snapshot, every 64 objects or more, and when it is \
+     closed";
+
+/// Says what the replica lacks. It is an error if nothing is complete in it.
+fn outcome(replication: &Replication, status: &ReplicaStatus) -> Result<(), Failure> {
+    let Replication { name, target_url, .. } = replication;
+    let newer = human(status.lag_bytes);
+    match status.as_of {
+        None => {
+            let lacks = match status.lag_bytes {
+                0 => String::new(),
+                _ => format!(", {newer} of objects that no checkpoint names yet"),
+            };
+            let message = format!(
+                "nothing is complete at {target_url}: {name} has not published a checkpoint yet{lacks}"
+            );
+            let help = format!(
+                "{PUBLISHES}: run weir snapshot create {name}@NAME where it is served, then replicate it again"
+            );
+            Err(Failure::new(message).with_code(DAMAGED).with_help(help))
+        }
+        Some(_) if status.lag_bytes > 0 => {
+            eprintln!(
+                "warning: {newer} of objects that {name} put into its store later are not at {target_url}: {PUBLISHES}; \
+                 what it publishes then the next run sends"
+            );
+            Ok(())
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// How the replica's store is reached: it may be of another service than the volume's.
@@ -152,11 +186,13 @@ impl<'a> Reporter<'a> {
         }
         let Replication { name, target_url, .. } = self.replication;
         let Some(as_of) = status.as_of else {
-            return output::print(&format!("{name}: nothing is published yet, and nothing sent\n"));
+            return output::print(&format!(
+                "{name}: no checkpoint is published yet, nothing sent\n"
+            ));
         };
-        let (objects, bytes) = (status.sent_objects, human(status.sent_bytes));
+        let (objects, bytes) = (counted(status.sent_objects, "object"), human(status.sent_bytes));
         output::print(&format!(
-            "{name}: {target_url} shows it as of object {as_of}; {objects} objects, {bytes} sent\n"
+            "{name}: {target_url} shows it as of object {as_of}; {objects}, {bytes} sent\n"
         ))
     }
 }

@@ -20,7 +20,7 @@ use crate::settings::Transfer;
 use crate::terminal::failure::Failure;
 
 /// Everything that was acknowledged goes to the store.
-const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true };
+const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true, publish: false };
 
 /// Where the bytes come from.
 #[derive(Debug)]
@@ -371,7 +371,7 @@ async fn fill(
     let mut record = source.record(done.blank, place.opening);
     let mut keep = async |done_bytes| {
         let (home, name) = (place.at.home.clone(), place.at.name.clone());
-        let locally = FlushVolume { remote: false, wait: true };
+        let locally = FlushVolume { remote: false, wait: true, publish: false };
         node.call(home, Some(name), locally, |_, _| {}).await?;
         record.done_bytes = done_bytes;
         // What another process serves may change between two runs: there is no going on.
