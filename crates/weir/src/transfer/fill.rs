@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 use weir_node::api::types::{Shown, VolumeState};
-use weir_node::size::human;
+use weir_node::size::{counted, human};
 use weir_node::verbs::flush::FlushVolume;
 use weir_node::{CopyRecord, Mark, Node};
 
@@ -186,8 +186,8 @@ fn refuse_if_used(at: &VolumeAt, shown: &Shown) -> Result<(), Failure> {
                 .with_help("end that process first, or serve the volume without --read-only"))
         }
         Some(serving) if serving.clients > 0 => Err(Failure::new(format!(
-            "volume {name} is served{process} to {} clients, which would read other bytes than they wrote",
-            serving.clients
+            "volume {name} is served{process} to {}, which would read other bytes than they wrote",
+            counted(serving.clients, "client")
         ))
         .with_help("disconnect them first")),
         _ => Ok(()),
@@ -231,6 +231,9 @@ pub(super) async fn run(
     };
     let ended = place.end(signals).await;
     filled.map_err(|failure| match source {
+        Source::Volume(from) => from
+            .with_way_to_read(failure.clone())
+            .unwrap_or_else(|| with_way_on(failure, target, served_elsewhere)),
         Source::Input(_) => with_way_back(failure, target),
         Source::Image(image) if !image.is_known() => with_way_back(failure, target),
         _ => with_way_on(failure, target, served_elsewhere),
