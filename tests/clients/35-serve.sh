@@ -41,7 +41,8 @@ refuse "NBD elsewhere than on loopback is refused" "can be reached from other ma
 refuse "an API over TCP without a token is refused" "no token is set" \
     "$weir" serve --check --api-listen 127.0.0.1:0
 
-refuse "a key file that is not there" "key file $work/no-key gives no key" "$weir" serve --check --key-file "$work/no-key"
+refuse "a key file that is not there" "key file $work/no-key gives no key" \
+    "$weir" serve --check --key-file "$work/no-key"
 echo garbage >"$work/garbage" && chmod 600 "$work/garbage"
 refuse "a key file without keys" "key file $work/garbage gives no key" \
     "$weir" serve --check --encrypt --volume a:1G --key-file "$work/garbage"

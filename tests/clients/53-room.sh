@@ -47,7 +47,8 @@ kept() { local output; output=$(io -c "read -P 99 64M 1M") && ! grep -q 'verific
 
 # Too small for any journal.
 mount_room 20
-refuse "a journal without room says how much it takes" "a journal takes 64.0 MiB at first, and the file system of .* left" \
+refuse "a journal without room says how much it takes" \
+    "a journal takes 64.0 MiB at first, and the file system of .* left" \
     "$weir" up small --size 1G -- true
 check "and no volume stays behind" sh -c "! '$weir' volume list | grep small"
 unmount_room

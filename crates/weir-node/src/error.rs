@@ -533,8 +533,8 @@ const ROOM_HELP: &str = "free some space there, or choose another --data-dir";
 
 fn size_help(name: &str) -> String {
     format!(
-        "`weir volume create {name} --size 10G` creates it; `weir up` and `weir volume attach` do so where they are given \
-         a --size"
+        "`weir volume create {name} --size 10G` creates it; `weir up` and `weir volume attach` do so where they are \
+         given a --size"
     )
 }
 

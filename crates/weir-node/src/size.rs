@@ -60,8 +60,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
             format!(
-                "{text:?} is no size: write bytes, or a number with K, M, G, T or P (powers of 1024, as KiB) or KB, MB, \
-                 GB or TB (powers of 1000), as 10G"
+                "{text:?} is no size: write bytes, or a number with K, M, G, T or P (powers of 1024, as KiB) or KB, \
+                 MB, GB or TB (powers of 1000), as 10G"
             )
         };
         let number = text.trim_end_matches(|c: char| !c.is_ascii_digit());

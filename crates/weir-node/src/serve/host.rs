@@ -232,7 +232,8 @@ async fn find_or_create(
     }
 }
 
-/// Checks that the journal of a new volume has room, before the volume is created: one that cannot be opened would stay.
+/// Checks that the journal of a new volume has room, before the volume is created: one that cannot be opened would
+/// stay.
 fn check_room(home: &Home, needed: u64) -> Result<(), NodeError> {
     let directory = home.data.path();
     // What cannot be measured is found when the journal is written.

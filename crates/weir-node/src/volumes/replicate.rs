@@ -15,7 +15,6 @@ use crate::error::NodeError;
 use crate::home::{Home, limits};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::verbs::flush::FlushVolume;
 
 /// How often a replicator that waits looks for a new root of its source, and renews its hold on the replica.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -139,24 +138,6 @@ pub(crate) async fn run(
     ended.map(|()| status)
 }
 
-/// Has the process of this data directory that serves the volume, if there is one, publish what it acknowledged: what is
-/// not published is not replicated. Where that fails the replica is as of an older moment, and whoever asked sees by how
-/// much.
-async fn have_it_published(context: &ShardContext, home: &Home, name: &VolumeName) {
-    let publish = FlushVolume { remote: true, wait: true, publish: true };
-    let asked = async {
-        let store = home.open_store(context, Access::Read).await?;
-        let id = catalog::find(&store, &context.env, name).await?;
-        let Some(mut process) = home.holder(&store, id).await? else { return Ok(()) };
-        process.client.call(Some(name), &publish, &|_, _| {}).await.map(drop)
-    };
-    if let Err(error) = asked.await {
-        let error: NodeError = error;
-        let trouble = with_causes(&error);
-        tracing::warn!(volume = %name, trouble, "it is replicated as it was published last");
-    }
-}
-
 async fn begin(
     context: &ShardContext,
     home: &Home,
@@ -220,14 +201,7 @@ async fn follow(
         let step = async {
             let replicator = match replicator {
                 Some(replicator) => replicator,
-                None => {
-                    let begun = begin(context, home, replication, progress).await?;
-                    let begun = replicator.insert(begun);
-                    if !replication.follow {
-                        have_it_published(context, home, &replication.name).await;
-                    }
-                    begun
-                }
+                None => replicator.insert(begin(context, home, replication, progress).await?),
             };
             if replicator.look().await? && due {
                 replicator.move_root().await?;

@@ -6,11 +6,14 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use tokio::sync::watch;
+use weir_device::{ErrorKind, with_causes};
+use weir_log::catalog::VolumeName;
 use weir_log::replica::ReplicaStatus;
 use weir_node::api::types::Limits;
 use weir_node::config::Config;
 use weir_node::size::{Size, counted, human};
-use weir_node::{Replication, ReplicationProgress, TARGET_VARIABLES};
+use weir_node::verbs::flush::FlushVolume;
+use weir_node::{Home, Node, NodeError, Replication, ReplicationProgress, TARGET_VARIABLES};
 use weir_store::StoreOptions;
 
 use crate::cli::global::Global;
@@ -55,8 +58,12 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         let (progress, mut seen) = watch::channel(ReplicationProgress::default());
         let (stop, stopped) = watch::channel(false);
         let mut reporter = Reporter::new(&replication, form);
-        let mut replicating =
-            Box::pin(node.replicate(home, replication.clone(), progress, stopped));
+        let mut replicating = Box::pin(async {
+            if !replication.follow {
+                have_it_published(node, &home, &replication.name, stopped.clone()).await?;
+            }
+            node.replicate(home, replication.clone(), progress, stopped).await
+        });
         let ended = loop {
             tokio::select! {
                 biased;
@@ -76,6 +83,34 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         if replication.follow { Ok(()) } else { outcome(&replication, &status) }
     })
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// Has the process of this data directory that serves the volume, if there is one, publish what it acknowledged: what
+/// is not published is not replicated. Where the process cannot, the replica is as of an older moment, and the end of
+/// the command says by how much.
+async fn have_it_published(
+    node: &Node,
+    home: &Home,
+    name: &VolumeName,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), NodeError> {
+    let publish = FlushVolume { remote: true, wait: true, publish: true };
+    let asked = node.call_holder(home.clone(), name.clone(), publish);
+    let published = tokio::select! {
+        biased;
+        _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+        published = asked => published,
+    };
+    match published {
+        // There is no volume to be replicated.
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
+        Err(error) => {
+            let why = with_causes(&error);
+            eprintln!("warning: {name} is replicated as it was published last: {why}");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    }
 }
 
 /// What a volume has to do for a replicator to find it.
@@ -102,8 +137,8 @@ fn outcome(replication: &Replication, status: &ReplicaStatus) -> Result<(), Fail
         }
         Some(_) if status.lag_bytes > 0 => {
             eprintln!(
-                "warning: {newer} of objects that {name} put into its store later are not at {target_url}: {PUBLISHES}; \
-                 what it publishes then the next run sends"
+                "warning: {newer} of objects that {name} put into its store later are not at {target_url}: \
+                 {PUBLISHES}, and the next run sends that"
             );
             Ok(())
         }

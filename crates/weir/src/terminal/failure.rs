@@ -13,7 +13,8 @@ use crate::terminal::form::is_for_programs;
 /// Wrong usage that only shows once the command has begun, as clap's own code for it.
 const USAGE: u8 = 2;
 
-/// Exit code of a command that did its work and found damage, or left something undone, as distinct from one that failed.
+/// Exit code of a command that did its work and found damage, or left something undone, as distinct from one that
+/// failed.
 pub(crate) const DAMAGED: u8 = 3;
 
 /// The kind of a failure that has none in the API.

@@ -19,8 +19,8 @@ pub(crate) fn style(template: &str) -> ProgressStyle {
 /// How often a line says how far work is where no bar can be drawn.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Does what a bar shows. Where no bar can be drawn, as in a log, lines say how far it is: who sees nothing for long takes
-/// it for stuck. `shows` is the part of the bar's template that says it.
+/// Does what a bar shows. Where no bar can be drawn, as in a log, lines say how far it is: who sees nothing for long
+/// takes it for stuck. `shows` is the part of the bar's template that says it.
 pub(crate) async fn with_lines<T>(
     bar: &ProgressBar,
     shows: &str,

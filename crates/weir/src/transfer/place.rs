@@ -163,8 +163,8 @@ fn unreadable_help(at: &VolumeAt) -> String {
     let (name, store) = (&at.name, &at.home.store_url);
     let way_on = match &at.snapshot {
         None => format!(
-            "weir volume repair {name} --zero --store {store} saves what its journal has of that and makes zeroes of the \
-             rest, and the same command works then"
+            "weir volume repair {name} --zero --store {store} saves what its journal has of that and makes zeroes of \
+             the rest, and the same command works then"
         ),
         Some(_) => "what a snapshot needs of that cannot be repaired, so export or copy another one, or the volume"
             .to_owned(),

@@ -142,8 +142,8 @@ async fn collect(
         .await
 }
 
-/// Waits, for a while, until the store has deleted what is listed; what is left goes with the next ones. What replicators
-/// copy is not waited for: that can take as long as they do.
+/// Waits, for a while, until the store has deleted what is listed; what is left goes with the next ones. What
+/// replicators copy is not waited for: that can take as long as they do.
 pub(crate) async fn wait_for_deletions(shared: &Shared) {
     let garbage = &shared.garbage;
     let done = |_: &mut State| (garbage.pending() == 0 || garbage.held_back.get()).then_some(());
