@@ -41,6 +41,14 @@ refuse "NBD elsewhere than on loopback is refused" "can be reached from other ma
 refuse "an API over TCP without a token is refused" "no token is set" \
     "$weir" serve --check --api-listen 127.0.0.1:0
 
+refuse "a key file that is not there" "key file $work/no-key gives no key" \
+    "$weir" serve --check --key-file "$work/no-key"
+echo garbage >"$work/garbage" && chmod 600 "$work/garbage"
+refuse "a key file without keys" "key file $work/garbage gives no key" \
+    "$weir" serve --check --encrypt --volume a:1G --key-file "$work/garbage"
+refuse "encryption without a key" "no key is configured" "$weir" serve --check --encrypt
+check "a key command is not run" "$weir" serve --check --encrypt --key-command "touch $work/asked; false"
+check "it was not" test ! -e "$work/asked"
 refuse "an unknown setting of limits" 'help: did you mean .upload_bandwidth' "$weir" serve --check \
     --config <(printf '[limits]\nupload_bandwith = "1M"\n')
 refuse "an unknown setting of the file's own" 'help: did you mean .lease' "$weir" serve --check \
@@ -72,6 +80,7 @@ refuse "a second daemon is refused with the first one's id" "process $weir_pid" 
 refuse "and so is up" "is served by process $weir_pid at nbd" "$weir" up one
 check "a write" qemu-io -f raw "$(at one)" -c "write -P 7 0 1M"
 status_says() { "$weir" status "${@:2}" | grep -qE -- "$1"; }
+check "show says that one is read-only" sh -c "'$weir' volume show two | grep -E '^writes +refused'"
 check "status names both volumes" status_says 'two +ok, read-only'
 check "status as JSON" status_says '"health": "ok"' --output json
 at_risk() { "$weir" status | grep -qE '^one .*(KiB|MiB|GiB), the oldest for|^one .* nothing'; }

@@ -139,6 +139,7 @@ check "leaves nothing of it either" same raw.img out.qcow2
 paused 3 volume import top.qcow2 half && crash
 check "kill -9 in the third range leaves the second" test "$(done_bytes half)" -ge $((128 << 20))
 check "the volume says that it is incomplete" lists '^half +600.0 MiB +incomplete'
+refuse "a check finds it incomplete" "not whole: the import, copy or salvage" "$weir" volume check half
 refuse "it is not served" "is incomplete.*" "$weir" up half -- true
 refuse "nor exported" "is incomplete" "$weir" volume export half half.img
 refuse "nor filled from something else" "not from this" "$weir" volume import base.qcow2 half
@@ -241,8 +242,8 @@ coproc client { qemu-io -f raw "$uri"; }
 client_pid=$client_PID
 connected() { "$weir" volume show demo --output json | grep '"clients": 1'; }
 check "a client connects" wait_until "one client" connected
-refuse "behind whose back nothing is written" "to 1 clients" "$weir" volume import raw.img demo --overwrite
-warned() { rm -f w.img; "$weir" volume export demo w.img 2>&1 | grep -q 'warning: 1 clients'; }
+refuse "behind whose back nothing is written" "to 1 client, which" "$weir" volume import raw.img demo --overwrite
+warned() { rm -f w.img; "$weir" volume export demo w.img 2>&1 | grep -q 'warning: 1 client is connected'; }
 check "and of whom an export warns" warned
 eval "exec ${client[1]}>&-"
 wait "$client_pid" 2>/dev/null

@@ -21,6 +21,33 @@ exports() { rm -f "$work/out.img" && "$weir" volume export demo "$work/out.img" 
 holds() { qemu-io -f raw "$work/out.img" -c "$1" >"$work/io" 2>&1 && ! grep -E "rror|failed" "$work/io"; }
 
 start demo --size 64M --batch 256K --batch-age 1
+check "write what a replica is to show" io "write -P 4 0 1M"
+check "and put it in the store" "$weir" volume flush demo --remote --wait
+once=file://$work/once
+check "what is served is published to be replicated" prints 'shows it as of object' replicate demo "$once"
+check "nothing of it is missing" sh -c "! grep warning '$work/out'"
+check "the replica shows it" elsewhere exports "$once"
+check "all of it" holds "read -P 4 0 1M"
+check "write more, beside a replicator that cannot ask for it" io "write -P 5 0 1M"
+check "and put it in the store" "$weir" volume flush demo --remote --wait
+check "it says what is missing" elsewhere prints 'of objects that demo put into its store later are not at' \
+    replicate demo "$once"
+missed() { elsewhere "$weir" replicate demo "$1" >"$work/out" 2>&1; [ $? = 3 ] || { cat "$work/out"; return 1; }; }
+refuse "what weir up serves is not detached, and that is said" 'serves one volume for as long as it runs' \
+    "$weir" volume detach demo
+crash
+"$weir" volume delete demo --yes && start demo --size 64M --batch 256K --batch-age 1
+check "write to a volume that has published nothing" io "write -P 4 0 1M"
+check "and put it in the store" "$weir" volume flush demo --remote --wait
+empty=file://$work/empty
+check "a replica in which nothing is complete is no success" missed "$empty"
+check "the way out is named" grep -q 'help: .*weir snapshot create demo@NAME' "$work/out"
+check "it is listed as empty" prints '^demo .*replica, nothing complete yet' volume list --store "$empty"
+refuse "and is not whole" 'not whole: it is a replica in which nothing is complete' \
+    "$weir" volume check demo --store "$empty"
+refuse "a volume that is not there" 'no volume named "nobody"|there is no volume' \
+    "$weir" replicate nobody "file://$work/nobody"
+check "makes no store" test ! -e "$work/nobody"
 check "write what the first state shows" io "write -P 1 0 16M"
 check "a snapshot publishes it" "$weir" snapshot create demo@first
 check "replicate it" prints "demo: $there shows it as of object" replicate demo "$there"

@@ -36,6 +36,15 @@ whole=$(find "$log" -type f -size +512k | sort | sed -n 3p)
 cp "$whole" "$work/object"
 rm "$whole"
 check "after a restart it is lost" says 'bytes [0-9]+ to [0-9]+ of the volume are lost' volume check demo
+if command -v qemu-img >/dev/null; then
+    refuse "an export says what to do about damage" "help: weir volume check demo --store file://.* says whether" \
+        "$weir" volume export demo "$work/demo.raw"
+    refuse "a copy does" "help: weir volume check demo --store" "$weir" volume copy demo twin
+    "$weir" volume delete twin --yes
+    rm -f "$work/demo.raw.part"
+fi
+refuse "a stream does" "help: weir volume check demo --store" sh -c "'$weir' volume export demo - >/dev/null"
+check "the check again" says 'bytes [0-9]+ to [0-9]+ of the volume are lost' volume check demo
 read -r first last < <(sed -n 's/.*bytes \([0-9]*\) to \([0-9]*\) of .*/\1 \2/p' "$work/out")
 check "a client writes into it" io "write -P 7 $((first + 4096)) 4096"
 check "to the store" "$weir" volume flush demo --remote --wait
@@ -56,7 +65,7 @@ check "and reads" io "read -P 1 0 $first"
 check "publish" "$weir" volume compact demo
 cp "$work/object" "$whole"
 check "an object that nobody needs" says '1 orphaned' volume check demo
-check "is removed" says '1 objects that nobody needs removed' volume repair demo
+check "is removed" says '1 object that nobody needs removed' volume repair demo
 check "and gone" test ! -e "$whole"
 stop
 damaged=$(find "$log" -type f -size +512k | sort | tail -1)
@@ -71,6 +80,7 @@ check "the next one goes on with it" \
     says '[0-9]+ known to be whole.*; it is whole' volume check demo --resume "$work/record"
 check "and removes it" test ! -e "$work/record"
 echo "something else" >"$work/other"
+refuse "a limit that comes to no end" "too few for a check" "$weir" volume check demo --limit 5
 refuse "a file that is no record is left alone" "no record of a check" "$weir" volume check demo --resume "$work/other"
 start
 check "served again" io "read 0 16M"

@@ -45,6 +45,14 @@ fill() {
 }
 kept() { local output; output=$(io -c "read -P 99 64M 1M") && ! grep -q 'verification failed' <<<"$output"; }
 
+# Too small for any journal.
+mount_room 20
+refuse "a journal without room says how much it takes" \
+    "a journal takes 64.0 MiB at first, and the file system of .* left" \
+    "$weir" up small --size 1G -- true
+check "and no volume stays behind" sh -c "! '$weir' volume list | grep small"
+unmount_room
+
 # The journal alone may become nearly as long as the file system, while hardly anything is uploaded. All that it holds
 # has to fit beside it afterwards.
 mount_room 574

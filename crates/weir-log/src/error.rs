@@ -280,7 +280,7 @@ pub enum LogError {
     },
     /// Clones, or replicas of clones, need the volume.
     #[error(
-        "volume {name:?} is needed by {clones}, which share its objects; `weir volume flatten` makes a clone \
+        "volume {name:?} is needed by {clones} for data in its objects; `weir volume flatten` makes a clone \
          independent of it, and the replica of a clone has to be deleted first"
     )]
     Dependants {

@@ -11,6 +11,8 @@ use weir_log::catalog::VolumeName;
 use weir_log::{LogError, RefusalReason};
 use weir_store::StoreError;
 
+use crate::size::human;
+
 /// Why a process that accepts connections and says nothing does not answer.
 pub(crate) const SILENT: &str = "it is silent";
 
@@ -144,6 +146,20 @@ pub enum NodeError {
         name: String,
         /// Why it is not known.
         source: Box<LogError>,
+    },
+    /// The journal of a new volume has no room.
+    #[error(
+        "a journal takes {} at first, and the file system of {directory} has {} left",
+        human(*needed),
+        human(*free)
+    )]
+    NoJournalRoom {
+        /// The data directory.
+        directory: String,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that a journal begins with.
+        needed: u64,
     },
     /// A store that whoever only reads does not create.
     #[error("there is no store at {store}")]
@@ -447,6 +463,7 @@ impl NodeError {
             Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
             Self::NotServedHere { .. } => ErrorKind::NotFound,
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
+            Self::NoJournalRoom { .. } => ErrorKind::NoSpace,
             Self::Connected { .. }
             | Self::Changing { .. }
             | Self::ReplicaInUse { .. }
@@ -499,9 +516,8 @@ impl NodeError {
             Self::NoStore { .. } => {
                 Some("give the URL of one that there is; the first volume creates it".to_owned())
             }
-            Self::SizeNeeded { name, .. } => {
-                Some(format!("create it by giving a size: weir up {name} --size 10G"))
-            }
+            Self::SizeNeeded { name, .. } => Some(size_help(name)),
+            Self::NoJournalRoom { .. } => Some(ROOM_HELP.to_owned()),
             Self::SocketPath { .. } => {
                 Some("give a shorter path with --nbd-socket, or a shorter --data-dir".to_owned())
             }
@@ -524,8 +540,8 @@ impl NodeError {
                 "end that process with SIGTERM first, or choose another --data-dir".to_owned(),
             ),
             Self::NothingServed { .. } => Some(
-                "name the --data-dir of a `weir serve` or `weir up` that runs; both take the same flags when \
-                 they start"
+                "start `weir serve`, or `weir up` for one volume, with this --data-dir; or name the one of a process \
+                 that runs"
                     .to_owned(),
             ),
             Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
@@ -536,6 +552,16 @@ impl NodeError {
             other => live_help(other),
         }
     }
+}
+
+/// What to do where a journal has no room.
+const ROOM_HELP: &str = "free some space there, or choose another --data-dir";
+
+fn size_help(name: &str) -> String {
+    format!(
+        "`weir volume create {name} --size 10G` creates it; `weir up` and `weir volume attach` do so where they are \
+         given a --size"
+    )
 }
 
 fn unknown_help(name: &str) -> String {
@@ -557,7 +583,9 @@ fn live_help(error: &NodeError) -> Option<String> {
             "unmount it and end what uses it, then try again; `weir volume detach {name} --disconnect` sends away \
              those that do not go"
         ),
-        NodeError::NotServedHere { .. } => "weir status lists what is served".into(),
+        NodeError::NotServedHere { .. } => {
+            "`weir volume list` says which process serves what, and on which host".into()
+        }
         NodeError::KeptInJournal { name } => format!(
             "once the store answers, weir volume flush {name} takes the rest there; until then no other node can open \
              it without a loss"
@@ -610,11 +638,13 @@ fn salvage_help(name: &str) -> String {
 fn log_help(error: &LogError) -> Option<String> {
     let help = match error {
         LogError::Incomplete { .. } => {
-            "run the import, copy or salvage again, which goes on with it; or delete the volume"
+            "run the import, copy or salvage again, which goes on with it, or begins anew with --overwrite where it \
+             reads a stream; or delete the volume"
         }
         LogError::Journal(JournalError::NotAJournal { .. } | JournalError::WrongVolume { .. }) => {
             "put the right file back; or move it away, and pass --take-over to go on with what the store holds"
         }
+        LogError::Journal(error) if error.kind() == ErrorKind::NoSpace => ROOM_HELP,
         LogError::InUse { .. } => {
             "close it there: `weir volume detach` with its name on that host, or end the process that serves it"
         }

@@ -60,8 +60,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
             format!(
-                "{text:?} is no size: write bytes, or a number with K, M, G or T (powers of 1024, as KiB) or KB, MB, \
-                 GB or TB (powers of 1000), as 10G"
+                "{text:?} is no size: write bytes, or a number with K, M, G, T or P (powers of 1024, as KiB) or KB, \
+                 MB, GB or TB (powers of 1000), as 10G"
             )
         };
         let number = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -97,6 +97,12 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&human(self.0))
     }
+}
+
+/// So many of something for people: `1 client`, `2 clients`.
+pub fn counted(count: impl fmt::Display + PartialEq + From<u8>, one: &str) -> String {
+    let end = if count == 1.into() { "" } else { "s" };
+    format!("{count} {one}{end}")
 }
 
 /// Bytes for people: `512 B`, `10.0 GiB`.

@@ -80,7 +80,7 @@ impl Place {
         .take(1 << 20)
         .collect();
         self.client("one").ask((1, 0, 1 << 20), &data);
-        self.call("one", FlushVolume { remote: true, wait: true }).await;
+        self.call("one", FlushVolume { remote: true, wait: true, publish: false }).await;
         self.client("one").ask((1, 0, 1 << 20), &data);
         service
     }

@@ -68,7 +68,7 @@ impl LimitSettings {
         let rate = |limit: Option<u64>, what: &'static str| {
             let none = || {
                 let message = format!(
-                    "a limit of 0 {what} per second lets nothing through: give a larger one, or none"
+                    "a limit of 0 {what} per second lets nothing through: give a larger one, or leave it away"
                 );
                 DeviceError::new(ErrorKind::Invalid, message)
             };

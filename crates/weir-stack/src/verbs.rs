@@ -264,6 +264,16 @@ impl Stack {
         log.repair(objects, given_up, on_progress).await
     }
 
+    /// Has everything acknowledged so far in the published checkpoint, after what the stages hold was written.
+    ///
+    /// # Errors
+    /// As [`LogVolume::publish`](weir_log::LogVolume::publish).
+    pub async fn publish(&self) -> Result<(), DeviceError> {
+        let log = self.log()?;
+        self.drain().await?;
+        log.publish().await
+    }
+
     /// Writes what a salvage found.
     ///
     /// # Errors

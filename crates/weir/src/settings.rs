@@ -53,7 +53,7 @@ pub(crate) fn home(global: &Global, file: &Config) -> Result<Home, Failure> {
 }
 
 /// Where the keys of encrypted volumes are: as a flag or its variable says, in a variable, as the file says.
-fn key_place(global: &Global, file: &Config) -> Result<Option<KeyPlace>, Failure> {
+pub(crate) fn key_place(global: &Global, file: &Config) -> Result<Option<KeyPlace>, Failure> {
     let place = |file: &Option<PathBuf>, command: &Option<String>| {
         let command = command.clone().map(KeyPlace::Command);
         file.clone().map(KeyPlace::File).or(command)

@@ -116,6 +116,7 @@ fn only_whoever_makes_a_volume_creates_a_store() {
         &["snapshot", "create", "v@s"],
         &["snapshot", "rollback", "v@s", "--yes"],
         &["volume", "clone", "v@s", "w"],
+        &["up", "v"],
     ] {
         let errors = place.fails(1, &[verb, &["--store", &store]].concat());
         assert!(errors.starts_with(&format!("error: there is no store at {store}\n")), "{errors}");
@@ -201,6 +202,8 @@ fn bytes_come_from_standard_input_and_go_to_standard_output() {
     let output = export("demo");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(output.stdout == bytes, "{} bytes", output.stdout.len());
+    let said: serde_json::Value = serde_json::from_str(&text(&output.stderr)).unwrap();
+    assert_eq!(said["size_bytes"], bytes.len(), "standard output is the volume's alone");
     // Of a snapshot, whatever was written since.
     place.ok(&["snapshot", "create", "demo@cut"]);
     let zeroes = vec![0; bytes.len()];
@@ -326,7 +329,9 @@ fn a_usage_line_says_what_is_to_be_typed() {
 fn shrinking_asks_a_person_and_growing_does_not() {
     let place = Place::new();
     place.ok(&["volume", "create", "demo", "--size", "4M"]);
-    place.ok(&["volume", "resize", "demo", "8M", "--shrink"]);
+    let errors = place.fails(1, &["volume", "resize", "demo", "8M", "--shrink"]);
+    assert!(errors.contains("8.0 MiB is no smaller size: the volume has 4.0 MiB"), "{errors}");
+    place.ok(&["volume", "resize", "demo", "8M"]);
     let errors = place.fails(2, &["volume", "resize", "demo", "1M", "--shrink"]);
     assert!(errors.contains("shrinking demo by 7.0 MiB would ask"), "{errors}");
     place.ok(&["volume", "resize", "demo", "1M", "--shrink", "--yes"]);
@@ -380,7 +385,7 @@ fn malformed_sizes_are_wrong_usage() {
         ("16E", "at most 9223372036854771712 bytes"),
         ("18446744073709551616", "at most 9223372036854771712 bytes"),
         ("8E", "at most 9223372036854771712 bytes"),
-        ("10X", "is no size: write bytes, or a number with K, M, G or T"),
+        ("10X", "is no size: write bytes, or a number with K, M, G, T or P"),
         ("1.5", "is no size"),
         ("", "is no size"),
     ] {
@@ -423,7 +428,7 @@ fn up_creates_only_with_a_size_and_keeps_to_it() {
     let place = Place::new();
     let errors = place.fails(1, &["up", "demo", "--", "true"]);
     assert!(errors.contains("error: there is no volume \"demo\" in file:///"), "{errors}");
-    assert!(errors.contains("help: create it by giving a size: weir up demo --size 10G"));
+    assert!(errors.contains("help: `weir volume create demo --size 10G` creates it"), "{errors}");
     place.ok(&["up", "demo", "--size", "64M", "--", "true"]);
     place.ok(&["up", "demo", "--size", "64M", "--", "true"]);
     place.ok(&["up", "demo", "--", "true"]);

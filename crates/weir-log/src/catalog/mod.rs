@@ -41,6 +41,8 @@ pub struct VolumeSummary {
     pub takeover: Takeover,
     /// Whether it is whole.
     pub state: VolumeState,
+    /// It is a replica in which nothing is complete yet: there is nothing to promote or to read.
+    pub is_empty_replica: bool,
 }
 
 /// Everything a store knows of a volume without opening it.
@@ -212,6 +214,7 @@ async fn summary_of(verb: &Verb<'_>, name: VolumeName, manifest: &Manifest) -> V
         holder: manifest.holder.as_ref().map(|h| h.name.clone()),
         takeover: manifest.takeover,
         state: manifest.state,
+        is_empty_replica: manifest.state == VolumeState::Replica && manifest.root().is_none(),
     }
 }
 

@@ -79,6 +79,8 @@ pub struct CheckReport {
     /// Why the key of an encrypted volume was not at hand. Then checksums are all that was checked, no bytes of the
     /// volume can be named for what is damaged, and objects that nothing needs are not told from those that are missed.
     pub without_key: Option<String>,
+    /// Why this is no whole volume, though everything that there is of it may be.
+    pub incomplete: Option<&'static str>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -171,6 +173,7 @@ pub async fn check(
     // from now on is left out below.
     let listed = list_all(store, env, id, view.as_ref()).await?;
     let mut wanted = sort_out(id, &listed, view.as_ref(), &mut report);
+    report.incomplete = view.as_ref().and_then(|view| why_incomplete(&view.manifest));
     let all = wanted.len();
     wanted.retain(|object| !options.known_whole.contains(object));
     report.known_objects = (all - wanted.len()) as u64;
@@ -217,6 +220,20 @@ pub async fn check(
     let objects = view.as_ref().and_then(|view| view.loaded.as_ref()).map(|l| &l.objects);
     add_damage(&mut report, objects, wrong, id);
     Ok(report)
+}
+
+/// Why what a store has under the name of a volume is none, or not all of one.
+fn why_incomplete(manifest: &Manifest) -> Option<&'static str> {
+    match manifest.state {
+        VolumeState::Incomplete => {
+            Some("the import, copy or salvage that fills it has not come to its end")
+        }
+        VolumeState::Replica if manifest.root().is_none() => {
+            Some("it is a replica in which nothing is complete yet")
+        }
+        VolumeState::Deleted => Some("its deletion has not come to its end"),
+        VolumeState::Active | VolumeState::Replica => None,
+    }
 }
 
 /// The key of the volume, if it has one, or why it is not at hand.

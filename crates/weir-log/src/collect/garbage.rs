@@ -14,7 +14,7 @@
 //!      memory until others are gone. What waits when the process ends is found by `weir volume check` and deleted by
 //!      `weir volume repair`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -29,6 +29,8 @@ use crate::ids::ObjectId;
 #[derive(Debug, Default)]
 pub(crate) struct Garbage {
     waiting: RefCell<Waiting>,
+    /// Something waits for a replicator (G4), which takes as long as that copies.
+    pub(crate) held_back: Cell<bool>,
     /// Wakes the deleter: a version that lists garbage counts, a read that garbage waited for has ended, the lease is
     /// held again, or the volume stops.
     pub(crate) listed: Notify,
@@ -104,7 +106,7 @@ impl Garbage {
         };
         let pending = pending.into_iter().map(|id| (id, 0)).collect();
         let waiting = Waiting { found, pending, ..Waiting::default() };
-        Self { waiting: RefCell::new(waiting), listed: Notify::new() }
+        Self { waiting: RefCell::new(waiting), ..Self::default() }
     }
 
     /// The objects that a manifest lists.

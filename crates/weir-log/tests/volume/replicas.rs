@@ -11,12 +11,12 @@ use weir_device::{DeviceExt, ErrorKind, VolumeId};
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
 use weir_log::{
-    CheckOptions, LeaseSettings, LogError, MemoryFrameCache, NodeLease, SnapshotView, Takeover,
-    check,
+    CheckOptions, GivenUp, LeaseSettings, LogError, MemoryFrameCache, NodeLease, SnapshotView,
+    Takeover, check,
 };
 use weir_store::{Chance, Fault, FaultPlan, Faults, Store};
 
-use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, filled, read, run, write};
+use crate::support::{Host, LEASE, SIZE, expect_bytes, fill, filled, pattern, read, run, write};
 
 fn demo() -> VolumeName {
     VolumeName::new("demo").expect("valid")
@@ -365,7 +365,10 @@ fn what_is_being_copied_stays_at_the_source_until_its_replicator_is_given_up() {
         let (volume, _) = host.open().await;
         fill(&volume, 2).await;
         volume.snapshot(&VolumeName::new("root").unwrap()).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        let began = Instant::now();
+        let repaired = volume.repair(&[], GivenUp::Error, |_| {}).await.unwrap();
+        assert!(repaired.pending_deletions > 0, "{repaired:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "a repair does not wait for replicators");
         let now = crate::support::objects(&host).await;
         assert!(before.iter().all(|key| now.contains(key)), "the replicator may need them");
         tokio::time::sleep(Duration::from_secs(120)).await;
@@ -378,6 +381,36 @@ fn what_is_being_copied_stays_at_the_source_until_its_replicator_is_given_up() {
         drop(volume);
         replicator.move_root().await.unwrap();
         assert!(there.show(host.id).await == last && old != last);
+    });
+}
+
+#[test]
+fn what_a_volume_is_asked_to_publish_is_at_the_replica_and_before_that_nothing_is_whole_there() {
+    run(async {
+        let host = Host::new().await;
+        let there = Elsewhere::new(&host);
+        let (volume, _) = host.open().await;
+        // Too little for a checkpoint that the volume publishes by itself.
+        let data = pattern(1, 5000);
+        write(&volume, 0, &data).await.unwrap();
+        volume.flush_remote().await.unwrap();
+        let mut replicator = there.begin(&host).await;
+        assert!(!replicator.look().await.unwrap(), "nothing is published");
+        assert!(replicator.status().lag_bytes > 0 && replicator.status().as_of.is_none());
+        let env = &there.host.env;
+        let is_empty = async || {
+            let listed = catalog::list(&there.store, env).await.unwrap().volumes;
+            let of = (host.id, &there.host.keys);
+            let checked = check(&there.store, env, of, &CheckOptions::default(), |_| {}).await;
+            (listed[0].is_empty_replica, checked.unwrap().incomplete.is_some())
+        };
+        assert_eq!(is_empty().await, (true, true));
+        volume.publish().await.unwrap();
+        assert!(replicator.look().await.unwrap() && replicator.move_root().await.unwrap());
+        assert!(there.show(host.id).await[..5000] == data);
+        assert_eq!(is_empty().await, (false, false));
+        volume.publish().await.unwrap();
+        assert!(!replicator.look().await.unwrap(), "nothing is new");
     });
 }
 

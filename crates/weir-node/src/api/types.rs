@@ -438,6 +438,9 @@ pub struct Listed {
     pub process: Option<u32>,
     /// Where it serves it.
     pub uri: Option<String>,
+    /// It is a replica in which nothing is complete yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub empty_replica: bool,
     /// Why it cannot be read, if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -447,19 +450,17 @@ impl Listed {
     /// A line of a listing.
     #[must_use]
     pub fn new(summary: VolumeSummary, process: Option<u32>, uri: Option<String>) -> Self {
-        let VolumeSummary { name, id, size_bytes, holder, is_renewed, takeover, state } = summary;
-        let (name, takeover, state) = (name.to_string(), takeover.into(), state.into());
-        let holder_renews = is_renewed;
         Self {
-            name,
-            id,
-            size_bytes,
-            state,
-            holder,
-            holder_renews,
-            takeover,
+            name: summary.name.to_string(),
+            id: summary.id,
+            size_bytes: summary.size_bytes,
+            state: summary.state.into(),
+            holder: summary.holder,
+            holder_renews: summary.is_renewed,
+            takeover: summary.takeover.into(),
             process,
             uri,
+            empty_replica: summary.is_empty_replica,
             error: None,
         }
     }
@@ -477,6 +478,7 @@ impl Listed {
             takeover: Takeover::default(),
             process: None,
             uri: None,
+            empty_replica: false,
             error: Some(error),
         }
     }
@@ -536,16 +538,15 @@ impl Shown {
     pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {
         let (process, serving) = serving.unzip();
         let encryption = details.encryption;
-        let VolumeSummary { name, id, size_bytes, holder, is_renewed, takeover, state } =
-            details.summary;
+        let summary = details.summary;
         Self {
-            name: name.to_string(),
-            id,
-            size_bytes,
-            state: state.into(),
-            holder,
-            holder_renews: is_renewed,
-            takeover: takeover.into(),
+            name: summary.name.to_string(),
+            id: summary.id,
+            size_bytes: summary.size_bytes,
+            state: summary.state.into(),
+            holder: summary.holder,
+            holder_renews: summary.is_renewed,
+            takeover: summary.takeover.into(),
             epoch: details.epoch,
             checkpoint_as_of: details.checkpoint_as_of,
             objects: details.objects,

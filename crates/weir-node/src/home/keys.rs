@@ -13,8 +13,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
 use tokio::process::Command;
-use weir_log::{KeyError, KeySource, Keys, WrappingKeys};
+use weir_log::{KeyError, KeySource, Keys, LogError, WrappingKeys};
 use weir_seal::WrappingKey;
+
+use crate::error::NodeError;
 
 /// Longest text that is read for keys, in bytes: room for a thousand keys.
 const TEXT_BYTES_MAX: u64 = 64 << 10;
@@ -58,6 +60,25 @@ impl KeyPlace {
     #[must_use]
     pub fn keys_of(place: Option<Self>) -> Keys {
         place.map_or_else(Keys::default, |place| Keys::from(Arc::new(place)))
+    }
+
+    /// Whether there are keys, where asking for them changes nothing: in a file or a variable. A pipe gives its keys
+    /// once, and the service that a command asks may be away for the moment, so both are left alone.
+    ///
+    /// # Errors
+    /// [`NodeError::Log`] with what is wrong with the place.
+    pub async fn check(&self) -> Result<(), NodeError> {
+        let is_asked = match self {
+            Self::File(path) => {
+                !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+            }
+            Self::Variable { .. } => true,
+            Self::Command(_) => false,
+        };
+        if is_asked {
+            self.read().await.map_err(LogError::Key)?;
+        }
+        Ok(())
     }
 
     async fn text(&self) -> Result<Text, String> {
@@ -215,6 +236,15 @@ mod tests {
             assert_eq!(ids, expected, "{place:?}");
             assert!(!format!("{place:?}").contains(&key));
         }
+    }
+
+    #[tokio::test]
+    async fn a_check_reads_what_can_be_read_again_and_runs_no_command() {
+        let variable = |text: &str| KeyPlace::Variable { name: "WEIR_KEY", text: text.to_owned() };
+        variable(&"0f".repeat(32)).check().await.unwrap();
+        variable("garbage").check().await.unwrap_err();
+        KeyPlace::File("/nowhere/key".into()).check().await.unwrap_err();
+        command("false").check().await.unwrap();
     }
 
     #[tokio::test]

@@ -34,6 +34,11 @@ impl Process {
         volumes.filter_map(|volume| VolumeId::parse(&volume.id)).chain(self.volume)
     }
 
+    /// Whether it serves one volume for as long as it runs.
+    pub(crate) fn is_single(&self) -> bool {
+        self.volume.is_some()
+    }
+
     pub(crate) fn volume(&self, id: VolumeId) -> Option<&ServedVolume> {
         let volumes = self.status.as_ref().ok().map(|status| &status.volumes);
         volumes?.iter().find(|volume| volume.id == id.to_string())

@@ -219,6 +219,7 @@ async fn find_or_create(
         (Ok(id), _) => Ok((id, false)),
         (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
             known_stores::check_not_emptied(context, home, store).await?;
+            check_room(home, spec.options.journal.segment_bytes)?;
             let (env, name, takeover) = (&context.env, &spec.name, Takeover::Manual);
             let encryption = home.encryption(context).await?;
             let id = catalog::create_as(store, env, name, size, takeover, encryption).await?;
@@ -229,6 +230,19 @@ async fn find_or_create(
         }
         (Err(error), _) => Err(error.into()),
     }
+}
+
+/// Checks that the journal of a new volume has room, before the volume is created: one that cannot be opened would
+/// stay.
+fn check_room(home: &Home, needed: u64) -> Result<(), NodeError> {
+    let directory = home.data.path();
+    // What cannot be measured is found when the journal is written.
+    let Ok(room) = rustix::fs::statvfs(directory) else { return Ok(()) };
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    if free >= needed {
+        return Ok(());
+    }
+    Err(NodeError::NoJournalRoom { directory: directory.display().to_string(), free, needed })
 }
 
 async fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened, NodeError> {

@@ -18,7 +18,7 @@ use weir_frontend::nbd::{ListenerOptions, hand_off_clients};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
 use weir_net::{Listening, listen_on};
-use weir_store::Store;
+use weir_store::{Access, Store};
 
 use crate::api::server::{ApiServer, TcpApi};
 use crate::api::types::Limits;
@@ -218,15 +218,29 @@ impl Node {
         }
     }
 
+    /// The store of the volumes that are to be served, which is made if one of them may be created.
+    async fn store(&self, options: &ServiceOptions) -> Result<Store, NodeError> {
+        let home = options.home.clone();
+        let missed = is_missed(&options.volumes).map(|spec| spec.name.to_string());
+        let open = |context: Rc<ShardContext>| async move {
+            let Some(name) = missed else { return home.open_or_make_store(&context).await };
+            match home.open_store(&context, Access::Write).await {
+                // The store in the data directory is there as soon as a volume is.
+                Err(NodeError::NoStore { store }) if store == home.data.store_url() => {
+                    Err(NodeError::SizeNeeded { name, store })
+                }
+                opened => opened,
+            }
+        };
+        self.run(0, open).await?
+    }
+
     async fn core(&self, options: &ServiceOptions) -> Result<Core, NodeError> {
         let needs_store = match &options.volumes {
             VolumeSet::All(_) => true,
             VolumeSet::Listed(specs) => specs.iter().any(|s| s.endpoint == EndpointKind::Log),
         };
-        let home = options.home.clone();
-        let open =
-            |context: Rc<ShardContext>| async move { home.open_or_make_store(&context).await };
-        let store = if needs_store { Some(self.run(0, open).await??) } else { None };
+        let store = if needs_store { Some(self.store(options).await?) } else { None };
         let home = options.home.clone();
         Ok(Core {
             store_shares_disk: store.is_some() && home.data.shares_disk_with(&home.store_url),
@@ -278,6 +292,15 @@ async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wanted, NodeEr
         }
     }
     Ok(wanted)
+}
+
+/// The volume that is missing, where no volume can be created because none has a size: then no store is made either, so
+/// that a mistyped URL does not look like a store without volumes from then on.
+fn is_missed(volumes: &VolumeSet) -> Option<&VolumeSpec> {
+    match volumes {
+        VolumeSet::Listed(specs) if specs.iter().all(|spec| spec.size.is_none()) => specs.first(),
+        _ => None,
+    }
 }
 
 /// The error for an API socket that another process listens on: it serves from the same data directory.

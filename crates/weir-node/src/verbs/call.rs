@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 use weir_store::Access;
 
@@ -25,14 +26,33 @@ async fn do_it<V: Verb>(
 ) -> Result<V::Report, NodeError> {
     match V::BY {
         By::Anyone | By::Aside => verb.on_store(place, on_progress).await,
-        By::Server => {
-            let mut client = place.home.serving_client().await?;
-            client.call(place.name.as_ref(), &verb, on_progress).await
-        }
+        By::Server => match by_server(&verb, &place, on_progress).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(said_of_one(&place, error).await)
+            }
+            called => called,
+        },
         By::Holder => match place.holder().await? {
             Some(mut process) => process.client.call_parts(place.name, verb, on_progress).await,
             None => verb.on_store(place, on_progress).await,
         },
+    }
+}
+
+async fn by_server<V: Verb>(
+    verb: &V,
+    place: &Place,
+    on_progress: OnProgress<'_>,
+) -> Result<V::Report, NodeError> {
+    let mut client = place.home.serving_client().await?;
+    client.call(place.name.as_ref(), verb, on_progress).await
+}
+
+/// What is said where no process that serves many volumes serves this one: a process of `weir up` may.
+async fn said_of_one(place: &Place, error: NodeError) -> NodeError {
+    match place.holder().await {
+        Ok(Some(process)) if process.is_single() => NodeError::SingleVolume { process: process.id },
+        _ => error,
     }
 }
 

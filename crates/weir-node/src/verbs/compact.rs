@@ -9,6 +9,7 @@ use weir_log::catalog::VolumeName;
 use super::command::{Bar, Command, Subject, Told};
 use super::place::{Place, Served};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
+use super::words::percent;
 use crate::api::types::CompactReport;
 use crate::error::NodeError;
 use crate::size::human;
@@ -19,7 +20,7 @@ use crate::size::human;
 pub struct CompactVolume {
     /// Live share at which it ends
     #[arg(long = "to", value_name = "PERCENT", env = "WEIR_TO", hide_env_values = true)]
-    #[arg(default_value = "95", value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(default_value = "95", value_parser = percent)]
     pub percent: u64,
 }
 

@@ -27,6 +27,9 @@ pub struct FlushVolume {
     /// Return when it is done
     #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
     pub wait: bool,
+    /// With `remote`: have a published checkpoint reach them as well, which is what a replica is made of
+    #[arg(skip)]
+    pub publish: bool,
 }
 
 /// What a flush came to.
@@ -57,7 +60,14 @@ impl Verb for FlushVolume {
         on_progress: OnProgress<'_>,
     ) -> Result<FlushedVolume, NodeError> {
         let hosted = volume.hosted;
-        let mut flush = std::pin::pin!(hosted.flush(self.remote));
+        let mut flush = std::pin::pin!(async {
+            hosted.flush(self.remote).await?;
+            // What has no log has no checkpoint either.
+            if self.remote && self.publish && hosted.stack.is_log() {
+                hosted.stack.publish().await?;
+            }
+            Ok::<_, NodeError>(())
+        });
         loop {
             on_progress(0, hosted.stack.log_status().map_or(0, |status| status.unsent_bytes));
             tokio::select! {
@@ -69,7 +79,7 @@ impl Verb for FlushVolume {
     }
 
     async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<FlushedVolume, NodeError> {
-        // Opening and closing a volume leaves everything in the store.
+        // Opening and closing a volume leaves everything in the store, and publishes it.
         let opened = place.with_open(async |volume| {
             if self.remote {
                 volume.flush(FlushScope::Store).await?;

@@ -6,13 +6,14 @@ use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_device::{DeviceError, ErrorKind};
 use weir_log::catalog::VolumeName;
 use weir_stack::LimitSettings;
 
 use super::command::{Command, Subject, Told};
 use super::place::{Place, Served};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
-use super::words::{milliseconds, size_bytes};
+use super::words::{count, milliseconds, size_bytes};
 use crate::api::types::VolumeLimit;
 use crate::error::NodeError;
 use crate::serve::events::EventKind;
@@ -25,6 +26,7 @@ use crate::size::human;
 pub struct LimitVolume {
     /// Operations per second at most; no limit where it is not given
     #[arg(long, value_name = "COUNT", env = "WEIR_IOPS", hide_env_values = true)]
+    #[arg(value_parser = count)]
     pub iops: Option<u64>,
     /// Bytes per second read and written at most, as 20M; no limit where it is not given
     #[arg(long = "bandwidth", value_name = "SIZE", env = "WEIR_BANDWIDTH")]
@@ -43,6 +45,10 @@ pub struct LimitVolume {
 
 impl LimitVolume {
     fn settings(&self) -> Result<LimitSettings, NodeError> {
+        if self.burst_ms.is_some() && self.iops.is_none() && self.bytes_per_second.is_none() {
+            let message = "a burst is one of a limit: give operations or bytes per second as well";
+            return Err(DeviceError::new(ErrorKind::Invalid, message).into());
+        }
         let burst = self.burst_ms.map(Duration::from_millis);
         Ok(LimitSettings::checked(self.iops, self.bytes_per_second, burst)?)
     }

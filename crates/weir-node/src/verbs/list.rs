@@ -70,6 +70,9 @@ fn row(volume: &Listed) -> Vec<String> {
         }
         (None, Some(holder), VolumeState::Active) => format!("not closed on {holder}"),
         (None, None, VolumeState::Active) => "closed".to_owned(),
+        (None, _, VolumeState::Replica) if volume.empty_replica => {
+            "replica, nothing complete yet".to_owned()
+        }
         (None, _, state) => state.to_string(),
     };
     let size = match volume.state {

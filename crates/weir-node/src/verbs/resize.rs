@@ -6,7 +6,7 @@ use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_device::DeviceExt;
+use weir_device::{DeviceError, DeviceExt, ErrorKind};
 use weir_log::catalog::VolumeName;
 use weir_stack::{QUIESCE_MAX, Stack};
 
@@ -75,6 +75,14 @@ impl Verb for ResizeVolume {
 
 impl ResizeVolume {
     async fn resize(self, volume: &Rc<Stack>) -> Result<ResizedVolume, NodeError> {
+        if self.shrink && self.size_bytes > volume.size() {
+            let message = format!(
+                "{} is no smaller size: the volume has {}; without --shrink it grows",
+                human(self.size_bytes),
+                human(volume.size())
+            );
+            return Err(DeviceError::new(ErrorKind::Invalid, message).into());
+        }
         volume.resize(self.size_bytes, self.shrink, QUIESCE_MAX).await?;
         Ok(ResizedVolume { size_bytes: volume.size() })
     }

@@ -10,9 +10,9 @@ use super::command::{Command, Section, Subject, Told};
 use super::place::Place;
 use super::space;
 use super::verb::{Answer, By, OnProgress, Route, Verb};
-use crate::api::types::{Shown, SnapshotSpace};
+use crate::api::types::{Shown, SnapshotSpace, VolumeState};
 use crate::error::NodeError;
-use crate::size::human;
+use crate::size::{counted, human};
 
 /// Show one volume
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -65,7 +65,7 @@ pub fn tell_shown(shown: &Shown) -> Told {
         ("size", format!("{} ({} bytes)", human(shown.size_bytes), shown.size_bytes)),
         ("state", shown.state.to_string()),
         ("holder", holder(shown)),
-        ("takeover", shown.takeover.to_string()),
+        ("takeover", takeover(shown)),
         ("openings", shown.epoch.to_string()),
         ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
         ("checkpoint", checkpoint),
@@ -81,14 +81,21 @@ pub fn tell_shown(shown: &Shown) -> Told {
     if let Some(serving) = &shown.serving {
         rows.push(("uri", serving.uri.clone()));
         rows.push(("clients", serving.clients.to_string()));
+        if serving.read_only {
+            rows.push(("writes", "refused: it is served read-only".to_owned()));
+        }
         rows.push(("not in the store yet", serving.at_risk.to_string()));
         if let Some(log) = &serving.log {
             let [live, used] = [log.live_bytes, log.used_bytes].map(human);
-            rows.push(("live share", format!("{}: {live} of {used}", log.live_share())));
+            if log.used_bytes > 0 {
+                rows.push(("live share", format!("{}: {live} of {used}", log.live_share())));
+            }
             if !shown.origins.is_empty() {
                 rows.push(("shared with those", human(log.shared_bytes)));
             }
-            rows.push(("written per byte", log.amplification()));
+            if log.data_bytes > 0 {
+                rows.push(("written per byte", log.amplification()));
+            }
         }
         rows.extend(serving.reasons.iter().map(|reason| ("degraded", reason.clone())));
     }
@@ -100,6 +107,15 @@ pub fn tell_shown(shown: &Shown) -> Told {
         told.sections.push(Section::Table(columns, snapshots.iter().map(space_row).collect()));
     }
     told
+}
+
+/// What happens when the lease of the holder runs out. A replica is taken over by the next replicator, whatever its
+/// source is set to, and has the rule of a volume once it is one.
+fn takeover(shown: &Shown) -> String {
+    match shown.state {
+        VolumeState::Replica => "by the next replicator".to_owned(),
+        _ => shown.takeover.to_string(),
+    }
 }
 
 /// The node that has the volume, and whether it still does.
@@ -116,10 +132,7 @@ fn space_row(space: &SnapshotSpace) -> Vec<String> {
     let bytes = [space.reached_bytes, space.shared_bytes, space.reclaimable_bytes];
     let mut row = vec![space.name.clone()];
     row.extend(bytes.map(human));
-    let clones = match space.clones {
-        1 => "1 clone".to_owned(),
-        clones => format!("{clones} clones"),
-    };
+    let clones = counted(space.clones, "clone");
     row.push(match (space.clones, space.deleting) {
         (0, _) => String::new(),
         (_, false) => format!("needed by {clones}"),

@@ -19,7 +19,36 @@ pub(super) fn milliseconds(text: &str) -> Result<u64, String> {
     u64::try_from(Duration::from_secs_f64(seconds).as_millis()).map_err(|_| wrong())
 }
 
+/// A number of operations.
+pub(super) fn count(text: &str) -> Result<u64, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| {
+        format!("{text:?} is no number from 1 on; no limit is there where the flag is left away")
+    })
+}
+
+/// A share, as percent; `70%` is `70`.
+pub(super) fn percent(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches('%').trim_end();
+    let percent = number.parse().ok().filter(|percent| (1..=100).contains(percent));
+    percent.ok_or_else(|| format!("{text:?} is no share: give 1 to 100 percent, as 70"))
+}
+
 /// A size, as bytes.
 pub(super) fn size_bytes(text: &str) -> Result<u64, String> {
     text.parse().map(|Size(bytes)| bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_said_in_words() {
+        assert_eq!((count("500"), percent("70"), percent("70 %")), (Ok(500), Ok(70), Ok(70)));
+        for wrong in [count("0"), count("none"), percent("0"), percent("101"), percent("x%")] {
+            let message = wrong.unwrap_err();
+            assert!(message.contains(" is no ") && !message.contains("digit"), "{message}");
+        }
+    }
 }

@@ -147,6 +147,8 @@ async fn begin(
     progress: &Rc<watch::Sender<ReplicationProgress>>,
 ) -> Result<Replicator, NodeError> {
     let source = home.open_store(context, Access::Read).await?;
+    // Before a store is made for the replica of what may not exist.
+    let volume = catalog::find(&source, &context.env, &replication.name).await?;
     let there = Home {
         store_url: replication.target_url.clone(),
         store_options: replication.target_options.clone(),
@@ -156,7 +158,7 @@ async fn begin(
     };
     let target = there.open_or_make_store(context).await?;
     limits::apply(&target, &replication.limits)?;
-    let args = args(context, home, (source, target), replication, progress).await?;
+    let args = args(context, home, (source, target), (replication, volume), progress)?;
     Replicator::begin(args).await.map_err(|error| match error {
         LogError::InUse { node, lease_s, .. } => {
             NodeError::ReplicaInUse { name: replication.name.to_string(), node, lease_s }
@@ -165,14 +167,13 @@ async fn begin(
     })
 }
 
-async fn args(
+fn args(
     context: &ShardContext,
     home: &Home,
     (source, target): (Store, Store),
-    replication: &Replication,
+    (replication, volume): (&Replication, VolumeId),
     progress: &Rc<watch::Sender<ReplicationProgress>>,
 ) -> Result<ReplicateArgs, NodeError> {
-    let volume = catalog::find(&source, &context.env, &replication.name).await?;
     let lease = context.leases.get(&context.env, &home.data, &target)?;
     let progress = Rc::clone(progress);
     Ok(ReplicateArgs {

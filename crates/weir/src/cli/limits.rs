@@ -1,8 +1,6 @@
 //! `weir limits` and its verbs.
 
-use std::fmt::Display;
 use std::num::NonZeroU64;
-use std::str::FromStr;
 
 use clap::{ArgGroup, Subcommand};
 use weir_node::size::Size;
@@ -23,11 +21,11 @@ pub(crate) enum LimitsCommand {
     Set {
         /// Bytes per second uploaded to the store at most, as 20M; or none
         #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
-        #[arg(value_parser = limit::<Size>, group = "limit")]
+        #[arg(value_parser = bandwidth, group = "limit")]
         upload_bandwidth: Option<Limit<Size>>,
         /// Upload requests per second to the store at most; or none
         #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
-        #[arg(value_parser = limit::<NonZeroU64>, group = "limit")]
+        #[arg(value_parser = requests, group = "limit")]
         upload_requests: Option<Limit<NonZeroU64>>,
         /// Form of the output
         #[command(flatten)]
@@ -39,11 +37,17 @@ pub(crate) enum LimitsCommand {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit<T>(pub(crate) Option<T>);
 
-fn limit<T: FromStr<Err: Display>>(text: &str) -> Result<Limit<T>, String> {
+fn bandwidth(text: &str) -> Result<Limit<Size>, String> {
     match text {
         "none" => Ok(Limit(None)),
-        text => {
-            text.parse::<T>().map(|limit| Limit(Some(limit))).map_err(|error| error.to_string())
-        }
+        text => text.parse().map(|limit| Limit(Some(limit))),
+    }
+}
+
+fn requests(text: &str) -> Result<Limit<NonZeroU64>, String> {
+    let wrong = |_| format!("{text:?} is neither a number from 1 on nor \"none\"");
+    match text {
+        "none" => Ok(Limit(None)),
+        text => text.parse().map(|limit| Limit(Some(limit))).map_err(wrong),
     }
 }

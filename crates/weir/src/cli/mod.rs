@@ -103,13 +103,21 @@ fn refuse(error: &clap::Error) -> ! {
     if !error.use_stderr() || !is_for_programs() {
         error.exit();
     }
-    let text = error.render().to_string();
-    let (message, usage) = text.split_once("Usage: ").unwrap_or((&text, ""));
+    for_programs(&error.render().to_string()).print();
+    std::process::exit(error.exit_code());
+}
+
+/// An error of the command line, from the text that people would read.
+fn for_programs(text: &str) -> Failure {
+    // What people are told last, as to try --help, is no part of the error.
+    let text = text.split_once("For more information").map_or(text, |(before, _)| before);
+    let (message, usage) = text.split_once("Usage: ").unwrap_or((text, ""));
     let words: Vec<&str> = message.split_whitespace().collect();
     let failure = Failure::usage(words.join(" ").trim_start_matches("error: "));
-    let usage = usage.lines().next().unwrap_or_default();
-    failure.with_help(format!("usage: {usage}")).print();
-    std::process::exit(error.exit_code());
+    match usage.lines().next() {
+        Some(usage) => failure.with_help(format!("usage: {usage}")),
+        None => failure,
+    }
 }
 
 /// The verbs.
@@ -156,4 +164,27 @@ pub(crate) enum Command {
         /// Directory for the pages; created if missing
         dir: Option<PathBuf>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_for_programs_is_what_is_wrong_and_a_usage_only_where_there_is_one() {
+        let told = |words: &[&str]| {
+            let error = typed().try_get_matches_from(words).expect_err("wrong words");
+            for_programs(&error.render().to_string())
+        };
+        let of_value = told(&["weir", "volume", "show", "a b"]);
+        assert!(of_value.message().contains("'a b'"), "{of_value:?}");
+        assert!(
+            !of_value.message().contains("--help") && of_value.help().is_none(),
+            "{of_value:?}"
+        );
+        let of_word = told(&["weir", "volume", "show", "a", "b"]);
+        assert!(!of_word.message().contains("--help"), "{of_word:?}");
+        let usage = of_word.help().expect("a usage");
+        assert!(usage.starts_with("usage: weir volume show"), "{usage}");
+    }
 }

@@ -85,7 +85,10 @@ async fn run<C: Command>(words: Words<C>, node: &Node, home: Home) -> Result<Exi
         progress.set_length(total);
         progress.set_position(done);
     });
-    let report = called.await;
+    let report = match C::BAR {
+        Some(bar_of) => output::with_lines(&bar, bar_of.shows, called).await,
+        None => called.await,
+    };
     bar.finish_and_clear();
     let report = report?;
     let told = C::tell(&subject, &verb, &report);

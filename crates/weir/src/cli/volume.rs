@@ -17,6 +17,7 @@ use crate::terminal::form::Output;
 pub(crate) struct CheckLimits {
     /// Bytes per second read from the store at most, as 100M [default: no limit]
     #[arg(long, value_name = "BYTES", env = "WEIR_LIMIT", hide_env_values = true)]
+    #[arg(value_parser = check_limit)]
     limit: Option<Size>,
     /// A file that remembers what was found whole: a check that is interrupted goes on with it. It is removed when the
     /// check has come to its end
@@ -29,6 +30,19 @@ impl CheckLimits {
     pub(crate) fn bytes_per_second(&self) -> Option<NonZeroU64> {
         self.limit.and_then(|limit| NonZeroU64::new(limit.0))
     }
+}
+
+/// Bytes per second below which a check comes to no end: an object of 8 MiB alone would take half an hour.
+const CHECK_LIMIT_MIN: u64 = 4 << 10;
+
+fn check_limit(text: &str) -> Result<Size, String> {
+    let Size(bytes) = text.parse()?;
+    if bytes < CHECK_LIMIT_MIN {
+        return Err(format!(
+            "{bytes} bytes per second are too few for a check to come to its end: give 4K or more, as 100M"
+        ));
+    }
+    Ok(Size(bytes))
 }
 
 /// What happens when the lease of a volume's holder runs out.

@@ -12,9 +12,10 @@ use indicatif::ProgressBar;
 use weir_log::catalog::VolumeName;
 use weir_log::{CheckOptions, GIVEN_UP, ObjectId};
 use weir_node::api::types::{CheckReport, RepairReport};
-use weir_node::size::human;
+use weir_node::size::{counted, human};
 use weir_node::verbs::check::{CheckVolume, OnWhole};
 use weir_node::verbs::command::Question;
+use weir_node::verbs::flush::FlushVolume;
 use weir_node::verbs::repair::RepairVolume;
 use weir_node::{Home, Node};
 
@@ -44,7 +45,11 @@ pub(crate) async fn run(
         OutputForm::Json => output::print_json(&report)?,
         OutputForm::Table => output::print(&describe(&name, &report))?,
     }
-    Ok(if report.damage.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    Ok(if is_whole(&report) { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+fn is_whole(report: &CheckReport) -> bool {
+    report.damage.is_empty() && report.incomplete.is_none()
 }
 
 /// Checks a volume, says what would be lost for good, and gives that up if a person agrees.
@@ -56,8 +61,8 @@ pub(crate) async fn repair(
 ) -> Result<ExitCode, Failure> {
     let Repair { name, zero, yes, form } = repair;
     // A process that serves the volume has newer state than the store: it publishes that first.
-    let nothing = RepairVolume { objects: Vec::new(), zero: false };
-    node.call_holder(home.clone(), name.clone(), nothing).await?;
+    let publish = FlushVolume { remote: true, wait: true, publish: true };
+    node.call_holder(home.clone(), name.clone(), publish).await?;
     let found = look(node, home.clone(), &name, limits).await?;
     let damaged = found.damage.iter().map(|damage| &damage.place);
     let is_object = |key: &&String| ObjectId::parse_key(key).is_some();
@@ -85,7 +90,7 @@ pub(crate) async fn repair(
             progress.set_length(total);
             progress.set_position(done);
         });
-        let done = repaired.await;
+        let done = output::with_lines(&bar, "{pos} of {len} objects", repaired).await;
         bar.finish_and_clear();
         done?
     };
@@ -104,7 +109,8 @@ pub(crate) async fn repair(
             }
         }
     }
-    Ok(if done.snapshot_objects == 0 { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+    let is_done = done.snapshot_objects == 0 && found.incomplete.is_none();
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
 /// Giving up cannot be undone, so a person types the name.
@@ -130,17 +136,21 @@ fn outcome(name: &VolumeName, done: &RepairReport, zero: bool) -> String {
     }
     if done.lost_bytes > 0 {
         let then = if zero { "are zeroes now" } else { "were given up" };
-        parts.push(format!("{} in {} ranges {then}", human(done.lost_bytes), done.lost_ranges));
+        let (bytes, ranges) = (human(done.lost_bytes), counted(done.lost_ranges, "range"));
+        parts.push(format!("{bytes} in {ranges} {then}"));
     }
-    let counted = [
+    let objects = [
         (done.rewritten_objects, "of the map written anew"),
         (done.removed_objects, "that nobody needs removed"),
         (done.whole_objects, "can be read after all"),
         (done.snapshot_objects, "stay damaged until the snapshots that need them are deleted"),
-        (done.pending_deletions, "still to be deleted"),
+        (
+            done.pending_deletions,
+            "that nobody needs any more left for later: the volume deletes them by itself",
+        ),
     ];
-    for (count, what) in counted.into_iter().filter(|(count, _)| *count > 0) {
-        parts.push(format!("{count} objects {what}"));
+    for (count, what) in objects.into_iter().filter(|(count, _)| *count > 0) {
+        parts.push(format!("{} {what}", counted(count, "object")));
     }
     if parts.is_empty() {
         return format!("{name}: nothing to repair\n");
@@ -184,7 +194,7 @@ async fn look(
         progress.set_length(total);
         progress.set_position(done);
     });
-    let report = checked.await;
+    let report = output::with_lines(&bar, "{pos} of {len} objects", checked).await;
     bar.finish_and_clear();
     let report = report?;
     if let Some(record) = record {
@@ -264,13 +274,14 @@ fn describe(name: &VolumeName, report: &CheckReport) -> String {
     if let Some(reason) = &report.without_key {
         text.push_str(&format!("only checksums were checked, without the key: {reason}\n"));
     }
-    let verdict = match report.damage.len() {
-        0 if report.without_key.is_some() => "every checksum is right".to_owned(),
-        0 => "it is whole".to_owned(),
-        1 => "one thing is damaged".to_owned(),
-        count => format!("{count} things are damaged"),
+    let verdict = match (report.damage.len(), &report.incomplete) {
+        (0, Some(reason)) => format!("nothing is damaged, but it is not whole: {reason}"),
+        (0, None) if report.without_key.is_some() => "every checksum is right".to_owned(),
+        (0, None) => "it is whole".to_owned(),
+        (1, _) => "one thing is damaged".to_owned(),
+        (count, _) => format!("{count} things are damaged"),
     };
-    let mut counts = format!("{objects} objects, {bytes} read");
+    let mut counts = format!("{}, {bytes} read", counted(objects, "object"));
     let others = [
         (report.known_objects, "known to be whole"),
         (report.pending_objects, "waiting to be deleted"),

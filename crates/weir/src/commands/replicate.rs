@@ -6,11 +6,14 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use tokio::sync::watch;
+use weir_device::{ErrorKind, with_causes};
+use weir_log::catalog::VolumeName;
 use weir_log::replica::ReplicaStatus;
 use weir_node::api::types::Limits;
 use weir_node::config::Config;
-use weir_node::size::{Size, human};
-use weir_node::{Replication, ReplicationProgress, TARGET_VARIABLES};
+use weir_node::size::{Size, counted, human};
+use weir_node::verbs::flush::FlushVolume;
+use weir_node::{Home, Node, NodeError, Replication, ReplicationProgress, TARGET_VARIABLES};
 use weir_store::StoreOptions;
 
 use crate::cli::global::Global;
@@ -18,7 +21,7 @@ use crate::cli::replicate::Replicate;
 use crate::process::signals::{Signals, quit};
 use crate::process::threads;
 use crate::settings;
-use crate::terminal::failure::Failure;
+use crate::terminal::failure::{DAMAGED, Failure};
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
 
@@ -55,8 +58,12 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         let (progress, mut seen) = watch::channel(ReplicationProgress::default());
         let (stop, stopped) = watch::channel(false);
         let mut reporter = Reporter::new(&replication, form);
-        let mut replicating =
-            Box::pin(node.replicate(home, replication.clone(), progress, stopped));
+        let mut replicating = Box::pin(async {
+            if !replication.follow {
+                have_it_published(node, &home, &replication.name, stopped.clone()).await?;
+            }
+            node.replicate(home, replication.clone(), progress, stopped).await
+        });
         let ended = loop {
             tokio::select! {
                 biased;
@@ -72,9 +79,71 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         };
         reporter.end();
         let status = ended?;
-        reporter.finish(&status)
+        reporter.finish(&status)?;
+        if replication.follow { Ok(()) } else { outcome(&replication, &status) }
     })
     .map(|()| ExitCode::SUCCESS)
+}
+
+/// Has the process of this data directory that serves the volume, if there is one, publish what it acknowledged: what
+/// is not published is not replicated. Where the process cannot, the replica is as of an older moment, and the end of
+/// the command says by how much.
+async fn have_it_published(
+    node: &Node,
+    home: &Home,
+    name: &VolumeName,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), NodeError> {
+    let publish = FlushVolume { remote: true, wait: true, publish: true };
+    let asked = node.call_holder(home.clone(), name.clone(), publish);
+    let published = tokio::select! {
+        biased;
+        _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+        published = asked => published,
+    };
+    match published {
+        // There is no volume to be replicated.
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
+        Err(error) => {
+            let why = with_causes(&error);
+            eprintln!("warning: {name} is replicated as it was published last: {why}");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// What a volume has to do for a replicator to find it.
+const PUBLISHES: &str = "a volume publishes a checkpoint with every snapshot, every 64 objects or more, and when it is \
+     closed";
+
+/// Says what the replica lacks. It is an error if nothing is complete in it.
+fn outcome(replication: &Replication, status: &ReplicaStatus) -> Result<(), Failure> {
+    let Replication { name, target_url, .. } = replication;
+    let newer = human(status.lag_bytes);
+    match status.as_of {
+        None => {
+            let lacks = match status.lag_bytes {
+                0 => String::new(),
+                _ => format!(", {newer} of objects that no checkpoint names yet"),
+            };
+            let message = format!(
+                "nothing is complete at {target_url}: {name} has not published a checkpoint yet{lacks}"
+            );
+            let help = format!(
+                "{PUBLISHES}: run weir snapshot create {name}@NAME where it is served, then replicate it again"
+            );
+            Err(Failure::new(message).with_code(DAMAGED).with_help(help))
+        }
+        Some(_) if status.lag_bytes > 0 => {
+            eprintln!(
+                "warning: {newer} of objects that {name} put into its store later are not at {target_url}: \
+                 {PUBLISHES}, and the next run sends that"
+            );
+            Ok(())
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// How the replica's store is reached: it may be of another service than the volume's.
@@ -152,11 +221,13 @@ impl<'a> Reporter<'a> {
         }
         let Replication { name, target_url, .. } = self.replication;
         let Some(as_of) = status.as_of else {
-            return output::print(&format!("{name}: nothing is published yet, and nothing sent\n"));
+            return output::print(&format!(
+                "{name}: no checkpoint is published yet, nothing sent\n"
+            ));
         };
-        let (objects, bytes) = (status.sent_objects, human(status.sent_bytes));
+        let (objects, bytes) = (counted(status.sent_objects, "object"), human(status.sent_bytes));
         output::print(&format!(
-            "{name}: {target_url} shows it as of object {as_of}; {objects} objects, {bytes} sent\n"
+            "{name}: {target_url} shows it as of object {as_of}; {objects}, {bytes} sent\n"
         ))
     }
 }

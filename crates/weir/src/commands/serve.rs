@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinError;
 use weir_node::config::Config;
-use weir_node::size::human;
+use weir_node::size::{counted, human};
 use weir_node::{HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
 
 use crate::cli::global::Global;
@@ -37,7 +38,7 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
     let (config, mut options) = settings::serve(global, file, serve, inherited)?;
     options.left = upgrade::handed_over();
     if serve.check {
-        return check(&options);
+        return check(global, file, &runtime, &options);
     }
     let node = Node::start(config)?;
     let volumes = || {
@@ -90,12 +91,27 @@ enum End {
     },
 }
 
-/// Checks the settings without opening anything.
-fn check(options: &ServiceOptions) -> Result<ExitCode, Failure> {
+/// Checks the settings without opening a volume or asking a store.
+fn check(
+    global: &Global,
+    file: &Config,
+    runtime: &Runtime,
+    options: &ServiceOptions,
+) -> Result<ExitCode, Failure> {
     options.check()?;
+    match settings::key_place(global, file)? {
+        Some(place) => runtime.block_on(place.check())?,
+        None if options.home.encrypt => {
+            return Err(Failure::usage(
+                "new volumes are to be encrypted, and no key is configured",
+            )
+            .with_help("name one with --key-file, --key-command or WEIR_KEY"));
+        }
+        None => {}
+    }
     let volumes = match &options.volumes {
         VolumeSet::All(_) => "all volumes".to_owned(),
-        VolumeSet::Listed(specs) => format!("{} volumes", specs.len()),
+        VolumeSet::Listed(specs) => counted(specs.len(), "volume"),
     };
     eprintln!("the settings are right: {volumes} of {}", options.home.store_url);
     Ok(ExitCode::SUCCESS)
@@ -206,7 +222,9 @@ async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Fa
     for (name, reason) in &reloaded.failed {
         eprintln!("warning: volume {name}: {reason}");
     }
-    eprintln!("the configuration is loaded: {} volumes are served", service.served().len());
+    let count = service.served().len();
+    let are = if count == 1 { "is" } else { "are" };
+    eprintln!("the configuration is loaded: {} {are} served", counted(count, "volume"));
 }
 
 fn announce(service: &Service) {

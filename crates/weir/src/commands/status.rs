@@ -10,7 +10,7 @@ use weir_node::api::types::{
     Health, Lease, Limits, LogStatus, NodeStatus, Operations, ServedVolume,
 };
 use weir_node::config::Config;
-use weir_node::size::human;
+use weir_node::size::{counted, human};
 use weir_node::{Home, Node, NodeError, Process, Unserved};
 
 use crate::cli::global::Global;
@@ -291,10 +291,10 @@ fn unanswered(process: &Process, error: &NodeError) -> String {
 
 fn summary(status: &NodeStatus) -> String {
     let mut text = format!(
-        "process {}: {}, {} volumes, store {}\n",
+        "process {}: {}, {}, store {}\n",
         status.process,
         health(status.health),
-        status.volumes.len(),
+        counted(status.volumes.len(), "volume"),
         status.store
     );
     for uri in &status.nbd {

@@ -80,7 +80,11 @@ fn show(shown: &Shown, form: OutputForm) -> Result<(), Failure> {
 fn print_export(exported: &Exported, form: OutputForm) -> Result<(), Failure> {
     if exported.path == transfer::STREAM {
         // Standard output carries the bytes of the volume, and nothing else.
-        eprintln!("standard output: raw, {}", human(exported.size_bytes));
+        let text = match form {
+            OutputForm::Json => output::to_json(exported)?,
+            OutputForm::Table => format!("standard output: raw, {}", human(exported.size_bytes)),
+        };
+        eprintln!("{text}");
         return Ok(());
     }
     if form == OutputForm::Json {
@@ -104,7 +108,7 @@ async fn salvage(node: &Node, home: Home, asked: SalvageCommand) -> Result<(), F
         progress.set_length(total);
         progress.set_position(done);
     });
-    let salvaged = salvaged.await;
+    let salvaged = output::with_lines(&bar, "{bytes} of {total_bytes} replayed", salvaged).await;
     bar.finish_and_clear();
     let salvaged = salvaged?;
     if form == OutputForm::Json {

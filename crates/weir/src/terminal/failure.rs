@@ -13,7 +13,8 @@ use crate::terminal::form::is_for_programs;
 /// Wrong usage that only shows once the command has begun, as clap's own code for it.
 const USAGE: u8 = 2;
 
-/// Exit code of a check that found damage, as distinct from one that could not be made.
+/// Exit code of a command that did its work and found damage, or left something undone, as distinct from one that
+/// failed.
 pub(crate) const DAMAGED: u8 = 3;
 
 /// The kind of a failure that has none in the API.
@@ -24,7 +25,7 @@ fn named(kind: ErrorKind) -> String {
 }
 
 /// A failure of a command.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     message: String,
     help: Option<String>,
@@ -52,6 +53,17 @@ impl Failure {
     /// The same with what to do next.
     pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// What is said of it.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to do next, if there is something.
+    #[cfg(test)]
+    pub(crate) fn help(&self) -> Option<&str> {
+        self.help.as_deref()
     }
 
     /// Tells the user.

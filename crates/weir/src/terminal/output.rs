@@ -1,16 +1,52 @@
 //! Standard output: listings for people and for programs. A reader that has gone away ends the command quietly.
 
 use std::io::{self, Write};
+use std::pin::pin;
+use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use indicatif::ProgressStyle;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use weir_node::size::human;
 
 use crate::terminal::failure::Failure;
 
 /// How a bar or a spinner looks.
 pub(crate) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates of this program are well formed")
+}
+
+/// How often a line says how far work is where no bar can be drawn.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Does what a bar shows. Where no bar can be drawn, as in a log, lines say how far it is: who sees nothing for long
+/// takes it for stuck. `shows` is the part of the bar's template that says it.
+pub(crate) async fn with_lines<T>(
+    bar: &ProgressBar,
+    shows: &str,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = pin!(work);
+    loop {
+        match tokio::time::timeout(LINE_INTERVAL, &mut work).await {
+            Ok(done) => return done,
+            Err(_) if bar.is_hidden() => {
+                let far = line(shows, bar.position(), bar.length());
+                eprintln!("{}: {far}", bar.message());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// A template of a bar, filled in.
+fn line(shows: &str, position: u64, length: Option<u64>) -> String {
+    let Some(length) = length else { return "at work".to_owned() };
+    shows
+        .replace("{bytes}", &human(position))
+        .replace("{total_bytes}", &human(length))
+        .replace("{pos}", &position.to_string())
+        .replace("{len}", &length.to_string())
 }
 
 /// Writes to standard output.
@@ -24,11 +60,15 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a value as JSON, indented, with a line break at the end.
+/// A value as JSON, indented.
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::new(format!("writing JSON: {error}")))
+}
+
+/// Writes a value as JSON, with a line break at the end.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::new(format!("writing JSON: {error}")))?;
-    print(&format!("{text}\n"))
+    print(&format!("{}\n", to_json(value)?))
 }
 
 /// Writes rows under headings, if there are any, without lines around them.
@@ -43,4 +83,19 @@ pub(crate) fn print_table(headings: &[&str], rows: Vec<Vec<String>>) -> Result<(
     let lines = table.to_string();
     let text: String = lines.lines().map(|line| format!("{}\n", line.trim())).collect();
     print(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_the_bar_would() {
+        assert_eq!(line("{pos} of {len} objects", 3, Some(129)), "3 of 129 objects");
+        assert_eq!(
+            line("{bytes} of {total_bytes} copied", 1 << 20, Some(4 << 20)),
+            "1.0 MiB of 4.0 MiB copied"
+        );
+        assert_eq!(line("{total_bytes} to go", 0, None), "at work");
+    }
 }

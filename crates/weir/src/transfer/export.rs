@@ -127,11 +127,17 @@ async fn write(place: &Place, wanted: &Wanted, signals: &mut Signals) -> Result<
         record.done_bytes = done_bytes;
         record.write(&path).map_err(failed_record)
     };
-    copier::run(&job, signals, keep).await.map_err(|failure| {
-        let part = part.display();
-        failure.with_help(format!(
-            "run the same command again to go on where it stopped; removing {part} gives it up"
-        ))
+    let copied = copier::run(&job, signals, keep).await;
+    copied.map_err(|failure| {
+        place.with_way_to_read(failure.clone()).unwrap_or_else(|| {
+            let part = part.display();
+            let again = match place.is_served_elsewhere() {
+                true => "to begin anew, as an export of a served volume does",
+                false => "to go on where it stopped",
+            };
+            let help = format!("run the same command again {again}; removing {part} gives it up");
+            failure.with_help(help)
+        })
     })?;
     finish(place, wanted, &part)?;
     // It says nothing any more; one that stays names a file that is gone.

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 use weir_node::api::types::{Shown, VolumeState};
-use weir_node::size::human;
+use weir_node::size::{counted, human};
 use weir_node::verbs::flush::FlushVolume;
 use weir_node::{CopyRecord, Mark, Node};
 
@@ -20,7 +20,7 @@ use crate::settings::Transfer;
 use crate::terminal::failure::Failure;
 
 /// Everything that was acknowledged goes to the store.
-const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true };
+const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true, publish: false };
 
 /// Where the bytes come from.
 #[derive(Debug)]
@@ -186,8 +186,8 @@ fn refuse_if_used(at: &VolumeAt, shown: &Shown) -> Result<(), Failure> {
                 .with_help("end that process first, or serve the volume without --read-only"))
         }
         Some(serving) if serving.clients > 0 => Err(Failure::new(format!(
-            "volume {name} is served{process} to {} clients, which would read other bytes than they wrote",
-            serving.clients
+            "volume {name} is served{process} to {}, which would read other bytes than they wrote",
+            counted(serving.clients, "client")
         ))
         .with_help("disconnect them first")),
         _ => Ok(()),
@@ -231,6 +231,9 @@ pub(super) async fn run(
     };
     let ended = place.end(signals).await;
     filled.map_err(|failure| match source {
+        Source::Volume(from) => from
+            .with_way_to_read(failure.clone())
+            .unwrap_or_else(|| with_way_on(failure, target, served_elsewhere)),
         Source::Input(_) => with_way_back(failure, target),
         Source::Image(image) if !image.is_known() => with_way_back(failure, target),
         _ => with_way_on(failure, target, served_elsewhere),
@@ -371,7 +374,7 @@ async fn fill(
     let mut record = source.record(done.blank, place.opening);
     let mut keep = async |done_bytes| {
         let (home, name) = (place.at.home.clone(), place.at.name.clone());
-        let locally = FlushVolume { remote: false, wait: true };
+        let locally = FlushVolume { remote: false, wait: true, publish: false };
         node.call(home, Some(name), locally, |_, _| {}).await?;
         record.done_bytes = done_bytes;
         // What another process serves may change between two runs: there is no going on.

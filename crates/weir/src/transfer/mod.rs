@@ -78,6 +78,8 @@ pub(crate) async fn export(
             number = signals.next() => Err(copier::interrupted(number)),
             written = stream::write_out(&place.uri, size_bytes) => written,
         };
+        let written =
+            written.map_err(|failure| place.with_way_to_read(failure.clone()).unwrap_or(failure));
         let ended = place.end(&mut signals).await;
         written?;
         ended?;

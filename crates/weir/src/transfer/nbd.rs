@@ -9,6 +9,7 @@ use weir_nbd::{
     ClientHandshake, ClientStep, ClientWish, Command, Cookie, ReplyStep, ReplyStyle, Requests,
 };
 
+use super::qemu::READING_FAILED;
 use crate::terminal::failure::Failure;
 
 /// Bytes that are received at a time.
@@ -168,7 +169,12 @@ impl Connection {
                     if let Err(failure) = result {
                         let (code, message) = (failure.code, failure.message);
                         let at = failure.offset.unwrap_or(offset);
-                        return Err(self.failed(&format!("at byte {at}: {code:?} {message}")));
+                        let what = match command {
+                            Command::Read { .. } => READING_FAILED,
+                            _ => "error while writing",
+                        };
+                        let why = format!("{what} at byte {at}: {code:?} {message}");
+                        return Err(self.failed(&why));
                     }
                     let data = self.buffers.remove(&cookie).unwrap_or_default();
                     return Ok(Answered { offset, data });

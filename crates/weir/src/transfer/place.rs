@@ -4,12 +4,14 @@ use url::Url;
 use weir_device::VolumeId;
 use weir_log::catalog::VolumeName;
 use weir_node::api::types::{Shown, Snapshot, VolumeState};
+use weir_node::size::counted;
 use weir_node::verbs::list_snapshots::ListSnapshots;
 use weir_node::{
     ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress, Node,
     NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
+use super::qemu::READING_FAILED;
 use crate::process::signals::{Signals, quit};
 use crate::settings::Transfer;
 use crate::terminal::failure::Failure;
@@ -126,6 +128,13 @@ impl Place {
         identity(self.id, (self.at.snapshot.as_ref(), self.as_of), self.size)
     }
 
+    /// What to do where its bytes could not be read. Running the same command again is of no use: what is damaged stays
+    /// so until it is given up.
+    pub(super) fn with_way_to_read(&self, failure: Failure) -> Option<Failure> {
+        let reading_failed = failure.message().contains(READING_FAILED);
+        reading_failed.then(|| failure.with_help(unreadable_help(&self.at)))
+    }
+
     /// Whether another process serves it.
     pub(super) fn is_served_elsewhere(&self) -> bool {
         self.service.is_none()
@@ -148,6 +157,21 @@ impl Place {
             .with_help("run the same command again, which goes on where this one stopped")),
         }
     }
+}
+
+fn unreadable_help(at: &VolumeAt) -> String {
+    let (name, store) = (&at.name, &at.home.store_url);
+    let way_on = match &at.snapshot {
+        None => format!(
+            "weir volume repair {name} --zero --store {store} saves what its journal has of that and makes zeroes of \
+             the rest, and the same command works then"
+        ),
+        Some(_) => "what a snapshot needs of that cannot be repaired, so export or copy another one, or the volume"
+            .to_owned(),
+    };
+    format!(
+        "weir volume check {name} --store {store} says whether something is damaged or missing; {way_on}"
+    )
 }
 
 fn identity(
@@ -214,13 +238,15 @@ pub(super) async fn reach_to_read(
     };
     if is_incomplete(&shown) {
         return Err(Failure::new(format!("volume {at} is incomplete")).with_help(
-            "run the import or copy that fills it again, which goes on where it stopped",
+            "run the import or copy that fills it again; it goes on where it stopped, unless it reads a stream",
         ));
     }
     let clients = shown.serving.as_ref().map_or(0, |serving| serving.clients);
     if clients > 0 && at.snapshot.is_none() {
+        let are = if clients == 1 { "is" } else { "are" };
         eprintln!(
-            "warning: {clients} clients are connected to {at}: what they write meanwhile may be there in part"
+            "warning: {} {are} connected to {at}: what is written meanwhile may be there in part",
+            counted(clients, "client")
         );
     }
     Place::reach(node, setup, (at, &shown), Use::Read, signals).await?.at_snapshot(node).await

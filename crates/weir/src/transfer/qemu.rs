@@ -127,6 +127,9 @@ pub(super) async fn check(info: &Info) -> Result<(), Failure> {
     }
 }
 
+/// How it says that a source could not be read, as far as that does not change.
+pub(super) const READING_FAILED: &str = "error while reading";
+
 /// Creates a blank image.
 pub(super) async fn create(path: &Path, format: &str, size: u64) -> Result<(), Failure> {
     let size = size.to_string();

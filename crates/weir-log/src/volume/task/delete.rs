@@ -69,6 +69,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
         }
         let mut pending = garbage.free_of_reads();
         let held_back = hold_back(&shared, &mut notes, &mut pending).await;
+        garbage.held_back.set(held_back);
         delete_all(&shared, pending.clone()).await;
         let is_left = garbage.has_any(&pending) && !weir_device::mutant("deletions_given_up");
         if garbage.wants_listing() {

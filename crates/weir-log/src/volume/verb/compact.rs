@@ -142,9 +142,12 @@ async fn collect(
         .await
 }
 
-/// Waits, for a while, until the store has deleted what is listed; what is left goes with the next ones.
+/// Waits, for a while, until the store has deleted what is listed; what is left goes with the next ones. What
+/// replicators copy is not waited for: that can take as long as they do.
 pub(crate) async fn wait_for_deletions(shared: &Shared) {
-    let gone = shared.wait_for(|_state| (shared.garbage.pending() == 0).then_some(()));
+    let garbage = &shared.garbage;
+    let done = |_: &mut State| (garbage.pending() == 0 || garbage.held_back.get()).then_some(());
+    let gone = shared.wait_for(done);
     let _ = tokio::time::timeout(DELETION_PATIENCE, gone).await;
 }
 

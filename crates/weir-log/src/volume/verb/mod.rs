@@ -4,6 +4,7 @@ pub(crate) mod close;
 pub(crate) mod compact;
 pub(crate) mod flatten;
 pub(crate) mod open;
+mod publish;
 pub(crate) mod repair;
 mod resize;
 pub(crate) mod salvage;

@@ -31,6 +31,9 @@ pub struct CheckReport {
     /// Why only the checksums of an encrypted volume were checked: its key was not at hand.
     #[serde(default)]
     pub without_key: Option<String>,
+    /// Why this is no whole volume, though nothing of it may be damaged: an import that was cut off, an empty replica.
+    #[serde(default)]
+    pub incomplete: Option<String>,
     /// What is damaged or missing; nothing when the volume is whole.
     pub damage: Vec<Damage>,
 }
@@ -55,6 +58,7 @@ impl From<weir_log::CheckReport> for CheckReport {
             awaited: report.awaited.map(|awaited| awaited.object.key()),
             orphan_keys: report.orphans.iter().map(ObjectId::key).collect(),
             without_key: report.without_key,
+            incomplete: report.incomplete.map(str::to_owned),
             damage: damage.collect(),
         }
     }
