@@ -10,7 +10,7 @@ refuse "a bucket without a name" "names no bucket" "$weir" up demo --size 1M --s
 if [ "$(id -u)" = 0 ] && mkdir "$work/small" && mount -t tmpfs -o size=1M none "$work/small" \
     2>/dev/null; then
     mounts+=("$work/small")
-    refuse "a data directory without room" "No space left" \
+    refuse "a data directory without room" "a journal takes" \
         "$weir" up demo --size 1G --data-dir "$work/small/data"
     mount -o remount,ro "$work/small"
     refuse "a read-only data directory" "Read-only file system" \
