@@ -10,7 +10,7 @@ use super::command::{Command, Section, Subject, Told};
 use super::place::Place;
 use super::space;
 use super::verb::{Answer, By, OnProgress, Route, Verb};
-use crate::api::types::{Shown, SnapshotSpace, VolumeState};
+use crate::api::types::{Shown, SnapshotSpace};
 use crate::error::NodeError;
 use crate::size::{counted, human};
 
@@ -65,7 +65,7 @@ pub fn tell_shown(shown: &Shown) -> Told {
         ("size", format!("{} ({} bytes)", human(shown.size_bytes), shown.size_bytes)),
         ("state", shown.state.to_string()),
         ("holder", holder(shown)),
-        ("takeover", takeover(shown)),
+        ("takeover", shown.takeover.to_string()),
         ("openings", shown.epoch.to_string()),
         ("objects", format!("{}, {}", shown.objects, human(shown.object_bytes))),
         ("checkpoint", checkpoint),
@@ -107,15 +107,6 @@ pub fn tell_shown(shown: &Shown) -> Told {
         told.sections.push(Section::Table(columns, snapshots.iter().map(space_row).collect()));
     }
     told
-}
-
-/// What happens when the lease of the holder runs out. A replica is taken over by the next replicator, whatever its
-/// source is set to, and has the rule of a volume once it is one.
-fn takeover(shown: &Shown) -> String {
-    match shown.state {
-        VolumeState::Replica => "by the next replicator".to_owned(),
-        _ => shown.takeover.to_string(),
-    }
 }
 
 /// The node that has the volume, and whether it still does.
