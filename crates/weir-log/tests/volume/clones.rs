@@ -126,7 +126,7 @@ fn a_deleted_snapshot_stays_for_its_clones_and_goes_with_the_last_of_them() {
                 parent.close().await.expect("closed");
             }
             let error = delete(&host, volume).await.expect_err("needed").to_string();
-            assert!(error.contains(&format!("needed by {clones}, which")), "{error}");
+            assert!(error.contains(&format!("needed by {clones} for")), "{error}");
         }
         drop(parent);
         expect_whole(&host).await;
@@ -227,7 +227,7 @@ fn a_clone_that_shares_nothing_any_more_is_still_noted_for_its_snapshots() {
         }
         assert_eq!(notes(&host).await, 1);
         let error = delete(&host, "demo").await.expect_err("needed").to_string();
-        assert!(error.contains("needed by other, which"), "{error}");
+        assert!(error.contains("needed by other for"), "{error}");
         assert!(show(&clone, "mine").await == cut);
         // With the snapshot it goes.
         volume.delete_snapshot(&name("mine")).await.expect("deleted");

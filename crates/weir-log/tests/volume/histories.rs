@@ -73,7 +73,7 @@ fn a_journal_of_a_lost_history_is_not_replayed_over_a_newer_owner() {
             let refused = refused.await.unwrap_err();
             let text = refused.to_string();
             assert_eq!(reason_of(refused), RefusalReason::OtherHistory);
-            assert!(text.contains("2 writes of 8192 bytes"), "{text}");
+            assert!(text.contains("2 written blocks (8192 bytes)"), "{text}");
         }
         let (volume, report) = a.try_open(|args| args.discard_journal = true).await.unwrap();
         assert!(report.new_journal);
