@@ -199,7 +199,7 @@ fn the_original_of_a_copy_that_is_too_old_is_salvaged() {
 #[test]
 fn the_original_is_salvaged_whenever_the_adopter_dies() {
     run(async {
-        for step in 0..60 {
+        for step in 0..160 {
             let host = slow(Host::new().await);
             let copy = copied_after(&host, 2, 6).await;
             let moved = host.other(5);
