@@ -20,6 +20,20 @@ def _evidence(*arguments):
     return subprocess.run(command, cwd=place.REPOSITORY, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def _without_paths(words):
+    """The arguments of a command as they are recorded: without `--record`, and without what is a path of this machine."""
+    kept, words = [], iter(words)
+    for word in words:
+        if word in ("--json", "--dir"):
+            next(words, None)
+        elif word == "--against":
+            kept += [word, "BINARY"]
+            next(words, None)
+        elif word != "--record":
+            kept.append(word)
+    return kept
+
+
 class Recorder:
     """Does nothing without `--record`. Made before the run: the load average is that of the machine without it."""
 
@@ -51,7 +65,7 @@ class Recorder:
     def _head(self, measure):
         path = os.path.relpath(os.path.realpath(sys.argv[0]), place.REPOSITORY)
         return ["record", measure, "--commit", self.facts["commit"], "--load", str(self.facts["load_average_at_start"][0]),
-                "--command", shlex.join([path, *(word for word in sys.argv[1:] if word != "--record")])]
+                "--command", shlex.join([path, *_without_paths(sys.argv[1:])])]
 
     def _record(self, measure, value, n, low, high, note):
         if not self.active or measure not in self.known:

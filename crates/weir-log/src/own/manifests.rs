@@ -169,11 +169,21 @@ impl ManifestWriter {
         policy: &RetryPolicy,
         change: impl FnOnce(&mut Manifest),
     ) -> Result<(), LogError> {
+        let mut next = self.current.clone();
+        change(&mut next);
+        self.publish_next(env, policy, next).await
+    }
+
+    /// Publishes `next`. Apart from [`Self::publish`], so that it is compiled once and not per change.
+    async fn publish_next(
+        &mut self,
+        env: &Env,
+        policy: &RetryPolicy,
+        mut next: Manifest,
+    ) -> Result<(), LogError> {
         if self.fenced {
             return Err(self.fence("seen earlier".into()));
         }
-        let mut next = self.current.clone();
-        change(&mut next);
         next.number += 1;
         next.format = next.format_needed();
         let mut nonce = [0; 16];
