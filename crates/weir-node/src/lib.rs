@@ -2,6 +2,9 @@
 //!
 //! This crate joins rooms that do not know each other: a volume and its local files, a front end and its sockets. It
 //! starts and ends things; the data path runs between a front end and a device without it.
+//!
+//! What another crate awaits here is a function that is not inlined and returns a boxed future: an `async fn` would be
+//! compiled again in that crate, with all that it awaits (`docs/decisions/0017-build-profiles.md`).
 #![allow(
     clippy::disallowed_methods,
     reason = "the node is where threads, clocks and files of the host come from, see clippy.toml"

@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Mutex;
 use weir_device::{
-    Device, DeviceError, DeviceInfo, Env, ErrorKind, Event, Events, History, IoHeader, Operation,
-    Reply, mutant,
+    Device, DeviceError, DeviceInfo, Env, ErrorKind, Event, Events, History, IoHeader,
+    LocalBoxFuture, Operation, Reply, mutant,
 };
 use weir_log::{LogError, LogVolume, OpenReport, SnapshotView};
 
@@ -170,22 +170,29 @@ impl Stack {
     ///
     /// # Errors
     /// Why the endpoint cannot be opened.
-    pub async fn open(env: &Env, spec: StackSpec) -> Result<(Rc<Self>, OpenReport), LogError> {
-        let (endpoint, report) = spec.endpoint.open(env).await?;
-        let stack = Rc::new(Self {
-            env: env.clone(),
-            layers: RefCell::new(build(env, &endpoint, spec.stages)),
-            endpoint,
-            counters: Counters::default(),
-            gate: Rc::default(),
-            events: Events::default(),
-            pump: RefCell::default(),
-            verbs: Mutex::new(()),
-            is_closed: Cell::new(false),
-        });
-        let weak = Rc::downgrade(&stack);
-        env.spawn_local(poll_fn(move |cx| Self::poll_pump(&weak, cx)));
-        Ok((stack, report))
+    // Boxed, so that it is compiled once and not in each crate that awaits it.
+    #[inline(never)]
+    pub fn open<'a>(
+        env: &'a Env,
+        spec: StackSpec,
+    ) -> LocalBoxFuture<'a, Result<(Rc<Self>, OpenReport), LogError>> {
+        Box::pin(async move {
+            let (endpoint, report) = spec.endpoint.open(env).await?;
+            let stack = Rc::new(Self {
+                env: env.clone(),
+                layers: RefCell::new(build(env, &endpoint, spec.stages)),
+                endpoint,
+                counters: Counters::default(),
+                gate: Rc::default(),
+                events: Events::default(),
+                pump: RefCell::default(),
+                verbs: Mutex::new(()),
+                is_closed: Cell::new(false),
+            });
+            let weak = Rc::downgrade(&stack);
+            env.spawn_local(poll_fn(move |cx| Self::poll_pump(&weak, cx)));
+            Ok((stack, report))
+        })
     }
 
     fn top(&self) -> Top {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
-use weir_device::{DeviceError, DeviceExt, ErrorKind, FlushScope, Operation, mutant};
+use weir_device::{
+    DeviceError, DeviceExt, ErrorKind, FlushScope, LocalBoxFuture, Operation, mutant,
+};
 use weir_log::catalog::VolumeName;
 use weir_log::{
     Closed, CompactReport, FlattenReport, GivenUp, ObjectId, RepairReport, Salvage, SnapshotRecord,
@@ -318,32 +320,41 @@ impl Stack {
     ///
     /// # Errors
     /// What the endpoint says, or that a stage still holds what it acknowledged. The stack is closed even then.
-    pub async fn close(&self, deadline: Duration) -> Result<Closed, DeviceError> {
-        let began = Instant::now();
-        self.gate.shut();
-        // What was not let through is waited for by nobody: the time is for what was acknowledged.
-        self.stages().iter().for_each(|layer| layer.stage().shut());
-        let drained = self.drain_to_close(deadline).await;
-        for layer in self.stages() {
-            match timeout(CLOSE_STAGE_MAX, layer.stage().close()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "a stage did not end in order"),
-                Err(_) => tracing::warn!("a stage did not end in time"),
+    // Boxed, so that it is compiled once and not in each crate that awaits it.
+    #[inline(never)]
+    pub fn close<'a>(
+        &'a self,
+        deadline: Duration,
+    ) -> LocalBoxFuture<'a, Result<Closed, DeviceError>> {
+        Box::pin(async move {
+            let began = Instant::now();
+            self.gate.shut();
+            // What was not let through is waited for by nobody: the time is for what was acknowledged.
+            self.stages().iter().for_each(|layer| layer.stage().shut());
+            let drained = self.drain_to_close(deadline).await;
+            for layer in self.stages() {
+                match timeout(CLOSE_STAGE_MAX, layer.stage().close()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(%error, "a stage did not end in order"),
+                    Err(_) => tracing::warn!("a stage did not end in time"),
+                }
             }
-        }
-        let closed = match &self.endpoint {
-            Endpoint::Log(volume) => {
-                volume.close_within(deadline.saturating_sub(began.elapsed())).await
+            let closed = match &self.endpoint {
+                Endpoint::Log(volume) => {
+                    volume.close_within(deadline.saturating_sub(began.elapsed())).await
+                }
+                Endpoint::View(_) | Endpoint::Memory(_) | Endpoint::Snapshot(_) => {
+                    Ok(Closed::Clean)
+                }
+            };
+            self.take_events();
+            self.is_closed.set(true);
+            self.end_pump();
+            if !mutant("close_hides_undrained") {
+                drained?;
             }
-            Endpoint::View(_) | Endpoint::Memory(_) | Endpoint::Snapshot(_) => Ok(Closed::Clean),
-        };
-        self.take_events();
-        self.is_closed.set(true);
-        self.end_pump();
-        if !mutant("close_hides_undrained") {
-            drained?;
-        }
-        closed
+            closed
+        })
     }
 
     async fn drain_to_close(&self, deadline: Duration) -> Result<(), DeviceError> {

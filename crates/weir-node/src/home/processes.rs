@@ -3,7 +3,7 @@
 //! A volume is told from others by its identity *and* by the place of its store: a replica has the identity of its
 //! source, and so has every volume in a copy of a store. A request for one of them never reaches the other.
 
-use weir_device::VolumeId;
+use weir_device::{LocalBoxFuture, VolumeId};
 use weir_disk::DiskError;
 use weir_log::LogError;
 use weir_log::catalog::VolumeName;
@@ -86,17 +86,25 @@ fn is_of(status: &NodeStatus, store: &Store) -> bool {
 
 impl Home {
     /// The processes that serve volumes from this data directory.
-    pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
-        let mut asked = Vec::new();
-        for (path, volume) in self.data.api_sockets()? {
-            asked.push(async move {
-                let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
-                let status = client.status().await;
-                Ok::<_, NodeError>(Some(Process { id: client.process(), status, volume, client }))
-            });
-        }
-        let answers = futures_util::future::join_all(asked).await;
-        answers.into_iter().filter_map(Result::transpose).collect()
+    #[inline(never)]
+    pub(crate) fn processes<'a>(&'a self) -> LocalBoxFuture<'a, Result<Vec<Process>, NodeError>> {
+        Box::pin(async move {
+            let mut asked = Vec::new();
+            for (path, volume) in self.data.api_sockets()? {
+                asked.push(async move {
+                    let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
+                    let status = client.status().await;
+                    Ok::<_, NodeError>(Some(Process {
+                        id: client.process(),
+                        status,
+                        volume,
+                        client,
+                    }))
+                });
+            }
+            let answers = futures_util::future::join_all(asked).await;
+            answers.into_iter().filter_map(Result::transpose).collect()
+        })
     }
 
     /// The process that serves volume `id` of `store` from this data directory, if one does. Requests to it name the
@@ -200,23 +208,26 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError::NothingServed`], [`NodeError::ZeroLimit`], or that a process does not answer.
-    pub async fn change_limits(
-        &self,
+    #[inline(never)]
+    pub fn change_limits<'a>(
+        &'a self,
         home: Home,
         change: impl Fn(Limits) -> Limits + Send + 'static,
-    ) -> Result<Vec<(ProcessId, Limits)>, NodeError> {
-        self.run(0, move |_| async move {
-            let mut changed = Vec::new();
-            for Process { id, status, mut client, .. } in home.processes().await? {
-                let limits = change(status?.limits);
-                changed.push((id, client.put("/v1/limits", &limits).await?));
-            }
-            if changed.is_empty() {
-                let data_dir = home.data.path().display().to_string();
-                return Err(NodeError::NothingServed { data_dir });
-            }
-            Ok(changed)
+    ) -> LocalBoxFuture<'a, Result<Vec<(ProcessId, Limits)>, NodeError>> {
+        Box::pin(async move {
+            self.run(0, move |_| async move {
+                let mut changed = Vec::new();
+                for Process { id, status, mut client, .. } in home.processes().await? {
+                    let limits = change(status?.limits);
+                    changed.push((id, client.put("/v1/limits", &limits).await?));
+                }
+                if changed.is_empty() {
+                    let data_dir = home.data.path().display().to_string();
+                    return Err(NodeError::NothingServed { data_dir });
+                }
+                Ok(changed)
+            })
+            .await?
         })
-        .await?
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
 use tokio::time::Instant;
-use weir_device::{VolumeId, mutant};
+use weir_device::{LocalBoxFuture, VolumeId, mutant};
 use weir_frontend::nbd::{ListenerOptions, hand_off_clients};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
@@ -176,46 +176,53 @@ impl Node {
     /// # Errors
     /// When an address cannot be listened on, or none of the volumes can be found, created or opened. If some of them
     /// can, the others are in [`Service::not_served`].
-    pub async fn serve(&self, mut options: ServiceOptions) -> Result<Service, NodeError> {
-        let home = options.home.clone();
-        home.data.prepare()?;
-        let mut sockets = Vec::new();
-        let mut listeners = Vec::new();
-        if matches!(options.api, ApiPlace::Node) {
-            // First of all: a second process in this data directory fails here.
-            let path = home.data.api_socket();
-            let listener = api_socket(&path, &mut options.inherited, &mut sockets);
-            listeners.push(listener.map_err(|error| second_node(error, &home))?);
-        }
-        sockets::check_free(&options.nbd, &options.inherited).await?;
-        let core = self.core(&options).await?;
-        core.set_limits(options.limits)?;
-        let core = Arc::new(core);
-        let wanted = wanted_after(&core, &options.left).await?;
-        // A process that took over goes on even if no volume can be opened: clients and verbs ask it what is wrong.
-        let takes_over = !options.left.is_empty();
-        attach::open_all(&core, wanted.specs, wanted.unreadable, takes_over).await?;
-        let left = std::mem::take(&mut options.left).into_iter();
-        let left = left.filter(|one| !matches!(one.was, Was::Detached { .. })).map(|one| one.name);
-        let left = left.filter(|name| !core.offers(name.as_str())).collect();
-        left::close(&core, left)?;
-        let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
-        let mut service = Service {
-            core,
-            listeners: Vec::new(),
-            api: Vec::new(),
-            sockets,
-            watch,
-            handles: Vec::new(),
-        };
-        match service.listen(options, listeners).await {
-            Ok(()) => Ok(service),
-            Err(error) => {
-                // No client could connect, so nothing is lost if this close fails.
-                let _ = service.stop(Closing::ToStore).await;
-                Err(error)
+    #[inline(never)]
+    pub fn serve<'a>(
+        &'a self,
+        mut options: ServiceOptions,
+    ) -> LocalBoxFuture<'a, Result<Service, NodeError>> {
+        Box::pin(async move {
+            let home = options.home.clone();
+            home.data.prepare()?;
+            let mut sockets = Vec::new();
+            let mut listeners = Vec::new();
+            if matches!(options.api, ApiPlace::Node) {
+                // First of all: a second process in this data directory fails here.
+                let path = home.data.api_socket();
+                let listener = api_socket(&path, &mut options.inherited, &mut sockets);
+                listeners.push(listener.map_err(|error| second_node(error, &home))?);
             }
-        }
+            sockets::check_free(&options.nbd, &options.inherited).await?;
+            let core = self.core(&options).await?;
+            core.set_limits(options.limits)?;
+            let core = Arc::new(core);
+            let wanted = wanted_after(&core, &options.left).await?;
+            // A process that took over goes on even if no volume can be opened: clients and verbs ask it what is wrong.
+            let takes_over = !options.left.is_empty();
+            attach::open_all(&core, wanted.specs, wanted.unreadable, takes_over).await?;
+            let left = std::mem::take(&mut options.left).into_iter();
+            let left =
+                left.filter(|one| !matches!(one.was, Was::Detached { .. })).map(|one| one.name);
+            let left = left.filter(|name| !core.offers(name.as_str())).collect();
+            left::close(&core, left)?;
+            let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
+            let mut service = Service {
+                core,
+                listeners: Vec::new(),
+                api: Vec::new(),
+                sockets,
+                watch,
+                handles: Vec::new(),
+            };
+            match service.listen(options, listeners).await {
+                Ok(()) => Ok(service),
+                Err(error) => {
+                    // No client could connect, so nothing is lost if this close fails.
+                    let _ = service.stop(Closing::ToStore).await;
+                    Err(error)
+                }
+            }
+        })
     }
 
     /// The store of the volumes that are to be served, which is made if one of them may be created.
@@ -358,14 +365,19 @@ impl Service {
     ///
     /// # Errors
     /// When the store cannot list its volumes. Errors of single volumes are in the report.
-    pub async fn reload(&self, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
-        attach::reload(&self.core, volumes).await
+    #[inline(never)]
+    pub fn reload<'a>(
+        &'a self,
+        volumes: VolumeSet,
+    ) -> LocalBoxFuture<'a, Result<Reloaded, NodeError>> {
+        Box::pin(async move { attach::reload(&self.core, volumes).await })
     }
 
     /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does
     /// not.
-    pub async fn store_answers(&self, limit: Duration) -> bool {
-        known_stores::takes_files(&self.core.home, limit).await
+    #[inline(never)]
+    pub fn store_answers<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, bool> {
+        Box::pin(async move { known_stores::takes_files(&self.core.home, limit).await })
     }
 
     /// Whether the store is on the disk of the journals, so that the loss of that disk takes both.
@@ -526,22 +538,26 @@ impl Service {
     ///
     /// # Errors
     /// When a volume could not be flushed or closed; the others are closed all the same.
-    pub async fn stop(mut self, closing: Closing) -> Result<Stopped, NodeError> {
-        self.end(closing).await
+    #[inline(never)]
+    pub fn stop(mut self, closing: Closing) -> LocalBoxFuture<'static, Result<Stopped, NodeError>> {
+        Box::pin(async move { self.end(closing).await })
     }
 
     /// [`Service::stop`] for a next process: socket files stay, and the listening sockets are returned.
     ///
     /// A volume that could not be closed (it was fenced, its disk failed) is logged, and the others are handed over all
     /// the same: the next process says what is wrong with it.
-    pub async fn hand_over(mut self) -> Vec<std::os::fd::OwnedFd> {
-        if let Err(error) = self.end(Closing::Quick).await {
-            tracing::warn!(%error, "handing over without a clean end of all volumes");
-        }
-        for socket in self.sockets.drain(..) {
-            socket.leave();
-        }
-        std::mem::take(&mut self.handles)
+    #[inline(never)]
+    pub fn hand_over(mut self) -> LocalBoxFuture<'static, Vec<std::os::fd::OwnedFd>> {
+        Box::pin(async move {
+            if let Err(error) = self.end(Closing::Quick).await {
+                tracing::warn!(%error, "handing over without a clean end of all volumes");
+            }
+            for socket in self.sockets.drain(..) {
+                socket.leave();
+            }
+            std::mem::take(&mut self.handles)
+        })
     }
 
     async fn end(&mut self, closing: Closing) -> Result<Stopped, NodeError> {

@@ -78,10 +78,7 @@ impl Node {
     }
 
     /// What a person is asked before a command does what cannot be undone.
-    ///
-    /// # Errors
-    /// When the volume that the question is about cannot be read.
-    pub async fn question<C: Command>(
+    pub(super) async fn question<C: Command>(
         &self,
         home: Home,
         name: Option<VolumeName>,

@@ -2,9 +2,9 @@
 //!
 //! A [`Verb`] is what is asked for, and says what it does with a volume that is served here and what it does with the
 //! store alone. Everything else is derived from it: the route and its entry in the OpenAPI document (`route.rs`), the
-//! request to the process that serves the volume (`call.rs`, `send.rs`), and, with its [`Command`], the words on the
-//! command line, their help and their output. A new verb is a file of this directory, its module below and its line in
-//! the list at the end.
+//! request to the process that serves the volume (`call.rs`, `send.rs`), and, with its [`command::Command`], the words
+//! on the command line, their help and their output. A new verb is a file of this directory, its module below and its
+//! line in the list at the end.
 
 pub mod attach;
 mod call;
@@ -35,7 +35,7 @@ pub mod space;
 pub mod verb;
 mod words;
 
-use self::command::Command;
+use self::command::CommandEntry;
 use self::verb::Verb;
 
 /// What is done with every verb.
@@ -44,13 +44,7 @@ pub(crate) trait EachVerb {
     fn verb<V: Verb>(&mut self);
 }
 
-/// What is done with every command.
-pub trait EachCommand {
-    /// Does it with this one.
-    fn command<C: Command>(&mut self);
-}
-
-/// Makes [`each_verb`] and [`each_command`] of one list: a `verb` has a route, a `command` words on the command line.
+/// Makes [`each_verb`] and [`commands`] of one list: a `verb` has a route, a `command` words on the command line.
 macro_rules! list {
     ($($file:ident::$name:ident: $($what:ident),+;)+) => {
         /// Every verb that has a route.
@@ -59,14 +53,15 @@ macro_rules! list {
         }
 
         /// Every command of `weir volume` and `weir snapshot` that is one verb, in the order of the help.
-        pub fn each_command(each: &mut impl EachCommand) {
-            $($(list!(@command $what each $file::$name);)+)+
+        #[must_use]
+        pub fn commands() -> Vec<CommandEntry> {
+            [$($(list!(@command $what $file::$name)),+),+].into_iter().flatten().collect()
         }
     };
     (@verb verb $each:ident $file:ident::$name:ident) => { $each.verb::<$file::$name>() };
-    (@command command $each:ident $file:ident::$name:ident) => { $each.command::<$file::$name>() };
     (@verb command $each:ident $file:ident::$name:ident) => {};
-    (@command verb $each:ident $file:ident::$name:ident) => {};
+    (@command command $file:ident::$name:ident) => { Some(CommandEntry::of::<$file::$name>()) };
+    (@command verb $file:ident::$name:ident) => { None };
 }
 
 // In the order of the help.

@@ -1,6 +1,6 @@
 //! Listing and showing the volumes of a store, with the processes that serve them.
 
-use weir_device::{VolumeId, with_causes};
+use weir_device::{LocalBoxFuture, VolumeId, with_causes};
 use weir_log::LOCK_FILE;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::{Access, Store};
@@ -86,7 +86,14 @@ impl Node {
     ///
     /// # Errors
     /// When there is none of that name, or what the store says.
-    pub async fn show_volume(&self, home: Home, name: VolumeName) -> Result<Shown, NodeError> {
-        self.run(0, move |context| async move { show(&context, &home, &name).await }).await?
+    #[inline(never)]
+    pub fn show_volume<'a>(
+        &'a self,
+        home: Home,
+        name: VolumeName,
+    ) -> LocalBoxFuture<'a, Result<Shown, NodeError>> {
+        Box::pin(async move {
+            self.run(0, move |context| async move { show(&context, &home, &name).await }).await?
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Volumes that are being filled by an import or a copy: marked in the store, so that nobody takes them for whole.
 
+use weir_device::LocalBoxFuture;
 use weir_log::Takeover;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
@@ -56,13 +57,16 @@ impl Node {
     ///
     /// # Errors
     /// When the name is taken, somebody has the volume open, or what the store says.
-    pub async fn mark_volume(
-        &self,
+    #[inline(never)]
+    pub fn mark_volume<'a>(
+        &'a self,
         home: Home,
         name: VolumeName,
         mark: Mark,
-    ) -> Result<Shown, NodeError> {
-        self.run(0, move |context| async move { mark_as(&context, &home, &name, mark).await })
-            .await?
+    ) -> LocalBoxFuture<'a, Result<Shown, NodeError>> {
+        Box::pin(async move {
+            self.run(0, move |context| async move { mark_as(&context, &home, &name, mark).await })
+                .await?
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use weir_device::{ErrorKind, VolumeId, with_causes};
+use weir_device::{ErrorKind, LocalBoxFuture, VolumeId, with_causes};
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
@@ -64,33 +64,39 @@ impl Node {
     /// # Errors
     /// What ends it for good: another replicator, a promotion, a source that was deleted; once, also what the stores
     /// say. While it follows, it waits for stores that fail.
-    pub async fn replicate(
-        &self,
+    #[inline(never)]
+    pub fn replicate<'a>(
+        &'a self,
         home: Home,
         replication: Replication,
         progress: watch::Sender<ReplicationProgress>,
         stop: watch::Receiver<bool>,
-    ) -> Result<ReplicaStatus, NodeError> {
-        self.run(0, move |context| async move {
-            run(&context, &home, &replication, Rc::new(progress), stop).await
+    ) -> LocalBoxFuture<'a, Result<ReplicaStatus, NodeError>> {
+        Box::pin(async move {
+            self.run(0, move |context| async move {
+                run(&context, &home, &replication, Rc::new(progress), stop).await
+            })
+            .await?
         })
-        .await?
     }
 
     /// Makes a volume of the replica `name` in the store of `home`; its identity.
     ///
     /// # Errors
     /// When there is none of that name, it is no replica, or what the store says; ask again then.
-    pub async fn promote_volume(
-        &self,
+    #[inline(never)]
+    pub fn promote_volume<'a>(
+        &'a self,
         home: Home,
         name: VolumeName,
-    ) -> Result<VolumeId, NodeError> {
-        self.run(0, move |context| async move {
-            let store = home.open_store(&context, Access::Write).await?;
-            Ok(replica::promote(&store, &context.env, &name).await?)
+    ) -> LocalBoxFuture<'a, Result<VolumeId, NodeError>> {
+        Box::pin(async move {
+            self.run(0, move |context| async move {
+                let store = home.open_store(&context, Access::Write).await?;
+                Ok(replica::promote(&store, &context.env, &name).await?)
+            })
+            .await?
         })
-        .await?
     }
 }
 

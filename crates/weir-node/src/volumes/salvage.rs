@@ -1,6 +1,6 @@
 //! A volume of what a takeover gave up: the snapshot of what it took, and what the old journal here holds.
 
-use weir_device::{Env, FlushScope, VolumeId};
+use weir_device::{Env, FlushScope, LocalBoxFuture, VolumeId};
 use weir_disk::DiskError;
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{
@@ -186,16 +186,19 @@ impl Node {
     /// # Errors
     /// When there is nothing to salvage, the name is taken, the journal is damaged and that is not accepted, or what
     /// store and disk say.
-    pub async fn salvage_volume(
-        &self,
+    #[inline(never)]
+    pub fn salvage_volume<'a>(
+        &'a self,
         home: Home,
         wish: SalvageWish,
         on_progress: impl FnMut(u64, u64) + Send + 'static,
-    ) -> Result<Salvaged, NodeError> {
-        self.run(
-            0,
-            move |context| async move { salvage(&context, &home, &wish, on_progress).await },
-        )
-        .await?
+    ) -> LocalBoxFuture<'a, Result<Salvaged, NodeError>> {
+        Box::pin(async move {
+            self.run(
+                0,
+                move |context| async move { salvage(&context, &home, &wish, on_progress).await },
+            )
+            .await?
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Snapshots of a volume, as the API tells them, and what differs between two of them.
 
+use weir_device::LocalBoxFuture;
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{Change, Changes, SnapshotRecord};
 use weir_store::Access;
@@ -40,19 +41,28 @@ impl Node {
     ///
     /// # Errors
     /// When there is no such volume or snapshot, or when the store fails; then the runs reported so far are not all.
-    pub async fn diff_snapshots(
-        &self,
+    #[inline(never)]
+    pub fn diff_snapshots<'a>(
+        &'a self,
         home: Home,
         volume: VolumeName,
         (from, to): (VolumeName, VolumeName),
         on_change: impl AsyncFnMut(Change) + Send + 'static,
-    ) -> Result<Changes, NodeError> {
-        self.run(0, move |context| async move {
-            let store = home.open_store(&context, Access::Read).await?;
-            let id = catalog::find(&store, &context.env, &volume).await?;
-            Ok(weir_log::changes(&store, &context.env, (id, &home.keys), (&from, &to), on_change)
+    ) -> LocalBoxFuture<'a, Result<Changes, NodeError>> {
+        Box::pin(async move {
+            self.run(0, move |context| async move {
+                let store = home.open_store(&context, Access::Read).await?;
+                let id = catalog::find(&store, &context.env, &volume).await?;
+                Ok(weir_log::changes(
+                    &store,
+                    &context.env,
+                    (id, &home.keys),
+                    (&from, &to),
+                    on_change,
+                )
                 .await?)
+            })
+            .await?
         })
-        .await?
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use weir_device::VolumeId;
+use weir_device::{LocalBoxFuture, VolumeId};
 use weir_journal::Journal;
 use weir_log::catalog::VolumeName;
 use weir_log::{JOURNAL_FILE, LOCK_FILE};
@@ -40,17 +40,24 @@ impl Node {
     ///
     /// # Errors
     /// When the data directory cannot be listed.
-    pub async fn unserved(
-        &self,
+    #[inline(never)]
+    pub fn unserved<'a>(
+        &'a self,
         home: Home,
-        processes: &[Process],
-    ) -> Result<Vec<Unserved>, NodeError> {
-        let served: Vec<VolumeId> = processes.iter().flat_map(Process::volumes).collect();
-        let silent = processes.iter().any(|process| process.status.is_err());
-        let found =
-            self.run(0, move |context| async move { not_closed(&context, &home).await }).await??;
-        let is_known = |one: &Unserved| one.holder.is_some() || !silent;
-        Ok(found.into_iter().filter(|one| is_known(one) && !served.contains(&one.volume)).collect())
+        processes: &'a [Process],
+    ) -> LocalBoxFuture<'a, Result<Vec<Unserved>, NodeError>> {
+        Box::pin(async move {
+            let served: Vec<VolumeId> = processes.iter().flat_map(Process::volumes).collect();
+            let silent = processes.iter().any(|process| process.status.is_err());
+            let found = self
+                .run(0, move |context| async move { not_closed(&context, &home).await })
+                .await??;
+            let is_known = |one: &Unserved| one.holder.is_some() || !silent;
+            Ok(found
+                .into_iter()
+                .filter(|one| is_known(one) && !served.contains(&one.volume))
+                .collect())
+        })
     }
 }
 

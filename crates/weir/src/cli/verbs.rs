@@ -1,17 +1,16 @@
 //! The commands that are one verb each: their words and flags, their help, what they ask and what they print, all as
 //! the verb itself says.
 
-use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Subcommand};
 use indicatif::ProgressBar;
-use weir_device::LocalBoxFuture;
-use weir_log::catalog::VolumeName;
-use weir_node::verbs::command::{Command, Section, Subject, Told};
-use weir_node::verbs::{EachCommand, each_command};
+use weir_node::verbs::command::{
+    Bar, CommandEntry, Names, Outcome, Section, Subject, Told, TypedCommand,
+};
+use weir_node::verbs::commands;
 use weir_node::{Home, Node};
 
 use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
@@ -29,81 +28,47 @@ const SUBJECT: &str = "subject";
 const YES: &str = "yes";
 
 /// A command that was typed, to be run.
-pub(crate) struct Typed(Box<dyn Run>);
-
-trait Run {
-    fn run<'a>(
-        self: Box<Self>,
-        node: &'a Node,
-        home: Home,
-    ) -> LocalBoxFuture<'a, Result<ExitCode, Failure>>;
-}
-
-impl fmt::Debug for Typed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Typed")
-    }
+#[derive(Debug)]
+pub(crate) struct Typed {
+    command: TypedCommand,
+    bar: Option<Bar>,
+    /// Whether a person is asked first.
+    asks: bool,
+    form: OutputForm,
 }
 
 impl Typed {
     /// Runs the command.
     pub(crate) async fn run(self, node: &Node, home: Home) -> Result<ExitCode, Failure> {
-        self.0.run(node, home).await
+        if self.asks {
+            let question = self.command.question(node, home.clone()).await?;
+            question.as_ref().map_or(Ok(()), confirm::by_name)?;
+        }
+        let bar = progress_bar(self.bar, self.command.name());
+        let progress = bar.clone();
+        let called = self.command.run(node, home, move |done, total| {
+            progress.set_length(total);
+            progress.set_position(done);
+        });
+        let outcome = match self.bar {
+            Some(bar_of) => output::with_lines(&bar, bar_of.shows, called).await,
+            None => called.await,
+        };
+        bar.finish_and_clear();
+        let Outcome { told, json } = outcome?;
+        match self.form {
+            OutputForm::Json => output::print_made_json(json)?,
+            OutputForm::Table => print(&told)?,
+        }
+        for warning in &told.warnings {
+            eprintln!("warning: {warning}");
+        }
+        Ok(if told.is_undone { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS })
     }
 }
 
-/// A command with its arguments.
-struct Words<C> {
-    command: C,
-    name: Option<VolumeName>,
-    snapshot: Option<VolumeName>,
-    yes: bool,
-    form: OutputForm,
-}
-
-impl<C: Command> Run for Words<C> {
-    fn run<'a>(
-        self: Box<Self>,
-        node: &'a Node,
-        home: Home,
-    ) -> LocalBoxFuture<'a, Result<ExitCode, Failure>> {
-        Box::pin(run(*self, node, home))
-    }
-}
-
-async fn run<C: Command>(words: Words<C>, node: &Node, home: Home) -> Result<ExitCode, Failure> {
-    let Words { command, name, snapshot, yes, form } = words;
-    let verb = command.verb(snapshot);
-    if C::ASKS && !yes {
-        let question = node.question::<C>(home.clone(), name.clone(), verb.clone()).await?;
-        question.as_ref().map_or(Ok(()), confirm::by_name)?;
-    }
-    let subject = name.as_ref().map_or_else(String::new, VolumeName::to_string);
-    let bar = bar::<C>(&subject);
-    let progress = bar.clone();
-    let called = node.call(home, name, verb.clone(), move |done, total| {
-        progress.set_length(total);
-        progress.set_position(done);
-    });
-    let report = match C::BAR {
-        Some(bar_of) => output::with_lines(&bar, bar_of.shows, called).await,
-        None => called.await,
-    };
-    bar.finish_and_clear();
-    let report = report?;
-    let told = C::tell(&subject, &verb, &report);
-    match form {
-        OutputForm::Json => output::print_json(&report)?,
-        OutputForm::Table => print(&told)?,
-    }
-    for warning in &told.warnings {
-        eprintln!("warning: {warning}");
-    }
-    Ok(if told.is_undone { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS })
-}
-
-fn bar<C: Command>(subject: &str) -> ProgressBar {
-    let Some(bar) = C::BAR else { return ProgressBar::hidden() };
+fn progress_bar(bar: Option<Bar>, subject: &str) -> ProgressBar {
+    let Some(bar) = bar else { return ProgressBar::hidden() };
     let shown = ProgressBar::no_length().with_message(format!("{} {subject}", bar.doing));
     shown.set_style(output::style(&format!("{{spinner}} {{msg}}: {}", bar.shows)));
     shown.enable_steady_tick(TICK);
@@ -139,24 +104,10 @@ pub(crate) trait Group {
     const NAME: &'static str;
 }
 
-struct Augment {
-    group: &'static str,
-    command: clap::Command,
-}
-
-impl EachCommand for Augment {
-    fn command<C: Command>(&mut self) {
-        if C::WORDS[0] == self.group {
-            let command = std::mem::take(&mut self.command);
-            self.command = command.subcommand(clap_command::<C>());
-        }
-    }
-}
-
-fn clap_command<C: Command>() -> clap::Command {
-    let mut command = clap::Command::new(C::WORDS[1]);
+fn clap_command(entry: &CommandEntry) -> clap::Command {
+    let mut command = clap::Command::new(entry.words[1]);
     let subject = Arg::new(SUBJECT).required(true);
-    match C::SUBJECT {
+    match entry.subject {
         Subject::Store => {}
         Subject::Volume => {
             let name = subject.value_name("NAME").value_parser(volume_name);
@@ -167,10 +118,10 @@ fn clap_command<C: Command>() -> clap::Command {
             command = command.arg(path.help("The volume and the snapshot, as demo@monday"));
         }
     }
-    let command = C::augment_args(command);
+    let command = (entry.augment_args)(command);
     let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
     let mut command = Output::augment_args(command);
-    if C::ASKS {
+    if entry.asks {
         let yes = Arg::new(YES).long(YES).action(ArgAction::SetTrue).help("Do not ask");
         command = command.arg(yes.env("WEIR_YES").hide_env_values(true));
     }
@@ -183,33 +134,20 @@ fn clap_command<C: Command>() -> clap::Command {
     }
 }
 
-struct Parse<'a> {
-    words: [&'a str; 2],
-    matches: &'a mut ArgMatches,
-    parsed: Option<Result<Typed, clap::Error>>,
-}
-
-impl EachCommand for Parse<'_> {
-    fn command<C: Command>(&mut self) {
-        if C::WORDS == self.words {
-            self.parsed = Some(parse::<C>(self.matches));
+fn parse(entry: &CommandEntry, matches: &mut ArgMatches) -> Result<Typed, clap::Error> {
+    let names = match entry.subject {
+        Subject::Store => Names::default(),
+        Subject::Volume => Names { volume: matches.remove_one(SUBJECT), snapshot: None },
+        Subject::Snapshot => {
+            let path = matches.remove_one::<SnapshotPath>(SUBJECT);
+            let (volume, snapshot) = path.map(|path| (path.volume, path.snapshot)).unzip();
+            Names { volume, snapshot }
         }
-    }
-}
-
-fn parse<C: Command>(matches: &mut ArgMatches) -> Result<Typed, clap::Error> {
-    let (name, snapshot) = match C::SUBJECT {
-        Subject::Store => (None, None),
-        Subject::Volume => (matches.remove_one::<VolumeName>(SUBJECT), None),
-        Subject::Snapshot => matches
-            .remove_one::<SnapshotPath>(SUBJECT)
-            .map(|SnapshotPath { volume, snapshot }| (volume, snapshot))
-            .unzip(),
     };
-    let yes = C::ASKS && matches.get_flag(YES);
-    let command = C::from_arg_matches_mut(matches)?;
+    let asks = entry.asks && !matches.get_flag(YES);
+    let command = entry.parse(matches, names)?;
     let form = Output::from_arg_matches_mut(matches)?.output;
-    Ok(Typed(Box::new(Words { command, name, snapshot, yes, form })))
+    Ok(Typed { command, bar: entry.bar, asks, form })
 }
 
 impl<O: Subcommand + Group> FromArgMatches for Below<O> {
@@ -227,10 +165,10 @@ impl<O: Subcommand + Group> FromArgMatches for Below<O> {
         let Some((_, mut below)) = matches.remove_subcommand() else {
             return Err(clap::Error::raw(ErrorKind::MissingSubcommand, "a command is missing"));
         };
-        let mut parse = Parse { words: [O::NAME, &name], matches: &mut below, parsed: None };
-        each_command(&mut parse);
-        let unknown = || Err(clap::Error::raw(ErrorKind::InvalidSubcommand, "no such command"));
-        parse.parsed.unwrap_or_else(unknown).map(Self::Verb)
+        let words = [O::NAME, &name];
+        let entry = commands().into_iter().find(|entry| entry.words == words);
+        let unknown = || clap::Error::raw(ErrorKind::InvalidSubcommand, "no such command");
+        parse(&entry.ok_or_else(unknown)?, &mut below).map(Self::Verb)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -241,9 +179,8 @@ impl<O: Subcommand + Group> FromArgMatches for Below<O> {
 
 impl<O: Subcommand + Group> Subcommand for Below<O> {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
-        let mut augment = Augment { group: O::NAME, command };
-        each_command(&mut augment);
-        O::augment_subcommands(augment.command)
+        let below = commands().into_iter().filter(|entry| entry.words[0] == O::NAME);
+        O::augment_subcommands(command.subcommands(below.map(|entry| clap_command(&entry))))
     }
 
     fn augment_subcommands_for_update(command: clap::Command) -> clap::Command {

@@ -62,13 +62,21 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// A value as JSON, indented.
 pub(crate) fn to_json(value: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::new(format!("writing JSON: {error}")))
+    made_json(serde_json::to_string_pretty(value))
 }
 
 /// Writes a value as JSON, with a line break at the end.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print(&format!("{}\n", to_json(value)?))
+    print_made_json(serde_json::to_string_pretty(value))
+}
+
+/// Writes what was made JSON already, with a line break at the end.
+pub(crate) fn print_made_json(json: serde_json::Result<String>) -> Result<(), Failure> {
+    print(&format!("{}\n", made_json(json)?))
+}
+
+fn made_json(json: serde_json::Result<String>) -> Result<String, Failure> {
+    json.map_err(|error| Failure::new(format!("writing JSON: {error}")))
 }
 
 /// Writes rows under headings, if there are any, without lines around them.
