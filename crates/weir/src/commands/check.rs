@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
+use weir_device::ErrorKind;
 use weir_log::catalog::VolumeName;
 use weir_log::{CheckOptions, GIVEN_UP, ObjectId};
 use weir_node::api::types::{CheckReport, RepairReport};
@@ -17,7 +18,7 @@ use weir_node::verbs::check::{CheckVolume, OnWhole};
 use weir_node::verbs::command::Question;
 use weir_node::verbs::flush::FlushVolume;
 use weir_node::verbs::repair::RepairVolume;
-use weir_node::{Home, Node};
+use weir_node::{Home, Node, NodeError};
 
 use crate::cli::volume::CheckLimits;
 use crate::terminal::failure::{DAMAGED, Failure};
@@ -52,6 +53,20 @@ fn is_whole(report: &CheckReport) -> bool {
     report.damage.is_empty() && report.incomplete.is_none()
 }
 
+/// Has the process that serves the volume, if there is one, publish what the store lacks: the check looks at the store.
+async fn publish(node: &Node, home: &Home, name: &VolumeName) -> Result<(), Failure> {
+    let publish = FlushVolume { remote: true, wait: true, publish: true };
+    match node.call_holder(home.clone(), name.clone(), publish).await {
+        // A process of an older program does not know the word, and publishes before it gives up nothing.
+        Err(NodeError::Remote { kind: ErrorKind::Invalid, .. }) => {
+            let nothing = RepairVolume { objects: Vec::new(), zero: false };
+            node.call_holder(home.clone(), name.clone(), nothing).await?;
+        }
+        published => drop(published?),
+    }
+    Ok(())
+}
+
 /// Checks a volume, says what would be lost for good, and gives that up if a person agrees.
 pub(crate) async fn repair(
     node: &Node,
@@ -60,9 +75,7 @@ pub(crate) async fn repair(
     repair: Repair,
 ) -> Result<ExitCode, Failure> {
     let Repair { name, zero, yes, form } = repair;
-    // A process that serves the volume has newer state than the store: it publishes that first.
-    let publish = FlushVolume { remote: true, wait: true, publish: true };
-    node.call_holder(home.clone(), name.clone(), publish).await?;
+    publish(node, &home, &name).await?;
     let found = look(node, home.clone(), &name, limits).await?;
     let damaged = found.damage.iter().map(|damage| &damage.place);
     let is_object = |key: &&String| ObjectId::parse_key(key).is_some();
