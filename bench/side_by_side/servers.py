@@ -211,6 +211,28 @@ class OtherWeir(Weir):
     name = "other weir"
 
 
+class HeldBack(Weir):
+    """Weir with next to nothing uploaded while a job runs: what a burst is without background work."""
+
+    name = "held back"
+    UPLOADED_MEANWHILE = "64K"
+
+    def limit(self, bandwidth):
+        """Bounds the uploads, from now on."""
+        run_verb([*self.weir(), "limits", "set", "--upload-bandwidth", bandwidth], self.environment())
+
+    def run(self, **job):
+        self.limit(self.UPLOADED_MEANWHILE)
+        try:
+            return super().run(**job)
+        finally:
+            self.limit("none")
+
+    def settle(self):
+        self.limit("none")
+        super().settle()
+
+
 class FileServer(Server):
     """A peer that serves one file, written once before it is measured."""
 
