@@ -5,7 +5,7 @@ use crate::tree::File;
 
 /// Floor of every crate. A crate imports only crates of lower floors; the device contract is the ground they all
 /// stand on, local files the first thing built on it.
-const FLOORS: [(&str, u8); 23] = [
+const FLOORS: [(&str, u8); 24] = [
     ("weir", 6),
     ("weir-node", 5),
     ("weir-control", 5),
@@ -24,6 +24,7 @@ const FLOORS: [(&str, u8); 23] = [
     ("weir-trace", 2),
     ("weir-disk", 1),
     ("weir-seal", 1),
+    ("weir-pacer", 1),
     ("weir-device", 0),
     // Outside the house: they test it, and may look into every room.
     ("weir-sim", u8::MAX),

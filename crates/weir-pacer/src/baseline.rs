@@ -1,0 +1,64 @@
+//! What clients see while nothing happens in the background, by the kind of request.
+
+use crate::Sample;
+use crate::limits::BASELINE_WINDOWS;
+
+const SIZES: usize = 5;
+const DEPTHS: usize = 5;
+
+/// The kind of a request: large ones take longer than small ones, and many at a time longer than one.
+fn kind(sample: &Sample) -> (usize, usize) {
+    let size = match sample.bytes {
+        0..=8_191 => 0,
+        8_192..=32_767 => 1,
+        32_768..=131_071 => 2,
+        131_072..=524_287 => 3,
+        _ => 4,
+    };
+    let depth = match sample.depth {
+        0..=1 => 0,
+        2..=3 => 1,
+        4..=7 => 2,
+        8..=15 => 3,
+        _ => 4,
+    };
+    (size, depth)
+}
+
+/// Mean times in seconds of the latest paused windows, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Baseline {
+    mean: [[Option<f64>; DEPTHS]; SIZES],
+    /// Sum and number of the paused window under way.
+    window: [[(f64, u32); DEPTHS]; SIZES],
+}
+
+impl Baseline {
+    /// The usual time of such a request.
+    pub(crate) fn of(&self, sample: &Sample) -> Option<f64> {
+        let (size, depth) = kind(sample);
+        self.mean[size][depth]
+    }
+
+    /// A request of a paused window.
+    pub(crate) fn add(&mut self, sample: &Sample) {
+        let (size, depth) = kind(sample);
+        let (sum, count) = &mut self.window[size][depth];
+        *sum += sample.took.as_secs_f64();
+        *count += 1;
+    }
+
+    /// The paused window is over.
+    pub(crate) fn end_window(&mut self) {
+        for (means, sums) in self.mean.iter_mut().zip(&mut self.window) {
+            for (mean, (sum, count)) in means.iter_mut().zip(sums) {
+                if *count > 0 {
+                    let now = *sum / f64::from(*count);
+                    *mean =
+                        Some(mean.map_or(now, |before| before + (now - before) / BASELINE_WINDOWS));
+                }
+                (*sum, *count) = (0.0, 0);
+            }
+        }
+    }
+}

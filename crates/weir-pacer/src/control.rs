@@ -1,0 +1,222 @@
+//! The law of the pacer, without clocks and threads: samples and asks in, verdicts out (vStore III-B, equations 2 to 4).
+//!
+//! Time is cut into windows. At the end of a window that had clients the rate moves towards what keeps their requests at
+//! the target: `s = (1 - gamma) s + gamma (M / M_t) s`, where M is the target and M_t the average of what they saw, both
+//! as multiples of the baseline. (Read literally, the average of the paper runs over targets; it can only be the observed
+//! latency.) A window may use `u = s tau - P`, where P is what clients have on their way.
+
+use std::time::Duration;
+
+use crate::baseline::Baseline;
+use crate::limits::{
+    BETWEEN_PAUSES, GAMMA, PAUSED_AT_FIRST, PAUSED_ONE_IN, RATE_MAX, RATE_MIN, REST, SAMPLES_MIN,
+    SLACK, SLACK_OF_PRESSURE, SMOOTHING, SPIKE, WINDOW,
+};
+use crate::{Sample, Seen};
+
+/// Whether an ask may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may.
+    Granted,
+    /// Not before this moment; then ask again.
+    NotBefore(Duration),
+}
+
+/// What happened in a window so far.
+#[derive(Debug, Default)]
+struct Window {
+    number: u64,
+    /// Clients have it alone.
+    paused: bool,
+    /// Sum of times, and of the baselines of the same requests, in seconds.
+    took: f64,
+    usual: f64,
+    samples: u32,
+    /// Requests without a baseline.
+    unknown: u32,
+    /// Greatest pressure of those that asked.
+    pressure: f64,
+    /// Somebody had to wait, so that the rate is what bounds the work.
+    bounded: bool,
+}
+
+/// The state of the law. Moments are durations since any fixed moment.
+#[derive(Debug)]
+pub(crate) struct Control {
+    baseline: Baseline,
+    window: Window,
+    /// Bytes per second.
+    rate: f64,
+    /// M_t: what clients see, as a multiple of the baseline.
+    seen: f64,
+    /// Bytes that may still go in this window; below zero what is to be saved first.
+    credit: f64,
+    /// Bytes of clients on their way.
+    pending: u64,
+    last_client: Option<Duration>,
+    last_pause: u64,
+    /// Windows that are still to be paused for a client that came back.
+    pauses_due: u64,
+    spikes: u32,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            baseline: Baseline::default(),
+            window: Window::default(),
+            rate: RATE_MIN,
+            seen: 1.0,
+            credit: 0.0,
+            pending: 0,
+            last_client: None,
+            last_pause: 0,
+            pauses_due: 0,
+            spikes: 0,
+        }
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "bytes below 2^53")]
+fn to_f64(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+fn window_of(now: Duration) -> u64 {
+    u64::try_from(now.as_nanos() / WINDOW.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn begin_of(number: u64) -> Duration {
+    WINDOW.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+impl Control {
+    /// A client's request begins.
+    pub(crate) fn on_begin(&mut self, now: Duration, bytes: u64) {
+        self.advance(now);
+        if self.is_free(now) {
+            // The rate of other times says nothing of this client.
+            self.rate = RATE_MIN;
+            self.seen = 1.0;
+            self.pauses_due = PAUSED_AT_FIRST;
+            self.pause();
+        }
+        self.pending += bytes;
+        self.last_client = Some(now);
+    }
+
+    /// A client's request ended.
+    pub(crate) fn on_end(&mut self, now: Duration, sample: &Sample) {
+        self.advance(now);
+        self.pending = self.pending.saturating_sub(sample.bytes);
+        self.last_client = Some(now);
+        if self.window.paused {
+            // What began before the pause had company.
+            if now.saturating_sub(sample.took) >= begin_of(self.window.number) {
+                self.baseline.add(sample);
+            }
+            return;
+        }
+        match self.baseline.of(sample) {
+            Some(usual) => {
+                self.window.took += sample.took.as_secs_f64();
+                self.window.usual += usual;
+                self.window.samples += 1;
+            }
+            None => self.window.unknown += 1,
+        }
+    }
+
+    /// A client's request ended without a time that means anything.
+    pub(crate) fn on_abandoned(&mut self, bytes: u64) {
+        self.pending = self.pending.saturating_sub(bytes);
+    }
+
+    /// Asks for leave for so many bytes. Pressure is 0 to 1; at 1 clients wait for this work, and it may go.
+    pub(crate) fn ask(&mut self, now: Duration, bytes: u64, pressure: f64) -> Verdict {
+        self.advance(now);
+        self.window.pressure = self.window.pressure.max(pressure);
+        if pressure >= 1.0 || self.is_free(now) {
+            return Verdict::Granted;
+        }
+        if !self.window.paused && self.credit > 0.0 {
+            self.credit -= to_f64(bytes);
+            return Verdict::Granted;
+        }
+        self.window.bounded |= !self.window.paused;
+        Verdict::NotBefore(begin_of(self.window.number + 1))
+    }
+
+    /// Leave that was not used comes back.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.credit += to_f64(bytes);
+    }
+
+    /// No client for a while: nobody feels what goes on.
+    fn is_free(&self, now: Duration) -> bool {
+        self.last_client.is_none_or(|last| now.saturating_sub(last) >= REST)
+    }
+
+    fn pause(&mut self) {
+        self.window.paused = true;
+        self.last_pause = self.window.number;
+        self.pauses_due = self.pauses_due.saturating_sub(1);
+    }
+
+    /// Ends windows that are over.
+    fn advance(&mut self, now: Duration) {
+        let number = window_of(now);
+        if number <= self.window.number {
+            return;
+        }
+        let ended = std::mem::replace(&mut self.window, Window { number, ..Window::default() });
+        if ended.paused {
+            self.baseline.end_window();
+        } else {
+            self.regulate(&ended);
+        }
+        let elapsed = to_f64(number - ended.number);
+        let pending = to_f64(self.pending) * (1.0 - ended.pressure);
+        let tau = WINDOW.as_secs_f64();
+        let budget = (self.rate * tau - pending).max(RATE_MIN * tau);
+        // A debt is paid window by window; what was not used is not kept, since clients come in bursts.
+        self.credit = (self.credit + budget * elapsed).min(budget);
+        let since = number - self.last_pause;
+        let is_turn = since >= PAUSED_ONE_IN;
+        let is_unknown = ended.unknown > ended.samples && since >= BETWEEN_PAUSES;
+        if !self.is_free(now) && (self.pauses_due > 0 || is_turn || is_unknown) {
+            self.pause();
+        }
+    }
+
+    fn regulate(&mut self, ended: &Window) {
+        if ended.samples < SAMPLES_MIN || ended.usual <= 0.0 {
+            return;
+        }
+        let seen = ended.took / ended.usual;
+        self.seen += SMOOTHING * (seen - self.seen);
+        let target = 1.0 + SLACK + SLACK_OF_PRESSURE * ended.pressure;
+        let factor = 1.0 - GAMMA + GAMMA * (target / self.seen);
+        if factor < 1.0 || ended.bounded {
+            self.rate *= factor;
+        }
+        self.spikes = if seen > SPIKE * target { self.spikes + 1 } else { 0 };
+        if self.spikes >= 2 {
+            self.rate /= 2.0;
+        }
+        self.rate = self.rate.clamp(RATE_MIN, RATE_MAX);
+    }
+
+    /// What there is to be seen of it.
+    pub(crate) fn seen(&self, now: Duration) -> Seen {
+        Seen {
+            bytes_per_second: (!self.is_free(now)).then_some(self.rate),
+            latency: self.seen,
+            target: 1.0 + SLACK + SLACK_OF_PRESSURE * self.window.pressure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

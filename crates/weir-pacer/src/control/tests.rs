@@ -1,0 +1,179 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const STEP: Duration = Duration::from_micros(500);
+
+/// A disk, clients and background work that asks all the time, in steps of half a millisecond.
+struct Host {
+    control: Control,
+    now: Duration,
+    /// What a request takes while nothing else happens.
+    usual: Duration,
+    /// Background bytes per second that make it take twice as long.
+    capacity: f64,
+    /// Background bytes of the last steps, fading.
+    load: f64,
+    pressure: f64,
+    clients: bool,
+    noise: u64,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// Bytes per second of background work.
+    rate: f64,
+    /// What clients saw, as a multiple of `usual`.
+    latency: f64,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self {
+            control: Control::default(),
+            now: Duration::from_secs(100),
+            usual: Duration::from_micros(400),
+            capacity: to_f64(600 * MIB),
+            load: 0.0,
+            pressure: 0.0,
+            clients: true,
+            noise: 1,
+        }
+    }
+
+    /// Between 0.8 and 1.2.
+    fn noise(&mut self) -> f64 {
+        self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        0.8 + 0.4 * to_f64(self.noise >> 33) / to_f64(1 << 31)
+    }
+
+    fn run(&mut self, time: Duration) -> Found {
+        let (mut bytes, mut latency, mut requests) = (0, 0.0, 0);
+        let end = self.now + time;
+        while self.now < end {
+            if self.clients {
+                self.control.on_begin(self.now, 4096);
+            }
+            let mut moved = 0;
+            while moved < 4 * MIB && self.ask() == Verdict::Granted {
+                moved += 64 << 10;
+            }
+            bytes += moved;
+            self.load += (to_f64(moved) / STEP.as_secs_f64() - self.load) / 8.0;
+            self.now += STEP;
+            if self.clients {
+                let times = (1.0 + self.load / self.capacity) * self.noise();
+                let took = self.usual.mul_f64(times);
+                self.control.on_end(self.now, &Sample { bytes: 4096, depth: 32, took });
+                latency += times;
+                requests += 1;
+            }
+        }
+        let latency = if requests == 0 { 1.0 } else { latency / f64::from(requests) };
+        Found { rate: to_f64(bytes) / time.as_secs_f64(), latency }
+    }
+
+    fn ask(&mut self) -> Verdict {
+        self.control.ask(self.now, 64 << 10, self.pressure)
+    }
+}
+
+#[test]
+fn a_burst_hardly_feels_it() {
+    let mut host = Host::new();
+    let found = host.run(Duration::from_secs(1));
+    assert!(found.latency < 1.06, "{found:?}");
+    let later = host.run(Duration::from_secs(20));
+    assert!(later.latency < 1.10, "{later:?}");
+    assert!(later.rate > RATE_MIN, "what clients do not feel is used: {later:?}");
+}
+
+#[test]
+fn pressure_takes_from_clients() {
+    let mut host = Host::new();
+    let without = host.run(Duration::from_secs(10));
+    host.pressure = 0.5;
+    host.run(Duration::from_secs(1));
+    let with = host.run(Duration::from_secs(2));
+    assert!(with.rate > 10.0 * without.rate, "{with:?} after {without:?}");
+    host.pressure = 0.0;
+    host.run(Duration::from_secs(1));
+    let after = host.run(Duration::from_secs(5));
+    assert!(after.latency < 1.15, "and gives it back: {after:?}");
+}
+
+#[test]
+fn who_waits_is_not_made_to_wait() {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(1));
+    host.pressure = 1.0;
+    for _ in 0..1000 {
+        assert_eq!(host.ask(), Verdict::Granted);
+        host.now += STEP;
+    }
+}
+
+#[test]
+fn nothing_is_regulated_while_nobody_is_there() {
+    let mut host = Host::new();
+    for _ in 0..100 {
+        assert_eq!(host.ask(), Verdict::Granted, "no client yet");
+    }
+    host.run(Duration::from_secs(1));
+    host.clients = false;
+    host.run(REST + STEP);
+    let found = host.run(Duration::from_secs(1));
+    assert!(found.rate > to_f64(1000 * MIB), "{found:?}");
+    assert_eq!(host.control.seen(host.now).bytes_per_second, None);
+}
+
+/// The disk is another machine's as well: it may be slower for an hour, and background work is not to blame.
+#[test]
+fn a_slower_disk_is_not_blamed_on_background_work() {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(10));
+    let before = host.control.rate;
+    host.usual = host.usual.mul_f64(2.6);
+    host.run(Duration::from_secs(15));
+    let found = host.run(Duration::from_secs(30));
+    assert!(found.rate > before / 4.0, "{found:?}, {before} before");
+}
+
+#[test]
+fn a_client_that_comes_back_has_the_disk_alone_first() {
+    let mut host = Host::new();
+    host.control.on_begin(host.now, 4096);
+    assert_ne!(host.ask(), Verdict::Granted);
+    host.now += WINDOW;
+    assert_ne!(host.ask(), Verdict::Granted, "{:?}", host.control.window);
+    host.now += 2 * WINDOW;
+    assert_eq!(host.ask(), Verdict::Granted);
+}
+
+#[test]
+fn large_pieces_are_paid_for_over_several_windows() {
+    let mut host = Host::new();
+    host.control.on_begin(host.now, 4096);
+    while host.control.ask(host.now, 8 * MIB, 0.0) != Verdict::Granted {
+        host.now += WINDOW;
+    }
+    let mut waited = 0;
+    while host.ask() != Verdict::Granted {
+        host.now += WINDOW;
+        host.control.on_begin(host.now, 4096);
+        host.control.on_abandoned(4096);
+        waited += 1;
+        assert!(waited < 1000);
+    }
+    let seconds = WINDOW.as_secs_f64() * f64::from(waited);
+    assert!((3.0..6.0).contains(&seconds), "8 MiB at 2 MiB/s: {seconds} s");
+}
+
+#[test]
+fn requests_that_vanish_leave_nothing_behind() {
+    let mut host = Host::new();
+    for _ in 0..100 {
+        host.control.on_begin(host.now, MIB);
+        host.control.on_abandoned(MIB);
+    }
+    assert_eq!(host.control.pending, 0);
+}

@@ -1,0 +1,49 @@
+//! Every constant of the pacer.
+
+use std::time::Duration;
+
+/// Length of a window: the budget of background work is counted out window by window (tau in vStore, III-B).
+pub(crate) const WINDOW: Duration = Duration::from_millis(20);
+
+/// One window in so many belongs to clients alone. What they see in it is the baseline.
+pub(crate) const PAUSED_ONE_IN: u64 = 50;
+
+/// Windows that a client has alone when it comes back after a rest: a rate is worth nothing without a baseline.
+pub(crate) const PAUSED_AT_FIRST: u64 = 2;
+
+/// Windows between two pauses that are made because a baseline is missing, so that clients whose requests are of ever
+/// new kinds do not stop background work.
+pub(crate) const BETWEEN_PAUSES: u64 = 5;
+
+/// Without a request of a client for so long, background work goes at full speed.
+pub(crate) const REST: Duration = Duration::from_secs(1);
+
+/// How far one window moves the rate (gamma in vStore, III-B).
+pub(crate) const GAMMA: f64 = 0.2;
+
+/// How far one window moves the average of what clients see.
+pub(crate) const SMOOTHING: f64 = 0.3;
+
+/// By how much clients' requests may take longer than the baseline while nothing presses: a share.
+pub(crate) const SLACK: f64 = 0.05;
+
+/// By how much more under the greatest pressure.
+pub(crate) const SLACK_OF_PRESSURE: f64 = 8.0;
+
+/// Times the target that two windows in a row must exceed to halve the rate at once.
+pub(crate) const SPIKE: f64 = 2.0;
+
+/// Samples of a window below which nothing follows from it.
+pub(crate) const SAMPLES_MIN: u32 = 3;
+
+/// Lowest rate in bytes per second: background work never stands still for long.
+pub(crate) const RATE_MIN: f64 = (2 << 20) as f64;
+
+/// Highest rate that is regulated, in bytes per second.
+pub(crate) const RATE_MAX: f64 = (8_u64 << 30) as f64;
+
+/// Bytes that one operation without bytes stands for, as a deletion: it takes a disk as long as a write of so many.
+pub(crate) const BYTES_PER_OPERATION: u64 = 1 << 20;
+
+/// Windows of the baseline: the share that a new paused window has in it is one in so many.
+pub(crate) const BASELINE_WINDOWS: f64 = 4.0;

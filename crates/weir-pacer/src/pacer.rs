@@ -1,0 +1,235 @@
+//! The law behind a lock, with clocks.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::control::{Control, Verdict};
+use crate::limits::BYTES_PER_OPERATION;
+use crate::{Class, Given, Sample, Seen, Work};
+
+/// The pacer of a node. A clone is the same pacer.
+#[derive(Clone, Debug)]
+pub struct Pacer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    began: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    control: Control,
+    given: [Given; Class::COUNT],
+    /// Requests of clients on their way.
+    requests: usize,
+}
+
+/// Leave that was given. Dropped without [`Leave::used`], it comes back.
+#[derive(Debug)]
+#[must_use = "leave that is dropped comes back"]
+pub struct Leave {
+    pacer: Pacer,
+    work: Work,
+    is_used: bool,
+}
+
+/// A request of a client on its way. Dropped without [`Request::ended`], its time counts for nothing.
+#[derive(Debug)]
+pub struct Request {
+    pacer: Pacer,
+    bytes: u64,
+    depth: usize,
+    began: Instant,
+    has_ended: bool,
+}
+
+impl Default for Pacer {
+    fn default() -> Self {
+        Self(Arc::new(Inner { began: Instant::now(), state: Mutex::default() }))
+    }
+}
+
+impl Work {
+    /// What it counts as.
+    fn cost(&self) -> u64 {
+        self.bytes + self.operations * BYTES_PER_OPERATION
+    }
+}
+
+impl Pacer {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.began.elapsed()
+    }
+
+    /// A client's request goes to the disk.
+    #[must_use]
+    pub fn request(&self, bytes: u64) -> Request {
+        let mut state = self.state();
+        state.control.on_begin(self.now(), bytes);
+        state.requests += 1;
+        let depth = state.requests;
+        drop(state);
+        Request { pacer: self.clone(), bytes, depth, began: Instant::now(), has_ended: false }
+    }
+
+    /// Waits until the work may go. `pressure` is asked again and again meanwhile: from 0, nothing presses, to 1, clients
+    /// wait for it.
+    pub async fn leave(&self, work: Work, pressure: impl Fn() -> f64) -> Leave {
+        let asked = Instant::now();
+        while let Some(pause) = self.ask(&work, pressure(), asked) {
+            tokio::time::sleep(pause).await;
+        }
+        Leave { pacer: self.clone(), work, is_used: false }
+    }
+
+    /// As [`Pacer::leave`], on a thread that may block.
+    #[allow(clippy::disallowed_methods, reason = "this thread may block, and has no runtime")]
+    pub fn leave_blocking(&self, work: Work, pressure: impl Fn() -> f64) -> Leave {
+        let asked = Instant::now();
+        while let Some(pause) = self.ask(&work, pressure(), asked) {
+            std::thread::sleep(pause);
+        }
+        Leave { pacer: self.clone(), work, is_used: false }
+    }
+
+    /// How long to wait before the next try; nothing once it may go.
+    fn ask(&self, work: &Work, pressure: f64, asked: Instant) -> Option<Duration> {
+        let now = self.now();
+        let mut state = self.state();
+        match state.control.ask(now, work.cost(), pressure) {
+            Verdict::NotBefore(then) => Some(then.saturating_sub(now)),
+            Verdict::Granted => {
+                let given = &mut state.given[work.class.index()];
+                given.bytes += work.bytes;
+                given.operations += work.operations;
+                given.waited += asked.elapsed();
+                None
+            }
+        }
+    }
+
+    /// The state of the law.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        self.state().control.seen(self.now())
+    }
+
+    /// What a class has had.
+    #[must_use]
+    pub fn given(&self, class: Class) -> Given {
+        self.state().given[class.index()]
+    }
+}
+
+impl Leave {
+    /// The work was done, or is under way for good.
+    pub fn used(mut self) {
+        self.is_used = true;
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        if self.is_used {
+            return;
+        }
+        let mut state = self.pacer.state();
+        state.control.give_back(self.work.cost());
+        let given = &mut state.given[self.work.class.index()];
+        given.bytes -= self.work.bytes;
+        given.operations -= self.work.operations;
+    }
+}
+
+impl Request {
+    /// It is done.
+    pub fn ended(mut self) {
+        self.has_ended = true;
+        let sample = Sample { bytes: self.bytes, depth: self.depth, took: self.began.elapsed() };
+        let now = self.pacer.now();
+        self.pacer.state().control.on_end(now, &sample);
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let mut state = self.pacer.state();
+        state.requests -= 1;
+        if !self.has_ended {
+            state.control.on_abandoned(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const UPLOAD: Work = Work { class: Class::Upload, bytes: 1 << 10, operations: 0 };
+
+    /// Takes leave until there is none; how often.
+    fn take_all(pacer: &Pacer, used: bool) -> usize {
+        let mut count = 0;
+        while let Some(leave) = pacer.leave(UPLOAD, || 0.0).now_or_never() {
+            match used {
+                true => leave.used(),
+                false => drop(leave),
+            }
+            count += 1;
+            if count == 1000 {
+                break;
+            }
+        }
+        count
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leave_that_is_dropped_comes_back() {
+        let pacer = Pacer::default();
+        pacer.request(4096).ended();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        pacer.request(4096).ended();
+        pacer.leave(UPLOAD, || 0.0).await.used();
+        assert_eq!(take_all(&pacer, false), 1000);
+        assert!(take_all(&pacer, true) < 1000);
+        assert_eq!(take_all(&pacer, true), 0);
+        assert_eq!(pacer.given(Class::Upload).bytes % (1 << 10), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_given_up_takes_nothing() {
+        let pacer = Pacer::default();
+        let _client = pacer.request(4096);
+        let before = pacer.given(Class::Copy);
+        for _ in 0..100 {
+            let work = Work { class: Class::Copy, bytes: 1 << 30, operations: 1 };
+            assert!(pacer.leave(work, || 0.0).now_or_never().is_none(), "clients are alone");
+        }
+        assert_eq!(pacer.given(Class::Copy), before);
+        tokio::time::timeout(Duration::from_millis(200), pacer.leave(UPLOAD, || 0.0))
+            .await
+            .expect("nothing was taken by those that gave up")
+            .used();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_goes_as_soon_as_a_client_waits_for_it() {
+        let pacer = Pacer::default();
+        let _client = pacer.request(4096);
+        let begun = Instant::now();
+        let pressure = || if begun.elapsed() < Duration::from_millis(1) { 0.0 } else { 1.0 };
+        let work = Work { class: Class::Upload, bytes: 8 << 20, operations: 0 };
+        pacer.leave(work, pressure).await.used();
+        assert!(begun.elapsed() <= Duration::from_millis(21), "{:?}", begun.elapsed());
+        assert!(pacer.given(Class::Upload).waited > Duration::ZERO);
+    }
+}
