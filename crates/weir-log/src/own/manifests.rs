@@ -171,7 +171,7 @@ impl ManifestWriter {
     ) -> Result<(), LogError> {
         let mut next = self.current.clone();
         change(&mut next);
-        self.publish_next(env, policy, next).await
+        Box::pin(self.publish_next(env, policy, next)).await
     }
 
     /// Publishes `next`. Apart from [`Self::publish`], so that it is compiled once and not per change.
