@@ -1,9 +1,10 @@
-//! The law of the pacer, without clocks and threads: samples and asks in, verdicts out (vStore III-B, equations 2 to 4).
+//! The law of the pacer, without clocks and threads: samples and asks in, verdicts out (vStore III-B, equations 2
+//! to 4).
 //!
-//! Time is cut into windows. At the end of a window that had clients the rate moves towards what keeps their requests at
-//! the target: `s = (1 - gamma) s + gamma (M / M_t) s`, where M is the target and M_t the average of what they saw, both
-//! as multiples of the baseline. (Read literally, the average of the paper runs over targets; it can only be the observed
-//! latency.) A window may use `u = s tau - P`, where P is what clients have on their way.
+//! Time is cut into windows. At the end of a window that had clients the rate moves towards what keeps their requests
+//! at the target: `s = (1 - gamma) s + gamma (M / M_t) s`, where M is the target and M_t the average of what they saw,
+//! both as multiples of the baseline. (Read literally, the average of the paper runs over targets; it can only be the
+//! observed latency.) A window may use `u = s tau - P`, where P is what clients have on their way.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! *Background work* is whatever no client waits for at this moment: uploads, copies of the collector, deletions. Each
 //! piece of it asks the [`Pacer`] of the node for leave before it moves bytes, and before it takes a lock or a number
-//! that others wait for. Nothing else decides about pace. Work that a client comes to wait for asks with a pressure of 1,
-//! and goes at once.
+//! that others wait for. Nothing else decides about pace. Work that a client comes to wait for asks with a pressure of
+//! 1, and goes at once.
 //!
 //! What clients feel is measured where it arises, and compared with a *baseline*: the same kinds of requests in windows
 //! of 20 ms that they have alone, one in fifty and the first when they come back. The rate of background work follows

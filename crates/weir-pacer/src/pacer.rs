@@ -79,8 +79,8 @@ impl Pacer {
         Request { pacer: self.clone(), bytes, depth, began: Instant::now(), has_ended: false }
     }
 
-    /// Waits until the work may go. `pressure` is asked again and again meanwhile: from 0, nothing presses, to 1, clients
-    /// wait for it.
+    /// Waits until the work may go. `pressure` is asked again and again meanwhile: from 0, nothing presses, to 1,
+    /// clients wait for it.
     pub async fn leave(&self, work: Work, pressure: impl Fn() -> f64) -> Leave {
         let asked = Instant::now();
         while let Some(pause) = self.ask(&work, pressure(), asked) {
