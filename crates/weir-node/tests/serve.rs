@@ -450,9 +450,16 @@ fn what_was_attached_or_detached_by_hand_stays_so_until_its_settings_change() {
         let service = place.node.serve(options).await.expect("two is served");
         assert_eq!(served(&service), ["two"]);
         stays(&service).await;
+        // What holds for all volumes says nothing of this one.
         let read_deadline = Duration::from_secs(7);
         let other = VolumeOptions { read_deadline, ..VolumeOptions::default() };
         let reloaded = service.reload(place.options(other).volumes).await.expect("loaded");
+        assert_eq!(served(&service), ["two"], "{reloaded:?}");
+        let mut volumes = settings();
+        if let VolumeSet::Listed(specs) = &mut volumes {
+            specs[0].read_only = true;
+        }
+        let reloaded = service.reload(volumes).await.expect("loaded");
         assert_eq!(reloaded.attached, [name("one")], "its settings are new");
         // Those of a process that serves all that there are say nothing of a volume, either.
         let all = || VolumeSet::All(place.options(VolumeOptions::default()).template);
@@ -461,6 +468,70 @@ fn what_was_attached_or_detached_by_hand_stays_so_until_its_settings_change() {
         service.reload(all()).await.expect("loaded");
         assert_eq!(served(&service), ["two"]);
         service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_that_was_attached_read_only_stays_so_when_the_program_is_replaced() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        place.call("one", DetachVolume::default()).await;
+        place.call("one", AttachVolume { read_only: true, ..AttachVolume::default() }).await;
+        let mut options = place.options(VolumeOptions::default());
+        options.left = service.handed_over();
+        drop(service.hand_over().await);
+        let service = place.node.serve(options).await.expect("one is served");
+        let one = HandedOver { name: name("one"), was: Was::Attached { read_only: true } };
+        assert_eq!(service.handed_over(), [one]);
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_whose_deletion_did_not_come_to_its_end_is_served_again() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        place.call("two", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
+        // The program that deletes it is killed once the volume is detached.
+        place.call("one", DetachVolume { to_delete: true, ..DetachVolume::default() }).await;
+        let settings = || place.options(VolumeOptions::default()).volumes;
+        let reloaded = service.reload(settings()).await.expect("loaded");
+        assert!(reloaded.left_out[0].1.contains("begun to rename or delete"), "{reloaded:?}");
+        let mut options = place.options(VolumeOptions::default());
+        options.left = service.handed_over();
+        assert!(options.left.iter().any(|one| matches!(one.was, Was::Going { .. })));
+        drop(service.hand_over().await);
+        let service = place.node.serve(options).await.expect("both are served");
+        assert_eq!(served(&service), ["one", "two"]);
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_reload_that_meets_a_detach_leaves_it_at_that() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly().await;
+        place.call("two", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
+        let mut volumes = place.options(VolumeOptions::default()).volumes;
+        if let VolumeSet::Listed(specs) = &mut volumes {
+            specs[0].name = name("two");
+        }
+        // It closes one first, which takes its time.
+        let detach = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            place.call("two", DetachVolume::default()).await;
+        };
+        let (reloaded, ()) = futures_util::join!(service.reload(volumes), detach);
+        let reloaded = reloaded.expect("loaded");
+        assert_eq!(served(&service), Vec::<String>::new(), "{reloaded:?}");
+        assert_eq!(reloaded.left_out[0].0, name("two"), "{reloaded:?}");
+        service.stop(Closing::Quick).await.expect("all are closed");
     });
     place.node.shut_down();
 }

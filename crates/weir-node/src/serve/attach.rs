@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use futures_util::future::{Either, join_all, select};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::oneshot;
-use weir_device::with_causes;
+use weir_device::{mutant, with_causes};
 use weir_log::catalog::{self, VolumeName};
 use weir_log::{LogError, VolumeState};
 
@@ -58,13 +58,17 @@ pub(crate) struct Wanted {
 pub(crate) async fn wanted(core: &Core) -> Result<Wanted, NodeError> {
     let (mut specs, mut unreadable) = named(core).await?;
     let mut left_out = Vec::new();
-    for (name, volume) in core.detached_by_hand() {
+    let is_there = |name: &VolumeName| specs.iter().any(|spec| spec.name == *name);
+    core.forget_what_is_gone(|name| {
+        is_there(name) || unreadable.iter().any(|(other, _)| other == name)
+    });
+    for (name, detached) in core.detached_by_hand() {
         let is_named =
             specs.iter().map(|spec| &spec.name).chain(unreadable.iter().map(|one| &one.0));
         if !is_named.into_iter().any(|other| *other == name) {
             continue;
         }
-        if let Some(why) = core.why_left_out(&name, volume).await? {
+        if let Some(why) = core.why_left_out(&name, detached).await? {
             specs.retain(|spec| spec.name != name);
             unreadable.retain(|(other, _)| *other != name);
             left_out.push((name, why));
@@ -204,7 +208,8 @@ async fn open_once_free(
             return;
         }
         let shard = core.least_used_shard();
-        let spec = core.spec_of(&name);
+        // It was there. One that was deleted meanwhile is not created anew.
+        let spec = VolumeSpec { size: None, ..core.spec_of(&name) };
         let again = open(Arc::clone(&core), spec, shard, None, Arc::clone(&opening));
         opened = core.in_background(again);
     }
@@ -236,6 +241,10 @@ async fn open(
     let _change = Change::begin(&core.changing, &name)?;
     if core.entry(name.as_str()).is_some() {
         return Ok(());
+    }
+    // A verb may have detached it since the settings were read.
+    if !opening.is_by_hand() && core.is_detached_by_hand(&name) && !mutant("reload_undoes_detach") {
+        return Err(NodeError::TakenBack { name: name.to_string() });
     }
     take_from_left(&core, &name).await;
     let (ready, mut started) = oneshot::channel();
@@ -377,8 +386,19 @@ pub(crate) struct Detaching {
     pub(crate) disconnect: bool,
     /// Whether everything in it goes to the store, so that any node may open it.
     pub(crate) closing: Closing,
-    /// A verb asked for it, not the settings.
-    pub(crate) is_by_hand: bool,
+    /// Who asked for it.
+    pub(crate) asked: Asked,
+}
+
+/// Who asks for a volume to be detached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The settings, which do not name it any more.
+    BySettings,
+    /// A verb, and no more.
+    ByHand,
+    /// A verb that renames or deletes it next.
+    ToGo,
 }
 
 /// Stops serving a volume.
@@ -442,8 +462,10 @@ async fn detach_now(
         return Err(NodeError::SnapshotOpen { export });
     }
     let closing = Close::begin(&core, &name).ok_or_else(not_served)?;
-    if how.is_by_hand {
-        core.note_by_hand(&name, Left::Detached(Some(entry.id)));
+    match how.asked {
+        Asked::BySettings => {}
+        Asked::ByHand => core.note_by_hand(&name, Left::Detached(Some(entry.id))),
+        Asked::ToGo => core.note_by_hand(&name, Left::Going(entry.id)),
     }
     lock(&core.volumes).remove(name.as_str());
     let closed = closing.end(how.closing).await;
@@ -455,6 +477,7 @@ async fn detach_now(
                 Stopped::LocalOnly => "the journal keeps what the store does not have",
             };
             tracing::info!(volume = %name, how, "volume detached");
+            core.note_not_served(&name, None);
             core.events.note(EventKind::VolumeDetached, Some(name.as_str()), how);
         }
         Err(error) => core.note_failed(&name, error),
@@ -587,6 +610,13 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                 reloaded.created.extend(created.map(|entry| (name.clone(), entry.gate.size())));
                 reloaded.attached.push(name);
             }
+            // Whoever took it back or changes it says what becomes of it.
+            Begun::Ended(Err(NodeError::TakenBack { .. })) => {
+                reloaded.left_out.push((name, "it was detached meanwhile".to_owned()));
+            }
+            Begun::Ended(Err(error @ NodeError::Changing { .. })) => {
+                reloaded.failed.push(failed(&name, &error));
+            }
             Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
                 reloaded.failed.push(failed(&name, &error));
@@ -602,7 +632,7 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
 
 /// Serves a volume no more that the settings do not name.
 async fn leave_out(core: &Arc<Core>, name: &VolumeName) -> Result<(), NodeError> {
-    let how = Detaching { disconnect: false, closing: Closing::ToStore, is_by_hand: false };
+    let how = Detaching { disconnect: false, closing: Closing::ToStore, asked: Asked::BySettings };
     match detach(core, name.clone(), how).await? {
         Stopped::Clean => Ok(()),
         Stopped::LocalOnly => {

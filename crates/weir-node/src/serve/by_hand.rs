@@ -2,12 +2,14 @@
 //! process ends, also when the settings are loaded anew or the program is replaced. It counts for as long as the
 //! settings say the same of that volume, as whoever changes them decides anew.
 //!
-//! A volume that was renamed or deleted was detached first. So none is created anew, with nothing in it, under the name
-//! of one that this process saw go.
+//! A volume that is to be renamed or deleted is detached first. So none is created anew, with nothing in it, under the
+//! name of one that this process saw go. Where the verb did not come to its end, the settings count again.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_device::VolumeId;
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
@@ -23,6 +25,8 @@ pub(crate) enum Left {
     Attached,
     /// The volume that had the name, where that is known.
     Detached(Option<VolumeId>),
+    /// Detached by a verb that renames or deletes it next.
+    Going(VolumeId),
 }
 
 /// A decision, with what the settings said of the volume then.
@@ -30,10 +34,23 @@ pub(crate) enum Left {
 pub(crate) struct Decision {
     left: Left,
     line: Option<VolumeSpec>,
+    /// When it was made; nothing for one of the process before.
+    made: Option<Instant>,
 }
+
+/// Time that a verb has to rename or delete a volume that it had detached. After it the settings count for one that is
+/// there still.
+const GOING_TIME: Duration = Duration::from_secs(60);
 
 /// The decisions, by the name of the volume.
 pub(crate) type ByHand = Mutex<BTreeMap<VolumeName, Decision>>;
+
+impl Decision {
+    /// Whether the verb may be at work yet.
+    fn is_in_its_time(&self) -> bool {
+        self.made.is_some_and(|made| made.elapsed() < GOING_TIME)
+    }
+}
 
 impl Core {
     /// What the settings say of a volume; `None` if they do not name it.
@@ -46,22 +63,39 @@ impl Core {
 
     /// Notes what a verb left.
     pub(crate) fn note_by_hand(&self, name: &VolumeName, left: Left) {
+        self.note_left_by_verb(name, left, Some(Instant::now()));
+    }
+
+    /// Notes what a verb left in the process before this one.
+    pub(crate) fn note_by_hand_before(&self, name: &VolumeName, left: Left) {
+        self.note_left_by_verb(name, left, None);
+    }
+
+    fn note_left_by_verb(&self, name: &VolumeName, left: Left, made: Option<Instant>) {
         let line = self.line_of(name);
         // Then the settings say the same.
         let is_as_settings_say = match left {
             Left::Attached => line.is_some(),
-            Left::Detached(_) => line.is_none() && !self.serves_all(),
+            Left::Detached(_) | Left::Going(_) => line.is_none() && !self.serves_all(),
         };
         let mut by_hand = lock(&self.by_hand);
+        if self.serves_all() {
+            // Of these nothing is created anew, so that there is nothing to know of one that is gone.
+            by_hand.retain(|_, one| one.is_in_its_time() || !matches!(one.left, Left::Going(_)));
+        }
         match is_as_settings_say {
             true => by_hand.remove(name),
-            false => by_hand.insert(name.clone(), Decision { left, line }),
+            false => by_hand.insert(name.clone(), Decision { left, line, made }),
         };
     }
 
     /// Forgets what was decided of volumes of which the settings say something else by now.
     pub(crate) fn forget_where_settings_changed(&self) {
-        lock(&self.by_hand).retain(|name, decision| decision.line == self.line_of(name));
+        let is_same = |one: &Option<VolumeSpec>, other: &Option<VolumeSpec>| match (one, other) {
+            (Some(one), Some(other)) => one.says_the_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        lock(&self.by_hand).retain(|name, one| is_same(&one.line, &self.line_of(name)));
     }
 
     /// Whether a verb attached a volume that the settings do not name.
@@ -69,14 +103,23 @@ impl Core {
         lock(&self.by_hand).get(name).is_some_and(|one| one.left == Left::Attached)
     }
 
-    /// The volumes that verbs detached, and which volumes had these names.
-    pub(crate) fn detached_by_hand(&self) -> BTreeMap<VolumeName, Option<VolumeId>> {
+    /// Whether a verb detached a volume.
+    pub(crate) fn is_detached_by_hand(&self, name: &VolumeName) -> bool {
+        lock(&self.by_hand).get(name).is_some_and(|one| one.left != Left::Attached)
+    }
+
+    /// The volumes that verbs detached, and what they left.
+    pub(crate) fn detached_by_hand(&self) -> BTreeMap<VolumeName, Left> {
         let by_hand = lock(&self.by_hand);
-        let detached = by_hand.iter().filter_map(|(name, decision)| match decision.left {
-            Left::Detached(volume) => Some((name.clone(), volume)),
-            Left::Attached => None,
-        });
-        detached.collect()
+        let detached = by_hand.iter().filter(|(_, one)| one.left != Left::Attached);
+        detached.map(|(name, one)| (name.clone(), one.left)).collect()
+    }
+
+    /// Forgets what was decided of volumes that are not in the store any more, where nothing would create them anew.
+    pub(crate) fn forget_what_is_gone(&self, is_there: impl Fn(&VolumeName) -> bool) {
+        if self.serves_all() {
+            lock(&self.by_hand).retain(|name, one| one.is_in_its_time() || is_there(name));
+        }
     }
 
     /// Why a volume that the settings would have served is not, because of what a verb left; `None` if another volume
@@ -84,8 +127,15 @@ impl Core {
     pub(crate) async fn why_left_out(
         &self,
         name: &VolumeName,
-        volume: Option<VolumeId>,
+        left: Left,
     ) -> Result<Option<String>, NodeError> {
+        let (volume, is_going) = match left {
+            Left::Attached => return Ok(None),
+            Left::Detached(volume) => (volume, false),
+            Left::Going(volume) => (Some(volume), true),
+        };
+        let is_at_work = |one: &Decision| is_going && one.is_in_its_time();
+        let is_at_work = lock(&self.by_hand).get(name).is_some_and(is_at_work);
         let found = match self.store.clone() {
             Some(store) => {
                 let name = name.clone();
@@ -101,7 +151,10 @@ impl Core {
                 "it was renamed or deleted, and is not created anew, though the settings name it"
                     .to_owned(),
             ),
-            Some(Ok(id)) if volume.is_some_and(|volume| volume != id) => {
+            Some(Ok(id)) if is_at_work && volume == Some(id) => {
+                Some("a verb has begun to rename or delete it".to_owned())
+            }
+            Some(Ok(id)) if is_going || volume.is_some_and(|volume| volume != id) => {
                 lock(&self.by_hand).remove(name);
                 None
             }

@@ -124,6 +124,11 @@ pub enum Was {
         /// Its identity, where it is known: another volume may have the name by now.
         volume: Option<VolumeId>,
     },
+    /// Detached by a verb that was to rename or delete it next.
+    Going {
+        /// Its identity.
+        volume: VolumeId,
+    },
 }
 
 /// A volume that is being served.
@@ -201,8 +206,9 @@ impl Node {
             let takes_over = !options.left.is_empty();
             attach::open_all(&core, wanted.specs, wanted.unreadable, takes_over).await?;
             let left = std::mem::take(&mut options.left).into_iter();
-            let left =
-                left.filter(|one| !matches!(one.was, Was::Detached { .. })).map(|one| one.name);
+            let left = left
+                .filter(|one| !matches!(one.was, Was::Detached { .. } | Was::Going { .. }))
+                .map(|one| one.name);
             let left = left.filter(|name| !core.offers(name.as_str())).collect();
             left::close(&core, left)?;
             let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
@@ -282,8 +288,9 @@ async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wanted, NodeEr
     for HandedOver { name, was } in left {
         match was {
             Was::Served => {}
-            Was::Attached { .. } => core.note_by_hand(name, Left::Attached),
-            Was::Detached { volume } => core.note_by_hand(name, Left::Detached(*volume)),
+            Was::Attached { .. } => core.note_by_hand_before(name, Left::Attached),
+            Was::Detached { volume } => core.note_by_hand_before(name, Left::Detached(*volume)),
+            Was::Going { volume } => core.note_by_hand_before(name, Left::Going(*volume)),
         }
     }
     let mut wanted = attach::wanted(core).await?;
@@ -293,10 +300,10 @@ async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wanted, NodeEr
     for HandedOver { name, was } in left {
         let Was::Attached { read_only } = *was else { continue };
         if !wanted.specs.iter().any(|spec| spec.name == *name) {
-            let spec = core.spec_of(name);
-            let read_only = spec.read_only || read_only;
-            wanted.specs.push(VolumeSpec { read_only, ..spec });
+            wanted.specs.push(core.spec_of(name));
         }
+        let its = wanted.specs.iter_mut().filter(|spec| spec.name == *name);
+        its.for_each(|spec| spec.read_only |= read_only && !mutant("read_only_not_handed_on"));
     }
     Ok(wanted)
 }
@@ -395,9 +402,12 @@ impl Service {
     /// The volumes that the next process is to serve or to close.
     #[must_use]
     pub fn handed_over(&self) -> Vec<HandedOver> {
-        let was = |entry: &Entry| match self.core.is_attached(&entry.name)
-            && !mutant("attached_not_handed_on")
-        {
+        // Attached by hand, or otherwise than the settings say.
+        let is_otherwise = |entry: &Entry| {
+            self.core.is_attached(&entry.name)
+                || entry.read_only != self.core.spec_of(&entry.name).read_only
+        };
+        let was = |entry: &Entry| match is_otherwise(entry) && !mutant("attached_not_handed_on") {
             true => Was::Attached { read_only: entry.read_only },
             false => Was::Served,
         };
@@ -409,8 +419,11 @@ impl Service {
         let others = names.filter_map(|name| VolumeName::new(&name).ok());
         let others = others.map(|name| HandedOver { name, was: Was::Served });
         let detached = self.core.detached_by_hand().into_iter();
-        let detached =
-            detached.map(|(name, volume)| HandedOver { name, was: Was::Detached { volume } });
+        let detached = detached.filter_map(|(name, left)| match left {
+            Left::Attached => None,
+            Left::Detached(volume) => Some(HandedOver { name, was: Was::Detached { volume } }),
+            Left::Going(volume) => Some(HandedOver { name, was: Was::Going { volume } }),
+        });
         served.chain(others).chain(detached).collect()
     }
 

@@ -58,6 +58,15 @@ pub enum Closing {
 }
 
 impl VolumeSpec {
+    /// Whether the settings say the same of a volume in this line as in the other, whatever the settings of all volumes
+    /// and the number of volumes make of it.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        self.size == other.size
+            && self.read_only == other.read_only
+            && self.endpoint == other.endpoint
+            && self.replica == other.replica
+    }
+
     /// Whether a volume that is served as `other` says is served as this one says, too.
     pub(crate) fn serves_like(&self, other: &Self) -> bool {
         self.read_only == other.read_only

@@ -68,6 +68,14 @@ impl Place {
         }
         attach::attach(core, spec).await
     }
+
+    /// Has a volume served again that was detached for a verb that failed.
+    pub(crate) async fn serve_again(&self, as_before: AttachVolume) {
+        let Err(error) = self.attach(as_before).await else { return };
+        let volume = self.name().map_or_else(|_| String::new(), |name| name.to_string());
+        let way_out = format!("weir volume attach {volume} serves it");
+        tracing::error!(volume, %error, way_out, "a volume is not served any more");
+    }
 }
 
 impl Command for AttachVolume {

@@ -8,6 +8,7 @@ use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_store::Access;
 
+use super::attach::AttachVolume;
 use super::command::{Bar, Command, Question, Subject, Told};
 use super::place::{Place, Serving};
 use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
@@ -55,7 +56,7 @@ impl Verb for DeleteVolume {
     }
 
     async fn on_store(self, place: Place, on_progress: OnProgress<'_>) -> Result<Named, NodeError> {
-        let (name, mut note) = (place.name()?, None);
+        let (name, mut was_served) = (place.name()?, None);
         if self.detach {
             // A deletion that is refused leaves the volume served. What else speaks against it shows once it is closed.
             if let Ok((store, id)) = place.find(Access::Write).await {
@@ -65,10 +66,18 @@ impl Verb for DeleteVolume {
                     deletion::check_discards(context, home, &store, (&name, id)).await?;
                 }
             }
-            note = place.detach_if_served(true).await?;
+            was_served = place.detach_if_served(true).await?;
         }
         let consent = (self.take_over, self.discard_journal);
-        deletion::delete(&place.context, &place.home, &name, consent, on_progress).await?;
+        let deleted =
+            deletion::delete(&place.context, &place.home, &name, consent, on_progress).await;
+        if let Err(error) = deleted {
+            if was_served.is_some() {
+                place.serve_again(AttachVolume::default()).await;
+            }
+            return Err(error);
+        }
+        let note = was_served.and_then(|was| was.note);
         place.note(EventKind::VolumeDeleted, "with everything in it");
         Ok(Named { name: name.to_string(), note })
     }

@@ -12,7 +12,7 @@ use super::command::{Command, Subject, Told};
 use super::place::{Place, Serving};
 use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
 use crate::error::NodeError;
-use crate::serve::attach::{self, Detaching};
+use crate::serve::attach::{self, Asked, Detaching};
 use crate::serve::spec::{Closing, Stopped};
 
 /// Serve a volume no more, and close it with everything in the store, so that any node can open it
@@ -63,22 +63,39 @@ impl Verb for DetachVolume {
 
 impl DetachVolume {
     fn how(self) -> Detaching {
-        let closing = if self.to_delete { Closing::Quick } else { Closing::ToStore };
-        Detaching { disconnect: self.disconnect, closing, is_by_hand: true }
+        let (closing, asked) = match self.to_delete {
+            true => (Closing::Quick, Asked::ToGo),
+            false => (Closing::ToStore, Asked::ByHand),
+        };
+        Detaching { disconnect: self.disconnect, closing, asked }
     }
 }
 
+/// A volume that was served until now.
+#[derive(Debug)]
+pub(crate) struct WasServed {
+    /// What whoever deletes or renames it has to know.
+    pub(crate) note: Option<String>,
+}
+
 impl Place {
-    /// Has the volume served no more, if this process serves it, or one from this data directory that serves many; what
-    /// that process notes. It is deleted or renamed next.
+    /// Has the volume served no more, if this process serves it, or one from this data directory that serves many:
+    /// `None` if none does. It is deleted or renamed next.
     pub(crate) async fn detach_if_served(
         &self,
         to_delete: bool,
-    ) -> Result<Option<String>, NodeError> {
+    ) -> Result<Option<WasServed>, NodeError> {
         let (name, asked) = (self.name()?, DetachVolume { disconnect: false, to_delete });
         if let Some(Serving(core)) = &self.serving {
-            return match attach::detach(core, name.clone(), asked.how()).await {
-                Ok(_) | Err(NodeError::NotServedHere { .. }) => Ok(core.still_named(&name)),
+            let how = Detaching { asked: Asked::ToGo, ..asked.how() };
+            let note = core.still_named(&name);
+            return match attach::detach(core, name.clone(), how).await {
+                // A journal that is not in the store as a whole goes with a volume that is deleted, and with no other.
+                Ok(Stopped::LocalOnly) if !to_delete => {
+                    Err(NodeError::KeptInJournal { name: name.to_string() })
+                }
+                Ok(_) => Ok(Some(WasServed { note })),
+                Err(NodeError::NotServedHere { .. }) => Ok(None),
                 Err(error) => Err(error),
             };
         }
@@ -97,7 +114,7 @@ impl Place {
         match detached {
             // One that serves nothing else is named by what comes next.
             Err(NodeError::Remote { kind: ErrorKind::Unsupported, .. }) => Ok(None),
-            Ok(Named { note, .. }) => Ok(note),
+            Ok(Named { note, .. }) => Ok(Some(WasServed { note })),
             // What its journal keeps is in the way of nothing here, as in the process itself.
             Err(error) => match self.home.holder(&store, id).await? {
                 None => Ok(None),

@@ -63,14 +63,26 @@ impl Verb for RenameVolume {
         let read_only = hosted.read_only && !mutant("rename_forgets_read_only");
         let as_before = AttachVolume { read_only, ..AttachVolume::default() };
         drop(hosted);
-        let note = place.detach_if_served(false).await?;
         let from = place.of(place.name()?);
-        let renamed = self.on_store(place, on_progress).await;
-        let now = if renamed.is_ok() { from.of(to) } else { from };
-        let attached = now.attach(as_before).await;
-        renamed?;
-        attached?;
-        Ok(Shown { note, ..now.show().await? })
+        let detached = place.detach_if_served(false).await;
+        let renamed = match detached {
+            Ok(was_served) => {
+                let renamed = self.on_store(place, on_progress).await;
+                renamed.map(|_| was_served.and_then(|was| was.note))
+            }
+            Err(error) => Err(error),
+        };
+        match renamed {
+            Ok(note) => {
+                let now = from.of(to);
+                now.attach(as_before).await?;
+                Ok(Shown { note, ..now.show().await? })
+            }
+            Err(error) => {
+                from.serve_again(as_before).await;
+                Err(error)
+            }
+        }
     }
 
     async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<Shown, NodeError> {

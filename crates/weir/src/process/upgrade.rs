@@ -32,7 +32,7 @@ const DELETED: &[u8] = b" (deleted)";
 const VOLUMES: &str = "WEIR_HANDED_OVER";
 
 /// What may be before a name there.
-const MARKS: [char; 3] = ['+', '~', '-'];
+const MARKS: [char; 4] = ['+', '~', '-', '!'];
 
 /// The volumes that the process before this one served.
 pub(crate) fn handed_over() -> Vec<HandedOver> {
@@ -50,6 +50,7 @@ fn read(text: &str) -> Vec<HandedOver> {
             "+" => Was::Attached { read_only: false },
             "~" => Was::Attached { read_only: true },
             "-" => Was::Detached { volume: VolumeId::parse(id) },
+            "!" => Was::Going { volume: VolumeId::parse(id)? },
             _ => Was::Served,
         };
         // A part that is no name was not written by Weir, and is left out.
@@ -65,6 +66,7 @@ fn written(volumes: &[HandedOver]) -> String {
         Was::Attached { read_only: true } => format!("~{name}"),
         Was::Detached { volume: None } => format!("-{name}"),
         Was::Detached { volume: Some(id) } => format!("-{name}:{id}"),
+        Was::Going { volume } => format!("!{name}:{volume}"),
     };
     volumes.iter().map(one).collect::<Vec<_>>().join(",")
 }
@@ -141,8 +143,9 @@ mod tests {
             volume("c", Was::Attached { read_only: true }),
             volume("d", Was::Detached { volume: None }),
             volume("e", Was::Detached { volume: Some(id) }),
+            volume("f", Was::Going { volume: id }),
         ];
-        assert_eq!(written(&volumes), format!("a,+b,~c,-d,-e:{id}"));
+        assert_eq!(written(&volumes), format!("a,+b,~c,-d,-e:{id},!f:{id}"));
         assert_eq!(read(&written(&volumes)), volumes);
         assert_eq!(read("../x,+,~,a"), volumes[..1]);
         assert_eq!(read(""), []);
