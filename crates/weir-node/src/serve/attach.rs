@@ -610,12 +610,8 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                 reloaded.created.extend(created.map(|entry| (name.clone(), entry.gate.size())));
                 reloaded.attached.push(name);
             }
-            // Whoever took it back or changes it says what becomes of it.
             Begun::Ended(Err(NodeError::TakenBack { .. })) => {
                 reloaded.left_out.push((name, "it was detached meanwhile".to_owned()));
-            }
-            Begun::Ended(Err(error @ NodeError::Changing { .. })) => {
-                reloaded.failed.push(failed(&name, &error));
             }
             Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
@@ -685,6 +681,10 @@ impl Core {
     }
 
     fn note_failed(&self, name: &VolumeName, error: &NodeError) {
+        // Whoever took it back or changes it says what becomes of it.
+        if matches!(error, NodeError::Changing { .. } | NodeError::TakenBack { .. }) {
+            return;
+        }
         let reason = with_causes(error);
         self.events.note(EventKind::VolumeFailed, Some(name.as_str()), reason.clone());
         tracing::error!(volume = %name, reason, "a volume is not served");
