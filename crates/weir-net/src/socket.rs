@@ -9,22 +9,29 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::time::Sleep;
 use weir_device::{ByteStream, DetachedStream};
 
 /// Sends in a row that found room, after which the registration for writing is given up. Making one costs as much as
 /// a few needless wake-ups.
 const SENDS_WITH_ROOM_MAX: u32 = 64;
 
+/// How long a full socket waits before it is tried again, where the process has no descriptor left to register for room.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
 /// A connected socket on the runtime of one thread.
 pub(crate) struct Socket {
     stream: AsyncFd<OwnedFd>,
     /// Waits for room. There since a send found none, until [`SENDS_WITH_ROOM_MAX`] did.
     room: Option<AsyncFd<OwnedFd>>,
+    /// There while the socket is full and cannot be registered for writing.
+    retry: Option<Pin<Box<Sleep>>>,
     /// The last send found no room.
     is_full: bool,
     sends_with_room: u32,
@@ -36,7 +43,7 @@ impl Socket {
         let stream = stream.into();
         rustix::io::ioctl_fionbio(&stream, true)?;
         let stream = register(stream, Interest::READABLE)?;
-        Ok(Self { stream, room: None, is_full: false, sends_with_room: 0 })
+        Ok(Self { stream, room: None, retry: None, is_full: false, sends_with_room: 0 })
     }
 
     /// Sends, or waits for room.
@@ -45,9 +52,8 @@ impl Socket {
         cx: &mut Context<'_>,
         send: impl Fn(&OwnedFd) -> rustix::io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        let stream = self.stream.get_ref();
         if !self.is_full {
-            match send(stream) {
+            match send(self.stream.get_ref()) {
                 Err(Errno::AGAIN) => {
                     self.is_full = true;
                     self.sends_with_room = 0;
@@ -61,22 +67,50 @@ impl Socket {
                 }
             }
         }
-        let room = match &self.room {
-            Some(room) => room,
-            // A new registration reports the room that there is already.
-            None => self.room.insert(register(stream.try_clone()?, Interest::WRITABLE)?),
-        };
         loop {
-            let mut ready = ready!(room.poll_write_ready(cx))?;
-            match send(stream) {
-                Err(Errno::AGAIN) => ready.clear_ready(),
-                sent => {
+            if let Some(retry) = &mut self.retry {
+                ready!(retry.as_mut().poll(cx));
+                self.retry = None;
+            }
+            self.register_for_room()?;
+            let ready = match &self.room {
+                Some(room) => Some(ready!(room.poll_write_ready(cx))?),
+                None => None,
+            };
+            match (send(self.stream.get_ref()), ready) {
+                (Err(Errno::AGAIN), Some(mut ready)) => ready.clear_ready(),
+                (Err(Errno::AGAIN), None) => {
+                    self.retry = Some(Box::pin(tokio::time::sleep(RETRY_INTERVAL)));
+                }
+                (sent, _) => {
                     self.is_full = false;
                     return Poll::Ready(Ok(sent?));
                 }
             }
         }
     }
+
+    /// Has something that waits for room. There is none afterwards where the process or the host has nothing left to
+    /// make it of, which may pass: a client that takes its replies late is no reason to end its connection.
+    fn register_for_room(&mut self) -> io::Result<()> {
+        if self.room.is_some() {
+            return Ok(());
+        }
+        let duplicate = self.stream.get_ref().try_clone();
+        // A new registration reports the room that there is already.
+        match duplicate.and_then(|duplicate| register(duplicate, Interest::WRITABLE)) {
+            Err(error) if is_exhausted(&error) => {}
+            room => self.room = Some(room?),
+        }
+        Ok(())
+    }
+}
+
+/// Whether something that the process or the host has a limited number of is used up: open files, memory, or what a
+/// user may have registered with epoll.
+fn is_exhausted(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC))
 }
 
 #[allow(unsafe_code, reason = "tokio takes descriptors in no other way")]

@@ -1,6 +1,5 @@
 //! The `weir` command: flags, environment, messages and exit codes over [`weir_node`].
 #![allow(
-    clippy::print_stderr,
     clippy::exit,
     clippy::disallowed_methods,
     reason = "the command line is the outside world: it talks to a terminal, reads directories and ends the process"

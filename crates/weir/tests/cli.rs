@@ -98,6 +98,26 @@ fn volumes_are_created_listed_shown_and_deleted() {
 }
 
 #[test]
+fn nothing_ends_because_nobody_reads_what_it_says() {
+    let place = Place::new();
+    let code = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = place.command(arguments);
+        // Log lines go the same way.
+        command.env("WEIR_LOG", "trace").stderr(writer).stdout(Stdio::null());
+        command.status().unwrap().code()
+    };
+    assert_eq!(code(&["up", "v", "--size", "1M", "--", "true"]), Some(0));
+    assert_eq!(code(&["serve", "--check"]), Some(0));
+    assert_eq!(code(&["volume", "show", "nobody"]), Some(1));
+    assert_eq!(code(&["volume", "show", "nobody", "--output", "json"]), Some(1));
+    assert_eq!(code(&["volume", "delete", "v"]), Some(2), "it asks, and nobody is there");
+    assert_eq!(code(&["volume", "delete", "v", "--yes"]), Some(0));
+    place.fails(1, &["volume", "show", "v"]);
+}
+
+#[test]
 fn only_whoever_makes_a_volume_creates_a_store() {
     let place = Place::new();
     let parent = tempfile::tempdir().unwrap();

@@ -9,8 +9,10 @@ use weir_frontend::nbd::{
 /// The part of the memory for buffers that clients' requests may take; the rest is for copies of what is in journals.
 const REQUESTS_SHARE: u64 = 2;
 
-/// The part of the process's open files that clients may take, as a divisor; the rest is for volumes and stores.
-const DESCRIPTORS_SHARE: usize = 2;
+/// The part of the process's open files that may be clients, as a divisor. One that takes its replies late costs two,
+/// as its socket is registered for room by a duplicate, so that all of them can have half of the files; the rest is for
+/// volumes, journals and stores.
+const DESCRIPTORS_SHARE: usize = 4;
 
 /// The same for handshakes in progress on one listener.
 const HANDSHAKE_DESCRIPTORS_SHARE: usize = 8;
@@ -33,11 +35,15 @@ pub(crate) struct Clients {
 impl Clients {
     /// For a node with so much memory for buffers, and as many open files as the process may have.
     pub(crate) fn of(buffer_bytes: u64) -> Self {
-        let bytes = usize::try_from(buffer_bytes / REQUESTS_SHARE).unwrap_or(usize::MAX);
-        let memory = RequestMemory::new(bytes);
         let descriptors = getrlimit(Resource::Nofile).current;
         let descriptors =
             descriptors.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        Self::within(buffer_bytes, descriptors)
+    }
+
+    fn within(buffer_bytes: u64, descriptors: usize) -> Self {
+        let bytes = usize::try_from(buffer_bytes / REQUESTS_SHARE).unwrap_or(usize::MAX);
+        let memory = RequestMemory::new(bytes);
         let places = Places::new(memory.connections_max().min(descriptors / DESCRIPTORS_SHARE));
         let handshakes_max = HANDSHAKES_MAX.min(descriptors / HANDSHAKE_DESCRIPTORS_SHARE);
         Self { memory, places, handshakes_max }
@@ -54,5 +60,17 @@ impl Clients {
             handshakes: Handshakes::new(self.handshakes_max),
             ..ConnectionOptions::new(SourceId(1), "nbd")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_take_no_replies_leave_half_of_the_descriptors() {
+        let places = |descriptors| Clients::within(256 << 20, descriptors).places.max();
+        assert_eq!(places(256), 64, "two descriptors each");
+        assert_eq!(places(usize::MAX), RequestMemory::new(128 << 20).connections_max());
     }
 }

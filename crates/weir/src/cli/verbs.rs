@@ -16,6 +16,7 @@ use weir_node::{Home, Node};
 use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
 use crate::terminal::failure::{DAMAGED, Failure};
 use crate::terminal::form::{Output, OutputForm};
+use crate::terminal::output::say;
 use crate::terminal::{confirm, output};
 
 /// How often a bar moves while nothing is reported.
@@ -61,7 +62,7 @@ impl Typed {
             OutputForm::Table => print(&told)?,
         }
         for warning in &told.warnings {
-            eprintln!("warning: {warning}");
+            say!("warning: {warning}");
         }
         Ok(if told.is_undone { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS })
     }
@@ -84,7 +85,7 @@ pub(crate) fn print(told: &Told) -> Result<(), Failure> {
         }
     }
     for note in &told.notes {
-        eprintln!("{note}");
+        say!("{note}");
     }
     Ok(())
 }

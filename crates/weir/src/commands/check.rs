@@ -23,6 +23,7 @@ use weir_node::{Home, Node, NodeError};
 use crate::cli::volume::CheckLimits;
 use crate::terminal::failure::{DAMAGED, Failure};
 use crate::terminal::form::OutputForm;
+use crate::terminal::output::say_of_work;
 use crate::terminal::{confirm, output};
 
 /// What is to be repaired, and how.
@@ -199,7 +200,7 @@ async fn look(
     if let Some(rate) = limits.bytes_per_second() {
         let shown = node.show_volume(home.clone(), name.clone()).await?;
         if let Some(takes) = takes(shown.object_bytes, rate) {
-            eprintln!("checking {name}: {takes}");
+            say_of_work!("checking {name}: {takes}");
         }
     }
     let check = CheckVolume { options, on_whole };

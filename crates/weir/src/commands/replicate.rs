@@ -24,6 +24,7 @@ use crate::settings;
 use crate::terminal::failure::{DAMAGED, Failure};
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
+use crate::terminal::output::say;
 
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(200);
@@ -106,7 +107,7 @@ async fn have_it_published(
         Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
         Err(error) => {
             let why = with_causes(&error);
-            eprintln!("warning: {name} is replicated as it was published last: {why}");
+            say!("warning: {name} is replicated as it was published last: {why}");
             Ok(())
         }
         Ok(_) => Ok(()),
@@ -136,7 +137,7 @@ fn outcome(replication: &Replication, status: &ReplicaStatus) -> Result<(), Fail
             Err(Failure::new(message).with_code(DAMAGED).with_help(help))
         }
         Some(_) if status.lag_bytes > 0 => {
-            eprintln!(
+            say!(
                 "warning: {newer} of objects that {name} put into its store later are not at {target_url}: \
                  {PUBLISHES}, and the next run sends that"
             );
@@ -181,7 +182,7 @@ impl<'a> Reporter<'a> {
         self.bar.set_prefix(behind.unwrap_or_default());
         if progress.trouble != self.trouble {
             if let Some(trouble) = &progress.trouble {
-                self.bar.suspend(|| eprintln!("warning: waiting: {trouble}"));
+                self.bar.suspend(|| say!("warning: waiting: {trouble}"));
             }
             self.trouble.clone_from(&progress.trouble);
             self.print_line(status)?;

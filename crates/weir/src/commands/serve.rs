@@ -20,6 +20,7 @@ use crate::process::signals::{self, Signals, quit, received};
 use crate::process::{descriptors, systemd, threads, upgrade};
 use crate::settings;
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say;
 
 /// Runs the verb to its end.
 pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {
@@ -113,7 +114,7 @@ fn check(
         VolumeSet::All(_) => "all volumes".to_owned(),
         VolumeSet::Listed(specs) => counted(specs.len(), "volume"),
     };
-    eprintln!("the settings are right: {volumes} of {}", options.home.store_url);
+    say!("the settings are right: {volumes} of {}", options.home.store_url);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -157,7 +158,7 @@ async fn serve_until_told(
             },
             _ = replace.recv() => match may_be_replaced(&service).await {
                 Ok(Ok(program)) => {
-                    eprintln!("replacing the program by {}", program.display());
+                    say!("replacing the program by {}", program.display());
                     let volumes = service.handed_over();
                     let sockets = tokio::select! {
                         biased;
@@ -167,14 +168,14 @@ async fn serve_until_told(
                     return Ok(End::Replaced { program, sockets, volumes });
                 }
                 Ok(Err(failure)) => failure.print(),
-                Err(error) => eprintln!("error: the program was not replaced: {error}"),
+                Err(error) => say!("error: the program was not replaced: {error}"),
             },
         }
     }
     systemd::notify("STOPPING=1\n");
-    eprintln!("stopping: flushing all volumes");
+    say!("stopping: flushing all volumes");
     if signals::stop(service, signals).await? == Stopped::LocalOnly {
-        eprintln!(
+        say!(
             "the store did not take everything in time; the journals keep the rest for the next start"
         );
     }
@@ -192,39 +193,39 @@ async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Fa
     let reloaded = match reloaded {
         Ok(reloaded) => reloaded,
         Err(failure) => {
-            eprintln!("the configuration was not loaded; what is served stays as it is");
+            say!("the configuration was not loaded; what is served stays as it is");
             return failure.print();
         }
     };
     for name in &reloaded.attached {
         match reloaded.created.iter().find(|(created, _)| created == name) {
-            Some((_, size)) => eprintln!(
+            Some((_, size)) => say!(
                 "volume {name} is served now: a new volume of {}, with nothing in it",
                 human(*size)
             ),
-            None => eprintln!("volume {name} is served now"),
+            None => say!("volume {name} is served now"),
         }
     }
     for (name, what) in &reloaded.left_out {
-        eprintln!("volume {name} is left out: {what}");
+        say!("volume {name} is left out: {what}");
     }
     for name in &reloaded.detached {
-        eprintln!("volume {name} is not served any more");
+        say!("volume {name} is not served any more");
     }
     for name in &reloaded.kept_as_they_are {
-        eprintln!(
+        say!(
             "volume {name} keeps its settings until it is detached and attached, or weir is restarted"
         );
     }
     for (name, node) in &reloaded.waiting {
-        eprintln!("volume {name} is served once node {node:?} has closed it");
+        say!("volume {name} is served once node {node:?} has closed it");
     }
     for (name, reason) in &reloaded.failed {
-        eprintln!("warning: volume {name}: {reason}");
+        say!("warning: volume {name}: {reason}");
     }
     let count = service.served().len();
     let are = if count == 1 { "is" } else { "are" };
-    eprintln!("the configuration is loaded: {} {are} served", counted(count, "volume"));
+    say!("the configuration is loaded: {} {are} served", counted(count, "volume"));
 }
 
 fn announce(service: &Service) {
@@ -233,12 +234,12 @@ fn announce(service: &Service) {
     }
     up::warn_of_shared_disk(service);
     for (name, reason) in service.not_served() {
-        eprintln!("warning: volume {name} is not served: {reason}");
+        say!("warning: volume {name} is not served: {reason}");
     }
     for uri in service.nbd_uris() {
-        eprintln!("listening at {uri}");
+        say!("listening at {uri}");
     }
     for address in service.api_addresses() {
-        eprintln!("API at http://{address}");
+        say!("API at http://{address}");
     }
 }

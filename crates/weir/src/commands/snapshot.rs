@@ -19,6 +19,7 @@ use crate::settings::{self, Transfer};
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
+use crate::terminal::output::say;
 
 /// Changes that are found before the ones before them are printed.
 const CHANGES_AHEAD_MAX: usize = 1024;
@@ -93,10 +94,10 @@ async fn diff(
         OutputForm::Json => output::print(if none { "[]\n" } else { "\n]\n" }),
         OutputForm::Table => {
             let [data, zero] = [sum.data_bytes, sum.zero_bytes].map(human);
-            eprintln!("{data} changed to data, {zero} to zeroes");
+            say!("{data} changed to data, {zero} to zeroes");
             if sum.from_size != sum.to_size {
                 let [from, to] = [sum.from_size, sum.to_size].map(human);
-                eprintln!("the size changed from {from} to {to}");
+                say!("the size changed from {from} to {to}");
             }
             Ok(())
         }

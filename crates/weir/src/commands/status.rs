@@ -20,6 +20,7 @@ use crate::settings;
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
+use crate::terminal::output::say;
 
 /// Exit code when something is wrong with what is served.
 const NOT_WELL: u8 = 3;
@@ -92,7 +93,7 @@ async fn show(
         OutputForm::Json => {
             for process in processes {
                 if let Err(error) = &process.status {
-                    eprintln!("warning: {error}");
+                    say!("warning: {error}");
                 }
             }
             output::print_json(&document(processes, &unserved)?)?;
@@ -100,7 +101,7 @@ async fn show(
         OutputForm::Table => print(processes, home)?,
     }
     for one in &unserved {
-        eprintln!("warning: {}", not_served(one));
+        say!("warning: {}", not_served(one));
     }
     Ok(ExitCode::from(code))
 }

@@ -15,6 +15,7 @@ use crate::process::signals::{self, SIGNAL_BASE, Signals, quit};
 use crate::process::threads;
 use crate::settings;
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say;
 use crate::transfer;
 
 /// Exit codes of shells: the command was not found, or could not be started.
@@ -54,10 +55,10 @@ async fn serve(
         },
     };
     if command.is_empty() {
-        eprintln!("stopping: flushing {}", info.name);
+        say!("stopping: flushing {}", info.name);
     }
     if signals::stop(served, &mut signals).await? == Stopped::LocalOnly {
-        eprintln!(
+        say!(
             "the store did not take everything in time; the journal keeps the rest for the next start"
         );
     }
@@ -77,39 +78,39 @@ fn announce(service: &Service, info: &ServedInfo, interactive: bool) {
         return;
     }
     let uri = &info.uri;
-    eprintln!();
-    eprintln!("from another terminal:");
-    eprintln!("  nbdinfo '{uri}'");
-    eprintln!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
+    say!("");
+    say!("from another terminal:");
+    say!("  nbdinfo '{uri}'");
+    say!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
     if let Ok(drive) = transfer::qemu_drive(uri) {
-        eprintln!("  qemu-system-x86_64 -drive '{drive}'");
+        say!("  qemu-system-x86_64 -drive '{drive}'");
     }
-    eprintln!("Ctrl-C flushes and stops.");
+    say!("Ctrl-C flushes and stops.");
 }
 
 /// Says what the opening of a volume found.
 pub(crate) fn describe(info: &ServedInfo) {
     let what = if info.created { "new volume" } else { "volume" };
-    eprintln!("{what} {}: {}, {}", info.name, human(info.size), info.place);
+    say!("{what} {}: {}, {}", info.name, human(info.size), info.place);
     let report = &info.report;
     if report.replayed_writes > 0 {
         let bytes = human(report.replayed_bytes);
-        eprintln!("recovered {bytes} of writes that were only in the journal");
+        say!("recovered {bytes} of writes that were only in the journal");
     }
     if report.poisoned_ranges > 0 {
         let ranges = report.poisoned_ranges;
-        eprintln!(
+        say!(
             "warning: {ranges} ranges of the journal are damaged; reading them fails until they are written"
         );
     }
-    eprintln!("serving {}", info.uri);
+    say!("serving {}", info.uri);
 }
 
 /// Warns if the store is on the disk of the journals. Such a store is for trying things out, and for disks that are
 /// redundant by themselves.
 pub(crate) fn warn_of_shared_disk(service: &Service) {
     if service.store_shares_disk() {
-        eprintln!(
+        say!(
             "note: the store is on the disk of the journals: the loss of that disk takes the volumes with it; --store \
              names another place"
         );

@@ -20,6 +20,7 @@ use crate::settings::{self, Transfer};
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
+use crate::terminal::output::say;
 use crate::transfer::{self, Exported};
 
 /// How often a bar moves while nothing is reported.
@@ -84,7 +85,7 @@ fn print_export(exported: &Exported, form: OutputForm) -> Result<(), Failure> {
             OutputForm::Json => output::to_json(exported)?,
             OutputForm::Table => format!("standard output: raw, {}", human(exported.size_bytes)),
         };
-        eprintln!("{text}");
+        say!("{text}");
         return Ok(());
     }
     if form == OutputForm::Json {

@@ -16,7 +16,11 @@ pub(crate) fn start(format: LogFormat) -> Result<(), Failure> {
             "write a level, as WEIR_LOG=debug, or levels of parts, as weir_log=debug,info",
         )
     })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // It would report a line that cannot be written with `eprintln!`, which panics then.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => {
             lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init()

@@ -9,6 +9,7 @@ use weir_node::size::human;
 use weir_node::{Closing, Service, Stopped};
 
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say;
 
 /// A process that a signal ended is reported as this plus the signal's number.
 pub(crate) const SIGNAL_BASE: i32 = 128;
@@ -85,7 +86,7 @@ pub(crate) async fn stop(service: Service, signals: &mut Signals) -> Result<Stop
             stopped = &mut stop => return Ok(stopped?),
             () = tokio::time::sleep(STOP_PATIENCE) => match unsent.bytes() {
                 0 => {}
-                bytes => eprintln!("{} are not in the store yet", human(bytes)),
+                bytes => say!("{} are not in the store yet", human(bytes)),
             },
         }
     }
@@ -108,7 +109,7 @@ pub(crate) fn disregard(kinds: &[SignalKind]) -> Result<(), Failure> {
         tokio::spawn(async move {
             while signal.recv().await.is_some() {
                 let number = kind.as_raw_value();
-                eprintln!(
+                say!(
                     "warning: signal {number} means nothing here; SIGTERM ends this process in order"
                 );
             }
@@ -119,6 +120,6 @@ pub(crate) fn disregard(kinds: &[SignalKind]) -> Result<(), Failure> {
 
 /// Ends the process at once. What was acknowledged is in the journal.
 pub(crate) fn quit(signal: i32) -> ! {
-    eprintln!("stopped at once; the next start recovers what was acknowledged");
+    say!("stopped at once; the next start recovers what was acknowledged");
     std::process::exit(SIGNAL_BASE + signal)
 }

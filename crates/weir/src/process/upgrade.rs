@@ -18,6 +18,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::{HANDED_OVER_FIRST, HandedOver, Was};
 
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say;
 
 /// The program that this process runs, even if its file was replaced or removed.
 const RUNNING: &str = "/proc/self/exe";
@@ -105,7 +106,7 @@ pub(crate) fn check() -> Result<PathBuf, Failure> {
 pub(crate) fn replace(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[HandedOver]) -> Failure {
     let copies: Vec<OwnedFd> = sockets.iter().filter_map(|fd| fd.try_clone().ok()).collect();
     let error = execute(program, sockets, volumes);
-    eprintln!("warning: {error}; going on with the program that ran so far");
+    say!("warning: {error}; going on with the program that ran so far");
     let error = execute(PathBuf::from(RUNNING), copies, volumes);
     Failure::new(error).with_help("start it again; what was acknowledged is in the journals")
 }

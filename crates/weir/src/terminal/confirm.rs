@@ -13,9 +13,10 @@ pub(crate) fn by_name(question: &Question) -> Result<(), Failure> {
         let message = format!("{doing} would ask, but nobody is there");
         return Err(Failure::usage(message).with_help(without_asking.clone()));
     }
-    eprint!("{asked}: ");
     let failed = |error| Failure::new(format!("asking: {error}"));
-    std::io::stderr().flush().map_err(failed)?;
+    let mut stderr = std::io::stderr().lock();
+    write!(stderr, "{asked}: ").and_then(|()| stderr.flush()).map_err(failed)?;
+    drop(stderr);
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).map_err(failed)?;
     if answer.trim() == *name {

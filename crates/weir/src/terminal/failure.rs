@@ -9,6 +9,7 @@ use weir_node::NodeError;
 use weir_store::StoreError;
 
 use crate::terminal::form::is_for_programs;
+use crate::terminal::output::say;
 
 /// Wrong usage that only shows once the command has begun, as clap's own code for it.
 const USAGE: u8 = 2;
@@ -70,12 +71,12 @@ impl Failure {
     pub(crate) fn print(&self) {
         if is_for_programs() {
             let Self { message, help, kind, .. } = self;
-            eprintln!("{}", json!({ "error": message, "help": help, "kind": kind }));
+            say!("{}", json!({ "error": message, "help": help, "kind": kind }));
             return;
         }
-        eprintln!("error: {}", self.message);
+        say!("error: {}", self.message);
         if let Some(help) = &self.help {
-            eprintln!("help: {help}");
+            say!("help: {help}");
         }
     }
 

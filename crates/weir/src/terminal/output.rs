@@ -1,5 +1,7 @@
-//! Standard output: listings for people and for programs. A reader that has gone away ends the command quietly.
+//! Standard output: listings for people and for programs; and what is said on standard error. A reader that has gone
+//! away ends no work.
 
+use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::pin::pin;
 use std::time::Duration;
@@ -10,6 +12,31 @@ use serde::Serialize;
 use weir_node::size::human;
 
 use crate::terminal::failure::Failure;
+
+/// Writes a line to standard error. What cannot be written is left out, where `eprintln!` panics: a server, or a
+/// deletion in its middle, must not end because nobody reads what it says.
+macro_rules! say {
+    ($($line:tt)*) => {
+        $crate::terminal::output::write_line(format_args!($($line)*))
+    };
+}
+
+/// The same about work that goes on. Programs are not told: they read an error there, and nothing else.
+macro_rules! say_of_work {
+    ($($line:tt)*) => {
+        if !$crate::terminal::form::is_for_programs() {
+            $crate::terminal::output::write_line(format_args!($($line)*));
+        }
+    };
+}
+
+pub(crate) use {say, say_of_work};
+
+/// What [`say`] does.
+pub(crate) fn write_line(line: Arguments<'_>) {
+    // In one piece, so that lines of several threads and processes do not mix.
+    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+}
 
 /// How a bar or a spinner looks.
 pub(crate) fn style(template: &str) -> ProgressStyle {
@@ -32,7 +59,7 @@ pub(crate) async fn with_lines<T>(
             Ok(done) => return done,
             Err(_) if bar.is_hidden() => {
                 let far = line(shows, bar.position(), bar.length());
-                eprintln!("{}: {far}", bar.message());
+                say_of_work!("{}: {far}", bar.message());
             }
             Err(_) => {}
         }

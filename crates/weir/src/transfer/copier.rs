@@ -10,6 +10,7 @@ use super::qemu::{self, Piece};
 use crate::process::signals::{SIGNAL_BASE, Signals};
 use crate::terminal::failure::Failure;
 use crate::terminal::output;
+use crate::terminal::output::say_of_work;
 
 /// The smallest range, and the first one, in bytes.
 const RANGE_BYTES_MIN: u64 = 64 << 20;
@@ -133,7 +134,7 @@ impl Shown {
         self.bar.set_position(position);
         if self.bar.is_hidden() && self.last_line.elapsed() >= LINE_INTERVAL {
             self.last_line = Instant::now();
-            eprintln!("{}: {} of {}", self.label, human(position), human(self.total));
+            say_of_work!("{}: {} of {}", self.label, human(position), human(self.total));
         }
     }
 }

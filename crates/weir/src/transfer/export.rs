@@ -15,6 +15,7 @@ use super::qemu;
 use crate::process::signals::Signals;
 use crate::settings::Transfer;
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say_of_work;
 
 /// What is to be written.
 #[derive(Clone, Debug)]
@@ -111,7 +112,7 @@ async fn write(place: &Place, wanted: &Wanted, signals: &mut Signals) -> Result<
     let failed_record = |error: std::io::Error| failed("writing", &path, &error);
     record.write(&path).map_err(failed_record)?;
     if record.done_bytes > 0 {
-        eprintln!("going on after {} of {}", human(record.done_bytes), human(place.size));
+        say_of_work!("going on after {} of {}", human(record.done_bytes), human(place.size));
     }
     let job = Job {
         source: qemu::nbd_node(&place.uri)?,
@@ -158,7 +159,7 @@ async fn begin(place: &Place, wanted: &Wanted, part: &Path) -> Result<CopyRecord
                 record.opening = place.opening;
                 return Ok(record);
             }
-            Some(_) => eprintln!("the volume was open since the last try: beginning anew"),
+            Some(_) => say_of_work!("the volume was open since the last try: beginning anew"),
             None if *overwrite => {}
             None => {
                 return Err(Failure::new(format!("{} exists already", part.display())).with_help(

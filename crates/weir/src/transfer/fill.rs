@@ -18,6 +18,7 @@ use super::stream;
 use crate::process::signals::Signals;
 use crate::settings::Transfer;
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say_of_work;
 
 /// Everything that was acknowledged goes to the store.
 const TO_STORE: FlushVolume = FlushVolume { remote: true, wait: true, publish: false };
@@ -352,7 +353,7 @@ async fn fill(
 ) -> Result<(), Failure> {
     let done = plan.done();
     if done.bytes > 0 {
-        eprintln!("going on after {} of {}", human(done.bytes), human(source.size()));
+        say_of_work!("going on after {} of {}", human(done.bytes), human(source.size()));
     }
     let Some(from) = source.node()? else {
         return tokio::select! {

@@ -27,6 +27,7 @@ use crate::cli::volume::VolumePlace;
 use crate::process::signals::Signals;
 use crate::settings::Transfer;
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say_of_work;
 
 /// What stands for standard input and output elsewhere. A file of this name is `./-`.
 pub(crate) const STREAM: &str = "-";
@@ -56,7 +57,7 @@ pub(crate) async fn import(
     }
     let image = Image::open(source, format).await?;
     let (format, size_text) = (&image.format, human(image.size));
-    eprintln!("{}: {format}, {size_text}", source.display());
+    say_of_work!("{}: {format}, {size_text}", source.display());
     let wishes = Wishes { overwrite, size };
     fill::run(node, setup, (&Source::Image(&image), &target), wishes, &mut signals).await
 }

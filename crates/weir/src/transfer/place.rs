@@ -15,6 +15,7 @@ use super::qemu::READING_FAILED;
 use crate::process::signals::{Signals, quit};
 use crate::settings::Transfer;
 use crate::terminal::failure::Failure;
+use crate::terminal::output::say;
 
 /// A volume and the store that it is in.
 #[derive(Clone, Debug)]
@@ -244,7 +245,7 @@ pub(super) async fn reach_to_read(
     let clients = shown.serving.as_ref().map_or(0, |serving| serving.clients);
     if clients > 0 && at.snapshot.is_none() {
         let are = if clients == 1 { "is" } else { "are" };
-        eprintln!(
+        say!(
             "warning: {} {are} connected to {at}: what is written meanwhile may be there in part",
             counted(clients, "client")
         );
