@@ -7,7 +7,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal};
 
 /// A data directory of its own, and the command in it.
 struct Place(tempfile::TempDir);
@@ -117,12 +119,18 @@ fn nothing_ends_because_nobody_reads_what_it_says() {
     place.fails(1, &["volume", "show", "v"]);
 }
 
-/// Serves a volume until it is open, and kills the process: the journal is not closed.
-fn serve_and_kill(place: &Place, arguments: &[&str]) {
+/// A process that serves a volume.
+fn serve(place: &Place, arguments: &[&str]) -> Child {
     let mut command = place.command(&["up"]);
     let mut process = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("serving ")), "{arguments:?}");
+    process
+}
+
+/// The same, and kills it: the journal is not closed.
+fn serve_and_kill(place: &Place, arguments: &[&str]) {
+    let mut process = serve(place, arguments);
     process.kill().unwrap();
     process.wait().unwrap();
 }
@@ -162,6 +170,25 @@ fn the_journal_of_a_deleted_volume_is_given_up_and_not_the_new_volume_of_its_nam
     assert!(!errors.contains("volume delete"), "that would delete the volume of now: {errors}");
     assert!(journal(&new).is_file() && journal(&other).is_file());
     assert_eq!((id("demo"), id("other")), (new, other));
+}
+
+#[test]
+fn of_a_process_that_was_stopped_it_is_said_how_it_goes_on() {
+    let place = Place::new();
+    let mut process = serve(&place, &["v", "--size", "1M"]);
+    rustix::process::kill_process(Pid::from_child(&process), Signal::STOP).unwrap();
+    let there = format!("file://{}", place.path().join("there").display());
+    let errors = [
+        place.run(&["volume", "flush", "v"]).stderr,
+        place.run(&["volume", "repair", "v", "--yes"]).stderr,
+        place.run(&["replicate", "v", &there]).stderr,
+    ];
+    process.kill().unwrap();
+    process.wait().unwrap();
+    for said in errors.map(|said| text(&said)) {
+        let way = format!("`kill -CONT {}`", process.id());
+        assert!(said.contains("does not answer: it is silent") && said.contains(&way), "{said}");
+    }
 }
 
 #[test]

@@ -106,7 +106,8 @@ async fn have_it_published(
         // There is no volume to be replicated.
         Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
         Err(error) => {
-            let why = with_causes(&error);
+            let help = error.help().map_or_else(String::new, |help| format!("; {help}"));
+            let why = with_causes(&error) + &help;
             say!("warning: {name} is replicated as it was published last: {why}");
             Ok(())
         }
