@@ -8,6 +8,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
@@ -189,6 +190,28 @@ fn of_a_process_that_was_stopped_it_is_said_how_it_goes_on() {
         let way = format!("`kill -CONT {}`", process.id());
         assert!(said.contains("does not answer: it is silent") && said.contains(&way), "{said}");
     }
+}
+
+#[test]
+fn a_replication_that_a_signal_ends_says_so_with_its_exit_code() {
+    let place = Place::new();
+    let there = format!("file://{}", place.path().join("there").display());
+    let mut process = serve(&place, &["v", "--size", "1M"]);
+    // It waits for the answer of a process that gives none, until the signal comes.
+    rustix::process::kill_process(Pid::from_child(&process), Signal::STOP).unwrap();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut command = place.command(&["replicate", "v", &there]);
+        let replicating = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        rustix::process::kill_process(Pid::from_child(&replicating), signal).unwrap();
+        let output = replicating.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert_eq!(said, "error: interrupted: nothing was sent\nhelp: run it again to go on\n");
+        assert_eq!(text(&output.stdout), "");
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
 
 #[test]
