@@ -93,6 +93,23 @@ for round in 2 3 4 5 6; do
     check "and shows the state before" holds "read -P $((round - 1)) 0 1M"
     check "the next replicator sends the rest" prints 'shows it as of object' replicate demo "$there"
 done
+# By a signal that can be handled, a replicator ends with what it sent so far.
+interrupted_half_way() {
+    local before replicating status
+    before=$(objects_there)
+    "$weir" replicate demo "$there" --upload-bandwidth 4M >"$work/out" 2>&1 &
+    replicating=$!
+    wait_until "objects arrive at the replica" more_objects_than "$before" || return
+    kill -TERM "$replicating"
+    wait "$replicating"
+    status=$?
+    [ $status = 143 ] && grep -q "interrupted: $there shows demo as of object" "$work/out" ||
+        { echo "$status"; cat "$work/out"; return 1; }
+}
+head -c 15M /dev/urandom >"$work/random"
+check "write another state" io "write -s $work/random 1M 15M"
+check "a snapshot of it" "$weir" snapshot create demo@interrupted
+check "a replicator that SIGTERM ends says what the replica shows" interrupted_half_way
 check "replicate to the end" prints 'shows it as of object' replicate demo "$there" --output table
 check "export it" elsewhere exports "$there"
 check "the last state" holds "read -P 6 0 1M"

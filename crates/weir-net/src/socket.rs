@@ -5,14 +5,14 @@
 //! both wakes up three times for one small request instead of once. So the socket is registered for reading, sends are
 //! tried at once, and a duplicate of its descriptor is registered for writing as long as sends find no room.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, Shutdown};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::time::Sleep;
@@ -42,8 +42,14 @@ impl Socket {
     pub(crate) fn new(stream: impl Into<OwnedFd>) -> io::Result<Self> {
         let stream = stream.into();
         rustix::io::ioctl_fionbio(&stream, true)?;
-        let stream = register(stream, Interest::READABLE)?;
+        let stream = register(stream, Interest::READABLE | Interest::PRIORITY)?;
         Ok(Self { stream, room: None, retry: None, is_full: false, sends_with_room: 0 })
+    }
+
+    /// Whether the peer sent urgent data. A read ends in front of that, whatever is behind it. It is reported along with
+    /// what arrives, so asking is no system call.
+    fn has_urgent_data(&self) -> bool {
+        self.stream.try_io(Interest::PRIORITY, |_| Ok(())).is_ok()
     }
 
     /// Sends, or waits for room.
@@ -113,6 +119,14 @@ fn is_exhausted(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC))
 }
 
+/// Receives, and tells whether there may be more although there was room for it: a read ends behind bytes that came with
+/// descriptors or credentials. Nobody wants these, and the kernel drops them.
+fn receive(stream: &OwnedFd, room: &mut [IoSliceMut<'_>]) -> rustix::io::Result<(usize, bool)> {
+    let mut nothing = RecvAncillaryBuffer::default();
+    let received = rustix::net::recvmsg(stream, room, &mut nothing, RecvFlags::empty())?;
+    Ok((received.bytes, received.flags.contains(ReturnFlags::CTRUNC)))
+}
+
 #[allow(unsafe_code, reason = "tokio takes descriptors in no other way")]
 fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the number behind an `OwnedFd` stays the same and open until the `AsyncFd` that owns it is dropped.
@@ -130,10 +144,13 @@ impl AsyncRead for Socket {
             let mut ready = ready!(self.stream.poll_read_ready(cx))?;
             let unfilled = buf.initialize_unfilled();
             let asked = unfilled.len();
-            match rustix::net::recv(self.stream.get_ref(), unfilled, RecvFlags::empty()) {
-                Ok((received, _)) => {
-                    // What arrives after a read that got less than it asked for is reported anew.
-                    if 0 < received && received < asked {
+            let mut room = [IoSliceMut::new(unfilled)];
+            match receive(self.stream.get_ref(), &mut room) {
+                Ok((received, is_cut)) => {
+                    // What arrives after a read that got less than it asked for, because there was no more, is reported
+                    // anew.
+                    let is_cut = is_cut || self.has_urgent_data();
+                    if 0 < received && received < asked && !is_cut {
                         ready.clear_ready();
                     }
                     buf.advance(received);
@@ -195,8 +212,11 @@ impl DetachedStream for Detached {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -276,5 +296,47 @@ mod tests {
         let error = ours.write_all(&vec![1; 8 << 20]).await.expect_err("nobody takes it");
         assert!(matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset));
         leaving.join().expect("the peer leaves");
+    }
+
+    /// Reads what was sent at once, in pieces of `lens`, and nothing else.
+    async fn expect_pieces(ours: &mut Socket, lens: &[usize]) {
+        let mut room = [0; 4096];
+        for (at, len) in lens.iter().enumerate() {
+            let within = tokio::time::timeout(Duration::from_secs(5), ours.read(&mut room));
+            let received = within.await.unwrap_or_else(|_| panic!("piece {at} is not reported"));
+            assert_eq!(received.expect("received"), *len, "piece {at}");
+        }
+        let more = tokio::time::timeout(Duration::from_millis(20), ours.read(&mut room)).await;
+        assert!(more.is_err(), "there is no more: {more:?}");
+    }
+
+    #[tokio::test]
+    async fn what_comes_with_descriptors_is_read_whole() {
+        let (mut ours, theirs) = pair();
+        let null = std::fs::File::open("/dev/null").expect("opened");
+        for _ in 0..40 {
+            let descriptors = [null.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let sent = [IoSlice::new(&[1; 28])];
+            rustix::net::sendmsg(&theirs, &sent, &mut control, SendFlags::empty()).expect("sent");
+        }
+        expect_pieces(&mut ours, &[28; 40]).await;
+    }
+
+    #[tokio::test]
+    async fn what_lies_behind_urgent_data_is_read_as_well() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("an address");
+        let mut theirs = std::net::TcpStream::connect(address).expect("connected");
+        theirs.set_nodelay(true).expect("at once");
+        let mut ours = Socket::new(listener.accept().expect("accepted").0).expect("registered");
+        theirs.write_all(&[1; 28]).expect("sent");
+        rustix::net::send(&theirs, &[9], SendFlags::OOB).expect("sent");
+        theirs.write_all(&[2; 28]).expect("sent");
+        expect_pieces(&mut ours, &[28, 28]).await;
+        theirs.write_all(&[3; 28]).expect("sent");
+        expect_pieces(&mut ours, &[28]).await;
     }
 }

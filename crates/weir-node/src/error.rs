@@ -355,13 +355,14 @@ pub enum NodeError {
         lease_s: u64,
     },
     /// Something to be given up that is not there.
-    #[error(
-        "volume \"{name}\" is not deleted: there is no journal in this data directory that it went on without, which \
-         --discard-journal would give up"
-    )]
+    #[error("volume \"{name}\" is not deleted: {why}")]
     NothingToDiscard {
         /// Name of the volume.
         name: String,
+        /// How many journals of deleted volumes of that name were removed: then it is what was asked for.
+        removed: usize,
+        /// Why the volume stays.
+        why: String,
     },
     /// A verb on a volume was asked for without its name.
     #[error("no volume was named")]
@@ -605,10 +606,9 @@ fn live_help(error: &NodeError) -> Option<String> {
              let it go on"
                 .into()
         }
-        NodeError::NothingToDiscard { name } => format!(
-            "`weir volume delete {name}` deletes that volume with everything in it; where the journal of another \
-             volume was meant, name the --store of that one"
-        ),
+        NodeError::NothingToDiscard { .. } => {
+            "`weir status` names the journals here and the --store of each: name the one that was meant".into()
+        }
         NodeError::TooMuch { .. } => "try again once one of them has ended".into(),
         NodeError::TakenBack { name } => {
             format!("`weir volume attach {name}` serves it, if it is wanted")

@@ -235,6 +235,25 @@ fn a_volume_is_not_taken_away_from_those_who_read_its_snapshots() {
 }
 
 #[test]
+fn a_flush_that_would_publish_nothing_is_refused() {
+    let place = Place::new();
+    run(async {
+        let flush = FlushVolume { remote: false, wait: true, publish: true };
+        let refused = async || {
+            let error = place.try_call("one", flush).await.expect_err("nothing would be done");
+            assert_eq!(error.kind(), weir_device::ErrorKind::Invalid);
+            assert!(error.to_string().contains("remote"), "{error}");
+        };
+        let service = place.serve().await;
+        refused().await;
+        place.call("one", FlushVolume { remote: true, ..flush }).await;
+        service.stop(Closing::ToStore).await.expect("closed");
+        refused().await;
+    });
+    place.node.shut_down();
+}
+
+#[test]
 fn what_a_new_configuration_leaves_out_is_closed_until_the_store_has_it() {
     let place = Place::new();
     run(async {

@@ -5,9 +5,12 @@
     reason = "a test of the whole program, outside any test module"
 )]
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
 
 /// A data directory of its own, and the command in it.
 struct Place(tempfile::TempDir);
@@ -115,6 +118,100 @@ fn nothing_ends_because_nobody_reads_what_it_says() {
     assert_eq!(code(&["volume", "delete", "v"]), Some(2), "it asks, and nobody is there");
     assert_eq!(code(&["volume", "delete", "v", "--yes"]), Some(0));
     place.fails(1, &["volume", "show", "v"]);
+}
+
+/// A process that serves a volume.
+fn serve(place: &Place, arguments: &[&str]) -> Child {
+    let mut command = place.command(&["up"]);
+    let mut process = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("serving ")), "{arguments:?}");
+    process
+}
+
+/// The same, and kills it: the journal is not closed.
+fn serve_and_kill(place: &Place, arguments: &[&str]) {
+    let mut process = serve(place, arguments);
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+#[test]
+fn the_journal_of_a_deleted_volume_is_given_up_and_not_the_new_volume_of_its_name() {
+    let (place, elsewhere) = (Place::new(), Place::new());
+    let store = format!("file://{}", elsewhere.path().join("store").display());
+    let id = |name: &str| {
+        let shown = elsewhere.ok(&["volume", "show", name, "--output", "json", "--store", &store]);
+        field(&shown, "id")
+    };
+    let journal = |id: &str| place.path().join("data/volumes").join(id).join("journal");
+    for name in ["demo", "other"] {
+        serve_and_kill(&place, &[name, "--size", "1M", "--store", &store, "--lease", "3"]);
+    }
+    let (old, other) = (id("demo"), id("other"));
+    assert!(journal(&old).is_file() && journal(&other).is_file());
+    elsewhere.ok(&["volume", "delete", "demo", "--take-over", "--yes", "--store", &store]);
+    elsewhere.ok(&["volume", "create", "demo", "--size", "2M", "--store", &store]);
+    let new = id("demo");
+    let discard = ["volume", "delete", "demo", "--discard-journal", "--store", &store, "--yes"];
+    // As weir status advises.
+    let advised = text(&place.run(&["status"]).stderr);
+    assert!(advised.contains(&format!("`weir {}`", discard[..6].join(" "))), "{advised}");
+    // The new volume may have a journal here, too.
+    serve_and_kill(&place, &["demo", "--store", &store]);
+    let done = place.run(&discard);
+    let said = text(&done.stderr);
+    assert!(done.status.success() && said.contains("is not deleted: removed 1 journal "), "{said}");
+    assert!(!journal(&old).exists(), "{said}");
+    for left in [&new, &other] {
+        assert!(journal(left).is_file(), "{left}");
+    }
+    let errors = place.fails(1, &discard);
+    assert!(errors.contains("volume \"demo\" is not deleted"), "{errors}");
+    assert!(!errors.contains("volume delete"), "that would delete the volume of now: {errors}");
+    assert!(journal(&new).is_file() && journal(&other).is_file());
+    assert_eq!((id("demo"), id("other")), (new, other));
+}
+
+#[test]
+fn of_a_process_that_was_stopped_it_is_said_how_it_goes_on() {
+    let place = Place::new();
+    let mut process = serve(&place, &["v", "--size", "1M"]);
+    rustix::process::kill_process(Pid::from_child(&process), Signal::STOP).unwrap();
+    let there = format!("file://{}", place.path().join("there").display());
+    let errors = [
+        place.run(&["volume", "flush", "v"]).stderr,
+        place.run(&["volume", "repair", "v", "--yes"]).stderr,
+        place.run(&["replicate", "v", &there]).stderr,
+    ];
+    process.kill().unwrap();
+    process.wait().unwrap();
+    for said in errors.map(|said| text(&said)) {
+        let way = format!("`kill -CONT {}`", process.id());
+        assert!(said.contains("does not answer: it is silent") && said.contains(&way), "{said}");
+    }
+}
+
+#[test]
+fn a_replication_that_a_signal_ends_says_so_with_its_exit_code() {
+    let place = Place::new();
+    let there = format!("file://{}", place.path().join("there").display());
+    let mut process = serve(&place, &["v", "--size", "1M"]);
+    // It waits for the answer of a process that gives none, until the signal comes.
+    rustix::process::kill_process(Pid::from_child(&process), Signal::STOP).unwrap();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut command = place.command(&["replicate", "v", &there]);
+        let replicating = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        rustix::process::kill_process(Pid::from_child(&replicating), signal).unwrap();
+        let output = replicating.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert_eq!(said, "error: interrupted: nothing was sent\nhelp: run it again to go on\n");
+        assert_eq!(text(&output.stdout), "");
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a volume remembers of a read that found bytes lost or damaged: its status says so until they are there again.
+//! What a volume remembers of reads that found bytes lost or damaged: its status says so until they are there again.
 
 use weir_device::DeviceError;
 
@@ -6,38 +6,138 @@ use crate::map::objects::ObjectMap;
 use crate::read::{Part, Source, resolve};
 use crate::write::overlay::Overlay;
 
+/// Ranges that are remembered. A store that lost more has its volume degraded for long anyway.
+const RANGES_MAX: usize = 16;
+
+/// What reads did not get, the newest last.
+#[derive(Debug, Default)]
+pub(crate) struct FailedReads {
+    ranges: Vec<FailedRead>,
+    /// Reads failed in more ranges than are remembered, since there was nothing to remember.
+    has_more: bool,
+}
+
+impl FailedReads {
+    /// Remembers one. `overlay` and `objects` say what of the others is there again.
+    pub(crate) fn note(
+        &mut self,
+        part: Part,
+        error: &DeviceError,
+        overlay: &Overlay,
+        objects: &ObjectMap,
+    ) {
+        let mut newest = FailedRead { part, error: error.to_string() };
+        let (start, end) = newest.range();
+        // A read within a range that failed before is no reason to forget the rest of that range.
+        if let Some(at) = self.ranges.iter().position(|known| known.has_all_of(&newest)) {
+            newest.part = self.ranges.remove(at).part;
+        } else {
+            self.ranges.retain(|known| !known.is_within(start, end));
+        }
+        if self.ranges.len() == RANGES_MAX {
+            self.ranges.retain(|known| known.is_lost(overlay, objects));
+        }
+        if self.ranges.len() == RANGES_MAX {
+            self.ranges.remove(0);
+            self.has_more = true;
+        }
+        self.ranges.push(newest);
+    }
+
+    /// Forgets what lies in a range of which a read got everything.
+    pub(crate) fn forget(&mut self, start: u64, end: u64) {
+        if self.ranges.is_empty() {
+            return;
+        }
+        let mut room = RANGES_MAX - self.ranges.len();
+        let known = std::mem::take(&mut self.ranges);
+        for range in known {
+            range.without(start, end, &mut room, &mut self.ranges);
+        }
+        self.has_more &= !self.ranges.is_empty();
+    }
+
+    /// What to say of the newest one, and how many others there are; nothing once all of the bytes come from elsewhere,
+    /// as after a write or a rollback.
+    pub(crate) fn reason(&self, overlay: &Overlay, objects: &ObjectMap) -> Option<String> {
+        let mut lost = self.ranges.iter().rev().filter(|known| known.is_lost(overlay, objects));
+        let FailedRead { part: Part { offset, len, .. }, error } = lost.next()?;
+        let others = match (lost.count(), self.has_more) {
+            (0, false) => String::new(),
+            (1, false) => ", and in 1 more range".to_owned(),
+            (others, false) => format!(", and in {others} more ranges"),
+            (others, true) => format!(", and in more than {others} more ranges"),
+        };
+        Some(format!("reads fail in the {len} bytes at {offset}{others}: {error}"))
+    }
+}
+
 /// Bytes that a read did not get, because they are lost or damaged.
-#[derive(Debug)]
-pub(crate) struct FailedRead {
+#[derive(Clone, Debug)]
+struct FailedRead {
     part: Part,
     error: String,
 }
 
 impl FailedRead {
-    pub(crate) fn new(part: Part, error: &DeviceError) -> Self {
-        Self { part, error: error.to_string() }
+    /// Its first byte, and the one behind its last.
+    fn range(&self) -> (u64, u64) {
+        (self.part.offset, self.part.offset + self.part.len)
     }
 
     /// Whether all of the bytes lie in a range.
-    pub(crate) fn is_within(&self, start: u64, end: u64) -> bool {
+    fn is_within(&self, start: u64, end: u64) -> bool {
         start <= self.part.offset && self.part.offset + self.part.len <= end
     }
 
-    /// What to say of it; nothing once all of the bytes come from elsewhere, as after a write or a rollback.
-    pub(crate) fn reason(&self, overlay: &Overlay, objects: &ObjectMap) -> Option<String> {
+    /// Whether all of another's bytes, at the same place in the store, are among these.
+    fn has_all_of(&self, other: &Self) -> bool {
+        let (start, end) = self.range();
+        other.is_within(start, end) && is_same(self.part.source, other.part.source)
+    }
+
+    /// Adds what is left of it without a range: nothing, or one piece, or two where there is `room` for one more.
+    fn without(self, start: u64, end: u64, room: &mut usize, left: &mut Vec<Self>) {
+        let (from, to) = self.range();
+        let (before, behind) = (from < start, end < to);
+        if end <= from || to <= start || (before && behind && *room == 0) {
+            left.push(self);
+            return;
+        }
+        if before && behind {
+            *room -= 1;
+        }
+        if before {
+            left.push(self.clone().of(from, start));
+        }
+        if behind {
+            left.push(self.of(end, to));
+        }
+    }
+
+    /// The same, of a part of its range.
+    fn of(mut self, start: u64, end: u64) -> Self {
+        (self.part.offset, self.part.len) = (start, end - start);
+        self
+    }
+
+    /// Whether any of the bytes still come from where the read failed.
+    fn is_lost(&self, overlay: &Overlay, objects: &ObjectMap) -> bool {
         let Part { offset, len, source } = self.part;
-        let is_same = |now| match (now, source) {
-            (Source::Object { object, .. }, Source::Object { object: failed, .. }) => {
-                object == failed
-            }
-            (Source::Poison, Source::Poison) => true,
-            _ => false,
-        };
         let mut is_there = false;
         resolve(overlay, objects, offset, len, |part| {
-            is_there |= is_same(part.source);
+            is_there |= is_same(part.source, source);
             !is_there
         });
-        is_there.then(|| format!("reads fail in the {len} bytes at {offset}: {}", self.error))
+        is_there
+    }
+}
+
+/// Whether two parts come from the same object, or are both known to be lost.
+fn is_same(one: Source, other: Source) -> bool {
+    match (one, other) {
+        (Source::Object { object: one, .. }, Source::Object { object: other, .. }) => one == other,
+        (Source::Poison, Source::Poison) => true,
+        _ => false,
     }
 }

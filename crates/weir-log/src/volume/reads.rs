@@ -10,7 +10,6 @@ use weir_journal::Pin;
 use crate::collect::garbage::ReadPin;
 use crate::error::LogError;
 use crate::limits::RESOLVE_ATTEMPTS_MAX;
-use crate::read::failed::FailedRead;
 use crate::read::fetch::{self, frame_span};
 use crate::read::{Part, Source, poisoned, read_frames, resolve, to_usize};
 use crate::volume::shared::Shared;
@@ -109,13 +108,14 @@ async fn fill(
 
 fn note_failed(shared: &Shared, part: &Part, error: &DeviceError) {
     if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) {
-        shared.state.borrow_mut().failed_read = Some(FailedRead::new(*part, error));
+        let state = &mut *shared.state.borrow_mut();
+        state.failed_reads.note(*part, error, &state.writes.overlay, &state.head.objects);
     }
 }
 
 /// A read that got everything in a range has got what failed there before.
 fn forget_failed(shared: &Shared, start: u64, end: u64) {
-    shared.state.borrow_mut().failed_read.take_if(|failed| failed.is_within(start, end));
+    shared.state.borrow_mut().failed_reads.forget(start, end);
 }
 
 fn from_journal(shared: &Shared, part: &Part, error: weir_journal::JournalError) -> DeviceError {

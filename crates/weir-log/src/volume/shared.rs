@@ -27,7 +27,7 @@ use crate::options::VolumeOptions;
 use crate::own::lease::LeaseHold;
 use crate::own::manifests::ManifestWriter;
 use crate::read::ReadAhead;
-use crate::read::failed::FailedRead;
+use crate::read::failed::FailedReads;
 use crate::read::fetch::Fetcher;
 use crate::snapshot::snapshots::Snapshots;
 use crate::volume::task::Tasks;
@@ -47,7 +47,7 @@ pub(crate) struct State {
     /// Those of the newest manifest version that counts.
     pub(crate) origins: Vec<OriginRecord>,
     pub(crate) read_ahead: ReadAhead,
-    pub(crate) failed_read: Option<FailedRead>,
+    pub(crate) failed_reads: FailedReads,
     pub(crate) failure: Option<DeviceError>,
 }
 

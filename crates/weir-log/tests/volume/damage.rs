@@ -46,12 +46,97 @@ fn a_damaged_object_fails_the_ranges_it_held_and_no_others() {
         assert!(noted().is_some(), "what was read lies elsewhere");
         host.faults.heal(&keys[2]);
         expect_bytes(&volume, 2 * 8192, &pattern(2, 8192)).await;
-        assert_eq!(noted(), None, "the bytes were read");
-        assert!(read(&volume, 5 * 8192, 8192).await.is_err());
+        let other = noted().expect("those of the other object are still lost");
+        assert!(other.contains("bytes at 40960: "), "the bytes were read: {other}");
         write(&volume, 5 * 8192, &[1; 4096]).await.unwrap();
         assert!(noted().is_some(), "half of them are still lost");
         write(&volume, 5 * 8192 + 4096, &[1; 4096]).await.unwrap();
         assert_eq!(noted(), None, "they were overwritten");
+    });
+}
+
+/// A volume whose first blocks of 8 KiB lie in an object each, all of which are hidden.
+async fn with_lost_blocks(host: &mut Host, blocks: u64) -> Rc<LogVolume> {
+    host.options.read_deadline = Duration::from_secs(5);
+    host.options.checkpoint.objects_min = 1000;
+    host.options.checkpoint.objects_max = 1000;
+    let (volume, _) = host.open().await;
+    for block in 0..blocks {
+        write(&volume, block * 8192, &pattern(block, 8192)).await.expect("written");
+        volume.flush_remote().await.expect("in the store");
+    }
+    let keys = objects(host).await;
+    volume.close().await.expect("closed");
+    drop(volume);
+    let (volume, _) = host.other(7).open().await;
+    for key in &keys {
+        host.faults.hide(key);
+    }
+    volume
+}
+
+#[test]
+fn one_failed_read_that_is_mended_is_no_other() {
+    for (first, second) in [(0, 1), (1, 0)] {
+        run(async move {
+            let mut host = Host::new().await;
+            let volume = with_lost_blocks(&mut host, 2).await;
+            for block in [0, 1] {
+                assert!(read(&volume, block * 8192, 8192).await.is_err());
+            }
+            let noted = || volume.status().read_failure;
+            let both = noted().unwrap();
+            assert!(both.contains("bytes at 8192, and in 1 more range: "), "{both}");
+            write(&volume, first * 8192, &[1; 8192]).await.unwrap();
+            let other = noted().expect("the other one is still lost");
+            assert!(other.contains(&format!("bytes at {}: ", second * 8192)), "{other}");
+            // What was overwritten is read, which says nothing of the other one.
+            read(&volume, first * 8192, 8192).await.unwrap();
+            assert_eq!(noted().as_ref(), Some(&other));
+            write(&volume, second * 8192, &[1; 8192]).await.unwrap();
+            assert_eq!(noted(), None);
+        });
+    }
+}
+
+#[test]
+fn reads_of_parts_leave_of_a_failed_read_what_is_lost() {
+    run(async {
+        let mut host = Host::new().await;
+        let volume = with_lost_blocks(&mut host, 1).await;
+        assert!(read(&volume, 0, 8192).await.is_err());
+        let noted = || volume.status().read_failure;
+        write(&volume, 0, &[1; 2048]).await.unwrap();
+        write(&volume, 4096, &[1; 2048]).await.unwrap();
+        read(&volume, 4096, 2048).await.unwrap();
+        read(&volume, 0, 2048).await.unwrap();
+        assert!(noted().unwrap().contains("the 2048 bytes at 6144, and in 1 more range: "));
+        assert!(read(&volume, 3072, 512).await.is_err());
+        assert!(noted().unwrap().contains("bytes at 2048, and in 1 more range: "));
+        write(&volume, 2048, &[1; 2048]).await.unwrap();
+        assert!(noted().unwrap().contains("the 2048 bytes at 6144: "));
+        write(&volume, 6144, &[1; 2048]).await.unwrap();
+        assert_eq!(noted(), None);
+    });
+}
+
+#[test]
+fn more_failed_reads_than_are_kept_are_mentioned() {
+    run(async {
+        let mut host = Host::new().await;
+        let volume = with_lost_blocks(&mut host, 18).await;
+        let noted = || volume.status().read_failure;
+        for block in 0..18 {
+            assert!(read(&volume, block * 8192, 8192).await.is_err());
+            if block == 15 {
+                assert!(noted().unwrap().contains(", and in 15 more ranges: "));
+            }
+        }
+        assert!(noted().unwrap().contains(", and in more than 15 more ranges: "));
+        write(&volume, 0, &vec![1; 18 * 8192]).await.unwrap();
+        assert_eq!(noted(), None);
+        read(&volume, 0, 18 * 8192).await.unwrap();
+        assert_eq!(noted(), None);
     });
 }
 

@@ -9,8 +9,10 @@ use weir_store::Access;
 use super::command::{Command, Question};
 use super::place::Place;
 use super::verb::{By, OnProgress, Verb};
+use crate::api::client::Client;
 use crate::error::NodeError;
 use crate::home::Home;
+use crate::home::processes::Process;
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 
@@ -33,9 +35,18 @@ async fn do_it<V: Verb>(
             called => called,
         },
         By::Holder => match place.holder().await? {
-            Some(mut process) => process.client.call_parts(place.name, verb, on_progress).await,
+            Some(process) => answering(process)?.call_parts(place.name, verb, on_progress).await,
             None => verb.on_store(place, on_progress).await,
         },
+    }
+}
+
+/// The connection to a process that said how it is. One that did not answer has none any more, and why it did not says
+/// more than a request that cannot be sent.
+fn answering(process: Process) -> Result<Client, NodeError> {
+    match process.status {
+        Err(error @ NodeError::NoAnswer { .. }) => Err(error),
+        _ => Ok(process.client),
     }
 }
 
@@ -107,8 +118,8 @@ impl Node {
                 let place = place(context, home.clone(), Some(name.clone()));
                 place.find(Access::Read).await?
             };
-            let Some(mut process) = home.holder(&store, id).await? else { return Ok(None) };
-            process.client.call(Some(&name), &verb, &|_, _| {}).await.map(Some)
+            let Some(process) = home.holder(&store, id).await? else { return Ok(None) };
+            answering(process)?.call(Some(&name), &verb, &|_, _| {}).await.map(Some)
         })
         .await?
     }

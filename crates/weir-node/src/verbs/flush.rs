@@ -6,11 +6,11 @@ use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_device::FlushScope;
+use weir_device::{DeviceError, ErrorKind, FlushScope};
 use weir_log::catalog::VolumeName;
 
 use super::command::{Bar, Command, Subject, Told};
-use super::place::{Place, Served};
+use super::place::{Place, Served, Serving};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::error::NodeError;
 
@@ -42,6 +42,18 @@ pub struct FlushedVolume {
     pub done: bool,
 }
 
+impl FlushVolume {
+    /// Refuses what would publish nothing: a checkpoint is published of what is in the store.
+    fn check(&self) -> Result<(), NodeError> {
+        if self.publish && !self.remote {
+            let message =
+                "publish needs remote: ask for both, {\"remote\": true, \"publish\": true}";
+            return Err(DeviceError::new(ErrorKind::Invalid, message).into());
+        }
+        Ok(())
+    }
+}
+
 impl Verb for FlushVolume {
     type Report = FlushedVolume;
     const ROUTE: Option<Route> = Some(Route {
@@ -52,6 +64,10 @@ impl Verb for FlushVolume {
     });
     const BY: By = By::Holder;
 
+    fn admit(&self, _by: &Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
+        self.check()
+    }
+
     fn is_waited_for(&self) -> bool {
         self.wait
     }
@@ -61,6 +77,7 @@ impl Verb for FlushVolume {
         volume: Served,
         on_progress: OnProgress<'_>,
     ) -> Result<FlushedVolume, NodeError> {
+        self.check()?;
         let hosted = volume.hosted;
         let mut flush = std::pin::pin!(async {
             hosted.flush(self.remote).await?;
@@ -81,6 +98,7 @@ impl Verb for FlushVolume {
     }
 
     async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<FlushedVolume, NodeError> {
+        self.check()?;
         // Opening and closing a volume leaves everything in the store, and publishes it.
         let opened = place.with_open(async |volume| {
             if self.remote {

@@ -14,6 +14,7 @@ use crate::home::Home;
 use crate::home::open::lock;
 use crate::home::opened;
 use crate::node::shard::ShardContext;
+use crate::size::counted;
 use crate::volumes::{salvage, volume_id};
 
 /// Deletes a volume that nobody has open.
@@ -67,8 +68,12 @@ pub(crate) async fn delete(
     remove_files(&directory, &files, &home.data.volume(id)).await
 }
 
-/// Checks that there is a journal to give up, where that is asked for: whoever means the journal of a volume in another
-/// store must not delete the one of the same name in this store.
+/// Checks that the volume has a journal to give up, where that is asked for: whoever means the journal of a volume in
+/// another store, or of a deleted one, must not delete the one that has its name now. If it has none, the journals here
+/// of deleted volumes of that name are removed.
+///
+/// # Errors
+/// [`NodeError::NothingToDiscard`] where it has none, whether or not such journals were removed.
 pub(crate) async fn check_discards(
     context: &ShardContext,
     home: &Home,
@@ -81,7 +86,18 @@ pub(crate) async fn check_discards(
     {
         return Ok(());
     }
-    Err(NodeError::NothingToDiscard { name: name.to_string() })
+    let removed = remove_left(context, home, store, name, true).await?;
+    let why = match removed {
+        0 => {
+            "there is no journal in this data directory that it went on without, which --discard-journal would give up"
+                .to_owned()
+        }
+        _ => {
+            let journals = counted(removed, "journal");
+            format!("removed {journals} here, left of what was deleted elsewhere under that name")
+        }
+    };
+    Err(NodeError::NothingToDiscard { name: name.to_string(), removed, why })
 }
 
 /// Removes the journals here of volumes of this name that were deleted elsewhere; how many. Nothing can be made of them

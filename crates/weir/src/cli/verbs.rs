@@ -11,7 +11,8 @@ use weir_node::verbs::command::{
     Bar, CommandEntry, Names, Outcome, Section, Subject, Told, TypedCommand,
 };
 use weir_node::verbs::commands;
-use weir_node::{Home, Node};
+use weir_node::verbs::verb::Named;
+use weir_node::{Home, Node, NodeError};
 
 use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
 use crate::terminal::failure::{DAMAGED, Failure};
@@ -56,7 +57,7 @@ impl Typed {
             None => called.await,
         };
         bar.finish_and_clear();
-        let Outcome { told, json } = outcome?;
+        let Outcome { told, json } = done(outcome)?;
         match self.form {
             OutputForm::Json => output::print_made_json(json)?,
             OutputForm::Table => print(&told)?,
@@ -66,6 +67,16 @@ impl Typed {
         }
         Ok(if told.is_undone { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS })
     }
+}
+
+/// A deletion that removed what was left of deleted volumes, and nothing else, did what was asked for.
+fn done(outcome: Result<Outcome, NodeError>) -> Result<Outcome, NodeError> {
+    if let Err(error @ NodeError::NothingToDiscard { name, removed: 1.., .. }) = &outcome {
+        let note = error.to_string();
+        let report = Named { name: name.clone(), note: Some(note.clone()) };
+        return Ok(Outcome { told: Told::note(note), json: serde_json::to_string_pretty(&report) });
+    }
+    outcome
 }
 
 fn progress_bar(bar: Option<Bar>, subject: &str) -> ProgressBar {

@@ -18,7 +18,7 @@ use weir_store::StoreOptions;
 
 use crate::cli::global::Global;
 use crate::cli::replicate::Replicate;
-use crate::process::signals::{Signals, quit};
+use crate::process::signals::{SIGNAL_BASE, Signals, quit};
 use crate::process::threads;
 use crate::settings;
 use crate::terminal::failure::{DAMAGED, Failure};
@@ -65,6 +65,7 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
             }
             node.replicate(home, replication.clone(), progress, stopped).await
         });
+        let mut signal = None;
         let ended = loop {
             tokio::select! {
                 biased;
@@ -73,6 +74,7 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
                     if stop.send_replace(true) {
                         quit(number);
                     }
+                    signal = Some(number);
                 }
                 ended = &mut replicating => break ended,
                 Ok(()) = seen.changed() => reporter.show(&seen.borrow_and_update())?,
@@ -80,6 +82,9 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         };
         reporter.end();
         let status = ended?;
+        if let Some(number) = signal.filter(|_| !replication.follow) {
+            return Err(interrupted(&replication, &status, number));
+        }
         reporter.finish(&status)?;
         if replication.follow { Ok(()) } else { outcome(&replication, &status) }
     })
@@ -106,7 +111,8 @@ async fn have_it_published(
         // There is no volume to be replicated.
         Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
         Err(error) => {
-            let why = with_causes(&error);
+            let help = error.help().map_or_else(String::new, |help| format!("; {help}"));
+            let why = with_causes(&error) + &help;
             say!("warning: {name} is replicated as it was published last: {why}");
             Ok(())
         }
@@ -117,6 +123,19 @@ async fn have_it_published(
 /// What a volume has to do for a replicator to find it.
 const PUBLISHES: &str = "a volume publishes a checkpoint with every snapshot, every 64 objects or more, and when it is \
      closed";
+
+/// What is said where a signal ended it before the newest state was there.
+fn interrupted(replication: &Replication, status: &ReplicaStatus, signal: i32) -> Failure {
+    let Replication { name, target_url, .. } = replication;
+    let shows = match status.as_of {
+        Some(as_of) => format!("{target_url} shows {name} as of object {as_of}"),
+        // It may not be known what an earlier run made complete.
+        None if status.sent_objects == 0 => "nothing was sent".to_owned(),
+        None => format!("nothing is complete at {target_url} yet"),
+    };
+    let code = u8::try_from(SIGNAL_BASE + signal).unwrap_or(u8::MAX);
+    Failure::new(format!("interrupted: {shows}")).with_code(code).with_help("run it again to go on")
+}
 
 /// Says what the replica lacks. It is an error if nothing is complete in it.
 fn outcome(replication: &Replication, status: &ReplicaStatus) -> Result<(), Failure> {

@@ -100,7 +100,8 @@ pub struct VolumeStatus {
     pub upload_note: Option<String>,
     /// What the last PUT to the store failed with, of whichever volume it was; nothing if it succeeded.
     pub put_error: Option<PutError>,
-    /// What a read failed with that found bytes lost or damaged, until all of them were read or replaced.
+    /// What the newest read failed with that found bytes lost or damaged, and in how many other ranges reads did, until
+    /// all of these bytes were read or replaced.
     pub read_failure: Option<String>,
     /// The journal's file, while it cannot grow for want of space on its file system.
     pub journal_no_space: Option<String>,
@@ -169,10 +170,7 @@ impl LogVolume {
             journal_no_space: journal.no_space,
             journal_wait_ms: journal.disk_wait.map(milliseconds),
             upload_note: state.writes.upload_note.clone(),
-            read_failure: state
-                .failed_read
-                .as_ref()
-                .and_then(|failed| failed.reason(&state.writes.overlay, &state.head.objects)),
+            read_failure: state.failed_reads.reason(&state.writes.overlay, &state.head.objects),
             put_error: shared
                 .store
                 .put_error()

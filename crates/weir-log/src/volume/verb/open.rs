@@ -28,6 +28,7 @@ use crate::own::lease::{LeaseHold, Run};
 use crate::own::manifests::{self, ManifestWriter};
 use crate::own::takeover::{Admitted, Claim};
 use crate::read::ReadAhead;
+use crate::read::failed::FailedReads;
 use crate::read::fetch::{Fetcher, Histories};
 use crate::recover::args::{LOCK_FILE, OpenArgs};
 use crate::recover::begin::{self, Begun};
@@ -332,7 +333,7 @@ fn state_of(stream: VolumeId, loaded: Loaded, size: u64, manifest: Manifest) -> 
         snapshots: Snapshots::new(manifest.snapshots),
         origins: manifest.origins,
         read_ahead: ReadAhead::default(),
-        failed_read: None,
+        failed_reads: FailedReads::default(),
         failure: None,
     }
 }
