@@ -22,7 +22,7 @@ unmount_room() {
     umount "$work/small" || not_ok "unmount" "$(df "$work/small")"
     unset 'mounts[-1]'
 }
-io() { timeout 60 qemu-io -f raw "$uri" "$@"; }
+io() { timeout 180 qemu-io -f raw "$uri" "$@"; }
 # What nobody can compress: with constants the store would need next to nothing.
 head -c 64M /dev/urandom >"$work/random"
 # overwrite ROUNDS: the whole volume again and again.
