@@ -22,7 +22,8 @@ use weir_device::{ByteStream, DetachedStream};
 /// a few needless wake-ups.
 const SENDS_WITH_ROOM_MAX: u32 = 64;
 
-/// How long a full socket waits before it is tried again, where the process has no descriptor left to register for room.
+/// How long a full socket waits before it is tried again, where the process has no descriptor left to register for
+/// room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A connected socket on the runtime of one thread.
@@ -46,8 +47,8 @@ impl Socket {
         Ok(Self { stream, room: None, retry: None, is_full: false, sends_with_room: 0 })
     }
 
-    /// Whether the peer sent urgent data. A read ends in front of that, whatever is behind it. It is reported along with
-    /// what arrives, so asking is no system call.
+    /// Whether the peer sent urgent data. A read ends in front of that, whatever is behind it. It is reported along
+    /// with what arrives, so asking is no system call.
     fn has_urgent_data(&self) -> bool {
         self.stream.try_io(Interest::PRIORITY, |_| Ok(())).is_ok()
     }
@@ -119,8 +120,8 @@ fn is_exhausted(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC))
 }
 
-/// Receives, and tells whether there may be more although there was room for it: a read ends behind bytes that came with
-/// descriptors or credentials. Nobody wants these, and the kernel drops them.
+/// Receives, and tells whether there may be more although there was room for it: a read ends behind bytes that came
+/// with descriptors or credentials. Nobody wants these, and the kernel drops them.
 fn receive(stream: &OwnedFd, room: &mut [IoSliceMut<'_>]) -> rustix::io::Result<(usize, bool)> {
     let mut nothing = RecvAncillaryBuffer::default();
     let received = rustix::net::recvmsg(stream, room, &mut nothing, RecvFlags::empty())?;
