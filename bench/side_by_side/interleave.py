@@ -26,7 +26,7 @@ def need_bytes(volume_bytes, kinds):
     return files + weirs * (Weir.STORE_BYTES_EXTRA_MAX + 3 * place.GIB)
 
 
-def measure(servers, jobs, sizes, pairs):
+def _measure(servers, jobs, sizes, pairs):
     """All runs: in each pair, for each job, every candidate in a new random order."""
     runs = []
     order = random.Random()
@@ -45,4 +45,16 @@ def measure(servers, jobs, sizes, pairs):
                              "load_average": load, **result})
         print(f"pair {pair} of {pairs} done, load average {place.load_average()[0]:.1f}",
               file=sys.stderr)
+    return runs
+
+
+def run(servers, jobs, sizes, pairs):
+    """Starts and fills the candidates, measures them, and ends them: all runs."""
+    for server in servers:
+        print(f"filling {server.name}", file=sys.stderr)
+        server.start()
+        server.fill()
+    runs = _measure(servers, jobs, sizes, pairs)
+    for server in servers:
+        server.stop()
     return runs

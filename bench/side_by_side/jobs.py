@@ -104,12 +104,6 @@ S3_JOBS = (
     Job("rr32-cold", "4k random read QD32, cold", _cold, rw="randread", block_bytes=4096, depth=32),
 )
 
-# What is a burst: the same five at every candidate of bench/burst.
-BURST_JOBS = (
-    Job("rw32", "4k random write QD32", _whole, rw="randwrite", block_bytes=4096, depth=32),
-    Job("rw32-16k", "16k random write QD32", _whole, rw="randwrite", block_bytes=16 << 10, depth=32),
-    Job("sw8", "128k sequential write QD8", _whole, rw="write", block_bytes=128 << 10, depth=8),
-    Job("rw1", "4k random write QD1", _whole, rw="randwrite", block_bytes=4096, depth=1),
-    Job("fs1", "4k random write + flush QD1", _whole, rw="randwrite", block_bytes=4096, depth=1,
-        fsync=True),
-)
+_BY_KEY = {job.key: job for job in (*S3_JOBS, *JOBS)}
+# What is a burst, of the jobs above.
+BURST_JOBS = tuple(_BY_KEY[key] for key in ("rw32", "rw32-16k", "sw8", "rw1", "fs1"))

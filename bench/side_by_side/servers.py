@@ -13,6 +13,8 @@ START_SECONDS_MAX = 60
 FILL_BLOCK_BYTES = 1 * MIB
 # Live share, in percent, at which the collector stops.
 COLLECTED_PERCENT = 75
+# What is uploaded in a second while next to nothing is to be uploaded.
+TRICKLE = "64K"
 
 
 def bring_to_rest(weir, volumes, live_percent, environment):
@@ -176,6 +178,10 @@ class Weir(Server):
         result["store"] = difference(before_store, self.store_usage())
         return result
 
+    def limit_uploads(self, bandwidth):
+        """Bounds the uploads from now on; `none` lifts the bound."""
+        run_verb([*self.weir(), "limits", "set", "--upload-bandwidth", bandwidth], self.environment())
+
     def settle(self):
         flush = ["volume", "flush", self.VOLUME, "--remote", "--wait"]
         run_verb([*self.weir(), *flush], self.environment())
@@ -215,21 +221,16 @@ class HeldBack(Weir):
     """Weir with next to nothing uploaded while a job runs: what a burst is without background work."""
 
     name = "held back"
-    UPLOADED_MEANWHILE = "64K"
-
-    def limit(self, bandwidth):
-        """Bounds the uploads, from now on."""
-        run_verb([*self.weir(), "limits", "set", "--upload-bandwidth", bandwidth], self.environment())
 
     def run(self, **job):
-        self.limit(self.UPLOADED_MEANWHILE)
+        self.limit_uploads(TRICKLE)
         try:
             return super().run(**job)
         finally:
-            self.limit("none")
+            self.limit_uploads("none")
 
     def settle(self):
-        self.limit("none")
+        self.limit_uploads("none")
         super().settle()
 
 

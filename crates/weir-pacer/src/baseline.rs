@@ -3,25 +3,19 @@
 use crate::Sample;
 use crate::limits::BASELINE_WINDOWS;
 
-const SIZES: usize = 5;
-const DEPTHS: usize = 5;
+/// Bytes from which on a request is of the next size.
+const SIZE_BOUNDS: [u64; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
+
+/// Requests at a time from which on one is of the next depth.
+const DEPTH_BOUNDS: [usize; 4] = [2, 4, 8, 16];
+
+const SIZES: usize = SIZE_BOUNDS.len() + 1;
+const DEPTHS: usize = DEPTH_BOUNDS.len() + 1;
 
 /// The kind of a request: large ones take longer than small ones, and many at a time longer than one.
 fn kind(sample: &Sample) -> (usize, usize) {
-    let size = match sample.bytes {
-        0..=8_191 => 0,
-        8_192..=32_767 => 1,
-        32_768..=131_071 => 2,
-        131_072..=524_287 => 3,
-        _ => 4,
-    };
-    let depth = match sample.depth {
-        0..=1 => 0,
-        2..=3 => 1,
-        4..=7 => 2,
-        8..=15 => 3,
-        _ => 4,
-    };
+    let size = SIZE_BOUNDS.partition_point(|bound| *bound <= sample.bytes);
+    let depth = DEPTH_BOUNDS.partition_point(|bound| *bound <= sample.depth);
     (size, depth)
 }
 

@@ -86,25 +86,17 @@ fn is_of(status: &NodeStatus, store: &Store) -> bool {
 
 impl Home {
     /// The processes that serve volumes from this data directory.
-    #[inline(never)]
-    pub(crate) fn processes<'a>(&'a self) -> LocalBoxFuture<'a, Result<Vec<Process>, NodeError>> {
-        Box::pin(async move {
-            let mut asked = Vec::new();
-            for (path, volume) in self.data.api_sockets()? {
-                asked.push(async move {
-                    let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
-                    let status = client.status().await;
-                    Ok::<_, NodeError>(Some(Process {
-                        id: client.process(),
-                        status,
-                        volume,
-                        client,
-                    }))
-                });
-            }
-            let answers = futures_util::future::join_all(asked).await;
-            answers.into_iter().filter_map(Result::transpose).collect()
-        })
+    pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
+        let mut asked = Vec::new();
+        for (path, volume) in self.data.api_sockets()? {
+            asked.push(async move {
+                let Some(mut client) = Client::connect(&path).await? else { return Ok(None) };
+                let status = client.status().await;
+                Ok::<_, NodeError>(Some(Process { id: client.process(), status, volume, client }))
+            });
+        }
+        let answers = futures_util::future::join_all(asked).await;
+        answers.into_iter().filter_map(Result::transpose).collect()
     }
 
     /// The process that serves volume `id` of `store` from this data directory, if one does. Requests to it name the
@@ -199,8 +191,12 @@ impl Node {
     ///
     /// # Errors
     /// When the data directory cannot be listed, or a socket in it may not be connected to.
-    pub async fn processes(&self, home: Home) -> Result<Vec<Process>, NodeError> {
-        self.run(0, move |_| async move { home.processes().await }).await?
+    #[inline(never)]
+    pub fn processes<'a>(
+        &'a self,
+        home: Home,
+    ) -> LocalBoxFuture<'a, Result<Vec<Process>, NodeError>> {
+        Box::pin(async move { self.run(0, move |_| async move { home.processes().await }).await? })
     }
 
     /// Changes the limits on uploads of every process that serves volumes from this data directory, at once and until

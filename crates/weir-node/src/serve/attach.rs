@@ -9,6 +9,7 @@
 //!      that is taken back: nothing was acknowledged yet.
 //!  A4. What verbs attached and detached stays so ([`crate::serve::by_hand`]).
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,16 +59,11 @@ pub(crate) struct Wanted {
 pub(crate) async fn wanted(core: &Core) -> Result<Wanted, NodeError> {
     let (mut specs, mut unreadable) = named(core).await?;
     let mut left_out = Vec::new();
-    let is_there = |name: &VolumeName| specs.iter().any(|spec| spec.name == *name);
-    core.forget_what_is_gone(|name| {
-        is_there(name) || unreadable.iter().any(|(other, _)| other == name)
-    });
-    for (name, detached) in core.detached_by_hand() {
-        let is_named =
-            specs.iter().map(|spec| &spec.name).chain(unreadable.iter().map(|one| &one.0));
-        if !is_named.into_iter().any(|other| *other == name) {
-            continue;
-        }
+    let names = specs.iter().map(|spec| &spec.name).chain(unreadable.iter().map(|one| &one.0));
+    let names: BTreeSet<VolumeName> = names.cloned().collect();
+    core.forget_what_is_gone(&names);
+    let detached = core.detached_by_hand().into_iter();
+    for (name, detached) in detached.filter(|(name, _)| names.contains(name)) {
         if let Some(why) = core.why_left_out(&name, detached).await? {
             specs.retain(|spec| spec.name != name);
             unreadable.retain(|(other, _)| *other != name);

@@ -5,7 +5,7 @@
 //! A volume that is to be renamed or deleted is detached first. So none is created anew, with nothing in it, under the
 //! name of one that this process saw go. Where the verb did not come to its end, the settings count again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -116,9 +116,9 @@ impl Core {
     }
 
     /// Forgets what was decided of volumes that are not in the store any more, where nothing would create them anew.
-    pub(crate) fn forget_what_is_gone(&self, is_there: impl Fn(&VolumeName) -> bool) {
+    pub(crate) fn forget_what_is_gone(&self, there: &BTreeSet<VolumeName>) {
         if self.serves_all() {
-            lock(&self.by_hand).retain(|name, one| one.is_in_its_time() || is_there(name));
+            lock(&self.by_hand).retain(|name, one| one.is_in_its_time() || there.contains(name));
         }
     }
 

@@ -77,7 +77,6 @@ impl Verb for FlushVolume {
         volume: Served,
         on_progress: OnProgress<'_>,
     ) -> Result<FlushedVolume, NodeError> {
-        self.check()?;
         let hosted = volume.hosted;
         let mut flush = std::pin::pin!(async {
             hosted.flush(self.remote).await?;

@@ -23,8 +23,7 @@ use crate::process::threads;
 use crate::settings;
 use crate::terminal::failure::{DAMAGED, Failure};
 use crate::terminal::form::OutputForm;
-use crate::terminal::output;
-use crate::terminal::output::say;
+use crate::terminal::output::{self, say};
 
 /// How often the spinner turns.
 const TICK: Duration = Duration::from_millis(200);

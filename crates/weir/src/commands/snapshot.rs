@@ -18,8 +18,7 @@ use crate::process::threads;
 use crate::settings::{self, Transfer};
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
-use crate::terminal::output;
-use crate::terminal::output::say;
+use crate::terminal::output::{self, say};
 
 /// Changes that are found before the ones before them are printed.
 const CHANGES_AHEAD_MAX: usize = 1024;

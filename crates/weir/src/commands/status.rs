@@ -19,8 +19,7 @@ use crate::process::threads;
 use crate::settings;
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
-use crate::terminal::output;
-use crate::terminal::output::say;
+use crate::terminal::output::{self, say};
 
 /// Exit code when something is wrong with what is served.
 const NOT_WELL: u8 = 3;

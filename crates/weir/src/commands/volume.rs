@@ -19,8 +19,7 @@ use crate::process::threads;
 use crate::settings::{self, Transfer};
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
-use crate::terminal::output;
-use crate::terminal::output::say;
+use crate::terminal::output::{self, say};
 use crate::transfer::{self, Exported};
 
 /// How often a bar moves while nothing is reported.

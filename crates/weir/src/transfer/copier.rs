@@ -9,8 +9,7 @@ use weir_node::size::human;
 use super::qemu::{self, Piece};
 use crate::process::signals::{SIGNAL_BASE, Signals};
 use crate::terminal::failure::Failure;
-use crate::terminal::output;
-use crate::terminal::output::say_of_work;
+use crate::terminal::output::{self, say_of_work};
 
 /// The smallest range, and the first one, in bytes.
 const RANGE_BYTES_MIN: u64 = 64 << 20;
