@@ -232,7 +232,7 @@ impl Profile {
             batch: BatchLimits {
                 bytes: batch_bytes,
                 age,
-                age_small: age * u32::try_from(dice.within(1..4)).expect("small"),
+                rpo: age * u32::try_from(dice.within(1..4)).expect("small"),
                 small_bytes: dice.pick(&[0, 4, 16]) * KIB,
             },
             compression: [Compression::None, Compression::Lz4, Compression::Zstd]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
+use weir_pacer::Pacer;
 
 use crate::buffer::BufferPool;
 use crate::network::Network;
@@ -56,6 +57,8 @@ pub struct Env {
     pub network: Rc<dyn Network>,
     /// Memory for payloads.
     pub buffers: BufferPool,
+    /// Says how fast background work may go; one for all threads of a node.
+    pub pacer: Pacer,
 }
 
 impl Env {

@@ -42,3 +42,4 @@ pub use range::ByteRange;
 pub use range_lock::{RangeGuard, RangeLock, RangeLocking, RangeMode, RangeToken};
 pub use reply::{Body, Extent, ExtentState, Lease, Leases, Reply};
 pub use room::Room;
+pub use weir_pacer::Pacer;

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use weir_device::mutant;
+use weir_pacer::RequestKind;
 
 use crate::error::JournalError;
 use crate::inner::Inner;
@@ -51,11 +52,13 @@ pub(crate) async fn syncer(inner: Rc<Inner>) {
 /// One sync of the file; what was acknowledged when it started is durable when it returns.
 pub(crate) async fn sync_now(inner: &Rc<Inner>) -> Result<(), JournalError> {
     let acked_at_start = inner.state.borrow().acked();
+    let request = inner.env.pacer.request(RequestKind::Sync, 0);
     let waiting = inner.disk_waits.begin(&*inner.env.clock);
     let result = if mutant("skip_fdatasync") { Ok(()) } else { inner.file.sync().await };
     drop(waiting);
     match result {
         Ok(()) => {
+            request.ended();
             let mut state = inner.state.borrow_mut();
             state.counters.fsyncs += 1;
             // A sync that succeeds after a failed one proves nothing.

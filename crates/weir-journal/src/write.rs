@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use weir_device::{SharedBuf, mutant};
+use weir_pacer::RequestKind;
 
 use crate::ids::RecordSeq;
 use crate::inner::Inner;
@@ -30,11 +31,16 @@ pub(crate) async fn lane(inner: Rc<Inner>) {
             inner.state.borrow_mut().complete_record(outgoing.record, &mut woken);
             woken.into_iter().for_each(Waker::wake);
         }
+        let bytes = outgoing.buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let request = inner.env.pacer.request(RequestKind::Write, bytes);
         let waiting = inner.disk_waits.begin(&*inner.env.clock);
         let (buffers, result) = inner.file.write_at(outgoing.buffers, outgoing.file_offset).await;
         drop(waiting);
         match result {
-            Ok(()) => on_written(&inner, outgoing.record, buffers),
+            Ok(()) => {
+                request.ended();
+                on_written(&inner, outgoing.record, buffers);
+            }
             Err(cause) => inner.poison(cause),
         }
     }

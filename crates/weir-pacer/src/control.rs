@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::baseline::Baseline;
 use crate::limits::{
     BETWEEN_PAUSES, GAMMA, PAUSED_AT_FIRST, PAUSED_ONE_IN, RATE_MAX, RATE_MIN, REST, SAMPLES_MIN,
-    SLACK, SLACK_OF_PRESSURE, SMOOTHING, SPIKE, WINDOW,
+    SHARE_MIN, SLACK, SLACK_OF_PRESSURE, SMOOTHING, SPIKE, WINDOW,
 };
-use crate::{Sample, Seen};
+use crate::{Class, Sample, Seen};
 
 /// Whether an ask may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +24,44 @@ pub(crate) enum Verdict {
     NotBefore(Duration),
 }
 
+/// What clients felt, and what asked, since the rate was moved last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    /// Sum of times, and of the baselines of the same requests, in seconds.
+    took: f64,
+    usual: f64,
+    samples: u32,
+    /// Greatest pressure of those that asked.
+    pressure: f64,
+    /// Somebody had to wait, so that the rate is what bounds the work.
+    bounded: bool,
+}
+
 /// What happened in a window so far.
 #[derive(Debug, Default)]
 struct Window {
     number: u64,
     /// Clients have it alone.
     paused: bool,
-    /// Sum of times, and of the baselines of the same requests, in seconds.
-    took: f64,
-    usual: f64,
-    samples: u32,
     /// Requests without a baseline.
     unknown: u32,
-    /// Greatest pressure of those that asked.
-    pressure: f64,
-    /// Somebody had to wait, so that the rate is what bounds the work.
-    bounded: bool,
+    /// Requests with one.
+    known: u32,
+    /// The greatest pressure of each class that asked.
+    asked: [Option<f64>; Class::COUNT],
+}
+
+impl Window {
+    /// The share of each class in the next budget: all that asked have one, and the more they are pressed the larger.
+    fn shares(&self) -> [f64; Class::COUNT] {
+        let weights = self.asked.map(|asked| asked.map_or(0.0, |pressure| SHARE_MIN + pressure));
+        let sum: f64 = weights.iter().sum();
+        weights.map(|weight| if sum > 0.0 { weight / sum } else { 0.0 })
+    }
+
+    fn pressure(&self) -> f64 {
+        self.asked.iter().flatten().copied().fold(0.0, f64::max)
+    }
 }
 
 /// The state of the law. Moments are durations since any fixed moment.
@@ -47,12 +69,13 @@ struct Window {
 pub(crate) struct Control {
     baseline: Baseline,
     window: Window,
+    found: Found,
     /// Bytes per second.
     rate: f64,
     /// M_t: what clients see, as a multiple of the baseline.
     seen: f64,
-    /// Bytes that may still go in this window; below zero what is to be saved first.
-    credit: f64,
+    /// Bytes that each class may still move in this window; below zero what is to be saved first.
+    credit: [f64; Class::COUNT],
     /// Bytes of clients on their way.
     pending: u64,
     last_client: Option<Duration>,
@@ -67,9 +90,10 @@ impl Default for Control {
         Self {
             baseline: Baseline::default(),
             window: Window::default(),
+            found: Found::default(),
             rate: RATE_MIN,
             seen: 1.0,
-            credit: 0.0,
+            credit: [0.0; Class::COUNT],
             pending: 0,
             last_client: None,
             last_pause: 0,
@@ -92,6 +116,11 @@ fn begin_of(number: u64) -> Duration {
     WINDOW.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
+/// How long clients' requests may take under that pressure, as a multiple of the baseline.
+fn target(pressure: f64) -> f64 {
+    1.0 + SLACK + SLACK_OF_PRESSURE * pressure
+}
+
 impl Control {
     /// A client's request begins.
     pub(crate) fn on_begin(&mut self, now: Duration, bytes: u64) {
@@ -100,6 +129,8 @@ impl Control {
             // The rate of other times says nothing of this client.
             self.rate = RATE_MIN;
             self.seen = 1.0;
+            self.found = Found::default();
+            self.credit = [0.0; Class::COUNT];
             self.pauses_due = PAUSED_AT_FIRST;
             self.pause();
         }
@@ -121,9 +152,10 @@ impl Control {
         }
         match self.baseline.of(sample) {
             Some(usual) => {
-                self.window.took += sample.took.as_secs_f64();
-                self.window.usual += usual;
-                self.window.samples += 1;
+                self.found.took += sample.took.as_secs_f64();
+                self.found.usual += usual;
+                self.found.samples += 1;
+                self.window.known += 1;
             }
             None => self.window.unknown += 1,
         }
@@ -135,23 +167,32 @@ impl Control {
     }
 
     /// Asks for leave for so many bytes. Pressure is 0 to 1; at 1 clients wait for this work, and it may go.
-    pub(crate) fn ask(&mut self, now: Duration, bytes: u64, pressure: f64) -> Verdict {
+    pub(crate) fn ask(
+        &mut self,
+        now: Duration,
+        class: Class,
+        bytes: u64,
+        pressure: f64,
+    ) -> Verdict {
         self.advance(now);
-        self.window.pressure = self.window.pressure.max(pressure);
+        let asked = &mut self.window.asked[class.index()];
+        *asked = Some(asked.map_or(pressure, |before| before.max(pressure)));
+        self.found.pressure = self.found.pressure.max(pressure);
         if pressure >= 1.0 || self.is_free(now) {
             return Verdict::Granted;
         }
-        if !self.window.paused && self.credit > 0.0 {
-            self.credit -= to_f64(bytes);
+        let credit = &mut self.credit[class.index()];
+        if !self.window.paused && *credit > 0.0 {
+            *credit -= to_f64(bytes);
             return Verdict::Granted;
         }
-        self.window.bounded |= !self.window.paused;
+        self.found.bounded |= !self.window.paused;
         Verdict::NotBefore(begin_of(self.window.number + 1))
     }
 
     /// Leave that was not used comes back.
-    pub(crate) fn give_back(&mut self, bytes: u64) {
-        self.credit += to_f64(bytes);
+    pub(crate) fn give_back(&mut self, class: Class, bytes: u64) {
+        self.credit[class.index()] += to_f64(bytes);
     }
 
     /// No client for a while: nobody feels what goes on.
@@ -175,31 +216,40 @@ impl Control {
         if ended.paused {
             self.baseline.end_window();
         } else {
-            self.regulate(&ended);
+            self.regulate();
         }
-        let elapsed = to_f64(number - ended.number);
-        let pending = to_f64(self.pending) * (1.0 - ended.pressure);
-        let tau = WINDOW.as_secs_f64();
-        let budget = (self.rate * tau - pending).max(RATE_MIN * tau);
-        // A debt is paid window by window; what was not used is not kept, since clients come in bursts.
-        self.credit = (self.credit + budget * elapsed).min(budget);
+        self.share_out(&ended, number - ended.number);
         let since = number - self.last_pause;
         let is_turn = since >= PAUSED_ONE_IN;
-        let is_unknown = ended.unknown > ended.samples && since >= BETWEEN_PAUSES;
+        let is_unknown = ended.unknown > ended.known && since >= BETWEEN_PAUSES;
         if !self.is_free(now) && (self.pauses_due > 0 || is_turn || is_unknown) {
             self.pause();
         }
     }
 
-    fn regulate(&mut self, ended: &Window) {
-        if ended.samples < SAMPLES_MIN || ended.usual <= 0.0 {
+    /// Gives every class its part of what the next window may move. A debt is paid window by window; what was not used
+    /// is not kept, since clients come in bursts.
+    fn share_out(&mut self, ended: &Window, windows: u64) {
+        let pending = to_f64(self.pending) * (1.0 - ended.pressure());
+        let tau = WINDOW.as_secs_f64();
+        let budget = (self.rate * tau - pending).max(RATE_MIN * tau);
+        for (credit, share) in self.credit.iter_mut().zip(ended.shares()) {
+            let part = budget * share;
+            *credit = (*credit + part * to_f64(windows)).min(part.max(*credit));
+        }
+    }
+
+    /// Moves the rate by what clients felt, once that is more than chance.
+    fn regulate(&mut self) {
+        if self.found.samples < SAMPLES_MIN || self.found.usual <= 0.0 {
             return;
         }
-        let seen = ended.took / ended.usual;
+        let found = std::mem::take(&mut self.found);
+        let seen = found.took / found.usual;
         self.seen += SMOOTHING * (seen - self.seen);
-        let target = 1.0 + SLACK + SLACK_OF_PRESSURE * ended.pressure;
+        let target = target(found.pressure);
         let factor = 1.0 - GAMMA + GAMMA * (target / self.seen);
-        if factor < 1.0 || ended.bounded {
+        if factor < 1.0 || found.bounded {
             self.rate *= factor;
         }
         self.spikes = if seen > SPIKE * target { self.spikes + 1 } else { 0 };
@@ -214,7 +264,7 @@ impl Control {
         Seen {
             bytes_per_second: (!self.is_free(now)).then_some(self.rate),
             latency: self.seen,
-            target: 1.0 + SLACK + SLACK_OF_PRESSURE * self.window.pressure,
+            target: target(self.window.pressure()),
         }
     }
 }

@@ -15,21 +15,44 @@
 mod baseline;
 mod control;
 mod limits;
+mod pace;
 mod pacer;
 
 use std::time::Duration;
 
+pub use pace::{Pace, Pressure};
 pub use pacer::{Leave, Pacer, Request};
 
 /// A request of a client that ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
+    /// What it asked of the disk.
+    pub kind: RequestKind,
     /// Its bytes.
     pub bytes: u64,
     /// Requests that were on their way when it began, with itself.
     pub depth: usize,
     /// How long it took.
     pub took: Duration,
+}
+
+/// What a request of a client asks of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// A record of the journal.
+    Write,
+    /// A read from the journal, or from an object on a local disk.
+    Read,
+    /// A flush of the journal.
+    Sync,
+}
+
+impl RequestKind {
+    pub(crate) const COUNT: usize = 3;
+
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
 }
 
 /// What a piece of work is.
@@ -46,6 +69,19 @@ pub enum Class {
 impl Class {
     /// Number of classes.
     pub const COUNT: usize = 3;
+
+    /// All of them.
+    pub const ALL: [Self; Self::COUNT] = [Self::Upload, Self::Copy, Self::Delete];
+
+    /// As metrics and messages call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::Copy => "collect",
+            Self::Delete => "delete",
+        }
+    }
 
     pub(crate) fn index(self) -> usize {
         self as usize

@@ -36,8 +36,9 @@ pub(crate) const SPIKE: f64 = 2.0;
 /// Samples of a window below which nothing follows from it.
 pub(crate) const SAMPLES_MIN: u32 = 3;
 
-/// Lowest rate in bytes per second: background work never stands still for long.
-pub(crate) const RATE_MIN: f64 = (2 << 20) as f64;
+/// Lowest rate in bytes per second: background work never stands still for long, and an object that is written piece by
+/// piece is done long before its attempt times out.
+pub(crate) const RATE_MIN: f64 = (8 << 20) as f64;
 
 /// Highest rate that is regulated, in bytes per second.
 pub(crate) const RATE_MAX: f64 = (8_u64 << 30) as f64;
@@ -47,3 +48,6 @@ pub(crate) const BYTES_PER_OPERATION: u64 = 1 << 20;
 
 /// Windows of the baseline: the share that a new paused window has in it is one in so many.
 pub(crate) const BASELINE_WINDOWS: f64 = 4.0;
+
+/// Part of the budget that a class gets which nothing presses, beside one that is pressed by 1.
+pub(crate) const SHARE_MIN: f64 = 0.1;

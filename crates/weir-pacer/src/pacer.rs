@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::control::{Control, Verdict};
 use crate::limits::BYTES_PER_OPERATION;
-use crate::{Class, Given, Sample, Seen, Work};
+use crate::{Class, Given, RequestKind, Sample, Seen, Work};
 
 /// The pacer of a node. A clone is the same pacer.
 #[derive(Clone, Debug)]
@@ -40,6 +40,7 @@ pub struct Leave {
 #[derive(Debug)]
 pub struct Request {
     pacer: Pacer,
+    kind: RequestKind,
     bytes: u64,
     depth: usize,
     began: Instant,
@@ -70,13 +71,13 @@ impl Pacer {
 
     /// A client's request goes to the disk.
     #[must_use]
-    pub fn request(&self, bytes: u64) -> Request {
+    pub fn request(&self, kind: RequestKind, bytes: u64) -> Request {
         let mut state = self.state();
         state.control.on_begin(self.now(), bytes);
         state.requests += 1;
         let depth = state.requests;
         drop(state);
-        Request { pacer: self.clone(), bytes, depth, began: Instant::now(), has_ended: false }
+        Request { pacer: self.clone(), kind, bytes, depth, began: Instant::now(), has_ended: false }
     }
 
     /// Waits until the work may go. `pressure` is asked again and again meanwhile: from 0, nothing presses, to 1,
@@ -103,7 +104,7 @@ impl Pacer {
     fn ask(&self, work: &Work, pressure: f64, asked: Instant) -> Option<Duration> {
         let now = self.now();
         let mut state = self.state();
-        match state.control.ask(now, work.cost(), pressure) {
+        match state.control.ask(now, work.class, work.cost(), pressure) {
             Verdict::NotBefore(then) => Some(then.saturating_sub(now)),
             Verdict::Granted => {
                 let given = &mut state.given[work.class.index()];
@@ -141,7 +142,7 @@ impl Drop for Leave {
             return;
         }
         let mut state = self.pacer.state();
-        state.control.give_back(self.work.cost());
+        state.control.give_back(self.work.class, self.work.cost());
         let given = &mut state.given[self.work.class.index()];
         given.bytes -= self.work.bytes;
         given.operations -= self.work.operations;
@@ -152,7 +153,8 @@ impl Request {
     /// It is done.
     pub fn ended(mut self) {
         self.has_ended = true;
-        let sample = Sample { bytes: self.bytes, depth: self.depth, took: self.began.elapsed() };
+        let (kind, bytes, depth) = (self.kind, self.bytes, self.depth);
+        let sample = Sample { kind, bytes, depth, took: self.began.elapsed() };
         let now = self.pacer.now();
         self.pacer.state().control.on_end(now, &sample);
     }
@@ -195,9 +197,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn leave_that_is_dropped_comes_back() {
         let pacer = Pacer::default();
-        pacer.request(4096).ended();
+        pacer.request(RequestKind::Write, 4096).ended();
         tokio::time::sleep(Duration::from_millis(100)).await;
-        pacer.request(4096).ended();
+        pacer.request(RequestKind::Write, 4096).ended();
         pacer.leave(UPLOAD, || 0.0).await.used();
         assert_eq!(take_all(&pacer, false), 1000);
         assert!(take_all(&pacer, true) < 1000);
@@ -208,7 +210,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_wait_that_is_given_up_takes_nothing() {
         let pacer = Pacer::default();
-        let _client = pacer.request(4096);
+        let _client = pacer.request(RequestKind::Write, 4096);
         let before = pacer.given(Class::Copy);
         for _ in 0..100 {
             let work = Work { class: Class::Copy, bytes: 1 << 30, operations: 1 };
@@ -224,7 +226,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_goes_as_soon_as_a_client_waits_for_it() {
         let pacer = Pacer::default();
-        let _client = pacer.request(4096);
+        let _client = pacer.request(RequestKind::Write, 4096);
         let begun = Instant::now();
         let pressure = || if begun.elapsed() < Duration::from_millis(1) { 0.0 } else { 1.0 };
         let work = Work { class: Class::Upload, bytes: 8 << 20, operations: 0 };

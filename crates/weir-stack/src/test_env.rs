@@ -48,5 +48,6 @@ pub(crate) fn env() -> Env {
         spawn: Rc::new(Here),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
+        pacer: weir_device::Pacer::default(),
     }
 }

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use weir_pacer::Pace;
 
 use crate::StoreError;
 
@@ -40,21 +41,6 @@ pub(crate) struct Got {
     pub(crate) object_bytes: u64,
 }
 
-/// How much of the disk a store in a directory leaves to others who use it, between the pieces of a large object and
-/// after a deletion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// Large pieces, one after the other: what costs the least.
-    Full,
-    /// Short pieces: what others write waits for one of them. Where an object of 8 MiB is put every 0.2 s, writes of 4
-    /// KiB take 0.15 ms at the 99th percentile of 100 ms, beside large pieces 0.45, beside none 0.13.
-    Short,
-    /// Short pieces, and after each, and after a deletion, the disk is left alone for so many times as long as that
-    /// took. Beside objects of 8 MiB that follow each other at full pace a write of 16 KiB and its sync take 10 to 12
-    /// ms at the 99th percentile, with gaps of one time 1.5 to 2.5; beside deletions 4.3 to 5.8, and 2.5.
-    WithGaps(u32),
-}
-
 /// A started operation.
 pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -78,8 +64,9 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Removes an object, durably. One that does not exist is removed already.
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()>;
 
-    /// The same at another pace; `None` where that makes no difference.
-    fn at_pace(&self, _: Pace) -> Option<Arc<dyn Backend>> {
+    /// The same, where it asks for leave for each piece that it moves; `None` where whoever uses it asks for an object
+    /// at a time.
+    fn at_pace(&self, _: &Pace) -> Option<Arc<dyn Backend>> {
         None
     }
 

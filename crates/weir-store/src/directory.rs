@@ -34,13 +34,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use weir_pacer::Pace;
 
 use self::files::{
-    FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, has_no_name, is_local,
-    open_cached, random_token, read_at, read_cached, remove_stale, write_parts,
+    FileError, TEMPORARY_DIRECTORY, at_pace, create_exclusively, discards, empty, has_no_name,
+    is_local, open_cached, random_token, read_at, read_cached, remove_stale, write_parts,
 };
-use crate::backend::{Backend, Got, Listed, Pace, Put, Reply, Room, clamp};
-use crate::limits::{CACHED_READ_BYTES_MAX, TEMPORARY_NAME_TRIES_MAX};
+use crate::backend::{Backend, Got, Listed, Put, Reply, Room, clamp};
+use crate::limits::{CACHED_READ_BYTES_MAX, LEAVE_PATIENCE, TEMPORARY_NAME_TRIES_MAX};
 use crate::{Place, StoreError};
 
 /// A directory that holds objects.
@@ -50,7 +51,8 @@ pub(crate) struct Directory {
     /// time, a sync of anything else on the disk takes 11 ms where it takes 0.3 alone and 0.9 beside one. To share the
     /// sync brings nothing where the file system discards: then the deletion itself is what holds up others.
     deletion: Arc<tokio::sync::Mutex<()>>,
-    pace: Pace,
+    /// In the background.
+    pace: Option<Pace>,
 }
 
 struct State {
@@ -107,7 +109,12 @@ impl Directory {
         };
         state.sync_root(&missing)?;
         remove_stale(&state.root.join(TEMPORARY_DIRECTORY));
-        Ok(Self { state: Arc::new(state), deletion: Arc::default(), pace: Pace::Full })
+        Ok(Self { state: Arc::new(state), deletion: Arc::default(), pace: None })
+    }
+
+    /// The pace of one operation, whose time is limited.
+    fn pace_of_one(&self) -> Option<Pace> {
+        self.pace.as_ref().map(|pace| pace.for_at_most(LEAVE_PATIENCE))
     }
 
     /// Runs file operations on tokio's blocking threads. They run to their end even if the answer is dropped.
@@ -130,7 +137,7 @@ impl Directory {
 }
 
 impl State {
-    fn put(&self, key: &str, parts: &[Bytes], pace: Pace) -> Result<Put, StoreError> {
+    fn put(&self, key: &str, parts: &[Bytes], pace: Option<&Pace>) -> Result<Put, StoreError> {
         self.check_usable(key)?;
         let target = self.root.join(key);
         let directory = target.parent().unwrap_or(&self.root);
@@ -172,7 +179,12 @@ impl State {
         self.sync_directory(key, directory).map(|()| Put::Exists)
     }
 
-    fn get(&self, key: &str, range: Option<Range<u64>>, pace: Pace) -> Result<Got, StoreError> {
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        pace: Option<&Pace>,
+    ) -> Result<Got, StoreError> {
         let path = self.root.join(key);
         let failed = |error| self.error(key, &path, "reading", error);
         let not_found = || {
@@ -255,12 +267,12 @@ impl State {
         self.sync_directory(prefix, &directory)
     }
 
-    fn delete(&self, key: &str, pace: Pace) -> Result<(), StoreError> {
-        let in_steps = self.discards && pace != Pace::Full;
+    fn delete(&self, key: &str, pace: Option<&Pace>) -> Result<(), StoreError> {
+        let in_steps = self.discards && pace.is_some();
         // Held open, it keeps its blocks when its name goes.
         let open = || File::options().write(true).open(self.root.join(key)).ok();
         let file = in_steps.then(open).flatten();
-        pace.run(|| self.remove(key))?;
+        at_pace(pace, 0, 1, || self.remove(key))?;
         if let Some(file) = file {
             // What is left goes when it is closed.
             let _ = empty(&file, pace);
@@ -432,18 +444,18 @@ fn is_segment(prefix: &str, name: &str) -> bool {
 
 impl Backend for Directory {
     fn put_create<'a>(&'a self, key: &'a str, parts: Vec<Bytes>) -> Reply<'a, Put> {
-        let pace = self.pace;
-        Box::pin(self.run(key, move |state, key| state.put(key, &parts, pace)))
+        let pace = self.pace_of_one();
+        Box::pin(self.run(key, move |state, key| state.put(key, &parts, pace.as_ref())))
     }
 
     fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got> {
-        let pace = self.pace;
+        let pace = self.pace_of_one();
         Box::pin(async move {
-            let cached = range.as_ref().filter(|_| pace == Pace::Full);
+            let cached = range.as_ref().filter(|_| pace.is_none());
             if let Some(got) = cached.and_then(|range| self.state.get_cached(key, range)) {
                 return Ok(got);
             }
-            self.run(key, move |state, key| state.get(key, range, pace)).await
+            self.run(key, move |state, key| state.get(key, range, pace.as_ref())).await
         })
     }
 
@@ -453,16 +465,16 @@ impl Backend for Directory {
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
-        let pace = self.pace;
         Box::pin(async move {
             let _turn = self.deletion.lock().await;
-            self.run(key, move |state, key| state.delete(key, pace)).await
+            let pace = self.pace_of_one();
+            self.run(key, move |state, key| state.delete(key, pace.as_ref())).await
         })
     }
 
-    fn at_pace(&self, pace: Pace) -> Option<Arc<dyn Backend>> {
+    fn at_pace(&self, pace: &Pace) -> Option<Arc<dyn Backend>> {
         let (state, deletion) = (Arc::clone(&self.state), Arc::clone(&self.deletion));
-        Some(Arc::new(Self { state, deletion, pace }))
+        Some(Arc::new(Self { state, deletion, pace: Some(pace.clone()) }))
     }
 
     /// Of the directory that was opened (D5), whichever path led there.

@@ -30,7 +30,7 @@ mod s3;
 mod store;
 mod uploads;
 
-pub use backend::{Listed, Pace, Put};
+pub use backend::{Listed, Put};
 pub use counters::StoreCounters;
 pub use error::{Cause, Place, StoreError};
 pub use faults::{

@@ -11,6 +11,10 @@ pub const KEY_SEGMENT_BYTES_MAX: usize = 255;
 /// How long one attempt of one operation may take. An 8 MiB object in a minute is 140 KB/s: slower is broken.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long the pieces of one operation on a directory wait for leave of the pacer in all: the rest of
+/// [`ATTEMPT_TIMEOUT`] is for the operation itself.
+pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
+
 /// Objects of one page of a listing: what S3 returns at most for one request.
 pub(crate) const LISTED_PAGE_KEYS: usize = 1000;
 

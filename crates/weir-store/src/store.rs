@@ -12,8 +12,9 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
 use weir_device::mutant;
+use weir_pacer::Pace;
 
-use crate::backend::{Backend, Got, Listed, Pace, Put, Room};
+use crate::backend::{Backend, Got, Listed, Put, Room};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
@@ -41,6 +42,8 @@ pub struct Store {
     inner: Arc<Inner>,
     /// The one of `inner`, or the same in the background.
     backend: Arc<dyn Backend>,
+    /// In the background, on a backend that does not ask for leave itself.
+    pace: Option<Pace>,
 }
 
 struct Inner {
@@ -153,17 +156,27 @@ impl Store {
         Self::of(Inner { attempt_timeout, ..self.inner.again() })
     }
 
-    /// The same store at another pace, which makes a difference to a store in a directory only. Counters are shared.
+    /// The same store for work in the background: what it moves waits for leave of the pacer, in a directory piece by
+    /// piece, elsewhere an object at a time. Counters are shared.
     #[must_use]
     pub fn at_pace(&self, pace: Pace) -> Self {
-        let other = self.inner.backend.at_pace(pace);
-        let backend = other.unwrap_or_else(|| Arc::clone(&self.inner.backend));
-        Self { inner: Arc::clone(&self.inner), backend }
+        let inner = Arc::clone(&self.inner);
+        match self.inner.backend.at_pace(&pace) {
+            Some(backend) => Self { inner, backend, pace: None },
+            None => Self { backend: Arc::clone(&self.inner.backend), inner, pace: Some(pace) },
+        }
     }
 
     fn of(inner: Inner) -> Self {
         let backend = Arc::clone(&inner.backend);
-        Self { inner: Arc::new(inner), backend }
+        Self { inner: Arc::new(inner), backend, pace: None }
+    }
+
+    /// Waits until so many bytes may be moved.
+    async fn leave(&self, bytes: u64) {
+        if let Some(pace) = &self.pace {
+            pace.leave(bytes, 0).await.used();
+        }
     }
 
     /// A store over the network, as far as anybody can tell.
@@ -244,6 +257,8 @@ impl Store {
         if bytes >= to_u64(CHECKSUM_BYTES_MIN) {
             inner.try_checksums(key).await;
         }
+        // Before the attempt begins, whose time is limited.
+        self.leave(bytes).await;
         let waiting = Instant::now();
         inner.limits.admit(bytes).await;
         inner.counters.upload_wait_ms.add(to_millis(waiting.elapsed()));

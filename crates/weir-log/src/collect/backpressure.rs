@@ -28,9 +28,12 @@ const COPIED_PER_BYTE_MAX: u64 = 4;
 /// points further down. At its fastest it sends as many objects at a time as clients do.
 const PACES: [usize; 4] = [1, 2, 3, PUTS_IN_FLIGHT_MAX];
 
-/// Most that the collector pauses between two pieces, in multiples of the duration of the last piece: one for each
-/// point of the live share above the share that is kept. The default shares end a collection five points above.
-const GAPS_MAX: u32 = 6;
+/// Greatest pressure, in thousandths.
+pub(super) const PRESSURE_MAX: u32 = 1000;
+
+/// Points of the live share above that at which data waits where nothing presses the collector: the default shares end
+/// a collection five points above the share that is kept.
+const PRESSED_WITHIN_POINTS: u32 = 6;
 
 /// How long an object of data waits for the collector: far longer than a copy takes over a slow link (25 MiB of
 /// requests). A collector that takes longer fails for another reason, which waiting does not help.
@@ -47,12 +50,12 @@ pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
     PACES[points.min(PACES.len() - 1)]
 }
 
-/// The pause between two pieces, in multiples of the duration of the last one; it grows with the live share, so that
-/// the collector settles at the share where it copies as fast as clients overwrite. `None` below the share that is
-/// kept: then it does not pause.
-pub(super) fn gaps(live_percent: u64, kept_percent: u64) -> Option<u32> {
-    let above = live_percent.checked_sub(kept_percent)?;
-    Some(u32::try_from(above).unwrap_or(GAPS_MAX).min(GAPS_MAX))
+/// How much presses it, in thousandths: the less lives the more, so that it settles at the share where it copies as
+/// fast as clients overwrite. Fully where data is about to wait for it.
+pub(super) fn pressure(live_percent: u64, kept_percent: u64) -> u32 {
+    let above = live_percent.saturating_sub(kept_percent.saturating_sub(BEHIND_FROM_POINTS));
+    let above = u32::try_from(above).unwrap_or(u32::MAX).min(PRESSED_WITHIN_POINTS);
+    PRESSURE_MAX * (PRESSED_WITHIN_POINTS - above) / PRESSED_WITHIN_POINTS
 }
 
 /// How many bytes the collector has to copy before the next object of data may go to the store.
@@ -123,10 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn the_more_lives_the_longer_the_gaps() {
-        let found = [100, 76, 75, 71, 70, 69, 0].map(|live| gaps(live, 70));
-        assert_eq!(found, [Some(6), Some(6), Some(5), Some(1), Some(0), None, None]);
-        assert_eq!(gaps(3, 0), Some(3));
+    fn the_less_lives_the_more_it_is_pressed() {
+        let found = [100, 75, 74, 72, 70, 69, 0].map(|live| pressure(live, 70));
+        assert_eq!(found, [0, 0, 166, 500, 833, 1000, 1000]);
+        assert_eq!(pressure(3, 0), 500, "never collected, but asked for");
     }
 
     #[test]

@@ -117,11 +117,10 @@ impl Collector {
         if self.is_wanted() { pace.max(PACE_WANTED) } else { pace }
     }
 
-    /// Its pause between two pieces in multiples of the last piece's duration; none where somebody waits for its work,
-    /// or where it is behind.
-    pub(crate) fn gaps(&self, objects: &ObjectMap, limits: &CollectLimits) -> Option<u32> {
-        let gaps = backpressure::gaps(self.live_percent(objects), limits.kept_percent());
-        gaps.filter(|_| !self.is_wanted())
+    /// How much presses it, in thousandths.
+    pub(crate) fn pressure(&self, objects: &ObjectMap, limits: &CollectLimits) -> u32 {
+        let pressure = backpressure::pressure(self.live_percent(objects), limits.kept_percent());
+        if self.is_wanted() { backpressure::PRESSURE_MAX } else { pressure }
     }
 
     /// Whether somebody waits for a compaction, or a flatten.

@@ -18,6 +18,7 @@
 
 mod device;
 mod ownership;
+mod pressure;
 mod reads;
 mod shared;
 mod task;
@@ -75,6 +76,7 @@ impl RecordSink for Sink {
                 rest = behind;
             }
             wake |= state.writes.close_full_batch(&shared.options.batch);
+            shared.press(&state);
         }
         let (used, capacity) = shared.journal.used_and_capacity();
         shared.hold.set_dirty(used);

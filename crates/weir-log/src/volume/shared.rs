@@ -30,6 +30,7 @@ use crate::read::ReadAhead;
 use crate::read::failed::FailedReads;
 use crate::read::fetch::Fetcher;
 use crate::snapshot::snapshots::Snapshots;
+use crate::volume::pressure::Pressures;
 use crate::volume::task::Tasks;
 use crate::write::state::WriteState;
 
@@ -87,6 +88,7 @@ pub(crate) struct Shared {
     pub(crate) takeover: Cell<Takeover>,
     pub(crate) state: RefCell<State>,
     pub(crate) fetcher: Rc<Fetcher>,
+    pub(crate) pressures: Pressures,
     // Who is woken by which of these, and when: `task`.
     pub(crate) work: Notify,
     pub(crate) stored: Notify,
@@ -205,11 +207,12 @@ impl Shared {
     }
 
     /// [`Shared::wait_for`] what only an open volume can bring about: ends with the failure that stopped it, or with
-    /// its close.
+    /// its close. Its background work goes at full speed meanwhile.
     pub(crate) async fn wait_while_open<T>(
         &self,
         mut ready: impl FnMut(&mut State) -> Option<Result<T, DeviceError>>,
     ) -> Result<T, DeviceError> {
+        let _awaited = self.awaited();
         self.wait_for(|state| match &state.failure {
             Some(failure) => Some(Err(failure.clone())),
             None => ready(state).or_else(|| self.check_stopped().err().map(Err)),

@@ -8,17 +8,18 @@ use weir_journal::{JournalPos, PieceKind, PlacedPiece, WriteNumber};
 
 use crate::format::object::ExtentKind;
 use crate::ids::WriteMark;
-use crate::limits::{BATCH_BYTES_MAX, EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX};
+use crate::limits::{BATCH_BYTES_MAX, EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX, RPO_DEFAULT};
 
 /// When a batch is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
     /// Payload bytes that make an object.
     pub bytes: u64,
-    /// Longest time a write waits for its object to be closed.
+    /// Longest time a write waits for its object to be closed, unless the volume only makes small objects.
     pub age: Duration,
-    /// To what `age` stretches while a volume only makes small objects.
-    pub age_small: Duration,
+    /// How old the oldest acknowledged byte that is not in the store may become. Batches are closed so much earlier as
+    /// their way to the store takes.
+    pub rpo: Duration,
     /// What a small object is, in bytes of payload.
     pub small_bytes: u64,
 }
@@ -28,7 +29,7 @@ impl Default for BatchLimits {
         Self {
             bytes: 8 << 20,
             age: Duration::from_secs(5),
-            age_small: Duration::from_secs(60),
+            rpo: RPO_DEFAULT,
             small_bytes: 256 << 10,
         }
     }
@@ -143,10 +144,17 @@ impl Batch {
             || self.journal_bytes >= limits.bytes.saturating_mul(JOURNAL_SHARE_MAX)
     }
 
-    /// When the batch has waited long enough, given whether the last object was small.
-    pub(crate) fn due_at(&self, limits: &BatchLimits, last_was_small: bool) -> Instant {
+    /// When the batch has waited long enough, given whether the last object was small, and the time that objects take
+    /// to the store.
+    pub(crate) fn due_at(
+        &self,
+        limits: &BatchLimits,
+        last_was_small: bool,
+        way: Duration,
+    ) -> Instant {
         let stretch = last_was_small && self.payload_bytes < limits.small_bytes;
-        self.opened_at + if stretch { limits.age_small.max(limits.age) } else { limits.age }
+        let age_max = limits.rpo - way.min(limits.rpo / 2);
+        self.opened_at + if stretch { age_max } else { limits.age.min(age_max) }
     }
 
     /// The extents of an object that keeps every write: in order, the last one winning.

@@ -1,6 +1,7 @@
 //! The write path's part of an open volume: what is acknowledged, and how far it is on its way to the store.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_journal::{PlacedPiece, WriteNumber};
@@ -125,7 +126,7 @@ impl WriteState {
         if self.closed.is_empty()
             && let Some(batch) = &self.batch
         {
-            let at = batch.due_at(limits, self.last_object_small);
+            let at = batch.due_at(limits, self.last_object_small, self.unsent.way());
             let pressed = self.pipeline.in_flight() == 0 && nearly_full;
             if pressed || Instant::now() >= at || failed {
                 let small = batch.payload_bytes < limits.small_bytes;
@@ -141,6 +142,20 @@ impl WriteState {
                 NextBatch::Ready(batch)
             }
             None => NextBatch::NotBefore(due),
+        }
+    }
+
+    /// How much the age of what is closed presses, in thousandths: nothing up to half of the time that it may be away
+    /// from the store, fully from three quarters on.
+    pub(crate) fn age_pressure(&self, limits: &BatchLimits) -> u32 {
+        let Some(age) = self.unsent.closed_oldest_age() else { return 0 };
+        let (from, span) = (limits.rpo / 2, limits.rpo / 4);
+        match age.saturating_sub(from) {
+            Duration::ZERO => 0,
+            over if over >= span => 1000,
+            over => {
+                u32::try_from(over.as_millis() * 1000 / span.as_millis().max(1)).unwrap_or(1000)
+            }
         }
     }
 

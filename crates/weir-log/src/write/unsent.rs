@@ -19,7 +19,14 @@ struct Waiting {
 
 /// The closed batches on their way, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Unsent(VecDeque<Waiting>);
+pub(crate) struct Unsent {
+    waiting: VecDeque<Waiting>,
+    /// How long the slowest of the latest batches was on its way, from its close to its commit.
+    slowest: Duration,
+}
+
+/// What a batch is given for its way beyond the time that the slowest of the latest ones took: as long again, and this.
+const WAY_MARGIN: Duration = Duration::from_millis(200);
 
 /// Bytes and ages of what is not in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +38,7 @@ pub(crate) struct UnsentStatus {
 
 impl Unsent {
     pub(crate) fn on_close(&mut self, batch: &Batch) {
-        self.0.push_back(Waiting {
+        self.waiting.push_back(Waiting {
             last: batch.last,
             bytes: batch.payload_bytes,
             opened_at: batch.opened_at,
@@ -41,26 +48,37 @@ impl Unsent {
 
     /// Of a closed batch, the newest but for those behind it, only a part is on its way: the other part stays unsent.
     pub(crate) fn on_cut(&mut self, part: &Batch) {
-        let Some(index) = self.0.iter().position(|waiting| waiting.last > part.last) else {
+        let Some(index) = self.waiting.iter().position(|waiting| waiting.last > part.last) else {
             return;
         };
-        let whole = &mut self.0[index];
+        let whole = &mut self.waiting[index];
         whole.bytes = whole.bytes.saturating_sub(part.payload_bytes);
         let (opened_at, closed_at) = (whole.opened_at, whole.closed_at);
         let waiting = Waiting { last: part.last, bytes: part.payload_bytes, opened_at, closed_at };
-        self.0.insert(index, waiting);
+        self.waiting.insert(index, waiting);
     }
 
     pub(crate) fn on_commit(&mut self, committed: WriteMark) {
-        while self.0.front().is_some_and(|waiting| waiting.last <= committed) {
-            self.0.pop_front();
+        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.last <= committed) {
+            // A slow one counts for the next dozen or two.
+            self.slowest = waiting.closed_at.elapsed().max(self.slowest * 9 / 10);
         }
     }
 
+    /// How long before it is to be in the store a batch should be closed.
+    pub(crate) fn way(&self) -> Duration {
+        self.slowest * 2 + WAY_MARGIN
+    }
+
+    /// Age of the oldest write of a closed batch on its way.
+    pub(crate) fn closed_oldest_age(&self) -> Option<Duration> {
+        self.waiting.front().map(|waiting| waiting.opened_at.elapsed())
+    }
+
     pub(crate) fn status(&self, open: Option<&Batch>) -> UnsentStatus {
-        let closed = self.0.front();
+        let closed = self.waiting.front();
         let oldest = closed.map(|waiting| waiting.opened_at);
-        let bytes = self.0.iter().map(|waiting| waiting.bytes).sum::<u64>();
+        let bytes = self.waiting.iter().map(|waiting| waiting.bytes).sum::<u64>();
         UnsentStatus {
             bytes: bytes + open.map_or(0, |batch| batch.payload_bytes),
             oldest_age: oldest.or(open.map(|batch| batch.opened_at)).map(|at| at.elapsed()),

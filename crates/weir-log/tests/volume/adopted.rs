@@ -64,7 +64,7 @@ async fn copied_after(host: &Host, stored: usize, copied: usize) -> SimCopy {
 /// A host whose batches become objects only when that is asked for.
 fn slow(mut host: Host) -> Host {
     let age = Duration::from_secs(3600);
-    host.options.batch = BatchLimits { age, age_small: age, bytes: 1 << 20, ..host.options.batch };
+    host.options.batch = BatchLimits { age, rpo: age, bytes: 1 << 20, ..host.options.batch };
     host
 }
 

@@ -1,6 +1,7 @@
 //! The device that a volume is: batches, data where the cache has it, what replies depend on, news for those above.
 
 use std::future::poll_fn;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use weir_device::{
@@ -62,6 +63,7 @@ fn a_batch_goes_on_to_its_end_though_its_caller_goes_away() {
         let call = volume.call(IoHeader::internal(), batch(200, false));
         assert!(call.now_or_never().is_none(), "it is on its way");
         volume.snapshot(&name("later")).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
         expect_batch(&volume, 200).await;
     });
 }

@@ -22,7 +22,7 @@ async fn taken_over(host: &Host) -> Rc<LogVolume> {
 async fn host() -> Host {
     let mut host = Host::new().await;
     host.options.batch.age = Duration::from_secs(3600);
-    host.options.batch.age_small = Duration::from_secs(3600);
+    host.options.batch.rpo = Duration::from_secs(3600);
     host.options.journal.resident_bytes_max = 0;
     host
 }

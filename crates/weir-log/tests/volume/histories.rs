@@ -24,7 +24,7 @@ use crate::support::{
 /// A host whose batches become objects only when that is asked for.
 fn slow(mut host: Host) -> Host {
     let age = Duration::from_secs(3600);
-    host.options.batch = BatchLimits { age, age_small: age, ..host.options.batch };
+    host.options.batch = BatchLimits { age, rpo: age, ..host.options.batch };
     host
 }
 

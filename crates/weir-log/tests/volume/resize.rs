@@ -143,7 +143,7 @@ fn a_size_that_shrank_lasts_whenever_its_object_is_sealed() {
     run(async {
         let mut host = Host::new().await;
         host.options.batch.age = Duration::ZERO;
-        host.options.batch.age_small = Duration::ZERO;
+        host.options.batch.rpo = Duration::ZERO;
         host.in_killed_process(|volume| async move {
             fill(&volume, 1).await;
             volume.shrink(SIZE / 2).await.unwrap();

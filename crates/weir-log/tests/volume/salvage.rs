@@ -55,7 +55,7 @@ fn a_salvage_is_the_prefix_that_was_taken_and_what_the_journal_holds() {
             let host = if encrypted { Host::encrypted().await } else { Host::new().await };
             let age = Duration::from_secs(3600);
             let mut host = host;
-            (host.options.batch.age, host.options.batch.age_small) = (age, age);
+            (host.options.batch.age, host.options.batch.rpo) = (age, age);
             let other = host.other(5);
             taken_over(&host, &other).await;
             assert_eq!(kept(&host).await, ["takeover-2"]);
@@ -125,7 +125,7 @@ fn what_is_damaged_in_the_journal_fails_in_the_salvaged_volume_and_shows_nothing
     run(async {
         let mut host = Host::new().await;
         let age = Duration::from_secs(3600);
-        (host.options.batch.age, host.options.batch.age_small) = (age, age);
+        (host.options.batch.age, host.options.batch.rpo) = (age, age);
         taken_over(&host, &host.other(5)).await;
         let mut disk = vec![0; 2 << 20];
         host.disk.peek("journal", 0, &mut disk);

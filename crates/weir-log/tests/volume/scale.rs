@@ -195,7 +195,7 @@ fn an_object_of_more_extents_than_a_step_applies_is_read_back_whole() {
         host.options = options();
         host.options.batch.bytes = 16 << 20;
         host.options.batch.age = Duration::from_secs(3600);
-        host.options.batch.age_small = Duration::from_secs(3600);
+        host.options.batch.rpo = Duration::from_secs(3600);
         host.options.journal.segment_bytes = 8 << 20;
         let count = 2 * APPLY_STEP_EXTENTS + 9;
         let places = (0..count).map(|n| n * 400).collect::<Vec<usize>>();

@@ -88,7 +88,7 @@ pub(crate) fn options() -> VolumeOptions {
         batch: BatchLimits {
             bytes: 32 << 10,
             age: Duration::from_millis(200),
-            age_small: Duration::from_secs(1),
+            rpo: Duration::from_secs(1),
             small_bytes: 1 << 10,
         },
         journal: JournalConfig {
@@ -119,6 +119,7 @@ fn env(seed: u64, disk: &SimDisk, hidden: &Rc<Cell<Duration>>) -> Env {
         spawn: Rc::new(OnThisThread),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
+        pacer: weir_device::Pacer::default(),
     }
 }
 

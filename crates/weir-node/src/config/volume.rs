@@ -317,7 +317,7 @@ impl VolumeSettings {
         }
         if let Some(seconds) = self.batch_age {
             options.batch.age = Duration::from_secs_f64(seconds);
-            options.batch.age_small = options.batch.age_small.max(options.batch.age);
+            options.batch.rpo = options.batch.rpo.max(options.batch.age);
         }
         options.compression = match self.compression {
             Some(CompressionKind::Lz4) => Compression::Lz4,

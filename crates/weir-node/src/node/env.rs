@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::rand::GetRandomFlags;
 use rustix::time::ClockId;
 use tokio::runtime::Handle;
-use weir_device::{BufferPool, Clock, Env, Random, Spawn};
+use weir_device::{BufferPool, Clock, Env, Pacer, Random, Spawn};
 use weir_net::HostNetwork;
 
 use crate::error::NodeError;
@@ -19,13 +19,14 @@ const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// Makes the environment of one shard thread, whose background tasks run on `workers`.
-pub(crate) fn real(workers: Handle, boot_id: [u8; 16], buffers: BufferPool) -> Env {
+pub(crate) fn real(workers: Handle, boot_id: [u8; 16], buffers: BufferPool, pacer: Pacer) -> Env {
     Env {
         clock: Rc::new(HostClock { boot_id }),
         random: Rc::new(KernelRandom),
         spawn: Rc::new(Tasks { workers }),
         network: Rc::new(HostNetwork),
         buffers,
+        pacer,
     }
 }
 
@@ -113,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn the_host_has_clocks_an_identity_and_randomness() {
         let boot_id = read_boot_id().expect("Linux has a boot id");
-        let env = real(Handle::current(), boot_id, BufferPool::new(0));
+        let env = real(Handle::current(), boot_id, BufferPool::new(0), Pacer::default());
         assert_ne!(env.clock.boot_id(), [0; 16]);
         assert!(env.clock.wall() > Duration::from_secs(1_700_000_000));
         let before = env.clock.boottime();

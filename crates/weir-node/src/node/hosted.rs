@@ -97,7 +97,12 @@ pub(crate) mod tests {
 
     /// A stack of this thread that keeps nothing.
     pub(crate) async fn in_memory() -> Rc<Stack> {
-        let env = env::real(Handle::current(), [1; 16], BufferPool::new(1 << 20));
+        let env = env::real(
+            Handle::current(),
+            [1; 16],
+            BufferPool::new(1 << 20),
+            weir_device::Pacer::default(),
+        );
         Stack::open(&env, StackSpec::plain(EndpointSpec::Memory(4096))).await.unwrap().0
     }
 

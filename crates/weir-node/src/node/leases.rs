@@ -136,7 +136,12 @@ mod tests {
 
     #[tokio::test]
     async fn processes_at_the_same_time_have_identities_of_their_own_that_last() {
-        let env = crate::node::env::real(Handle::current(), [1; 16], BufferPool::new(0));
+        let env = crate::node::env::real(
+            Handle::current(),
+            [1; 16],
+            BufferPool::new(0),
+            weir_device::Pacer::default(),
+        );
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().join("nodes");
         let first = take_identity(&directory, &env).unwrap();

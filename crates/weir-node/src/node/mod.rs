@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use weir_device::BufferPool;
+use weir_device::{BufferPool, Pacer};
 use weir_disk::EngineChoice;
 use weir_log::{LeaseSettings, MemoryFrameCache};
 
@@ -187,6 +187,7 @@ impl Node {
             engine: config.engine,
             workers: workers.handle().clone(),
             boot_id: env::read_boot_id()?,
+            pacer: Pacer::default(),
             cache: Arc::clone(&cache) as _,
             leases: Arc::new(Leases::new(config.lease, Arc::clone(&node_name))),
             node_name,

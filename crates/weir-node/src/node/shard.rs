@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
-use weir_device::{BufferPool, Env, LocalBoxFuture, VolumeId};
+use weir_device::{BufferPool, Env, LocalBoxFuture, Pacer, VolumeId};
 use weir_disk::{Disks, EngineChoice};
 use weir_log::FrameCache;
 
@@ -60,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) engine: EngineChoice,
     pub(crate) workers: Handle,
     pub(crate) boot_id: [u8; 16],
+    pub(crate) pacer: Pacer,
     pub(crate) cache: Arc<dyn FrameCache>,
     pub(crate) node_name: Arc<str>,
     pub(crate) leases: Arc<Leases>,
@@ -168,7 +169,7 @@ fn run(
         let context = match Disks::new(shared.engine) {
             Ok(disks) => Rc::new(ShardContext {
                 disks,
-                env: env::real(shared.workers, shared.boot_id, buffers.clone()),
+                env: env::real(shared.workers, shared.boot_id, buffers.clone(), shared.pacer),
                 cache: shared.cache,
                 clients: shared.clients,
                 node_name: shared.node_name,

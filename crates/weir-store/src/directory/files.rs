@@ -1,20 +1,20 @@
 //! File operations of the local directory store that know nothing of keys.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::ReadWriteFlags;
 use tracing::info;
+use weir_pacer::{Leave, Pace};
 
-use crate::backend::Pace;
 use crate::limits::TEMPORARY_AGE_MAX;
 
 /// Where files live until they are complete. No key starts with a dot.
@@ -45,26 +45,22 @@ const DISCARD_BYTES: u64 = 1 << 20;
 /// Magic numbers of ext4, XFS and Btrfs.
 const LOCAL_FILE_SYSTEMS: [rustix::fs::FsWord; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// Longest gap after a piece or a deletion: a disk that is slow anyway must not make an object late.
-const GAP_MAX: Duration = Duration::from_millis(20);
+/// Bytes of the next piece.
+fn piece_bytes(pace: Option<&Pace>) -> usize {
+    if pace.is_some_and(Pace::is_bounded) { SHORT_PIECE_BYTES } else { PIECE_BYTES }
+}
 
-impl Pace {
-    fn piece_bytes(self) -> usize {
-        match self {
-            Self::Full => PIECE_BYTES,
-            Self::Short | Self::WithGaps(_) => SHORT_PIECE_BYTES,
-        }
-    }
-
-    /// Runs what moves one piece, or deletes a file.
-    pub(super) fn run<T, E>(self, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let started = Instant::now();
-        let done = run()?;
-        if let Self::WithGaps(times) = self {
-            thread::sleep(started.elapsed().saturating_mul(times).min(GAP_MAX));
-        }
-        Ok(done)
-    }
+/// Runs what moves one piece, or deletes a file, once it has leave. What fails gives it back.
+pub(super) fn at_pace<T, E>(
+    pace: Option<&Pace>,
+    bytes: u64,
+    operations: u64,
+    run: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    let leave = pace.map(|pace| pace.leave_blocking(bytes, operations));
+    let done = run()?;
+    leave.into_iter().for_each(Leave::used);
+    Ok(done)
 }
 
 /// What happened to which file.
@@ -93,22 +89,25 @@ pub(super) fn random_token() -> io::Result<u64> {
 
 /// Writes all parts to a new file, through the page cache: what was written lately is what the collector reads next.
 /// The disk gets them piece by piece as they are written, and not all at once when the file is synced.
-pub(super) fn write_parts(file: &mut File, parts: &[Bytes], pace: Pace) -> io::Result<()> {
+pub(super) fn write_parts(file: &mut File, parts: &[Bytes], pace: Option<&Pace>) -> io::Result<()> {
     let len: usize = parts.iter().map(Bytes::len).sum();
     if len < WRITE_PIECES_FROM_BYTES {
-        return write_all(file, parts);
+        return at_pace(pace, len as u64, 0, || write_all(file, parts));
     }
     reserve(file, len)?;
+    let mut rest: VecDeque<Bytes> = parts.iter().filter(|p| !p.is_empty()).cloned().collect();
     let mut written = 0..0;
-    for piece in pieces(parts, pace.piece_bytes()) {
-        let bytes: usize = piece.iter().map(Bytes::len).sum();
+    while !rest.is_empty() {
+        let piece_bytes = piece_bytes(pace);
+        let piece = cut_piece(&mut rest, piece_bytes);
+        let bytes = piece.iter().map(Bytes::len).sum::<usize>() as u64;
         let before = written.clone();
-        written = before.end..before.end + bytes as u64;
-        pace.run(|| {
+        written = before.end..before.end + bytes;
+        at_pace(pace, bytes, 0, || {
             write_all(file, &piece)?;
             sync_range(file, &written, libc::SYNC_FILE_RANGE_WRITE)?;
-            // At full pace the next piece is copied while the disk has this one.
-            let awaited = if pace == Pace::Full { &before } else { &written };
+            // The next large piece is copied while the disk has this one.
+            let awaited = if piece_bytes == PIECE_BYTES { &before } else { &written };
             sync_range(file, awaited, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
         })?;
     }
@@ -143,26 +142,20 @@ fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) -> io::Resul
     }
 }
 
-/// The parts again, cut so that they make pieces of `bytes`; the last may be shorter.
-fn pieces(parts: &[Bytes], bytes: usize) -> Vec<Vec<Bytes>> {
-    let mut pieces = Vec::new();
+/// Takes the first `bytes` off the parts, or all if they have less.
+fn cut_piece(parts: &mut VecDeque<Bytes>, bytes: usize) -> Vec<Bytes> {
     let (mut piece, mut missing) = (Vec::new(), bytes);
-    for part in parts {
-        let mut rest = part.clone();
-        while !rest.is_empty() {
-            let some = rest.split_to(missing.min(rest.len()));
-            missing -= some.len();
-            piece.push(some);
-            if missing == 0 {
-                pieces.push(std::mem::take(&mut piece));
-                missing = bytes;
-            }
+    while missing > 0
+        && let Some(part) = parts.front_mut()
+    {
+        let some = part.split_to(missing.min(part.len()));
+        if part.is_empty() {
+            parts.pop_front();
         }
+        missing -= some.len();
+        piece.push(some);
     }
-    if !piece.is_empty() {
-        pieces.push(piece);
-    }
-    pieces
+    piece
 }
 
 /// Many parts per call.
@@ -185,19 +178,22 @@ fn write_all(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
 }
 
 /// Reads `range`, which lies within the file.
-pub(super) fn read_at(file: &File, range: Range<u64>, pace: Pace) -> io::Result<Bytes> {
+pub(super) fn read_at(file: &File, range: Range<u64>, pace: Option<&Pace>) -> io::Result<Bytes> {
     let len = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::FileTooLarge)?;
     let mut bytes = vec![0; len];
     if len < READ_PIECES_FROM_BYTES {
-        file.read_exact_at(&mut bytes, range.start)?;
+        at_pace(pace, len as u64, 0, || file.read_exact_at(&mut bytes, range.start))?;
         return Ok(Bytes::from(bytes));
     }
     // Advice, no more.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
-    let mut offset = range.start;
-    for piece in bytes.chunks_mut(pace.piece_bytes()) {
-        pace.run(|| file.read_exact_at(piece, offset))?;
-        offset += piece.len() as u64;
+    let (mut rest, mut offset) = (&mut bytes[..], range.start);
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at_mut(piece_bytes(pace).min(rest.len()));
+        let piece_len = piece.len() as u64;
+        at_pace(pace, piece_len, 0, || file.read_exact_at(piece, offset))?;
+        offset += piece_len;
+        rest = behind;
     }
     Ok(Bytes::from(bytes))
 }
@@ -231,11 +227,11 @@ pub(super) fn has_no_name(file: &File) -> io::Result<bool> {
 
 /// Gives back the blocks of a file that has no name any more, step by step. One that has another name, as a copy by
 /// hard links gives it, stays as it is.
-pub(super) fn empty(file: &File, pace: Pace) -> io::Result<()> {
+pub(super) fn empty(file: &File, pace: Option<&Pace>) -> io::Result<()> {
     let mut len = file.metadata()?.len();
     while len > 0 && has_no_name(file)? {
         len = len.saturating_sub(DISCARD_BYTES);
-        pace.run(|| {
+        at_pace(pace, 0, 1, || {
             file.set_len(len)?;
             file.sync_data()
         })?;
@@ -289,13 +285,23 @@ fn file_system_time(directory: &Path) -> io::Result<SystemTime> {
 
 #[cfg(test)]
 mod tests {
+    use weir_pacer::{Class, Pacer, Pressure, RequestKind};
+
     use super::*;
 
+    /// A pace beside clients, none of whom comes back in the time of a test, and one that nothing bounds.
+    fn paces() -> [Option<Pace>; 3] {
+        let pace = |pacer: &Pacer| Some(Pace::new(pacer, Class::Copy, &Pressure::default()));
+        let (alone, beside) = (Pacer::default(), Pacer::default());
+        beside.request(RequestKind::Write, 4096).ended();
+        [None, pace(&alone), pace(&beside)]
+    }
+
     /// The repository's own disk, at each pace; and a temporary directory, which may be in memory.
-    fn places() -> [(tempfile::TempDir, Pace); 4] {
-        let own = |pace| (tempfile::tempdir_in(".").unwrap(), pace);
-        let elsewhere = (tempfile::tempdir().unwrap(), Pace::Full);
-        [elsewhere, own(Pace::Full), own(Pace::Short), own(Pace::WithGaps(2))]
+    fn places() -> Vec<(tempfile::TempDir, Option<Pace>)> {
+        let own = paces().map(|pace| (tempfile::tempdir_in(".").unwrap(), pace));
+        let elsewhere = (tempfile::tempdir().unwrap(), None);
+        own.into_iter().chain([elsewhere]).collect()
     }
 
     #[test]
@@ -305,13 +311,13 @@ mod tests {
             let bytes = parts_of(3 * PIECE_BYTES + 1).concat();
             fs::write(&path, &bytes).unwrap();
             let file = OpenOptions::new().write(true).open(&path).unwrap();
-            empty(&file, pace).unwrap();
+            empty(&file, pace.as_ref()).unwrap();
             fs::hard_link(&path, &other).unwrap();
             fs::remove_file(&path).unwrap();
-            empty(&file, pace).unwrap();
+            empty(&file, pace.as_ref()).unwrap();
             assert!(fs::read(&other).unwrap() == bytes, "it had a name");
             fs::remove_file(&other).unwrap();
-            empty(&file, pace).unwrap();
+            empty(&file, pace.as_ref()).unwrap();
             assert_eq!(file.metadata().unwrap().len(), 0);
         }
     }
@@ -332,7 +338,7 @@ mod tests {
                 let path = directory.path().join(format!("{len}"));
                 let parts = parts_of(len);
                 let mut file = create_exclusively(&path).unwrap();
-                write_parts(&mut file, &parts, pace).unwrap();
+                write_parts(&mut file, &parts, pace.as_ref()).unwrap();
                 assert_eq!(fs::read(&path).unwrap(), parts.concat(), "{len} bytes");
             }
         }
@@ -348,12 +354,12 @@ mod tests {
             for start in [0, 1, 4095, 4096, 5000] {
                 for end in [start + READ_PIECES_FROM_BYTES, len - 1000, len - 1, len] {
                     let file = File::open(&path).unwrap();
-                    let read = read_at(&file, start as u64..end as u64, pace).unwrap();
+                    let read = read_at(&file, start as u64..end as u64, pace.as_ref()).unwrap();
                     assert!(read == bytes[start..end], "{start}..{end}");
                 }
             }
             let file = File::open(&path).unwrap();
-            let error = read_at(&file, 100..len as u64 + 1, pace).unwrap_err();
+            let error = read_at(&file, 100..len as u64 + 1, pace.as_ref()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "a file that was cut short");
         }
     }

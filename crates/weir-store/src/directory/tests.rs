@@ -2,6 +2,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
+use weir_pacer::{Class, Pacer, Pressure};
+
 use super::*;
 use crate::Store;
 
@@ -73,7 +75,7 @@ fn every_answer_rests_on_synced_names() {
 
     let part = || [Bytes::from_static(b"body")];
     let put = |state: &State, key, answer| {
-        assert_eq!(state.put(key, &part(), Pace::Full).expect("put"), answer)
+        assert_eq!(state.put(key, &part(), None).expect("put"), answer)
     };
     let state = &*directory.state;
     let first = synced_by(state, |state| put(state, "a/b/1", Put::Created));
@@ -82,7 +84,7 @@ fn every_answer_rests_on_synced_names() {
     assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Exists)), ["a/b"]);
     let list = |state: &State| assert_eq!(state.list("a/", None).expect("list").len(), 2);
     assert_eq!(synced_by(state, list), ["a", "a/b"]);
-    let delete = |state: &State| state.delete("a/b/2", Pace::Full).expect("delete");
+    let delete = |state: &State| state.delete("a/b/2", None).expect("delete");
     assert_eq!(synced_by(state, delete), ["a/b"]);
     assert_eq!(synced_by(state, delete), ["a/b"], "also what somebody else deleted");
 
@@ -136,9 +138,9 @@ fn on_disk() -> (tempfile::TempDir, State) {
 fn what_is_in_memory_is_read_at_once_and_nothing_else() {
     let (top, mut state) = on_disk();
     let size = 1 << 20;
-    state.put("k", &[Bytes::from(vec![7; 1 << 20])], Pace::Full).expect("put");
+    state.put("k", &[Bytes::from(vec![7; 1 << 20])], None).expect("put");
     for range in [0..CACHED_READ_BYTES_MAX, 5..6, size - 1..size + 5, size..size + 5] {
-        let got = state.get("k", Some(range.clone()), Pace::Full).expect("get");
+        let got = state.get("k", Some(range.clone()), None).expect("get");
         let cached = state.get_cached("k", &range);
         assert_eq!(cached.is_some(), state.is_local, "{range:?}");
         assert!(cached.is_none_or(|c| c.bytes == got.bytes && c.object_bytes == size));
@@ -150,7 +152,7 @@ fn what_is_in_memory_is_read_at_once_and_nothing_else() {
     file.sync_all().expect("sync");
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
     assert!(state.get_cached("k", &(0..1)).is_none(), "it is on the disk now");
-    state.get("k", None, Pace::Full).expect("into memory");
+    state.get("k", None, None).expect("into memory");
     state.is_local = false;
     assert!(state.get_cached("k", &(0..1)).is_none(), "nobody knows how long it takes");
 }
@@ -162,15 +164,16 @@ fn a_reader_of_what_is_being_deleted_gets_all_of_it_or_nothing() {
     state.discards = true;
     let body = vec![Bytes::from(vec![7; 3 << 20])];
     let path = top.path().join("k");
-    let read = |file: &_, range| read_at(file, range, Pace::Full);
+    let pace = Pace::new(&Pacer::default(), Class::Delete, &Pressure::default());
+    let read = |file: &_, range| read_at(file, range, None);
     for cached in [false, true] {
-        state.put("k", &body, Pace::Full).expect("put");
+        state.put("k", &body, None).expect("put");
         let file = File::open(&path).expect("open");
         let found = read_object(&file, None, read).expect("read").expect("it has a name");
         assert!(found.bytes == body[0]);
         let found = read_object(&file, Some(0..5), |file, range| {
-            state.delete("k", Pace::WithGaps(2)).expect("delete");
-            if cached { read_cached(file, range) } else { read_at(file, range, Pace::Full) }
+            state.delete("k", Some(&pace)).expect("delete");
+            if cached { read_cached(file, range) } else { read_at(file, range, None) }
         });
         assert!(found.expect("no error").is_none(), "deleted while it was read");
         assert_eq!(file.metadata().expect("metadata").len(), 0);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream;
 use weir_device::DeviceError;
-use weir_store::{Pace, Store};
+use weir_pacer::Class;
 
 use crate::collect::garbage::ReadPin;
 use crate::collect::runs::{self, Run};
@@ -45,13 +45,6 @@ impl Shared {
     fn collector_pace(&self) -> usize {
         let state = self.state.borrow();
         state.collector.pace(&state.head.objects, &self.options.collect)
-    }
-
-    /// Where the collector reads, sends and deletes: in the background as long as it has time.
-    pub(crate) fn collector_store(&self) -> Store {
-        let state = self.state.borrow();
-        let gaps = state.collector.gaps(&state.head.objects, &self.options.collect);
-        self.store.at_pace(gaps.map_or(Pace::Full, Pace::WithGaps))
     }
 
     fn is_over(&self) -> bool {
@@ -205,7 +198,7 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
     for (at, run) in runs.iter().enumerate() {
         by_object.entry(run.object).or_default().push(at);
     }
-    let store = shared.collector_store();
+    let store = shared.background_store(Class::Copy);
     let reads = by_object.into_iter().map(|(object, places)| {
         let pieces = places.iter().map(|at| (runs[*at].payload_offset, runs[*at].len)).collect();
         let read = fetch::pieces(&shared.fetcher, &store, object, pieces);
@@ -233,5 +226,5 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
 fn send(shared: &Rc<Shared>, runs: &[Run], payload: Vec<Bytes>, sources: Vec<ObjectId>) {
     let spec = upload::moving_object(shared, runs::describe(runs));
     shared.state.borrow_mut().collector.on_sent(spec.id.seq, sources);
-    upload::send(shared, shared.collector_store(), spec, || payload);
+    upload::send(shared, shared.background_store(Class::Copy), spec, || payload);
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use weir_store::{Store, StoreError};
+use weir_pacer::Class;
+use weir_store::StoreError;
 
 use crate::collect::garbage::Garbage;
 use crate::ids::{ObjectId, ObjectSeq};
@@ -16,11 +17,6 @@ use crate::volume::shared::{Shared, State};
 
 /// Deletions in flight: they hide each other's latency, and are cheap for a store.
 const DELETES_IN_FLIGHT_MAX: usize = 4;
-
-/// Objects waiting for their deletion above which it is not slowed down for the sake of others any more: half a
-/// gigabyte with objects of 8 MiB. Clients that overwrite the same bytes again and again make garbage faster than it is
-/// deleted in the background.
-const DELETIONS_PACED_MAX: u64 = 64;
 
 /// Deletions that fail one after another before the others of a version are left for the next one.
 const DELETES_FAILED_MAX: usize = 16;
@@ -136,17 +132,9 @@ async fn delete_all(shared: &Rc<Shared>, pending: Vec<ObjectId>) {
     }
 }
 
-/// Where deletions go: in the background, unless so much waits that a writer fills the store with what nothing needs.
-fn deleter_store(shared: &Shared) -> Store {
-    if shared.garbage.pending() > DELETIONS_PACED_MAX {
-        return shared.store.clone();
-    }
-    shared.collector_store()
-}
-
 async fn delete(shared: &Rc<Shared>, id: ObjectId) -> Result<(), (ObjectId, StoreError)> {
     // G1: without its lease a volume does not know whether the newest version is still its own.
-    match shared.delete_key(deleter_store(shared), id.key()).await {
+    match shared.delete_key(shared.background_store(Class::Delete), id.key()).await {
         Some(Ok(())) => {
             shared.garbage.on_deleted(&id);
             Ok(())

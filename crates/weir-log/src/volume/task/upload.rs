@@ -9,7 +9,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use weir_device::SharedBuf;
 use weir_journal::{JournalError, JournalPos};
-use weir_store::{Pace, Store};
+use weir_pacer::Class;
+use weir_store::Store;
 
 use crate::collect::runs::Described;
 use crate::error::LogError;
@@ -37,11 +38,6 @@ const ROOM_PAUSE: Duration = Duration::from_millis(500);
 
 /// Shortest time between two warnings that the store has no room.
 const ROOM_WARNING_INTERVAL: Duration = Duration::from_secs(60);
-
-/// A batch that took at least this long to fill is sent in short pieces of 64 KiB, which disturb other I/O less. 50 ms
-/// are 160 MiB/s with batches of 8 MiB. Above that rate pieces of 1 MiB are used: they cost 2 to 4 ms less CPU time for
-/// each object.
-const CALM_FROM: Duration = Duration::from_millis(50);
 
 enum Upload {
     Batch(Batch),
@@ -80,6 +76,7 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 fn next(shared: &Shared) -> Next {
     let mut guard = shared.state.borrow_mut();
     let state = &mut *guard;
+    shared.press(state);
     if shared.stopped.get() || state.failure.is_some() {
         return Next::Stop;
     }
@@ -141,13 +138,6 @@ async fn wait_for_room(shared: &Shared, batch: Batch, note: String) {
 }
 
 impl Shared {
-    /// Whether clients write so little that there is time for short pieces: `batch`, the oldest that is closed, took
-    /// long to fill, and none waits behind it.
-    fn is_calm_after(&self, batch: &Batch) -> bool {
-        let waits = !self.state.borrow().writes.closed.is_empty();
-        batch.opened_at.elapsed() >= CALM_FROM && !waits && !self.drains()
-    }
-
     /// Whether one more object may be on its way.
     fn has_slot(&self, state: &State) -> bool {
         state.writes.pipeline.in_flight() < self.options.puts_in_flight_max
@@ -312,13 +302,11 @@ async fn make_durable(shared: &Shared, last: WriteMark) -> Result<(), LogError> 
 }
 
 async fn send_batch(shared: &Rc<Shared>, batch: Batch) {
-    let is_calm = shared.is_calm_after(&batch);
-    let pace = if is_calm { Pace::Short } else { Pace::Full };
     let Some((merged, batch)) = merge(shared, batch).await else { return };
     let gathered = gather(shared, merged);
     let (gathered, durable) = futures_util::join!(gathered, make_durable(shared, batch.last));
     match durable {
-        Ok(()) => send_gathered(shared, &batch, gathered, pace).await,
+        Ok(()) => send_gathered(shared, &batch, gathered).await,
         Err(error) => {
             send_flushed(shared, batch).await;
             shared.fail(error);
@@ -348,7 +336,7 @@ async fn send_flushed(shared: &Rc<Shared>, batch: Batch) {
         shared.state.borrow_mut().writes.unsent.on_cut(&batch);
         let Some((merged, batch)) = merge(shared, batch).await else { return };
         let gathered = gather(shared, merged).await;
-        send_gathered(shared, &batch, gathered, Pace::Full).await;
+        send_gathered(shared, &batch, gathered).await;
     }
     let last = shared.state.borrow().writes.pipeline.last_assigned();
     let is_committed =
@@ -362,7 +350,6 @@ async fn send_gathered(
     shared: &Rc<Shared>,
     batch: &Batch,
     (extents, payload): (Vec<ObjectExtent>, Vec<SharedBuf>),
-    pace: Pace,
 ) {
     wait_for_slot(shared).await;
     if shared.stopped.get() {
@@ -383,7 +370,7 @@ async fn send_gathered(
         streams: Vec::new(),
         sources: Vec::new(),
     };
-    let store = shared.store.at_pace(pace);
+    let store = shared.background_store(Class::Upload);
     send(shared, store, spec, || payload.into_iter().map(Bytes::from_owner).collect());
 }
 
@@ -408,7 +395,7 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
         streams: Vec::new(),
         sources: Vec::new(),
     };
-    send(shared, shared.store.clone(), spec, || vec![Bytes::from(chunk.payload)]);
+    send(shared, shared.background_store(Class::Upload), spec, || vec![Bytes::from(chunk.payload)]);
 }
 
 /// The next object of the stream, which moves or gives up what is stored already: no write of a client is in it.

@@ -38,6 +38,7 @@ use crate::recover::local::{Local, LocalJournal};
 use crate::recover::salvage;
 use crate::snapshot::snapshots::Snapshots;
 use crate::volume::LogVolume;
+use crate::volume::pressure::Pressures;
 use crate::volume::shared::{Shared, State};
 use crate::volume::verb::salvage as kept;
 use crate::write::pipeline::Pipeline;
@@ -423,6 +424,7 @@ fn shared_of(args: OpenArgs, parts: Parts) -> Rc<Shared> {
         takeover: Cell::new(takeover),
         state: RefCell::new(state),
         fetcher,
+        pressures: Pressures::default(),
         work: Notify::new(),
         stored: Notify::new(),
         collect: Notify::new(),

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use weir_device::DeviceError;
 use weir_journal::Payload;
+use weir_pacer::Class;
 
 use crate::check::examine;
 use crate::collect::runs::{self, Described, Run};
@@ -329,7 +330,7 @@ async fn commit(
     }
     let spec = upload::moving_object(shared, described);
     let seq = spec.id.seq;
-    upload::send(shared, shared.collector_store(), spec, || payload);
+    upload::send(shared, shared.background_store(Class::Copy), spec, || payload);
     let is_committed = |state: &mut State| state.writes.pipeline.committed() >= seq;
     shared.wait_while_open(|state| is_committed(state).then_some(Ok(()))).await
 }

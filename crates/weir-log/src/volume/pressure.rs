@@ -1,0 +1,113 @@
+//! How much presses the background work of a volume, for the pacer of the node: the fuller the journal and the older the
+//! data, the more uploads are pressed, and with them the copies that they wait for. Pressure never makes clients wait;
+//! only a journal that is nearly full does ([`Shared::throttle`]).
+
+use std::cell::Cell;
+
+use weir_pacer::{Class, Pace, Pressure};
+use weir_store::Store;
+
+use crate::limits::THROTTLE_FROM_PERCENT;
+use crate::volume::shared::{Shared, State};
+
+/// Pressure of what clients wait for, in thousandths.
+const FULL: u32 = 1000;
+
+/// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
+const CALM_UP_TO_PERCENT: u64 = 50;
+
+/// Objects that wait for their deletion at which deletions are pressed fully: half a gigabyte with objects of 8 MiB.
+/// Clients that overwrite the same bytes again and again make garbage faster than it goes in the background.
+const DELETIONS_WAITING_MAX: u64 = 64;
+
+/// What presses each class of a volume's work.
+#[derive(Debug, Default)]
+pub(crate) struct Pressures {
+    upload: Pressure,
+    copy: Pressure,
+    delete: Pressure,
+    /// Who waits for background work of the volume.
+    awaited: Cell<u32>,
+}
+
+/// Somebody waits for background work as long as this lives: it goes at full speed.
+pub(crate) struct Awaited<'a>(&'a Shared);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        let awaited = &self.0.pressures.awaited;
+        awaited.set(awaited.get() - 1);
+    }
+}
+
+/// `value` on the way from `from` to `to`, in thousandths.
+fn way(value: u64, from: u64, to: u64) -> u32 {
+    let done = value.saturating_sub(from).min(to - from);
+    u32::try_from(done * u64::from(FULL) / (to - from)).unwrap_or(FULL)
+}
+
+impl Shared {
+    /// The store for background work of this class.
+    pub(crate) fn background_store(&self, class: Class) -> Store {
+        let pressure = match class {
+            Class::Upload => &self.pressures.upload,
+            Class::Copy => &self.pressures.copy,
+            Class::Delete => &self.pressures.delete,
+        };
+        self.store.at_pace(Pace::new(&self.env.pacer, class, pressure))
+    }
+
+    /// From now on, and until that is dropped, somebody waits for background work.
+    pub(crate) fn awaited(&self) -> Awaited<'_> {
+        let awaited = &self.pressures.awaited;
+        awaited.set(awaited.get() + 1);
+        self.press(&self.state.borrow());
+        Awaited(self)
+    }
+
+    /// Says anew how much presses. Cheap: called for each record of the journal and each object.
+    pub(crate) fn press(&self, state: &State) {
+        let hurries = self.pressures.awaited.get() > 0
+            || self.drains()
+            || self.stopped.get()
+            || self.journal.is_poisoned();
+        let full = self.journal_percent_full();
+        let upload = match hurries {
+            true => FULL,
+            false => way(full, CALM_UP_TO_PERCENT, THROTTLE_FROM_PERCENT)
+                .max(state.writes.age_pressure(&self.options.batch)),
+        };
+        let copy = match hurries {
+            true => FULL,
+            // Data waits for objects of the collector that are numbered before it.
+            false if state.collector.in_flight() > 0 => upload.max(self.copy_pressure(state)),
+            false => self.copy_pressure(state),
+        };
+        let deletions = self.garbage.pending();
+        let is_out_of_room = state.writes.upload_note.is_some();
+        let delete = match hurries || is_out_of_room {
+            true => FULL,
+            false => way(deletions, 0, DELETIONS_WAITING_MAX),
+        };
+        self.pressures.upload.set(upload);
+        self.pressures.copy.set(copy);
+        self.pressures.delete.set(delete);
+    }
+
+    fn copy_pressure(&self, state: &State) -> u32 {
+        state.collector.pressure(&state.head.objects, &self.options.collect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_grows_between_two_bounds() {
+        assert_eq!(
+            [0, 50, 51, 60, 75, 100].map(|full| way(full, 50, 75)),
+            [0, 0, 40, 400, 1000, 1000]
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! On whose behalf leave is asked, and how much presses it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{Class, Leave, Pacer, Work};
+
+/// How much a kind of work presses: from 0, nothing does, to 1, clients wait for it. A clone is the same; whoever does
+/// the work says it, and it counts at once, also for what waits already.
+#[derive(Clone, Debug, Default)]
+pub struct Pressure(Arc<AtomicU32>);
+
+impl Pressure {
+    const FULL: u32 = 1000;
+
+    /// Says it, in thousandths.
+    pub fn set(&self, thousandths: u32) {
+        self.0.store(thousandths.min(Self::FULL), Ordering::Relaxed);
+    }
+
+    /// As it was said last.
+    #[must_use]
+    pub fn get(&self) -> f64 {
+        f64::from(self.0.load(Ordering::Relaxed)) / f64::from(Self::FULL)
+    }
+}
+
+/// Who asks the pacer for leave: a class of work, and what presses it.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    pacer: Pacer,
+    class: Class,
+    pressure: Pressure,
+    /// From then on it counts as pressed by 1.
+    waits_until: Option<Instant>,
+}
+
+impl Pace {
+    /// Of work of that class.
+    #[must_use]
+    pub fn new(pacer: &Pacer, class: Class, pressure: &Pressure) -> Self {
+        Self { pacer: pacer.clone(), class, pressure: pressure.clone(), waits_until: None }
+    }
+
+    /// For one operation, which waits at most about so long for leave in all: what waits in many pieces would never end
+    /// where much else asks.
+    #[must_use]
+    pub fn for_at_most(&self, patience: Duration) -> Self {
+        Self { waits_until: Some(Instant::now() + patience), ..self.clone() }
+    }
+
+    fn pressure(&self) -> f64 {
+        match self.waits_until {
+            Some(end) if Instant::now() >= end => 1.0,
+            _ => self.pressure.get(),
+        }
+    }
+
+    fn work(&self, bytes: u64, operations: u64) -> Work {
+        Work { class: self.class, bytes, operations }
+    }
+
+    /// Waits for leave, see [`Pacer::leave`].
+    pub async fn leave(&self, bytes: u64, operations: u64) -> Leave {
+        self.pacer.leave(self.work(bytes, operations), || self.pressure()).await
+    }
+
+    /// As [`Pace::leave`], on a thread that may block.
+    pub fn leave_blocking(&self, bytes: u64, operations: u64) -> Leave {
+        self.pacer.leave_blocking(self.work(bytes, operations), || self.pressure())
+    }
+
+    /// Whether clients could feel the work: then it goes in small pieces.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.pressure() < 1.0 && self.pacer.seen().bytes_per_second.is_some()
+    }
+}
