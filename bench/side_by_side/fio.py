@@ -54,6 +54,17 @@ def run_together(target, *, writes, reads, seconds, ramp_seconds, region):
     return result
 
 
+def run_beside(target, steady, burst, *, block_bytes, seconds, region):
+    """A client that writes all the time, and a burst of another beside it: what each saw."""
+    offset, size = region
+    command = ["fio", "--output-format=json", "--thread", "--randrepeat=0", "--norandommap", "--refill_buffers",
+               "--percentile_list=50:99:99.9", *target, f"--offset={offset}", f"--size={size}", "--rw=randwrite",
+               f"--bs={block_bytes}", "--name=steady", f"--runtime={seconds}", "--time_based", *steady,
+               "--name=burst", *burst]
+    jobs = _report(command, seconds + RUN_SECONDS_EXTRA)
+    return {"steady": _result(jobs[0], "write", False), "burst": _result(jobs[1], "write", False)}
+
+
 def run_on_each(targets, *, rw, block_bytes, depth, seconds, region):
     """The same job on several targets at once; what they did together."""
     offset, size = region
@@ -95,5 +106,7 @@ def _result(job, side, fsync):
         "iops": part["total_ios"] / seconds if seconds else 0.0,
         "p50_us": p50,
         "p99_us": p99,
+        "p999_us": latency.get("99.900000", 0) / 1000,
+        "max_us": part["clat_ns"]["max"] / 1000,
         "client_cpu_percent": job["usr_cpu"] + job["sys_cpu"],
     }

@@ -79,3 +79,46 @@ impl Pace {
         self.pressure() < 1.0 && self.pacer.seen().bytes_per_second.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RequestKind;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_waits_so_long_and_no_longer() {
+        let pacer = Pacer::default();
+        let pace = Pace::new(&pacer, Class::Upload, &Pressure::default());
+        let _clients = tokio::spawn({
+            let pacer = pacer.clone();
+            async move {
+                loop {
+                    pacer.request(RequestKind::Write, 4096).ended();
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let began = Instant::now();
+        pace.leave(1 << 30, 0).await.used();
+        assert!(began.elapsed() < Duration::from_secs(1), "the first piece makes the debt");
+        assert!(pace.is_bounded());
+        let one = pace.for_at_most(Duration::from_secs(5));
+        for _ in 0..100 {
+            one.leave(1 << 20, 0).await.used();
+        }
+        let waited = began.elapsed();
+        assert!((5..6).contains(&waited.as_secs()), "{waited:?}");
+        assert!(!one.is_bounded(), "from then on it goes in large pieces");
+    }
+
+    #[test]
+    fn pressure_is_the_same_for_all_that_share_it() {
+        let pressure = Pressure::default();
+        let same = pressure.clone();
+        pressure.set(2000);
+        assert!((same.get() - 1.0).abs() < 1e-9);
+        pressure.set(250);
+        assert!((same.get() - 0.25).abs() < 1e-9);
+    }
+}

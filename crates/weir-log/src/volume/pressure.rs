@@ -37,6 +37,10 @@ impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         let awaited = &self.0.pressures.awaited;
         awaited.set(awaited.get() - 1);
+        // Who holds the state says it anew before long.
+        if let Ok(state) = self.0.state.try_borrow() {
+            self.0.press(&state);
+        }
     }
 }
 
@@ -67,36 +71,41 @@ impl Shared {
 
     /// Says anew how much presses. Cheap: called for each record of the journal and each object.
     pub(crate) fn press(&self, state: &State) {
-        let hurries = self.pressures.awaited.get() > 0
+        let is_awaited = self.pressures.awaited.get() > 0;
+        let hurries = (is_awaited && !weir_device::mutant("awaited_work_waits"))
             || self.drains()
             || self.stopped.get()
             || self.journal.is_poisoned();
         let full = self.journal_percent_full();
-        let upload = match hurries {
-            true => FULL,
-            false => way(full, CALM_UP_TO_PERCENT, THROTTLE_FROM_PERCENT)
-                .max(state.writes.age_pressure(&self.options.batch)),
-        };
-        let copy = match hurries {
-            true => FULL,
-            // Data waits for objects of the collector that are numbered before it.
-            false if state.collector.in_flight() > 0 => upload.max(self.copy_pressure(state)),
-            false => self.copy_pressure(state),
-        };
-        let deletions = self.garbage.pending();
+        let age = state.writes.age_pressure(&self.options.batch);
+        let upload = if hurries { FULL } else { upload_pressure(full, age) };
+        let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);
+        let is_ahead_of_data = state.collector.in_flight() > 0;
+        let copy = copy_pressure(of_share, upload, is_ahead_of_data || hurries);
         let is_out_of_room = state.writes.upload_note.is_some();
         let delete = match hurries || is_out_of_room {
             true => FULL,
-            false => way(deletions, 0, DELETIONS_WAITING_MAX),
+            false => way(self.garbage.pending(), 0, DELETIONS_WAITING_MAX),
         };
         self.pressures.upload.set(upload);
         self.pressures.copy.set(copy);
         self.pressures.delete.set(delete);
     }
+}
 
-    fn copy_pressure(&self, state: &State) -> u32 {
-        state.collector.pressure(&state.head.objects, &self.options.collect)
-    }
+/// What presses uploads while nobody waits for them.
+fn upload_pressure(percent_full: u64, age: u32) -> u32 {
+    let fill = match weir_device::mutant("full_journal_presses_nothing") {
+        true => 0,
+        false => way(percent_full, CALM_UP_TO_PERCENT, THROTTLE_FROM_PERCENT),
+    };
+    fill.max(if weir_device::mutant("age_presses_nothing") { 0 } else { age })
+}
+
+/// What presses copies. Data waits for objects of the collector that are numbered before it.
+fn copy_pressure(of_share: u32, upload: u32, data_waits: bool) -> u32 {
+    let data_waits = data_waits && !weir_device::mutant("copies_hold_back_data");
+    if data_waits { of_share.max(upload) } else { of_share }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod histories;
 mod history;
 mod leases;
 mod openings;
+mod pacing;
 mod rename;
 mod repair;
 mod replicas;

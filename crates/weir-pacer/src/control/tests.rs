@@ -182,3 +182,56 @@ fn requests_that_vanish_leave_nothing_behind() {
     }
     assert_eq!(host.control.pending, 0);
 }
+
+/// What two classes get in two seconds under these pressures, where the first asks with many askers at once.
+fn shared_out(pressures: [f64; 2]) -> [u64; 2] {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(1));
+    let mut got = [0; 2];
+    for _ in 0..4000 {
+        host.control.on_begin(host.now, 4096);
+        for _ in 0..8 {
+            for (class, times) in [(Class::Upload, 4), (Class::Copy, 1)] {
+                for _ in 0..times {
+                    let index = class.index();
+                    let verdict = host.control.ask(host.now, class, 64 << 10, pressures[index]);
+                    got[index] += u64::from(verdict == Verdict::Granted);
+                }
+            }
+        }
+        host.now += STEP;
+        let took = host.usual;
+        let sample = Sample { kind: RequestKind::Write, bytes: 4096, depth: 32, took };
+        host.control.on_end(host.now, &sample);
+    }
+    got
+}
+
+#[test]
+fn no_class_starves_beside_another_that_asks_more_often() {
+    let [upload, copy] = shared_out([0.0, 0.0]);
+    assert!(copy > upload / 2 && upload > copy / 2, "{upload} and {copy}");
+}
+
+#[test]
+fn what_is_pressed_gets_more() {
+    let [upload, copy] = shared_out([0.9, 0.1]);
+    assert!(upload > 3 * copy && copy > 0, "{upload} and {copy}");
+}
+
+/// A client that asks a few times a second is regulated too: what it felt counts once there is enough of it.
+#[test]
+fn few_requests_count_together() {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(5));
+    let before = host.control.rate.max(to_f64(64 * MIB));
+    host.control.rate = before;
+    for _ in 0..20 {
+        host.control.on_begin(host.now, 4096);
+        let took = host.usual * 8;
+        host.now += 3 * WINDOW;
+        let sample = Sample { kind: RequestKind::Write, bytes: 4096, depth: 32, took };
+        host.control.on_end(host.now, &sample);
+    }
+    assert!(host.control.rate < before / 2.0, "{} after {before}", host.control.rate);
+}

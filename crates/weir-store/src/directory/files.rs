@@ -13,6 +13,7 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::ReadWriteFlags;
 use tracing::info;
+use weir_device::mutant;
 use weir_pacer::{Leave, Pace};
 
 use crate::limits::TEMPORARY_AGE_MAX;
@@ -58,9 +59,12 @@ pub(super) fn at_pace<T, E>(
     run: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     let leave = pace.map(|pace| pace.leave_blocking(bytes, operations));
-    let done = run()?;
-    leave.into_iter().for_each(Leave::used);
-    Ok(done)
+    let done = run();
+    // Dropped, it comes back.
+    if done.is_ok() || mutant("failed_pieces_use_leave") {
+        leave.into_iter().for_each(Leave::used);
+    }
+    done
 }
 
 /// What happened to which file.
@@ -302,6 +306,23 @@ mod tests {
         let own = paces().map(|pace| (tempfile::tempdir_in(".").unwrap(), pace));
         let elsewhere = (tempfile::tempdir().unwrap(), None);
         own.into_iter().chain([elsewhere]).collect()
+    }
+
+    #[test]
+    fn a_piece_that_fails_takes_no_leave() {
+        let pacer = Pacer::default();
+        let pace = Pace::new(&pacer, Class::Upload, &Pressure::default());
+        let failed = at_pace(Some(&pace), 5, 1, || Err::<(), _>(ErrorKind::StorageFull));
+        assert_eq!(failed, Err(ErrorKind::StorageFull));
+        assert_eq!(
+            (pacer.given(Class::Upload).bytes, pacer.given(Class::Upload).operations),
+            (0, 0)
+        );
+        assert_eq!(at_pace(Some(&pace), 7, 1, || Ok::<_, ErrorKind>(3)), Ok(3));
+        assert_eq!(
+            (pacer.given(Class::Upload).bytes, pacer.given(Class::Upload).operations),
+            (7, 1)
+        );
     }
 
     #[test]
