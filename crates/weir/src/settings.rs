@@ -162,6 +162,7 @@ fn limits(tuning: &Tuning, file: &Config) -> Limits {
     Limits {
         upload_bytes_per_second: bandwidth.map(|Size(bytes)| bytes),
         upload_requests_per_second: tuning.upload_requests.or(file.limits.upload_requests),
+        drain: false,
     }
 }
 
