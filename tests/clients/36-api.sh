@@ -74,8 +74,8 @@ kill "$half_pid" 2>/dev/null
 
 # The same from the command line.
 prints() { "$weir" "${@:2}" | grep -qE -- "$1" || { "$weir" "${@:2}"; return 1; }; }
-check "limits are shown" prints "^$weir_pid +none +none$" limits show
-check "limits are set while it serves" prints "^$weir_pid +20.0 MiB/s +none$" limits set --upload-bandwidth 20M
+check "limits are shown" prints "^$weir_pid +none +none +off$" limits show
+check "limits are set while it serves" prints "^$weir_pid +20.0 MiB/s +none +off$" limits set --upload-bandwidth 20M
 check "one keeps the other" prints '"upload_bytes_per_second": 20971520' limits set --upload-requests 9 --output json
 check "status shows them" prints '^  uploads at most 20.0 MiB/s, 9 requests/s$' status
 head -c 24M /dev/urandom >"$work/random"
@@ -84,10 +84,40 @@ check "a write that is uploaded slowly" qemu-io -f raw "nbd+unix:///demo?socket=
     -c "write -s $work/random 8M 24M"
 check "it is on its way" "$weir" volume flush demo --remote
 check "and waits for its limit" wait_until "a PUT is on its way" says '"puts_in_flight":[1-9]' http://weir/v1/node
-check "and they are off again" prints "^$weir_pid +none +none$" limits set --upload-bandwidth none \
+check "and they are off again" prints "^$weir_pid +none +none +off$" limits set --upload-bandwidth none \
     --upload-requests none
 check "what waited goes on at once" "$weir" volume flush demo --remote --wait
 check "metrics: time that uploads waited" says '^weir_store_upload_wait_seconds_total [0-9.]*[1-9]' http://weir/metrics
+
+# Work in the background: what it had, what clients leave to it, and a host that is to be left.
+check "nothing bounds it while no client is there" wait_until "clients are at rest" prints \
+    '^  background: uploads and copies at full speed: no client asks for anything$' status
+check "status says what it had" says '"class":"upload","bytes":[1-9]' http://weir/v1/node
+check "metrics: uploads in the background" says 'weir_background_bytes_total\{class="upload"\} [1-9]' http://weir/metrics
+check "metrics: how long it waited" says 'weir_background_wait_seconds_total\{class="upload"\} [0-9]' http://weir/metrics
+check "the rpo" says '"rpo_ms":60000,"rpo_missed":[0-9]+,"upload_pressure":[0-9]+' http://weir/v1/node
+check "metrics: the rpo" says 'weir_volume_rpo_seconds\{volume="demo"\} 60.0' http://weir/metrics
+check "metrics: an rpo that was kept" says 'weir_volume_rpo_missed_total\{volume="demo"\} 0' http://weir/metrics
+check "a batch_age has a word in the log" grep -q 'batch_age is derived from rpo now, which is 60 s' "$work/weir.log"
+check "the node is drained" prints "^$weir_pid +none +none +on$" limits set --drain on
+check "limits show it" prints '"drain": true' limits show --output json
+check "status shows it" prints 'at full speed, whatever clients feel, until weir limits set --drain off$' status
+check "metrics: it is drained" says '^weir_limit_drain 1' http://weir/metrics
+check "one limit keeps it" prints "^$weir_pid +none +7/s +on$" limits set --upload-requests 7
+check "and it is not" prints "^$weir_pid +none +7/s +off$" limits set --drain off
+timeout 60 bash -c 'while sleep 0.2; do echo "write -P 6 0 64K"; done' |
+    qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" >/dev/null 2>&1 &
+client_pid=$!
+processes+=("$client_pid")
+check "a client that is there holds the background back" wait_until "a client is felt" prints \
+    '^  background: uploads and copies at up to [0-9.]+ [KMG]iB/s, held back for clients$' status
+kill "$client_pid"
+wait "$client_pid" 2>/dev/null
+"$weir" limits set --upload-requests none >/dev/null
+check "events: limits" says '"kind":"limits_changed".*drain: true' http://weir/v1/events
+refuse "a drain that is neither" "possible values: on, off" "$weir" limits set --drain maybe
+refuse "an rpo of less than a second" "an rpo of 0.01 seconds is not within 1 to 86400" \
+    "$weir" serve --check --rpo 0.01
 refuse "a limit that is none of these" "is no size" "$weir" limits set --upload-bandwidth fast
 refuse "nothing to set" "required" "$weir" limits set
 refuse "limits where nothing is served" "nothing is served from $work/nowhere" \

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use weir_log::catalog::VolumeName;
 use weir_log::{Takeover, VolumeOptions};
-use weir_node::api::types::Limits;
+use weir_node::api::types::{Health, Limits, NodeStatus};
 use weir_node::verbs::attach::AttachVolume;
 use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
 use weir_node::verbs::create::CreateVolume;
@@ -29,6 +29,16 @@ const SIZE: u64 = 1 << 20;
 /// As the command line deletes.
 const DELETE: DeleteVolume =
     DeleteVolume { take_over: false, discard_journal: false, detach: true };
+
+/// A mebibyte that cannot be compressed.
+fn incompressible() -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_be_bytes()[0]
+    };
+    std::iter::repeat_with(next).take(1 << 20).collect()
+}
 
 fn name(text: &str) -> VolumeName {
     VolumeName::new(text).expect("valid")
@@ -70,15 +80,8 @@ impl Place {
         let mut options = self.options(for_a_while);
         options.limits.upload_bytes_per_second = Some(50_000);
         let service = self.node.serve(options).await.expect("the volume opens");
-        // Nothing that can be compressed. The first time the limit lets it pass, the second one takes ten times as long
-        // as the close waits.
-        let mut state = 1_u64;
-        let data: Vec<u8> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state.to_be_bytes()[0]
-        })
-        .take(1 << 20)
-        .collect();
+        // The first time the limit lets it pass, the second one takes ten times as long as the close waits.
+        let data = incompressible();
         self.client("one").ask((1, 0, 1 << 20), &data);
         self.call("one", FlushVolume { remote: true, wait: true, publish: false }).await;
         self.client("one").ask((1, 0, 1 << 20), &data);
@@ -109,6 +112,13 @@ impl Place {
             inherited: Inherited::default(),
             left: Vec::new(),
         }
+    }
+
+    /// What the process says of itself.
+    async fn status(&self) -> NodeStatus {
+        let processes = self.node.processes(self.home.clone()).await.expect("found");
+        let [process] = processes.try_into().expect("there is one");
+        process.status.expect("it answers")
     }
 
     async fn call<V: Verb>(&self, volume: &str, verb: V) -> V::Report {
@@ -439,6 +449,68 @@ fn a_volume_that_is_wanted_again_waits_for_its_close() {
         assert_eq!(reloaded.expect("loaded").attached, [name("one")]);
         assert!(service.handed_over().iter().all(|one| one.name == name("one")));
         assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::Clean);
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_volume_says_while_its_rpo_is_missed_and_why() {
+    let place = Place::new();
+    run(async {
+        let second = Duration::from_secs(1);
+        let mut volume = VolumeOptions::default();
+        (volume.batch.age, volume.batch.rpo) = (second, second);
+        let mut options = place.options(volume);
+        options.limits.upload_bytes_per_second = Some(50_000);
+        let service = place.node.serve(options).await.expect("the volume opens");
+        let flush = || FlushVolume { remote: true, wait: true, publish: false };
+        place.client("one").ask((1, 0, 1 << 20), &incompressible());
+        place.call("one", flush()).await;
+        // This one takes 20 s.
+        place.client("one").ask((1, 0, 1 << 20), &incompressible());
+        tokio::time::sleep(3 * second).await;
+        let one = &place.status().await.volumes[0];
+        assert_eq!(one.health, Health::Degraded);
+        let reason = one.reasons.join("; ");
+        assert!(reason.starts_with("uploads are held to the limits"), "{reason}");
+        assert!(reason.contains("s old, and its rpo is 1.0 s"), "{reason}");
+        let lifted = |_| Limits::default();
+        place.node.change_limits(place.home.clone(), lifted).await.expect("changed");
+        place.call("one", flush()).await;
+        let one = &place.status().await.volumes[0];
+        assert_eq!((one.health, &one.reasons[..]), (Health::Ok, &[][..]));
+        let log = one.log.as_ref().expect("a log volume");
+        assert_eq!(log.rpo_ms, 1000);
+        assert!(log.rpo_missed > 0);
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_drained_node_says_so_and_nothing_holds_its_uploads_back() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let mut client = place.client("one");
+        client.ask((1, 0, 1 << 20), &incompressible());
+        let status = place.status().await;
+        assert!(status.background.bytes_per_second.is_some(), "a client was there just now");
+        let drained = |now| Limits { drain: true, ..now };
+        place.node.change_limits(place.home.clone(), drained).await.expect("changed");
+        client.ask((1, 0, 1 << 20), &incompressible());
+        let status = place.status().await;
+        assert!(status.limits.drain);
+        assert_eq!(status.background.bytes_per_second, None, "nothing bounds it");
+        place.call("one", FlushVolume { remote: true, wait: true, publish: false }).await;
+        let background = place.status().await.background;
+        let names: Vec<_> = background.classes.iter().map(|one| one.class.as_str()).collect();
+        assert_eq!(names, ["upload", "collect", "delete"]);
+        assert!(background.classes[0].bytes >= 1 << 20, "{background:?}");
+        service.stop(Closing::ToStore).await.expect("closed");
+        let service = place.serve().await;
+        assert!(!place.status().await.limits.drain, "a start begins without it");
+        service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();
 }

@@ -102,7 +102,8 @@ pub struct Work {
 /// The state of the law, for people.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Bytes per second that background work gets; `None` while no client is there, when nothing bounds it.
+    /// Bytes per second that background work gets; `None` where nothing bounds it: while no client is there,
+    /// and while the node is drained.
     pub bytes_per_second: Option<f64>,
     /// What clients' requests take, as a multiple of the baseline.
     pub latency: f64,

@@ -21,10 +21,16 @@ impl Pressure {
         self.0.store(thousandths.min(Self::FULL), Ordering::Relaxed);
     }
 
+    /// As it was said last, in thousandths.
+    #[must_use]
+    pub fn thousandths(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// As it was said last.
     #[must_use]
     pub fn get(&self) -> f64 {
-        f64::from(self.0.load(Ordering::Relaxed)) / f64::from(Self::FULL)
+        f64::from(self.thousandths()) / f64::from(Self::FULL)
     }
 }
 

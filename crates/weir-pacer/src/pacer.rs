@@ -22,6 +22,8 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     control: Control,
+    /// Background work gets everything, whatever clients feel.
+    drain: bool,
     given: [Given; Class::COUNT],
     /// Requests of clients on their way.
     requests: usize,
@@ -33,7 +35,15 @@ struct State {
 pub struct Leave {
     pacer: Pacer,
     work: Work,
+    /// The law gave it, and counts it.
+    by_law: bool,
     is_used: bool,
+}
+
+/// What an ask comes to.
+enum Answer {
+    Wait(Duration),
+    Go { by_law: bool },
 }
 
 /// A request of a client on its way. Dropped without [`Request::ended`], its time counts for nothing.
@@ -84,42 +94,66 @@ impl Pacer {
     /// clients wait for it.
     pub async fn leave(&self, work: Work, pressure: impl Fn() -> f64) -> Leave {
         let asked = Instant::now();
-        while let Some(pause) = self.ask(&work, pressure(), asked) {
-            tokio::time::sleep(pause).await;
+        loop {
+            match self.ask(&work, pressure(), asked) {
+                Answer::Wait(pause) => tokio::time::sleep(pause).await,
+                Answer::Go { by_law } => return self.leave_of(work, by_law),
+            }
         }
-        Leave { pacer: self.clone(), work, is_used: false }
     }
 
     /// As [`Pacer::leave`], on a thread that may block.
     #[allow(clippy::disallowed_methods, reason = "this thread may block, and has no runtime")]
     pub fn leave_blocking(&self, work: Work, pressure: impl Fn() -> f64) -> Leave {
         let asked = Instant::now();
-        while let Some(pause) = self.ask(&work, pressure(), asked) {
-            std::thread::sleep(pause);
-        }
-        Leave { pacer: self.clone(), work, is_used: false }
-    }
-
-    /// How long to wait before the next try; nothing once it may go.
-    fn ask(&self, work: &Work, pressure: f64, asked: Instant) -> Option<Duration> {
-        let now = self.now();
-        let mut state = self.state();
-        match state.control.ask(now, work.class, work.cost(), pressure) {
-            Verdict::NotBefore(then) => Some(then.saturating_sub(now)),
-            Verdict::Granted => {
-                let given = &mut state.given[work.class.index()];
-                given.bytes += work.bytes;
-                given.operations += work.operations;
-                given.waited += asked.elapsed();
-                None
+        loop {
+            match self.ask(&work, pressure(), asked) {
+                Answer::Wait(pause) => std::thread::sleep(pause),
+                Answer::Go { by_law } => return self.leave_of(work, by_law),
             }
         }
+    }
+
+    fn leave_of(&self, work: Work, by_law: bool) -> Leave {
+        Leave { pacer: self.clone(), work, by_law, is_used: false }
+    }
+
+    /// Whether it may go, or how long to wait before the next try.
+    fn ask(&self, work: &Work, pressure: f64, asked: Instant) -> Answer {
+        let now = self.now();
+        let mut state = self.state();
+        let by_law = !state.drain;
+        if by_law
+            && let Verdict::NotBefore(then) =
+                state.control.ask(now, work.class, work.cost(), pressure)
+        {
+            return Answer::Wait(then.saturating_sub(now));
+        }
+        let given = &mut state.given[work.class.index()];
+        given.bytes += work.bytes;
+        given.operations += work.operations;
+        given.waited += asked.elapsed();
+        Answer::Go { by_law }
+    }
+
+    /// From now on background work gets everything, also what waits already, or what the law leaves it.
+    pub fn set_drain(&self, drain: bool) {
+        self.state().drain = drain;
+    }
+
+    /// Whether background work gets everything.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.state().drain
     }
 
     /// The state of the law.
     #[must_use]
     pub fn seen(&self) -> Seen {
-        self.state().control.seen(self.now())
+        let state = self.state();
+        let seen = state.control.seen(self.now());
+        let bytes_per_second = seen.bytes_per_second.filter(|_| !state.drain);
+        Seen { bytes_per_second, ..seen }
     }
 
     /// What a class has had.
@@ -142,7 +176,9 @@ impl Drop for Leave {
             return;
         }
         let mut state = self.pacer.state();
-        state.control.give_back(self.work.class, self.work.cost());
+        if self.by_law {
+            state.control.give_back(self.work.class, self.work.cost());
+        }
         let given = &mut state.given[self.work.class.index()];
         given.bytes -= self.work.bytes;
         given.operations -= self.work.operations;
@@ -221,6 +257,53 @@ mod tests {
             .await
             .expect("nothing was taken by those that gave up")
             .used();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_node_is_drained_nothing_waits_and_the_law_counts_nothing() {
+        let pacer = Pacer::default();
+        let _client = pacer.request(RequestKind::Write, 4096);
+        let work = Work { class: Class::Copy, bytes: 1 << 30, operations: 1 };
+        assert!(pacer.leave(work, || 0.0).now_or_never().is_none(), "the client is alone");
+        assert!(pacer.seen().bytes_per_second.is_some());
+        pacer.set_drain(true);
+        assert!(pacer.is_draining());
+        assert_eq!(pacer.seen().bytes_per_second, None, "nothing bounds it");
+        assert!(!crate::Pace::new(&pacer, Class::Copy, &crate::Pressure::default()).is_bounded());
+        pacer.leave(work, || 0.0).now_or_never().expect("goes at once").used();
+        assert_eq!(pacer.given(Class::Copy).bytes, 1 << 30);
+        let unused = pacer.leave(work, || 0.0).now_or_never().expect("goes at once");
+        pacer.set_drain(false);
+        drop(unused);
+        assert_eq!(pacer.given(Class::Copy).bytes, 1 << 30);
+        assert!(pacer.leave(work, || 0.0).now_or_never().is_none(), "as before");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        pacer.leave(work, || 0.0).await.used();
+        assert!(pacer.leave(work, || 0.0).now_or_never().is_none(), "no leave came from the drain");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_goes_as_soon_as_the_node_is_drained() {
+        let pacer = Pacer::default();
+        let client = pacer.clone();
+        let _clients = tokio::spawn(async move {
+            loop {
+                client.request(RequestKind::Write, 4096).ended();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let work = Work { class: Class::Upload, bytes: 1 << 30, operations: 0 };
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        pacer.leave(work, || 0.0).await.used();
+        let begun = Instant::now();
+        let drain = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            pacer.set_drain(true);
+        };
+        let (leave, ()) = futures_util::join!(pacer.leave(work, || 0.0), drain);
+        leave.used();
+        let waited = begun.elapsed();
+        assert!((1000..1030).contains(&waited.as_millis()), "{waited:?}");
     }
 
     #[tokio::test(start_paused = true)]

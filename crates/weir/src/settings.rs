@@ -162,6 +162,7 @@ fn limits(tuning: &Tuning, file: &Config) -> Limits {
     Limits {
         upload_bytes_per_second: bandwidth.map(|Size(bytes)| bytes),
         upload_requests_per_second: tuning.upload_requests.or(file.limits.upload_requests),
+        drain: false,
     }
 }
 
@@ -169,6 +170,14 @@ fn limits(tuning: &Tuning, file: &Config) -> Limits {
 fn checked(settings: VolumeSettings) -> Result<VolumeSettings, Failure> {
     let refused = |(message, help): (String, String)| Failure::usage(message).with_help(help);
     settings.check().map(|()| settings).map_err(refused)
+}
+
+/// Logs what becomes of a setting that another one took the place of.
+fn note_replaced(volume: Option<&VolumeName>, settings: VolumeSettings) {
+    if let Some(note) = settings.batch_age_note() {
+        let volume = volume.map(VolumeName::as_str);
+        tracing::warn!(volume, "{note}");
+    }
 }
 
 /// What clients of a volume with these settings may ask for.
@@ -215,6 +224,7 @@ pub(crate) fn up(
     let read_only = is_read_only(read_only, listed.and_then(|volume| volume.read_only));
     let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
     let settings = checked(up.tuning.settings().or(listed).or(file.defaults))?;
+    note_replaced(Some(&up.name), settings);
     let spec = VolumeSpec {
         name: up.name,
         size: up.size.map(|Size(bytes)| bytes),
@@ -339,7 +349,11 @@ fn volume_set(
     const VOLUMES_GUESS: usize = 12;
     let any = VolumeName::new("any").map_err(|error| Failure::new(error.to_string()))?;
     let template = spec(any, None, VolumeSettings::default(), VOLUMES_GUESS.max(volumes.len()))?;
+    let note = |volume: Option<&VolumeName>, settings: VolumeSettings| {
+        note_replaced(volume, serve.tuning.settings().or(settings).or(file.defaults));
+    };
     if volumes.is_empty() {
+        note(None, VolumeSettings::default());
         return Ok((VolumeSet::All(Box::new(template.clone())), template));
     }
     let mut specs: Vec<VolumeSpec> = Vec::new();
@@ -348,6 +362,7 @@ fn volume_set(
         if specs.iter().any(|other| other.name == name) {
             return Err(Failure::usage(format!("volume {name} is given twice")));
         }
+        note(Some(&name), volume.settings());
         let mut spec = spec(name, volume.size, volume.settings(), volumes.len())?;
         spec.read_only = is_read_only(spec.read_only, volume.read_only);
         spec.replica = volume.replica();

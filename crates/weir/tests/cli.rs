@@ -437,7 +437,8 @@ fn a_usage_line_says_what_is_to_be_typed() {
     let errors = text(&output.stderr);
     assert!(errors.contains("Usage: weir volume create [OPTIONS] <NAME>"), "{errors}");
     let errors = place.fails(2, &["limits", "set"]);
-    assert!(errors.contains("<--upload-bandwidth <SIZE>|--upload-requests <COUNT>>"), "{errors}");
+    let one_of = "<--upload-bandwidth <SIZE>|--upload-requests <COUNT>|--drain <WHETHER>>";
+    assert!(errors.contains(one_of), "{errors}");
     let errors = place.fails(2, &["snapshot", "create", "demo@a/b"]);
     assert!(errors.contains("snapshot name \"a/b\" is not valid"), "{errors}");
 }
@@ -649,7 +650,10 @@ fn completions_and_manual_pages_are_generated() {
     for (shell, mark) in
         [("bash", "complete -F _weir"), ("zsh", "#compdef weir"), ("fish", "complete -c weir")]
     {
-        assert!(place.ok(&["completion", shell]).contains(mark), "{shell}");
+        let completion = place.ok(&["completion", shell]);
+        assert!(completion.contains(mark), "{shell}");
+        assert!(completion.contains("rpo") && completion.contains("drain"), "{shell}");
+        assert!(!completion.contains("batch-age"), "{shell}: it is derived");
     }
     assert!(place.ok(&["man"]).contains(".TH weir 1"));
     let directory = place.path().join("man");

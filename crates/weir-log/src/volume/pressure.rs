@@ -33,6 +33,13 @@ pub(crate) struct Pressures {
 /// Somebody waits for background work as long as this lives: it goes at full speed.
 pub(crate) struct Awaited<'a>(&'a Shared);
 
+impl Pressures {
+    /// What presses uploads.
+    pub(crate) fn upload_thousandths(&self) -> u64 {
+        self.upload.thousandths().into()
+    }
+}
+
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         let awaited = &self.0.pressures.awaited;

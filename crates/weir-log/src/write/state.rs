@@ -54,13 +54,13 @@ pub(crate) enum NextBatch {
 
 impl WriteState {
     /// After a prefix that ends with the write `committed`.
-    pub(crate) fn new(pipeline: Pipeline, committed: WriteMark) -> Self {
+    pub(crate) fn new(pipeline: Pipeline, committed: WriteMark, rpo: Duration) -> Self {
         Self {
             overlay: Overlay::new(),
             batch: None,
             closed: VecDeque::new(),
             pipeline,
-            unsent: Unsent::default(),
+            unsent: Unsent::new(rpo),
             gathering: false,
             acked: committed,
             committed,
@@ -114,6 +114,13 @@ impl WriteState {
         }
     }
 
+    /// W1: what the journal held is taken in. All of it is closed, full or not: it was acknowledged by an earlier
+    /// opening, nothing says how long ago, so it goes to the store at once.
+    pub(crate) fn close_replayed(&mut self) {
+        self.close_batch();
+        self.unsent.on_replayed();
+    }
+
     /// The batch to upload next. The open one is closed for that once it is old enough, or at once where the journal
     /// is `nearly_full` and nothing is on its way that could free a part of it, or `failed`.
     pub(crate) fn next_batch(
@@ -146,8 +153,11 @@ impl WriteState {
     }
 
     /// How much the age of what is closed presses, in thousandths: nothing up to half of the time that it may be away
-    /// from the store, fully from three quarters on.
+    /// from the store, fully from three quarters on, and where the age is unknown.
     pub(crate) fn age_pressure(&self, limits: &BatchLimits) -> u32 {
+        if self.unsent.is_age_unknown() {
+            return 1000;
+        }
         let Some(age) = self.unsent.closed_oldest_age() else { return 0 };
         let (from, span) = (limits.rpo / 2, limits.rpo / 4);
         match age.saturating_sub(from) {

@@ -18,9 +18,15 @@ struct Waiting {
 }
 
 /// The closed batches on their way, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Unsent {
+    /// How old a write may be when it comes into the store.
+    rpo: Duration,
     waiting: VecDeque<Waiting>,
+    /// Batches that came into the store later than that.
+    missed: u64,
+    /// The last write that an earlier opening took in. Nothing says how old these are.
+    replayed_through: Option<WriteMark>,
     /// How long the slowest of the latest batches was on its way, from its close to its commit.
     slowest: Duration,
 }
@@ -37,6 +43,21 @@ pub(crate) struct UnsentStatus {
 }
 
 impl Unsent {
+    pub(crate) fn new(rpo: Duration) -> Self {
+        Self {
+            rpo,
+            waiting: VecDeque::new(),
+            missed: 0,
+            replayed_through: None,
+            slowest: Duration::ZERO,
+        }
+    }
+
+    /// All that waits now was acknowledged by an earlier opening.
+    pub(crate) fn on_replayed(&mut self) {
+        self.replayed_through = self.waiting.back().map(|waiting| waiting.last);
+    }
+
     pub(crate) fn on_close(&mut self, batch: &Batch) {
         self.waiting.push_back(Waiting {
             last: batch.last,
@@ -62,7 +83,19 @@ impl Unsent {
         while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.last <= committed) {
             // A slow one counts for the next dozen or two.
             self.slowest = waiting.closed_at.elapsed().max(self.slowest * 9 / 10);
+            self.missed += u64::from(waiting.opened_at.elapsed() > self.rpo);
         }
+    }
+
+    /// Batches that came into the store later than the rpo.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Whether the oldest closed batch on its way is of an earlier opening: it may be of any age.
+    pub(crate) fn is_age_unknown(&self) -> bool {
+        let oldest = self.waiting.front();
+        oldest.is_some_and(|oldest| Some(oldest.last) <= self.replayed_through)
     }
 
     /// How long before it is to be in the store a batch should be closed.
@@ -108,7 +141,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn bytes_and_ages_last_until_the_commit() {
-        let mut unsent = Unsent::default();
+        let mut unsent = Unsent::new(Duration::from_secs(60));
         assert_eq!(unsent.status(None), UnsentStatus::default());
         let first = batch(1);
         tokio::time::advance(Duration::from_secs(3)).await;
@@ -123,5 +156,34 @@ mod tests {
         let status = unsent.status(Some(&second));
         assert_eq!((status.bytes, status.oldest_age), (100, Some(Duration::ZERO)));
         assert_eq!(status.closed_age, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_comes_later_than_the_rpo_counts_as_missed() {
+        let mut unsent = Unsent::new(Duration::from_secs(10));
+        let (first, second) = (batch(1), batch(2));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        unsent.on_close(&first);
+        unsent.on_commit(first.last);
+        assert_eq!(unsent.missed(), 0, "just in time");
+        unsent.on_close(&second);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(unsent.missed(), 0, "it is not there yet");
+        unsent.on_commit(second.last);
+        assert_eq!(unsent.missed(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_age_of_what_was_replayed_is_unknown_until_it_is_in_the_store() {
+        let mut unsent = Unsent::new(Duration::from_secs(10));
+        unsent.on_replayed();
+        assert!(!unsent.is_age_unknown(), "nothing was");
+        let (replayed, new) = (batch(1), batch(2));
+        unsent.on_close(&replayed);
+        unsent.on_replayed();
+        unsent.on_close(&new);
+        assert!(unsent.is_age_unknown());
+        unsent.on_commit(replayed.last);
+        assert!(!unsent.is_age_unknown());
     }
 }

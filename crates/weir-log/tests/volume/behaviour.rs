@@ -305,3 +305,51 @@ fn writes_that_waited_for_room_in_the_store_come_to_it_in_their_order() {
         });
     }
 }
+
+#[test]
+fn what_an_opening_replays_goes_to_the_store_at_once() {
+    run(async {
+        let mut host = Host::new().await;
+        let age = Duration::from_secs(3600);
+        (host.options.batch.age, host.options.batch.rpo) = (age, age);
+        host.in_killed_process(|volume| async move {
+            write(&volume, 0, &[7; 4096]).await.expect("written");
+            flush(&volume).await.expect("flushed");
+            tokio::time::sleep(Duration::from_secs(1800)).await;
+            assert_eq!(volume.status().unsent_bytes, 4096, "it waits for its age");
+        })
+        .await;
+        let (volume, report) = host.open().await;
+        assert_eq!(report.replayed_bytes, 4096);
+        let status = volume.status();
+        assert_eq!((status.unsent_bytes, status.upload_pressure), (4096, 1000));
+        write(&volume, 8192, &[8; 4096]).await.expect("written");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let status = volume.status();
+        assert_eq!((status.unsent_bytes, status.upload_pressure), (4096, 0), "{status:?}");
+        assert!(status.unsent_age_ms < Some(11_000), "what is left is the new write");
+        expect_bytes(&volume, 0, &[7; 4096]).await;
+    });
+}
+
+#[test]
+fn a_batch_that_comes_into_the_store_too_late_is_counted() {
+    run(async {
+        let host = Host::new().await;
+        let (volume, _) = host.open().await;
+        assert_eq!((volume.status().rpo_ms, volume.status().rpo_missed), (1000, 0));
+        write(&volume, 0, &[1; 4096]).await.expect("written");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!((volume.status().unsent_bytes, volume.status().rpo_missed), (0, 0));
+        let slow = Duration::from_secs(2);
+        host.faults.change(|plan| plan.latency = slow..=slow);
+        write(&volume, 0, &[2; 4096]).await.expect("written");
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let status = volume.status();
+        assert!(status.unsent_age_ms > Some(status.rpo_ms), "{status:?}");
+        assert_eq!((status.rpo_missed, status.upload_pressure), (0, 1000), "{status:?}");
+        volume.flush_remote().await.expect("stored");
+        assert_eq!(volume.status().rpo_missed, 1);
+        host.faults.calm();
+    });
+}

@@ -104,13 +104,13 @@ async fn events(
     Ok(Json(core.events.after(query?.after)))
 }
 
-/// Limits on uploads.
+/// Limits on uploads, and whether work in the background yields to clients.
 #[utoipa::path(get, path = "/v1/limits", tag = "node", responses((status = 200, body = Limits)))]
 async fn limits(State(core): State<Arc<Core>>) -> Json<Limits> {
     Json(core.limits())
 }
 
-/// Sets the limits on uploads, at once and until the process ends.
+/// Sets the limits on uploads, and whether work in the background yields to clients: at once, until the process ends.
 #[utoipa::path(put, path = "/v1/limits", tag = "node", request_body = Limits,
     responses((status = 200, body = Limits), (status = 400, body = ErrorBody),
         (status = 422, body = ErrorBody)))]

@@ -160,6 +160,9 @@ pub struct NodeStatus {
     pub memory: Memory,
     /// Limits on uploads.
     pub limits: Limits,
+    /// Work that no client waits for, and what it leaves to clients.
+    #[serde(default)]
+    pub background: Background,
     /// The lease in the store; none while only memory is served.
     pub lease: Option<Lease>,
     /// Number of the newest event.
@@ -248,7 +251,34 @@ pub struct Memory {
     pub resident: u64,
 }
 
-/// Limits on uploads to the store; none where there is no limit.
+/// Work in the background, which yields to clients: uploads, the collector's copies, deletions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Background {
+    /// Bytes per second that clients leave to it; none where nothing bounds it: while no client asks for anything, and
+    /// while the node is drained.
+    pub bytes_per_second: Option<u64>,
+    /// What clients' requests take, as a multiple of what they take while nothing is done in the background.
+    pub latency: f64,
+    /// What they may take, as such a multiple.
+    pub latency_target: f64,
+    /// What each kind of work has had since the process began.
+    pub classes: Vec<BackgroundClass>,
+}
+
+/// A kind of work in the background.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BackgroundClass {
+    /// `upload`, `collect`, `delete`.
+    pub class: String,
+    /// Bytes that it moved.
+    pub bytes: u64,
+    /// Operations that take time whatever their bytes, as deletions.
+    pub operations: u64,
+    /// Time that they waited for clients, all together.
+    pub waited_ms: u64,
+}
+
+/// Limits on uploads to the store, none where there is no limit, and whether clients are spared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -258,6 +288,10 @@ pub struct Limits {
     /// Requests per second.
     #[serde(default)]
     pub upload_requests_per_second: Option<u64>,
+    /// Whether work in the background yields to nobody, for who wants to leave the host; missing where it is off.
+    // Processes of older programs do not know it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain: bool,
 }
 
 /// A volume that is being served.
@@ -374,6 +408,15 @@ pub struct LogStatus {
     pub journal_capacity_bytes: u64,
     /// Copies of the journal in memory.
     pub journal_resident_bytes: u64,
+    /// How old the oldest acknowledged byte that is not in the store may become.
+    #[serde(default)]
+    pub rpo_ms: u64,
+    /// Batches that came into the store later than that since it was opened.
+    #[serde(default)]
+    pub rpo_missed: u64,
+    /// How much presses its uploads, in thousandths: at 1000 they go as if clients waited for them.
+    #[serde(default)]
+    pub upload_pressure: u64,
     /// PUTs of objects in flight.
     pub puts_in_flight: u64,
     /// Objects written since it was opened.

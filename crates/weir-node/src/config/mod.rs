@@ -11,7 +11,7 @@ use weir_log::catalog::VolumeName;
 pub use self::memory::{MEMORY_BYTES_DEFAULT, Memory};
 pub use self::volume::{
     CollectOrder, CompressionKind, ReplicateTo, VolumeConfig, VolumeSettings, check_percent,
-    check_seconds,
+    check_rpo, check_seconds,
 };
 use crate::error::NodeError;
 use crate::size::Size;
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(config.memory, Some(Size(512 << 20)));
         assert_eq!(config.volumes.len(), 2);
         assert_eq!(config.volumes[1].settings().journal, Some(Size(4 << 30)));
-        assert_eq!(config.defaults.batch_age, Some(5.0));
+        assert_eq!((config.defaults.rpo, config.volumes[1].rpo), (Some(60.0), Some(600.0)));
         assert_eq!(config.defaults.collect(), CollectLimits::default());
         assert_eq!(config.volumes[1].settings().collect_order, Some(CollectOrder::CostBenefit));
         assert_eq!(config.lease, Some(60.0));
@@ -268,6 +268,8 @@ mod tests {
             ("lease = 0.5", "seconds from 1 to 3600"),
             ("read_only = 1", "line 1"),
             ("[defaults]\nbatch_age = 0.0", "seconds from 0.01"),
+            ("[defaults]\nrpo = 0.5", "an rpo of 0.5 seconds is not within 1 to 86400"),
+            ("[[volumes]]\nname = \"a\"\nrpo = 90000.0", "an rpo of 90000 seconds is not within"),
             ("[defaults]\ncollect_below = 101", "no percentage from 0 to 100"),
             ("[defaults]\ncollect_to = 69", "end at 69 % live and begin below 70 %"),
             (
@@ -316,6 +318,31 @@ mod tests {
         let (message, help) = error("[defaults]\ncollect_to = 50");
         assert!(message.contains("collection would end at 50 %"), "{message}");
         assert_eq!(help, "set collect_to to 70 or more, or collect_below to 50 or less");
+    }
+
+    #[test]
+    fn rpo_counts_and_batch_age_only_bounds_further() {
+        let ages = |rpo, batch_age| {
+            let settings = VolumeSettings { rpo, batch_age, ..VolumeSettings::default() };
+            let limits = settings.options(Memory::default(), 1).batch;
+            (limits.rpo.as_secs_f64(), limits.age.as_secs_f64())
+        };
+        assert_eq!(ages(None, None), (60.0, 5.0));
+        assert_eq!(ages(Some(600.0), None), (600.0, 5.0));
+        assert_eq!(ages(Some(2.0), None), (2.0, 2.0));
+        assert_eq!(ages(None, Some(0.2)), (60.0, 0.2));
+        assert_eq!(ages(None, Some(3600.0)), (3600.0, 3600.0));
+        assert_eq!(ages(Some(10.0), Some(1.0)), (10.0, 1.0));
+        assert_eq!(ages(Some(10.0), Some(3600.0)), (10.0, 10.0));
+        let note = |rpo, batch_age| {
+            let settings = VolumeSettings { rpo, batch_age, ..VolumeSettings::default() };
+            settings.batch_age_note()
+        };
+        assert_eq!(note(Some(10.0), None), None);
+        let derived = note(None, Some(0.2)).unwrap();
+        assert!(derived.contains("derived from rpo now, which is 60 s; the 0.2 s"), "{derived}");
+        let contradicts = note(Some(10.0), Some(3600.0)).unwrap();
+        assert!(contradicts.contains("3600 s is longer than the rpo of 10 s"), "{contradicts}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn limits_reach_the_store_and_zero_is_none() {
         let store = Store::open("memory://").unwrap();
-        let limits = Limits { upload_bytes_per_second: Some(5), upload_requests_per_second: None };
+        let limits = Limits { upload_bytes_per_second: Some(5), ..Limits::default() };
         apply(&store, &limits).unwrap();
         assert_eq!(store.limits().rates().bytes_per_second.map(NonZeroU64::get), Some(5));
         let zero = Limits { upload_requests_per_second: Some(0), ..limits };

@@ -94,6 +94,11 @@ impl NodeHandle {
         self.buffers.iter().map(|pool| pool.kept_bytes() as u64).sum()
     }
 
+    /// What all background work of the node asks for leave.
+    pub(crate) fn pacer(&self) -> &Pacer {
+        &self.shared.pacer
+    }
+
     /// See [`Node::run`].
     pub(crate) async fn run<T, F, Work>(&self, shard: usize, job: F) -> Result<T, NodeError>
     where

@@ -168,16 +168,17 @@ impl Core {
         lock(&self.nbd_places).iter().map(|place| place.uri("")).collect()
     }
 
-    /// Limits on uploads.
+    /// Limits on uploads, and whether clients are spared.
     pub(crate) fn limits(&self) -> Limits {
         *lock(&self.limits)
     }
 
-    /// Sets limits on uploads, at once.
+    /// Sets them, at once.
     pub(crate) fn set_limits(&self, limits: Limits) -> Result<(), NodeError> {
         if let Some(store) = &self.store {
             limits::apply(store, &limits)?;
         }
+        self.node.pacer().set_drain(limits.drain);
         *lock(&self.limits) = limits;
         Ok(())
     }

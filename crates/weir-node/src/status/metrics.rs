@@ -11,7 +11,9 @@ use prometheus_client::registry::Registry;
 use weir_log::{FrameCache, VolumeStatus};
 use weir_stack::{BUCKETS_US, Counted, Kind};
 
-use crate::api::types::{Health, Lease, Limits, NbdClients, ReplicaState, StoreRequests};
+use crate::api::types::{
+    Background, BackgroundClass, Health, Lease, Limits, NbdClients, ReplicaState, StoreRequests,
+};
 use crate::serve::core::Core;
 use crate::status::{self, Snapshot};
 
@@ -23,6 +25,7 @@ struct Scrape {
     not_served: u64,
     store: StoreRequests,
     limits: Limits,
+    background: Background,
     lease: Option<Lease>,
     frame_cache: u64,
     unused_buffers: u64,
@@ -52,7 +55,8 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         replicas,
         not_served: core.not_served().len() as u64,
         store: status::store_requests(core),
-        limits: core.limits(),
+        limits,
+        background: status::background(core.node.pacer()),
         lease: status::lease(core).await,
         frame_cache: core.node.cache.bytes(),
         unused_buffers: core.node.unused_buffer_bytes(),
@@ -150,7 +154,8 @@ const LOG_GAUGES: [LogGauge; 19] = [
     }),
 ];
 
-const LOG_COUNTERS: [LogGauge; 7] = [
+const LOG_COUNTERS: [LogGauge; 8] = [
+    ("rpo_missed", "Batches that came into the store later than the rpo", |log| log.rpo_missed),
     ("objects_written", "Objects written since the volume was opened", |log| log.objects_written),
     ("checkpoints_published", "Checkpoints published since the volume was opened", |log| {
         log.checkpoints_published
@@ -164,10 +169,26 @@ const LOG_COUNTERS: [LogGauge; 7] = [
     }),
 ];
 
+/// Gauges of a log volume that are fractions, in thousandths.
+const LOG_RATIOS: [LogGauge; 3] = [
+    (
+        "volume_oldest_dirty_seconds",
+        "Age of the oldest acknowledged byte that is not in the store; zero where there is none",
+        |log| log.unsent_age_ms.unwrap_or(0),
+    ),
+    ("volume_rpo_seconds", "How old that byte may become", |log| log.rpo_ms),
+    (
+        "volume_upload_pressure",
+        "How much presses uploads: 0 where they yield to clients, 1 where they yield to nobody",
+        |log| log.upload_pressure,
+    ),
+];
+
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Written {
         self.encode_node(&mut encoder)?;
         self.encode_store(&mut encoder)?;
+        self.encode_background(&mut encoder)?;
         self.encode_lease(&mut encoder)?;
         self.encode_volumes(&mut encoder)?;
         self.encode_replicas(&mut encoder)?;
@@ -255,6 +276,48 @@ impl Scrape {
         Ok(())
     }
 
+    fn encode_background(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let background = &self.background;
+        type Of = fn(&BackgroundClass) -> u64;
+        let counters: [(&str, &str, Of); 2] = [
+            ("background_bytes", "Bytes that work in the background moved", |class| class.bytes),
+            ("background_operations", "Operations in the background that move no bytes", |class| {
+                class.operations
+            }),
+        ];
+        for (name, help, value) in counters {
+            let classes = background.classes.iter();
+            let values: Vec<_> = classes.map(|one| (one.class.as_str(), value(one))).collect();
+            family(encoder, name, help, "class", &values)?;
+        }
+        let help = "Time that work in the background waited for clients";
+        let name = "background_wait_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for one in &background.classes {
+            let labels = [("class", one.class.as_str())];
+            let mut member = metric.encode_family(&labels)?;
+            let seconds = seconds_of(one.waited_ms, 1e3);
+            member.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
+        }
+        let help =
+            "Bytes per second that clients leave to the background; zero where nothing bounds it";
+        single(encoder, "background_bytes_per_second", help, MetricType::Gauge, |m| {
+            gauge(m, background.bytes_per_second.unwrap_or(0))
+        })?;
+        let help = "What clients' requests take, as a multiple of what they take alone";
+        single(encoder, "background_latency_ratio", help, MetricType::Gauge, |m| {
+            m.encode_gauge(&background.latency)
+        })?;
+        let help = "What clients' requests may take, as such a multiple";
+        single(encoder, "background_latency_target_ratio", help, MetricType::Gauge, |m| {
+            m.encode_gauge(&background.latency_target)
+        })?;
+        let help = "1 while work in the background yields to nobody";
+        single(encoder, "limit_drain", help, MetricType::Gauge, |m| {
+            gauge(m, u64::from(self.limits.drain))
+        })
+    }
+
     fn encode_lease(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let Some(lease) = &self.lease else { return Ok(()) };
         let help = "Length of the lease: how long other nodes wait";
@@ -332,13 +395,12 @@ impl Scrape {
                 }
             }
         }
-        let help = "Age of the oldest acknowledged byte that is not in the store; zero where there is none";
-        let name = "volume_oldest_dirty_seconds";
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (volume, log) in self.logs() {
-            let labels = [("volume", volume)];
-            let seconds = seconds_of(log.unsent_age_ms.unwrap_or(0), 1e3);
-            metric.encode_family(&labels)?.encode_gauge(&seconds)?;
+        for (name, help, thousandths) in LOG_RATIOS {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (volume, log) in self.logs() {
+                let value = seconds_of(thousandths(log), 1e3);
+                metric.encode_family(&[("volume", volume)])?.encode_gauge(&value)?;
+            }
         }
         Ok(())
     }
@@ -424,6 +486,13 @@ impl Latency<'_> {
 mod tests {
     use super::*;
 
+    fn background() -> Background {
+        let (class, waited_ms) = ("upload".to_owned(), 2500);
+        let upload = BackgroundClass { class, bytes: 100, operations: 4, waited_ms };
+        let (latency, latency_target) = (1.25, 1.05);
+        Background { bytes_per_second: Some(9), latency, latency_target, classes: vec![upload] }
+    }
+
     #[test]
     fn a_scrape_reads_as_openmetrics() {
         let mut counted = Counted { bytes: 8192, nanoseconds: 30_000, ..Counted::default() };
@@ -439,7 +508,8 @@ mod tests {
             )],
             not_served: 1,
             store: StoreRequests { puts: 7, upload_wait_ms: 1500, ..StoreRequests::default() },
-            limits: Limits::default(),
+            limits: Limits { drain: true, ..Limits::default() },
+            background: background(),
             lease: Some(Lease {
                 node: String::new(),
                 incarnation: String::new(),
@@ -473,6 +543,13 @@ mod tests {
             "weir_operation_bytes_total{volume=\"demo\",operation=\"read\"} 8192",
             "weir_process_cpu_seconds_total 1.5",
             "weir_store_upload_wait_seconds_total 1.5",
+            "weir_background_bytes_total{class=\"upload\"} 100",
+            "weir_background_operations_total{class=\"upload\"} 4",
+            "weir_background_wait_seconds_total{class=\"upload\"} 2.5",
+            "weir_background_bytes_per_second 9.0",
+            "weir_background_latency_ratio 1.25",
+            "weir_background_latency_target_ratio 1.05",
+            "weir_limit_drain 1.0",
             "weir_lease_length_seconds 60.0",
             "weir_lease_left_seconds 41.5",
             "weir_lease_renewals_total 9",

@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering;
 
 use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
+use weir_pacer::{Class, Pacer};
 use weir_stack::{Counted, Kind, LayerStatus, LimitSettings, StageStatus};
 
 use crate::api::types::{
-    AtRisk, Health, Layer, Lease, Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed,
-    Operations, ServedVolume, StoreRequests, VolumeLimit,
+    AtRisk, Background, BackgroundClass, Health, Layer, Lease, Limits, LogStatus, Memory,
+    NbdClients, NodeStatus, NotServed, Operations, ServedVolume, StoreRequests, VolumeLimit,
 };
 use crate::error::NodeError;
 use crate::node::shard::ShardContext;
@@ -75,6 +76,32 @@ fn why_objects_wait(log: &VolumeStatus, limits: &Limits) -> &'static str {
     }
 }
 
+/// Says that the store does not take objects as it should, and that the oldest write is older than it may be.
+fn late(log: &VolumeStatus, limits: &Limits) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let missed = log.unsent_age_ms.filter(|age| *age > log.rpo_ms).map(|age| {
+        let [age, rpo] = [age, log.rpo_ms].map(|ms| format!("{}.{}", ms / 1000, ms % 1000 / 100));
+        format!("the oldest write that is not in the store is {age} s old, and its rpo is {rpo} s")
+    });
+    let lasting = log.put_error.as_ref().filter(|error| !error.passes);
+    let why = why_objects_wait(log, limits);
+    if let (Some(error), Some(_)) = (lasting, log.object_wait_ms) {
+        reasons.push(format!("the store takes no objects: {}", error.text));
+        reasons.extend(missed);
+        return reasons;
+    }
+    let waits = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX);
+    if waits.is_none() && missed.is_none() {
+        return reasons;
+    }
+    if let Some(wait) = waits {
+        reasons.push(format!("{why}: an object has waited for {} s", wait / 1000));
+    }
+    reasons.extend(missed.map(|missed| format!("{why}: {missed}")));
+    reasons.extend(log.put_error.as_ref().map(|error| error.text.clone()));
+    reasons
+}
+
 /// What is wrong with a volume.
 pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>) {
     if let Some(failure) = &log.failure {
@@ -92,14 +119,7 @@ pub(crate) fn judge(log: &VolumeStatus, limits: &Limits) -> (Health, Vec<String>
             "the local disk does not answer: a write or sync of the journal has waited for {seconds} s"
         ));
     }
-    let lasting = log.put_error.as_ref().filter(|error| !error.passes);
-    if let (Some(error), Some(_)) = (lasting, log.object_wait_ms) {
-        reasons.push(format!("the store takes no objects: {}", error.text));
-    } else if let Some(wait) = log.object_wait_ms.filter(|wait| *wait > OBJECT_WAIT_MS_MAX) {
-        let (why, seconds) = (why_objects_wait(log, limits), wait / 1000);
-        reasons.push(format!("{why}: an object has waited for {seconds} s"));
-        reasons.extend(log.put_error.as_ref().map(|error| error.text.clone()));
-    }
+    reasons.extend(late(log, limits));
     let percent = log.journal_used_bytes.saturating_mul(100) / log.journal_capacity_bytes.max(1);
     if percent >= JOURNAL_PERCENT_MAX {
         reasons.push(format!("the journal is {percent} % full: writers are slowed down"));
@@ -199,6 +219,9 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
             journal_used_bytes: log.journal_used_bytes,
             journal_capacity_bytes: log.journal_capacity_bytes,
             journal_resident_bytes: log.journal_resident_bytes,
+            rpo_ms: log.rpo_ms,
+            rpo_missed: log.rpo_missed,
+            upload_pressure: log.upload_pressure,
             puts_in_flight: log.puts_in_flight,
             objects_written: log.objects_written,
             checkpoints_published: log.checkpoints_published,
@@ -267,6 +290,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         store_requests: store_requests(core),
         memory: memory(core, &volumes),
         limits: core.limits(),
+        background: background(core.node.pacer()),
         lease,
         last_event: core.events.count(),
         volumes,
@@ -333,6 +357,31 @@ pub(crate) fn store_requests(core: &Core) -> StoreRequests {
     }
 }
 
+/// What the pacer gave to work in the background, and what bounds that.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate that is regulated up to 8 GiB/s"
+)]
+pub(crate) fn background(pacer: &Pacer) -> Background {
+    let seen = pacer.seen();
+    let class = |class: &Class| {
+        let given = pacer.given(*class);
+        BackgroundClass {
+            class: class.name().to_owned(),
+            bytes: given.bytes,
+            operations: given.operations,
+            waited_ms: u64::try_from(given.waited.as_millis()).unwrap_or(u64::MAX),
+        }
+    };
+    Background {
+        bytes_per_second: seen.bytes_per_second.map(|rate| rate as u64),
+        latency: seen.latency,
+        latency_target: seen.target,
+        classes: Class::ALL.iter().map(class).collect(),
+    }
+}
+
 /// Counts of the NBD clients.
 pub(crate) fn nbd_clients(core: &Core) -> NbdClients {
     let places = &core.node.clients.places;
@@ -386,6 +435,9 @@ mod tests {
             unsent_bytes: 4096,
             unsent_age_ms: Some(700),
             object_wait_ms: Some(20),
+            rpo_ms: 60_000,
+            rpo_missed: 0,
+            upload_pressure: 0,
             puts_in_flight: 0,
             objects_written: 0,
             checkpoints_published: 0,
@@ -439,6 +491,17 @@ mod tests {
         assert_eq!(judge(&briefly), (Health::Ok, vec![]));
         let full = VolumeStatus { put_error: failed(false), ..briefly };
         assert_eq!(judge(&full).1, ["the store takes no objects: it failed"]);
+        let old = VolumeStatus { unsent_age_ms: Some(75_400), ..log() };
+        let late = "the oldest write that is not in the store is 75.4 s old, and its rpo is 60.0 s";
+        let why = "the store is slow or cannot be reached";
+        assert_eq!(judge(&old), (Health::Degraded, vec![format!("{why}: {late}")]));
+        let just = VolumeStatus { unsent_age_ms: Some(60_000), ..log() };
+        assert_eq!(judge(&just).0, Health::Ok);
+        let both = VolumeStatus { object_wait_ms: Some(70_000), ..old };
+        let waits = format!("{why}: an object has waited for 70 s");
+        assert_eq!(judge(&both).1, [waits, format!("{why}: {late}")]);
+        let full = VolumeStatus { put_error: failed(false), ..both };
+        assert_eq!(judge(&full).1, ["the store takes no objects: it failed", late]);
         let limits = Limits { upload_bytes_per_second: Some(1), ..Limits::default() };
         assert!(super::judge(&slow, &limits).1[0].starts_with("uploads are held to the limits"));
         let no_room = VolumeStatus { journal_no_space: Some("/d/journal".to_owned()), ..log() };

@@ -86,6 +86,14 @@ pub fn tell_shown(shown: &Shown) -> Told {
         }
         rows.push(("not in the store yet", serving.at_risk.to_string()));
         if let Some(log) = &serving.log {
+            if log.rpo_ms > 0 {
+                let missed = match log.rpo_missed {
+                    0 => String::new(),
+                    1 => ", missed by 1 batch".to_owned(),
+                    count => format!(", missed by {count} batches"),
+                };
+                rows.push(("rpo", format!("{} s{missed}", log.rpo_ms / 1000)));
+            }
             let [live, used] = [log.live_bytes, log.used_bytes].map(human);
             if log.used_bytes > 0 {
                 rows.push(("live share", format!("{}: {live} of {used}", log.live_share())));

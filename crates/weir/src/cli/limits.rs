@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use clap::{ArgGroup, Subcommand};
+use clap::{ArgGroup, Subcommand, ValueEnum};
 use weir_node::size::Size;
 
 use crate::terminal::form::Output;
@@ -27,10 +27,24 @@ pub(crate) enum LimitsCommand {
         #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
         #[arg(value_parser = requests, group = "limit")]
         upload_requests: Option<Limit<NonZeroU64>>,
+        /// Whether work in the background, uploads above all, takes all that it can, whatever clients feel: for who
+        /// wants to leave the host now
+        #[arg(long, value_name = "WHETHER", env = "WEIR_DRAIN", hide_env_values = true)]
+        #[arg(group = "limit")]
+        drain: Option<Switch>,
         /// Form of the output
         #[command(flatten)]
         output: Output,
     },
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
 }
 
 /// A limit, or none.

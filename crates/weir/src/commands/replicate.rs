@@ -49,6 +49,7 @@ pub(crate) fn run(global: &Global, file: &Config, verb: Replicate) -> Result<Exi
         limits: Limits {
             upload_bytes_per_second: verb.upload_bandwidth.map(|Size(bytes)| bytes),
             upload_requests_per_second: verb.upload_requests,
+            drain: false,
         },
         follow: verb.follow && !verb.once,
         age: Duration::from_secs_f64(verb.age),

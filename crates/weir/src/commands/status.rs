@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use weir_node::api::types::{
-    Health, Lease, Limits, LogStatus, NodeStatus, Operations, ServedVolume,
+    Background, Health, Lease, Limits, LogStatus, NodeStatus, Operations, ServedVolume,
 };
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
@@ -306,6 +306,9 @@ fn summary(status: &NodeStatus) -> String {
         );
     }
     text.extend(limits(&status.limits));
+    if status.volumes.iter().any(|volume| volume.log.is_some()) {
+        text.extend(background(&status.background, &status.limits));
+    }
     text.extend(status.lease.as_ref().map(lease));
     for reason in &status.reasons {
         text.push_str(&format!("  {reason}\n"));
@@ -318,6 +321,21 @@ fn limits(limits: &Limits) -> Option<String> {
     let requests = limits.upload_requests_per_second.map(|count| format!("{count} requests/s"));
     let limits: Vec<String> = bandwidth.into_iter().chain(requests).collect();
     (!limits.is_empty()).then(|| format!("  uploads at most {}\n", limits.join(", ")))
+}
+
+/// What bounds work in the background; nothing where the process does not say.
+fn background(background: &Background, limits: &Limits) -> Option<String> {
+    if background.classes.is_empty() {
+        return None;
+    }
+    let pace = match background.bytes_per_second {
+        _ if limits.drain => {
+            "at full speed, whatever clients feel, until weir limits set --drain off".to_owned()
+        }
+        None => "at full speed: no client asks for anything".to_owned(),
+        Some(rate) => format!("at up to {}/s, held back for clients", human(rate)),
+    };
+    Some(format!("  background: uploads and copies {pace}\n"))
 }
 
 fn lease(lease: &Lease) -> String {
@@ -354,6 +372,8 @@ fn row(volume: &ServedVolume) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use weir_node::api::types::BackgroundClass;
+
     use super::*;
 
     #[test]
@@ -421,10 +441,30 @@ mod tests {
 
     #[test]
     fn limits_are_said_where_there_are_any() {
-        let both =
-            Limits { upload_bytes_per_second: Some(5 << 20), upload_requests_per_second: Some(7) };
+        let both = Limits {
+            upload_bytes_per_second: Some(5 << 20),
+            upload_requests_per_second: Some(7),
+            drain: true,
+        };
         let expected = Some("  uploads at most 5.0 MiB/s, 7 requests/s\n".to_owned());
         assert_eq!(limits(&both), expected);
         assert_eq!(limits(&Limits::default()), None);
+    }
+
+    #[test]
+    fn what_bounds_the_background_is_said() {
+        let said = |bytes_per_second, drain, classes| {
+            let status = Background { bytes_per_second, classes, ..Background::default() };
+            background(&status, &Limits { drain, ..Limits::default() })
+        };
+        let classes = || vec![BackgroundClass::default()];
+        assert_eq!(said(None, false, Vec::new()), None, "an older process");
+        let start = "  background: uploads and copies at";
+        let free = format!("{start} full speed: no client asks for anything\n");
+        assert_eq!(said(None, false, classes()), Some(free));
+        let held = format!("{start} up to 120.0 MiB/s, held back for clients\n");
+        assert_eq!(said(Some(120 << 20), false, classes()), Some(held));
+        let drained = said(None, true, classes()).unwrap();
+        assert!(drained.contains("until weir limits set --drain off"), "{drained}");
     }
 }

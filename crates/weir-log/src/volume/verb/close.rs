@@ -54,6 +54,12 @@ pub struct VolumeStatus {
     pub unsent_bytes: u64,
     /// Age of the oldest of them in milliseconds, since this opening took them in.
     pub unsent_age_ms: Option<u64>,
+    /// How old the oldest acknowledged byte that is not in the store may become, in milliseconds.
+    pub rpo_ms: u64,
+    /// Batches that came into the store later than that, of this opening.
+    pub rpo_missed: u64,
+    /// How much presses the uploads, in thousandths: at 1000 they go as if clients waited for them.
+    pub upload_pressure: u64,
     /// How long the oldest object has waited to be stored, in milliseconds.
     pub object_wait_ms: Option<u64>,
     /// Object PUTs in flight.
@@ -126,6 +132,8 @@ impl LogVolume {
         let journal = shared.journal.status();
         let state = shared.state.borrow();
         let usage = state.head.objects.table.usage();
+        // Ages grow though nothing happens.
+        shared.press(&state);
         let unsent = state.writes.unsent.status(state.writes.batch.as_ref());
         let milliseconds = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let map_bytes = state.head.objects.map.heap_bytes() + state.writes.overlay.heap_bytes();
@@ -143,6 +151,9 @@ impl LogVolume {
             journal_fsyncs: journal.fsyncs,
             unsent_bytes: unsent.bytes,
             unsent_age_ms: unsent.oldest_age.map(milliseconds),
+            rpo_ms: milliseconds(shared.options.batch.rpo),
+            rpo_missed: state.writes.unsent.missed(),
+            upload_pressure: shared.pressures.upload_thousandths(),
             object_wait_ms: unsent.closed_age.map(milliseconds),
             puts_in_flight: state.writes.pipeline.in_flight() as u64,
             objects_written: state.writes.objects_written,

@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
 use weir_device::{ErrorKind, Events, VolumeId};
@@ -159,7 +160,7 @@ impl LogVolume {
         let size = loaded.size.unwrap_or(0).max(current.size);
         let found = loaded.void.drain(..).chain(loaded.dead.drain(..)).collect();
         let garbage = Garbage::new(&current, found);
-        let mut state = state_of(args.id, loaded, size, current);
+        let mut state = state_of(args.id, loaded, size, current, args.options.batch.rpo);
         let released = replay(&mut state, &journal.recovered, &args.options, &mut report);
         if let Some(write) = released {
             journal.recovered.journal.release(write);
@@ -322,13 +323,19 @@ fn mark_of(piece: &PlacedPiece) -> WriteMark {
     WriteMark { epoch: piece.epoch, write: piece.write }
 }
 
-fn state_of(stream: VolumeId, loaded: Loaded, size: u64, manifest: Manifest) -> State {
+fn state_of(
+    stream: VolumeId,
+    loaded: Loaded,
+    size: u64,
+    manifest: Manifest,
+    rpo: Duration,
+) -> State {
     let pipeline = Pipeline::after(loaded.committed_seq);
     State {
         stream,
         size,
         shrinking: false,
-        writes: WriteState::new(pipeline, loaded.committed),
+        writes: WriteState::new(pipeline, loaded.committed, rpo),
         head: Head::new(loaded.objects, loaded.checkpoint, manifest.checkpoint),
         collector: Collector::default(),
         snapshots: Snapshots::new(manifest.snapshots),
@@ -355,9 +362,9 @@ async fn roll_forward(
     Ok(())
 }
 
-/// Puts what the journal holds and the prefix does not back into overlay and batches, in order. What the prefix holds
-/// already is dropped: the journal may have lost newer writes of the same range that were uploaded before the power
-/// went. Returns the last dropped write: the journal may forget up to it.
+/// Puts what the journal holds and the prefix does not back into overlay and batches, in order, and closes these: how
+/// old it is nobody knows. What the prefix holds already is dropped: the journal may have lost newer writes of the same
+/// range that were uploaded before the power went. Returns the last dropped write: the journal may forget up to it.
 fn replay(
     state: &mut State,
     recovered: &Recovered,
@@ -383,7 +390,8 @@ fn replay(
         }
         state.take_durable(&piece, piece.write);
     }
-    state.writes.close_full_batch(&options.batch);
+    // The uploader looks for closed batches before it waits for the first time.
+    state.writes.close_replayed();
     released
 }
 
