@@ -18,8 +18,10 @@ use crate::{Class, Sample, Seen};
 /// Whether an ask may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It may.
+    /// It may, and is taken off what its class has.
     Granted,
+    /// It may, and costs its class nothing: nobody is there to feel it, or clients wait for it.
+    Free,
     /// Not before this moment; then ask again.
     NotBefore(Duration),
 }
@@ -179,7 +181,7 @@ impl Control {
         *asked = Some(asked.map_or(pressure, |before| before.max(pressure)));
         self.found.pressure = self.found.pressure.max(pressure);
         if pressure >= 1.0 || self.is_free(now) {
-            return Verdict::Granted;
+            return Verdict::Free;
         }
         let credit = &mut self.credit[class.index()];
         if !self.window.paused && *credit > 0.0 {
@@ -190,7 +192,7 @@ impl Control {
         Verdict::NotBefore(begin_of(self.window.number + 1))
     }
 
-    /// Leave that was not used comes back.
+    /// Leave that was granted and not used comes back.
     pub(crate) fn give_back(&mut self, class: Class, bytes: u64) {
         self.credit[class.index()] += to_f64(bytes);
     }

@@ -35,15 +35,15 @@ struct State {
 pub struct Leave {
     pacer: Pacer,
     work: Work,
-    /// The law gave it, and counts it.
-    by_law: bool,
+    /// It was taken off what its class has.
+    is_charged: bool,
     is_used: bool,
 }
 
 /// What an ask comes to.
 enum Answer {
     Wait(Duration),
-    Go { by_law: bool },
+    Go { is_charged: bool },
 }
 
 /// A request of a client on its way. Dropped without [`Request::ended`], its time counts for nothing.
@@ -97,7 +97,7 @@ impl Pacer {
         loop {
             match self.ask(&work, pressure(), asked) {
                 Answer::Wait(pause) => tokio::time::sleep(pause).await,
-                Answer::Go { by_law } => return self.leave_of(work, by_law),
+                Answer::Go { is_charged } => return self.leave_of(work, is_charged),
             }
         }
     }
@@ -109,31 +109,33 @@ impl Pacer {
         loop {
             match self.ask(&work, pressure(), asked) {
                 Answer::Wait(pause) => std::thread::sleep(pause),
-                Answer::Go { by_law } => return self.leave_of(work, by_law),
+                Answer::Go { is_charged } => return self.leave_of(work, is_charged),
             }
         }
     }
 
-    fn leave_of(&self, work: Work, by_law: bool) -> Leave {
-        Leave { pacer: self.clone(), work, by_law, is_used: false }
+    fn leave_of(&self, work: Work, is_charged: bool) -> Leave {
+        Leave { pacer: self.clone(), work, is_charged, is_used: false }
     }
 
     /// Whether it may go, or how long to wait before the next try.
     fn ask(&self, work: &Work, pressure: f64, asked: Instant) -> Answer {
         let now = self.now();
         let mut state = self.state();
-        let by_law = !state.drain;
-        if by_law
-            && let Verdict::NotBefore(then) =
-                state.control.ask(now, work.class, work.cost(), pressure)
-        {
-            return Answer::Wait(then.saturating_sub(now));
-        }
+        let verdict = match state.drain {
+            true => Verdict::Free,
+            false => state.control.ask(now, work.class, work.cost(), pressure),
+        };
+        let is_charged = match verdict {
+            Verdict::NotBefore(then) => return Answer::Wait(then.saturating_sub(now)),
+            Verdict::Granted => true,
+            Verdict::Free => false,
+        };
         let given = &mut state.given[work.class.index()];
         given.bytes += work.bytes;
         given.operations += work.operations;
         given.waited += asked.elapsed();
-        Answer::Go { by_law }
+        Answer::Go { is_charged }
     }
 
     /// From now on background work gets everything, also what waits already, or what the law leaves it.
@@ -176,7 +178,7 @@ impl Drop for Leave {
             return;
         }
         let mut state = self.pacer.state();
-        if self.by_law {
+        if self.is_charged {
             state.control.give_back(self.work.class, self.work.cost());
         }
         let given = &mut state.given[self.work.class.index()];
@@ -241,6 +243,18 @@ mod tests {
         assert!(take_all(&pacer, true) < 1000);
         assert_eq!(take_all(&pacer, true), 0);
         assert_eq!(pacer.given(Class::Upload).bytes % (1 << 10), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leave_that_cost_nothing_gives_nothing_back() {
+        let pacer = Pacer::default();
+        drop(pacer.leave(Work { bytes: 1 << 40, ..UPLOAD }, || 0.0).await);
+        let _client = pacer.request(RequestKind::Write, 4096);
+        drop(pacer.leave(Work { bytes: 1 << 40, ..UPLOAD }, || 1.0).await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let _other = pacer.request(RequestKind::Write, 4096);
+        pacer.leave(UPLOAD, || 0.0).await.used();
+        assert!(take_all(&pacer, true) < 1000);
     }
 
     #[tokio::test(start_paused = true)]

@@ -55,7 +55,7 @@ impl Host {
                 self.control.on_begin(self.now, 4096);
             }
             let mut moved = 0;
-            while moved < 4 * MIB && self.ask() == Verdict::Granted {
+            while moved < 4 * MIB && self.goes() {
                 moved += 64 << 10;
             }
             bytes += moved;
@@ -74,6 +74,10 @@ impl Host {
         }
         let latency = if requests == 0 { 1.0 } else { latency / f64::from(requests) };
         Found { rate: to_f64(bytes) / time.as_secs_f64(), latency }
+    }
+
+    fn goes(&mut self) -> bool {
+        !matches!(self.ask(), Verdict::NotBefore(_))
     }
 
     fn ask(&mut self) -> Verdict {
@@ -111,7 +115,7 @@ fn who_waits_is_not_made_to_wait() {
     host.run(Duration::from_secs(1));
     host.pressure = 1.0;
     for _ in 0..1000 {
-        assert_eq!(host.ask(), Verdict::Granted);
+        assert_eq!(host.ask(), Verdict::Free);
         host.now += STEP;
     }
 }
@@ -120,7 +124,7 @@ fn who_waits_is_not_made_to_wait() {
 fn nothing_is_regulated_while_nobody_is_there() {
     let mut host = Host::new();
     for _ in 0..100 {
-        assert_eq!(host.ask(), Verdict::Granted, "no client yet");
+        assert_eq!(host.ask(), Verdict::Free, "no client yet");
     }
     host.run(Duration::from_secs(1));
     host.clients = false;
