@@ -98,8 +98,8 @@ pub const FRAMES_ALONE_IN_FLIGHT_MAX: usize = 4;
 /// costs a store more than they do.
 pub const FRAMES_READ_ALONG_MAX: u32 = 8;
 
-/// How old the oldest acknowledged byte that is not in the store may become, unless something else is asked for. A volume
-/// that writes a little all the time makes an object for each of these: 43,800 PUTs a month, some 0.22 USD.
+/// How old the oldest acknowledged byte that is not in the store may become, unless something else is asked for. A
+/// volume that writes a little all the time makes an object for each of these: 43,800 PUTs a month, some 0.22 USD.
 pub const RPO_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Share of the journal (in percent) above which writers are slowed, smoothly, before they have to wait.

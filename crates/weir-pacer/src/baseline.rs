@@ -1,6 +1,6 @@
 //! What clients see while nothing happens in the background, by the kind of request.
 
-use crate::limits::BASELINE_WINDOWS;
+use crate::limits::{BASELINE_WINDOWS, FASTER_WINDOWS};
 use crate::{RequestKind, Sample};
 
 /// Bytes from which on a request is of the next size.
@@ -12,8 +12,8 @@ const DEPTH_BOUNDS: [usize; 4] = [2, 4, 8, 16];
 const SIZES: usize = SIZE_BOUNDS.len() + 1;
 const DEPTHS: usize = DEPTH_BOUNDS.len() + 1;
 
-/// Requests of one kind: a write, a read and a sync take different times, large ones longer than small ones, and many at
-/// a time longer than one.
+/// Kinds of requests: a write, a read and a sync take different times, large ones longer than small ones, and many at a
+/// time longer than one.
 const KINDS: usize = RequestKind::COUNT * SIZES * DEPTHS;
 
 fn kind(sample: &Sample) -> usize {
@@ -54,7 +54,10 @@ impl Baseline {
         for (mean, (sum, count)) in self.mean.iter_mut().zip(&mut self.window) {
             if *count > 0 {
                 let now = *sum / f64::from(*count);
-                *mean = Some(mean.map_or(now, |before| before + (now - before) / BASELINE_WINDOWS));
+                *mean = Some(mean.map_or(now, |before| {
+                    let windows = if now < before { FASTER_WINDOWS } else { BASELINE_WINDOWS };
+                    before + (now - before) / windows
+                }));
             }
             (*sum, *count) = (0.0, 0);
         }

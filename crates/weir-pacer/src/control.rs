@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use crate::baseline::Baseline;
 use crate::limits::{
-    BETWEEN_PAUSES, GAMMA, PAUSED_AT_FIRST, PAUSED_ONE_IN, RATE_MAX, RATE_MIN, REST, SAMPLES_MIN,
-    SHARE_MIN, SLACK, SLACK_OF_PRESSURE, SMOOTHING, SPIKE, WINDOW,
+    BETWEEN_PAUSES, GAMMA, PAUSED_AT_FIRST, PAUSED_ONE_IN, PAUSED_ONE_IN_AT_FIRST, RATE_MAX,
+    RATE_MIN, REST, SAMPLES_MIN, SHARE_MIN, SLACK, SLACK_OF_PRESSURE, SMOOTHING, SPIKE, WARM_UP,
+    WINDOW,
 };
 use crate::{Class, Sample, Seen};
 
@@ -84,6 +85,8 @@ pub(crate) struct Control {
     last_pause: u64,
     /// Windows that are still to be paused for a client that came back.
     pauses_due: u64,
+    /// Before this window a paused one says nothing.
+    warm_from: u64,
     spikes: u32,
 }
 
@@ -100,6 +103,7 @@ impl Default for Control {
             last_client: None,
             last_pause: 0,
             pauses_due: 0,
+            warm_from: 0,
             spikes: 0,
         }
     }
@@ -134,6 +138,7 @@ impl Control {
             self.found = Found::default();
             self.credit = [0.0; Class::COUNT];
             self.pauses_due = PAUSED_AT_FIRST;
+            self.warm_from = self.window.number + WARM_UP;
             self.pause();
         }
         self.pending += bytes;
@@ -147,7 +152,8 @@ impl Control {
         self.last_client = Some(now);
         if self.window.paused {
             // What began before the pause had company.
-            if now.saturating_sub(sample.took) >= begin_of(self.window.number) {
+            let had_company = now.saturating_sub(sample.took) < begin_of(self.window.number);
+            if !had_company && self.window.number >= self.warm_from {
                 self.baseline.add(sample);
             }
             return;
@@ -222,7 +228,8 @@ impl Control {
         }
         self.share_out(&ended, number - ended.number);
         let since = number - self.last_pause;
-        let is_turn = since >= PAUSED_ONE_IN;
+        let is_early = number < self.warm_from + PAUSED_ONE_IN;
+        let is_turn = since >= if is_early { PAUSED_ONE_IN_AT_FIRST } else { PAUSED_ONE_IN };
         let is_unknown = ended.unknown > ended.known && since >= BETWEEN_PAUSES;
         if !self.is_free(now) && (self.pauses_due > 0 || is_turn || is_unknown) {
             self.pause();
@@ -250,7 +257,8 @@ impl Control {
         let seen = found.took / found.usual;
         self.seen += SMOOTHING * (seen - self.seen);
         let target = target(found.pressure);
-        let factor = 1.0 - GAMMA + GAMMA * (target / self.seen);
+        // Faster than the baseline is chance: it is no reason to grow faster.
+        let factor = 1.0 - GAMMA + GAMMA * (target / self.seen.max(1.0));
         if factor < 1.0 || found.bounded {
             self.rate *= factor;
         }

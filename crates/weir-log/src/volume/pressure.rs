@@ -1,6 +1,6 @@
-//! How much presses the background work of a volume, for the pacer of the node: the fuller the journal and the older the
-//! data, the more uploads are pressed, and with them the copies that they wait for. Pressure never makes clients wait;
-//! only a journal that is nearly full does ([`Shared::throttle`]).
+//! How much presses the background work of a volume, for the pacer of the node: the fuller the journal and the older
+//! the data, the more uploads are pressed, and with them the copies that they wait for. Pressure never makes clients
+//! wait; only a journal that is nearly full does ([`Shared::throttle`]).
 
 use std::cell::Cell;
 

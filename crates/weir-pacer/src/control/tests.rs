@@ -150,10 +150,10 @@ fn a_slower_disk_is_not_blamed_on_background_work() {
 fn a_client_that_comes_back_has_the_disk_alone_first() {
     let mut host = Host::new();
     host.control.on_begin(host.now, 4096);
-    assert_ne!(host.ask(), Verdict::Granted);
-    host.now += WINDOW;
-    assert_ne!(host.ask(), Verdict::Granted, "{:?}", host.control.window);
-    host.now += 2 * WINDOW;
+    for window in 0..PAUSED_AT_FIRST {
+        assert!(!host.goes(), "{window}: {:?}", host.control.window);
+        host.now += WINDOW;
+    }
     assert_eq!(host.ask(), Verdict::Granted);
 }
 
@@ -238,4 +238,28 @@ fn few_requests_count_together() {
         host.control.on_end(host.now, &sample);
     }
     assert!(host.control.rate < before / 2.0, "{} after {before}", host.control.rate);
+}
+
+/// The first requests after a rest are slow by themselves.
+#[test]
+fn a_baseline_is_not_taken_while_everything_wakes_up() {
+    let mut host = Host::new();
+    let usual = host.usual;
+    host.usual = usual * 3;
+    host.run(WINDOW * u32::try_from(WARM_UP).expect("few"));
+    host.usual = usual;
+    let found = host.run(Duration::from_secs(1));
+    assert!(found.rate < 2.0 * RATE_MIN, "{found:?}");
+    assert!(host.control.seen > 0.9, "{}", host.control.seen);
+}
+
+/// Chance makes requests faster than the baseline as often as slower.
+#[test]
+fn chance_is_no_reason_to_grow_faster() {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(1));
+    let before = host.control.rate;
+    host.usual = host.usual / 2;
+    host.run(Duration::from_millis(500));
+    assert!(host.control.rate < 1.5 * before, "{} after {before}", host.control.rate);
 }
