@@ -1,21 +1,37 @@
-//! A compressed frame: whatever comes out has the length that was promised.
+//! A frame, and blocks of a raw one: whatever comes out has the length that was promised.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use bytes::Bytes;
 use weir_device::VolumeId;
 use weir_journal::Epoch;
+use weir_log::format::blocks::{self, BlockRange, Blocks};
 use weir_log::format::frame::{self, Codec, Frame};
 use weir_log::{ObjectId, ObjectSeq};
+use weir_seal::{DataKey, Purpose};
 
 fuzz_target!(|input: &[u8]| {
-    let [codec, low, high, stored @ ..] = input else { return };
+    let [codec, low, high, first, last, stored @ ..] = input else { return };
     let id = ObjectId { stream: VolumeId([1; 16]), seq: ObjectSeq(1), epoch: Epoch(1) };
     let raw_len = u32::from(u16::from_le_bytes([*low, *high])) + 1;
     let codec = Codec::from_code(codec % 3).expect("three codecs");
     let stored_len = u32::try_from(stored.len()).expect("a short input");
     let entry = Frame { stored_len, raw_len, crc: 0, codec };
-    if let Ok(raw) = frame::decode(&id, 0, &entry, None, Bytes::copy_from_slice(stored)) {
-        assert_eq!(raw.len(), raw_len as usize);
+    let stored = Bytes::copy_from_slice(stored);
+    let key = DataKey::draw(|bytes| bytes.fill(1)).derive(Purpose::Object, &[b"fuzz"]);
+    let sums = vec![0; blocks::count(raw_len) as usize];
+    let kinds = [(Blocks::None, None), (Blocks::Plain(&sums), None), (Blocks::Sealed, None)];
+    for (blocks, key) in kinds.into_iter().chain([(Blocks::Sealed, Some(&key))]) {
+        if let Ok(raw) = frame::decode(&id, 0, &entry, blocks, key, stored.clone()) {
+            assert_eq!(raw.len(), raw_len as usize);
+        }
+        for ((from, to), _) in frame::damage(&id, (0, &entry), blocks, key, &stored) {
+            assert!(from < to && to <= raw_len);
+        }
+        let range = BlockRange { first: (*first).into(), last: (*last).into() };
+        let (from, to) = range.raw(raw_len);
+        if let Ok(raw) = blocks::decode(&id, (0, &entry), blocks, range, key, stored.clone()) {
+            assert_eq!(raw.len(), (to - from) as usize);
+        }
     }
 });

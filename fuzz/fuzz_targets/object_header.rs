@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_log::format::object::ObjectHeader;
+use weir_log::format::object::{ExtentKind, ObjectHeader, ObjectKind};
 
 fuzz_target!(|input: &[u8]| {
     let Ok(header) = ObjectHeader::decode(input) else { return };
@@ -14,5 +14,22 @@ fuzz_target!(|input: &[u8]| {
     for index in 0..header.frames.len() {
         let (at, len) = header.frame_place(index);
         assert!(at >= header.header_len() && len > 0);
+        let _ = header.blocks(index);
+    }
+    // Every extent lies within the payload, and no two of them touch.
+    let mut placement = header.placement();
+    let mut places = Vec::new();
+    for extent in header.extents.iter().filter(|extent| extent.kind == ExtentKind::Data) {
+        let begin = placement.place(extent);
+        places.push((begin, begin + extent.len));
+    }
+    places.sort_unstable();
+    if header.kind != ObjectKind::Checkpoint {
+        let mut end = 0;
+        for (begin, to) in places {
+            assert_eq!(begin, end);
+            end = to;
+        }
+        assert_eq!(end, header.payload_len());
     }
 });

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_disk::sim::SimDiskOptions;
 use weir_journal::JournalConfig;
+use weir_log::format::object::ObjectVersion;
 use weir_log::{
     BatchLimits, CheckpointLimits, CollectLimits, CollectPolicy, Compression, LeaseSettings,
     MapLimits, Retention, VolumeOptions,
@@ -237,6 +238,7 @@ impl Profile {
             },
             compression: [Compression::None, Compression::Lz4, Compression::Zstd]
                 [dice.weighted(&[3, 4, 1])],
+            object_version: [ObjectVersion::V3, ObjectVersion::V2][dice.weighted(&[3, 1])],
             journal: JournalConfig {
                 segment_bytes: self.segment_bytes,
                 segments_max: u32::try_from(dice.within(3..8)).expect("small"),

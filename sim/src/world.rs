@@ -106,6 +106,7 @@ impl World {
         profile.stages.holds_writes &= nodes == 1 && profile.trouble == DiskTrouble::None;
         let network = SimNetwork::new(network_dice.next(), network_options);
         let faults = Faults::new(dice.next());
+        faults.let_requests_cost(dice.percent(30));
         let bare_store = Store::open("memory://").expect("a store in memory");
         let store = bare_store
             .clone()

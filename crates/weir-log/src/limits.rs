@@ -8,6 +8,10 @@ use weir_journal::limits::{PIECES_PER_RECORD_MAX, RECORD_BYTES_LIMIT};
 /// costs one round trip, and 64 KiB is where LZ4 stops gaining from longer input.
 pub const FRAME_BYTES: u32 = 64 << 10;
 
+/// Bytes of a block of a raw frame, which can be read and verified without the others: the page of the page cache and
+/// the block of file systems, whose random reads ask for as much.
+pub const BLOCK_BYTES: u32 = 4 << 10;
+
 /// Largest payload of an object in bytes. Below 64 MiB, so that payloads of neighbouring objects never touch in the
 /// address space of map targets (26 bits per object).
 pub const PAYLOAD_BYTES_MAX: u32 = 48 << 20;
@@ -27,6 +31,10 @@ pub const EXTENTS_PER_OBJECT_MAX: usize = 32 << 10;
 /// Pieces after which a batch is closed whatever its bytes, at the end of a record. Merging may split a piece in two,
 /// never in three, and cuts at most 256 times what is longer than [`EXTENT_BYTES_MAX`].
 pub const PIECES_PER_BATCH_MAX: usize = (EXTENTS_PER_OBJECT_MAX - 512) / 2 - PIECES_PER_RECORD_MAX;
+
+/// Shortest run of whole blocks of 4 KiB that is cut out of what odd writes left of a long one: two extents more, of 16
+/// bytes in its object and as many in the map, are little beside it.
+pub const WHOLE_BLOCKS_BYTES_MIN: u64 = 16 << 10;
 
 /// Longest extent in bytes that an object can state: its length takes 56 bits. Only discards and zeroes get there.
 pub const EXTENT_BYTES_MAX: u64 = 1 << 55;
@@ -78,6 +86,10 @@ pub const DAMAGED_ATTEMPTS_MAX: u32 = 5;
 /// Pieces of two maps that are compared at a time where a client asks what changed (2 GiB of the volume), and whose
 /// changes are kept for its next question: some 10 MiB at the most, mostly far less.
 pub const COMPARED_PIECES_MAX: usize = 4;
+
+/// Longest read that fetches only the blocks it needs, where requests are cheap: half a frame. Of more, the whole frame
+/// costs little more, and the next read may need the rest.
+pub const PART_BYTES_MAX: u64 = FRAME_BYTES as u64 / 2;
 
 /// Sequential reads before read-ahead begins.
 pub const READ_AHEAD_STREAK: u32 = 2;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use weir_journal::JournalConfig;
 
 use crate::format::frame::Compression;
+use crate::format::object::{Encoding, ObjectVersion};
 use crate::limits::{
     APPLY_STEP_EXTENTS, INDEX_PAGE_ENTRIES, MAP_STEP_BUDGET, PUTS_IN_FLIGHT_MAX, REPLICA_PATIENCE,
     TABLE_PIECE_ENTRIES,
@@ -99,6 +100,9 @@ pub struct VolumeOptions {
     pub batch: BatchLimits,
     /// What is tried on the frames of objects.
     pub compression: Compression,
+    /// Newest version that objects are written in. Anything but the default is for tests and simulations, whose stores
+    /// hold what older programs wrote.
+    pub object_version: ObjectVersion,
     /// The local journal.
     pub journal: JournalConfig,
     /// When the map is written.
@@ -124,6 +128,7 @@ impl Default for VolumeOptions {
         Self {
             batch: BatchLimits::default(),
             compression: Compression::default(),
+            object_version: ObjectVersion::default(),
             journal: JournalConfig::default(),
             checkpoint: CheckpointLimits::default(),
             collect: CollectLimits::default(),
@@ -134,5 +139,12 @@ impl Default for VolumeOptions {
             replica_patience: REPLICA_PATIENCE,
             close_deadline: Duration::from_secs(30),
         }
+    }
+}
+
+impl VolumeOptions {
+    /// How objects are written.
+    pub(crate) fn encoding(&self) -> Encoding {
+        Encoding { compression: self.compression, version: self.object_version }
     }
 }

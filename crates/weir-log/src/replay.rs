@@ -16,7 +16,8 @@ use weir_journal::{Epoch, JournalPos, PieceKind, PlacedPiece, RecordSeq, WriteNu
 use crate::collect::Collector;
 use crate::collect::runs::{self, Described};
 use crate::format::frame::{Codec, Frame};
-use crate::format::object::{ExtentKind, ObjectExtent, ObjectHeader, ObjectKind};
+use crate::format::object::{ExtentKind, ObjectExtent, ObjectHeader, ObjectKind, ObjectVersion};
+use crate::format::placement::Placement;
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
 use crate::limits::VOLUME_BYTES_MAX;
 use crate::map::objects::{ApplyCursor, ObjectMap};
@@ -204,7 +205,8 @@ impl Replay {
             let mut found = Vec::new();
             for source in &sources {
                 let extents = &self.headers[&source.id];
-                runs::live(&self.objects, source.id, extents, 0, &mut found);
+                let mut placement = Placement::of(ObjectVersion::V3, extents);
+                runs::live(&self.objects, source.id, extents, &mut placement, &mut found);
             }
             found.sort_unstable_by_key(|run| run.offset);
             if self.merging == Merging::Plugging {
@@ -247,6 +249,7 @@ pub(crate) fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) 
     let raw_len = u32::try_from(payload).expect("a batch is far below 4 GiB");
     let frame = Frame { stored_len: raw_len, raw_len, crc: 0, codec: Codec::Raw };
     ObjectHeader {
+        version: ObjectVersion::V3,
         opening: None,
         id: ObjectId { stream: STREAM, seq, epoch: EPOCH },
         kind,
@@ -261,6 +264,7 @@ pub(crate) fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) 
         extents,
         streams,
         sources,
+        sums: Vec::new(),
     }
 }
 

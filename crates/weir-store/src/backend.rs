@@ -52,6 +52,16 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Reads the part of `range` (everything, if `None`) that the object has; nothing, if it lies past the end.
     fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got>;
 
+    /// What [`Backend::get`] would return of `range`, if that is in memory: at once, on the thread that asks.
+    fn get_now(&self, _key: &str, _range: &Range<u64>) -> Option<Got> {
+        None
+    }
+
+    /// Whether one request more costs less than 64 KiB more of one: where no network lies between.
+    fn requests_are_cheap(&self) -> bool {
+        false
+    }
+
     /// All objects below `prefix` with keys greater than `after`, sorted.
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>>;
 

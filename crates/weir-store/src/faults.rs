@@ -154,6 +154,7 @@ struct State {
     late_number: u64,
     /// What was created lately, oldest first; kept only while lists may be stale.
     created: VecDeque<(Instant, String)>,
+    costly_requests: bool,
     trace: VecDeque<TraceEntry>,
     trace_entries_max: usize,
     /// When each DELETE was sent, while somebody wants to know.
@@ -197,6 +198,7 @@ impl Faults {
             late: BTreeMap::new(),
             late_number: 0,
             created: VecDeque::new(),
+            costly_requests: false,
             trace: VecDeque::new(),
             trace_entries_max: 0,
             watched: None,
@@ -242,6 +244,12 @@ impl Faults {
         let mut state = self.lock();
         state.flipped.remove(key);
         state.missing.remove(key);
+    }
+
+    /// Whether a request costs more than bytes, as over a network, whatever the store says. It counts for what is
+    /// opened from now on.
+    pub fn let_requests_cost(&self, costly: bool) {
+        self.lock().costly_requests = costly;
     }
 
     /// How many PUTs are still to happen.

@@ -33,6 +33,12 @@ pub(crate) const RETRY_DELAY_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause between attempts: a store that comes back is noticed within this time.
 pub(crate) const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 
+/// Files of objects that one store in a directory holds open for the next read: 8 GiB of full objects.
+pub(crate) const HELD_FILES_MAX: usize = 1024;
+
+/// A file that is not read for so long is closed.
+pub(crate) const HELD_FILES_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How long reads are retried by default before the reader gets an error.
 pub(crate) const READ_DEADLINE: Duration = Duration::from_secs(120);
 

@@ -46,7 +46,7 @@ impl Memory {
         Put::Created
     }
 
-    fn get_now(&self, key: &str, range: Option<Range<u64>>) -> Result<Got, StoreError> {
+    fn read(&self, key: &str, range: Option<Range<u64>>) -> Result<Got, StoreError> {
         let body = lock(&self.objects).get(key).cloned();
         let body =
             body.ok_or_else(|| StoreError::NotFound { place: Place::new(&self.url, key) })?;
@@ -91,7 +91,15 @@ impl Backend for Memory {
     }
 
     fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got> {
-        Box::pin(async move { self.get_now(key, range) })
+        Box::pin(async move { self.read(key, range) })
+    }
+
+    fn get_now(&self, key: &str, range: &Range<u64>) -> Option<Got> {
+        self.read(key, Some(range.clone())).ok()
+    }
+
+    fn requests_are_cheap(&self) -> bool {
+        true
     }
 
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {

@@ -199,6 +199,7 @@ pub(crate) fn blank(id: VolumeId, name: &str) -> Manifest {
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
         encryption: None,
+        object_version: None,
         closed: None,
         salvage: Vec::new(),
         checksum: String::new(),

@@ -545,21 +545,13 @@ fn verify(id: ObjectId, key: Option<&DataKey>, bytes: &Bytes) -> Option<Wrong> {
         let end = at + u64::from(entry.stored_len);
         let to_usize = |v: u64| usize::try_from(v).unwrap_or(usize::MAX);
         let number = u32::try_from(index).expect("bounded by the limits of an object");
-        let problem = match bytes.get(to_usize(at)..to_usize(end)) {
-            Some(stored) => match &key {
-                Some(key) => {
-                    frame::decode(&id, number, entry, Some(key), bytes.slice_ref(stored)).err()
-                }
-                None => frame::verify(&id, number, entry, &bytes.slice_ref(stored)).err(),
-            },
-            None => {
-                let (have, need) = (bytes.len() as u64, end);
-                Some(crate::format::DecodeError::Short { what: "object", have, need })
-            }
-        };
-        if let Some(problem) = problem {
-            let start = u64::from(number) * u64::from(FRAME_BYTES);
-            wrong.payload.push((start, start + u64::from(entry.raw_len)));
+        let there = |at: u64| to_usize(at).min(bytes.len());
+        let stored = bytes.slice(there(at)..there(end));
+        let damage =
+            frame::damage(&id, (number, entry), header.blocks(index), key.as_ref(), &stored);
+        let start = u64::from(number) * u64::from(FRAME_BYTES);
+        for ((from, to), problem) in damage {
+            wrong.payload.push((start + u64::from(from), start + u64::from(to)));
             wrong.problem = problem.to_string();
         }
         at = end;

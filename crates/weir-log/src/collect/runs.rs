@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_device::VolumeId;
 
 use crate::format::object::{ExtentKind, GcSource, ObjectExtent};
+use crate::format::placement::Placement;
 use crate::ids::ObjectId;
 use crate::limits::{EXTENTS_PER_OBJECT_MAX, PAYLOAD_BYTES_MAX};
 use crate::map::objects::{ObjectMap, ObjectPlace};
@@ -27,19 +28,20 @@ pub(crate) struct Run {
     pub(crate) payload_offset: u32,
 }
 
-/// Finds the parts of some extents of an object that the map points at; the payload of the first one begins at
-/// `payload_offset`. Returns where the payload of the extents ends.
+/// Finds the parts of some extents of an object that the map points at. `placement` comes from before the first of
+/// these, and ends behind the last.
 pub(crate) fn live(
     objects: &ObjectMap,
     object: ObjectId,
     extents: &[ObjectExtent],
-    mut payload_offset: u64,
+    placement: &mut Placement,
     found: &mut Vec<Run>,
-) -> u64 {
-    let Some(index) = objects.table.find(&object) else { return payload_offset };
+) {
+    let Some(index) = objects.table.find(&object) else { return };
     for extent in extents.iter().filter(|e| e.kind == ExtentKind::Data) {
+        let begin = placement.place(extent);
         for run in objects.runs(extent.offset, extent.len) {
-            let ours = payload_offset + (run.offset - extent.offset);
+            let ours = begin + (run.offset - extent.offset);
             match run.place {
                 ObjectPlace::Object { index: there, payload_offset }
                     if there == index && u64::from(payload_offset) == ours =>
@@ -50,9 +52,7 @@ pub(crate) fn live(
                 _ => {}
             }
         }
-        payload_offset += extent.len;
     }
-    payload_offset
 }
 
 /// Sorts runs by offset and leaves out each one that overlaps an earlier one. An object that is applied in steps while

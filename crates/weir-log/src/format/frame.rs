@@ -1,11 +1,13 @@
 //! Frames: the payload of an object in runs of 64 KiB, each raw or compressed, each with a checksum that covers its
 //! identity, so that a frame of another object, place or length never verifies. In an encrypted object each is sealed,
-//! and its tag, which covers the same identity, is behind it. Page: `docs/formats/object.md`.
+//! and its tag, which covers the same identity, is behind it. From version 3 on a raw frame is verified, or sealed,
+//! block by block (`blocks.rs`). Page: `docs/formats/object.md`.
 
 use bytes::Bytes;
 use weir_seal::{SealKey, TAG_BYTES, counter_nonce};
 
 use crate::format::DecodeError;
+use crate::format::blocks::{self, BlockRange, Blocks};
 use crate::ids::ObjectId;
 use crate::limits::FRAME_BYTES;
 
@@ -62,14 +64,14 @@ pub struct Frame {
     pub stored_len: u32,
     /// Bytes of payload; [`FRAME_BYTES`] but for the last frame.
     pub raw_len: u32,
-    /// CRC32C of identity and stored bytes.
+    /// CRC32C of identity and stored bytes; of a frame whose blocks have checksums, of identity and these.
     pub crc: u32,
     /// How it is stored.
     pub codec: Codec,
 }
 
 /// What checksum and tag cover besides the bytes.
-fn identity(object: &ObjectId, index: u32, raw_len: u32, codec: Codec) -> [u8; 41] {
+pub(super) fn identity(object: &ObjectId, index: u32, raw_len: u32, codec: Codec) -> [u8; 41] {
     let mut bytes = [0; 41];
     bytes[..16].copy_from_slice(&object.stream.0);
     bytes[16..24].copy_from_slice(&object.seq.0.to_le_bytes());
@@ -80,13 +82,18 @@ fn identity(object: &ObjectId, index: u32, raw_len: u32, codec: Codec) -> [u8; 4
     bytes
 }
 
-fn frame_crc(identity: &[u8; 41], stored: &[Bytes]) -> u32 {
+fn frame_crc(identity: &[u8; 41], stored: &[impl AsRef<[u8]>]) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(identity);
     for part in stored {
-        digest.update(part);
+        digest.update(part.as_ref());
     }
     u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
+}
+
+/// The checksum of a frame whose blocks have these.
+pub(super) fn crc_of_sums(object: &ObjectId, index: u32, frame: &Frame, sums: &[u32]) -> u32 {
+    blocks::crc_of_sums(&identity(object, index, frame.raw_len, frame.codec), sums)
 }
 
 fn shrinks_enough(stored: usize, raw: usize) -> bool {
@@ -128,16 +135,28 @@ fn nonce(index: u32) -> [u8; weir_seal::NONCE_BYTES] {
     counter_nonce(0, if weir_device::mutant("frame_nonce_used_again") { 0 } else { index })
 }
 
+/// What frames become.
+#[derive(Clone, Copy, Debug)]
+pub struct Making<'a> {
+    /// What is tried on them.
+    pub compression: Compression,
+    /// The key of their object, if it is encrypted.
+    pub key: Option<&'a SealKey>,
+    /// Whether raw ones are verified, or sealed, block by block.
+    pub in_blocks: bool,
+}
+
 /// Encodes the frame whose bytes are `raw`, read as one run, and adds what is stored of it to `stored`: the parts as
-/// they are, unless it shrinks or is sealed.
+/// they are, unless it shrinks or is sealed. The checksums of its blocks go to `sums`, where it has any.
 pub fn encode(
     object: &ObjectId,
     index: u32,
     raw: &[Bytes],
-    compression: Compression,
-    key: Option<&SealKey>,
+    making: Making<'_>,
     stored: &mut Vec<Bytes>,
+    sums: &mut Vec<u32>,
 ) -> Frame {
+    let Making { compression, key, in_blocks } = making;
     let raw_len = u32::try_from(len_of(raw)).expect("a frame is at most 64 KiB");
     assert!(raw_len <= FRAME_BYTES, "a frame is at most 64 KiB");
     let before = stored.len();
@@ -147,6 +166,14 @@ pub fn encode(
     match (compressed, key) {
         (Some((_, bytes)), None) => stored.push(Bytes::from(bytes)),
         (Some((_, bytes)), Some(key)) => stored.push(seal(key, index, &identity, bytes)),
+        (None, None) if in_blocks => {
+            stored.extend_from_slice(raw);
+            let own = sums.len();
+            blocks::sums_of(&identity, raw, sums);
+            let crc = blocks::crc_of_sums(&identity, &sums[own..]);
+            return Frame { stored_len: raw_len, raw_len, crc, codec };
+        }
+        (None, Some(key)) if in_blocks => stored.push(blocks::seal(key, index, &identity, raw)),
         (None, None) => stored.extend_from_slice(raw),
         (None, Some(key)) => {
             let mut bytes = Vec::with_capacity(raw_len as usize + TAG_BYTES);
@@ -171,7 +198,7 @@ pub fn sample_shrinks(frames: &[Vec<Bytes>], compression: Compression) -> bool {
     shrunk >= 2
 }
 
-/// Verifies the checksum of one frame, which needs no key.
+/// Verifies the checksums of one frame, which needs no key. `blocks` says what is known of its blocks.
 ///
 /// # Errors
 /// [`DecodeError::Checksum`] when the stored bytes are not those that were written.
@@ -179,10 +206,14 @@ pub fn verify(
     object: &ObjectId,
     index: u32,
     frame: &Frame,
-    stored: &Bytes,
+    blocks: Blocks<'_>,
+    stored: &[u8],
 ) -> Result<(), DecodeError> {
     let identity = identity(object, index, frame.raw_len, frame.codec);
-    let computed = frame_crc(&identity, std::slice::from_ref(stored));
+    if let Blocks::Plain(sums) = blocks {
+        return blocks::verify(&identity, 0, sums, stored);
+    }
+    let computed = frame_crc(&identity, &[stored]);
     if computed != frame.crc && !weir_device::mutant("no_frame_crc") {
         return Err(DecodeError::Checksum { what: "a frame", stored: frame.crc, computed });
     }
@@ -214,11 +245,16 @@ pub fn decode(
     object: &ObjectId,
     index: u32,
     frame: &Frame,
+    blocks: Blocks<'_>,
     key: Option<&SealKey>,
     stored: Bytes,
 ) -> Result<Bytes, DecodeError> {
-    verify(object, index, frame, &stored)?;
+    verify(object, index, frame, blocks, &stored)?;
     let stored = match key {
+        Some(key) if matches!(blocks, Blocks::Sealed) => {
+            let identity = identity(object, index, frame.raw_len, frame.codec);
+            Bytes::from(blocks::open(key, index, &identity, 0, &stored)?)
+        }
         Some(key) => open(key, object, index, frame, &stored)?,
         None => stored,
     };
@@ -237,6 +273,46 @@ pub fn decode(
     if raw.len() == raw_len { Ok(raw) } else { Err(DecodeError::Decompress { index }) }
 }
 
+/// What of a frame cannot be read, as ranges of its bytes with what is wrong there: blocks where it has any, else all
+/// of it. Without a key, what its checksums say. `stored` is what there is of it, which may be cut short.
+pub fn damage(
+    object: &ObjectId,
+    (index, frame): (u32, &Frame),
+    blocks: Blocks<'_>,
+    key: Option<&SealKey>,
+    stored: &Bytes,
+) -> Vec<((u32, u32), DecodeError)> {
+    let (have, need) = (stored.len() as u64, u64::from(frame.stored_len));
+    let short = DecodeError::Short { what: "a frame", have, need };
+    let found = match key {
+        _ if have < need => Err(short.clone()),
+        None => verify(object, index, frame, blocks, stored),
+        Some(_) => decode(object, index, frame, blocks, key, stored.clone()).map(drop),
+    };
+    let Err(whole) = found else { return Vec::new() };
+    let in_blocks = match blocks {
+        Blocks::None => 0,
+        Blocks::Sealed if key.is_none() => 0,
+        Blocks::Plain(_) | Blocks::Sealed => blocks::count(frame.raw_len),
+    };
+    let mut damaged = Vec::new();
+    for block in 0..in_blocks {
+        let range = BlockRange { first: block, last: block };
+        let Some((from, to)) = range.stored(frame, blocks) else { continue };
+        let error = if u64::from(to) > have {
+            Some(short.clone())
+        } else {
+            let stored = stored.slice(from as usize..to as usize);
+            blocks::decode(object, (index, frame), blocks, range, key, stored).err()
+        };
+        damaged.extend(error.map(|error| (range.raw(frame.raw_len), error)));
+    }
+    if damaged.is_empty() {
+        damaged.push(((0, frame.raw_len), whole));
+    }
+    damaged
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,6 +324,21 @@ mod tests {
         ObjectId { stream: VolumeId([1; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) }
     }
 
+    /// A frame of the object 1 as version 2 knows it.
+    fn whole(
+        index: u32,
+        raw: &[Bytes],
+        compression: Compression,
+        key: Option<&SealKey>,
+        stored: &mut Vec<Bytes>,
+    ) -> Frame {
+        let making = Making { compression, key, in_blocks: false };
+        let mut sums = Vec::new();
+        let frame = encode(&object(1), index, raw, making, stored, &mut sums);
+        assert!(sums.is_empty());
+        frame
+    }
+
     #[test]
     fn frames_come_back_under_every_compression() {
         let text = Bytes::from(b"weir holds the water back ".repeat(1000));
@@ -255,10 +346,11 @@ mod tests {
             for cut in [0, 1, 20_000] {
                 let raw = [text.slice(..cut), text.slice(cut..)];
                 let mut stored = Vec::new();
-                let frame = encode(&object(1), 3, &raw, compression, None, &mut stored);
+                let frame = whole(3, &raw, compression, None, &mut stored);
                 assert_eq!(compression == Compression::None, frame.codec == Codec::Raw);
                 let stored = Bytes::from(stored.concat());
-                assert_eq!(decode(&object(1), 3, &frame, None, stored).unwrap(), text);
+                let decoded = decode(&object(1), 3, &frame, Blocks::None, None, stored);
+                assert_eq!(decoded.unwrap(), text);
             }
         }
     }
@@ -267,8 +359,7 @@ mod tests {
     fn bytes_that_do_not_shrink_stay_raw() {
         let mut next = crate::random::splitmix(1);
         let noise: Vec<u8> = (0..4096).map(|_| next().to_le_bytes()[0]).collect();
-        let frame =
-            encode(&object(1), 0, &[Bytes::from(noise)], Compression::Lz4, None, &mut Vec::new());
+        let frame = whole(0, &[Bytes::from(noise)], Compression::Lz4, None, &mut Vec::new());
         assert_eq!(frame.codec, Codec::Raw);
     }
 
@@ -276,12 +367,13 @@ mod tests {
     fn a_frame_of_another_object_or_place_does_not_verify() {
         let mut stored = Vec::new();
         let raw = [Bytes::from_static(b"data")];
-        let frame = encode(&object(1), 0, &raw, Compression::None, None, &mut stored);
+        let frame = whole(0, &raw, Compression::None, None, &mut stored);
         let stored = stored.remove(0);
-        assert!(decode(&object(2), 0, &frame, None, stored.clone()).is_err());
-        assert!(decode(&object(1), 1, &frame, None, stored.clone()).is_err());
-        assert!(decode(&object(1), 0, &frame, None, Bytes::from_static(b"Data")).is_err());
-        assert!(decode(&object(1), 0, &frame, None, stored).is_ok());
+        let decode = |id, index, stored| decode(&id, index, &frame, Blocks::None, None, stored);
+        assert!(decode(object(2), 0, stored.clone()).is_err());
+        assert!(decode(object(1), 1, stored.clone()).is_err());
+        assert!(decode(object(1), 0, Bytes::from_static(b"Data")).is_err());
+        assert!(decode(object(1), 0, stored).is_ok());
     }
 
     #[test]
@@ -293,7 +385,7 @@ mod tests {
             let sealed = |salt| {
                 let mut stored = Vec::new();
                 let raw = [text.slice(..100), text.slice(100..)];
-                let frame = encode(&object(1), 3, &raw, compression, Some(&key(salt)), &mut stored);
+                let frame = whole(3, &raw, compression, Some(&key(salt)), &mut stored);
                 (frame, Bytes::from(stored.concat()))
             };
             let (frame, stored) = sealed(1);
@@ -304,19 +396,15 @@ mod tests {
                     &identity(&object(seq), index, frame.raw_len, frame.codec),
                     std::slice::from_ref(&stored),
                 );
-                decode(
-                    &object(seq),
-                    index,
-                    &Frame { crc, ..frame },
-                    Some(&key(salt)),
-                    stored.clone(),
-                )
+                let frame = Frame { crc, ..frame };
+                let (id, key) = (object(seq), key(salt));
+                decode(&id, index, &frame, Blocks::None, Some(&key), stored.clone())
             };
             assert_eq!(open(1, 3, 1).unwrap(), text);
             for (seq, index, salt) in [(2, 3, 1), (1, 2, 1), (1, 3, 2)] {
                 assert_eq!(open(seq, index, salt), Err(DecodeError::Forged { what: "a frame" }));
             }
-            verify(&object(1), 3, &frame, &stored).unwrap();
+            verify(&object(1), 3, &frame, Blocks::None, &stored).unwrap();
         }
     }
 }

@@ -6,6 +6,7 @@ use weir_journal::{Epoch, WriteNumber};
 use weir_seal::{DataKey, KeyId, WrappedKey, WrappingKey};
 
 use crate::format::DecodeError;
+use crate::format::blocks::Blocks;
 use crate::format::checkpoint::{
     CheckpointRoot, PieceRef, TableRecord, decode_table, encode_page, encode_table,
 };
@@ -15,10 +16,14 @@ use crate::format::lease::{LEASE_FORMAT, LeaseRecord};
 use crate::format::manifest::{HexId, Manifest};
 use crate::format::name::NameRecord;
 use crate::format::object::{
-    self, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
+    self, Encoding, ExtentKind, GcSource, ObjectExtent, ObjectHeader, ObjectKind, ObjectSpec,
+    ObjectVersion,
 };
 use crate::format::replica::ReplicaNote;
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
+
+/// As a program of before wrote them: version 1 without an opening, 2 with one.
+const ENCODING: Encoding = Encoding { compression: Compression::None, version: ObjectVersion::V2 };
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -67,7 +72,7 @@ fn object_of(kind: ObjectKind, opening: Option<HexId>) -> Vec<u8> {
 
 fn encoded(spec: ObjectSpec) -> Vec<u8> {
     let payload = [Bytes::from_static(b"water")];
-    object::encode(spec, &payload, Compression::None, None).expect("readable").parts.concat()
+    object::encode(spec, &payload, ENCODING, None).expect("readable").parts.concat()
 }
 
 #[test]
@@ -91,6 +96,82 @@ fn object_version_2_is_frozen_and_names_its_opening() {
     (bytes[0][4], bytes[1][4]) = (1, 2);
     for bytes in bytes {
         assert!(matches!(ObjectHeader::decode(&bytes), Err(DecodeError::Field { .. })));
+    }
+}
+
+const NEWEST: Encoding = Encoding { compression: Compression::None, version: ObjectVersion::V3 };
+
+fn newest(spec: ObjectSpec, payload: &[Bytes], key: Option<&DataKey>) -> Vec<u8> {
+    let spec = ObjectSpec { opening: Some(OPENING), ..spec };
+    object::encode(spec, payload, NEWEST, key).expect("readable").parts.concat()
+}
+
+#[test]
+fn object_version_3_is_frozen() {
+    let bytes = newest(spec(ObjectKind::Data), &[Bytes::from_static(b"water")], None);
+    let expected = include_str!("../../testdata/v3/object.hex").replace(char::is_whitespace, "");
+    assert_eq!(hex(&bytes), expected, "testdata/v3/object.hex");
+    let header = ObjectHeader::decode(&bytes).unwrap();
+    assert_eq!((header.version, header.sums.len()), (ObjectVersion::V3, 1));
+    // Neither is taken for the other, whichever way the version is changed.
+    let before = object_of(ObjectKind::Data, Some(OPENING));
+    for (mut bytes, version) in [(bytes.clone(), 2), (bytes, 1), (before, 3)] {
+        bytes[4] = version;
+        ObjectHeader::decode(&bytes).unwrap_err();
+    }
+}
+
+/// Nothing but discards: without the version in the checksum, the three would be the same.
+#[test]
+fn an_object_without_payload_is_of_its_own_version_only() {
+    let mut spec = spec(ObjectKind::Data);
+    spec.extents.remove(0);
+    let mut bytes = newest(spec, &[], None);
+    ObjectHeader::decode(&bytes).unwrap();
+    bytes[4] = 2;
+    ObjectHeader::decode(&bytes).unwrap_err();
+}
+
+/// Three frames, the last one short, with an odd write between aligned ones.
+fn large() -> (ObjectSpec, Vec<Bytes>) {
+    let mut spec = spec(ObjectKind::Data);
+    let data = |offset, len| ObjectExtent { offset, len, kind: ExtentKind::Data };
+    spec.extents = vec![data(0, 100_352 + 2048), data(200_704, 512), data(401_408, 40_960)];
+    let bytes: Vec<u8> = (0..spec.extents.iter().map(|extent| extent.len).sum::<u64>())
+        .map(|at| (at % 251).to_le_bytes()[0])
+        .collect();
+    (spec, bytes.chunks(10_007).map(Bytes::copy_from_slice).collect())
+}
+
+/// What `testdata/v3/expected.py` makes of the same bytes, by the page alone.
+#[test]
+fn large_objects_of_version_3_are_frozen() {
+    let expected = include_str!("../../testdata/v3/large.txt");
+    for (name, key) in [("plain", None), ("sealed", Some(data_key()))] {
+        let (spec, payload) = large();
+        let bytes = newest(spec, &payload, key.as_ref());
+        let line = format!("{name} {} {}\n", bytes.len(), blake3::hash(&bytes));
+        assert!(expected.contains(&line), "testdata/v3/large.txt: {line}");
+        let (header, key) = ObjectHeader::open(&bytes, key.as_ref()).unwrap();
+        assert_eq!(header.header_len() % 4096 == 0, key.is_none(), "blocks in pages");
+        let mut found = Vec::new();
+        for index in 0..header.frames.len() {
+            let (at, len) = header.frame_place(index);
+            let (at, len) = (usize::try_from(at).unwrap(), usize::try_from(len).unwrap());
+            let stored = Bytes::copy_from_slice(&bytes[at..at + len]);
+            let (frame, blocks) = (&header.frames[index], header.blocks(index));
+            let number = u32::try_from(index).unwrap();
+            let raw = frame::decode(&header.id, number, frame, blocks, key.as_ref(), stored);
+            found.extend_from_slice(&raw.unwrap());
+        }
+        let (payload, mut at) = (payload.concat(), 0);
+        let mut placement = header.placement();
+        for extent in &header.extents {
+            let (place, len) = (placement.place(extent), usize::try_from(extent.len).unwrap());
+            let place = usize::try_from(place).unwrap();
+            assert_eq!(found[place..place + len], payload[at..at + len]);
+            at += len;
+        }
     }
 }
 
@@ -126,7 +207,7 @@ fn sealed_object_of(opening: Option<HexId>) -> Vec<u8> {
     let payload = [Bytes::from_static(b"water")];
     let key = data_key();
     let spec = ObjectSpec { opening, ..spec(ObjectKind::Data) };
-    object::encode(spec, &payload, Compression::None, Some(&key)).expect("readable").parts.concat()
+    object::encode(spec, &payload, ENCODING, Some(&key)).expect("readable").parts.concat()
 }
 
 #[test]
@@ -137,7 +218,8 @@ fn a_sealed_object_is_frozen() {
     let (at, len) = header.frame_place(0);
     let stored =
         Bytes::copy_from_slice(&bytes[at.try_into().unwrap()..][..len.try_into().unwrap()]);
-    let frame = frame::decode(&header.id, 0, &header.frames[0], key.as_ref(), stored).unwrap();
+    let frame = frame::decode(&header.id, 0, &header.frames[0], Blocks::None, key.as_ref(), stored)
+        .unwrap();
     assert_eq!(frame, "water");
 }
 
@@ -208,7 +290,7 @@ fn an_object_that_nobody_could_read_is_not_made() {
     let refused = |extents: Vec<ObjectExtent>, root| {
         let spec = ObjectSpec { extents, root, ..good.clone() };
         let payload = [Bytes::from_static(b"water")];
-        object::encode(spec, &payload, Compression::None, None).map(drop).unwrap_err().to_string()
+        object::encode(spec, &payload, ENCODING, None).map(drop).unwrap_err().to_string()
     };
     let (data, zeroes) = (good.extents[0], good.extents[1]);
     let overlapping = ObjectExtent { offset: data.offset + data.len - 1, ..zeroes };
@@ -227,15 +309,15 @@ fn an_object_that_nobody_could_read_is_not_made() {
     (moved.streams, moved.sources) = (vec![moved.id.stream], vec![source]);
     moved.extents.truncate(1);
     let payload = [Bytes::from_static(b"water")];
-    let refused = object::encode(moved, &payload, Compression::None, None).map(drop).unwrap_err();
+    let refused = object::encode(moved, &payload, ENCODING, None).map(drop).unwrap_err();
     assert!(refused.to_string().contains("source stream"), "{refused}");
 }
 
 #[test]
 fn the_documented_example_is_the_frozen_object() {
     let page = include_str!("../../../../docs/formats/object.md").replace(char::is_whitespace, "");
-    let expected = include_str!("../../testdata/v2/object.hex").replace(char::is_whitespace, "");
-    assert!(page.contains(&expected), "docs/formats/object.md shows the bytes of testdata/v2");
+    let expected = include_str!("../../testdata/v3/object.hex").replace(char::is_whitespace, "");
+    assert!(page.contains(&expected), "docs/formats/object.md shows the bytes of testdata/v3");
 }
 
 #[test]
@@ -299,6 +381,18 @@ fn manifest_format_1_is_frozen() {
     assert!(manifest.is_intact(), "a manifest of format 1 verifies for ever");
     assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
     assert_eq!(manifest.owner_of(ObjectSeq(9)), Some(Epoch(3)));
+}
+
+#[test]
+fn manifest_format_4_is_frozen() {
+    let text = include_str!("../../testdata/v4/manifest.json");
+    let manifest: Manifest = serde_json::from_str(text).unwrap();
+    assert!(manifest.is_intact(), "a manifest of format 4 verifies for ever");
+    assert_eq!(manifest.encode(), text.as_bytes(), "and is written as it was");
+    assert_eq!((manifest.format, manifest.format_needed()), (4, 4));
+    assert_eq!(manifest.object_version, Some(3));
+    let before = Manifest { object_version: None, ..manifest };
+    assert_eq!(before.format_needed(), 3);
 }
 
 #[test]

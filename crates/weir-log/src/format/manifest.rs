@@ -11,7 +11,10 @@ use crate::ids::{ObjectSeq, WriteMark};
 pub use crate::keys::WrappedHex;
 
 /// Newest manifest format that this code reads and writes.
-pub const MANIFEST_FORMAT: u32 = 3;
+pub const MANIFEST_FORMAT: u32 = 4;
+
+/// Manifest format of a volume whose objects are all of versions that older programs read.
+pub const OPENINGS_FORMAT: u32 = 3;
 
 /// Manifest format of an encrypted volume that no program opened for writing that knows openings.
 pub const ENCRYPTED_FORMAT: u32 = 2;
@@ -313,6 +316,10 @@ pub struct Manifest {
     /// How its bytes are encrypted; said when it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
+    /// Newest version that its objects, or those of streams that its map names, may have, where older programs do not
+    /// read it. It never goes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_version: Option<u32>,
     /// How the last clean close left it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<ClosedRecord>,
@@ -383,9 +390,12 @@ impl Manifest {
     /// The format that readers must know to read it.
     #[must_use]
     pub fn format_needed(&self) -> u32 {
+        if self.object_version.is_some() {
+            return MANIFEST_FORMAT;
+        }
         let has_openings = self.epochs.iter().any(|e| e.opening.is_some());
         match (has_openings || self.closed.is_some(), &self.encryption) {
-            (true, _) => MANIFEST_FORMAT,
+            (true, _) => OPENINGS_FORMAT,
             (false, Some(_)) => ENCRYPTED_FORMAT,
             (false, None) => PLAIN_FORMAT,
         }
@@ -442,6 +452,7 @@ mod tests {
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),
             encryption: None,
+            object_version: None,
             closed: None,
             salvage: Vec::new(),
             checksum: String::new(),

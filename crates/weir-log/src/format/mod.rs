@@ -1,5 +1,6 @@
 //! The formats that leave the process: objects, checkpoint roots, manifests, names. Their pages are in `docs/formats/`.
 
+pub mod blocks;
 pub mod checkpoint;
 pub mod dependant;
 pub mod frame;
@@ -8,7 +9,9 @@ pub mod lease;
 pub mod manifest;
 pub mod name;
 pub mod object;
+pub mod placement;
 pub mod replica;
+pub mod version;
 
 #[cfg(test)]
 mod golden;
@@ -146,6 +149,10 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.at
     }
 
     pub(crate) fn remaining(&self) -> usize {

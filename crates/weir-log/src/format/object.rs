@@ -5,18 +5,19 @@ use weir_device::VolumeId;
 use weir_journal::{Epoch, WriteNumber};
 use weir_seal::{DataKey, KeyId, Purpose, SealKey, TAG_BYTES, counter_nonce};
 
-use crate::format::frame::{self, Codec, Compression, Frame};
+use crate::format::blocks::{self, Blocks};
+use crate::format::frame::{self, Codec, Compression, Frame, Making};
 use crate::format::manifest::HexId;
+use crate::format::placement::{Placement, placed};
+pub use crate::format::version::ObjectVersion;
 use crate::format::{DecodeError, Reader, crc32c};
 use crate::ids::{ObjectId, ObjectSeq, WriteMark};
-use crate::limits::{EXTENTS_PER_OBJECT_MAX, FRAME_BYTES, HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::limits::{
+    BLOCK_BYTES, EXTENTS_PER_OBJECT_MAX, FRAME_BYTES, HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX,
+};
 
 const WHAT: &str = "object header";
 const MAGIC: [u8; 4] = *b"WOBJ";
-/// Without an opening.
-const VERSION_1: u16 = 1;
-/// Newest version that this code reads and writes.
-const VERSION: u16 = 2;
 
 /// Bytes of the header before its tables.
 pub const FIXED_BYTES: usize = 208;
@@ -24,6 +25,7 @@ const FRAME_ENTRY_BYTES: usize = 16;
 const EXTENT_ENTRY_BYTES: usize = 16;
 const STREAM_ENTRY_BYTES: usize = 16;
 const SOURCE_ENTRY_BYTES: usize = 24;
+const SUM_BYTES: usize = 4;
 /// Where the header checksum begins to cover: after magic, version, kind and the checksum itself.
 const CRC_FROM: usize = 12;
 /// Where the digest stands in the fixed part.
@@ -38,6 +40,25 @@ const OPENING_AT: usize = TAG_END;
 const _: () = assert!(OPENING_AT + 16 == FIXED_BYTES);
 /// AES-256-GCM, each frame under the key of the object.
 const ENCRYPTION_AES_256_GCM: u32 = 1;
+
+/// How an object is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Encoding {
+    /// What is tried on its frames.
+    pub compression: Compression,
+    /// Its version, if it is of kind data or gc and has an opening: older programs read no newer one.
+    pub version: ObjectVersion,
+}
+
+impl Encoding {
+    fn version_of(self, spec: &ObjectSpec) -> ObjectVersion {
+        match (spec.opening, spec.kind) {
+            (None, _) => ObjectVersion::V1,
+            (Some(_), ObjectKind::Checkpoint) => ObjectVersion::V2,
+            (Some(_), ObjectKind::Data | ObjectKind::Gc) => self.version.max(ObjectVersion::V2),
+        }
+    }
+}
 
 /// What an object is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,6 +158,15 @@ pub struct Sealed {
     pub tag: [u8; TAG_BYTES],
 }
 
+/// Covers the version from version 3 on: before, what tells one from another does.
+fn header_crc(version: ObjectVersion, header: &[u8]) -> u32 {
+    let mut also = vec![header[6]];
+    if version >= ObjectVersion::V3 && !weir_device::mutant("object_version_not_covered") {
+        also.extend_from_slice(&version.code().to_le_bytes());
+    }
+    crc32c(&[&header[CRC_FROM..], &also])
+}
+
 /// The key of an object: nobody else's, because its salt is random.
 fn object_key(volume: &DataKey, id: &ObjectId, salt: &[u8; 16]) -> SealKey {
     let (seq, epoch) = (id.seq.0.to_le_bytes(), id.epoch.0.to_le_bytes());
@@ -158,6 +188,8 @@ fn without_tag(header: &[u8]) -> Vec<u8> {
 /// A decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectHeader {
+    /// What its bytes are laid out as.
+    pub version: ObjectVersion,
     /// What names the object.
     pub id: ObjectId,
     /// The opening that wrote it. None where its program knew no openings, which is version 1.
@@ -186,6 +218,8 @@ pub struct ObjectHeader {
     pub streams: Vec<VolumeId>,
     /// One source per extent of a gc object.
     pub sources: Vec<GcSource>,
+    /// Checksums of the blocks of raw frames, frame by frame. From version 3 on, unless the object is encrypted.
+    pub sums: Vec<u32>,
 }
 
 /// Everything of a header but what the encoder computes.
@@ -265,8 +299,8 @@ fn u32_of(len: usize) -> u32 {
     u32::try_from(len).expect("bounded by the limits of an object")
 }
 
-/// Encodes an object whose payload is `payload` read as one run of bytes, sealed under `key` if the volume has one.
-/// Burns CPU: run it on a worker.
+/// Encodes an object whose payload is the bytes of its data extents, one behind the other in `payload`, sealed under
+/// `key` if the volume has one. Burns CPU: run it on a worker.
 ///
 /// # Errors
 /// Where [`ObjectHeader::decode`] would refuse the header, by the same rules: an object that nobody can read must not
@@ -277,7 +311,7 @@ fn u32_of(len: usize) -> u32 {
 pub fn encode(
     spec: ObjectSpec,
     payload: &[Bytes],
-    compression: Compression,
+    encoding: Encoding,
     key: Option<&DataKey>,
 ) -> Result<EncodedObject, DecodeError> {
     let payload_len = frame::len_of(payload);
@@ -287,20 +321,16 @@ pub fn encode(
         spec.sources.len() == if spec.kind == ObjectKind::Gc { spec.extents.len() } else { 0 },
         "one source per extent of a gc object"
     );
-    let raw_frames = cut_frames(payload);
-    let compression = if frame::sample_shrinks(&raw_frames, compression) {
-        compression
-    } else {
-        Compression::None
+    let version = encoding.version_of(&spec);
+    let raw_frames = match version {
+        ObjectVersion::V3 => cut_frames(&placed(&spec.extents, payload)),
+        ObjectVersion::V1 | ObjectVersion::V2 => cut_frames(payload),
     };
     let object_key = key.map(|key| object_key(key, &spec.id, &spec.salt));
-    let mut parts = vec![Bytes::new()];
-    let mut frames = Vec::with_capacity(raw_frames.len());
-    for (index, raw) in raw_frames.iter().enumerate() {
-        let (index, key) = (u32_of(index), object_key.as_ref());
-        frames.push(frame::encode(&spec.id, index, raw, compression, key, &mut parts));
-    }
+    let (frames, sums, mut parts) =
+        encode_frames(&spec.id, &raw_frames, encoding.compression, version, object_key.as_ref());
     let mut header = ObjectHeader {
+        version,
         id: spec.id,
         opening: spec.opening,
         kind: spec.kind,
@@ -315,10 +345,30 @@ pub fn encode(
         extents: spec.extents,
         streams: spec.streams,
         sources: spec.sources,
+        sums,
     };
     header.check(&Reader::new(WHAT, &[]))?;
     parts[0] = Bytes::from(header.encode(object_key.as_ref()));
     Ok(EncodedObject { header, parts })
+}
+
+/// Frames, the checksums of their blocks, and what is stored of them, behind an empty part for the header.
+fn encode_frames(
+    id: &ObjectId,
+    raw_frames: &[Vec<Bytes>],
+    compression: Compression,
+    version: ObjectVersion,
+    key: Option<&SealKey>,
+) -> (Vec<Frame>, Vec<u32>, Vec<Bytes>) {
+    let shrinks = frame::sample_shrinks(raw_frames, compression);
+    let compression = if shrinks { compression } else { Compression::None };
+    let making = Making { compression, key, in_blocks: version >= ObjectVersion::V3 };
+    let (mut sums, mut parts) = (Vec::new(), vec![Bytes::new()]);
+    let frames = (0..).zip(raw_frames);
+    let frames =
+        frames.map(|(index, raw)| frame::encode(id, index, raw, making, &mut parts, &mut sums));
+    let frames = frames.collect();
+    (frames, sums, parts)
 }
 
 impl ObjectHeader {
@@ -331,19 +381,46 @@ impl ObjectHeader {
     /// Bytes of the encoded header, where the frames begin.
     #[must_use]
     pub fn header_len(&self) -> u64 {
-        (FIXED_BYTES
+        let tables = (FIXED_BYTES
             + self.frames.len() * FRAME_ENTRY_BYTES
             + self.extents.len() * EXTENT_ENTRY_BYTES
             + self.streams.len() * STREAM_ENTRY_BYTES
-            + self.sources.len() * SOURCE_ENTRY_BYTES) as u64
+            + self.sources.len() * SOURCE_ENTRY_BYTES
+            + self.sums.len() * SUM_BYTES) as u64;
+        // Blocks in pages of their own, where there are enough of them: a cold one is one page to read, not two.
+        let in_pages = self.sums.len() * BLOCK_BYTES as usize >= FRAME_BYTES as usize;
+        if in_pages { tables.next_multiple_of(BLOCK_BYTES.into()) } else { tables }
+    }
+
+    /// Where the data of its extents is in its payload.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        Placement::of(self.version, &self.extents)
+    }
+
+    /// What is known of the blocks of frame `index`, of which `sums` checksums come before.
+    pub(crate) fn blocks_from(&self, index: usize, sums: usize) -> Blocks<'_> {
+        let frame = &self.frames[index];
+        match self.sealed {
+            _ if self.version < ObjectVersion::V3 || frame.codec != Codec::Raw => Blocks::None,
+            Some(_) => Blocks::Sealed,
+            None => Blocks::Plain(&self.sums[sums..sums + blocks::count(frame.raw_len) as usize]),
+        }
+    }
+
+    /// What is known of the blocks of frame `index`.
+    #[must_use]
+    pub fn blocks(&self, index: usize) -> Blocks<'_> {
+        let raw = self.frames[..index].iter().filter(|frame| frame.codec == Codec::Raw);
+        let before = raw.map(|frame| blocks::count(frame.raw_len) as usize).sum();
+        self.blocks_from(index, before)
     }
 
     fn encode(&mut self, key: Option<&SealKey>) -> Vec<u8> {
         let header_len = u32::try_from(self.header_len()).expect("bounded by the limits");
         let mut out = Vec::with_capacity(header_len as usize);
         out.extend_from_slice(&MAGIC);
-        let version = if self.opening.is_some() { VERSION } else { VERSION_1 };
-        out.extend_from_slice(&version.to_le_bytes());
+        out.extend_from_slice(&self.version.code().to_le_bytes());
         out.extend_from_slice(&[self.kind.code(), 0]);
         out.extend_from_slice(&[0; 4]); // checksum, below
         out.extend_from_slice(&header_len.to_le_bytes());
@@ -376,7 +453,7 @@ impl ObjectHeader {
             sealed.tag = header_tag(key, &out);
             out[TAG_AT..TAG_END].copy_from_slice(&sealed.tag);
         }
-        let crc = crc32c(&[&out[CRC_FROM..], &[self.kind.code()]]);
+        let crc = header_crc(self.version, &out);
         out[8..12].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(out.len(), header_len as usize, "the header is as long as it says");
         out
@@ -404,6 +481,10 @@ impl ObjectHeader {
             out.extend_from_slice(&source.seq.0.to_le_bytes());
             out.extend_from_slice(&source.epoch.0.to_le_bytes());
         }
+        for sum in &self.sums {
+            out.extend_from_slice(&sum.to_le_bytes());
+        }
+        out.resize(usize_of(self.header_len()), 0);
     }
 
     /// Length of the whole header, from its first [`FIXED_BYTES`].
@@ -415,11 +496,7 @@ impl ObjectHeader {
         if reader.array::<4>()? != MAGIC {
             return Err(DecodeError::Magic { what: WHAT });
         }
-        let version = reader.u16()?;
-        if !(VERSION_1..=VERSION).contains(&version) {
-            let (found, known) = (version.into(), VERSION.into());
-            return Err(DecodeError::Version { what: WHAT, found, known });
-        }
+        ObjectVersion::from_code(reader.u16()?)?;
         reader.take(6)?;
         let header_len = reader.u32()?;
         if header_len > HEADER_BYTES_MAX || (header_len as usize) < FIXED_BYTES {
@@ -438,9 +515,10 @@ impl ObjectHeader {
             let (have, need) = (bytes.len() as u64, header_len as u64);
             return Err(DecodeError::Short { what: WHAT, have, need });
         };
+        let version = ObjectVersion::from_code(u16::from_le_bytes([bytes[4], bytes[5]]))?;
         let kind_code = bytes[6];
         let stored = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
-        let computed = crc32c(&[&bytes[CRC_FROM..], &[kind_code]]);
+        let computed = header_crc(version, bytes);
         // The fuzzer must get behind the checksum.
         if stored != computed && !cfg!(fuzzing) {
             return Err(DecodeError::Checksum { what: WHAT, stored, computed });
@@ -470,14 +548,14 @@ impl ObjectHeader {
         };
         let opening: [u8; 16] = reader.array()?;
         let named = opening != [0; 16];
-        let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-        if bytes[7] != 0 || (version == VERSION_1 && named) {
+        if bytes[7] != 0 || (version == ObjectVersion::V1 && named) {
             return Err(reader.field("reserved", 1));
         }
-        if version > VERSION_1 && !named {
+        if version > ObjectVersion::V1 && !named {
             return Err(reader.field("opening", 0));
         }
         let mut header = Self {
+            version,
             id: ObjectId { stream, seq, epoch },
             opening: named.then_some(HexId(opening)),
             kind,
@@ -492,6 +570,7 @@ impl ObjectHeader {
             extents: Vec::new(),
             streams: Vec::new(),
             sources: Vec::new(),
+            sums: Vec::new(),
         };
         header.decode_tables(&mut reader, frame_count, extent_count, stream_count)?;
         header.check(&reader)?;
@@ -543,23 +622,14 @@ impl ObjectHeader {
         streams: usize,
     ) -> Result<(), DecodeError> {
         let sources = if self.kind == ObjectKind::Gc { extents } else { 0 };
-        let need = frames * FRAME_ENTRY_BYTES
-            + extents * EXTENT_ENTRY_BYTES
+        self.decode_frames(reader, frames)?;
+        let sums = self.sums_needed();
+        let need = extents * EXTENT_ENTRY_BYTES
             + streams * STREAM_ENTRY_BYTES
-            + sources * SOURCE_ENTRY_BYTES;
-        if reader.remaining() != need {
+            + sources * SOURCE_ENTRY_BYTES
+            + sums * SUM_BYTES;
+        if reader.remaining() < need {
             return Err(reader.field("header_len", need as u64));
-        }
-        let tag_len = if self.sealed.is_some() { u32_of(TAG_BYTES) } else { 0 };
-        for _ in 0..frames {
-            let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
-            let [code, ..] = reader.array::<4>()?;
-            let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
-            let stored = stored_len.saturating_sub(tag_len);
-            if raw_len == 0 || raw_len > FRAME_BYTES || stored > raw_len || stored == 0 {
-                return Err(reader.field("frame length", stored_len.into()));
-            }
-            self.frames.push(Frame { stored_len, raw_len, crc, codec });
         }
         for _ in 0..extents {
             let (offset, word) = (reader.u64()?, reader.u64()?);
@@ -576,6 +646,66 @@ impl ObjectHeader {
             let (seq, epoch) = (ObjectSeq(reader.u64()?), Epoch(reader.u64()?));
             self.sources.push(GcSource { stream, payload_offset, seq, epoch });
         }
+        for _ in 0..sums {
+            self.sums.push(reader.u32()?);
+        }
+        let need = reader.position() + reader.remaining();
+        let padding = reader.take(reader.remaining())?;
+        if need as u64 != self.header_len() {
+            return Err(reader.field("header_len", need as u64));
+        }
+        match padding.iter().find(|byte| **byte != 0) {
+            Some(byte) => Err(reader.field("padding", (*byte).into())),
+            None => Ok(()),
+        }
+    }
+
+    fn decode_frames(&mut self, reader: &mut Reader<'_>, frames: usize) -> Result<(), DecodeError> {
+        let tag_len = if self.sealed.is_some() { u32_of(TAG_BYTES) } else { 0 };
+        for _ in 0..frames {
+            let (stored_len, raw_len, crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
+            let [code, ..] = reader.array::<4>()?;
+            let codec = Codec::from_code(code).ok_or_else(|| reader.field("codec", code.into()))?;
+            let wrong = reader.field("frame length", stored_len.into());
+            if raw_len == 0 || raw_len > FRAME_BYTES {
+                return Err(wrong);
+            }
+            let fits = if self.version >= ObjectVersion::V3 && codec == Codec::Raw {
+                let sealed_len = blocks::sealed_len(raw_len);
+                stored_len == if self.sealed.is_some() { sealed_len } else { raw_len }
+            } else {
+                let stored = stored_len.saturating_sub(tag_len);
+                stored <= raw_len && stored > 0
+            };
+            if !fits {
+                return Err(wrong);
+            }
+            self.frames.push(Frame { stored_len, raw_len, crc, codec });
+        }
+        Ok(())
+    }
+
+    /// How many blocks have a checksum in the header.
+    fn sums_needed(&self) -> usize {
+        if self.version < ObjectVersion::V3 || self.sealed.is_some() {
+            return 0;
+        }
+        let raw = self.frames.iter().filter(|frame| frame.codec == Codec::Raw);
+        raw.map(|frame| blocks::count(frame.raw_len) as usize).sum()
+    }
+
+    /// The checksum of a frame covers those of its blocks.
+    fn check_sums(&self, reader: &Reader<'_>) -> Result<(), DecodeError> {
+        let mut before = 0;
+        for (index, frame) in self.frames.iter().enumerate() {
+            let Blocks::Plain(sums) = self.blocks_from(index, before) else { continue };
+            before += sums.len();
+            let computed = frame::crc_of_sums(&self.id, u32_of(index), frame, sums);
+            // The fuzzer must get behind the checksum.
+            if computed != frame.crc && !cfg!(fuzzing) {
+                return Err(reader.field("checksum of a frame", index as u64));
+            }
+        }
         Ok(())
     }
 
@@ -589,6 +719,7 @@ impl ObjectHeader {
         if payload > PAYLOAD_BYTES_MAX.into() {
             return Err(reader.field("payload length", payload));
         }
+        self.check_sums(reader)?;
         let mut end = 0_u64;
         let mut data = 0_u64;
         for extent in &self.extents {

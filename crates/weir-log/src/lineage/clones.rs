@@ -108,6 +108,7 @@ async fn finish(
         takeover,
         // It reads what its parent wrote.
         encryption: now.encryption.clone(),
+        object_version: now.object_version,
         origin: Some(found.root(stream)),
         lineage: origins.iter().map(|origin| origin.stream).collect(),
         origins,

@@ -96,6 +96,7 @@ async fn read_object(
         }
         let mut frames = Vec::with_capacity(header.frames.len());
         for (index, entry) in header.frames.iter().enumerate() {
+            let blocks = header.blocks(index);
             let (at, len) = header.frame_place(index);
             let to_usize = |v: u64| usize::try_from(v).expect("the object is in memory");
             let Some(stored) = bytes.get(to_usize(at)..to_usize(at + len)) else {
@@ -103,7 +104,8 @@ async fn read_object(
                 return Err(DecodeError::Short { what: "object", have, need });
             };
             let index = u32::try_from(index).expect("few frames");
-            frames.push(frame::decode(&id, index, entry, key.as_ref(), bytes.slice_ref(stored))?);
+            let stored = bytes.slice_ref(stored);
+            frames.push(frame::decode(&id, index, entry, blocks, key.as_ref(), stored)?);
         }
         Ok((header, Payload(frames)))
     };

@@ -10,6 +10,7 @@ use weir_extent::{ExtentMap, Mapping, PIECE_BYTES, Target};
 
 use crate::format::checkpoint::TableRecord;
 use crate::format::object::{ExtentKind, GcSource, ObjectHeader};
+use crate::format::placement::Placement;
 use crate::ids::{ObjectId, ObjectSeq};
 use crate::limits::PAYLOAD_BITS;
 use crate::map::table::{ObjectTable, TableIndex};
@@ -69,7 +70,9 @@ fn place_of(target: Target) -> ObjectPlace {
 pub(crate) struct ApplyCursor {
     extent: usize,
     within: u64,
-    payload_offset: u64,
+    /// Where the data of the current extent begins, once that is known.
+    begin: Option<u64>,
+    placement: Option<Placement>,
     index: Option<TableIndex>,
 }
 
@@ -145,11 +148,16 @@ impl ObjectMap {
             let payload_len = u32::try_from(header.payload_len()).expect("checked when decoded");
             self.table.add(TableRecord { id: header.id, payload_len })
         });
+        let ApplyCursor { placement, begin, .. } = cursor;
+        let placement = placement.get_or_insert_with(|| header.placement());
         for _ in 0..limits.apply_step_extents {
             let Some(extent) = header.extents.get(cursor.extent) else { break };
             let (offset, len) = (extent.offset + cursor.within, extent.len - cursor.within);
             before_change(&self.map, offset, len);
-            let to = Stored { index, payload_offset: cursor.payload_offset };
+            let begin_at = *begin.get_or_insert_with(|| placement.place(extent));
+            let forgets = weir_device::mutant("copy_resumed_elsewhere");
+            let within = if forgets { 0 } else { cursor.within };
+            let to = Stored { index, payload_offset: begin_at + within };
             let done = match header.sources.get(cursor.extent) {
                 None => self.set(header.id.seq, extent.kind, to, (offset, len), limits),
                 Some(source) => match self.place_of_source(header, source) {
@@ -162,21 +170,18 @@ impl ObjectMap {
                     None => len,
                 },
             };
-            let forgets = done < len && weir_device::mutant("copy_resumed_elsewhere");
-            if extent.kind == ExtentKind::Data && !forgets {
-                cursor.payload_offset += done;
-            }
             if done < len {
                 cursor.within += done;
                 return false;
             }
             cursor.within = 0;
+            *begin = None;
             cursor.extent += 1;
         }
         if weir_device::mutant("extent_lost_between_steps")
             && let Some(lost) = header.extents.get(cursor.extent)
         {
-            cursor.payload_offset += if lost.kind == ExtentKind::Data { lost.len } else { 0 };
+            placement.place(lost);
             cursor.extent += 1;
         }
         let all = cursor.extent == header.extents.len();

@@ -1,20 +1,26 @@
 //! The RAM cache of decoded frames, shared by all volumes of a node: the one thing that shards share.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use weir_device::DeviceError;
 
+use crate::format::blocks::BlockRange;
 use crate::format::manifest::HexId;
 use crate::ids::ObjectId;
 use crate::read::table::FrameTable;
 
-/// Frame tables kept in memory, the oldest going first: 2 KiB each for a default batch, so about 8 MiB in all.
-const FRAME_TABLES_MAX: usize = 4096;
+/// Part of the cache that frame tables may take, as a divisor: 48 MiB by default, for 35 GiB of full objects.
+const TABLES_DIVISOR: u64 = 4;
+
+/// Bytes that a frame table takes in the cache beside its own.
+const TABLE_ENTRY_BYTES: u64 = 256;
 
 /// An object of one history of its volume. Where a store was set back, other objects get the names of those that are
 /// gone, while a process that read those may live on.
@@ -26,13 +32,39 @@ pub struct ObjectKey {
     pub history: Option<HexId>,
 }
 
-/// A frame of an object.
+/// A frame of an object, or a block of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameKey {
     /// The object.
     pub object: ObjectKey,
     /// Index of the frame in it.
     pub index: u32,
+    /// Index of the block in the frame; nothing for the whole frame.
+    pub block: Option<u8>,
+}
+
+impl FrameKey {
+    /// A whole frame.
+    #[must_use]
+    pub fn whole(object: ObjectKey, index: u32) -> Self {
+        Self { object, index, block: None }
+    }
+
+    /// What counts within a run: frames of an object, or blocks of a frame.
+    pub(super) fn number(&self) -> u32 {
+        self.block.map_or(self.index, u32::from)
+    }
+
+    /// Another one of the run.
+    pub(super) fn at(self, number: u32) -> Self {
+        match self.block {
+            None => Self { index: number, ..self },
+            Some(_) => {
+                let block = u8::try_from(number).expect("a frame has 16 blocks");
+                Self { block: Some(block), ..self }
+            }
+        }
+    }
 }
 
 /// What a fetch came to.
@@ -49,11 +81,27 @@ pub enum Look {
     Missing(oneshot::Receiver<FrameResult>),
 }
 
-/// Keeps decoded frames, and where the frames of an object are. Objects never change, so an entry is right for ever and
-/// may go at any time. All volumes of a node ask here, so that each frame is fetched once whoever shares it.
+/// What is there of some blocks of a frame.
+#[derive(Debug)]
+pub enum Part {
+    /// All of the frame.
+    Frame(Bytes),
+    /// These blocks.
+    Blocks(SmallVec<[Bytes; 1]>),
+    /// Not all of them. Where the frames of the object are, if that is known.
+    Missing(Option<Arc<FrameTable>>),
+}
+
+/// Keeps decoded frames and blocks of frames, and where the frames of an object are. Objects never change, so an entry
+/// is right for ever and may go at any time. All volumes of a node ask here, so that each frame is fetched once whoever
+/// shares it.
 pub trait FrameCache: Send + Sync {
     /// The frame, if it is there.
     fn get(&self, key: &FrameKey) -> Option<Bytes>;
+    /// Some blocks of a frame, if they are there.
+    fn part(&self, frame: &FrameKey, range: BlockRange) -> Part;
+    /// Waits for whoever fetches this, if somebody does.
+    fn join(&self, key: &FrameKey) -> Option<oneshot::Receiver<FrameResult>>;
     /// The frame; or waits for whoever fetches it; or makes the caller the one who does.
     fn look(&self, key: &FrameKey) -> Look;
     /// Ends the fetch of a frame: keeps it, and answers everybody who waits. Without a result it is given up, and those
@@ -63,8 +111,42 @@ pub trait FrameCache: Send + Sync {
     fn table(&self, object: &ObjectKey) -> Option<Arc<FrameTable>>;
     /// Keeps where the frames of an object are.
     fn keep_table(&self, object: ObjectKey, table: Arc<FrameTable>);
-    /// Bytes held now.
+    /// Bytes held now: frames, blocks and tables.
     fn bytes(&self) -> u64;
+}
+
+/// Looked up several times per read. Nothing walks through it: its order means nothing.
+type Keyed<K, V> = HashMap<K, V, BuildHasherDefault<KeyHasher>>;
+
+/// A few instructions per word, the same in every process. Nobody outside chooses the keys.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table takes its low bits, which a product mixes least.
+        self.0 ^ self.0 >> 32
+    }
 }
 
 struct Slot {
@@ -74,13 +156,14 @@ struct Slot {
 
 #[derive(Default)]
 struct Frames {
-    slots: BTreeMap<FrameKey, Slot>,
+    slots: Keyed<FrameKey, Slot>,
     /// Second-chance order: the front goes next, unless it was referenced since it was queued.
     queue: VecDeque<FrameKey>,
     bytes: u64,
     /// Frames that are being fetched, and who waits for them.
-    coming: BTreeMap<FrameKey, Vec<oneshot::Sender<FrameResult>>>,
-    tables: BTreeMap<ObjectKey, Arc<FrameTable>>,
+    coming: Keyed<FrameKey, Vec<oneshot::Sender<FrameResult>>>,
+    tables: Keyed<ObjectKey, Arc<FrameTable>>,
+    table_bytes: u64,
     /// In the order in which they came.
     table_queue: VecDeque<ObjectKey>,
 }
@@ -102,8 +185,29 @@ impl Frames {
             None => self.queue.push_back(key),
         }
         self.bytes += len;
-        while self.bytes > bytes_max {
-            let victim = self.queue.pop_front().expect("every slot is queued");
+        self.evict(bytes_max);
+    }
+
+    fn keep_table(&mut self, object: ObjectKey, table: Arc<FrameTable>, bytes_max: u64) {
+        let bytes = |table: &FrameTable| table.bytes() + TABLE_ENTRY_BYTES;
+        self.table_bytes += bytes(&table);
+        match self.tables.insert(object, table) {
+            Some(old) => self.table_bytes -= bytes(&old),
+            None => self.table_queue.push_back(object),
+        }
+        // The newest stays, however little room there is: it is about to be used.
+        while self.table_bytes > bytes_max / TABLES_DIVISOR && self.table_queue.len() > 1 {
+            let oldest = self.table_queue.pop_front().expect("more than one is queued");
+            let table = self.tables.remove(&oldest).expect("every queued table is there");
+            self.table_bytes -= bytes(&table);
+        }
+        self.evict(bytes_max);
+    }
+
+    /// Frames and blocks go until there is room.
+    fn evict(&mut self, bytes_max: u64) {
+        while self.bytes > bytes_max.saturating_sub(self.table_bytes) {
+            let Some(victim) = self.queue.pop_front() else { return };
             let slot = self.slots.get_mut(&victim).expect("every queued key has a slot");
             if std::mem::take(&mut slot.referenced) {
                 self.queue.push_back(victim);
@@ -136,6 +240,30 @@ impl MemoryFrameCache {
 impl FrameCache for MemoryFrameCache {
     fn get(&self, key: &FrameKey) -> Option<Bytes> {
         self.lock().get(key)
+    }
+
+    fn part(&self, frame: &FrameKey, range: BlockRange) -> Part {
+        let mut frames = self.lock();
+        if let Some(whole) = frames.get(frame) {
+            return Part::Frame(whole);
+        }
+        let mut blocks = SmallVec::new();
+        for block in range.first..=range.last {
+            let key = FrameKey { block: Some(0), ..*frame }.at(block);
+            let Some(found) = frames.get(&key) else {
+                return Part::Missing(frames.tables.get(&frame.object).cloned());
+            };
+            blocks.push(found);
+        }
+        Part::Blocks(blocks)
+    }
+
+    fn join(&self, key: &FrameKey) -> Option<oneshot::Receiver<FrameResult>> {
+        let mut frames = self.lock();
+        let waiting = frames.coming.get_mut(key)?;
+        let (sender, receiver) = oneshot::channel();
+        waiting.push(sender);
+        Some(receiver)
     }
 
     fn look(&self, key: &FrameKey) -> Look {
@@ -176,19 +304,12 @@ impl FrameCache for MemoryFrameCache {
     }
 
     fn keep_table(&self, object: ObjectKey, table: Arc<FrameTable>) {
-        let mut frames = self.lock();
-        if frames.tables.insert(object, table).is_none() {
-            frames.table_queue.push_back(object);
-        }
-        if frames.tables.len() > FRAME_TABLES_MAX
-            && let Some(oldest) = frames.table_queue.pop_front()
-        {
-            frames.tables.remove(&oldest);
-        }
+        self.lock().keep_table(object, table, self.bytes_max);
     }
 
     fn bytes(&self) -> u64 {
-        self.lock().bytes
+        let frames = self.lock();
+        frames.bytes + frames.table_bytes
     }
 }
 
@@ -208,7 +329,7 @@ mod tests {
     fn key(seq: u64) -> FrameKey {
         let id = ObjectId { stream: VolumeId([0; 16]), seq: ObjectSeq(seq), epoch: Epoch(1) };
         let object = ObjectKey { id, history: None };
-        FrameKey { object, index: 0 }
+        FrameKey::whole(object, 0)
     }
 
     #[test]
@@ -225,13 +346,45 @@ mod tests {
 
     #[test]
     fn frame_tables_keep_their_limit() {
-        let cache = MemoryFrameCache::new(300);
         let table = || Arc::new(FrameTable::empty());
-        let object = |seq: usize| key(seq as u64).object;
-        (0..=FRAME_TABLES_MAX).for_each(|seq| cache.keep_table(object(seq), table()));
+        let room = 10 * (table().bytes() + TABLE_ENTRY_BYTES);
+        let cache = MemoryFrameCache::new(room * TABLES_DIVISOR);
+        let frame = Bytes::from(vec![0; usize::try_from(room * (TABLES_DIVISOR - 1)).unwrap()]);
+        cache.settle(key(100), Some(Ok(frame)));
+        let object = |seq: u64| key(seq).object;
+        (0..=10).for_each(|seq| cache.keep_table(object(seq), table()));
         assert!(cache.table(&object(0)).is_none(), "the oldest went");
-        assert!(cache.table(&object(FRAME_TABLES_MAX)).is_some());
-        assert_eq!(cache.lock().tables.len(), FRAME_TABLES_MAX);
+        assert!((1..=10).all(|seq| cache.table(&object(seq)).is_some()));
+        assert_eq!(cache.bytes(), room * TABLES_DIVISOR, "beside frames, there is no more room");
+        cache.keep_table(object(10), table());
+        assert_eq!(cache.lock().table_bytes, room, "the same again takes no more");
+        cache.settle(key(101), Some(Ok(Bytes::from_static(b"more"))));
+        assert!(cache.get(&key(100)).is_none(), "frames make room for tables, and for each other");
+        let small = MemoryFrameCache::new(1);
+        (0..=1).for_each(|seq| small.keep_table(object(seq), table()));
+        assert!(small.table(&object(0)).is_none() && small.table(&object(1)).is_some());
+    }
+
+    #[test]
+    fn blocks_are_found_all_together_or_as_parts_of_their_frame() {
+        let cache = MemoryFrameCache::new(100_000);
+        let range = BlockRange { first: 2, last: 3 };
+        let block = |number| FrameKey { block: Some(number), ..key(1) };
+        let keep = |key, text: &'static [u8]| {
+            cache.settle(key, Some(Ok(Bytes::from_static(text))));
+        };
+        keep(block(2), b"two");
+        assert!(matches!(cache.part(&key(1), range), Part::Missing(None)));
+        keep(block(3), b"three");
+        let Part::Blocks(found) = cache.part(&key(1), range) else { panic!("both are there") };
+        assert_eq!(found[..], ["two", "three"]);
+        keep(key(1), b"all of it");
+        assert!(matches!(cache.part(&key(1), range), Part::Frame(frame) if frame == "all of it"));
+        assert!(cache.join(&key(2)).is_none(), "nobody fetches it");
+        let Look::Missing(_) = cache.look(&key(2)) else { panic!("nobody has it") };
+        let mut joined = cache.join(&key(2)).expect("it is coming");
+        keep(key(2), b"came");
+        assert_eq!(joined.try_recv().unwrap().unwrap(), "came");
     }
 
     /// A store that was set back under a living process: the same name, another object.
@@ -240,7 +393,7 @@ mod tests {
         let cache = MemoryFrameCache::new(300);
         let of = |byte| {
             let object = ObjectKey { history: Some(HexId([byte; 16])), ..key(1).object };
-            FrameKey { object, index: 0 }
+            FrameKey::whole(object, 0)
         };
         cache.settle(of(1), Some(Ok(Bytes::from_static(b"before"))));
         assert!(cache.get(&of(2)).is_none() && cache.get(&key(1)).is_none());

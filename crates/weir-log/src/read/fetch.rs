@@ -1,6 +1,7 @@
 //! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use weir_store::{RetryPolicy, Store, StoreError};
 
 use crate::error::LogError;
 use crate::format::DecodeError;
+use crate::format::blocks::BlockRange;
 use crate::format::frame::{self, Codec};
 use crate::format::manifest::{EpochEntry, HexId, Manifest};
 use crate::format::object::ObjectHeader;
@@ -24,7 +26,8 @@ use crate::limits::{
 };
 use crate::random::splitmix;
 use crate::read::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
-use crate::read::table::FrameTable;
+use crate::read::parts;
+use crate::read::table::{FramePlace, FrameTable};
 
 /// Index under which the cache and the fetches know the header of an object.
 const HEADER_INDEX: u32 = u32::MAX;
@@ -57,16 +60,19 @@ pub(crate) struct Fetcher {
     key: Option<DataKey>,
     pub(crate) store: Store,
     pub(crate) env: Env,
-    cache: Arc<dyn FrameCache>,
+    pub(super) cache: Arc<dyn FrameCache>,
     /// How long a read waits for a failing store.
     deadline: Duration,
+    /// Whether a part of a frame costs less than all of it.
+    pub(super) in_parts: bool,
 }
 
-/// Frames that the caller is the one to fetch. What is not settled in the end is given up.
+/// A run of frames, or of blocks of one frame, that the caller is the one to fetch. What is not settled in the end is
+/// given up.
 struct Flight {
     cache: Arc<dyn FrameCache>,
-    object: ObjectKey,
-    first: u32,
+    first: FrameKey,
+    /// Number of the last one.
     last: u32,
     settled: bool,
 }
@@ -74,9 +80,13 @@ struct Flight {
 impl Flight {
     fn settle(&mut self, frames: Vec<FrameResult>) {
         self.settled = true;
-        for (index, frame) in (self.first..=self.last).zip(frames) {
-            self.cache.settle(FrameKey { object: self.object, index }, Some(frame));
+        for (number, frame) in self.numbers().zip(frames) {
+            self.cache.settle(self.first.at(number), Some(frame));
         }
+    }
+
+    fn numbers(&self) -> RangeInclusive<u32> {
+        self.first.number()..=self.last
     }
 }
 
@@ -84,8 +94,8 @@ impl Drop for Flight {
     fn drop(&mut self) {
         // What was settled may be on its way anew, for somebody else.
         if !self.settled {
-            for index in self.first..=self.last {
-                self.cache.settle(FrameKey { object: self.object, index }, None);
+            for number in self.numbers() {
+                self.cache.settle(self.first.at(number), None);
             }
         }
     }
@@ -100,7 +110,8 @@ impl Fetcher {
         cache: Arc<dyn FrameCache>,
         deadline: Duration,
     ) -> Rc<Self> {
-        Rc::new(Self { volume, histories, key, store, env, cache, deadline })
+        let in_parts = store.requests_are_cheap();
+        Rc::new(Self { volume, histories, key, store, env, cache, deadline, in_parts })
     }
 
     /// What the cache knows an object by. Of other streams the history is not known here.
@@ -110,8 +121,8 @@ impl Fetcher {
         ObjectKey { id: object, history }
     }
 
-    fn frame_key(&self, object: ObjectId, index: u32) -> FrameKey {
-        FrameKey { object: self.key_of(object), index }
+    pub(super) fn frame_key(&self, object: ObjectId, index: u32) -> FrameKey {
+        FrameKey::whole(self.key_of(object), index)
     }
 
     /// A frame, if the cache has it.
@@ -131,10 +142,12 @@ impl Fetcher {
     }
 
     /// Fetches frames that [`FrameCache::look`] left to the caller.
-    fn fetch(self: &Rc<Self>, object: ObjectId, indices: &[u32]) {
-        for (first, last) in runs_of(indices) {
-            let (cache, object) = (Arc::clone(&self.cache), self.key_of(object));
-            let flight = Flight { cache, object, first, last, settled: false };
+    fn fetch(self: &Rc<Self>, keys: &[FrameKey]) {
+        let Some(some) = keys.first() else { return };
+        let numbers: Vec<u32> = keys.iter().map(FrameKey::number).collect();
+        for (first, last) in runs_of(&numbers) {
+            let cache = Arc::clone(&self.cache);
+            let flight = Flight { cache, first: some.at(first), last, settled: false };
             self.env.spawn_local(fetch_run(Rc::clone(self), flight));
         }
     }
@@ -150,40 +163,49 @@ pub(crate) async fn frames(
     first: u32,
     last: u32,
 ) -> Result<Vec<Bytes>, DeviceError> {
+    run(fetcher, fetcher.frame_key(object, first), last).await
+}
+
+/// A run of frames, or of blocks of one frame, in order: the first one, and the number of the last.
+pub(super) async fn run(
+    fetcher: &Rc<Fetcher>,
+    first: FrameKey,
+    last: u32,
+) -> Result<Vec<Bytes>, DeviceError> {
     let mut found: Vec<Bytes> = Vec::new();
     let mut waiting = Vec::new();
-    let mut to_fetch: Vec<u32> = Vec::new();
-    for index in first..=last {
-        let at = found.len();
-        match fetcher.cache.look(&fetcher.frame_key(object, index)) {
+    let mut to_fetch: Vec<FrameKey> = Vec::new();
+    for number in first.number()..=last {
+        let (at, key) = (found.len(), first.at(number));
+        match fetcher.cache.look(&key) {
             Look::Found(frame) => {
                 found.push(frame);
                 continue;
             }
-            Look::Coming(receiver) => waiting.push((at, index, receiver)),
+            Look::Coming(receiver) => waiting.push((at, key, receiver)),
             Look::Missing(receiver) => {
-                to_fetch.push(index);
-                waiting.push((at, index, receiver));
+                to_fetch.push(key);
+                waiting.push((at, key, receiver));
             }
         }
         found.push(Bytes::new());
     }
-    fetcher.fetch(object, &to_fetch);
-    for (at, index, receiver) in waiting {
+    fetcher.fetch(&to_fetch);
+    for (at, key, receiver) in waiting {
         found[at] = match receiver.await {
             Ok(frame) => frame?,
-            Err(_) if to_fetch.contains(&index) => return Err(LogError::ShuttingDown.into()),
+            Err(_) if to_fetch.contains(&key) => return Err(LogError::ShuttingDown.into()),
             // Whoever fetched it is gone.
-            Err(_) => frame_again(fetcher, object, index).await?,
+            Err(_) => again(fetcher, key).await?,
         };
     }
     Ok(found)
 }
 
-/// A frame, or the header, whoever fetches it; again where its fetch was given up by another volume.
-async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> FrameResult {
+/// A frame, a block, or the header, whoever fetches it; again where its fetch was given up by another volume.
+async fn again(fetcher: &Rc<Fetcher>, key: FrameKey) -> FrameResult {
     loop {
-        match fetcher.cache.look(&fetcher.frame_key(object, index)) {
+        match fetcher.cache.look(&key) {
             Look::Found(frame) => return Ok(frame),
             Look::Coming(receiver) => {
                 if let Ok(frame) = receiver.await {
@@ -191,7 +213,7 @@ async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> Fra
                 }
             }
             Look::Missing(receiver) => {
-                fetcher.fetch(object, &[index]);
+                fetcher.fetch(&[key]);
                 return receiver.await.unwrap_or_else(|_| Err(LogError::ShuttingDown.into()));
             }
         }
@@ -200,11 +222,10 @@ async fn frame_again(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> Fra
 
 /// Starts fetching frames that are neither cached nor on their way, without waiting for them.
 pub(crate) fn prefetch(fetcher: &Rc<Fetcher>, object: ObjectId, first: u32, last: u32) {
-    let is_missing = |index: &u32| {
-        matches!(fetcher.cache.look(&fetcher.frame_key(object, *index)), Look::Missing(_))
-    };
-    let to_fetch: Vec<u32> = (first..=last).filter(is_missing).collect();
-    fetcher.fetch(object, &to_fetch);
+    let is_missing = |key: &FrameKey| matches!(fetcher.cache.look(key), Look::Missing(_));
+    let keys = (first..=last).map(|index| fetcher.frame_key(object, index));
+    let to_fetch: Vec<FrameKey> = keys.filter(is_missing).collect();
+    fetcher.fetch(&to_fetch);
 }
 
 /// Cuts ascending frame indices into consecutive runs of at most [`FRAMES_PER_GET_MAX`].
@@ -233,55 +254,63 @@ fn near_runs_of(indices: &[u32], along_max: u32, frames_max: u32) -> Vec<(u32, u
     runs
 }
 
-/// Fetches one run of frames and answers everybody who waits for one of them. Runs to its end whoever goes away.
+/// Fetches one run and answers everybody who waits for something in it. Runs to its end whoever goes away.
 async fn fetch_run(fetcher: Rc<Fetcher>, mut flight: Flight) {
-    let Flight { object: ObjectKey { id: object, .. }, first, last, .. } = flight;
-    let frames: Option<Vec<FrameResult>> = match get_run(&fetcher, object, first, last).await {
+    let (first, last, numbers) = (flight.first, flight.last, flight.numbers());
+    let frames: Option<Vec<FrameResult>> = match get_run(&fetcher, first, last).await {
         Ok(frames) => frames.map(|frames| frames.into_iter().map(Ok).collect()),
-        // One damaged frame must not fail the reads of the others: each is fetched alone.
-        Err(error) if error.kind() == ErrorKind::Corrupt && first < last => {
-            let alone = (first..=last).map(|index| get_frame(&fetcher, object, index));
+        // One damaged frame, or block, must not fail the reads of the others: each is fetched alone.
+        Err(error) if error.kind() == ErrorKind::Corrupt && numbers.clone().count() > 1 => {
+            let alone = numbers.clone().map(|number| get_one(&fetcher, first.at(number)));
             let alone = stream::iter(alone).buffered(FRAMES_ALONE_IN_FLIGHT_MAX);
             let frames: Vec<Option<FrameResult>> = alone.collect().await;
             frames.into_iter().collect()
         }
-        Err(error) => Some((first..=last).map(|_| Err(error.clone())).collect()),
+        Err(error) => Some(numbers.clone().map(|_| Err(error.clone())).collect()),
     };
     // Without worker threads there is no result: the fetch is given up, and other volumes that wait for it fetch for
     // themselves.
     let Some(frames) = frames else { return };
-    let failed =
-        (first..=last).zip(&frames).find_map(|(at, frame)| Some((at, frame.as_ref().err()?)));
-    if let Some((frame, error)) = failed {
+    let failed = numbers.zip(&frames).find_map(|(at, frame)| Some((at, frame.as_ref().err()?)));
+    if let Some((failed, error)) = failed {
+        let (object, FrameKey { index: frame, block, .. }) = (first.object.id, first.at(failed));
         if error.kind() == ErrorKind::NotFound {
             // Collected meanwhile, unless the next look finds the same: then the reader says so.
             tracing::debug!(volume = %fetcher.volume, %object, "an object is gone");
         } else {
             let volume = fetcher.volume;
-            tracing::error!(%volume, %object, first, last, frame, %error, "object frames cannot be read");
+            tracing::error!(%volume, %object, frame, block, %error, "object frames cannot be read");
         }
     }
     flight.settle(frames);
 }
 
-/// One frame; nothing where the worker threads are gone.
-async fn get_frame(fetcher: &Rc<Fetcher>, object: ObjectId, index: u32) -> Option<FrameResult> {
-    let got = get_run(fetcher, object, index, index).await.transpose()?;
+/// One frame, or block; nothing where the worker threads are gone.
+async fn get_one(fetcher: &Rc<Fetcher>, key: FrameKey) -> Option<FrameResult> {
+    let got = get_run(fetcher, key, key.number()).await.transpose()?;
     Some(got.map(|mut frames| frames.remove(0)))
 }
 
 /// Nothing where the worker threads are gone.
 async fn get_run(
     fetcher: &Rc<Fetcher>,
-    object: ObjectId,
-    first: u32,
+    first: FrameKey,
     last: u32,
 ) -> Result<Option<Vec<Bytes>>, DeviceError> {
-    if first == HEADER_INDEX {
+    let object = first.object.id;
+    if first.index == HEADER_INDEX {
         return Ok(get_header_frame(fetcher, object).await?.map(|header| vec![header]));
     }
     let table = table_of(fetcher, object).await?;
     let reader = Reader::new(fetcher, object);
+    if let Some(block) = first.block {
+        let range = BlockRange { first: block.into(), last };
+        // A few blocks cost less than the way to another thread and back.
+        let blocks =
+            reader.retry(|| parts::get_blocks(&reader, &table, first.index, range)).await?;
+        return Ok(Some(parts::split(&blocks)));
+    }
+    let first = first.index;
     let got = fetcher.env.background(async move {
         let read = || get_frames(&reader, &table, first, last);
         reader.retry(read).await
@@ -291,12 +320,15 @@ async fn get_run(
 }
 
 /// Where the frames of an object are. Its header is asked for once, however many runs of it are wanted at a time.
-async fn table_of(fetcher: &Rc<Fetcher>, object: ObjectId) -> Result<Arc<FrameTable>, DeviceError> {
+pub(super) async fn table_of(
+    fetcher: &Rc<Fetcher>,
+    object: ObjectId,
+) -> Result<Arc<FrameTable>, DeviceError> {
     if let Some(table) = fetcher.cache.table(&fetcher.key_of(object)) {
         return Ok(table);
     }
     // Boxed: a run waits for its header, which is a run of its own kind.
-    let bytes = Box::pin(frame_again(fetcher, object, HEADER_INDEX)).await?;
+    let bytes = Box::pin(again(fetcher, fetcher.frame_key(object, HEADER_INDEX))).await?;
     let opened = ObjectHeader::open(&bytes, fetcher.key.as_ref());
     let (header, key) = opened.map_err(|source| LogError::Object { object, source })?;
     Ok(fetcher.keep_table(&header, key))
@@ -329,9 +361,9 @@ async fn get_header_frame(
 }
 
 /// Reads an object on a worker, again and again: of the store by its policy, of damaged bytes a few times.
-struct Reader {
-    store: Store,
-    object: ObjectId,
+pub(super) struct Reader {
+    pub(super) store: Store,
+    pub(super) object: ObjectId,
     key: Option<DataKey>,
     deadline: Duration,
     seed: u64,
@@ -344,7 +376,7 @@ impl Reader {
         Self { store, object, key, deadline, seed }
     }
 
-    async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
+    pub(super) async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
     where
         F: Future<Output = Result<Result<T, DecodeError>, StoreError>>,
     {
@@ -414,7 +446,7 @@ pub(crate) async fn pieces(
         let mut frames: BTreeMap<u32, Bytes> = BTreeMap::new();
         let mut to_fetch = Vec::new();
         for index in wanted {
-            match cache.get(&FrameKey { object: key, index }) {
+            match cache.get(&FrameKey::whole(key, index)) {
                 Some(frame) => drop(frames.insert(index, frame)),
                 None => to_fetch.push(index),
             }
@@ -430,11 +462,14 @@ pub(crate) async fn pieces(
                     frames.extend(fetched.filter(|(index, _)| needed.contains(index)));
                 }
                 // The damaged frame may only bridge a gap: the frames that are needed are read alone.
-                Err(error)
-                    if error.kind() == ErrorKind::Corrupt
-                        && needed.len() < (first..=last).count() =>
-                {
-                    runs.extend(runs_of(&needed));
+                Err(error) if error.kind() == ErrorKind::Corrupt && first < last => {
+                    runs.extend(needed.iter().map(|index| (*index, *index)));
+                }
+                // And its damaged block may be one that nobody needs.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let blocks = parts::blocks_of(&pieces, first);
+                    let frame = parts::patched(&reader, &table, first, &blocks, error).await?;
+                    frames.insert(first, frame);
                 }
                 Err(error) => return Err(error),
             }
@@ -480,15 +515,16 @@ async fn get_frames(
     last: u32,
 ) -> Result<Result<Vec<Bytes>, DecodeError>, StoreError> {
     let Reader { store, object, .. } = reader;
-    let Some(places) = table.frames.get(first as usize..=last as usize) else {
+    let Some(places) = table.run(first, last) else {
         let error = DecodeError::Field { what: "frame", field: "index", value: last.into() };
         return Ok(Err(error));
     };
-    let start = places[0].0;
-    let end = places.last().map_or(start, |(at, frame)| at + u64::from(frame.stored_len));
+    let start = places[0].at;
+    let end = places.last().map_or(start, FramePlace::end);
     let body = store.get_range(&object.key(), start..end).await?;
     let mut frames = Vec::with_capacity(places.len());
-    for (index, (at, entry)) in (first..=last).zip(places) {
+    for place in &places {
+        let FramePlace { index, at, frame: entry, blocks } = *place;
         let from = usize::try_from(at - start).expect("within one GET");
         let Some(stored) = body.get(from..from + entry.stored_len as usize) else {
             let (have, need) = (body.len() as u64, end - start);
@@ -499,7 +535,7 @@ async fn get_frames(
             Codec::Raw if places.len() > 1 && table.key.is_none() => Bytes::copy_from_slice(stored),
             _ => body.slice(from..from + entry.stored_len as usize),
         };
-        match frame::decode(object, index, entry, table.key.as_ref(), stored) {
+        match frame::decode(object, index, &entry, blocks, table.key.as_ref(), stored) {
             Ok(raw) => frames.push(raw),
             Err(error) => return Ok(Err(error)),
         }

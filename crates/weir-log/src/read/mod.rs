@@ -3,6 +3,7 @@
 pub(crate) mod cache;
 pub(crate) mod failed;
 pub(crate) mod fetch;
+pub(crate) mod parts;
 pub(crate) mod table;
 
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use weir_device::{Data, DeviceError, ErrorKind, Extent, ExtentState, VolumeId};
 use weir_journal::JournalPos;
 
 use crate::ids::ObjectId;
-use crate::limits::{READ_AHEAD_BYTES, READ_AHEAD_STREAK};
+use crate::limits::{PART_BYTES_MAX, READ_AHEAD_BYTES, READ_AHEAD_STREAK};
 use crate::map::objects::{ObjectMap, ObjectPlace};
 use crate::read::fetch::{Fetcher, frame_span, slices_of};
 use crate::write::overlay::{Overlay, OverlayPlace};
@@ -126,21 +127,34 @@ pub(crate) fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("a length within one buffer fits the address space")
 }
 
-/// Bytes of one object, where the cache has them: nothing is copied.
+/// Bytes of one object, where the cache has them: nothing is copied. A part of a frame is read in blocks where a
+/// request costs less than bytes.
 pub(crate) async fn read_frames(
     fetcher: &Rc<Fetcher>,
     object: ObjectId,
     payload_offset: u32,
     len: u64,
 ) -> Result<Data, DeviceError> {
+    if fetcher.in_parts && len <= PART_BYTES_MAX {
+        if let Some(data) = parts::read_now(fetcher, object, payload_offset, len) {
+            return Ok(data);
+        }
+        return parts::read(fetcher, object, payload_offset, len, None).await;
+    }
     let (first, last) = frame_span(payload_offset, len);
     if first == last
         && let Some(frame) = fetcher.cached(object, first)
     {
         return Ok(slices_of(&[frame], payload_offset, len));
     }
-    let frames = fetch::frames(fetcher, object, first, last).await?;
-    Ok(slices_of(&frames, payload_offset, len))
+    match fetch::frames(fetcher, object, first, last).await {
+        Ok(frames) => Ok(slices_of(&frames, payload_offset, len)),
+        // What is damaged may be a block that nobody asked for.
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            parts::read(fetcher, object, payload_offset, len, Some(error)).await
+        }
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) fn poisoned(volume: VolumeId, part: &Part) -> DeviceError {

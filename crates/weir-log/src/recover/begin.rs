@@ -53,7 +53,9 @@ pub(crate) async fn announce_and_publish(
         journal: id.into(),
     };
     let mut unneeded = Vec::new();
+    let object_version = args.options.object_version.if_older_programs_refuse();
     let change = |m: &mut Manifest| {
+        m.object_version = m.object_version.max(object_version);
         forget_openings(m);
         m.epochs.push(entry);
         m.holder = Some(holder);

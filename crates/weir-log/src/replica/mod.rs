@@ -444,6 +444,7 @@ fn blank(args: &ReplicateArgs, from: &Manifest) -> Manifest {
         snapshots: Vec::new(),
         pending_deletions: Vec::new(),
         encryption: from.encryption.clone(),
+        object_version: from.object_version,
         closed: None,
         salvage: Vec::new(),
         checksum: String::new(),

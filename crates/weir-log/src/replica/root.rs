@@ -297,6 +297,7 @@ impl Replicator {
             m.origin = source.origin;
             m.lineage.clone_from(&source.lineage);
             m.encryption.clone_from(&source.encryption);
+            m.object_version = source.object_version;
             m.snapshots.clone_from(&source.snapshots);
             m.pending_deletions.clone_from(&names);
             if let Some(replica) = &mut m.replica {

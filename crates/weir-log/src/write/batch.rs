@@ -8,7 +8,10 @@ use weir_journal::{JournalPos, PieceKind, PlacedPiece, WriteNumber};
 
 use crate::format::object::ExtentKind;
 use crate::ids::WriteMark;
-use crate::limits::{BATCH_BYTES_MAX, EXTENT_BYTES_MAX, PIECES_PER_BATCH_MAX, RPO_DEFAULT};
+use crate::limits::{
+    BATCH_BYTES_MAX, BLOCK_BYTES, EXTENT_BYTES_MAX, EXTENTS_PER_OBJECT_MAX, PIECES_PER_BATCH_MAX,
+    RPO_DEFAULT, WHOLE_BLOCKS_BYTES_MIN,
+};
 
 /// When a batch is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,10 +173,38 @@ impl Batch {
             map.insert(piece.offset, piece.len, piece.target, |_| {});
         }
         let mappings = map.iter_range(0, i64::MAX as u64);
-        mappings
-            .flat_map(|mapping| extents_of(mapping.offset, mapping.len, mapping.target))
-            .collect()
+        let merged =
+            mappings.flat_map(|mapping| extents_of(mapping.offset, mapping.len, mapping.target));
+        with_whole_blocks(merged.collect())
     }
+}
+
+/// Cuts long runs of data at the first and the last multiple of 4 KiB in them, so that what lies between keeps its
+/// place modulo 4 KiB in the payload, where an odd write cut them: [`crate::format::placement`]. An object has room for
+/// so many extents more; the rest stays as it is.
+fn with_whole_blocks(merged: Vec<MergedExtent>) -> Vec<MergedExtent> {
+    let block = u64::from(BLOCK_BYTES);
+    let mut room = EXTENTS_PER_OBJECT_MAX.saturating_sub(merged.len());
+    let mut cut = Vec::with_capacity(merged.len());
+    for mut extent in merged {
+        let end = extent.offset + extent.len;
+        let (first, last) = (extent.offset.next_multiple_of(block), end - end % block);
+        let is_long = last.saturating_sub(first) >= WHOLE_BLOCKS_BYTES_MIN;
+        if extent.kind != ExtentKind::Data || !is_long || room < 2 {
+            cut.push(extent);
+            continue;
+        }
+        for at in [first, last] {
+            if extent.offset < at && at < end {
+                let position = JournalPos(extent.position.0 + (at - extent.offset));
+                let behind = extent.split_off(position);
+                cut.push(std::mem::replace(&mut extent, behind));
+                room -= 1;
+            }
+        }
+        cut.push(extent);
+    }
+    cut
 }
 
 /// A range as extents that are not longer than an object can say.
@@ -238,6 +269,34 @@ mod tests {
         );
         assert_eq!(merged[1].position, JournalPos(200_010));
         assert_eq!(batch.last.write, WriteNumber(4));
+    }
+
+    #[tokio::test]
+    async fn an_odd_write_cuts_a_long_run_into_whole_blocks_and_the_rest() {
+        let long = piece(1, 0, 128 << 10, PieceKind::Data);
+        let mut batch = Batch::begin(&long, WriteNumber(1), 1 << 20);
+        batch.push(&piece(2, 50_000, 512, PieceKind::Data), WriteNumber(2));
+        let merged = batch.merge();
+        let shape: Vec<_> = merged.iter().map(|m| (m.offset, m.len, m.position.0)).collect();
+        let begin = long.position.0;
+        assert_eq!(
+            shape,
+            [
+                (0, 49_152, begin),
+                (49_152, 848, begin + 49_152),
+                (50_000, 512, 200_000),
+                (50_512, 2736, begin + 50_512),
+                (53_248, 77_824, begin + 53_248),
+            ]
+        );
+        let extent = |at: u64| MergedExtent {
+            offset: at * 100_000 + 1,
+            len: 50_000,
+            kind: ExtentKind::Data,
+            position: JournalPos(at * 100_000),
+        };
+        let many: Vec<_> = (0..EXTENTS_PER_OBJECT_MAX as u64 - 3).map(extent).collect();
+        assert_eq!(with_whole_blocks(many).len(), EXTENTS_PER_OBJECT_MAX - 1, "no more than fit");
     }
 
     #[tokio::test]

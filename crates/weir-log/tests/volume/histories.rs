@@ -10,10 +10,10 @@ use weir_device::VolumeId;
 use weir_disk::sim::CopyAs;
 use weir_journal::{Epoch, WriteNumber};
 use weir_log::format::manifest::{HexId, Manifest};
-use weir_log::format::object::{self, ExtentKind, ObjectExtent, ObjectKind, ObjectSpec};
+use weir_log::format::object::{self, Encoding, ExtentKind, ObjectExtent, ObjectKind, ObjectSpec};
 use weir_log::{
-    BatchLimits, Compression, LogError, LogVolume, ObjectId, ObjectSeq, OpenArgs, RefusalReason,
-    Takeover, WriteMark, catalog,
+    BatchLimits, LogError, LogVolume, ObjectId, ObjectSeq, OpenArgs, RefusalReason, Takeover,
+    WriteMark, catalog,
 };
 use weir_store::Chance;
 
@@ -582,7 +582,7 @@ fn stray(host: &Host, seq: u64, epoch: u64, opening: Option<HexId>) -> (String, 
         sources: Vec::new(),
     };
     let payload = [Bytes::from(vec![0x66; 4096])];
-    (id.key(), object::encode(spec, &payload, Compression::None, None).expect("readable").parts)
+    (id.key(), object::encode(spec, &payload, Encoding::default(), None).expect("readable").parts)
 }
 
 /// Somebody of another history, whose epochs are the same numbers, is still at it.

@@ -280,7 +280,8 @@ fn a_check_names_what_is_damaged_and_which_bytes_are_lost() {
         assert_eq!(
             damage,
             [
-                (listed[2].key.as_str(), vec![(2 * 8192, 8192)], 8192),
+                // A block of it: the other one is read as ever.
+                (listed[2].key.as_str(), vec![(2 * 8192, 4096)], 4096),
                 (listed[5].key.as_str(), vec![(5 * 8192, 8192)], 8192),
             ]
         );

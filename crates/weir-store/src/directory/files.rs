@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -11,7 +11,6 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::ReadWriteFlags;
 use tracing::info;
 use weir_device::mutant;
 use weir_pacer::{Leave, Pace};
@@ -184,11 +183,10 @@ fn write_all(file: &mut File, parts: &[Bytes]) -> io::Result<()> {
 /// Reads `range`, which lies within the file.
 pub(super) fn read_at(file: &File, range: Range<u64>, pace: Option<&Pace>) -> io::Result<Bytes> {
     let len = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::FileTooLarge)?;
-    let mut bytes = vec![0; len];
     if len < READ_PIECES_FROM_BYTES {
-        at_pace(pace, len as u64, 0, || file.read_exact_at(&mut bytes, range.start))?;
-        return Ok(Bytes::from(bytes));
+        return at_pace(pace, len as u64, 0, || read_whole(file, range.start, len));
     }
+    let mut bytes = vec![0; len];
     // Advice, no more.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
     let (mut rest, mut offset) = (&mut bytes[..], range.start);
@@ -212,10 +210,49 @@ pub(super) fn open_cached(path: &Path) -> io::Result<File> {
 /// Reads `range`, which lies within the file, if all of it is in memory.
 pub(super) fn read_cached(file: &File, range: Range<u64>) -> io::Result<Bytes> {
     let len = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::FileTooLarge)?;
-    let mut bytes = vec![0; len];
-    let into = &mut [IoSliceMut::new(&mut bytes)];
-    let read = rustix::io::preadv2(file, into, range.start, ReadWriteFlags::NOWAIT)?;
+    let mut bytes = Vec::with_capacity(len);
+    let read = read_into(file, &mut bytes, len, range.start, libc::RWF_NOWAIT)?;
     if read == len { Ok(Bytes::from(bytes)) } else { Err(ErrorKind::WouldBlock.into()) }
+}
+
+fn read_whole(file: &File, start: u64, len: usize) -> io::Result<Bytes> {
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let at = start + bytes.len() as u64;
+        match read_into(file, &mut bytes, len, at, 0) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(Bytes::from(bytes))
+}
+
+/// Reads from `offset` on into the memory behind what `bytes` has, until it has `len`; fewer where the file, or the
+/// system, gives no more. That memory was not zeroed: for 64 KiB that takes as long as to copy them.
+#[allow(
+    unsafe_code,
+    reason = "neither std nor rustix reads into memory that was not zeroed and takes flags"
+)]
+fn read_into(
+    file: &File,
+    bytes: &mut Vec<u8>,
+    len: usize,
+    offset: u64,
+    flags: libc::c_int,
+) -> io::Result<usize> {
+    let missing = len.saturating_sub(bytes.len());
+    let spare = bytes.spare_capacity_mut();
+    let missing = missing.min(spare.len());
+    let offset = libc::off64_t::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
+    let into = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: missing };
+    // SAFETY: the call gets a descriptor that is open, and one vector, of memory that is ours alone while it runs and
+    // at least as long as the vector says.
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const into, 1, offset, flags) };
+    let Ok(read) = usize::try_from(read) else { return Err(io::Error::last_os_error()) };
+    // SAFETY: the system filled so many bytes behind those that were there, within the capacity.
+    unsafe { bytes.set_len(bytes.len() + read) };
+    Ok(read)
 }
 
 /// Whether the file system at `path` is one of this host, where what is in memory is there without waiting.

@@ -168,7 +168,8 @@ fn a_reader_of_what_is_being_deleted_gets_all_of_it_or_nothing() {
     let read = |file: &_, range| read_at(file, range, None);
     for cached in [false, true] {
         state.put("k", &body, None).expect("put");
-        let file = File::open(&path).expect("open");
+        let file = ObjectFile::of(File::open(&path).expect("open")).expect("a file");
+        let file = file.expect("a file");
         let found = read_object(&file, None, read).expect("read").expect("it has a name");
         assert!(found.bytes == body[0]);
         let found = read_object(&file, Some(0..5), |file, range| {
@@ -176,7 +177,7 @@ fn a_reader_of_what_is_being_deleted_gets_all_of_it_or_nothing() {
             if cached { read_cached(file, range) } else { read_at(file, range, None) }
         });
         assert!(found.expect("no error").is_none(), "deleted while it was read");
-        assert_eq!(file.metadata().expect("metadata").len(), 0);
+        assert_eq!(file.file.metadata().expect("metadata").len(), 0);
     }
 }
 
@@ -288,4 +289,54 @@ fn kernel_errors_become_what_an_operator_can_act_on() {
     assert!(matches!(error(30), StoreError::ReadOnly { .. }));
     assert!(matches!(error(5), StoreError::Unavailable { .. }));
     assert_eq!(error(28).to_string(), "store file:///s: k: no space left at /s/k");
+}
+
+/// Another process deletes an object whose file is held open here, and gives its bytes back step by step (D6).
+#[tokio::test]
+async fn a_held_file_answers_until_its_name_goes_and_never_with_what_it_has_left() {
+    let top = temporary();
+    let store = open(top.path());
+    let body = Bytes::from(vec![7; 100_000]);
+    store.put_create("a/b", vec![body.clone()]).await.expect("put");
+    let path = top.path().join("a/b");
+    let file = File::options().write(true).open(&path).expect("open");
+    let part = || store.get_range("a/b", 50_000..54_096);
+    assert_eq!(part().await.expect("read"), body[..4096]);
+    assert_eq!(part().await.expect("held"), body[..4096]);
+    fs::remove_file(&path).expect("remove");
+    assert!(store.get_now("a/b", 50_000..54_096).is_none());
+    assert!(matches!(part().await, Err(StoreError::NotFound { .. })));
+
+    // Held anew, and then deleted and emptied between two reads.
+    store.put_create("a/b", vec![body.clone()]).await.expect("put");
+    assert_eq!(part().await.expect("read"), body[..4096]);
+    fs::remove_file(&path).expect("remove");
+    file.set_len(0).expect("emptied");
+    assert!(matches!(part().await, Err(StoreError::NotFound { .. })));
+    // By this process it is not held any longer than it has a name.
+    store.put_create("a/b", vec![body.clone()]).await.expect("put");
+    assert_eq!(part().await.expect("read"), body[..4096]);
+    store.delete("a/b").await.expect("delete");
+    assert!(matches!(part().await, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn what_is_in_memory_is_answered_at_once_or_not_at_all() {
+    // A file system of this host: elsewhere nothing is answered at once.
+    let top = tempfile::tempdir_in(".").expect("temporary directory");
+    let store = open(top.path());
+    assert!(store.requests_are_cheap());
+    assert!(store.get_now("a/b", 0..4).is_none());
+    put(&store, "a/b").await.expect("put");
+    for _ in 0..2 {
+        if let Some(found) = store.get_now("a/b", 1..3) {
+            assert_eq!(found, b"od"[..]);
+        }
+        assert!(store.get_now("a/b", 1..5).is_none(), "there are four bytes");
+        assert!(store.get_now("a", 0..1).is_none(), "a directory");
+    }
+    let memory = Store::open("memory://").expect("open");
+    put(&memory, "a").await.expect("put");
+    assert_eq!(memory.get_now("a", 1..3).expect("in memory"), b"od"[..]);
+    assert!(memory.get_now("a", 1..5).is_none());
 }

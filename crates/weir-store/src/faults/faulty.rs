@@ -334,6 +334,22 @@ impl Backend for Faulty {
         Box::pin(self.answer(Operation::Get, key, self.read(key, range)))
     }
 
+    /// Half of what is asked for is not in memory; nothing is while the store fails, or something is late.
+    fn get_now(&self, key: &str, range: &Range<u64>) -> Option<Got> {
+        let mut state = self.faults.lock();
+        let State { plan, late, dice, .. } = &mut *state;
+        if plan.outage || plan.silence || !late.is_empty() || dice.below(2) == 0 {
+            return None;
+        }
+        let got = self.inner.get_now(key, range)?;
+        let start = clamp(Some(range.clone()), got.object_bytes).start;
+        state.damaged(key, start, got)
+    }
+
+    fn requests_are_cheap(&self) -> bool {
+        !self.faults.lock().costly_requests && self.inner.requests_are_cheap()
+    }
+
     fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> Reply<'a, Vec<Listed>> {
         Box::pin(self.answer(Operation::List, prefix, self.listing(prefix, after)))
     }

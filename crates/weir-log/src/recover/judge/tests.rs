@@ -58,6 +58,7 @@ impl World {
             snapshots: Vec::new(),
             pending_deletions: Vec::new(),
             encryption: None,
+            object_version: None,
             closed: None,
             salvage: Vec::new(),
             checksum: String::new(),

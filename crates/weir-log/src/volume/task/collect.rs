@@ -181,12 +181,11 @@ fn give_up(shared: &Shared, id: ObjectId, error: &DeviceError) {
 
 /// The parts of an object that the map points at: its header says where on the volume they can be.
 async fn live_runs(shared: &Shared, header: &ObjectHeader, found: &mut Vec<Run>) {
-    let mut payload_offset = 0;
+    let mut placement = header.placement();
     for extents in header.extents.chunks(shared.options.map.apply_step_extents) {
         {
             let state = shared.state.borrow();
-            payload_offset =
-                runs::live(&state.head.objects, header.id, extents, payload_offset, found);
+            runs::live(&state.head.objects, header.id, extents, &mut placement, found);
         }
         tokio::task::yield_now().await;
     }

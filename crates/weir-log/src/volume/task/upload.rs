@@ -433,12 +433,12 @@ pub(crate) fn send(
     spec: ObjectSpec,
     payload: impl FnOnce() -> Vec<Bytes> + Send + 'static,
 ) {
-    let compression = shared.options.compression;
+    let encoding = shared.options.encoding();
     let key = shared.key.clone();
     let seed = shared.env.random.next_u64();
     let sent = shared.env.background_while_awaited(async move {
         let object = spec.id;
-        let encoded = object::encode(spec, &payload(), compression, key.as_ref())
+        let encoded = object::encode(spec, &payload(), encoding, key.as_ref())
             .map_err(|source| LogError::NotSent { object, source })?;
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
         Ok::<_, LogError>(Arc::new(encoded.header))

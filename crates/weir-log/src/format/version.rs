@@ -1,0 +1,45 @@
+//! Versions of the format of objects.
+
+use crate::format::DecodeError;
+
+/// Version of the format of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ObjectVersion {
+    /// Without an opening.
+    V1,
+    /// With one. Checkpoints are still of it.
+    V2,
+    /// Raw frames in blocks, and extents that keep their place modulo 4 KiB.
+    #[default]
+    V3,
+}
+
+impl ObjectVersion {
+    /// The newest that this code reads.
+    const NEWEST: Self = Self::V3;
+
+    pub(super) fn code(self) -> u16 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+            Self::V3 => 3,
+        }
+    }
+
+    /// The number that a manifest says, so that programs that do not read such objects refuse the volume.
+    pub(crate) fn if_older_programs_refuse(self) -> Option<u32> {
+        (self >= Self::V3).then(|| self.code().into())
+    }
+
+    pub(super) fn from_code(code: u16) -> Result<Self, DecodeError> {
+        match code {
+            1 => Ok(Self::V1),
+            2 => Ok(Self::V2),
+            3 => Ok(Self::V3),
+            _ => {
+                let (found, known) = (code.into(), Self::NEWEST.code().into());
+                Err(DecodeError::Version { what: "object header", found, known })
+            }
+        }
+    }
+}

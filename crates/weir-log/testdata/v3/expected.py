@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Objects of version 3 as docs/formats/object.md describes them, made without Weir: object.hex, and large.txt.
+
+Needs the packages blake3 and cryptography. Run in its directory, it prints what the files hold:
+    ./expected.py object > object.hex; ./expected.py large > large.txt
+"""
+
+import hashlib
+import hmac
+import struct
+import sys
+import textwrap
+
+from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+STREAM, OPENING, SALT, VOLUME_KEY = b"0123456789abcdef", b"opening of epoch", b"\x5a" * 16, b"\x07" * 32
+SEQUENCE, EPOCH, FRAME, BLOCK = 7, 2, 65536, 4096
+DATA, DISCARD = 0, 2
+
+TABLE = []
+for number in range(256):
+    for _ in range(8):
+        number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
+    TABLE.append(number)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 255]
+    return crc ^ 0xFFFFFFFF
+
+
+def hkdf(info, length):
+    key = hmac.new(b"weir seal 1", VOLUME_KEY, hashlib.sha256).digest()
+    out = block = b""
+    for count in range(1, -(-length // 32) + 1):
+        block = hmac.new(key, block + info + bytes([count]), hashlib.sha256).digest()
+        out += block
+    return out[:length]
+
+
+def placed(extents, data):
+    """The payload: aligned extents first."""
+    aligned, others, at = b"", b"", 0
+    for offset, length, kind in extents:
+        if kind != DATA:
+            continue
+        if offset % BLOCK == 0 and length % BLOCK == 0:
+            aligned += data[at:at + length]
+        else:
+            others += data[at:at + length]
+        at += length
+    return aligned + others
+
+
+def encoded(extents, data, sealed):
+    payload = placed(extents, data)
+    names = STREAM + struct.pack("<QQ", SEQUENCE, EPOCH)
+    cipher = AESGCM(hkdf(b"weir object 1" + names + SALT, 32))
+    frames, sums, body = b"", b"", b""
+    for index in range(0, -(-len(payload) // FRAME)):
+        raw = payload[index * FRAME:(index + 1) * FRAME]
+        identity = names + struct.pack("<IIB", index, len(raw), 0)
+        stored = own = b""
+        for number in range(0, -(-len(raw) // BLOCK)):
+            block = raw[number * BLOCK:(number + 1) * BLOCK]
+            context = identity + struct.pack("<II", number, len(block))
+            if sealed:
+                stored += cipher.encrypt(struct.pack("<QI", number + 1, index), block, context)
+            else:
+                stored += block
+                own += struct.pack("<I", crc32c(context + block))
+        crc = crc32c(identity + (stored if sealed else own))
+        frames += struct.pack("<IIIB3x", len(stored), len(raw), crc, 0)
+        sums += own
+        body += stored
+    table = b"".join(struct.pack("<QQ", offset, length | kind << 56) for offset, length, kind in extents)
+    tables = frames + table + sums
+    if len(sums) >= 64:
+        tables += bytes(-(208 + len(tables)) % BLOCK)
+    counts = struct.pack("<III", len(frames) // 16, len(extents), 0)
+    head = struct.pack("<I", 208 + len(tables)) + STREAM + struct.pack("<QQ", EPOCH, SEQUENCE)
+    head += struct.pack("<QQQQQII", 1, 40, 2, 43, 1 << 30, 0, 0) + counts + struct.pack("<I", sealed)
+    head += SALT + blake3(SALT + tables).digest() + (hkdf(b"weir data key id 1", 16) if sealed else bytes(16))
+    begin = b"WOBJ" + struct.pack("<HBB", 3, 1, 0)
+    tag = bytes(16)
+    if sealed:
+        tag = cipher.encrypt(b"\xff" * 12, b"", begin + bytes(4) + head + tag + OPENING + tables)
+    rest = head + tag + OPENING + tables
+    return begin + struct.pack("<I", crc32c(rest + bytes([1]) + struct.pack("<H", 3))) + rest + body
+
+
+def main():
+    if sys.argv[1] == "object":
+        print("\n".join(textwrap.wrap(encoded([(4096, 5, DATA), (8192, 1 << 20, DISCARD)], b"water", False).hex(), 64)))
+        return
+    extents = [(0, 102400, DATA), (200704, 512, DATA), (401408, 40960, DATA)]
+    data = bytes(at % 251 for at in range(sum(length for _, length, _ in extents)))
+    for name, sealed in (("plain", False), ("sealed", True)):
+        found = encoded(extents, data, sealed)
+        print(name, len(found), blake3(found).hexdigest())
+
+
+main()
