@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weir_pacer::Pace;
+use weir_pacer::{Pace, Pacer};
 
 use crate::StoreError;
 
@@ -77,6 +77,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// The same, where it asks for leave for each piece that it moves; `None` where whoever uses it asks for an object
     /// at a time.
     fn at_pace(&self, _: &Pace) -> Option<Arc<dyn Backend>> {
+        None
+    }
+
+    /// The same, where reads that ask the disk are measured as clients' requests; `None` where there is no disk to share.
+    fn measured(&self, _: &Pacer) -> Option<Arc<dyn Backend>> {
         None
     }
 

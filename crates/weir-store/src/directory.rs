@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use weir_device::mutant;
-use weir_pacer::Pace;
+use weir_pacer::{Pace, Pacer, Request, RequestKind};
 
 use self::files::{
     FileError, TEMPORARY_DIRECTORY, at_pace, create_exclusively, discards, empty, has_no_name,
@@ -56,6 +56,8 @@ pub(crate) struct Directory {
     deletion: Arc<tokio::sync::Mutex<()>>,
     /// In the background.
     pace: Option<Pace>,
+    /// Where reads of clients are measured.
+    clients: Option<Pacer>,
 }
 
 struct State {
@@ -114,7 +116,12 @@ impl Directory {
         };
         state.sync_root(&missing)?;
         remove_stale(&state.root.join(TEMPORARY_DIRECTORY));
-        Ok(Self { state: Arc::new(state), deletion: Arc::default(), pace: None })
+        Ok(Self { state: Arc::new(state), deletion: Arc::default(), pace: None, clients: None })
+    }
+
+    fn again(&self) -> Self {
+        let (state, deletion) = (Arc::clone(&self.state), Arc::clone(&self.deletion));
+        Self { state, deletion, pace: self.pace.clone(), clients: self.clients.clone() }
     }
 
     /// The pace of one operation, whose time is limited.
@@ -484,7 +491,15 @@ impl Backend for Directory {
             if let Some(got) = cached.and_then(|range| self.state.get_cached(key, range)) {
                 return Ok(got);
             }
-            self.run(key, move |state, key| state.get(key, range, pace.as_ref())).await
+            let bytes = range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
+            let clients = self.clients.clone();
+            self.run(key, move |state, key| {
+                let request = clients.map(|pacer| pacer.request(RequestKind::Read, bytes));
+                let got = state.get(key, range, pace.as_ref())?;
+                request.into_iter().for_each(Request::ended);
+                Ok(got)
+            })
+            .await
         })
     }
 
@@ -510,8 +525,11 @@ impl Backend for Directory {
     }
 
     fn at_pace(&self, pace: &Pace) -> Option<Arc<dyn Backend>> {
-        let (state, deletion) = (Arc::clone(&self.state), Arc::clone(&self.deletion));
-        Some(Arc::new(Self { state, deletion, pace: Some(pace.clone()) }))
+        Some(Arc::new(Self { pace: Some(pace.clone()), clients: None, ..self.again() }))
+    }
+
+    fn measured(&self, pacer: &Pacer) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(Self { pace: None, clients: Some(pacer.clone()), ..self.again() }))
     }
 
     /// Of the directory that was opened (D5), whichever path led there.

@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
 use weir_device::mutant;
-use weir_pacer::Pace;
+use weir_pacer::{Pace, Pacer};
 
 use crate::backend::{Backend, Got, Listed, Put, Room};
 use crate::counters::Counters;
@@ -165,6 +165,15 @@ impl Store {
             Some(backend) => Self { inner, backend, pace: None },
             None => Self { backend: Arc::clone(&self.inner.backend), inner, pace: Some(pace) },
         }
+    }
+
+    /// The same store for reads that clients wait for. In a directory those that ask the disk tell the pacer what clients
+    /// feel; what is in memory says nothing of the disk, and a network nothing of this host.
+    #[must_use]
+    pub fn measured(&self, pacer: &Pacer) -> Self {
+        let backend = self.inner.backend.measured(pacer);
+        let backend = backend.unwrap_or_else(|| Arc::clone(&self.inner.backend));
+        Self { inner: Arc::clone(&self.inner), backend, pace: None }
     }
 
     fn of(inner: Inner) -> Self {

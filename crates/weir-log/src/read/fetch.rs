@@ -59,6 +59,8 @@ pub(crate) struct Fetcher {
     histories: Histories,
     key: Option<DataKey>,
     pub(crate) store: Store,
+    /// The same for what clients wait for.
+    reads: Store,
     pub(crate) env: Env,
     pub(super) cache: Arc<dyn FrameCache>,
     /// How long a read waits for a failing store.
@@ -111,7 +113,8 @@ impl Fetcher {
         deadline: Duration,
     ) -> Rc<Self> {
         let in_parts = store.requests_are_cheap();
-        Rc::new(Self { volume, histories, key, store, env, cache, deadline, in_parts })
+        let reads = store.measured(&env.pacer);
+        Rc::new(Self { volume, histories, key, store, reads, env, cache, deadline, in_parts })
     }
 
     /// What the cache knows an object by. Of other streams the history is not known here.
@@ -371,7 +374,7 @@ pub(super) struct Reader {
 
 impl Reader {
     fn new(fetcher: &Fetcher, object: ObjectId) -> Self {
-        let (store, key) = (fetcher.store.clone(), fetcher.key.clone());
+        let (store, key) = (fetcher.reads.clone(), fetcher.key.clone());
         let (deadline, seed) = (fetcher.deadline, fetcher.env.random.next_u64());
         Self { store, object, key, deadline, seed }
     }
@@ -402,7 +405,7 @@ impl Reader {
     }
 }
 
-/// The header of an object. Its frames are read next: where they are is kept.
+/// The header of an object, for background work. Its frames are read next: where they are is kept.
 ///
 /// # Errors
 /// As [`frames`].
@@ -410,7 +413,7 @@ pub(crate) async fn header(
     fetcher: &Fetcher,
     object: ObjectId,
 ) -> Result<ObjectHeader, DeviceError> {
-    let reader = Reader::new(fetcher, object);
+    let reader = Reader { store: fetcher.store.clone(), ..Reader::new(fetcher, object) };
     let got = fetcher.env.background(async move {
         let read = || open_header(&reader.store, object, reader.key.as_ref());
         reader.retry(read).await

@@ -259,7 +259,7 @@ fn chance_is_no_reason_to_grow_faster() {
     let mut host = Host::new();
     host.run(Duration::from_secs(1));
     let before = host.control.rate;
-    host.usual = host.usual / 2;
+    host.usual /= 2;
     host.run(Duration::from_millis(500));
     assert!(host.control.rate < 1.5 * before, "{} after {before}", host.control.rate);
 }

@@ -340,3 +340,27 @@ async fn what_is_in_memory_is_answered_at_once_or_not_at_all() {
     assert_eq!(memory.get_now("a", 1..3).expect("in memory"), b"od"[..]);
     assert!(memory.get_now("a", 1..5).is_none());
 }
+
+#[tokio::test]
+async fn reads_of_clients_that_ask_the_disk_are_measured_and_no_others() {
+    let top = tempfile::tempdir_in(".").expect("temporary directory");
+    let store = open(top.path());
+    store.put_create("k", vec![Bytes::from(vec![7; 1 << 20])]).await.expect("put");
+    let pacer = Pacer::default();
+    let clients = store.measured(&pacer);
+    let background = store.at_pace(Pace::new(&pacer, Class::Copy, &Pressure::default()));
+    let is_seen = || pacer.seen().bytes_per_second.is_some();
+    let make_cold = || {
+        let file = File::open(top.path().join("k")).expect("open");
+        file.sync_all().expect("sync");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+    };
+    for store in [&store, &background] {
+        make_cold();
+        store.get_range("k", 0..4096).await.expect("get");
+        assert!(!is_seen(), "no client");
+    }
+    make_cold();
+    clients.get_range("k", 0..4096).await.expect("get");
+    assert!(is_seen());
+}
