@@ -80,7 +80,8 @@ pub(crate) trait Backend: Debug + Send + Sync {
         None
     }
 
-    /// The same, where reads that ask the disk are measured as clients' requests; `None` where there is no disk to share.
+    /// The same, where reads that ask the disk are measured as clients' requests; `None` where there is no disk to
+    /// share.
     fn measured(&self, _: &Pacer) -> Option<Arc<dyn Backend>> {
         None
     }

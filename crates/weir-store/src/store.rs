@@ -167,8 +167,8 @@ impl Store {
         }
     }
 
-    /// The same store for reads that clients wait for. In a directory those that ask the disk tell the pacer what clients
-    /// feel; what is in memory says nothing of the disk, and a network nothing of this host.
+    /// The same store for reads that clients wait for. In a directory those that ask the disk tell the pacer what
+    /// clients feel; what is in memory says nothing of the disk, and a network nothing of this host.
     #[must_use]
     pub fn measured(&self, pacer: &Pacer) -> Self {
         let backend = self.inner.backend.measured(pacer);
