@@ -389,6 +389,12 @@ impl Journal {
         (state.ring.used_bytes(), state.ring.capacity_bytes())
     }
 
+    /// Whether its file cannot grow for want of space: what it has is all that there is.
+    #[must_use]
+    pub fn has_no_space(&self) -> bool {
+        self.inner().state.borrow().no_space
+    }
+
     /// The bytes from `position` on to the end of their piece, if memory has a copy of them. The caller holds a pin, or
     /// nothing there is released yet.
     #[must_use]

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::baseline::Baseline;
 use crate::limits::{
-    BETWEEN_PAUSES, GAMMA, PAUSED_AT_FIRST, PAUSED_ONE_IN, PAUSED_ONE_IN_AT_FIRST, RATE_MAX,
-    RATE_MIN, REST, SAMPLES_MIN, SHARE_MIN, SLACK, SLACK_OF_PRESSURE, SMOOTHING, SPIKE, WARM_UP,
-    WINDOW,
+    BETWEEN_PAUSES, GAMMA, PAUSE_WINDOWS_MAX, PAUSED_AT_FIRST, PAUSED_ONE_IN,
+    PAUSED_ONE_IN_AT_FIRST, RATE_MAX, RATE_MIN, REST, SAMPLES_MIN, SHARE_MIN, SLACK,
+    SLACK_OF_PRESSURE, SMOOTHING, SPIKE, STANDS_STILL, WARM_UP, WINDOW,
 };
 use crate::{Class, Sample, Seen};
 
@@ -79,10 +79,15 @@ pub(crate) struct Control {
     seen: f64,
     /// Bytes that each class may still move in this window; below zero what is to be saved first.
     credit: [f64; Class::COUNT],
-    /// Bytes of clients on their way.
+    /// Requests of clients on their way, and their bytes.
+    requests: usize,
     pending: u64,
     last_client: Option<Duration>,
     last_pause: u64,
+    /// First of the paused windows that follow each other.
+    paused_from: u64,
+    /// Requests that the baseline has had of these.
+    paused_samples: u32,
     /// Windows that are still to be paused for a client that came back.
     pauses_due: u64,
     /// Before this window a paused one says nothing.
@@ -99,9 +104,12 @@ impl Default for Control {
             rate: RATE_MIN,
             seen: 1.0,
             credit: [0.0; Class::COUNT],
+            requests: 0,
             pending: 0,
             last_client: None,
             last_pause: 0,
+            paused_from: 0,
+            paused_samples: 0,
             pauses_due: 0,
             warm_from: 0,
             spikes: 0,
@@ -119,7 +127,8 @@ fn window_of(now: Duration) -> u64 {
 }
 
 fn begin_of(number: u64) -> Duration {
-    WINDOW.saturating_mul(u32::try_from(number).unwrap_or(u32::MAX))
+    let nanoseconds = u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(nanoseconds.saturating_mul(number))
 }
 
 /// How long clients' requests may take under that pressure, as a multiple of the baseline.
@@ -139,22 +148,29 @@ impl Control {
             self.credit = [0.0; Class::COUNT];
             self.pauses_due = PAUSED_AT_FIRST;
             self.warm_from = self.window.number + WARM_UP;
-            self.pause();
+            self.pause(false);
         }
+        self.requests += 1;
         self.pending += bytes;
         self.last_client = Some(now);
+    }
+
+    /// Requests of clients on their way.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests
     }
 
     /// A client's request ended.
     pub(crate) fn on_end(&mut self, now: Duration, sample: &Sample) {
         self.advance(now);
-        self.pending = self.pending.saturating_sub(sample.bytes);
+        self.on_abandoned(sample.bytes);
         self.last_client = Some(now);
         if self.window.paused {
             // What began before the pause had company.
-            let had_company = now.saturating_sub(sample.took) < begin_of(self.window.number);
+            let had_company = now.saturating_sub(sample.took) < begin_of(self.paused_from);
             if !had_company && self.window.number >= self.warm_from {
                 self.baseline.add(sample);
+                self.paused_samples += 1;
             }
             return;
         }
@@ -171,6 +187,7 @@ impl Control {
 
     /// A client's request ended without a time that means anything.
     pub(crate) fn on_abandoned(&mut self, bytes: u64) {
+        self.requests = self.requests.saturating_sub(1);
         self.pending = self.pending.saturating_sub(bytes);
     }
 
@@ -203,12 +220,18 @@ impl Control {
         self.credit[class.index()] += to_f64(bytes);
     }
 
-    /// No client for a while: nobody feels what goes on.
+    /// No client for a while: nobody feels what goes on. One that waits for its answer is there, unless the disk stands
+    /// still.
     fn is_free(&self, now: Duration) -> bool {
-        self.last_client.is_none_or(|last| now.saturating_sub(last) >= REST)
+        let rest = if self.requests > 0 { STANDS_STILL } else { REST };
+        self.last_client.is_none_or(|last| now.saturating_sub(last) >= rest)
     }
 
-    fn pause(&mut self) {
+    /// `goes_on`: the window before was paused as well. What lies between two that were looked at had no leave.
+    fn pause(&mut self, goes_on: bool) {
+        if !goes_on {
+            (self.paused_from, self.paused_samples) = (self.window.number, 0);
+        }
         self.window.paused = true;
         self.last_pause = self.window.number;
         self.pauses_due = self.pauses_due.saturating_sub(1);
@@ -231,8 +254,13 @@ impl Control {
         let is_early = number < self.warm_from + PAUSED_ONE_IN;
         let is_turn = since >= if is_early { PAUSED_ONE_IN_AT_FIRST } else { PAUSED_ONE_IN };
         let is_unknown = ended.unknown > ended.known && since >= BETWEEN_PAUSES;
-        if !self.is_free(now) && (self.pauses_due > 0 || is_turn || is_unknown) {
-            self.pause();
+        // Requests that take longer than a window are waited for, or they would never have a baseline.
+        let is_awaited = ended.paused
+            && self.paused_samples == 0
+            && self.requests > 0
+            && number - self.paused_from < PAUSE_WINDOWS_MAX;
+        if !self.is_free(now) && (self.pauses_due > 0 || is_turn || is_unknown || is_awaited) {
+            self.pause(ended.paused);
         }
     }
 
@@ -244,7 +272,7 @@ impl Control {
         let budget = (self.rate * tau - pending).max(RATE_MIN * tau);
         for (credit, share) in self.credit.iter_mut().zip(ended.shares()) {
             let part = budget * share;
-            *credit = (*credit + part * to_f64(windows)).min(part.max(*credit));
+            *credit = (*credit + part * to_f64(windows)).min(part);
         }
     }
 

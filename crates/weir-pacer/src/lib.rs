@@ -41,7 +41,7 @@ pub struct Sample {
 pub enum RequestKind {
     /// A record of the journal.
     Write,
-    /// A read from the journal, or from an object on a local disk.
+    /// A read of an object on a local disk.
     Read,
     /// A flush of the journal.
     Sync,

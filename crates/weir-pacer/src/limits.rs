@@ -25,6 +25,12 @@ pub(crate) const BETWEEN_PAUSES: u64 = 5;
 /// Without a request of a client for so long, background work goes at full speed.
 pub(crate) const REST: Duration = Duration::from_millis(300);
 
+/// The same while a request is on its way: a disk that answers nobody for so long must not hold up what could free it.
+pub(crate) const STANDS_STILL: Duration = Duration::from_secs(10);
+
+/// Windows in a row that are paused at most until a request that began in them has ended.
+pub(crate) const PAUSE_WINDOWS_MAX: u64 = 10;
+
 /// How far one window moves the rate (gamma in vStore, III-B).
 pub(crate) const GAMMA: f64 = 0.2;
 

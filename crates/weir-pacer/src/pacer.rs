@@ -25,8 +25,6 @@ struct State {
     /// Background work gets everything, whatever clients feel.
     drain: bool,
     given: [Given; Class::COUNT],
-    /// Requests of clients on their way.
-    requests: usize,
 }
 
 /// Leave that was given. Dropped without [`Leave::used`], it comes back.
@@ -84,8 +82,7 @@ impl Pacer {
     pub fn request(&self, kind: RequestKind, bytes: u64) -> Request {
         let mut state = self.state();
         state.control.on_begin(self.now(), bytes);
-        state.requests += 1;
-        let depth = state.requests;
+        let depth = state.control.requests();
         drop(state);
         Request { pacer: self.clone(), kind, bytes, depth, began: Instant::now(), has_ended: false }
     }
@@ -200,10 +197,8 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let mut state = self.pacer.state();
-        state.requests -= 1;
         if !self.has_ended {
-            state.control.on_abandoned(self.bytes);
+            self.pacer.state().control.on_abandoned(self.bytes);
         }
     }
 }

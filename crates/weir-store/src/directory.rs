@@ -35,16 +35,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_device::mutant;
 use weir_pacer::{Pace, Pacer, Request, RequestKind};
 
 use self::files::{
-    FileError, TEMPORARY_DIRECTORY, at_pace, create_exclusively, discards, empty, has_no_name,
-    is_local, open_cached, random_token, read_at, read_cached, remove_stale, write_parts,
+    FileError, TEMPORARY_DIRECTORY, create_exclusively, discards, empty, is_local, open_cached,
+    random_token, read_at, read_cached, remove_stale, write_parts,
 };
 use self::held::{HeldFiles, ObjectFile};
 use crate::backend::{Backend, Got, Listed, Put, Reply, Room, clamp};
-use crate::limits::{CACHED_READ_BYTES_MAX, LEAVE_PATIENCE, TEMPORARY_NAME_TRIES_MAX};
+use crate::limits::{
+    CACHED_READ_BYTES_MAX, LEAVE_PATIENCE, PACED_AT_A_TIME_MAX, PLACE_PAUSE,
+    TEMPORARY_NAME_TRIES_MAX,
+};
 use crate::{Place, StoreError};
 
 /// A directory that holds objects.
@@ -54,6 +58,9 @@ pub(crate) struct Directory {
     /// time, a sync of anything else on the disk takes 11 ms where it takes 0.3 alone and 0.9 beside one. To share the
     /// sync brings nothing where the file system discards: then the deletion itself is what holds up others.
     deletion: Arc<tokio::sync::Mutex<()>>,
+    /// Operations whose pieces may wait for leave on a thread, at a time: the runtime has 512 threads that may block,
+    /// and clients' reads need some.
+    places: Arc<Semaphore>,
     /// In the background.
     pace: Option<Pace>,
     /// Where reads of clients are measured.
@@ -116,12 +123,29 @@ impl Directory {
         };
         state.sync_root(&missing)?;
         remove_stale(&state.root.join(TEMPORARY_DIRECTORY));
-        Ok(Self { state: Arc::new(state), deletion: Arc::default(), pace: None, clients: None })
+        let places = Arc::new(Semaphore::new(PACED_AT_A_TIME_MAX));
+        let (state, deletion) = (Arc::new(state), Arc::default());
+        Ok(Self { state, deletion, places, pace: None, clients: None })
     }
 
     fn again(&self) -> Self {
         let (state, deletion) = (Arc::clone(&self.state), Arc::clone(&self.deletion));
-        Self { state, deletion, pace: self.pace.clone(), clients: self.clients.clone() }
+        let (places, pace) = (Arc::clone(&self.places), self.pace.clone());
+        Self { state, deletion, places, pace, clients: self.clients.clone() }
+    }
+
+    /// A place among the operations whose pieces may wait, kept until the operation has ended. One that nothing bounds
+    /// needs none.
+    async fn place(&self, pace: Option<&Pace>) -> Option<OwnedSemaphorePermit> {
+        let pace = pace?;
+        while pace.is_bounded() {
+            let place = Arc::clone(&self.places).acquire_owned();
+            // Somebody may come to wait for it meanwhile.
+            if let Ok(place) = tokio::time::timeout(PLACE_PAUSE, place).await {
+                return place.ok();
+            }
+        }
+        None
     }
 
     /// The pace of one operation, whose time is limited.
@@ -151,6 +175,8 @@ impl Directory {
 impl State {
     fn put(&self, key: &str, parts: &[Bytes], pace: Option<&Pace>) -> Result<Put, StoreError> {
         self.check_usable(key)?;
+        // Whatever stood there before, in a store that was set back for one, is another object.
+        self.held.forget(key);
         let target = self.root.join(key);
         let directory = target.parent().unwrap_or(&self.root);
         let made = self.make_path(key, directory)?;
@@ -207,9 +233,10 @@ impl State {
         let read = |file: &_, range| read_at(file, range, pace);
         let is_part = range.is_some();
         if let Some(held) = self.held.get(key).filter(|_| is_part) {
-            if let Some(got) = read_object(&held, range.clone(), read).map_err(failed)? {
+            if let Ok(Some(got)) = read_object(&held, range.clone(), read) {
                 return Ok(got);
             }
+            // It is gone, or cannot be read any more: what stands at the path may be.
             self.held.forget(key);
         }
         let file = match File::open(&path) {
@@ -234,10 +261,10 @@ impl State {
         }
         if let Some(held) = self.held.get(key) {
             let got = read_object(&held, Some(range.clone()), read_cached).ok()?;
-            if got.is_none() {
-                self.held.forget(key);
+            if got.is_some() {
+                return got;
             }
-            return got;
+            self.held.forget(key);
         }
         let file = open_cached(&self.root.join(key)).ok()?;
         let file = Arc::new(ObjectFile::of(file).ok()??);
@@ -306,17 +333,13 @@ impl State {
         self.sync_directory(prefix, &directory)
     }
 
-    fn delete(&self, key: &str, pace: Option<&Pace>) -> Result<(), StoreError> {
-        let in_steps = self.discards && pace.is_some();
-        // Held open, it keeps its blocks when its name goes.
+    /// Takes the name of an object away. Where its blocks should be given back in steps, the file that has them: held
+    /// open, it keeps them when its name goes.
+    fn delete(&self, key: &str, in_steps: bool) -> Result<Option<File>, StoreError> {
         let open = || File::options().write(true).open(self.root.join(key)).ok();
-        let file = in_steps.then(open).flatten();
-        at_pace(pace, 0, 1, || self.remove(key))?;
-        if let Some(file) = file {
-            // What is left goes when it is closed.
-            let _ = empty(&file, pace);
-        }
-        Ok(())
+        let file = (self.discards && in_steps).then(open).flatten();
+        self.remove(key)?;
+        Ok(file)
     }
 
     fn remove(&self, key: &str) -> Result<(), StoreError> {
@@ -444,7 +467,8 @@ fn error_at(place: Place, path: &Path, action: &'static str, error: io::Error) -
     }
 }
 
-/// Reads `range` of an open file, or nothing if it is no object any more.
+/// Reads `range` of an open file, or nothing if it is no object any more, or not the one that was opened: somebody else
+/// may copy one into the store while it is read.
 fn read_object(
     ObjectFile { file, bytes: object_bytes }: &ObjectFile,
     range: Option<Range<u64>>,
@@ -453,7 +477,9 @@ fn read_object(
     let object_bytes = *object_bytes;
     let bytes = read(file, clamp(range, object_bytes));
     // D6: with a name after the read, it had lost nothing before.
-    if has_no_name(file)? && !mutant("deleted_file_answered") {
+    let metadata = file.metadata()?;
+    let is_deleted = metadata.nlink() == 0 && !mutant("deleted_file_answered");
+    if is_deleted || (metadata.nlink() > 0 && metadata.len() != object_bytes) {
         return Ok(None);
     }
     Ok(Some(Got { bytes: bytes?, object_bytes }))
@@ -481,7 +507,14 @@ fn is_segment(prefix: &str, name: &str) -> bool {
 impl Backend for Directory {
     fn put_create<'a>(&'a self, key: &'a str, parts: Vec<Bytes>) -> Reply<'a, Put> {
         let pace = self.pace_of_one();
-        Box::pin(self.run(key, move |state, key| state.put(key, &parts, pace.as_ref())))
+        Box::pin(async move {
+            let place = self.place(pace.as_ref()).await;
+            self.run(key, move |state, key| {
+                let _place = place;
+                state.put(key, &parts, pace.as_ref())
+            })
+            .await
+        })
     }
 
     fn get<'a>(&'a self, key: &'a str, range: Option<Range<u64>>) -> Reply<'a, Got> {
@@ -493,7 +526,9 @@ impl Backend for Directory {
             }
             let bytes = range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
             let clients = self.clients.clone();
+            let place = self.place(pace.as_ref()).await;
             self.run(key, move |state, key| {
+                let _place = place;
                 let request = clients.map(|pacer| pacer.request(RequestKind::Read, bytes));
                 let got = state.get(key, range, pace.as_ref())?;
                 request.into_iter().for_each(Request::ended);
@@ -518,9 +553,25 @@ impl Backend for Directory {
 
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
         Box::pin(async move {
-            let _turn = self.deletion.lock().await;
             let pace = self.pace_of_one();
-            self.run(key, move |state, key| state.delete(key, pace.as_ref())).await
+            // Before its turn, which others wait for.
+            if let Some(pace) = &pace {
+                pace.leave(0, 1).await.used();
+            }
+            let in_steps = pace.is_some();
+            let file = {
+                let _turn = self.deletion.lock().await;
+                self.run(key, move |state, key| state.delete(key, in_steps)).await?
+            };
+            let Some(file) = file else { return Ok(()) };
+            let place = self.place(pace.as_ref()).await;
+            self.run(key, move |_, _| {
+                let _place = place;
+                // What is left goes when it is closed.
+                let _ = empty(&file, pace.as_ref());
+                Ok(())
+            })
+            .await
         })
     }
 

@@ -15,6 +15,16 @@ pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// [`ATTEMPT_TIMEOUT`] is for the operation itself.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long an object waits for leave of the pacer before it is put to another store: many that ask at a time have no
+/// order among them.
+pub(crate) const OBJECT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Operations on a directory whose pieces may wait for leave, at a time.
+pub(crate) const PACED_AT_A_TIME_MAX: usize = 64;
+
+/// How long one waits for its place among these before it looks whether it needs one still.
+pub(crate) const PLACE_PAUSE: Duration = Duration::from_millis(100);
+
 /// Objects of one page of a listing: what S3 returns at most for one request.
 pub(crate) const LISTED_PAGE_KEYS: usize = 1000;
 

@@ -12,13 +12,15 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
 use weir_device::mutant;
-use weir_pacer::{Pace, Pacer};
+use weir_pacer::{Leave, Pace, Pacer};
 
 use crate::backend::{Backend, Got, Listed, Put, Room};
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
-use crate::limits::{ATTEMPT_TIMEOUT, CHECKSUM_BYTES_MIN, CHECKSUM_DEADLINE, LISTED_PAGE_KEYS};
+use crate::limits::{
+    ATTEMPT_TIMEOUT, CHECKSUM_BYTES_MIN, CHECKSUM_DEADLINE, LISTED_PAGE_KEYS, OBJECT_PATIENCE,
+};
 use crate::location::Location;
 use crate::memory::Memory;
 use crate::options::process_variable;
@@ -181,13 +183,10 @@ impl Store {
         Self { inner: Arc::new(inner), backend, pace: None }
     }
 
-    /// Waits until so many bytes may be moved.
-    async fn leave(&self, bytes: u64) {
-        if let Some(pace) = &self.pace
-            && !mutant("objects_go_without_leave")
-        {
-            pace.leave(bytes, 0).await.used();
-        }
+    /// Waits until so many bytes may be moved, for a while at most.
+    async fn leave(&self, bytes: u64) -> Option<Leave> {
+        let pace = self.pace.as_ref().filter(|_| !mutant("objects_go_without_leave"))?;
+        Some(pace.for_at_most(OBJECT_PATIENCE).leave(bytes, 0).await)
     }
 
     /// A store over the network, as far as anybody can tell.
@@ -269,7 +268,7 @@ impl Store {
             inner.try_checksums(key).await;
         }
         // Before the attempt begins, whose time is limited.
-        self.leave(bytes).await;
+        let leave = self.leave(bytes).await;
         let waiting = Instant::now();
         inner.limits.admit(bytes).await;
         inner.counters.upload_wait_ms.add(to_millis(waiting.elapsed()));
@@ -277,6 +276,8 @@ impl Store {
         let put = inner.attempt(key, self.backend.put_create(key, parts)).await;
         inner.note_put(bytes, put.as_ref().err());
         let put = put?;
+        // After an error it comes back.
+        leave.into_iter().for_each(Leave::used);
         if put == Put::Created {
             inner.counters.bytes_up.add(bytes);
         }

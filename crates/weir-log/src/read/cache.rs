@@ -107,6 +107,8 @@ pub trait FrameCache: Send + Sync {
     /// Ends the fetch of a frame: keeps it, and answers everybody who waits. Without a result it is given up, and those
     /// who wait look again.
     fn settle(&self, key: FrameKey, result: Option<FrameResult>);
+    /// Keeps a frame, or a block, that was had without a fetch. One that is on its way stays so.
+    fn keep(&self, key: FrameKey, bytes: Bytes);
     /// Where the frames of an object are, if it is known.
     fn table(&self, object: &ObjectKey) -> Option<Arc<FrameTable>>;
     /// Keeps where the frames of an object are.
@@ -297,6 +299,10 @@ impl FrameCache for MemoryFrameCache {
             // Whoever asked may have gone away.
             let _ = waiter.send(result.clone());
         }
+    }
+
+    fn keep(&self, key: FrameKey, bytes: Bytes) {
+        self.lock().insert(key, bytes, self.bytes_max);
     }
 
     fn table(&self, object: &ObjectKey) -> Option<Arc<FrameTable>> {

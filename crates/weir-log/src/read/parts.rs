@@ -116,7 +116,7 @@ pub(super) fn read_now(
                 got => got.ok()?,
             };
             for (block, bytes) in (range.first..).zip(split(&got)) {
-                fetcher.cache.settle(block_key(frame, block), Some(Ok(bytes)));
+                fetcher.cache.keep(block_key(frame, block), bytes);
             }
             data.push(Slice::Cached(got.slice(span.within_blocks())));
         }

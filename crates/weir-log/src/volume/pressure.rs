@@ -83,7 +83,7 @@ impl Shared {
             || self.drains()
             || self.stopped.get()
             || self.journal.is_poisoned();
-        let full = self.journal_percent_full();
+        let full = if self.journal.has_no_space() { 100 } else { self.journal_percent_full() };
         let age = state.writes.age_pressure(&self.options.batch);
         let upload = if hurries { FULL } else { upload_pressure(full, age) };
         let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);

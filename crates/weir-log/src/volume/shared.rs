@@ -210,9 +210,17 @@ impl Shared {
     /// its close. Its background work goes at full speed meanwhile.
     pub(crate) async fn wait_while_open<T>(
         &self,
-        mut ready: impl FnMut(&mut State) -> Option<Result<T, DeviceError>>,
+        ready: impl FnMut(&mut State) -> Option<Result<T, DeviceError>>,
     ) -> Result<T, DeviceError> {
         let _awaited = self.awaited();
+        self.wait_in_background(ready).await
+    }
+
+    /// The same for background work itself, which nobody waits for.
+    pub(crate) async fn wait_in_background<T>(
+        &self,
+        mut ready: impl FnMut(&mut State) -> Option<Result<T, DeviceError>>,
+    ) -> Result<T, DeviceError> {
         self.wait_for(|state| match &state.failure {
             Some(failure) => Some(Err(failure.clone())),
             None => ready(state).or_else(|| self.check_stopped().err().map(Err)),

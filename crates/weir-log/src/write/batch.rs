@@ -179,12 +179,15 @@ impl Batch {
     }
 }
 
+/// Extents that an object keeps for pieces of the journal that cannot be read: each splits one in three.
+const EXTENTS_SPARE: usize = 512;
+
 /// Cuts long runs of data at the first and the last multiple of 4 KiB in them, so that what lies between keeps its
 /// place modulo 4 KiB in the payload, where an odd write cut them: [`crate::format::placement`]. An object has room for
 /// so many extents more; the rest stays as it is.
 fn with_whole_blocks(merged: Vec<MergedExtent>) -> Vec<MergedExtent> {
     let block = u64::from(BLOCK_BYTES);
-    let mut room = EXTENTS_PER_OBJECT_MAX.saturating_sub(merged.len());
+    let mut room = (EXTENTS_PER_OBJECT_MAX - EXTENTS_SPARE).saturating_sub(merged.len());
     let mut cut = Vec::with_capacity(merged.len());
     for mut extent in merged {
         let end = extent.offset + extent.len;
@@ -295,8 +298,9 @@ mod tests {
             kind: ExtentKind::Data,
             position: JournalPos(at * 100_000),
         };
-        let many: Vec<_> = (0..EXTENTS_PER_OBJECT_MAX as u64 - 3).map(extent).collect();
-        assert_eq!(with_whole_blocks(many).len(), EXTENTS_PER_OBJECT_MAX - 1, "no more than fit");
+        let most = EXTENTS_PER_OBJECT_MAX - EXTENTS_SPARE;
+        let many: Vec<_> = (0..most as u64 - 3).map(extent).collect();
+        assert_eq!(with_whole_blocks(many).len(), most - 1, "no more than fit, with some to spare");
     }
 
     #[tokio::test]

@@ -149,8 +149,10 @@ fn a_slower_disk_is_not_blamed_on_background_work() {
 #[test]
 fn a_client_that_comes_back_has_the_disk_alone_first() {
     let mut host = Host::new();
-    host.control.on_begin(host.now, 4096);
+    let (kind, took) = (RequestKind::Write, Duration::ZERO);
     for window in 0..PAUSED_AT_FIRST {
+        host.control.on_begin(host.now, 4096);
+        host.control.on_end(host.now, &Sample { kind, bytes: 4096, depth: 1, took });
         assert!(!host.goes(), "{window}: {:?}", host.control.window);
         host.now += WINDOW;
     }
@@ -262,4 +264,44 @@ fn chance_is_no_reason_to_grow_faster() {
     host.usual /= 2;
     host.run(Duration::from_millis(500));
     assert!(host.control.rate < 1.5 * before, "{} after {before}", host.control.rate);
+}
+
+/// A disk whose requests take longer than a window.
+#[test]
+fn long_requests_have_a_baseline_too() {
+    let mut control = Control::default();
+    let mut now = Duration::from_secs(100);
+    let took = Duration::from_millis(45);
+    for _ in 0..100 {
+        control.on_begin(now, 4096);
+        now += took;
+        control.on_end(now, &Sample { kind: RequestKind::Sync, bytes: 0, depth: 1, took });
+        control.pending = 0;
+    }
+    let sample = Sample { kind: RequestKind::Sync, bytes: 0, depth: 1, took };
+    assert!(control.baseline.of(&sample).is_some());
+}
+
+#[test]
+fn a_client_that_waits_for_a_slow_disk_is_there() {
+    let mut control = Control::default();
+    let mut now = Duration::from_secs(100);
+    control.on_begin(now, 4096);
+    now += 3 * REST;
+    assert_ne!(control.ask(now, Class::Upload, 1, 0.0), Verdict::Free);
+    now += STANDS_STILL;
+    assert_eq!(control.ask(now, Class::Upload, 1, 0.0), Verdict::Free, "it stands still");
+}
+
+/// What a class had under pressure is gone with the pressure.
+#[test]
+fn credit_is_not_kept() {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(1));
+    host.control.rate = RATE_MAX;
+    host.run(2 * WINDOW);
+    host.control.rate = RATE_MIN;
+    host.run(2 * WINDOW);
+    let left = host.control.credit[Class::Upload.index()];
+    assert!(left <= RATE_MIN * WINDOW.as_secs_f64(), "{left}");
 }

@@ -84,7 +84,7 @@ fn every_answer_rests_on_synced_names() {
     assert_eq!(synced_by(state, |state| put(state, "a/b/2", Put::Exists)), ["a/b"]);
     let list = |state: &State| assert_eq!(state.list("a/", None).expect("list").len(), 2);
     assert_eq!(synced_by(state, list), ["a", "a/b"]);
-    let delete = |state: &State| state.delete("a/b/2", None).expect("delete");
+    let delete = |state: &State| drop(state.delete("a/b/2", false).expect("delete"));
     assert_eq!(synced_by(state, delete), ["a/b"]);
     assert_eq!(synced_by(state, delete), ["a/b"], "also what somebody else deleted");
 
@@ -173,7 +173,8 @@ fn a_reader_of_what_is_being_deleted_gets_all_of_it_or_nothing() {
         let found = read_object(&file, None, read).expect("read").expect("it has a name");
         assert!(found.bytes == body[0]);
         let found = read_object(&file, Some(0..5), |file, range| {
-            state.delete("k", Some(&pace)).expect("delete");
+            let left = state.delete("k", true).expect("delete").expect("to be emptied");
+            files::empty(&left, Some(&pace)).expect("emptied");
             if cached { read_cached(file, range) } else { read_at(file, range, None) }
         });
         assert!(found.expect("no error").is_none(), "deleted while it was read");

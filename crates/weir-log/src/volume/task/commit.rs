@@ -129,7 +129,7 @@ pub(crate) fn publish_root(shared: &Rc<Shared>, root: ObjectId) {
 pub(crate) async fn publish(shared: Rc<Shared>, checkpoint: CheckpointRef) {
     let as_of = ObjectSeq(checkpoint.as_of);
     let may_go = |state: &mut State| state.snapshots.pins_are_settled().then_some(Ok(()));
-    if shared.wait_while_open(may_go).await.is_err() {
+    if shared.wait_in_background(may_go).await.is_err() {
         return;
     }
     let (published, old, garbage) = {

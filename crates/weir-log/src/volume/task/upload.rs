@@ -39,6 +39,9 @@ const ROOM_PAUSE: Duration = Duration::from_millis(500);
 /// Shortest time between two warnings that the store has no room.
 const ROOM_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
+/// How often it is said anew how much presses, while data is on its way and nothing else happens.
+const PRESS_INTERVAL: Duration = Duration::from_secs(1);
+
 enum Upload {
     Batch(Batch),
     Chunk(CheckpointChunk),
@@ -61,15 +64,23 @@ pub(crate) async fn run(shared: Rc<Shared>) {
                 Err(note) => wait_for_room(&shared, batch, note).await,
             },
             Next::Upload(Upload::Chunk(chunk)) => send_chunk(&shared, chunk),
-            Next::WaitUntil(None) => shared.work.notified().await,
-            Next::WaitUntil(Some(due)) => {
-                tokio::select! {
-                    biased;
-                    () = shared.work.notified() => {}
-                    () = tokio::time::sleep_until(due) => {}
-                }
-            }
+            Next::WaitUntil(due) => wait_for_work(&shared, due).await,
         }
+    }
+}
+
+/// Waits for `work` until `due`, and no longer than until what presses should be said anew: data on its way grows older
+/// though nothing happens.
+async fn wait_for_work(shared: &Shared, due: Option<Instant>) {
+    let is_on_its_way = shared.state.borrow().writes.unsent.closed_oldest_age().is_some();
+    let again = is_on_its_way.then(|| Instant::now() + PRESS_INTERVAL);
+    let Some(until) = due.into_iter().chain(again).min() else {
+        return shared.work.notified().await;
+    };
+    tokio::select! {
+        biased;
+        () = shared.work.notified() => {}
+        () = tokio::time::sleep_until(until) => {}
     }
 }
 
@@ -147,7 +158,8 @@ impl Shared {
 /// A batch is gathered while those before it are on their way, and follows the first that is in the store.
 async fn wait_for_slot(shared: &Shared) {
     while !shared.stopped.get() && !shared.has_slot(&shared.state.borrow()) {
-        shared.work.notified().await;
+        wait_for_work(shared, None).await;
+        shared.press(&shared.state.borrow());
     }
 }
 

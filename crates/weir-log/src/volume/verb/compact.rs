@@ -147,6 +147,7 @@ async fn collect(
 pub(crate) async fn wait_for_deletions(shared: &Shared) {
     let garbage = &shared.garbage;
     let done = |_: &mut State| (garbage.pending() == 0 || garbage.held_back.get()).then_some(());
+    let _awaited = shared.awaited();
     let gone = shared.wait_for(done);
     let _ = tokio::time::timeout(DELETION_PATIENCE, gone).await;
 }
