@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use weir_log::LogVolume;
-use weir_pacer::{Class, Pace, Pressure};
+use weir_pacer::{Class, Pace, Pressure, RequestKind};
 
 use super::support::*;
 
@@ -126,5 +126,29 @@ fn small_batches_wait_up_to_the_rpo_less_their_way() {
         }
         // The first is closed by the age of a batch, the others stretch.
         assert!(ages[1..].iter().all(|age| (8000..10_000).contains(age)), "{ages:?}");
+    });
+}
+
+/// Other volumes keep the node busy, and nobody asks this one for anything.
+#[test]
+fn a_quiet_volume_keeps_its_rpo() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(8);
+        let (volume, _) = host.open().await;
+        let pacer = host.env.pacer.clone();
+        let others = tokio::task::spawn_local(async move {
+            loop {
+                pacer.request(RequestKind::Write, 4096).ended();
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        sleep(Duration::from_secs(1)).await;
+        owe(&host).await;
+        write(&volume, 0, &[1; 4096]).await.expect("written");
+        sleep(Duration::from_secs(8)).await;
+        assert_eq!(volume.status().unsent_bytes, 0);
+        assert_eq!(volume.status().rpo_missed, 0);
+        others.abort();
     });
 }

@@ -365,3 +365,31 @@ async fn reads_of_clients_that_ask_the_disk_are_measured_and_no_others() {
     clients.get_range("k", 0..4096).await.expect("get");
     assert!(is_seen());
 }
+
+/// Somebody restores an object into the store with a plain copy while a client asks for it.
+#[tokio::test]
+async fn a_file_that_was_held_while_it_was_short_is_read_whole_once_it_is() {
+    let top = tempfile::tempdir_in(".").expect("temporary directory");
+    let store = open(top.path());
+    let (path, body) = (top.path().join("k"), vec![7; 10_000]);
+    fs::write(&path, &body[..100]).expect("the begin of a copy");
+    assert!(store.get_range("k", 4096..8192).await.is_err(), "it is not there yet");
+    fs::write(&path, &body).expect("the rest");
+    assert_eq!(store.get_range("k", 4096..8192).await.expect("read"), body[4096..8192]);
+    assert!(store.get_now("k", 0..5).is_none_or(|found| found == body[..5]));
+}
+
+/// A store is set back, and what was newer is put aside; its next owner writes another object of the same name.
+#[tokio::test]
+async fn a_file_that_was_put_aside_is_not_read_for_the_one_in_its_place() {
+    let top = tempfile::tempdir_in(".").expect("temporary directory");
+    let store = open(top.path());
+    let put = |byte| store.put_create("a/k", vec![Bytes::from(vec![byte; 10_000])]);
+    put(1).await.expect("put");
+    assert_eq!(store.get_range("a/k", 0..10).await.expect("read"), [1; 10][..]);
+    fs::rename(top.path().join("a"), top.path().join("aside")).expect("put aside");
+    fs::create_dir(top.path().join("a")).expect("make");
+    put(2).await.expect("put");
+    assert_eq!(store.get_range("a/k", 0..10).await.expect("read"), [2; 10][..]);
+    assert!(store.get_now("a/k", 0..10).is_none_or(|found| found == [2; 10][..]));
+}
