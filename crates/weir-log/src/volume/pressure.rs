@@ -120,10 +120,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pressure_grows_between_two_bounds() {
-        assert_eq!(
-            [0, 50, 51, 60, 75, 100].map(|full| way(full, 50, 75)),
-            [0, 0, 40, 400, 1000, 1000]
-        );
+    fn the_fill_of_the_journal_presses_between_two_bounds_and_so_does_age() {
+        let found = [0, 50, 51, 60, 75, 100].map(|full| upload_pressure(full, 0));
+        assert_eq!(found, [0, 0, 40, 400, 1000, 1000]);
+        assert_eq!(upload_pressure(60, 700), 700);
+        assert_eq!(upload_pressure(75, 700), 1000);
+    }
+
+    #[test]
+    fn copies_that_data_waits_for_are_pressed_as_data_is() {
+        assert_eq!(copy_pressure(300, 900, false), 300);
+        assert_eq!(copy_pressure(300, 900, true), 900);
+        assert_eq!(copy_pressure(900, 300, true), 900);
     }
 }

@@ -78,9 +78,9 @@ fn a_journal_that_fills_presses_uploads() {
         for nth in 0_u64..400 {
             let wrote = write(&volume, nth % 16 * 4096, &[9; 4096]);
             timeout(Duration::from_secs(1), wrote).await.expect("in time").expect("written");
+            let status = volume.status();
+            assert!(status.journal_used_bytes * 100 < status.journal_capacity_bytes * 90, "{nth}");
         }
-        let status = volume.status();
-        assert!(status.journal_used_bytes * 100 < status.journal_capacity_bytes * 90);
         client.abort();
     });
 }
