@@ -14,7 +14,21 @@ use crate::{Class, Leave, Pacer, Work};
 pub struct Pressure(Arc<AtomicU32>);
 
 impl Pressure {
-    const FULL: u32 = 1000;
+    /// That of what clients wait for, in thousandths.
+    pub const FULL: u32 = 1000;
+
+    /// One that grows with `value`, in thousandths: none up to `from`, full from `to` on.
+    #[must_use]
+    pub fn between(value: u64, from: u64, to: u64) -> u32 {
+        if value <= from {
+            return 0;
+        }
+        if value >= to {
+            return Self::FULL;
+        }
+        let share = u128::from(value - from) * u128::from(Self::FULL) / u128::from(to - from);
+        u32::try_from(share).unwrap_or(Self::FULL)
+    }
 
     /// Says it, in thousandths.
     pub fn set(&self, thousandths: u32) {
@@ -116,6 +130,15 @@ mod tests {
         let waited = began.elapsed();
         assert!((5..6).contains(&waited.as_secs()), "{waited:?}");
         assert!(!one.is_bounded(), "from then on it goes in large pieces");
+    }
+
+    #[test]
+    fn pressure_grows_between_two_bounds() {
+        assert_eq!(
+            [0, 50, 51, 74, 75, 90].map(|v| Pressure::between(v, 50, 75)),
+            [0, 0, 40, 960, 1000, 1000]
+        );
+        assert_eq!([0, 1].map(|value| Pressure::between(value, 0, 0)), [0, 1000]);
     }
 
     #[test]

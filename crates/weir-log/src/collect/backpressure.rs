@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weir_pacer::Pressure;
 
 use crate::limits::PUTS_IN_FLIGHT_MAX;
 
@@ -27,9 +28,6 @@ const COPIED_PER_BYTE_MAX: u64 = 4;
 /// Objects of the collector on their way, and sources that are read, at a time: first while it keeps up, then by the
 /// points further down. At its fastest it sends as many objects at a time as clients do.
 const PACES: [usize; 4] = [1, 2, 3, PUTS_IN_FLIGHT_MAX];
-
-/// Greatest pressure, in thousandths.
-pub(super) const PRESSURE_MAX: u32 = 1000;
 
 /// Points of the live share above that at which data waits where nothing presses the collector: the default shares end
 /// a collection five points above the share that is kept.
@@ -55,7 +53,7 @@ pub(super) fn pace(live_percent: u64, kept_percent: u64) -> usize {
 pub(super) fn pressure(live_percent: u64, kept_percent: u64) -> u32 {
     let above = live_percent.saturating_sub(kept_percent.saturating_sub(BEHIND_FROM_POINTS));
     let above = u32::try_from(above).unwrap_or(u32::MAX).min(PRESSED_WITHIN_POINTS);
-    PRESSURE_MAX * (PRESSED_WITHIN_POINTS - above) / PRESSED_WITHIN_POINTS
+    Pressure::FULL * (PRESSED_WITHIN_POINTS - above) / PRESSED_WITHIN_POINTS
 }
 
 /// How many bytes the collector has to copy before the next object of data may go to the store.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weir_device::VolumeId;
+use weir_pacer::Pressure;
 
 use crate::collect::backpressure::Backpressure;
 use crate::format::object::{ObjectHeader, ObjectKind};
@@ -120,7 +121,7 @@ impl Collector {
     /// How much presses it, in thousandths.
     pub(crate) fn pressure(&self, objects: &ObjectMap, limits: &CollectLimits) -> u32 {
         let pressure = backpressure::pressure(self.live_percent(objects), limits.kept_percent());
-        if self.is_wanted() { backpressure::PRESSURE_MAX } else { pressure }
+        if self.is_wanted() { Pressure::FULL } else { pressure }
     }
 
     /// Whether somebody waits for a compaction, or a flatten.

@@ -10,9 +10,6 @@ use weir_store::Store;
 use crate::limits::THROTTLE_FROM_PERCENT;
 use crate::volume::shared::{Shared, State};
 
-/// Pressure of what clients wait for, in thousandths.
-const FULL: u32 = 1000;
-
 /// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
 const CALM_UP_TO_PERCENT: u64 = 50;
 
@@ -51,12 +48,6 @@ impl Drop for Awaited<'_> {
     }
 }
 
-/// `value` on the way from `from` to `to`, in thousandths.
-fn way(value: u64, from: u64, to: u64) -> u32 {
-    let done = value.saturating_sub(from).min(to - from);
-    u32::try_from(done * u64::from(FULL) / (to - from)).unwrap_or(FULL)
-}
-
 impl Shared {
     /// The store for background work of this class.
     pub(crate) fn background_store(&self, class: Class) -> Store {
@@ -85,14 +76,14 @@ impl Shared {
             || self.journal.is_poisoned();
         let full = if self.journal.has_no_space() { 100 } else { self.journal_percent_full() };
         let age = state.writes.age_pressure(&self.options.batch);
-        let upload = if hurries { FULL } else { upload_pressure(full, age) };
+        let upload = if hurries { Pressure::FULL } else { upload_pressure(full, age) };
         let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);
         let is_ahead_of_data = state.collector.in_flight() > 0;
         let copy = copy_pressure(of_share, upload, is_ahead_of_data || hurries);
         let is_out_of_room = state.writes.upload_note.is_some();
         let delete = match hurries || is_out_of_room {
-            true => FULL,
-            false => way(self.garbage.pending(), 0, DELETIONS_WAITING_MAX),
+            true => Pressure::FULL,
+            false => Pressure::between(self.garbage.pending(), 0, DELETIONS_WAITING_MAX),
         };
         self.pressures.upload.set(upload);
         self.pressures.copy.set(copy);
@@ -104,7 +95,7 @@ impl Shared {
 fn upload_pressure(percent_full: u64, age: u32) -> u32 {
     let fill = match weir_device::mutant("full_journal_presses_nothing") {
         true => 0,
-        false => way(percent_full, CALM_UP_TO_PERCENT, THROTTLE_FROM_PERCENT),
+        false => Pressure::between(percent_full, CALM_UP_TO_PERCENT, THROTTLE_FROM_PERCENT),
     };
     fill.max(if weir_device::mutant("age_presses_nothing") { 0 } else { age })
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_journal::{PlacedPiece, WriteNumber};
+use weir_pacer::Pressure;
 
 use crate::ids::WriteMark;
 use crate::map::objects::ObjectMap;
@@ -156,17 +157,11 @@ impl WriteState {
     /// from the store, fully from three quarters on, and where the age is unknown.
     pub(crate) fn age_pressure(&self, limits: &BatchLimits) -> u32 {
         if self.unsent.is_age_unknown() {
-            return 1000;
+            return Pressure::FULL;
         }
         let Some(age) = self.unsent.closed_oldest_age() else { return 0 };
-        let (from, span) = (limits.rpo / 2, limits.rpo / 4);
-        match age.saturating_sub(from) {
-            Duration::ZERO => 0,
-            over if over >= span => 1000,
-            over => {
-                u32::try_from(over.as_millis() * 1000 / span.as_millis().max(1)).unwrap_or(1000)
-            }
-        }
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Pressure::between(micros(age), micros(limits.rpo / 2), micros(limits.rpo / 4 * 3))
     }
 
     /// Whether every acknowledged write is in the committed prefix, and no object is on its way.

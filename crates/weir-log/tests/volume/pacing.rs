@@ -26,16 +26,22 @@ async fn owe(host: &Host) {
     Pace::new(&host.env.pacer, Class::Upload, &pressure).leave(1 << 50, 0).await.used();
 }
 
+/// A volume whose client writes all the time, and whose uploads have had theirs.
+async fn busy_volume(host: &Host) -> (Rc<LogVolume>, tokio::task::JoinHandle<()>) {
+    let (volume, _) = host.open().await;
+    let client = busy_client(&volume);
+    sleep(Duration::from_secs(1)).await;
+    owe(host).await;
+    (volume, client)
+}
+
 #[test]
 fn uploads_wait_while_clients_would_feel_them() {
     run(async {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(600);
         host.options.journal.segments_max = 64;
-        let (volume, _) = host.open().await;
-        let client = busy_client(&volume);
-        sleep(Duration::from_secs(1)).await;
-        owe(&host).await;
+        let (volume, client) = busy_volume(&host).await;
         sleep(Duration::from_secs(1)).await;
         let before = volume.status().objects_written;
         sleep(Duration::from_secs(5)).await;
@@ -52,10 +58,7 @@ fn what_somebody_waits_for_does_not_wait() {
     run(async {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(600);
-        let (volume, _) = host.open().await;
-        let client = busy_client(&volume);
-        sleep(Duration::from_secs(1)).await;
-        owe(&host).await;
+        let (volume, client) = busy_volume(&host).await;
         sleep(Duration::from_secs(1)).await;
         let soon = Duration::from_secs(1);
         timeout(soon, volume.flush_remote()).await.expect("a remote flush").expect("stored");
@@ -70,10 +73,7 @@ fn a_journal_that_fills_presses_uploads() {
     run(async {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(600);
-        let (volume, _) = host.open().await;
-        let client = busy_client(&volume);
-        sleep(Duration::from_secs(1)).await;
-        owe(&host).await;
+        let (volume, client) = busy_volume(&host).await;
         // Twice as much as the journal holds.
         for nth in 0_u64..400 {
             let wrote = write(&volume, nth % 16 * 4096, &[9; 4096]);
@@ -91,10 +91,7 @@ fn the_age_of_data_presses_uploads() {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(8);
         host.options.journal.segments_max = 64;
-        let (volume, _) = host.open().await;
-        let client = busy_client(&volume);
-        sleep(Duration::from_secs(1)).await;
-        owe(&host).await;
+        let (volume, client) = busy_volume(&host).await;
         let begun = Instant::now();
         let mut oldest = 0;
         while begun.elapsed() < Duration::from_secs(30) {
