@@ -138,6 +138,7 @@ pub(crate) fn env(
         }),
         network: Rc::new(NoNetwork),
         buffers: BufferPool::new(1 << 20),
+        files: None,
         pacer: weir_device::Pacer::default(),
     }
 }

@@ -1,16 +1,20 @@
 //! Time, randomness, tasks and connections as arguments: what makes a node deterministic under simulation.
 
 use std::fmt;
+use std::fs::File;
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 use weir_pacer::Pacer;
 
-use crate::buffer::BufferPool;
+use crate::buffer::{AlignedBuf, BufferPool};
+use crate::device::LocalBoxFuture;
 use crate::network::Network;
 
 /// Clocks of the host. Sleeping and measuring use `tokio::time`, which the simulation controls by itself.
@@ -44,6 +48,19 @@ pub trait Spawn {
     fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
 }
 
+/// Reads files that others have opened, without another thread.
+pub trait FileReads {
+    /// Fills all of `buf` from `offset`. The buffer comes back; after an error its content is unspecified. The file
+    /// stays open until the read has ended, also where the future was dropped. Nothing if so many reads are running
+    /// that this one would hold up the thread's own files.
+    fn read(
+        &self,
+        file: &Arc<File>,
+        buf: AlignedBuf,
+        offset: u64,
+    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>>;
+}
+
 /// What a volume's thread works with.
 #[derive(Clone)]
 pub struct Env {
@@ -57,6 +74,8 @@ pub struct Env {
     pub network: Rc<dyn Network>,
     /// Memory for payloads.
     pub buffers: BufferPool,
+    /// Reads of files; nothing where only threads can do that.
+    pub files: Option<Rc<dyn FileReads>>,
     /// Says how fast background work may go; one for all threads of a node.
     pub pacer: Pacer,
 }

@@ -1,8 +1,10 @@
 //! The disk engine of one shard thread: which one it is, and the directories it opens.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use rustix::io::Errno;
+use weir_device::FileReads;
 
 use crate::directory::{Directory, RealDirectory};
 use crate::engine::Engine;
@@ -10,6 +12,7 @@ use crate::engine::threads::ThreadEngine;
 use crate::engine::uring::UringEngine;
 use crate::error::DiskError;
 use crate::modes::DirectIo;
+use crate::reads::RingReads;
 
 /// Threads for opening, listing and locking beside a ring: two, so that one slow directory does not
 /// hold up the rest.
@@ -53,6 +56,15 @@ impl Disks {
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
         self.engine.name()
+    }
+
+    /// Reads files that others have opened; nothing where the engine in use is threads.
+    #[must_use]
+    pub fn file_reads(&self) -> Option<Rc<dyn FileReads>> {
+        match &self.engine {
+            Engine::Threads(_) => None,
+            Engine::Uring(ring, _) => Some(Rc::new(RingReads::new(ring.clone()))),
+        }
     }
 
     /// Opens a directory; creates it and its parents (mode 0700, durably) where they are missing.

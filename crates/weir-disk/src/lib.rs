@@ -20,6 +20,7 @@ mod file;
 mod identity;
 mod modes;
 mod owner;
+mod reads;
 mod room;
 pub mod sim;
 

@@ -48,6 +48,7 @@ pub(crate) fn env() -> Env {
         spawn: Rc::new(Here),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
+        files: None,
         pacer: weir_device::Pacer::default(),
     }
 }

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use weir_device::{BufferPool, FileReads, LocalBoxFuture};
 use weir_pacer::{Pace, Pacer};
 
 use crate::StoreError;
@@ -55,6 +56,18 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// What [`Backend::get`] would return of `range`, if that is in memory: at once, on the thread that asks.
     fn get_now(&self, _key: &str, _range: &Range<u64>) -> Option<Got> {
         None
+    }
+
+    /// What [`Backend::get`] would return of `range`, read without another thread, by `files`: nothing
+    /// where that cannot be, or where anything is wrong.
+    fn get_here<'a>(
+        &'a self,
+        _key: &'a str,
+        _range: Range<u64>,
+        _files: &'a dyn FileReads,
+        _buffers: &'a BufferPool,
+    ) -> LocalBoxFuture<'a, Option<Bytes>> {
+        Box::pin(std::future::ready(None))
     }
 
     /// Whether one request more costs less than 64 KiB more of one: where no network lies between.

@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use weir_device::mutant;
+use weir_device::{BufferPool, FileReads, LocalBoxFuture, mutant};
 use weir_pacer::{Pace, Pacer, Request, RequestKind};
 
 use self::files::{
@@ -467,22 +467,17 @@ fn error_at(place: Place, path: &Path, action: &'static str, error: io::Error) -
     }
 }
 
-/// Reads `range` of an open file, or nothing if it is no object any more, or not the one that was opened: somebody else
-/// may copy one into the store while it is read.
+/// Reads `range` of an open file, or nothing if it is no object any more, or not the one that was opened.
 fn read_object(
-    ObjectFile { file, bytes: object_bytes }: &ObjectFile,
+    file: &ObjectFile,
     range: Option<Range<u64>>,
     read: impl FnOnce(&File, Range<u64>) -> io::Result<Bytes>,
 ) -> io::Result<Option<Got>> {
-    let object_bytes = *object_bytes;
-    let bytes = read(file, clamp(range, object_bytes));
-    // D6: with a name after the read, it had lost nothing before.
-    let metadata = file.metadata()?;
-    let is_deleted = metadata.nlink() == 0 && !mutant("deleted_file_answered");
-    if is_deleted || (metadata.nlink() > 0 && metadata.len() != object_bytes) {
+    let bytes = read(&file.file, clamp(range, file.bytes));
+    if !file.is_intact()? {
         return Ok(None);
     }
-    Ok(Some(Got { bytes: bytes?, object_bytes }))
+    Ok(Some(Got { bytes: bytes?, object_bytes: file.bytes }))
 }
 
 /// Creates a directory that may exist already.
@@ -540,6 +535,32 @@ impl Backend for Directory {
 
     fn get_now(&self, key: &str, range: &Range<u64>) -> Option<Got> {
         self.state.get_cached(key, range)
+    }
+
+    fn get_here<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+        files: &'a dyn FileReads,
+        buffers: &'a BufferPool,
+    ) -> LocalBoxFuture<'a, Option<Bytes>> {
+        Box::pin(async move {
+            let state = &self.state;
+            let held = state.held.get(key).filter(|_| state.is_local && self.pace.is_none())?;
+            let bytes = range.end.checked_sub(range.start).filter(|_| range.end <= held.bytes)?;
+            let buf = buffers.alloc(usize::try_from(bytes).ok()?);
+            let reading = files.read(&held.file, buf, range.start)?;
+            let request = self.clients.as_ref();
+            let request = request.map(|pacer| pacer.request(RequestKind::Read, bytes));
+            let (buf, read) = reading.await;
+            let is_intact = mutant("ring_answers_deleted") || held.is_intact().ok()?;
+            if read.is_err() || !is_intact {
+                return None;
+            }
+            request.into_iter().for_each(Request::ended);
+            // Out of the pool, whose memory whoever keeps these bytes must not keep.
+            Some(Bytes::copy_from_slice(&buf))
+        })
     }
 
     fn requests_are_cheap(&self) -> bool {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
-use weir_device::mutant;
+use weir_device::{BufferPool, FileReads, mutant};
 use weir_pacer::{Leave, Pace, Pacer};
 
 use crate::backend::{Backend, Got, Listed, Put, Room};
@@ -318,13 +318,31 @@ impl Store {
     #[must_use]
     pub fn get_now(&self, key: &str, range: Range<u64>) -> Option<Bytes> {
         let got = self.backend.get_now(key, &range)?;
-        let bytes = to_u64(got.bytes.len());
+        self.checked_now(&range, got.bytes)
+    }
+
+    /// What [`Store::get_range`] would return, where the thread that asks can read it from a disk by itself. Nothing
+    /// where it cannot, or where anything is wrong: [`Store::get_range`] finds out what.
+    pub async fn get_here(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        files: &dyn FileReads,
+        buffers: &BufferPool,
+    ) -> Option<Bytes> {
+        let reading = self.backend.get_here(key, range.clone(), files, buffers);
+        let bytes = tokio::time::timeout(ATTEMPT_TIMEOUT, reading).await.ok()??;
+        self.checked_now(&range, bytes)
+    }
+
+    fn checked_now(&self, range: &Range<u64>, got: Bytes) -> Option<Bytes> {
+        let bytes = to_u64(got.len());
         if bytes != range.end.checked_sub(range.start)? && !mutant("trust_short_get") {
             return None;
         }
         self.inner.counters.gets.add(1);
         self.inner.counters.bytes_down.add(bytes);
-        Some(got.bytes)
+        Some(got)
     }
 
     /// Whether one request more costs less than 64 KiB more of one.

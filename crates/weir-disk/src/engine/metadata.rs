@@ -1,7 +1,7 @@
 //! Calls that open, list, lock and measure files: blocking, rare, and always run on a helper
 //! thread.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use weir_device::BUFFER_ALIGN;
 
 use crate::engine::Engine;
-use crate::engine::open_file::OpenFile;
+use crate::engine::open_file::{Descriptor, OpenFile};
 use crate::error::{DiskError, DiskOperation};
 use crate::modes::{DirectIo, OpenMode};
 
@@ -79,12 +79,12 @@ impl OpenDirectory {
             DirectIo::Never => None,
         };
         let file = match opened {
-            Some((fd, alignment)) => OpenFile::new(fd, path, alignment),
+            Some((fd, alignment)) => OpenFile::new(Descriptor::Own(fd), path, alignment),
             None => {
                 if direct == DirectIo::WherePossible {
                     warn_of_buffered_files(&path);
                 }
-                OpenFile::new(fd, path, 1)
+                OpenFile::new(Descriptor::Own(fd), path, 1)
             }
         };
         if mode == OpenMode::CreateNew {
@@ -112,7 +112,7 @@ impl OpenDirectory {
     }
 
     /// Gives what root made here to the owner of the directory.
-    fn adopt(&self, made: &OwnedFd, path: &Arc<str>) -> Result<(), DiskError> {
+    fn adopt(&self, made: impl AsFd, path: &Arc<str>) -> Result<(), DiskError> {
         let errno = |error: std::io::Error| {
             error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
         };

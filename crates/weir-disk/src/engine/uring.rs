@@ -25,7 +25,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -361,7 +361,7 @@ fn errno_of(result: i32) -> Option<Errno> {
 
 /// The queue entry for what is left of an operation. Fills `slices` where it needs them.
 fn next_entry(running: &mut Running, slices: &mut Vec<KernelSlice>) -> squeue::Entry {
-    let fd = types::Fd(running.file.fd.as_raw_fd());
+    let fd = types::Fd(running.file.fd.as_fd().as_raw_fd());
     let at = running.offset + running.done_bytes as u64;
     match &mut running.transfer {
         Transfer::Read(buf) => {

@@ -95,6 +95,7 @@ pub(crate) fn env_drawing(disk: &SimDisk, seed: u64) -> Env {
         spawn: Rc::new(LocalSpawn),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
+        files: None,
         pacer: weir_device::Pacer::default(),
     }
 }

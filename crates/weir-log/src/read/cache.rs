@@ -88,6 +88,8 @@ pub enum Part {
     Frame(Bytes),
     /// These blocks.
     Blocks(SmallVec<[Bytes; 1]>),
+    /// Not all of them, but all of the frame is being fetched.
+    Coming(oneshot::Receiver<FrameResult>),
     /// Not all of them. Where the frames of the object are, if that is known.
     Missing(Option<Arc<FrameTable>>),
 }
@@ -100,8 +102,6 @@ pub trait FrameCache: Send + Sync {
     fn get(&self, key: &FrameKey) -> Option<Bytes>;
     /// Some blocks of a frame, if they are there.
     fn part(&self, frame: &FrameKey, range: BlockRange) -> Part;
-    /// Waits for whoever fetches this, if somebody does.
-    fn join(&self, key: &FrameKey) -> Option<oneshot::Receiver<FrameResult>>;
     /// The frame; or waits for whoever fetches it; or makes the caller the one who does.
     fn look(&self, key: &FrameKey) -> Look;
     /// Ends the fetch of a frame: keeps it, and answers everybody who waits. Without a result it is given up, and those
@@ -175,6 +175,14 @@ impl Frames {
         let slot = self.slots.get_mut(key)?;
         slot.referenced = true;
         Some(slot.frame.clone())
+    }
+
+    /// Waits for whoever fetches this, if somebody does.
+    fn join(&mut self, key: &FrameKey) -> Option<oneshot::Receiver<FrameResult>> {
+        let waiting = self.coming.get_mut(key)?;
+        let (sender, receiver) = oneshot::channel();
+        waiting.push(sender);
+        Some(receiver)
     }
 
     fn insert(&mut self, key: FrameKey, frame: Bytes, bytes_max: u64) {
@@ -253,19 +261,14 @@ impl FrameCache for MemoryFrameCache {
         for block in range.first..=range.last {
             let key = FrameKey { block: Some(0), ..*frame }.at(block);
             let Some(found) = frames.get(&key) else {
-                return Part::Missing(frames.tables.get(&frame.object).cloned());
+                return match frames.join(frame) {
+                    Some(coming) => Part::Coming(coming),
+                    None => Part::Missing(frames.tables.get(&frame.object).cloned()),
+                };
             };
             blocks.push(found);
         }
         Part::Blocks(blocks)
-    }
-
-    fn join(&self, key: &FrameKey) -> Option<oneshot::Receiver<FrameResult>> {
-        let mut frames = self.lock();
-        let waiting = frames.coming.get_mut(key)?;
-        let (sender, receiver) = oneshot::channel();
-        waiting.push(sender);
-        Some(receiver)
     }
 
     fn look(&self, key: &FrameKey) -> Look {
@@ -386,9 +389,10 @@ mod tests {
         assert_eq!(found[..], ["two", "three"]);
         keep(key(1), b"all of it");
         assert!(matches!(cache.part(&key(1), range), Part::Frame(frame) if frame == "all of it"));
-        assert!(cache.join(&key(2)).is_none(), "nobody fetches it");
+        let part = || cache.part(&key(2), range);
+        assert!(matches!(part(), Part::Missing(_)), "nobody fetches it");
         let Look::Missing(_) = cache.look(&key(2)) else { panic!("nobody has it") };
-        let mut joined = cache.join(&key(2)).expect("it is coming");
+        let Part::Coming(mut joined) = part() else { panic!("it is coming") };
         keep(key(2), b"came");
         assert_eq!(joined.try_recv().unwrap().unwrap(), "came");
     }

@@ -1,5 +1,6 @@
 //! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -8,6 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
 use weir_device::{Data, DeviceError, Env, ErrorKind, Slice, VolumeId};
 use weir_journal::Epoch;
 use weir_seal::{DataKey, SealKey};
@@ -26,11 +29,14 @@ use crate::limits::{
 };
 use crate::random::splitmix;
 use crate::read::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
-use crate::read::parts;
+use crate::read::parts::{self, InMemory};
 use crate::read::table::{FramePlace, FrameTable};
 
 /// Index under which the cache and the fetches know the header of an object.
 const HEADER_INDEX: u32 = u32::MAX;
+
+/// Between the seeds of two reads: odd, so that none comes twice.
+const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 
 /// Which history the objects of a volume's own stream are of, by their epochs.
 #[derive(Debug)]
@@ -60,11 +66,14 @@ pub(crate) struct Fetcher {
     key: Option<DataKey>,
     pub(crate) store: Store,
     /// The same for what clients wait for.
-    reads: Store,
+    pub(super) reads: Store,
     pub(crate) env: Env,
     pub(super) cache: Arc<dyn FrameCache>,
     /// How long a read waits for a failing store.
     deadline: Duration,
+    /// For the pauses of the next read that is tried again. Asked of the kernel for each read, it costs a call.
+    next_seed: Cell<u64>,
+    pub(super) in_memory: InMemory,
     /// Whether a part of a frame costs less than all of it.
     pub(super) in_parts: bool,
 }
@@ -114,7 +123,20 @@ impl Fetcher {
     ) -> Rc<Self> {
         let in_parts = store.requests_are_cheap();
         let reads = store.measured(&env.pacer);
-        Rc::new(Self { volume, histories, key, store, reads, env, cache, deadline, in_parts })
+        let next_seed = Cell::new(env.random.next_u64());
+        Rc::new(Self {
+            volume,
+            histories,
+            key,
+            store,
+            reads,
+            env,
+            cache,
+            deadline,
+            next_seed,
+            in_memory: InMemory::default(),
+            in_parts,
+        })
     }
 
     /// What the cache knows an object by. Of other streams the history is not known here.
@@ -149,10 +171,13 @@ impl Fetcher {
         let Some(some) = keys.first() else { return };
         let numbers: Vec<u32> = keys.iter().map(FrameKey::number).collect();
         for (first, last) in runs_of(&numbers) {
-            let cache = Arc::clone(&self.cache);
-            let flight = Flight { cache, first: some.at(first), last, settled: false };
+            let flight = self.flight(some.at(first), last);
             self.env.spawn_local(fetch_run(Rc::clone(self), flight));
         }
+    }
+
+    fn flight(&self, first: FrameKey, last: u32) -> Flight {
+        Flight { cache: Arc::clone(&self.cache), first, last, settled: false }
     }
 }
 
@@ -166,43 +191,77 @@ pub(crate) async fn frames(
     first: u32,
     last: u32,
 ) -> Result<Vec<Bytes>, DeviceError> {
-    run(fetcher, fetcher.frame_key(object, first), last).await
+    let run = Run::look(fetcher, fetcher.frame_key(object, first), last);
+    fetcher.fetch(&run.to_fetch);
+    run.wait(fetcher).await
 }
 
-/// A run of frames, or of blocks of one frame, in order: the first one, and the number of the last.
-pub(super) async fn run(
+/// Blocks of one frame, in order: the first one, and the number of the last.
+pub(super) async fn blocks(
     fetcher: &Rc<Fetcher>,
+    table: &FrameTable,
     first: FrameKey,
     last: u32,
 ) -> Result<Vec<Bytes>, DeviceError> {
-    let mut found: Vec<Bytes> = Vec::new();
-    let mut waiting = Vec::new();
-    let mut to_fetch: Vec<FrameKey> = Vec::new();
-    for number in first.number()..=last {
-        let (at, key) = (found.len(), first.at(number));
-        match fetcher.cache.look(&key) {
-            Look::Found(frame) => {
-                found.push(frame);
-                continue;
-            }
-            Look::Coming(receiver) => waiting.push((at, key, receiver)),
-            Look::Missing(receiver) => {
-                to_fetch.push(key);
-                waiting.push((at, key, receiver));
-            }
+    let run = Run::look(fetcher, first, last);
+    if run.to_fetch.len() < run.found.len() {
+        fetcher.fetch(&run.to_fetch);
+        return run.wait(fetcher).await;
+    }
+    // Not in a task of its own: if whoever asks goes away, the fetch is given up, and those who wait look again.
+    let mut flight = fetcher.flight(first, last);
+    match parts::get_here(fetcher, table, first, last).await {
+        Some(blocks) => {
+            flight.settle(blocks.iter().cloned().map(Ok).collect());
+            Ok(blocks)
         }
-        found.push(Bytes::new());
+        None => {
+            fetcher.env.spawn_local(fetch_run(Rc::clone(fetcher), flight));
+            run.wait(fetcher).await
+        }
     }
-    fetcher.fetch(&to_fetch);
-    for (at, key, receiver) in waiting {
-        found[at] = match receiver.await {
-            Ok(frame) => frame?,
-            Err(_) if to_fetch.contains(&key) => return Err(LogError::ShuttingDown.into()),
-            // Whoever fetched it is gone.
-            Err(_) => again(fetcher, key).await?,
-        };
+}
+
+/// A run of frames, or of blocks of one frame: what the cache has of it, and whom to wait for.
+struct Run {
+    /// Empty where it is waited for.
+    found: Vec<Bytes>,
+    waiting: SmallVec<[(usize, FrameKey, oneshot::Receiver<FrameResult>); 1]>,
+    /// The caller is the one to fetch these.
+    to_fetch: SmallVec<[FrameKey; 1]>,
+}
+
+impl Run {
+    fn look(fetcher: &Fetcher, first: FrameKey, last: u32) -> Self {
+        let (mut found, mut waiting, mut to_fetch) = (Vec::new(), SmallVec::new(), SmallVec::new());
+        for number in first.number()..=last {
+            let (at, key) = (found.len(), first.at(number));
+            let (frame, receiver) = match fetcher.cache.look(&key) {
+                Look::Found(frame) => (frame, None),
+                Look::Coming(receiver) => (Bytes::new(), Some(receiver)),
+                Look::Missing(receiver) => {
+                    to_fetch.push(key);
+                    (Bytes::new(), Some(receiver))
+                }
+            };
+            found.push(frame);
+            waiting.extend(receiver.map(|receiver| (at, key, receiver)));
+        }
+        Self { found, waiting, to_fetch }
     }
-    Ok(found)
+
+    async fn wait(self, fetcher: &Rc<Fetcher>) -> Result<Vec<Bytes>, DeviceError> {
+        let Self { mut found, waiting, to_fetch } = self;
+        for (at, key, receiver) in waiting {
+            found[at] = match receiver.await {
+                Ok(frame) => frame?,
+                Err(_) if to_fetch.contains(&key) => return Err(LogError::ShuttingDown.into()),
+                // Whoever fetched it is gone.
+                Err(_) => again(fetcher, key).await?,
+            };
+        }
+        Ok(found)
+    }
 }
 
 /// A frame, a block, or the header, whoever fetches it; again where its fetch was given up by another volume.
@@ -309,8 +368,8 @@ async fn get_run(
     if let Some(block) = first.block {
         let range = BlockRange { first: block.into(), last };
         // A few blocks cost less than the way to another thread and back.
-        let blocks =
-            reader.retry(|| parts::get_blocks(&reader, &table, first.index, range)).await?;
+        let read = || parts::get_blocks(&reader, &table, first.index, range);
+        let blocks = reader.retry(read).await?;
         return Ok(Some(parts::split(&blocks)));
     }
     let first = first.index;
@@ -375,8 +434,9 @@ pub(super) struct Reader {
 impl Reader {
     fn new(fetcher: &Fetcher, object: ObjectId) -> Self {
         let (store, key) = (fetcher.reads.clone(), fetcher.key.clone());
-        let (deadline, seed) = (fetcher.deadline, fetcher.env.random.next_u64());
-        Self { store, object, key, deadline, seed }
+        let seed = fetcher.next_seed.get();
+        fetcher.next_seed.set(seed.wrapping_add(SEED_STEP));
+        Self { store, object, key, deadline: fetcher.deadline, seed }
     }
 
     pub(super) async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>

@@ -136,10 +136,11 @@ pub(crate) async fn read_frames(
     len: u64,
 ) -> Result<Data, DeviceError> {
     if fetcher.in_parts && len <= PART_BYTES_MAX {
-        if let Some(data) = parts::read_now(fetcher, object, payload_offset, len) {
-            return Ok(data);
-        }
-        return parts::read(fetcher, object, payload_offset, len, None).await;
+        return match parts::read_at_once(fetcher, object, payload_offset, len) {
+            Ok(data) => Ok(data),
+            // Boxed: whatever else a client asks for would carry the room for it.
+            Err(missing) => Box::pin(missing.read(fetcher, object, payload_offset, len)).await,
+        };
     }
     let (first, last) = frame_span(payload_offset, len);
     if first == last
@@ -147,11 +148,11 @@ pub(crate) async fn read_frames(
     {
         return Ok(slices_of(&[frame], payload_offset, len));
     }
-    match fetch::frames(fetcher, object, first, last).await {
+    match Box::pin(fetch::frames(fetcher, object, first, last)).await {
         Ok(frames) => Ok(slices_of(&frames, payload_offset, len)),
         // What is damaged may be a block that nobody asked for.
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            parts::read(fetcher, object, payload_offset, len, Some(error)).await
+            Box::pin(parts::read(fetcher, object, payload_offset, len, Some(error))).await
         }
         Err(error) => Err(error),
     }

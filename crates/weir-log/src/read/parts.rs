@@ -1,6 +1,7 @@
 //! Parts of raw frames: the blocks that a read needs, each fetched once at a time, verified before anybody sees it, and
 //! kept by itself. What the store has in memory is read on the thread that asks.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
 use weir_device::{Data, DeviceError, Slice};
 use weir_store::StoreError;
 
@@ -16,16 +18,19 @@ use crate::format::DecodeError;
 use crate::format::blocks::{self, BlockRange, Blocks};
 use crate::ids::ObjectId;
 use crate::limits::{BLOCK_BYTES, FRAME_BYTES};
-use crate::read::cache::{FrameKey, Part};
+use crate::read::cache::{FrameKey, FrameResult, Part};
 use crate::read::fetch::{self, Fetcher, Reader};
-use crate::read::table::FrameTable;
+use crate::read::table::{FramePlace, FrameTable};
 use crate::read::to_usize;
+
+/// Reads that do not ask what the store has in memory, after one that did in vain.
+const READS_AFTER_MISS: u32 = 7;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// Bytes of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+pub(super) struct Span {
     index: u32,
     /// Within the frame.
     from: u32,
@@ -64,7 +69,8 @@ impl Span {
     }
 
     /// The bytes in blocks that begin with its first one.
-    fn push_blocks(self, blocks: &[Bytes], data: &mut Data) {
+    fn of_blocks(self, blocks: &[Bytes]) -> Data {
+        let mut data = Data::default();
         let Range { start: mut skip, end } = self.within_blocks();
         let mut left = end - skip;
         for block in blocks {
@@ -73,6 +79,29 @@ impl Span {
             (left, skip) = (left - take, 0);
         }
         assert_eq!(left, 0, "the blocks hold what the map says");
+        data
+    }
+}
+
+/// Whether it is worth asking what the store has in memory. A kernel that has not answers late: it begins to read, by
+/// itself and by one at a time, what the ring would have begun together with other reads.
+#[derive(Debug, Default)]
+pub(super) struct InMemory {
+    /// Reads before the next that asks.
+    skip: Cell<u32>,
+}
+
+impl InMemory {
+    fn look<T>(&self, ask: impl FnOnce() -> Option<T>) -> Option<T> {
+        if let Some(skip) = self.skip.get().checked_sub(1) {
+            self.skip.set(skip);
+            return None;
+        }
+        let found = ask();
+        if found.is_none() {
+            self.skip.set(READS_AFTER_MISS);
+        }
+        found
     }
 }
 
@@ -89,39 +118,47 @@ pub(super) fn split(blocks: &Bytes) -> Vec<Bytes> {
     blocks.chunks(BLOCK).map(Bytes::copy_from_slice).collect()
 }
 
-/// Bytes of one frame, if cache or store have them in memory. Whatever is wrong with them, the way through [`read`]
-/// finds out, and says.
-pub(super) fn read_now(
+/// What is there of a span at once.
+enum Found {
+    All(Data),
+    /// The whole frame is on its way.
+    Coming(oneshot::Receiver<FrameResult>),
+    /// Nothing. Where the frames of the object are, if that is known.
+    None(Option<Arc<FrameTable>>),
+}
+
+/// Bytes of one frame, if cache or store have them in memory.
+pub(super) fn read_at_once(
     fetcher: &Fetcher,
     object: ObjectId,
     payload_offset: u32,
     len: u64,
-) -> Option<Data> {
+) -> Result<Data, Missing> {
     let spans = Span::all(payload_offset, len);
-    let [span] = spans[..] else { return None };
-    let range = span.blocks();
-    let frame = fetcher.frame_key(object, span.index);
-    let mut data = Data::default();
-    match fetcher.cache.part(&frame, range) {
-        Part::Frame(bytes) => data.push(Slice::Cached(span.of_frame(&bytes))),
-        Part::Blocks(blocks) => span.push_blocks(&blocks, &mut data),
-        Part::Missing(table) => {
-            let table = table?;
-            let place = table.frame(span.index)?;
-            let stored = fetcher.store.get_now(&object.key(), place.part(range)?)?;
-            let key = table.key.as_ref();
-            let of = (span.index, &place.frame);
-            let got = match blocks::decode(&object, of, place.blocks, range, key, stored.clone()) {
-                Err(_) if weir_device::mutant("damaged_block_answered") => stored,
-                got => got.ok()?,
-            };
-            for (block, bytes) in (range.first..).zip(split(&got)) {
-                fetcher.cache.keep(block_key(frame, block), bytes);
-            }
-            data.push(Slice::Cached(got.slice(span.within_blocks())));
+    let [span] = spans[..] else { return Err(Missing(None)) };
+    match find(fetcher, object, span) {
+        Found::All(data) => Ok(data),
+        found => Err(Missing(Some((span, found)))),
+    }
+}
+
+/// What [`read_at_once`] found out where it found no bytes.
+pub(super) struct Missing(Option<(Span, Found)>);
+
+impl Missing {
+    /// Waits for the bytes that were asked for.
+    pub(super) async fn read(
+        self,
+        fetcher: &Rc<Fetcher>,
+        object: ObjectId,
+        payload_offset: u32,
+        len: u64,
+    ) -> Result<Data, DeviceError> {
+        match self.0 {
+            Some((span, found)) => read_span(fetcher, object, span, found, None).await,
+            None => read(fetcher, object, payload_offset, len, None).await,
         }
     }
-    Some(data)
 }
 
 /// Bytes of an object by the blocks of its frames, or by whole frames where these have none: unless that was tried, and
@@ -133,9 +170,11 @@ pub(super) async fn read(
     len: u64,
     failed: Option<DeviceError>,
 ) -> Result<Data, DeviceError> {
-    let table = fetch::table_of(fetcher, object).await?;
     let spans = Span::all(payload_offset, len);
-    let read = spans.iter().map(|span| read_span(fetcher, object, &table, *span, failed.as_ref()));
+    let read = spans.iter().map(|span| {
+        let found = find(fetcher, object, *span);
+        read_span(fetcher, object, *span, found, failed.as_ref())
+    });
     let mut data = Data::default();
     for part in futures_util::future::try_join_all(read).await? {
         data.append(part);
@@ -143,14 +182,44 @@ pub(super) async fn read(
     Ok(data)
 }
 
+fn find(fetcher: &Fetcher, object: ObjectId, span: Span) -> Found {
+    let (frame, range) = (fetcher.frame_key(object, span.index), span.blocks());
+    let table = match fetcher.cache.part(&frame, range) {
+        Part::Frame(bytes) => return Found::All(span.of_frame(&bytes).into()),
+        Part::Blocks(blocks) => return Found::All(span.of_blocks(&blocks)),
+        Part::Coming(frame) => return Found::Coming(frame),
+        Part::Missing(table) => table,
+    };
+    let Some(blocks) = table.as_ref().and_then(|table| read_now(fetcher, object, table, span))
+    else {
+        return Found::None(table);
+    };
+    for (block, bytes) in (range.first..).zip(split(&blocks)) {
+        fetcher.cache.keep(block_key(frame, block), bytes);
+    }
+    Found::All(blocks.slice(span.within_blocks()).into())
+}
+
 async fn read_span(
     fetcher: &Rc<Fetcher>,
     object: ObjectId,
-    table: &Arc<FrameTable>,
     span: Span,
+    found: Found,
     failed: Option<&DeviceError>,
 ) -> Result<Data, DeviceError> {
-    let frame = fetcher.frame_key(object, span.index);
+    let known = match found {
+        Found::All(data) => return Ok(data),
+        // Read ahead. Where it does not come, the blocks say why.
+        Found::Coming(frame) => match frame.await {
+            Ok(Ok(frame)) => return Ok(span.of_frame(&frame).into()),
+            _ => None,
+        },
+        Found::None(table) => table,
+    };
+    let table = match known {
+        Some(table) => table,
+        None => fetch::table_of(fetcher, object).await?,
+    };
     let place = table.frame(span.index).ok_or_else(|| no_frame(object, span.index))?;
     if place.blocks == Blocks::None {
         if let Some(error) = failed {
@@ -159,20 +228,21 @@ async fn read_span(
         let frames = fetch::frames(fetcher, object, span.index, span.index).await?;
         return Ok(span.of_frame(&frames[0]).into());
     }
-    if let Some(frame) = fetcher.cached(object, span.index) {
-        return Ok(span.of_frame(&frame).into());
-    }
-    // Read ahead, it is on its way. Where it does not come, the blocks say why.
-    if let Some(coming) = fetcher.cache.join(&frame)
-        && let Ok(Ok(frame)) = coming.await
-    {
-        return Ok(span.of_frame(&frame).into());
-    }
+    let (frame, range) = (fetcher.frame_key(object, span.index), span.blocks());
+    let first = block_key(frame, range.first);
+    Ok(span.of_blocks(&fetch::blocks(fetcher, &table, first, range.last).await?))
+}
+
+/// Blocks of a frame, if the store has them in memory. Whatever is wrong with them, the way through [`fetch::blocks`]
+/// finds out, and says.
+fn read_now(fetcher: &Fetcher, object: ObjectId, table: &FrameTable, span: Span) -> Option<Bytes> {
     let range = span.blocks();
-    let blocks = fetch::run(fetcher, block_key(frame, range.first), range.last).await?;
-    let mut data = Data::default();
-    span.push_blocks(&blocks, &mut data);
-    Ok(data)
+    let (place, part) = place_of(table, span.index, range)?;
+    let stored = fetcher.in_memory.look(|| fetcher.store.get_now(&object.key(), part))?;
+    match decode(object, table, &place, range, stored.clone()) {
+        Err(_) if weir_device::mutant("damaged_block_answered") => Some(stored),
+        got => got.ok(),
+    }
 }
 
 fn no_frame(object: ObjectId, index: u32) -> LogError {
@@ -188,15 +258,49 @@ pub(super) async fn get_blocks(
     index: u32,
     range: BlockRange,
 ) -> Result<Result<Bytes, DecodeError>, StoreError> {
-    let object = &reader.object;
-    let found = table.frame(index).and_then(|place| Some((place, place.part(range)?)));
-    let Some((place, part)) = found else {
+    let object = reader.object;
+    let Some((place, part)) = place_of(table, index, range) else {
         let value = range.last.into();
         return Ok(Err(DecodeError::Field { what: "frame", field: "block", value }));
     };
     let stored = reader.store.get_range(&object.key(), part).await?;
-    let key = table.key.as_ref();
-    Ok(blocks::decode(object, (index, &place.frame), place.blocks, range, key, stored))
+    Ok(decode(object, table, &place, range, stored))
+}
+
+/// The blocks from `first` to `last`, read by this thread, where it can: the way to another one and back costs more than
+/// the read. Whatever is wrong with them, [`get_blocks`] finds out.
+pub(super) async fn get_here(
+    fetcher: &Fetcher,
+    table: &FrameTable,
+    first: FrameKey,
+    last: u32,
+) -> Option<Vec<Bytes>> {
+    let (object, range) = (first.object.id, BlockRange { first: first.number(), last });
+    let (place, part) = place_of(table, first.index, range)?;
+    let (key, files) = (object.key(), fetcher.env.files.as_deref()?);
+    let stored = fetcher.reads.get_here(&key, part, files, &fetcher.env.buffers).await?;
+    let blocks = decode(object, table, &place, range, stored).ok()?;
+    Some(split(&blocks))
+}
+
+fn place_of(
+    table: &FrameTable,
+    index: u32,
+    range: BlockRange,
+) -> Option<(FramePlace<'_>, Range<u64>)> {
+    let place = table.frame(index)?;
+    Some((place, place.part(range)?))
+}
+
+fn decode(
+    object: ObjectId,
+    table: &FrameTable,
+    place: &FramePlace<'_>,
+    range: BlockRange,
+    stored: Bytes,
+) -> Result<Bytes, DecodeError> {
+    let of = (place.index, &place.frame);
+    blocks::decode(&object, of, place.blocks, range, table.key.as_ref(), stored)
 }
 
 /// The blocks of a frame that hold some payload bytes, given as offset and length.
@@ -245,8 +349,7 @@ mod tests {
         let [odd] = Span::all(4000, 200)[..] else { panic!("one frame") };
         assert_eq!(odd.blocks(), BlockRange { first: 0, last: 1 });
         let blocks = split(&Bytes::from([vec![1; BLOCK], vec![2; 300]].concat()));
-        let mut data = Data::default();
-        odd.push_blocks(&blocks, &mut data);
+        let data = odd.of_blocks(&blocks);
         assert_eq!(data.to_vec(), [vec![1; 96], vec![2; 104]].concat());
         assert_eq!(blocks_of(&[(4000, 200), (FRAME_BYTES, 1)], 0), BTreeSet::from([0, 1]));
     }

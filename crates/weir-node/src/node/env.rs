@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::rand::GetRandomFlags;
 use rustix::time::ClockId;
 use tokio::runtime::Handle;
-use weir_device::{BufferPool, Clock, Env, Pacer, Random, Spawn};
+use weir_device::{BufferPool, Clock, Env, FileReads, Pacer, Random, Spawn};
 use weir_net::HostNetwork;
 
 use crate::error::NodeError;
@@ -19,13 +19,20 @@ const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// Makes the environment of one shard thread, whose background tasks run on `workers`.
-pub(crate) fn real(workers: Handle, boot_id: [u8; 16], buffers: BufferPool, pacer: Pacer) -> Env {
+pub(crate) fn real(
+    workers: Handle,
+    boot_id: [u8; 16],
+    buffers: BufferPool,
+    files: Option<Rc<dyn FileReads>>,
+    pacer: Pacer,
+) -> Env {
     Env {
         clock: Rc::new(HostClock { boot_id }),
         random: Rc::new(KernelRandom),
         spawn: Rc::new(Tasks { workers }),
         network: Rc::new(HostNetwork),
         buffers,
+        files,
         pacer,
     }
 }
@@ -114,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn the_host_has_clocks_an_identity_and_randomness() {
         let boot_id = read_boot_id().expect("Linux has a boot id");
-        let env = real(Handle::current(), boot_id, BufferPool::new(0), Pacer::default());
+        let env = real(Handle::current(), boot_id, BufferPool::new(0), None, Pacer::default());
         assert_ne!(env.clock.boot_id(), [0; 16]);
         assert!(env.clock.wall() > Duration::from_secs(1_700_000_000));
         let before = env.clock.boottime();

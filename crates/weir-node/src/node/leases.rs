@@ -140,6 +140,7 @@ mod tests {
             Handle::current(),
             [1; 16],
             BufferPool::new(0),
+            None,
             weir_device::Pacer::default(),
         );
         let base = tempfile::tempdir().unwrap();

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use weir_device::mutant;
 
 use crate::limits::{HELD_FILES_INTERVAL, HELD_FILES_MAX};
 
@@ -11,7 +14,7 @@ use crate::limits::{HELD_FILES_INTERVAL, HELD_FILES_MAX};
 /// as it has a name.
 #[derive(Debug)]
 pub(super) struct ObjectFile {
-    pub(super) file: File,
+    pub(super) file: Arc<File>,
     pub(super) bytes: u64,
 }
 
@@ -19,7 +22,15 @@ impl ObjectFile {
     /// Nothing if it is no file.
     pub(super) fn of(file: File) -> io::Result<Option<Self>> {
         let metadata = file.metadata()?;
-        Ok(metadata.is_file().then(|| Self { bytes: metadata.len(), file }))
+        Ok(metadata.is_file().then(|| Self { bytes: metadata.len(), file: Arc::new(file) }))
+    }
+
+    /// Whether it is the object still that was opened: somebody else may delete it, or copy one into the store. Asked
+    /// after a read, it answers for what was read (D6).
+    pub(super) fn is_intact(&self) -> io::Result<bool> {
+        let metadata = self.file.metadata()?;
+        let is_deleted = metadata.nlink() == 0 && !mutant("deleted_file_answered");
+        Ok(!is_deleted && (metadata.nlink() == 0 || metadata.len() == self.bytes))
     }
 }
 

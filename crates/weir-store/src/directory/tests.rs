@@ -1,7 +1,9 @@
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
+use weir_device::AlignedBuf;
 use weir_pacer::{Class, Pacer, Pressure};
 
 use super::*;
@@ -364,6 +366,56 @@ async fn reads_of_clients_that_ask_the_disk_are_measured_and_no_others() {
     make_cold();
     clients.get_range("k", 0..4096).await.expect("get");
     assert!(is_seen());
+}
+
+/// A ring that reads when it is asked, and does something to the file just before.
+struct Reads<F>(F);
+
+impl<F: Fn()> FileReads for Reads<F> {
+    fn read(
+        &self,
+        file: &Arc<File>,
+        mut buf: AlignedBuf,
+        offset: u64,
+    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>> {
+        self.0();
+        let read = file.read_exact_at(&mut buf, offset);
+        Some(Box::pin(std::future::ready((buf, read))))
+    }
+}
+
+#[tokio::test]
+async fn a_held_file_is_read_by_the_thread_that_asks_as_long_as_it_is_the_object() {
+    // A file system of this host: elsewhere nobody knows how long the thread would wait.
+    let top = tempfile::tempdir_in(".").expect("temporary directory");
+    let (store, pacer) = (open(top.path()), Pacer::default());
+    let body = Bytes::from((0..100_000_u32).map(|at| (at % 251) as u8).collect::<Vec<u8>>());
+    store.put_create("a/b", vec![body.clone()]).await.expect("put");
+    let (clients, buffers) = (store.measured(&pacer), BufferPool::new(1 << 20));
+    let quiet = Reads(|| ());
+    let range = 50_000..54_096_u64;
+    assert!(clients.get_here("a/b", range.clone(), &quiet, &buffers).await.is_none(), "not held");
+    store.get_range("a/b", 0..5).await.expect("read");
+    let counted = store.counters();
+    let got = clients.get_here("a/b", range.clone(), &quiet, &buffers).await.expect("held");
+    assert_eq!(got, body[50_000..54_096]);
+    assert!(pacer.seen().bytes_per_second.is_some(), "a client read from the disk");
+    let after = store.counters();
+    assert_eq!((after.gets, after.bytes_down), (counted.gets + 1, counted.bytes_down + 4096));
+
+    let past_its_end = 99_999..100_001;
+    assert!(clients.get_here("a/b", past_its_end, &quiet, &buffers).await.is_none());
+    let background = store.at_pace(Pace::new(&pacer, Class::Copy, &Pressure::default()));
+    assert!(background.get_here("a/b", range.clone(), &quiet, &buffers).await.is_none());
+    // Deleted, and emptied, just before the read.
+    let path = top.path().join("a/b");
+    let delete = || {
+        let file = File::options().write(true).open(&path).expect("open");
+        fs::remove_file(&path).expect("remove");
+        file.set_len(0).expect("empty");
+        file.set_len(100_000).expect("zeroes in its place");
+    };
+    assert!(clients.get_here("a/b", range, &Reads(delete), &buffers).await.is_none());
 }
 
 /// Somebody restores an object into the store with a plain copy while a client asks for it.
