@@ -267,8 +267,8 @@ pub(super) async fn get_blocks(
     Ok(decode(object, table, &place, range, stored))
 }
 
-/// The blocks from `first` to `last`, read by this thread, where it can: the way to another one and back costs more than
-/// the read. Whatever is wrong with them, [`get_blocks`] finds out.
+/// The blocks from `first` to `last`, read by this thread, where it can: the way to another one and back costs more
+/// than the read. Whatever is wrong with them, [`get_blocks`] finds out.
 pub(super) async fn get_here(
     fetcher: &Fetcher,
     table: &FrameTable,
