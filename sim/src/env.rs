@@ -138,7 +138,7 @@ pub(crate) fn env(
         }),
         network: Rc::new(NoNetwork),
         buffers: BufferPool::new(1 << 20),
-        files: None,
+        files: Rc::new(weir_device::NoFileReads),
         pacer: weir_device::Pacer::default(),
     }
 }

@@ -52,13 +52,28 @@ pub trait Spawn {
 pub trait FileReads {
     /// Fills all of `buf` from `offset`. The buffer comes back; after an error its content is unspecified. The file
     /// stays open until the read has ended, also where the future was dropped. Nothing if so many reads are running
-    /// that this one would hold up the thread's own files.
+    /// that this one would hold up the thread's own files, or where only other threads can read.
     fn read(
         &self,
         file: &Arc<File>,
         buf: AlignedBuf,
         offset: u64,
     ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>>;
+}
+
+/// Reads nothing: where only threads can, and where there are no files.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFileReads;
+
+impl FileReads for NoFileReads {
+    fn read(
+        &self,
+        _file: &Arc<File>,
+        _buf: AlignedBuf,
+        _offset: u64,
+    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>> {
+        None
+    }
 }
 
 /// What a volume's thread works with.
@@ -74,8 +89,8 @@ pub struct Env {
     pub network: Rc<dyn Network>,
     /// Memory for payloads.
     pub buffers: BufferPool,
-    /// Reads of files; nothing where only threads can do that.
-    pub files: Option<Rc<dyn FileReads>>,
+    /// Reads of files.
+    pub files: Rc<dyn FileReads>,
     /// Says how fast background work may go; one for all threads of a node.
     pub pacer: Pacer,
 }

@@ -14,7 +14,6 @@ mod event;
 mod header;
 mod history;
 mod memory;
-mod mutant;
 mod network;
 mod operation;
 mod range;
@@ -25,13 +24,12 @@ mod room;
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
 pub use data::{Data, Slice};
 pub use device::{Device, DeviceExt, DeviceInfo, DynDevice, LocalBoxFuture};
-pub use env::{Clock, Env, FileReads, Random, Spawn};
+pub use env::{Clock, Env, FileReads, NoFileReads, Random, Spawn};
 pub use error::{DeviceError, ErrorKind, with_causes};
 pub use event::{Event, Events};
 pub use header::{Admission, HOPS_MAX, IoHeader, SourceId, VolumeId};
 pub use history::{ChangedRun, History};
 pub use memory::MemoryDevice;
-pub use mutant::mutant;
 pub use network::{
     Accepted, Address, ByteStream, DetachedStream, Listener, Network, NoNetwork, Peer,
 };
@@ -42,4 +40,4 @@ pub use range::ByteRange;
 pub use range_lock::{RangeGuard, RangeLock, RangeLocking, RangeMode, RangeToken};
 pub use reply::{Body, Extent, ExtentState, Lease, Leases, Reply};
 pub use room::Room;
-pub use weir_pacer::Pacer;
+pub use weir_pacer::{Pacer, mutant};

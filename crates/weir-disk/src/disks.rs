@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use weir_device::FileReads;
+use weir_device::{FileReads, NoFileReads};
 
 use crate::directory::{Directory, RealDirectory};
 use crate::engine::Engine;
@@ -58,12 +58,12 @@ impl Disks {
         self.engine.name()
     }
 
-    /// Reads files that others have opened; nothing where the engine in use is threads.
+    /// Reads files that others have opened; none where the engine in use is threads.
     #[must_use]
-    pub fn file_reads(&self) -> Option<Rc<dyn FileReads>> {
+    pub fn file_reads(&self) -> Rc<dyn FileReads> {
         match &self.engine {
-            Engine::Threads(_) => None,
-            Engine::Uring(ring, _) => Some(Rc::new(RingReads::new(ring.clone()))),
+            Engine::Threads(_) => Rc::new(NoFileReads),
+            Engine::Uring(ring, _) => Rc::new(RingReads::new(ring.clone())),
         }
     }
 

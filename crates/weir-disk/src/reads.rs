@@ -40,10 +40,15 @@ impl FileReads for RingReads {
             return None;
         }
         let place = Arc::clone(&self.places);
+        let (place, of_future) = match mutant("dropped_read_frees_its_place") {
+            true => (Arc::default(), Some(place)),
+            false => (place, None),
+        };
         let descriptor = Descriptor::Shared { file: Arc::clone(file), _place: place };
         let open = Arc::new(OpenFile::new(descriptor, Arc::clone(&self.path), 1));
         let engine = self.engine.clone();
         Some(Box::pin(async move {
+            let _place = of_future;
             let (buf, read) = engine.read(&open, buf, offset).await;
             (buf, read.map_err(io::Error::other))
         }))
@@ -100,6 +105,28 @@ mod tests {
                 read.await.1.unwrap();
             }
             assert_eq!(Arc::strong_count(&reads.places), 1);
+        })
+        .await;
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn a_read_that_nobody_waits_for_keeps_its_place_until_the_kernel_answers() {
+        with_ring(async |reads| {
+            let (nothing_yet, writer) = io::pipe().unwrap();
+            let pipe = Arc::new(File::from(std::os::fd::OwnedFd::from(nothing_yet)));
+            for _ in 0..READS_MAX {
+                let mut read = reads.read(&pipe, AlignedBuf::zeroed(4096), 0).expect("a place");
+                assert!(futures_util::poll!(&mut read).is_pending());
+                drop(read);
+                // The driver hands it to the kernel.
+                tokio::task::yield_now().await;
+            }
+            assert!(reads.read(&pipe, AlignedBuf::zeroed(4096), 0).is_none());
+            drop(writer);
+            while Arc::strong_count(&reads.places) > 1 {
+                tokio::task::yield_now().await;
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
         })
         .await;
     }

@@ -58,7 +58,7 @@ async fn measure(directory: &str, mebibytes: u64) {
         spawn: Rc::new(Host),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(64 << 20),
-        files: None,
+        files: Rc::new(weir_device::NoFileReads),
         pacer: weir_device::Pacer::default(),
     };
     let disks = Disks::new(EngineChoice::Auto).expect("a disk engine");

@@ -40,7 +40,7 @@ async fn round(engine: EngineChoice) {
         spawn: Rc::new(LocalSpawn),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(64 << 20),
-        files: None,
+        files: Rc::new(weir_device::NoFileReads),
         pacer: weir_device::Pacer::default(),
     };
     let place = tempfile::tempdir().expect("a directory");

@@ -11,10 +11,11 @@ use std::time::Duration;
 use crate::baseline::Baseline;
 use crate::limits::{
     BETWEEN_PAUSES, GAMMA, PAUSE_WINDOWS_MAX, PAUSED_AT_FIRST, PAUSED_ONE_IN,
-    PAUSED_ONE_IN_AT_FIRST, RATE_MAX, RATE_MIN, REST, SAMPLES_MIN, SHARE_MIN, SLACK,
-    SLACK_OF_PRESSURE, SMOOTHING, SPIKE, STANDS_STILL, WARM_UP, WINDOW,
+    PAUSED_ONE_IN_AT_FIRST, PAUSES_OF_REST, PAUSES_REMEMBERED, RATE_MAX, RATE_MIN, REST, REST_MIN,
+    SAMPLES_MIN, SHARE_MIN, SLACK, SLACK_OF_PRESSURE, SMOOTHING, SPIKE, STANDS_STILL, WARM_UP,
+    WINDOW,
 };
-use crate::{Class, Sample, Seen};
+use crate::{Class, Sample, Seen, mutant};
 
 /// Whether an ask may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,8 @@ struct Window {
 impl Window {
     /// The share of each class in the next budget: all that asked have one, and the more they are pressed the larger.
     fn shares(&self) -> [f64; Class::COUNT] {
-        let weights = self.asked.map(|asked| asked.map_or(0.0, |pressure| SHARE_MIN + pressure));
+        let least = if mutant("unpressed_class_starves") { 1e-9 } else { SHARE_MIN };
+        let weights = self.asked.map(|asked| asked.map_or(0.0, |pressure| least + pressure));
         let sum: f64 = weights.iter().sum();
         weights.map(|weight| if sum > 0.0 { weight / sum } else { 0.0 })
     }
@@ -83,6 +85,9 @@ pub(crate) struct Control {
     requests: usize,
     pending: u64,
     last_client: Option<Duration>,
+    /// The longest pause of clients that are there, in this period and in the one before; and when this one began.
+    longest_pauses: [Duration; 2],
+    pauses_since: Duration,
     last_pause: u64,
     /// First of the paused windows that follow each other.
     paused_from: u64,
@@ -107,6 +112,8 @@ impl Default for Control {
             requests: 0,
             pending: 0,
             last_client: None,
+            longest_pauses: [Duration::ZERO; 2],
+            pauses_since: Duration::ZERO,
             last_pause: 0,
             paused_from: 0,
             paused_samples: 0,
@@ -150,9 +157,23 @@ impl Control {
             self.warm_from = self.window.number + WARM_UP;
             self.pause(false);
         }
+        self.note_pause(now);
         self.requests += 1;
         self.pending += bytes;
         self.last_client = Some(now);
+    }
+
+    /// A request begins: how long had there been none?
+    fn note_pause(&mut self, now: Duration) {
+        if now.saturating_sub(self.pauses_since) >= PAUSES_REMEMBERED {
+            self.longest_pauses = [Duration::ZERO, self.longest_pauses[0]];
+            self.pauses_since = now;
+        }
+        let pause = self.last_client.map(|last| now.saturating_sub(last));
+        // One that is longer is the end of a client, and not a pause of it.
+        if let Some(pause) = pause.filter(|pause| self.requests == 0 && *pause < REST) {
+            self.longest_pauses[0] = self.longest_pauses[0].max(pause);
+        }
     }
 
     /// Requests of clients on their way.
@@ -168,7 +189,8 @@ impl Control {
         if self.window.paused {
             // What began before the pause had company.
             let had_company = now.saturating_sub(sample.took) < begin_of(self.paused_from);
-            if !had_company && self.window.number >= self.warm_from {
+            let is_alone = !had_company || mutant("baseline_takes_what_had_company");
+            if is_alone && self.window.number >= self.warm_from {
                 self.baseline.add(sample);
                 self.paused_samples += 1;
             }
@@ -223,7 +245,10 @@ impl Control {
     /// No client for a while: nobody feels what goes on. One that waits for its answer is there, unless the disk stands
     /// still.
     fn is_free(&self, now: Duration) -> bool {
-        let rest = if self.requests > 0 { STANDS_STILL } else { REST };
+        let is_waiting = self.requests > 0 && !mutant("waiting_client_counts_as_none");
+        let longest = self.longest_pauses[0].max(self.longest_pauses[1]);
+        let rest = (PAUSES_OF_REST * longest).clamp(REST_MIN, REST);
+        let rest = if is_waiting { STANDS_STILL } else { rest };
         self.last_client.is_none_or(|last| now.saturating_sub(last) >= rest)
     }
 
@@ -272,7 +297,8 @@ impl Control {
         let budget = (self.rate * tau - pending).max(RATE_MIN * tau);
         for (credit, share) in self.credit.iter_mut().zip(ended.shares()) {
             let part = budget * share;
-            *credit = (*credit + part * to_f64(windows)).min(part);
+            let most = if mutant("unused_credit_is_kept") { f64::MAX } else { part };
+            *credit = (*credit + part * to_f64(windows)).min(most);
         }
     }
 
@@ -290,7 +316,8 @@ impl Control {
         if factor < 1.0 || found.bounded {
             self.rate *= factor;
         }
-        self.spikes = if seen > SPIKE * target { self.spikes + 1 } else { 0 };
+        let calm = if mutant("spikes_are_never_forgotten") { self.spikes } else { 0 };
+        self.spikes = if seen > SPIKE * target { self.spikes + 1 } else { calm };
         if self.spikes >= 2 {
             self.rate /= 2.0;
         }

@@ -15,11 +15,13 @@
 mod baseline;
 mod control;
 mod limits;
+mod mutant;
 mod pace;
 mod pacer;
 
 use std::time::Duration;
 
+pub use mutant::mutant;
 pub use pace::{Pace, Pressure};
 pub use pacer::{Leave, Pacer, Request};
 

@@ -25,6 +25,15 @@ pub(crate) const BETWEEN_PAUSES: u64 = 5;
 /// Without a request of a client for so long, background work goes at full speed.
 pub(crate) const REST: Duration = Duration::from_millis(300);
 
+/// The same for a client that made no pauses lately: a burst has ended long before.
+pub(crate) const REST_MIN: Duration = Duration::from_millis(60);
+
+/// A client is there for so many times the longest of its pauses.
+pub(crate) const PAUSES_OF_REST: u32 = 4;
+
+/// Pauses of clients are remembered for at least so long, and at most twice as long.
+pub(crate) const PAUSES_REMEMBERED: Duration = Duration::from_secs(5);
+
 /// The same while a request is on its way: a disk that answers nobody for so long must not hold up what could free it.
 pub(crate) const STANDS_STILL: Duration = Duration::from_secs(10);
 

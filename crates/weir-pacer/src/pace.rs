@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{Class, Leave, Pacer, Work};
+use crate::{Class, Leave, Pacer, Work, mutant};
 
 /// How much a kind of work presses: from 0, nothing does, to 1, clients wait for it. A clone is the same; whoever does
 /// the work says it, and it counts at once, also for what waits already.
@@ -74,7 +74,7 @@ impl Pace {
 
     fn pressure(&self) -> f64 {
         match self.waits_until {
-            Some(end) if Instant::now() >= end => 1.0,
+            Some(end) if Instant::now() >= end && !mutant("patience_never_ends") => 1.0,
             _ => self.pressure.get(),
         }
     }

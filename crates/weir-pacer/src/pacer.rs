@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::control::{Control, Verdict};
 use crate::limits::BYTES_PER_OPERATION;
-use crate::{Class, Given, RequestKind, Sample, Seen, Work};
+use crate::{Class, Given, RequestKind, Sample, Seen, Work, mutant};
 
 /// The pacer of a node. A clone is the same pacer.
 #[derive(Clone, Debug)]
@@ -91,8 +91,10 @@ impl Pacer {
     /// clients wait for it.
     pub async fn leave(&self, work: Work, pressure: impl Fn() -> f64) -> Leave {
         let asked = Instant::now();
+        let at_first = mutant("leave_asks_pressure_once").then(&pressure);
         loop {
-            match self.ask(&work, pressure(), asked) {
+            let pressure = at_first.unwrap_or_else(&pressure);
+            match self.ask(&work, pressure, asked) {
                 Answer::Wait(pause) => tokio::time::sleep(pause).await,
                 Answer::Go { is_charged } => return self.leave_of(work, is_charged),
             }
@@ -175,7 +177,7 @@ impl Drop for Leave {
             return;
         }
         let mut state = self.pacer.state();
-        if self.is_charged {
+        if self.is_charged && !mutant("dropped_leave_stays_charged") {
             state.control.give_back(self.work.class, self.work.cost());
         }
         let given = &mut state.given[self.work.class.index()];
@@ -197,7 +199,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if !self.has_ended {
+        if !self.has_ended && !mutant("abandoned_request_stays_pending") {
             self.pacer.state().control.on_abandoned(self.bytes);
         }
     }
@@ -313,6 +315,17 @@ mod tests {
         leave.used();
         let waited = begun.elapsed();
         assert!((1000..1030).contains(&waited.as_millis()), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_vanished_waits_for_nothing() {
+        let pacer = Pacer::default();
+        let client = pacer.request(RequestKind::Write, 4096);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(pacer.seen().bytes_per_second.is_some(), "it waits");
+        drop(client);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(pacer.seen().bytes_per_second, None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -48,7 +48,7 @@ pub(crate) fn env() -> Env {
         spawn: Rc::new(Here),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
-        files: None,
+        files: Rc::new(weir_device::NoFileReads),
         pacer: weir_device::Pacer::default(),
     }
 }

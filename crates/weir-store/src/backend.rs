@@ -59,14 +59,14 @@ pub(crate) trait Backend: Debug + Send + Sync {
     }
 
     /// What [`Backend::get`] would return of `range`, read without another thread, by `files`: nothing
-    /// where that cannot be, or where anything is wrong.
+    /// where that cannot be, or where the object is not what it was.
     fn get_here<'a>(
         &'a self,
         _key: &'a str,
         _range: Range<u64>,
         _files: &'a dyn FileReads,
         _buffers: &'a BufferPool,
-    ) -> LocalBoxFuture<'a, Option<Bytes>> {
+    ) -> LocalBoxFuture<'a, Option<Result<Bytes, StoreError>>> {
         Box::pin(std::future::ready(None))
     }
 

@@ -36,6 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use weir_device::{BufferPool, FileReads, LocalBoxFuture, mutant};
 use weir_pacer::{Pace, Pacer, Request, RequestKind};
 
@@ -46,7 +47,7 @@ use self::files::{
 use self::held::{HeldFiles, ObjectFile};
 use crate::backend::{Backend, Got, Listed, Put, Reply, Room, clamp};
 use crate::limits::{
-    CACHED_READ_BYTES_MAX, LEAVE_PATIENCE, PACED_AT_A_TIME_MAX, PLACE_PAUSE,
+    CACHED_READ_BYTES_MAX, LEAVE_PATIENCE, PACED_AT_A_TIME_MAX, PLACE_PAUSE, READS_STALLED_AFTER,
     TEMPORARY_NAME_TRIES_MAX,
 };
 use crate::{Place, StoreError};
@@ -77,6 +78,7 @@ struct State {
     /// What the file system has in memory is there without waiting for anything.
     is_local: bool,
     held: HeldFiles,
+    reading: Mutex<Reading>,
     /// Directories whose path is known to survive power loss, for D3.
     durable: Mutex<BTreeSet<PathBuf>>,
     /// The failure of D4, once it happened.
@@ -87,6 +89,25 @@ struct State {
     /// What was synced, in order: syncing has no other effect that a test could see.
     #[cfg(test)]
     synced: Mutex<Vec<PathBuf>>,
+}
+
+/// Whether the disk answers clients' reads.
+#[derive(Debug, Default)]
+struct Reading {
+    running: usize,
+    /// When one of them ended, or the first of them began.
+    moved: Option<Instant>,
+}
+
+/// A read of a client that goes to the disk.
+struct AskedDisk<'a>(&'a Mutex<Reading>);
+
+impl Drop for AskedDisk<'_> {
+    fn drop(&mut self) {
+        let mut reading = lock(self.0);
+        reading.running -= 1;
+        reading.moved = Some(Instant::now());
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,6 +134,7 @@ impl Directory {
             discards: discards(metadata.dev()),
             is_local: is_local(&root).map_err(|error| failed(&root, error))?,
             held: HeldFiles::new(),
+            reading: Mutex::default(),
             durable: Mutex::default(),
             failed: Mutex::default(),
             token,
@@ -141,7 +163,8 @@ impl Directory {
         while pace.is_bounded() {
             let place = Arc::clone(&self.places).acquire_owned();
             // Somebody may come to wait for it meanwhile.
-            if let Ok(place) = tokio::time::timeout(PLACE_PAUSE, place).await {
+            let pauses = if mutant("awaited_work_waits_for_place") { 600 } else { 1 };
+            if let Ok(place) = tokio::time::timeout(PLACE_PAUSE * pauses, place).await {
                 return place.ok();
             }
         }
@@ -173,10 +196,29 @@ impl Directory {
 }
 
 impl State {
+    fn ask_disk(&self) -> AskedDisk<'_> {
+        let mut reading = lock(&self.reading);
+        if reading.running == 0 {
+            reading.moved = Some(Instant::now());
+        }
+        reading.running += 1;
+        AskedDisk(&self.reading)
+    }
+
+    /// No read of a client has ended for a while, though some are on their way. Whatever else asks this disk may wait
+    /// in the kernel, which no thread of a volume must do.
+    fn is_stalled(&self) -> bool {
+        let reading = lock(&self.reading);
+        let is_late = reading.moved.is_some_and(|moved| moved.elapsed() >= READS_STALLED_AFTER);
+        reading.running > 0 && is_late && !mutant("stalled_disk_is_asked")
+    }
+
     fn put(&self, key: &str, parts: &[Bytes], pace: Option<&Pace>) -> Result<Put, StoreError> {
         self.check_usable(key)?;
         // Whatever stood there before, in a store that was set back for one, is another object.
-        self.held.forget(key);
+        if !mutant("held_file_survives_put") {
+            self.held.forget(key);
+        }
         let target = self.root.join(key);
         let directory = target.parent().unwrap_or(&self.root);
         let made = self.make_path(key, directory)?;
@@ -231,6 +273,7 @@ impl State {
             Err(StoreError::NotFound { place: Place::new(&self.url, key) })
         };
         let read = |file: &_, range| read_at(file, range, pace);
+        let _asked = pace.is_none().then(|| self.ask_disk());
         let is_part = range.is_some();
         if let Some(held) = self.held.get(key).filter(|_| is_part) {
             if let Ok(Some(got)) = read_object(&held, range.clone(), read) {
@@ -256,7 +299,8 @@ impl State {
 
     /// What [`State::get`] would return, if that is in memory.
     fn get_cached(&self, key: &str, range: &Range<u64>) -> Option<Got> {
-        if !self.is_local || range.end.saturating_sub(range.start) > CACHED_READ_BYTES_MAX {
+        let is_long = range.end.saturating_sub(range.start) > CACHED_READ_BYTES_MAX;
+        if !self.is_local || is_long || self.is_stalled() {
             return None;
         }
         if let Some(held) = self.held.get(key) {
@@ -504,6 +548,10 @@ impl Backend for Directory {
         let pace = self.pace_of_one();
         Box::pin(async move {
             let place = self.place(pace.as_ref()).await;
+            let (place, _early) = match mutant("place_ends_with_the_answer") {
+                true => (None, place),
+                false => (place, None),
+            };
             self.run(key, move |state, key| {
                 let _place = place;
                 state.put(key, &parts, pace.as_ref())
@@ -543,23 +591,30 @@ impl Backend for Directory {
         range: Range<u64>,
         files: &'a dyn FileReads,
         buffers: &'a BufferPool,
-    ) -> LocalBoxFuture<'a, Option<Bytes>> {
+    ) -> LocalBoxFuture<'a, Option<Result<Bytes, StoreError>>> {
         Box::pin(async move {
             let state = &self.state;
-            let held = state.held.get(key).filter(|_| state.is_local && self.pace.is_none())?;
+            if !state.is_local || self.pace.is_some() || state.is_stalled() {
+                return None;
+            }
+            let held = state.held.get(key)?;
             let bytes = range.end.checked_sub(range.start).filter(|_| range.end <= held.bytes)?;
             let buf = buffers.alloc(usize::try_from(bytes).ok()?);
             let reading = files.read(&held.file, buf, range.start)?;
             let request = self.clients.as_ref();
             let request = request.map(|pacer| pacer.request(RequestKind::Read, bytes));
+            let asked = state.ask_disk();
             let (buf, read) = reading.await;
-            let is_intact = mutant("ring_answers_deleted") || held.is_intact().ok()?;
-            if read.is_err() || !is_intact {
+            drop(asked);
+            if let Err(error) = read {
+                return Some(Err(state.error(key, &state.root.join(key), "reading", error)));
+            }
+            if !mutant("ring_answers_deleted") && !held.is_intact().ok()? {
                 return None;
             }
             request.into_iter().for_each(Request::ended);
             // Out of the pool, whose memory whoever keeps these bytes must not keep.
-            Some(Bytes::copy_from_slice(&buf))
+            Some(Ok(Bytes::copy_from_slice(&buf)))
         })
     }
 
@@ -575,13 +630,20 @@ impl Backend for Directory {
     fn delete<'a>(&'a self, key: &'a str) -> Reply<'a, ()> {
         Box::pin(async move {
             let pace = self.pace_of_one();
+            let turn = match mutant("deletion_waits_in_its_turn") {
+                true => Some(self.deletion.lock().await),
+                false => None,
+            };
             // Before its turn, which others wait for.
             if let Some(pace) = &pace {
                 pace.leave(0, 1).await.used();
             }
             let in_steps = pace.is_some();
             let file = {
-                let _turn = self.deletion.lock().await;
+                let _turn = match turn {
+                    Some(turn) => turn,
+                    None => self.deletion.lock().await,
+                };
                 self.run(key, move |state, key| state.delete(key, in_steps)).await?
             };
             let Some(file) = file else { return Ok(()) };

@@ -43,8 +43,17 @@ pub(crate) const RETRY_DELAY_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause between attempts: a store that comes back is noticed within this time.
 pub(crate) const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 
+/// A disk that answered no read for so long, although some are on their way, is asked by threads alone.
+pub(crate) const READS_STALLED_AFTER: Duration = Duration::from_millis(500);
+
+/// How long a read by the thread that asks may take. Another one then tries, with the time of an attempt.
+pub(crate) const HERE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Files of objects that one store in a directory holds open for the next read: 8 GiB of full objects.
 pub(crate) const HELD_FILES_MAX: usize = 1024;
+
+/// Held files that are looked at for one to close, where there is no room for another.
+pub(crate) const HELD_FILES_TRIED: usize = 8;
 
 /// A file that is not read for so long is closed.
 pub(crate) const HELD_FILES_INTERVAL: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
-use weir_device::{BufferPool, FileReads, mutant};
+use weir_device::{BufferPool, FileReads, mutant, with_causes};
 use weir_pacer::{Leave, Pace, Pacer};
 
 use crate::backend::{Backend, Got, Listed, Put, Room};
@@ -19,7 +19,8 @@ use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::key::{check_key, check_prefix};
 use crate::limits::{
-    ATTEMPT_TIMEOUT, CHECKSUM_BYTES_MIN, CHECKSUM_DEADLINE, LISTED_PAGE_KEYS, OBJECT_PATIENCE,
+    ATTEMPT_TIMEOUT, CHECKSUM_BYTES_MIN, CHECKSUM_DEADLINE, HERE_PATIENCE, LISTED_PAGE_KEYS,
+    OBJECT_PATIENCE,
 };
 use crate::location::Location;
 use crate::memory::Memory;
@@ -331,8 +332,16 @@ impl Store {
         buffers: &BufferPool,
     ) -> Option<Bytes> {
         let reading = self.backend.get_here(key, range.clone(), files, buffers);
-        let bytes = tokio::time::timeout(ATTEMPT_TIMEOUT, reading).await.ok()??;
-        self.checked_now(&range, bytes)
+        let failure = match tokio::time::timeout(HERE_PATIENCE, reading).await {
+            Ok(Some(Ok(bytes))) => return self.checked_now(&range, bytes),
+            Ok(None) => return None,
+            Ok(Some(Err(error))) => with_causes(&error),
+            Err(_) => format!("no answer in {} s", HERE_PATIENCE.as_secs()),
+        };
+        self.inner.counters.gets.add(1);
+        self.inner.counters.failures.add(1);
+        debug!(key, failure, "a read failed; another thread tries");
+        None
     }
 
     fn checked_now(&self, range: &Range<u64>, got: Bytes) -> Option<Bytes> {

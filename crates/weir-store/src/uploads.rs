@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use weir_device::mutant;
 
 use crate::limits::{UNDELAYED_PUT_BYTES_MAX, UPLOAD_PAUSE_MAX};
 
@@ -70,7 +71,9 @@ impl Bucket {
         };
         let rate = i128::from(rate.get());
         let gained = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX).saturating_mul(rate);
-        self.level = self.level.saturating_add(gained).min(rate.saturating_mul(BILLION));
+        let seconds = if mutant("upload_limit_saves_up_for_ever") { 1 << 40 } else { 1 };
+        let most = rate.saturating_mul(BILLION).saturating_mul(seconds);
+        self.level = self.level.saturating_add(gained).min(most);
     }
 
     fn take(&mut self, rate: Option<NonZeroU64>, tokens: u64) {
@@ -136,7 +139,9 @@ impl UploadLimits {
             state.requests = Bucket::default();
         }
         drop(state);
-        self.shared.changed.notify_waiters();
+        if !mutant("raised_upload_limit_wakes_nobody") {
+            self.shared.changed.notify_waiters();
+        }
     }
 
     /// Waits until a PUT of `bytes` bytes may begin. Dropping the future gives the place up.

@@ -95,7 +95,7 @@ pub(crate) fn env_drawing(disk: &SimDisk, seed: u64) -> Env {
         spawn: Rc::new(LocalSpawn),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
-        files: None,
+        files: Rc::new(weir_device::NoFileReads),
         pacer: weir_device::Pacer::default(),
     }
 }

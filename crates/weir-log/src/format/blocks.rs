@@ -111,6 +111,9 @@ pub(super) fn verify(
         if stored != computed && !weir_device::mutant("no_block_crc") {
             return Err(DecodeError::Checksum { what: WHAT, stored, computed });
         }
+        if weir_device::mutant("first_block_vouches_for_all") {
+            break;
+        }
     }
     Ok(())
 }

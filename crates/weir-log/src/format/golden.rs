@@ -58,6 +58,10 @@ fn object(kind: ObjectKind) -> Vec<u8> {
 }
 
 fn object_of(kind: ObjectKind, opening: Option<HexId>) -> Vec<u8> {
+    encoded(spec_of(kind, opening))
+}
+
+pub(crate) fn spec_of(kind: ObjectKind, opening: Option<HexId>) -> ObjectSpec {
     let mut spec = spec(kind);
     spec.opening = opening;
     if kind == ObjectKind::Gc {
@@ -67,7 +71,7 @@ fn object_of(kind: ObjectKind, opening: Option<HexId>) -> Vec<u8> {
         let source = GcSource { stream: 0, payload_offset: 64, seq: ObjectSeq(3), epoch: Epoch(1) };
         spec.sources = vec![source];
     }
-    encoded(spec)
+    spec
 }
 
 fn encoded(spec: ObjectSpec) -> Vec<u8> {
@@ -81,7 +85,7 @@ fn object_version_1_is_frozen() {
     assert_eq!(hex(&object(ObjectKind::Data)), expected);
 }
 
-const OPENING: HexId = HexId(*b"opening of epoch");
+pub(crate) const OPENING: HexId = HexId(*b"opening of epoch");
 
 #[test]
 fn object_version_2_is_frozen_and_names_its_opening() {
@@ -472,4 +476,22 @@ fn dependant_format_1_is_frozen() {
     let record: DependantRecord = serde_json::from_str(text).unwrap();
     assert!(record.is_intact(), "a note of format 1 verifies for ever");
     assert_eq!(record.encode(), text.as_bytes(), "and is written as it was");
+}
+
+#[test]
+fn data_and_copies_have_the_version_that_a_volume_is_kept_at() {
+    for version in [ObjectVersion::V2, ObjectVersion::V3] {
+        for kind in [ObjectKind::Data, ObjectKind::Gc] {
+            let spec = spec_of(kind, Some(OPENING));
+            let encoding = Encoding { compression: Compression::None, version };
+            let payload = [Bytes::from_static(b"water")];
+            let bytes =
+                object::encode(spec, &payload, encoding, None).expect("readable").parts.concat();
+            assert_eq!(
+                ObjectHeader::decode(&bytes).expect("readable").version,
+                version,
+                "{kind:?}"
+            );
+        }
+    }
 }

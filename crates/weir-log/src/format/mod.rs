@@ -14,7 +14,7 @@ pub mod replica;
 pub mod version;
 
 #[cfg(test)]
-mod golden;
+pub(crate) mod golden;
 
 use std::fmt;
 

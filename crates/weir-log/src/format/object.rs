@@ -55,6 +55,9 @@ impl Encoding {
         match (spec.opening, spec.kind) {
             (None, _) => ObjectVersion::V1,
             (Some(_), ObjectKind::Checkpoint) => ObjectVersion::V2,
+            (_, ObjectKind::Gc) if weir_device::mutant("copies_of_newest_version") => {
+                ObjectVersion::V3
+            }
             (Some(_), ObjectKind::Data | ObjectKind::Gc) => self.version.max(ObjectVersion::V2),
         }
     }

@@ -146,10 +146,10 @@ pub(crate) async fn read_frames(
     if first == last
         && let Some(frame) = fetcher.cached(object, first)
     {
-        return Ok(slices_of(&[frame], payload_offset, len));
+        return Ok(slices_of(object, &[frame], payload_offset, len)?);
     }
     match Box::pin(fetch::frames(fetcher, object, first, last)).await {
-        Ok(frames) => Ok(slices_of(&frames, payload_offset, len)),
+        Ok(frames) => Ok(slices_of(object, &frames, payload_offset, len)?),
         // What is damaged may be a block that nobody asked for.
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             Box::pin(parts::read(fetcher, object, payload_offset, len, Some(error))).await

@@ -69,7 +69,8 @@ impl FrameTable {
             let Frame { stored_len, raw_len, crc, codec } = *frame;
             let entry = Entry { at, stored_len, raw_len, crc, codec, first_sum: sum };
             at += stored_len;
-            if has_sums && codec == Codec::Raw {
+            let all = weir_device::mutant("sums_counted_for_compressed_frames");
+            if has_sums && (codec == Codec::Raw || all) {
                 sum += blocks::count(raw_len);
             }
             entry
@@ -77,7 +78,9 @@ impl FrameTable {
         Self {
             frames: header.frames.iter().map(place).collect(),
             sums: header.sums.as_slice().into(),
-            in_blocks: header.version >= ObjectVersion::V3,
+            in_blocks: header.version >= ObjectVersion::V3
+                || (header.version == ObjectVersion::V2
+                    && weir_device::mutant("version_2_read_in_blocks")),
             key,
         }
     }
@@ -112,3 +115,67 @@ impl FrameTable {
 }
 
 const _: () = assert!(size_of::<Entry>() == 24 && FRAME_BYTES <= 64 << 10);
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::format::frame::{self, Compression};
+    use crate::format::golden::{OPENING, spec_of};
+    use crate::format::object::{self, Encoding, ExtentKind, ObjectExtent, ObjectKind};
+    use crate::random::splitmix;
+    use crate::read::to_usize;
+
+    /// Index of the raw one.
+    const RAW: u32 = 7;
+
+    /// Frames that compress, and then one that does not.
+    fn payload() -> Bytes {
+        let mut random = splitmix(7);
+        let zeroes = vec![0; (RAW * FRAME_BYTES) as usize];
+        let noise = (0..FRAME_BYTES / 8).flat_map(|_| random().to_le_bytes());
+        zeroes.into_iter().chain(noise).collect()
+    }
+
+    fn of_version(version: ObjectVersion) -> (ObjectHeader, Bytes) {
+        let mut spec = spec_of(ObjectKind::Data, Some(OPENING));
+        let len = u64::from((RAW + 1) * FRAME_BYTES);
+        spec.extents = vec![ObjectExtent { offset: 0, len, kind: ExtentKind::Data }];
+        let encoding = Encoding { compression: Compression::Lz4, version };
+        let encoded = object::encode(spec, &[payload()], encoding, None).expect("encoded");
+        let bytes = Bytes::from(encoded.parts.concat());
+        (ObjectHeader::decode(&bytes).expect("readable"), bytes)
+    }
+
+    #[test]
+    fn raw_frames_of_version_3_are_read_in_blocks_and_no_others() {
+        let (header, bytes) = of_version(ObjectVersion::V3);
+        let table = FrameTable::of(&header, None);
+        let [packed, raw] = [0, RAW].map(|index| table.frame(index).expect("eight frames"));
+        assert_eq!((packed.blocks, packed.frame.codec), (Blocks::None, Codec::Lz4));
+        for block in 0..16 {
+            let range = BlockRange { first: block, last: block };
+            let part = raw.part(range).expect("in blocks");
+            let stored = bytes.slice(to_usize(part.start)..to_usize(part.end));
+            let place = (RAW, &raw.frame);
+            let decoded = blocks::decode(&header.id, place, raw.blocks, range, None, stored);
+            let begin = (RAW * FRAME_BYTES + block * 4096) as usize;
+            assert_eq!(decoded.expect("intact"), payload()[begin..begin + 4096], "{block}");
+        }
+    }
+
+    #[test]
+    fn frames_of_version_2_are_read_as_a_whole() {
+        let (header, bytes) = of_version(ObjectVersion::V2);
+        let table = FrameTable::of(&header, None);
+        for index in [0, RAW] {
+            let place = table.frame(index).expect("eight frames");
+            assert_eq!(place.blocks, Blocks::None);
+            let stored = bytes.slice(to_usize(place.at)..to_usize(place.end()));
+            let whole = frame::decode(&header.id, index, &place.frame, place.blocks, None, stored);
+            let begin = (index * FRAME_BYTES) as usize;
+            assert_eq!(whole.expect("intact"), payload()[begin..begin + FRAME_BYTES as usize]);
+        }
+    }
+}

@@ -81,10 +81,7 @@ impl Shared {
         let is_ahead_of_data = state.collector.in_flight() > 0;
         let copy = copy_pressure(of_share, upload, is_ahead_of_data || hurries);
         let is_out_of_room = state.writes.upload_note.is_some();
-        let delete = match hurries || is_out_of_room {
-            true => Pressure::FULL,
-            false => Pressure::between(self.garbage.pending(), 0, DELETIONS_WAITING_MAX),
-        };
+        let delete = delete_pressure(self.garbage.pending(), is_out_of_room, hurries);
         self.pressures.upload.set(upload);
         self.pressures.copy.set(copy);
         self.pressures.delete.set(delete);
@@ -106,6 +103,15 @@ fn copy_pressure(of_share: u32, upload: u32, data_waits: bool) -> u32 {
     if data_waits { of_share.max(upload) } else { of_share }
 }
 
+/// What presses deletions: how many wait, and a store that has no room for anything else before they are done.
+fn delete_pressure(pending: u64, is_out_of_room: bool, hurries: bool) -> u32 {
+    let is_out_of_room = is_out_of_room && !weir_device::mutant("full_store_presses_no_deletions");
+    match hurries || is_out_of_room {
+        true => Pressure::FULL,
+        false => Pressure::between(pending, 0, DELETIONS_WAITING_MAX),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +122,16 @@ mod tests {
         assert_eq!(found, [0, 0, 40, 400, 1000, 1000]);
         assert_eq!(upload_pressure(60, 700), 700);
         assert_eq!(upload_pressure(75, 700), 1000);
+    }
+
+    #[test]
+    fn deletions_press_by_their_number_and_at_once_where_a_store_is_full() {
+        let found = [0, 16, 64, 100].map(|pending| delete_pressure(pending, false, false));
+        assert_eq!(found, [0, 250, 1000, 1000]);
+        assert_eq!(
+            (delete_pressure(1, true, false), delete_pressure(0, false, true)),
+            (1000, 1000)
+        );
     }
 
     #[test]

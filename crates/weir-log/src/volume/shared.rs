@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -213,7 +214,11 @@ impl Shared {
         ready: impl FnMut(&mut State) -> Option<Result<T, DeviceError>>,
     ) -> Result<T, DeviceError> {
         let _awaited = self.awaited();
-        self.wait_in_background(ready).await
+        let again = weir_device::mutant("abandoned_wait_counts_for_ever")
+            .then(|| ManuallyDrop::new(self.awaited()));
+        let waited = self.wait_in_background(ready).await;
+        drop(again.map(ManuallyDrop::into_inner));
+        waited
     }
 
     /// The same for background work itself, which nobody waits for.

@@ -83,7 +83,11 @@ impl Unsent {
         while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.last <= committed) {
             // A slow one counts for the next dozen or two.
             self.slowest = waiting.closed_at.elapsed().max(self.slowest * 9 / 10);
-            self.missed += u64::from(waiting.opened_at.elapsed() > self.rpo);
+            let since = match weir_device::mutant("rpo_counted_from_close") {
+                true => waiting.closed_at,
+                false => waiting.opened_at,
+            };
+            self.missed += u64::from(since.elapsed() > self.rpo);
         }
     }
 

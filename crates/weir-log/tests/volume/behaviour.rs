@@ -353,3 +353,24 @@ fn a_batch_that_comes_into_the_store_too_late_is_counted() {
         host.faults.calm();
     });
 }
+
+/// A client goes away while its read waits for the store.
+#[test]
+fn a_read_that_was_given_up_is_nothing_that_the_next_one_waits_for() {
+    run(async {
+        let host = Host::new().await;
+        let data = filled(&host, 3).await;
+        let (volume, _) = host.open().await;
+        for block in (0..16).map(|nth| nth * 5 % 16) {
+            let at = block * 4096;
+            host.faults.change(|plan| plan.silence = true);
+            let given_up = tokio::time::timeout(Duration::from_millis(10), read(&volume, at, 4096));
+            let _ = given_up.await;
+            host.faults.calm();
+            let begin = usize::try_from(at).expect("small");
+            let expected = &data[begin..begin + 4096];
+            let again = expect_bytes(&volume, at, expected);
+            tokio::time::timeout(Duration::from_secs(200), again).await.expect("answered");
+        }
+    });
+}

@@ -149,3 +149,23 @@ fn a_quiet_volume_keeps_its_rpo() {
         others.abort();
     });
 }
+
+#[test]
+fn a_wait_that_was_given_up_presses_nothing() {
+    run(async {
+        let mut host = Host::new().await;
+        let hour = Duration::from_secs(3600);
+        (host.options.batch.age, host.options.batch.rpo) = (hour, hour);
+        let (volume, _) = host.open().await;
+        write(&volume, 0, &[1; 4096]).await.expect("written");
+        host.faults.change(|plan| plan.silence = true);
+        let waits = timeout(Duration::from_secs(1), volume.flush_remote()).await;
+        waits.expect_err("the store is silent");
+        host.faults.calm();
+        // The attempt that got no answer ends, and another one is made.
+        sleep(Duration::from_secs(300)).await;
+        write(&volume, 8192, &[2; 4096]).await.expect("written");
+        let status = volume.status();
+        assert_eq!((status.unsent_bytes, status.upload_pressure), (4096, 0), "{status:?}");
+    });
+}

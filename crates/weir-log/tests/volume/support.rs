@@ -119,7 +119,7 @@ fn env(seed: u64, disk: &SimDisk, hidden: &Rc<Cell<Duration>>) -> Env {
         spawn: Rc::new(OnThisThread),
         network: Rc::new(weir_device::NoNetwork),
         buffers: BufferPool::new(1 << 20),
-        files: None,
+        files: Rc::new(weir_device::NoFileReads),
         pacer: weir_device::Pacer::default(),
     }
 }

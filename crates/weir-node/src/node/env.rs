@@ -23,7 +23,7 @@ pub(crate) fn real(
     workers: Handle,
     boot_id: [u8; 16],
     buffers: BufferPool,
-    files: Option<Rc<dyn FileReads>>,
+    files: Rc<dyn FileReads>,
     pacer: Pacer,
 ) -> Env {
     Env {
@@ -116,12 +116,20 @@ impl Spawn for Tasks {
 
 #[cfg(test)]
 mod tests {
+    use weir_device::NoFileReads;
+
     use super::*;
 
     #[tokio::test]
     async fn the_host_has_clocks_an_identity_and_randomness() {
         let boot_id = read_boot_id().expect("Linux has a boot id");
-        let env = real(Handle::current(), boot_id, BufferPool::new(0), None, Pacer::default());
+        let env = real(
+            Handle::current(),
+            boot_id,
+            BufferPool::new(0),
+            Rc::new(NoFileReads),
+            Pacer::default(),
+        );
         assert_ne!(env.clock.boot_id(), [0; 16]);
         assert!(env.clock.wall() > Duration::from_secs(1_700_000_000));
         let before = env.clock.boottime();

@@ -101,7 +101,7 @@ pub(crate) mod tests {
             Handle::current(),
             [1; 16],
             BufferPool::new(1 << 20),
-            None,
+            std::rc::Rc::new(weir_device::NoFileReads),
             weir_device::Pacer::default(),
         );
         Stack::open(&env, StackSpec::plain(EndpointSpec::Memory(4096))).await.unwrap().0

@@ -140,7 +140,7 @@ mod tests {
             Handle::current(),
             [1; 16],
             BufferPool::new(0),
-            None,
+            std::rc::Rc::new(weir_device::NoFileReads),
             weir_device::Pacer::default(),
         );
         let base = tempfile::tempdir().unwrap();

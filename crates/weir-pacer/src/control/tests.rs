@@ -305,3 +305,67 @@ fn credit_is_not_kept() {
     let left = host.control.credit[Class::Upload.index()];
     assert!(left <= RATE_MIN * WINDOW.as_secs_f64(), "{left}");
 }
+
+#[test]
+fn what_nothing_presses_has_its_share_beside_what_is_pressed() {
+    let [upload, copy] = shared_out([0.9, 0.0]);
+    assert!(copy > upload / 20, "{upload} and {copy}");
+}
+
+#[test]
+fn what_began_beside_background_work_is_in_no_baseline() {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(5));
+    while !host.control.window.paused {
+        host.run(STEP);
+    }
+    let sample = Sample { kind: RequestKind::Write, bytes: 4096, depth: 32, took: 4 * WINDOW };
+    let before = host.control.baseline.of(&sample).expect("known for long");
+    host.control.on_begin(host.now, 4096);
+    host.control.on_end(host.now, &sample);
+    host.run(2 * WINDOW);
+    let after = host.control.baseline.of(&sample).expect("as before");
+    assert!(after < 1.3 * before, "{after} after {before}");
+}
+
+#[test]
+fn a_spike_is_forgotten_once_clients_are_calm() {
+    let mut host = Host::new();
+    host.run(Duration::from_secs(5));
+    let usual = host.usual;
+    for _ in 0..2 {
+        host.usual = usual * 8;
+        host.run(10 * WINDOW);
+        host.usual = usual;
+        host.run(Duration::from_secs(20));
+    }
+    let found = host.run(Duration::from_secs(20));
+    assert!(found.rate > RATE_MIN, "what clients do not feel is used: {found:?}");
+}
+
+/// Whether background work is free so long after the last of some requests, which came with these pauses.
+fn is_free_after(pauses: &[u64], silence: u64) -> bool {
+    let mut control = Control::default();
+    let mut now = Duration::from_secs(100);
+    let mut ask = |pause: u64| {
+        now += Duration::from_millis(pause);
+        control.on_begin(now, 4096);
+        control.on_abandoned(4096);
+    };
+    ask(0);
+    pauses.iter().for_each(|pause| ask(*pause));
+    now += Duration::from_millis(silence);
+    control.ask(now, Class::Upload, 1, 0.0) == Verdict::Free
+}
+
+#[test]
+fn a_client_that_made_no_pauses_has_ended_sooner_than_one_that_did() {
+    assert!(!is_free_after(&[1; 100], 50));
+    assert!(is_free_after(&[1; 100], 70), "a burst");
+    assert!(!is_free_after(&[1, 1, 30, 1, 1], 110) && is_free_after(&[1, 1, 30, 1, 1], 130));
+    assert!(!is_free_after(&[100, 1, 1], 290) && is_free_after(&[100, 1, 1], 310));
+    assert!(is_free_after(&[400, 1, 1], 70), "that was a rest");
+    let forgotten: Vec<u64> = [200].into_iter().chain([1; 10_100]).collect();
+    assert!(is_free_after(&forgotten, 70));
+    assert!(!is_free_after(&forgotten[..4000], 290), "it is remembered for a while");
+}

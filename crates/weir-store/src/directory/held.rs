@@ -1,6 +1,6 @@
 //! Files of objects that are held open for the next read: to open one costs as much as to read 4 KiB of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use weir_device::mutant;
 
-use crate::limits::{HELD_FILES_INTERVAL, HELD_FILES_MAX};
+use crate::limits::{HELD_FILES_INTERVAL, HELD_FILES_MAX, HELD_FILES_TRIED};
 
 /// The file of an object. Nothing ever writes to it (D1), so that its length is what it was when it was opened, as long
 /// as it has a name.
@@ -44,8 +44,30 @@ struct Held {
 #[derive(Debug, Default)]
 struct Files {
     by_key: BTreeMap<Box<str>, Held>,
+    /// The keys in the order in which they go, if they were not asked for meanwhile; some are gone already.
+    queue: VecDeque<Box<str>>,
     /// Somebody looks through them in a while.
     watched: bool,
+}
+
+impl Files {
+    /// Takes out one that was not asked for since it was queued. Nothing where the next few all were.
+    fn make_room(&mut self) -> Option<Held> {
+        for _ in 0..self.queue.len().min(HELD_FILES_TRIED) {
+            let key = self.queue.pop_front()?;
+            let Some(held) = self.by_key.get_mut(&key) else { continue };
+            if !std::mem::take(&mut held.used) {
+                return self.by_key.remove(&key);
+            }
+            self.queue.push_back(key);
+        }
+        None
+    }
+}
+
+/// On a thread that may wait: the last one to close a file that has no name gives its bytes back.
+fn close(gone: impl Send + 'static, runtime: &tokio::runtime::Handle) {
+    runtime.spawn_blocking(move || drop(gone));
 }
 
 /// At most [`HELD_FILES_MAX`], each until it was not asked for during [`HELD_FILES_INTERVAL`]: a file that another
@@ -79,12 +101,23 @@ impl HeldFiles {
     pub(super) fn keep(&self, key: &str, file: &Arc<ObjectFile>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let mut files = lock(&self.files);
-        if files.by_key.len() >= self.max {
-            return;
+        let gone = match files.by_key.len() < self.max {
+            true => None,
+            false => match files.make_room() {
+                Some(gone) => Some(gone),
+                None => return,
+            },
+        };
+        let held = Held { file: Arc::clone(file), used: true };
+        if files.by_key.insert(key.into(), held).is_none() {
+            files.queue.push_back(key.into());
         }
-        files.by_key.insert(key.into(), Held { file: Arc::clone(file), used: true });
-        if !std::mem::replace(&mut files.watched, true) {
-            drop(files);
+        let is_watched = std::mem::replace(&mut files.watched, true);
+        drop(files);
+        if let Some(gone) = gone {
+            close(gone, &runtime);
+        }
+        if !is_watched {
             let watch = Watch(Arc::downgrade(&self.files));
             runtime.spawn(async move {
                 loop {
@@ -111,8 +144,18 @@ impl Watch {
     fn look(&self) -> bool {
         let Some(files) = self.0.upgrade() else { return false };
         let mut files = lock(&files);
-        files.by_key.retain(|_, held| std::mem::take(&mut held.used));
-        !files.by_key.is_empty()
+        let Files { by_key, queue, .. } = &mut *files;
+        let gone = by_key.extract_if(.., |_, held| !std::mem::take(&mut held.used));
+        let gone: Vec<Held> = gone.map(|(_, held)| held).collect();
+        if queue.len() > by_key.len() {
+            *queue = by_key.keys().cloned().collect();
+        }
+        let is_empty = by_key.is_empty();
+        drop(files);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            close(gone, &runtime);
+        }
+        !is_empty
     }
 }
 
@@ -120,7 +163,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(files) = self.0.upgrade() {
             let mut files = lock(&files);
-            files.watched = false;
+            files.watched = mutant("held_files_watched_once");
             // Nobody would close them.
             files.by_key.clear();
         }
@@ -145,7 +188,7 @@ mod tests {
             held.keep(name, &object(directory.path(), name));
         }
         assert!(held.get("a").is_some() && held.get("b").is_some());
-        assert!(held.get("c").is_none(), "there is no room");
+        assert!(held.get("c").is_none(), "the others have a second chance");
         held.forget("b");
         assert!(held.get("b").is_none());
         tokio::time::sleep(HELD_FILES_INTERVAL * 3 / 2).await;
@@ -157,6 +200,21 @@ mod tests {
         held.keep("d", &object(directory.path(), "d"));
         tokio::time::sleep(HELD_FILES_INTERVAL * 3).await;
         assert!(held.get("d").is_none(), "whoever looks through them came back");
+    }
+
+    #[tokio::test]
+    async fn what_was_not_asked_for_makes_room_for_what_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = HeldFiles { files: Arc::default(), max: 2 };
+        let keep = |name| held.keep(name, &object(directory.path(), name));
+        ["a", "b"].into_iter().for_each(keep);
+        // Each of the two has its second chance first.
+        ["c", "c"].into_iter().for_each(keep);
+        assert!(held.get("c").is_some() && held.get("a").is_none());
+        assert!(held.get("b").is_some());
+        ["d", "d"].into_iter().for_each(keep);
+        assert_eq!(["b", "c", "d"].iter().filter(|name| held.get(name).is_some()).count(), 2);
+        assert!(held.get("d").is_some());
     }
 
     #[test]

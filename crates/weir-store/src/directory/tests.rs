@@ -384,6 +384,42 @@ impl<F: Fn()> FileReads for Reads<F> {
     }
 }
 
+/// One whose disk is broken.
+struct Failing;
+
+impl FileReads for Failing {
+    fn read(
+        &self,
+        _file: &Arc<File>,
+        buf: AlignedBuf,
+        _offset: u64,
+    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>> {
+        let failure = Err(io::Error::from_raw_os_error(5));
+        Some(Box::pin(std::future::ready((buf, failure))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_answers_no_read_is_asked_by_threads_alone() {
+    let (_top, state) = on_disk();
+    state.put("k", &[Bytes::from(vec![7; 8192])], None).expect("put");
+    let cached = || state.get_cached("k", &(0..1)).is_some();
+    assert_eq!(cached(), state.is_local);
+    let [first, second] = [state.ask_disk(), state.ask_disk()];
+    tokio::time::advance(READS_STALLED_AFTER - Duration::from_millis(1)).await;
+    assert!(!state.is_stalled());
+    drop(first);
+    tokio::time::advance(READS_STALLED_AFTER - Duration::from_millis(1)).await;
+    assert!(!state.is_stalled(), "one of the two came back");
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert!(state.is_stalled() && !cached());
+    drop(second);
+    assert!(!state.is_stalled());
+    tokio::time::advance(READS_STALLED_AFTER).await;
+    assert!(!state.is_stalled(), "nothing is on its way");
+    assert_eq!(cached(), state.is_local);
+}
+
 #[tokio::test]
 async fn a_held_file_is_read_by_the_thread_that_asks_as_long_as_it_is_the_object() {
     // A file system of this host: elsewhere nobody knows how long the thread would wait.
@@ -402,6 +438,9 @@ async fn a_held_file_is_read_by_the_thread_that_asks_as_long_as_it_is_the_object
     assert!(pacer.seen().bytes_per_second.is_some(), "a client read from the disk");
     let after = store.counters();
     assert_eq!((after.gets, after.bytes_down), (counted.gets + 1, counted.bytes_down + 4096));
+
+    assert!(clients.get_here("a/b", range.clone(), &Failing, &buffers).await.is_none());
+    assert_eq!(store.counters().failures, after.failures + 1, "what failed is counted");
 
     let past_its_end = 99_999..100_001;
     assert!(clients.get_here("a/b", past_its_end, &quiet, &buffers).await.is_none());
@@ -444,4 +483,84 @@ async fn a_file_that_was_put_aside_is_not_read_for_the_one_in_its_place() {
     put(2).await.expect("put");
     assert_eq!(store.get_range("a/k", 0..10).await.expect("read"), [2; 10][..]);
     assert!(store.get_now("a/k", 0..10).is_none_or(|found| found == [2; 10][..]));
+}
+
+/// A directory whose background work hardly gets leave: clients are there, and what was moved before is not paid for.
+async fn crowded(top: &Path, class: Class) -> (Directory, Pressure, tokio::task::JoinHandle<()>) {
+    let (pacer, pressure) = (Pacer::default(), Pressure::default());
+    let clients = tokio::spawn({
+        let pacer = pacer.clone();
+        async move {
+            loop {
+                pacer.request(RequestKind::Write, 4096).ended();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let pace = Pace::new(&pacer, class, &pressure);
+    pace.leave(1 << 30, 0).await.used();
+    let directory = Directory::open("file://x".into(), top.to_owned()).expect("open");
+    (Directory { pace: Some(pace), ..directory }, pressure, clients)
+}
+
+#[tokio::test]
+async fn what_waits_for_a_place_needs_none_once_somebody_waits_for_it() {
+    let top = temporary();
+    let (directory, pressure, clients) = crowded(top.path(), Class::Upload).await;
+    let places = Arc::clone(&directory.places);
+    let all = u32::try_from(PACED_AT_A_TIME_MAX).expect("few");
+    let _taken = places.acquire_many_owned(all).await.expect("all of them");
+    let pace = directory.pace.as_ref();
+    let place = async { directory.place(pace).await.is_some() };
+    let press = async {
+        tokio::time::sleep(PLACE_PAUSE / 2).await;
+        pressure.set(Pressure::FULL);
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), async {
+        futures_util::join!(place, press).0
+    });
+    assert_eq!(waited.await, Ok(false), "it goes without one");
+    clients.abort();
+}
+
+#[tokio::test]
+async fn a_place_is_taken_as_long_as_the_thread_is() {
+    let top = temporary();
+    let (directory, pressure, clients) = crowded(top.path(), Class::Upload).await;
+    let mut put = Box::pin(directory.put_create("k", vec![Bytes::from(vec![7; 1 << 20])]));
+    let free = || directory.places.available_permits();
+    tokio::select! {
+        biased;
+        _ = &mut put => panic!("there is no leave"),
+        () = tokio::time::sleep(Duration::from_millis(50)) => {}
+    }
+    drop(put);
+    assert_eq!(free(), PACED_AT_A_TIME_MAX - 1, "its thread waits for leave");
+    pressure.set(Pressure::FULL);
+    let ended = async {
+        while free() < PACED_AT_A_TIME_MAX {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the thread ends");
+    clients.abort();
+}
+
+#[tokio::test]
+async fn a_deletion_that_waits_for_leave_holds_up_no_other() {
+    let top = temporary();
+    let (directory, _pressure, clients) = crowded(top.path(), Class::Delete).await;
+    let foreground = Directory { pace: None, ..directory.again() };
+    let delete = directory.delete("in-the-background");
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        foreground.delete("now").await
+    };
+    tokio::select! {
+        biased;
+        _ = delete => panic!("it had to wait for leave"),
+        done = other => done.expect("nothing is there, and that is well"),
+    }
+    clients.abort();
 }

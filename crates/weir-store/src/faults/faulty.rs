@@ -11,6 +11,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, sleep};
 
 use super::{Fault, Faults, LatePut, OperationFaults, State};
+use weir_device::{BufferPool, FileReads, LocalBoxFuture};
+
 use crate::backend::{Backend, Got, Listed, Put, Reply, Room, clamp};
 use crate::{Place, StoreError};
 
@@ -344,6 +346,22 @@ impl Backend for Faulty {
         let got = self.inner.get_now(key, range)?;
         let start = clamp(Some(range.clone()), got.object_bytes).start;
         state.damaged(key, start, got)
+    }
+
+    /// Every other read, with the faults of [`Backend::get`].
+    fn get_here<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+        _files: &'a dyn FileReads,
+        _buffers: &'a BufferPool,
+    ) -> LocalBoxFuture<'a, Option<Result<Bytes, StoreError>>> {
+        Box::pin(async move {
+            if self.faults.lock().dice.below(2) == 0 {
+                return None;
+            }
+            Some(self.get(key, Some(range)).await.map(|got| got.bytes))
+        })
     }
 
     fn requests_are_cheap(&self) -> bool {

@@ -72,7 +72,8 @@ pub(crate) async fn run(shared: Rc<Shared>) {
 /// Waits for `work` until `due`, and no longer than until what presses should be said anew: data on its way grows older
 /// though nothing happens.
 async fn wait_for_work(shared: &Shared, due: Option<Instant>) {
-    let is_on_its_way = shared.state.borrow().writes.unsent.closed_oldest_age().is_some();
+    let is_on_its_way = shared.state.borrow().writes.unsent.closed_oldest_age().is_some()
+        && !weir_device::mutant("pressure_said_only_with_work");
     let again = is_on_its_way.then(|| Instant::now() + PRESS_INTERVAL);
     let Some(until) = due.into_iter().chain(again).min() else {
         return shared.work.notified().await;

@@ -1,4 +1,5 @@
-//! Deliberate bugs that the simulation must catch. They exist only in builds with `--cfg weir_mutants`.
+//! Deliberate bugs that the simulation, or a test, must catch. They exist only in builds with `--cfg weir_mutants`. The
+//! function stands in this crate, because none is below it; others know it as `weir_device::mutant`.
 
 /// Whether the deliberate bug `name` is switched on (`WEIR_MUTANT=name`). Constant `false` in the product build.
 #[cfg(not(weir_mutants))]
