@@ -678,7 +678,6 @@ impl Node {
         for (class, waited) in [
             (Class::Upload, "paced: uploads wait for leave"),
             (Class::Copy, "paced: copies wait for leave"),
-            (Class::Delete, "paced: deletions wait for leave"),
         ] {
             events.count(waited, u64::from(!pacer.given(class).waited.is_zero()));
         }
