@@ -95,18 +95,23 @@ struct State {
 #[derive(Debug, Default)]
 struct Reading {
     running: usize,
-    /// When one of them ended, or the first of them began.
+    /// When the disk answered one of them, or the first of them began.
     moved: Option<Instant>,
 }
 
 /// A read of a client that goes to the disk.
 struct AskedDisk<'a>(&'a Mutex<Reading>);
 
+impl AskedDisk<'_> {
+    /// The read came back. One that is given up says nothing of the disk.
+    fn answered(self) {
+        lock(self.0).moved = Some(Instant::now());
+    }
+}
+
 impl Drop for AskedDisk<'_> {
     fn drop(&mut self) {
-        let mut reading = lock(self.0);
-        reading.running -= 1;
-        reading.moved = Some(Instant::now());
+        lock(self.0).running -= 1;
     }
 }
 
@@ -273,7 +278,6 @@ impl State {
             Err(StoreError::NotFound { place: Place::new(&self.url, key) })
         };
         let read = |file: &_, range| read_at(file, range, pace);
-        let _asked = pace.is_none().then(|| self.ask_disk());
         let is_part = range.is_some();
         if let Some(held) = self.held.get(key).filter(|_| is_part) {
             if let Ok(Some(got)) = read_object(&held, range.clone(), read) {
@@ -573,7 +577,10 @@ impl Backend for Directory {
             self.run(key, move |state, key| {
                 let _place = place;
                 let request = clients.map(|pacer| pacer.request(RequestKind::Read, bytes));
-                let got = state.get(key, range, pace.as_ref())?;
+                let asked = pace.is_none().then(|| state.ask_disk());
+                let got = state.get(key, range, pace.as_ref());
+                asked.into_iter().for_each(AskedDisk::answered);
+                let got = got?;
                 request.into_iter().for_each(Request::ended);
                 Ok(got)
             })
@@ -605,7 +612,7 @@ impl Backend for Directory {
             let request = request.map(|pacer| pacer.request(RequestKind::Read, bytes));
             let asked = state.ask_disk();
             let (buf, read) = reading.await;
-            drop(asked);
+            asked.answered();
             if let Err(error) = read {
                 return Some(Err(state.error(key, &state.root.join(key), "reading", error)));
             }

@@ -408,9 +408,10 @@ async fn a_disk_that_answers_no_read_is_asked_by_threads_alone() {
     let [first, second] = [state.ask_disk(), state.ask_disk()];
     tokio::time::advance(READS_STALLED_AFTER - Duration::from_millis(1)).await;
     assert!(!state.is_stalled());
-    drop(first);
+    first.answered();
     tokio::time::advance(READS_STALLED_AFTER - Duration::from_millis(1)).await;
     assert!(!state.is_stalled(), "one of the two came back");
+    drop(state.ask_disk());
     tokio::time::advance(Duration::from_millis(1)).await;
     assert!(state.is_stalled() && !cached());
     drop(second);
