@@ -2,26 +2,23 @@
 
 from . import fio, minio
 from .place import GIB, MIB
+from .s3_peers import StoreInMinio
 from .servers import FILL_BLOCK_BYTES, HeldBack, Weir, run_verb
 
 QUIET_VOLUME_BYTES = 1 * GIB
 QUIET_WRITTEN_BYTES = 64 * MIB
 
 
-class _OverMinio:
+class _OverMinio(StoreInMinio):
     """Its store is a MinIO of its own."""
-
-    where = (f"--store=s3://{minio.BUCKET}/weir",)
 
     def __init__(self, directory, size_bytes):
         super().__init__(directory, size_bytes, options=self.where)
         self.minio = minio.Minio(self.directory)
 
-    def environment(self):
-        return super().environment() | self.minio.access()
-
     def start(self):
         self.minio.start()
+        self.access = self.minio.access()
         super().start()
 
     def stop(self):
@@ -29,7 +26,7 @@ class _OverMinio:
         self.minio.stop()
 
 
-class WeirOverMinio(_OverMinio, Weir):
+class BurstOverMinio(_OverMinio, Weir):
     """Weir, store s3://."""
 
 

@@ -47,6 +47,13 @@ class Recorder:
         if found:
             self._record(measure, found["ratio"], found["pairs"], found["low"], found["high"], note)
 
+    def farthest(self, measure, ratios, at_most=False):
+        """Of ratios by name the one that is farthest from the goal; all are its note."""
+        choose = max if at_most else min
+        name = choose(ratios, key=lambda name: ratios[name]["ratio"])
+        note = f"{name}; " + ", ".join(f"{name} {found['ratio']:.2f}" for name, found in ratios.items())
+        self.ratio(measure, ratios[name], note)
+
     def over_pairs(self, measure, values, note=""):
         """A figure of each pair: its geometric mean and interval."""
         self.ratio(measure, stats.ratio([(value, 1) for value in values]), note)

@@ -131,12 +131,18 @@ class WeirOverMinio(_OverMinio):
         self.minio.stop()
 
 
-class _WeirServer(servers.Weir):
+class StoreInMinio:
+    """What a Weir needs whose store is in a MinIO."""
+
     where = (f"--store=s3://{minio.BUCKET}/weir",)
     access = {}
 
     def environment(self):
         return super().environment() | self.access
+
+
+class _WeirServer(StoreInMinio, servers.Weir):
+    pass
 
 
 class S3backer(_OverMinio):

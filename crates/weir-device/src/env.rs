@@ -48,17 +48,14 @@ pub trait Spawn {
     fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
 }
 
+/// A read on its way: the buffer comes back, and after an error its content is unspecified.
+pub type FileRead = LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>;
+
 /// Reads files that others have opened, without another thread.
 pub trait FileReads {
-    /// Fills all of `buf` from `offset`. The buffer comes back; after an error its content is unspecified. The file
-    /// stays open until the read has ended, also where the future was dropped. Nothing if so many reads are running
+    /// Fills all of `buf` from `offset`. The file stays open until the read has ended, also where the future was dropped. Nothing if so many reads are running
     /// that this one would hold up the thread's own files, or where only other threads can read.
-    fn read(
-        &self,
-        file: &Arc<File>,
-        buf: AlignedBuf,
-        offset: u64,
-    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>>;
+    fn read(&self, file: &Arc<File>, buf: AlignedBuf, offset: u64) -> Option<FileRead>;
 }
 
 /// Reads nothing: where only threads can, and where there are no files.
@@ -66,12 +63,7 @@ pub trait FileReads {
 pub struct NoFileReads;
 
 impl FileReads for NoFileReads {
-    fn read(
-        &self,
-        _file: &Arc<File>,
-        _buf: AlignedBuf,
-        _offset: u64,
-    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>> {
+    fn read(&self, _file: &Arc<File>, _buf: AlignedBuf, _offset: u64) -> Option<FileRead> {
         None
     }
 }

@@ -24,7 +24,7 @@ mod room;
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
 pub use data::{Data, Slice};
 pub use device::{Device, DeviceExt, DeviceInfo, DynDevice, LocalBoxFuture};
-pub use env::{Clock, Env, FileReads, NoFileReads, Random, Spawn};
+pub use env::{Clock, Env, FileRead, FileReads, NoFileReads, Random, Spawn};
 pub use error::{DeviceError, ErrorKind, with_causes};
 pub use event::{Event, Events};
 pub use header::{Admission, HOPS_MAX, IoHeader, SourceId, VolumeId};

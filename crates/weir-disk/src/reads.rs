@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use weir_device::{AlignedBuf, FileReads, LocalBoxFuture, mutant};
+use weir_device::{AlignedBuf, FileRead, FileReads, mutant};
 
 use crate::engine::open_file::{Descriptor, OpenFile};
 use crate::engine::uring::UringEngine;
@@ -29,12 +29,7 @@ impl RingReads {
 }
 
 impl FileReads for RingReads {
-    fn read(
-        &self,
-        file: &Arc<File>,
-        buf: AlignedBuf,
-        offset: u64,
-    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>> {
+    fn read(&self, file: &Arc<File>, buf: AlignedBuf, offset: u64) -> Option<FileRead> {
         let is_full = Arc::strong_count(&self.places) > READS_MAX;
         if is_full && !mutant("reads_take_the_whole_ring") {
             return None;

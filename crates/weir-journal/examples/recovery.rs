@@ -67,8 +67,8 @@ async fn measure(directory: &str, mebibytes: u64) {
     let _ = directory.remove(name).await;
     let identity = Identity { volume: VolumeId([1; 16]), journal: JournalId([2; 16]) };
     let config = JournalConfig::default();
-    let journal = Journal::create(&directory, name, identity, None, config, &env).await;
-    let journal = journal.expect("created").journal;
+    let created = Journal::create(&directory, name, identity, None, config, &env).await;
+    let journal = created.expect("created").journal;
     journal.begin_epoch(Epoch(1), OPENING).await.expect("epoch");
     for depth in [1, WRITERS] {
         let begin = Instant::now();

@@ -7,7 +7,7 @@
 //!
 //! What clients feel is measured where it arises, and compared with a *baseline*: the same kinds of requests in windows
 //! of 20 ms that they have alone, one in fifty and the first when they come back. The rate of background work follows
-//! the difference, window by window. Without a client for a second there is nothing to regulate, and it goes at full
+//! the difference, window by window. Without a client for a while there is nothing to regulate, and it goes at full
 //! speed.
 //!
 //! `leave` waits; samples are a lock of a few instructions. Nothing here fails.

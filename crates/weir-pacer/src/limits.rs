@@ -31,7 +31,7 @@ pub(crate) const REST_MIN: Duration = Duration::from_millis(60);
 /// A client is there for so many times the longest of its pauses.
 pub(crate) const PAUSES_OF_REST: u32 = 4;
 
-/// Pauses of clients are remembered for at least so long, and at most twice as long.
+/// Pauses of clients are remembered for at least so long, and at most twice as long while requests come.
 pub(crate) const PAUSES_REMEMBERED: Duration = Duration::from_secs(5);
 
 /// The same while a request is on its way: a disk that answers nobody for so long must not hold up what could free it.

@@ -42,6 +42,9 @@ pub(crate) struct Got {
     pub(crate) object_bytes: u64,
 }
 
+/// A started read of the thread that asks: nothing where it cannot read.
+pub(crate) type ReplyHere<'a> = LocalBoxFuture<'a, Option<Result<Bytes, StoreError>>>;
+
 /// A started operation.
 pub(crate) type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -66,7 +69,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
         _range: Range<u64>,
         _files: &'a dyn FileReads,
         _buffers: &'a BufferPool,
-    ) -> LocalBoxFuture<'a, Option<Result<Bytes, StoreError>>> {
+    ) -> ReplyHere<'a> {
         Box::pin(std::future::ready(None))
     }
 

@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use weir_device::{BufferPool, FileReads, LocalBoxFuture, mutant};
+use weir_device::{BufferPool, FileReads, mutant};
 use weir_pacer::{Pace, Pacer, Request, RequestKind};
 
 use self::files::{
@@ -45,7 +45,7 @@ use self::files::{
     random_token, read_at, read_cached, remove_stale, write_parts,
 };
 use self::held::{HeldFiles, ObjectFile};
-use crate::backend::{Backend, Got, Listed, Put, Reply, Room, clamp};
+use crate::backend::{Backend, Got, Listed, Put, Reply, ReplyHere, Room, clamp};
 use crate::limits::{
     CACHED_READ_BYTES_MAX, LEAVE_PATIENCE, PACED_AT_A_TIME_MAX, PLACE_PAUSE, READS_STALLED_AFTER,
     TEMPORARY_NAME_TRIES_MAX,
@@ -598,7 +598,7 @@ impl Backend for Directory {
         range: Range<u64>,
         files: &'a dyn FileReads,
         buffers: &'a BufferPool,
-    ) -> LocalBoxFuture<'a, Option<Result<Bytes, StoreError>>> {
+    ) -> ReplyHere<'a> {
         Box::pin(async move {
             let state = &self.state;
             if !state.is_local || self.pace.is_some() || state.is_stalled() {

@@ -3,7 +3,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
-use weir_device::AlignedBuf;
+use weir_device::{AlignedBuf, FileRead};
 use weir_pacer::{Class, Pacer, Pressure};
 
 use super::*;
@@ -372,12 +372,7 @@ async fn reads_of_clients_that_ask_the_disk_are_measured_and_no_others() {
 struct Reads<F>(F);
 
 impl<F: Fn()> FileReads for Reads<F> {
-    fn read(
-        &self,
-        file: &Arc<File>,
-        mut buf: AlignedBuf,
-        offset: u64,
-    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>> {
+    fn read(&self, file: &Arc<File>, mut buf: AlignedBuf, offset: u64) -> Option<FileRead> {
         self.0();
         let read = file.read_exact_at(&mut buf, offset);
         Some(Box::pin(std::future::ready((buf, read))))
@@ -388,12 +383,7 @@ impl<F: Fn()> FileReads for Reads<F> {
 struct Failing;
 
 impl FileReads for Failing {
-    fn read(
-        &self,
-        _file: &Arc<File>,
-        buf: AlignedBuf,
-        _offset: u64,
-    ) -> Option<LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>> {
+    fn read(&self, _file: &Arc<File>, buf: AlignedBuf, _offset: u64) -> Option<FileRead> {
         let failure = Err(io::Error::from_raw_os_error(5));
         Some(Box::pin(std::future::ready((buf, failure))))
     }

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, sleep};
+use weir_device::{BufferPool, FileReads};
 
 use super::{Fault, Faults, LatePut, OperationFaults, State};
-use weir_device::{BufferPool, FileReads, LocalBoxFuture};
-
-use crate::backend::{Backend, Got, Listed, Put, Reply, Room, clamp};
+use crate::backend::{Backend, Got, Listed, Put, Reply, ReplyHere, Room, clamp};
 use crate::{Place, StoreError};
 
 /// A backend under the power of a [`Faults`] handle.
@@ -355,7 +354,7 @@ impl Backend for Faulty {
         range: Range<u64>,
         _files: &'a dyn FileReads,
         _buffers: &'a BufferPool,
-    ) -> LocalBoxFuture<'a, Option<Result<Bytes, StoreError>>> {
+    ) -> ReplyHere<'a> {
         Box::pin(async move {
             if self.faults.lock().dice.below(2) == 0 {
                 return None;
