@@ -53,8 +53,9 @@ pub type FileRead = LocalBoxFuture<'static, (AlignedBuf, io::Result<()>)>;
 
 /// Reads files that others have opened, without another thread.
 pub trait FileReads {
-    /// Fills all of `buf` from `offset`. The file stays open until the read has ended, also where the future was dropped. Nothing if so many reads are running
-    /// that this one would hold up the thread's own files, or where only other threads can read.
+    /// Fills all of `buf` from `offset`. The file stays open until the read has ended, also where the future was
+    /// dropped. Nothing if so many reads are running that this one would hold up the thread's own files, or where only
+    /// other threads can read.
     fn read(&self, file: &Arc<File>, buf: AlignedBuf, offset: u64) -> Option<FileRead>;
 }
 
