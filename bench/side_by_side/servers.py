@@ -1,5 +1,6 @@
 """The candidates: Weir, its peers and the raw file, each behind the same few calls."""
 
+import glob
 import json
 import os
 import shutil
@@ -148,6 +149,10 @@ class Weir(Server):
     def environment(self):
         # Settings of the caller's shell must not leak into the measurement.
         return {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+
+    def api(self):
+        """The socket of its API: `up` makes one for its volume."""
+        return glob.glob(os.path.join(self.data, "control", "*.sock"))[0]
 
     def status(self):
         """What its process says of itself."""

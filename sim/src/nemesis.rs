@@ -7,6 +7,7 @@ use std::time::Duration;
 use weir_device::ErrorKind;
 use weir_log::format::object::ObjectHeader;
 use weir_log::{JOURNAL_FILE, ObjectId};
+use weir_pacer::{Class, Pacer};
 use weir_stack::{LimitSettings, StageStatus};
 
 use crate::client::Life;
@@ -282,8 +283,26 @@ impl Life {
         self.world.violate(format!("{waiting} operations wait at a limit that is none"));
     }
 
+    /// What the life came to, for the report.
+    pub(crate) fn count(&self, pacer: &Pacer) {
+        self.count_stages();
+        let status = self.status();
+        let mut events = self.world.events.borrow_mut();
+        events.count("objects written", status.objects_written);
+        events.count("checkpoints published", status.checkpoints_published);
+        events.count("objects written by the collector", status.collected_objects);
+        events.count("objects deleted", status.deleted_objects);
+        events.count("rpo missed", status.rpo_missed);
+        for (class, waited) in [
+            (Class::Upload, "paced: uploads wait for leave"),
+            (Class::Copy, "paced: copies wait for leave"),
+        ] {
+            events.count(waited, u64::from(!pacer.given(class).waited.is_zero()));
+        }
+    }
+
     /// What the stages did in a life.
-    pub(crate) fn count_stages(&self) {
+    fn count_stages(&self) {
         let mut events = self.world.events.borrow_mut();
         for layer in self.stack.layers() {
             match layer.stage {

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, timeout};
-use weir_device::{DeviceExt, ErrorKind, Pacer};
+use weir_device::{DeviceExt, ErrorKind};
 use weir_log::{Closed, LogError, OpenArgs, OpenReport, Takeover, VolumeOptions};
-use weir_pacer::Class;
 use weir_stack::{EndpointSpec, QUIESCE_MAX, Stack, StackSpec};
 use weir_store::Fault;
 
@@ -665,28 +664,10 @@ impl Node {
 
     // --- the end -------------------------------------------------------------------------------------------------
 
-    /// What a life came to, for the report.
-    fn count(&self, life: &Life, pacer: &Pacer) {
-        life.count_stages();
-        let status = life.status();
-        let mut events = self.world.events.borrow_mut();
-        events.count("objects written", status.objects_written);
-        events.count("checkpoints published", status.checkpoints_published);
-        events.count("objects written by the collector", status.collected_objects);
-        events.count("objects deleted", status.deleted_objects);
-        events.count("rpo missed", status.rpo_missed);
-        for (class, waited) in [
-            (Class::Upload, "paced: uploads wait for leave"),
-            (Class::Copy, "paced: copies wait for leave"),
-        ] {
-            events.count(waited, u64::from(!pacer.given(class).waited.is_zero()));
-        }
-    }
-
     /// Ends a life that was opened, and its process with it.
     fn end(&mut self, opened: Opened, end: End) {
         let Opened { process, life, .. } = opened;
-        self.count(&life, &process.env.pacer);
+        life.count(&process.env.pacer);
         self.is_closed = false;
         if matches!(end, End::DiskLoss | End::Move) {
             self.must_be_held |= !life.closing.get();

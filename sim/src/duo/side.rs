@@ -93,6 +93,9 @@ impl Duo {
     pub(super) fn end_process(&self, side: &Side, fate: Fate) {
         let Some(process) = side.process.borrow_mut().take() else { return };
         self.look_who_deleted(side, process.life.as_deref());
+        if let Some(life) = &process.life {
+            life.count(&process.env.pacer);
+        }
         let world = &self.world;
         let disk = &world.disks[side.index];
         world.ends_verbs(side.index);

@@ -73,7 +73,7 @@ impl Node {
         hearing.abort();
         // It ends where it waits.
         let _ = process.tasks.run_until(hearing).await;
-        self.count(&life, &process.env.pacer);
+        life.count(&process.env.pacer);
         self.world.note("detached: its process lives on", [0; 3]);
         // All that was acknowledged is in the journal, or in the store.
         let point = self.world.oracle.borrow().after_power_loss();

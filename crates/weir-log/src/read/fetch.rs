@@ -532,6 +532,9 @@ pub(crate) async fn pieces(
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     let blocks = parts::blocks_of(&pieces, first);
                     let frame = parts::patched(&reader, &table, first, &blocks, error).await?;
+                    if weir_device::mutant("patched_frame_is_kept") {
+                        cache.keep(FrameKey::whole(key, first), frame.clone());
+                    }
                     frames.insert(first, frame);
                 }
                 Err(error) => return Err(error),

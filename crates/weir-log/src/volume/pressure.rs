@@ -13,6 +13,11 @@ use crate::volume::shared::{Shared, State};
 /// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
 const CALM_UP_TO_PERCENT: u64 = 50;
 
+/// Share of the journal, in percent, at which writes are no burst any more: uploads follow them at full speed from then
+/// on, so that they find their bytes in memory. What memory does not have is read from the journal's disk, a third
+/// transfer of every byte, and a load that goes on gains nothing from waiting.
+const FOLLOW_FROM_PERCENT: u64 = 60;
+
 /// Objects that wait for their deletion at which deletions are pressed fully: half a gigabyte with objects of 8 MiB.
 /// Clients that overwrite the same bytes again and again make garbage faster than it goes in the background.
 const DELETIONS_WAITING_MAX: u64 = 64;
@@ -25,6 +30,9 @@ pub(crate) struct Pressures {
     delete: Pressure,
     /// Who waits for background work of the volume.
     awaited: Cell<u32>,
+    /// Uploads follow the writes: the journal was too full for a burst, and clients have not paused since until it was
+    /// empty.
+    follows: Cell<bool>,
 }
 
 /// Somebody waits for background work as long as this lives: it goes at full speed.
@@ -75,6 +83,12 @@ impl Shared {
             || self.stopped.get()
             || self.journal.is_poisoned();
         let full = if self.journal.has_no_space() { 100 } else { self.journal_percent_full() };
+        let (used, _) = self.journal.used_and_capacity();
+        let is_empty = used <= self.options.batch.bytes;
+        let rests = || is_empty && self.env.pacer.seen().bytes_per_second.is_none();
+        let followed = follows(self.pressures.follows.get(), full, rests);
+        self.pressures.follows.set(followed);
+        let hurries = hurries || followed;
         let age = state.writes.age_pressure(&self.options.batch);
         let upload = if hurries { Pressure::FULL } else { upload_pressure(full, age) };
         let of_share = state.collector.pressure(&state.head.objects, &self.options.collect);
@@ -86,6 +100,13 @@ impl Shared {
         self.pressures.copy.set(copy);
         self.pressures.delete.set(delete);
     }
+}
+
+/// Whether uploads follow the writes. Once they do, an empty journal alone is no end of it: where uploads keep up with
+/// a load that goes on, it is empty now and then.
+fn follows(so_far: bool, percent_full: u64, rests: impl Fn() -> bool) -> bool {
+    let goes_on = so_far && !rests() && !weir_device::mutant("uploads_never_follow");
+    percent_full >= FOLLOW_FROM_PERCENT || goes_on
 }
 
 /// What presses uploads while nobody waits for them.
@@ -122,6 +143,14 @@ mod tests {
         assert_eq!(found, [0, 0, 40, 400, 1000, 1000]);
         assert_eq!(upload_pressure(60, 700), 700);
         assert_eq!(upload_pressure(75, 700), 1000);
+    }
+
+    #[test]
+    fn uploads_follow_from_a_full_journal_on_until_clients_rest() {
+        let (rests, goes_on) = (|| true, || false);
+        assert!(!follows(false, 59, goes_on) && follows(false, 60, goes_on));
+        assert!(follows(true, 1, goes_on) && !follows(true, 1, rests));
+        assert!(follows(true, 60, rests), "it is not empty");
     }
 
     #[test]

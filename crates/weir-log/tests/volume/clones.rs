@@ -300,6 +300,42 @@ fn a_flattened_clone_needs_nobody() {
     });
 }
 
+/// Another clone still shows the damaged block, and both read through one cache.
+#[test]
+fn what_a_flatten_leaves_out_of_a_damaged_frame_is_no_zeroes_to_others() {
+    const FRAME: usize = 64 << 10;
+    const HURT: usize = FRAME + (24 << 10);
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.bytes = 4 * FRAME as u64;
+        let data = pattern(5, 4 * FRAME);
+        {
+            let (volume, _) = host.open().await;
+            for at in (0..data.len()).step_by(FRAME / 2) {
+                write(&volume, at as u64, &data[at..at + FRAME / 2]).await.expect("written");
+            }
+            volume.snapshot(&name("cut")).await.expect("taken");
+            assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+        }
+        let hurt = objects(&host).await.swap_remove(0);
+        let clone = clone_of(&host, 7, ("demo", "cut"), "flattened").await;
+        let other = clone_of(&host, 8, ("demo", "cut"), "other").await;
+        let cache = Arc::new(MemoryFrameCache::new(1 << 20));
+        let (copy, _) = clone.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        // All of the clone's frame that may be damaged is its own.
+        write(&copy, FRAME as u64 + 4096, &data[..44 << 10]).await.expect("written");
+        copy.flush_remote().await.expect("stored");
+        host.faults.flip_bit(&hurt, HURT as u64);
+        let report = copy.flatten(|_, _| {}).await.expect("flattened");
+        assert_eq!(report.obstacle, None, "what it needs can be read");
+        let (volume, _) = other.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        let error = read(&volume, FRAME as u64, FRAME).await.map(drop).expect_err("damaged");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        host.faults.heal(&hurt);
+        expect_bytes(&volume, 0, &data).await;
+    });
+}
+
 #[test]
 fn a_clone_that_was_never_finished_holds_nothing_for_ever() {
     run(async {

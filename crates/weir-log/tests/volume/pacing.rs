@@ -1,10 +1,11 @@
 //! Background work beside clients: it waits for them, until somebody waits for it.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use weir_log::LogVolume;
+use weir_log::{LogVolume, MemoryFrameCache};
 use weir_pacer::{Class, Pace, Pressure, RequestKind};
 
 use super::support::*;
@@ -20,10 +21,21 @@ fn busy_client(volume: &Rc<LogVolume>) -> tokio::task::JoinHandle<()> {
     })
 }
 
-/// Uploads have had so much that even the highest rate does not give them more for hours.
-async fn owe(host: &Host) {
+/// A class has had so much that even the highest rate does not give it more for hours.
+async fn owe(host: &Host, class: Class) {
     let pressure = Pressure::default();
-    Pace::new(&host.env.pacer, Class::Upload, &pressure).leave(1 << 50, 0).await.used();
+    Pace::new(&host.env.pacer, class, &pressure).leave(1 << 50, 0).await.used();
+}
+
+/// Clients of other volumes, who keep the node busy.
+fn busy_others(host: &Host) -> tokio::task::JoinHandle<()> {
+    let pacer = host.env.pacer.clone();
+    tokio::task::spawn_local(async move {
+        loop {
+            pacer.request(RequestKind::Write, 4096).ended();
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
 }
 
 /// A volume whose client writes all the time, and whose uploads have had theirs.
@@ -31,7 +43,7 @@ async fn busy_volume(host: &Host) -> (Rc<LogVolume>, tokio::task::JoinHandle<()>
     let (volume, _) = host.open().await;
     let client = busy_client(&volume);
     sleep(Duration::from_secs(1)).await;
-    owe(host).await;
+    owe(host, Class::Upload).await;
     (volume, client)
 }
 
@@ -86,6 +98,38 @@ fn a_journal_that_fills_presses_uploads() {
 }
 
 #[test]
+fn uploads_follow_writes_that_were_too_many_for_a_burst_until_clients_rest() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.rpo = Duration::from_secs(600);
+        let (volume, client) = busy_volume(&host).await;
+        let percent = || {
+            let status = volume.status();
+            status.journal_used_bytes * 100 / status.journal_capacity_bytes
+        };
+        let mut nth = 0;
+        while percent() < 60 {
+            assert!(volume.status().upload_pressure < 1000, "a burst is taken in");
+            write(&volume, nth % 16 * 4096, &[9; 4096]).await.expect("written");
+            nth += 1;
+        }
+        // The client goes on, and finds uploads close behind it.
+        sleep(Duration::from_secs(5)).await;
+        for _ in 0..50 {
+            assert_eq!(volume.status().upload_pressure, 1000);
+            assert!(percent() < 20, "{} %", percent());
+            sleep(Duration::from_millis(50)).await;
+        }
+        client.abort();
+        let _ = client.await;
+        sleep(Duration::from_secs(3)).await;
+        volume.flush_remote().await.expect("stored");
+        write(&volume, 0, &[1; 4096]).await.expect("written");
+        assert_eq!(volume.status().upload_pressure, 0, "the next burst is one again");
+    });
+}
+
+#[test]
 fn the_age_of_data_presses_uploads() {
     run(async {
         let mut host = Host::new().await;
@@ -133,20 +177,51 @@ fn a_quiet_volume_keeps_its_rpo() {
         let mut host = Host::new().await;
         host.options.batch.rpo = Duration::from_secs(8);
         let (volume, _) = host.open().await;
-        let pacer = host.env.pacer.clone();
-        let others = tokio::task::spawn_local(async move {
-            loop {
-                pacer.request(RequestKind::Write, 4096).ended();
-                sleep(Duration::from_millis(5)).await;
-            }
-        });
+        let others = busy_others(&host);
         sleep(Duration::from_secs(1)).await;
-        owe(&host).await;
+        owe(&host, Class::Upload).await;
         write(&volume, 0, &[1; 4096]).await.expect("written");
         sleep(Duration::from_secs(8)).await;
         assert_eq!(volume.status().unsent_bytes, 0);
         assert_eq!(volume.status().rpo_missed, 0);
         others.abort();
+    });
+}
+
+#[test]
+fn copies_wait_before_they_read() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.collect.start_percent = 0;
+        let cache = Arc::new(MemoryFrameCache::new(256 << 10));
+        let (volume, _) = host.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        fill(&volume, 1).await;
+        volume.flush_remote().await.expect("stored");
+        // A quarter of it is dead: less than makes the collector wanted, more than it leaves once it has begun.
+        for at in (0..SIZE / 4).step_by(4096) {
+            write(&volume, at * 4, &[2; 4096]).await.expect("written");
+        }
+        volume.close().await.expect("closes");
+        drop(volume);
+        // Where frames are in the objects is known from here on: what waits is the copy itself.
+        let (volume, _) = host.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        read(&volume, 0, usize::try_from(SIZE).expect("small")).await.expect("read");
+        volume.close().await.expect("closes");
+        drop(volume);
+        host.options.collect.start_percent = 90;
+        let others = busy_others(&host);
+        sleep(Duration::from_secs(1)).await;
+        owe(&host, Class::Copy).await;
+        let (volume, _) = host.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        let before = host.store.counters().bytes_down;
+        sleep(Duration::from_secs(5)).await;
+        let read = host.store.counters().bytes_down - before;
+        assert!(read < SIZE / 8, "they have had theirs: {read} bytes");
+        others.abort();
+        let _ = others.await;
+        sleep(Duration::from_secs(5)).await;
+        assert!(host.store.counters().bytes_down > before + SIZE / 2, "nobody is there any more");
+        assert!(volume.status().collected_objects > 0);
     });
 }
 
