@@ -2,14 +2,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_nbd::{Catalog, ExportInfo, HandshakeStep, ServerHandshake};
+use weir_nbd::{Catalog, ExportInfo, HandshakeStep, NotOffered, ServerHandshake, TlsOffer};
 
 struct Shelf;
 
 impl Catalog for Shelf {
     type Handle = ();
 
-    fn find(&self, name: &str) -> Option<(ExportInfo, ())> {
+    fn find(&self, name: &str) -> Result<(ExportInfo, ()), NotOffered> {
         let info = |read_only| ExportInfo {
             name: "disk".to_owned(),
             description: "a disk".to_owned(),
@@ -18,9 +18,9 @@ impl Catalog for Shelf {
             earlier: if read_only { ["a".to_owned(), "b".to_owned()].into() } else { [].into() },
         };
         match name {
-            "" | "disk" => Some((info(false), ())),
-            "frozen" => Some((info(true), ())),
-            _ => None,
+            "" | "disk" => Ok((info(false), ())),
+            "frozen" => Ok((info(true), ())),
+            _ => Err(NotOffered::Unknown),
         }
     }
 
@@ -33,9 +33,15 @@ impl Catalog for Shelf {
 const ANSWER_BYTES_MAX: usize = 4096;
 
 fuzz_target!(|input: &[u8]| {
-    let Some((piece, mut rest)) = input.split_first() else { return };
-    let piece = usize::from(*piece).max(1);
-    let mut handshake = ServerHandshake::default();
+    let Some((first, mut rest)) = input.split_first() else { return };
+    let piece = usize::from(*first >> 2).max(1);
+    let tls = match first & 3 {
+        0 | 1 => TlsOffer::None,
+        2 => TlsOffer::Optional,
+        _ => TlsOffer::Required,
+    };
+    let mut handshake = ServerHandshake::new(tls);
+    let mut is_secured = false;
     let mut received = Vec::new();
     loop {
         let mut out = Vec::new();
@@ -45,7 +51,16 @@ fuzz_target!(|input: &[u8]| {
         received.drain(..progress.consumed);
         match progress.step {
             HandshakeStep::Again => {}
-            HandshakeStep::Close | HandshakeStep::Transmit { .. } => return,
+            HandshakeStep::StartTls => {
+                assert!(tls != TlsOffer::None && !is_secured);
+                is_secured = true;
+                received.clear();
+            }
+            HandshakeStep::Transmit { .. } => {
+                assert!(is_secured || tls != TlsOffer::Required);
+                return;
+            }
+            HandshakeStep::Close => return,
             HandshakeStep::NeedMore(bytes) => {
                 assert!(bytes > 0);
                 if rest.is_empty() {

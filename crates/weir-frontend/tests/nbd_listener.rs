@@ -12,8 +12,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::LocalSet;
 use weir_device::{Address, ErrorKind};
 use weir_frontend::nbd::{
-    ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Handshakes, ListenerOptions, NbdError,
-    Places, Server, hand_off_clients, serve, serve_handed_off,
+    ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Handshakes, Identity, ListenerOptions,
+    NbdError, NotOffered, Places, Server, hand_off_clients, serve, serve_handed_off,
 };
 use weir_nbd::{CommandFlags, OptionRequest, ReplyStyle, encode_option};
 use weir_net::{HostNetwork, Listening, listen_on};
@@ -230,7 +230,7 @@ const TURNED_AWAY: std::time::Duration = std::time::Duration::from_secs(10);
 struct OneExport(HandOff, u64);
 
 impl ExportDirectory for OneExport {
-    async fn find(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
+    async fn find(&self, name: &str, _: &Identity) -> Result<(ExportInfo, HandOff), NotOffered> {
         let info = ExportInfo {
             name: "disk".to_owned(),
             description: String::new(),
@@ -238,10 +238,10 @@ impl ExportDirectory for OneExport {
             read_only: false,
             earlier: [].into(),
         };
-        (name == "disk").then(|| (info, self.0.clone()))
+        (name == "disk").then(|| (info, self.0.clone())).ok_or(NotOffered::Unknown)
     }
 
-    async fn list(&self) -> Vec<String> {
+    async fn list(&self, _: &Identity) -> Vec<String> {
         vec!["disk".to_owned()]
     }
 }

@@ -23,8 +23,8 @@ pub use error::ProtocolError;
 pub use handshake::{
     ALLOCATION_CONTEXT, Agreement, BlockSizes, Catalog, ChosenContext, ClientHandshake,
     ClientProgress, ClientStep, ClientWish, Context, ExportInfo, Fact, HandshakeProgress,
-    HandshakeStep, OptionFault, OptionReply, OptionRequest, ServerHandshake, Wanted, decode_option,
-    decode_option_reply, encode_option, encode_option_reply,
+    HandshakeStep, NotOffered, OptionFault, OptionReply, OptionRequest, ServerHandshake, TlsOffer,
+    Wanted, decode_option, decode_option_reply, encode_option, encode_option_reply,
 };
 pub use numbers::{
     AllocationFlags, ChunkCode, ChunkFlags, ClientFlags, CommandCode, CommandFlags, DirtyFlags,

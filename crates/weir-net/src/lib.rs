@@ -1,11 +1,14 @@
-//! What is behind [`weir_device::Network`]: the sockets of the host, and a network that exists in memory only.
+//! What is behind [`weir_device::Network`]: the sockets of the host, TLS over them, and a network that exists in memory
+//! only.
 #![allow(
     clippy::disallowed_methods,
-    reason = "the files of unix sockets belong to this crate, which is the outside world"
+    reason = "files of sockets and certificates belong to this crate, which is the outside world"
 )]
 
 mod host;
+pub mod pki;
 pub mod sim;
 mod socket;
+pub mod tls;
 
 pub use host::{HostNetwork, Listening, listen_on};

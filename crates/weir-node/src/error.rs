@@ -185,6 +185,9 @@ pub enum NodeError {
         /// What is there.
         reason: &'static str,
     },
+    /// The certificates for TLS are not what they must be.
+    #[error("certificates for TLS")]
+    Tls(#[from] weir_net::tls::TlsError),
     /// An address that other machines reach, without TLS.
     #[error(
         "{address} can be reached from other machines, and NBD there is neither encrypted nor authenticated"
@@ -453,6 +456,7 @@ impl NodeError {
             | Self::SecondNode { .. } => ErrorKind::Busy,
             Self::OtherSize { .. }
             | Self::SocketPath { .. }
+            | Self::Tls(_)
             | Self::NotLoopback { .. }
             | Self::ApiNotLoopback { .. }
             | Self::Token { .. }
@@ -523,14 +527,9 @@ impl NodeError {
                 Some("give a shorter path with --nbd-socket, or a shorter --data-dir".to_owned())
             }
             Self::SocketInUse { .. } => Some("give another path with --nbd-socket".to_owned()),
-            Self::NotLoopback { .. } => Some(
-                "listen on 127.0.0.1 or a unix socket, or pass --insecure on a network where \
-                 everybody may read and write the volume"
-                    .to_owned(),
-            ),
-            Self::ApiNotLoopback { .. } => Some(
-                "listen on 127.0.0.1 and put a TLS proxy before it, or pass --insecure on a network where \
-                 everybody may read the token"
+            Self::NotLoopback { .. } | Self::ApiNotLoopback { .. } => Some(
+                "give certificates with --tls-certificates (`weir pki init` makes some), or listen on 127.0.0.1 or \
+                 a unix socket; --insecure is for a network where everybody may read and write everything"
                     .to_owned(),
             ),
             Self::Token { .. } => Some(

@@ -35,7 +35,7 @@ pub use serve::events::Event;
 pub use serve::nbd_place::{NbdAccess, NbdAddress};
 pub use serve::service::{ApiPlace, HandedOver, ServedInfo, Service, ServiceOptions, Was};
 pub use serve::sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
-pub use serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
+pub use serve::spec::{Allowed, Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 pub use serve::stages::Stages;
 pub use status::unsent::Unsent;
 pub use volumes::copy_record::{CopyRecord, CopyRecordError};

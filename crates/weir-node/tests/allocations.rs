@@ -181,6 +181,16 @@ fn worst(mut counted: Vec<u64>) -> Vec<u64> {
 }
 
 /// Counts with so many layers over the endpoint; what was found.
+fn home(data: DataDirectory) -> Home {
+    Home {
+        store_url: data.store_url(),
+        store_options: Default::default(),
+        data,
+        keys: Default::default(),
+        encrypt: false,
+    }
+}
+
 fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
     let mut lines = Vec::new();
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
@@ -198,21 +208,17 @@ fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
         endpoint: EndpointKind::Log,
         stages,
         replica: None,
+        allowed: Default::default(),
     };
     let options = ServiceOptions {
-        home: Home {
-            store_url: data.store_url(),
-            store_options: Default::default(),
-            data,
-            keys: Default::default(),
-            encrypt: false,
-        },
+        home: home(data),
         template: Box::new(spec.clone()),
         volumes: VolumeSet::Listed(vec![spec]),
         nbd: vec![NbdAddress::Unix(socket.clone())],
         nbd_access: Default::default(),
         api: ApiPlace::Volume,
         api_tcp: None,
+        tls: None,
         limits: Default::default(),
         inherited: Inherited::default(),
         left: Vec::new(),

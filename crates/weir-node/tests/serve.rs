@@ -99,6 +99,7 @@ impl Place {
             endpoint: EndpointKind::Log,
             stages: Stages::default(),
             replica: None,
+            allowed: Default::default(),
         };
         ServiceOptions {
             home: self.home.clone(),
@@ -108,6 +109,7 @@ impl Place {
             nbd_access: Default::default(),
             api: ApiPlace::Node,
             api_tcp: None,
+            tls: None,
             limits: Default::default(),
             inherited: Inherited::default(),
             left: Vec::new(),

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
-use weir_node::api::TcpApi;
+use weir_net::tls::Tls;
 use weir_node::api::types::Limits;
+use weir_node::api::{TcpAccess, TcpApi};
 use weir_node::config::{self, Config, Memory, VolumeConfig, VolumeSettings};
 use weir_node::size::Size;
 use weir_node::{
-    ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace, LeaseSettings,
-    LimitSettings, NbdAccess, NbdAddress, NodeConfig, ServiceOptions, Stages, VolumeSet,
-    VolumeSpec,
+    Allowed, ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace,
+    LeaseSettings, LimitSettings, NbdAccess, NbdAddress, NodeConfig, NodeError, ServiceOptions,
+    Stages, VolumeSet, VolumeSpec,
 };
 use weir_store::StoreOptions;
 
 use crate::cli::global::{Global, LogFormat};
-use crate::cli::serve::{Serve, SocketAccess, mode};
+use crate::cli::serve::{Serve, SocketAccess, TlsAccess, mode};
 use crate::cli::tuning::Tuning;
 use crate::cli::up::{self, Up};
 use crate::terminal::failure::Failure;
@@ -204,6 +205,19 @@ fn nbd_access(access: &SocketAccess, file: &Config) -> Result<NbdAccess, Failure
     Ok(NbdAccess { mode, group: group.transpose()? })
 }
 
+/// The certificates for TLS, if there are any.
+fn tls(access: &TlsAccess, file: &Config) -> Result<Option<Tls>, Failure> {
+    let directory = access.tls_certificates.as_ref().or(file.tls.certificates.as_ref());
+    let loaded = directory.map(|directory| Tls::load(directory)).transpose();
+    loaded.map_err(|error| NodeError::from(error).into())
+}
+
+/// Who may use a volume that has this list of its own.
+fn allowed(access: &TlsAccess, file: &Config, own: Option<&Vec<String>>) -> Allowed {
+    let given = (!access.allow.is_empty()).then_some(&access.allow);
+    Allowed::listed(given.or(own).or(file.tls.allow.as_ref()))
+}
+
 /// The threads of `weir up`, and what it serves.
 pub(crate) fn up(
     global: &Global,
@@ -222,6 +236,7 @@ pub(crate) fn up(
     let trace = up.trace.or_else(|| listed.and_then(|volume| volume.trace.clone()));
     let read_only = is_read_only(up.read_only, file.read_only);
     let read_only = is_read_only(read_only, listed.and_then(|volume| volume.read_only));
+    let listed_allow = listed.and_then(|volume| volume.allow.as_ref());
     let listed = listed.map(VolumeConfig::settings).unwrap_or_default();
     let settings = checked(up.tuning.settings().or(listed).or(file.defaults))?;
     note_replaced(Some(&up.name), settings);
@@ -244,6 +259,7 @@ pub(crate) fn up(
         },
         stages: Stages { limit: limit(settings)?, trace },
         replica,
+        allowed: allowed(&up.tls, file, listed_allow),
     };
     let limits = limits(&up.tuning, file);
     let cache_bytes = Some(memory.frames_bytes());
@@ -257,6 +273,7 @@ pub(crate) fn up(
         nbd_access: nbd_access(&up.access, file)?,
         api: ApiPlace::Volume,
         api_tcp: None,
+        tls: tls(&up.tls, file)?,
         limits,
         inherited: Inherited::default(),
         left: Vec::new(),
@@ -290,6 +307,8 @@ pub(crate) fn serve(
         lease: lease(global, file),
     };
     let (volumes, template) = volume_set(file, serve, memory)?;
+    // The same for clients and for callers of the API, so that both see what is read anew.
+    let tls = tls(&serve.tls, file)?;
     let service = ServiceOptions {
         home,
         volumes,
@@ -297,7 +316,8 @@ pub(crate) fn serve(
         nbd,
         nbd_access: nbd_access(&serve.access, file)?,
         api: ApiPlace::Node,
-        api_tcp: api_tcp(file, serve, insecure(file.api.insecure))?,
+        api_tcp: api_tcp(file, serve, &tls, insecure(file.api.insecure))?,
+        tls,
         limits,
         inherited,
         left: Vec::new(),
@@ -331,6 +351,7 @@ fn volume_set(
             endpoint: EndpointKind::Log,
             stages: Stages { limit: limit(settings)?, trace: None },
             replica: None,
+            allowed: allowed(&serve.tls, file, None),
         })
     };
     let named = |(name, size): &(VolumeName, Option<Size>)| {
@@ -367,12 +388,18 @@ fn volume_set(
         spec.read_only = is_read_only(spec.read_only, volume.read_only);
         spec.replica = volume.replica();
         spec.stages.trace.clone_from(&volume.trace);
+        spec.allowed = allowed(&serve.tls, file, volume.allow.as_ref());
         specs.push(spec);
     }
     Ok((VolumeSet::Listed(specs), template))
 }
 
-fn api_tcp(file: &Config, serve: &Serve, insecure: bool) -> Result<Option<TcpApi>, Failure> {
+fn api_tcp(
+    file: &Config,
+    serve: &Serve,
+    tls: &Option<Tls>,
+    insecure: bool,
+) -> Result<Option<TcpApi>, Failure> {
     let Some(address) = serve.api_listen.clone().or_else(|| file.api.listen.clone()) else {
         return Ok(None);
     };
@@ -383,7 +410,10 @@ fn api_tcp(file: &Config, serve: &Serve, insecure: bool) -> Result<Option<TcpApi
         })
     });
     let token = token.transpose()?;
-    Ok(Some(TcpApi::new(address, token.as_deref(), insecure)?))
+    let in_file = || file.api.allow.clone().unwrap_or_default();
+    let allow = if serve.api_allow.is_empty() { in_file() } else { serve.api_allow.clone() };
+    let access = TcpAccess { tls: tls.clone(), allow, insecure };
+    Ok(Some(TcpApi::new(address, token.as_deref(), access)?))
 }
 
 /// Whoever asks for it gets it: what is said of one volume takes nothing back that was said of all.

@@ -644,6 +644,59 @@ fn flags_come_from_the_environment_too() {
     assert!(text(&output.stdout).contains("\"size_bytes\": 2097152"), "{output:?}");
 }
 
+/// One page for each command.
+const PAGES: [&str; 49] = [
+    "weir-completion.1",
+    "weir-limits-set.1",
+    "weir-limits-show.1",
+    "weir-limits.1",
+    "weir-man.1",
+    "weir-pki-init.1",
+    "weir-pki-issue.1",
+    "weir-pki-list.1",
+    "weir-pki-renew.1",
+    "weir-pki-revoke.1",
+    "weir-pki.1",
+    "weir-replicate.1",
+    "weir-serve.1",
+    "weir-snapshot-create.1",
+    "weir-snapshot-delete.1",
+    "weir-snapshot-diff.1",
+    "weir-snapshot-list.1",
+    "weir-snapshot-rollback.1",
+    "weir-snapshot.1",
+    "weir-status.1",
+    "weir-store-probe.1",
+    "weir-store.1",
+    "weir-trace-sim.1",
+    "weir-trace.1",
+    "weir-up.1",
+    "weir-volume-attach.1",
+    "weir-volume-check.1",
+    "weir-volume-clone.1",
+    "weir-volume-compact.1",
+    "weir-volume-copy.1",
+    "weir-volume-create.1",
+    "weir-volume-delete.1",
+    "weir-volume-detach.1",
+    "weir-volume-export.1",
+    "weir-volume-flatten.1",
+    "weir-volume-flush.1",
+    "weir-volume-import.1",
+    "weir-volume-limit.1",
+    "weir-volume-list.1",
+    "weir-volume-promote.1",
+    "weir-volume-rekey.1",
+    "weir-volume-rename.1",
+    "weir-volume-repair.1",
+    "weir-volume-resize.1",
+    "weir-volume-salvage.1",
+    "weir-volume-set.1",
+    "weir-volume-show.1",
+    "weir-volume.1",
+    "weir.1",
+];
+
 #[test]
 fn completions_and_manual_pages_are_generated() {
     let place = Place::new();
@@ -663,54 +716,7 @@ fn completions_and_manual_pages_are_generated() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     pages.sort();
-    assert_eq!(
-        pages,
-        [
-            "weir-completion.1",
-            "weir-limits-set.1",
-            "weir-limits-show.1",
-            "weir-limits.1",
-            "weir-man.1",
-            "weir-replicate.1",
-            "weir-serve.1",
-            "weir-snapshot-create.1",
-            "weir-snapshot-delete.1",
-            "weir-snapshot-diff.1",
-            "weir-snapshot-list.1",
-            "weir-snapshot-rollback.1",
-            "weir-snapshot.1",
-            "weir-status.1",
-            "weir-store-probe.1",
-            "weir-store.1",
-            "weir-trace-sim.1",
-            "weir-trace.1",
-            "weir-up.1",
-            "weir-volume-attach.1",
-            "weir-volume-check.1",
-            "weir-volume-clone.1",
-            "weir-volume-compact.1",
-            "weir-volume-copy.1",
-            "weir-volume-create.1",
-            "weir-volume-delete.1",
-            "weir-volume-detach.1",
-            "weir-volume-export.1",
-            "weir-volume-flatten.1",
-            "weir-volume-flush.1",
-            "weir-volume-import.1",
-            "weir-volume-limit.1",
-            "weir-volume-list.1",
-            "weir-volume-promote.1",
-            "weir-volume-rekey.1",
-            "weir-volume-rename.1",
-            "weir-volume-repair.1",
-            "weir-volume-resize.1",
-            "weir-volume-salvage.1",
-            "weir-volume-set.1",
-            "weir-volume-show.1",
-            "weir-volume.1",
-            "weir.1"
-        ]
-    );
+    assert_eq!(pages, PAGES);
     let page = std::fs::read_to_string(directory.join("weir-volume-create.1")).unwrap();
     assert!(page.contains("weir\\-volume\\-create"), "{page}");
 }
@@ -719,7 +725,7 @@ fn completions_and_manual_pages_are_generated() {
 fn help_shows_every_verb_and_every_flag_has_a_variable() {
     let place = Place::new();
     let help = place.ok(&["--help"]);
-    for verb in ["up", "serve", "status", "volume", "limits", "completion", "man"] {
+    for verb in ["up", "serve", "status", "volume", "limits", "pki", "completion", "man"] {
         assert!(help.contains(&format!("\n  {verb} ")), "{verb}");
     }
     every_flag_has_a_variable(&place.ok(&["up", "--help"]));

@@ -125,7 +125,7 @@ async fn shake_hands(
     style: ReplyStyle,
 ) -> Result<(Agreement, Vec<u8>), String> {
     let contexts = vec![ALLOCATION_CONTEXT.to_owned()];
-    let wish = ClientWish { export: EXPORT.to_owned(), style_max: style, contexts };
+    let wish = ClientWish { export: EXPORT.to_owned(), tls: false, style_max: style, contexts };
     let mut handshake = ClientHandshake::new(wish);
     let (mut received, mut out) = (Vec::new(), Vec::new());
     loop {
@@ -134,7 +134,7 @@ async fn shake_hands(
         stream.write_all(&out).await.map_err(|e| e.to_string())?;
         out.clear();
         match progress.step {
-            ClientStep::Again => {}
+            ClientStep::Again | ClientStep::StartTls => {}
             ClientStep::Transmit(agreement) => return Ok((agreement, received)),
             ClientStep::NeedMore(_) => {
                 let bytes = stream.read_buf(&mut received).await.map_err(|e| e.to_string())?;

@@ -11,8 +11,9 @@ use weir_device::{
     Network, Operation, OperationKind, Reply, SourceId, VolumeId,
 };
 use weir_frontend::nbd::{
-    ConnectionOptions, Export, ExportDirectory, ExportInfo, Exports, HandOff, ListenerOptions,
-    NbdError, Server, error_code, hand_off_clients, serve as serve_nbd, serve_handed_off,
+    ConnectionOptions, Export, ExportDirectory, ExportInfo, Exports, HandOff, Identity,
+    ListenerOptions, NbdError, NotOffered, Server, error_code, hand_off_clients,
+    serve as serve_nbd, serve_handed_off,
 };
 use weir_nbd::{Command, ErrorCode, Failure};
 use weir_stack::Stack;
@@ -206,9 +207,10 @@ impl Directory {
 }
 
 impl ExportDirectory for Directory {
-    async fn find(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
+    async fn find(&self, name: &str, _: &Identity) -> Result<(ExportInfo, HandOff), NotOffered> {
         let known = self.0.borrow();
-        let (served, hand_off) = known.as_ref().filter(|_| name == EXPORT)?;
+        let known = known.as_ref().filter(|_| name == EXPORT);
+        let (served, hand_off) = known.ok_or(NotOffered::Unknown)?;
         let info = ExportInfo {
             name: EXPORT.to_owned(),
             description: String::new(),
@@ -216,10 +218,10 @@ impl ExportDirectory for Directory {
             read_only: false,
             earlier: [].into(),
         };
-        Some((info, hand_off.clone()))
+        Ok((info, hand_off.clone()))
     }
 
-    async fn list(&self) -> Vec<String> {
+    async fn list(&self, _: &Identity) -> Vec<String> {
         self.0.borrow().iter().map(|_| EXPORT.to_owned()).collect()
     }
 }

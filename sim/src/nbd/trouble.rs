@@ -180,7 +180,8 @@ impl Nbd {
     /// Shakes hands as clients do.
     async fn introduce(&self, stream: &mut Box<dyn ByteStream>) -> Option<()> {
         let style_max = ReplyStyle::Simple;
-        let wish = ClientWish { export: EXPORT.to_owned(), style_max, contexts: Vec::new() };
+        let (export, contexts) = (EXPORT.to_owned(), Vec::new());
+        let wish = ClientWish { export, tls: false, style_max, contexts };
         let mut handshake = ClientHandshake::new(wish);
         let (mut received, mut out) = (Vec::new(), Vec::new());
         loop {
@@ -189,7 +190,7 @@ impl Nbd {
             stream.write_all(&out).await.ok()?;
             out.clear();
             match progress.step {
-                ClientStep::Again => {}
+                ClientStep::Again | ClientStep::StartTls => {}
                 ClientStep::Transmit(_) => return Some(()),
                 ClientStep::NeedMore(_) => {
                     if stream.read_buf(&mut received).await.ok()? == 0 {

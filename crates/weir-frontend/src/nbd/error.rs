@@ -22,6 +22,12 @@ pub enum NbdError {
         #[source]
         source: io::Error,
     },
+    /// TLS did not come about.
+    #[error(transparent)]
+    Tls(#[from] weir_net::tls::TlsError),
+    /// The client sent something in the clear behind its request for TLS: somebody on the way may have.
+    #[error("the client sent something in the clear behind its request for TLS")]
+    SentBeforeTls,
     /// The client left in the middle of a message.
     #[error("the client left in the middle of a message")]
     Truncated,
@@ -69,9 +75,11 @@ impl NbdError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Protocol { source } => source.kind(),
-            Self::Truncated | Self::HandshakeTimeout { .. } | Self::Stalled { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::Truncated
+            | Self::SentBeforeTls
+            | Self::Tls(_)
+            | Self::HandshakeTimeout { .. }
+            | Self::Stalled { .. } => ErrorKind::Invalid,
             Self::ReadFailed { source } => source.kind(),
             Self::HandshakesFull => ErrorKind::Busy,
             Self::Stale => ErrorKind::Fenced,

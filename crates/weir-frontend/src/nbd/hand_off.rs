@@ -5,14 +5,16 @@ use std::future::Future;
 use std::rc::Rc;
 
 use tokio::sync::mpsc;
-use weir_device::{ByteStream, DetachedStream};
-use weir_nbd::{Catalog, ExportInfo, Session, Wanted};
+use weir_device::{ByteStream, DetachedStream, SourceId};
+use weir_nbd::{Catalog, ExportInfo, NotOffered, ServerHandshake, Session, Wanted};
 
 use super::error::NbdError;
 use super::export::Exports;
-use super::handshake::{self, Chosen, Prepared};
+use super::handshake::{self, Chosen, Prepared, Shaken};
+use super::identity::Identity;
 use super::options::ConnectionOptions;
 use super::places::{Admittance, Place};
+use super::security::{Standing, until_ended};
 use super::session::transmit;
 use super::window::Window;
 
@@ -25,6 +27,8 @@ pub struct HandedOff {
     session: Session,
     info: ExportInfo,
     client: String,
+    source: SourceId,
+    standing: Option<Standing>,
     /// Until it has left.
     place: Option<Place>,
     /// The channel that it came through stays open as long as it is there.
@@ -64,26 +68,32 @@ pub(super) fn channel(waiting_max: usize) -> (HandOff, mpsc::Receiver<HandedOff>
 
 /// The exports of a process, wherever they are served.
 pub trait ExportDirectory {
-    /// The export of that name and the channel to it. The empty name is the default export, if there is one. It may
-    /// take its time, within that of the handshake.
-    fn find(&self, name: &str) -> impl Future<Output = Option<(ExportInfo, HandOff)>>;
+    /// The export of that name and the channel to it, if it is for this client. The empty name is the default export,
+    /// if there is one. It may take its time, within that of the handshake.
+    fn find(
+        &self,
+        name: &str,
+        client: &Identity,
+    ) -> impl Future<Output = Result<(ExportInfo, HandOff), NotOffered>>;
 
-    /// Names of all exports that clients may see.
-    fn list(&self) -> impl Future<Output = Vec<String>>;
+    /// Names of all exports that this client may use.
+    fn list(&self, client: &Identity) -> impl Future<Output = Vec<String>>;
 }
 
 /// What one client asked for last.
 struct DirectoryCatalog<'a, R> {
     directory: &'a R,
     admittance: Admittance<'a>,
-    found: RefCell<Option<(ExportInfo, HandOff)>>,
+    /// Who asks.
+    client: RefCell<Identity>,
+    found: RefCell<Result<(ExportInfo, HandOff), NotOffered>>,
     listed: RefCell<Vec<String>>,
 }
 
 impl<R: ExportDirectory> Catalog for DirectoryCatalog<'_, R> {
     type Handle = HandOff;
 
-    fn find(&self, _: &str) -> Option<(ExportInfo, HandOff)> {
+    fn find(&self, _: &str) -> Result<(ExportInfo, HandOff), NotOffered> {
         self.found.borrow().clone()
     }
 
@@ -98,14 +108,15 @@ impl<R: ExportDirectory> Catalog for DirectoryCatalog<'_, R> {
 
 impl<R: ExportDirectory> Prepared for DirectoryCatalog<'_, R> {
     async fn prepare(&self, wanted: Wanted<'_>) {
+        let client = self.client.borrow().clone();
         match wanted {
             Wanted::Export(name) => {
-                let found = self.directory.find(name).await;
+                let found = self.directory.find(name, &client).await;
                 // Only now: clients ask for the same name again and again, and its channel stays open meanwhile.
-                self.found.replace(found);
+                *self.found.borrow_mut() = found;
             }
             Wanted::List => {
-                let listed = self.directory.list().await;
+                let listed = self.directory.list(&client).await;
                 self.listed.replace(listed);
             }
         }
@@ -114,22 +125,28 @@ impl<R: ExportDirectory> Prepared for DirectoryCatalog<'_, R> {
 
 /// Shakes hands, and hands the connection to the thread that serves the export that its client chose.
 pub(super) async fn hand_off<R: ExportDirectory>(
-    mut stream: Box<dyn ByteStream>,
+    stream: Box<dyn ByteStream>,
     directory: &R,
     options: ConnectionOptions,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut window = Window::new();
     let admittance = Admittance::of(&options.places, &options.peer, &options.client);
-    let (found, listed) = Default::default();
-    let catalog = DirectoryCatalog { directory, admittance, found, listed };
+    let catalog = DirectoryCatalog {
+        directory,
+        admittance,
+        client: RefCell::new(Identity::of_peer(&options.peer)),
+        found: RefCell::new(Err(NotOffered::Unknown)),
+        listed: RefCell::default(),
+    };
+    let handshake = shake_hands(stream, &mut window, &catalog, &options);
     let shaken = tokio::select! {
         biased;
         () = shutdown => return,
-        shaken = handshake::run(&mut stream, &mut window, &catalog, &options) => shaken,
+        shaken = handshake::within_time(&options, handshake) => shaken,
     };
-    let chosen = match shaken {
-        Ok(Some(chosen)) => chosen,
+    let (stream, chosen, standing) = match shaken {
+        Ok(Some(ready)) => ready,
         Ok(None) => return,
         // Said once for many of them.
         Err(NbdError::HandshakesFull) => return,
@@ -139,19 +156,21 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         }
     };
     let place = catalog.admittance.place();
+    let identity = catalog.client.take();
     drop(catalog);
+    let (source, client) = (options.sources.of(&identity), named(options.client, &identity));
     let Chosen { session, info, handle: channel } = chosen;
     let stream = match stream.detach() {
         Ok(stream) => stream,
         Err(error) => {
-            tracing::warn!(client = options.client, %error, "a client could not be handed over");
+            tracing::warn!(client, %error, "a client could not be handed over");
             return;
         }
     };
     let unread = window.unread().to_vec();
     let sender = channel.0.clone();
-    let client = options.client;
-    let handed_off = HandedOff { stream, unread, session, info, client, place, channel };
+    let handed_off =
+        HandedOff { stream, unread, session, info, client, source, standing, place, channel };
     if let Err(error) = sender.try_send(handed_off) {
         let (reason, refused) = match error {
             mpsc::error::TrySendError::Full(refused) => ("too many clients wait for it", refused),
@@ -162,6 +181,49 @@ pub(super) async fn hand_off<R: ExportDirectory>(
     }
 }
 
+/// A connection whose client has chosen its export, and what it stands on.
+type Ready = (Box<dyn ByteStream>, Chosen<HandOff>, Option<Standing>);
+
+/// Shakes hands, with TLS where the client asks for it and is offered it. `None` if the client said goodbye.
+async fn shake_hands<R: ExportDirectory>(
+    mut stream: Box<dyn ByteStream>,
+    window: &mut Window,
+    catalog: &DirectoryCatalog<'_, R>,
+    options: &ConnectionOptions,
+) -> Result<Option<Ready>, NbdError> {
+    let mut handshake = ServerHandshake::new(options.security.offer());
+    let (mut out, mut standing) = (Vec::new(), None);
+    handshake.greet(&mut out);
+    loop {
+        let shaken = handshake::shake_hands(&mut handshake, &mut stream, window, catalog, &mut out);
+        match shaken.await? {
+            Shaken::Chosen(chosen) => return Ok(Some((stream, chosen, standing))),
+            Shaken::Goodbye => return Ok(None),
+            Shaken::StartTls => {
+                if !window.unread().is_empty() {
+                    return Err(NbdError::SentBeforeTls);
+                }
+                let tls = options.security.tls().expect("it was offered");
+                let secured = handshake::in_time(tls.accept(stream)).await??;
+                stream = secured.stream;
+                let name = secured.peer.holder.name.clone();
+                catalog.client.replace(Identity::Certificate(name));
+                // What was found for whoever it was in the clear is not for it.
+                *catalog.found.borrow_mut() = Err(NotOffered::Unknown);
+                standing = Some(Standing { tls: tls.clone(), certificate: secured.peer });
+            }
+        }
+    }
+}
+
+/// The client's name in the log, with who it is.
+fn named(client: String, identity: &Identity) -> String {
+    match identity {
+        Identity::Certificate(name) => format!("{client} {name}"),
+        Identity::User(_) | Identity::Anonymous => client,
+    }
+}
+
 /// Serves a client whose connection was handed off.
 pub(super) async fn serve<E: Exports>(
     handed_off: HandedOff,
@@ -169,9 +231,10 @@ pub(super) async fn serve<E: Exports>(
     mut options: ConnectionOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let HandedOff { stream, unread, session, info, client, place: _place, channel: _channel } =
-        handed_off;
-    options.client = client;
+    let HandedOff { stream, unread, session, info, client, source, standing, .. } = handed_off;
+    // Until it has left.
+    let (_place, _channel) = (handed_off.place, handed_off.channel);
+    (options.client, options.source) = (client.clone(), source);
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else {
         let (client, export) = (options.client, info.name);
@@ -190,7 +253,7 @@ pub(super) async fn serve<E: Exports>(
     }
     let window = Window::of(&unread);
     let chosen = Chosen { session, info, handle };
-    let shutdown = std::pin::pin!(shutdown);
+    let shutdown = std::pin::pin!(until_ended(shutdown, standing.as_ref(), &client));
     match stream.attach() {
         // It logs how it ended.
         Ok(stream) => drop(transmit(stream, window, chosen, options, shutdown).await),

@@ -1,9 +1,12 @@
 //! Drives the server's handshake over a stream.
 
+use std::future::Future;
+
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use weir_device::DeviceExt;
 use weir_nbd::{
-    Catalog, ExportInfo, HandshakeProgress, HandshakeStep, ServerHandshake, Session, Wanted,
+    Catalog, ExportInfo, HandshakeProgress, HandshakeStep, NotOffered, ServerHandshake, Session,
+    Wanted,
 };
 
 use super::error::NbdError;
@@ -35,8 +38,8 @@ pub(super) struct ExportsCatalog<'a, E> {
 impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
     type Handle = Export<E::Device>;
 
-    fn find(&self, name: &str) -> Option<(ExportInfo, Self::Handle)> {
-        let export = self.exports.find(name)?;
+    fn find(&self, name: &str) -> Result<(ExportInfo, Self::Handle), NotOffered> {
+        let export = self.exports.find(name).ok_or(NotOffered::Unknown)?;
         let info = ExportInfo {
             name: export.name.clone(),
             description: export.description.clone(),
@@ -44,7 +47,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
             read_only: export.read_only,
             earlier: export.history.as_ref().map(|h| h.earlier().into()).unwrap_or_default(),
         };
-        Some((info, export))
+        Ok((info, export))
     }
 
     fn list(&self) -> Vec<String> {
@@ -64,19 +67,12 @@ fn connection(source: std::io::Error) -> NbdError {
     NbdError::Connection { source }
 }
 
-/// Runs the handshake within its time. `None` if the client said goodbye or left between two messages.
-pub(super) async fn run<S, C>(
-    stream: &mut S,
-    window: &mut Window,
-    catalog: &C,
+/// Runs `handshake` within its time, unless it is cut off in favour of others.
+pub(super) async fn within_time<T>(
     options: &ConnectionOptions,
-) -> Result<Option<Chosen<C::Handle>>, NbdError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    C: Prepared,
-{
+    handshake: impl Future<Output = Result<T, NbdError>>,
+) -> Result<T, NbdError> {
     let handshaking = options.handshakes.begin(&options.peer, &options.client);
-    let handshake = shake_hands(stream, window, catalog);
     tokio::select! {
         biased;
         () = handshaking.cut() => Err(NbdError::HandshakesFull),
@@ -89,24 +85,34 @@ where
     }
 }
 
-async fn shake_hands<S, C>(
+/// Where a handshake has come to.
+pub(super) enum Shaken<H> {
+    /// The client has chosen its export.
+    Chosen(Chosen<H>),
+    /// The client waits for TLS to begin.
+    StartTls,
+    /// The client said goodbye, or left between two messages.
+    Goodbye,
+}
+
+/// Goes on with a handshake. What it has to say at its beginning is in `out`.
+pub(super) async fn shake_hands<S, C>(
+    handshake: &mut ServerHandshake,
     stream: &mut S,
     window: &mut Window,
     catalog: &C,
-) -> Result<Option<Chosen<C::Handle>>, NbdError>
+    out: &mut Vec<u8>,
+) -> Result<Shaken<C::Handle>, NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Prepared,
 {
-    let mut handshake = ServerHandshake::default();
-    let mut out = Vec::new();
-    handshake.greet(&mut out);
     loop {
         if let Some(wanted) = handshake.wanted(window.unread()) {
             catalog.prepare(wanted).await;
         }
-        let advanced = handshake.advance(window.unread(), catalog, &mut out);
-        let sent = send(stream, &mut out).await;
+        let advanced = handshake.advance(window.unread(), catalog, out);
+        let sent = send(stream, out).await;
         let HandshakeProgress { consumed, step } = advanced?;
         if !matches!(step, HandshakeStep::Close) {
             // Clients may leave without waiting for the answer to their goodbye.
@@ -115,21 +121,16 @@ where
         window.consume(consumed);
         match step {
             HandshakeStep::Again => {}
-            HandshakeStep::Close => return Ok(None),
+            HandshakeStep::Close => return Ok(Shaken::Goodbye),
+            HandshakeStep::StartTls => return Ok(Shaken::StartTls),
             HandshakeStep::Transmit { session, info, handle } => {
-                return Ok(Some(Chosen { session, info, handle }));
+                return Ok(Shaken::Chosen(Chosen { session, info, handle }));
             }
             HandshakeStep::NeedMore(_) => {
                 let receive = stream.read(window.space(usize::MAX));
-                let received = match tokio::time::timeout(HANDSHAKE_SILENCE, receive).await {
-                    Ok(received) => received.map_err(connection)?,
-                    Err(_) => {
-                        let seconds = HANDSHAKE_SILENCE.as_secs();
-                        return Err(NbdError::HandshakeTimeout { seconds });
-                    }
-                };
+                let received = in_time(receive).await?.map_err(connection)?;
                 if received == 0 && window.unread().is_empty() {
-                    return Ok(None);
+                    return Ok(Shaken::Goodbye);
                 }
                 if received == 0 {
                     return Err(NbdError::Truncated);
@@ -138,6 +139,13 @@ where
             }
         }
     }
+}
+
+/// What a client has to send or to answer, within its time for that.
+pub(super) async fn in_time<T>(message: impl Future<Output = T>) -> Result<T, NbdError> {
+    let seconds = HANDSHAKE_SILENCE.as_secs();
+    let came = tokio::time::timeout(HANDSHAKE_SILENCE, message).await;
+    came.map_err(|_| NbdError::HandshakeTimeout { seconds })
 }
 
 async fn send<S: AsyncWrite + Unpin>(stream: &mut S, out: &mut Vec<u8>) -> Result<(), NbdError> {

@@ -10,12 +10,14 @@ mod error;
 mod export;
 mod hand_off;
 mod handshake;
+mod identity;
 mod listener;
 mod memory;
 mod operation;
 mod options;
 mod outgoing;
 mod places;
+mod security;
 mod session;
 mod slots;
 mod status;
@@ -26,6 +28,7 @@ pub use answer::error_code;
 pub use error::NbdError;
 pub use export::{Export, Exports};
 pub use hand_off::{ExportDirectory, HandOff, HandedOff, WeakHandOff};
+pub use identity::{Identity, Sources};
 pub use listener::{ListenerOptions, Server, hand_off_clients, serve, serve_handed_off};
 pub use memory::RequestMemory;
 pub use options::{
@@ -33,5 +36,6 @@ pub use options::{
     LINGER,
 };
 pub use places::{HANDSHAKES_MAX, Handshakes, NoPlace, Places};
+pub use security::Security;
 pub use session::serve_connection;
-pub use weir_nbd::ExportInfo;
+pub use weir_nbd::{ExportInfo, NotOffered};

@@ -161,7 +161,9 @@ pub(super) async fn run<D: Device>(
         target.ask(Operation::Flush(FlushScope::Local), &mut leases).await?;
     }
     let answer = match (body, command) {
-        (Body::Data(data), Command::Read { length, .. }) if data.len() as u64 == length.into() => {
+        (Body::Data(data), Command::Read { length, .. })
+            if data.len() as u64 == u64::from(length) =>
+        {
             Answer::Data(data)
         }
         (_, Command::Read { .. }) => return Err(not_answered("as many bytes as were asked for")),

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use weir_device::{BufferPool, Peer, SourceId};
 
+use super::identity::Sources;
 use super::memory::RequestMemory;
 use super::places::{HANDSHAKES_MAX, Handshakes, Places};
+use super::security::Security;
 
 /// Requests that one connection has in flight at most: what the clients in use ask for at their deepest.
 pub const IN_FLIGHT_MAX: usize = 128;
@@ -50,6 +52,10 @@ pub struct ConnectionOptions {
     pub handshakes: Handshakes,
     /// Who the client is, for limits.
     pub peer: Peer,
+    /// The numbers of identities, where the client's thread shakes hands and another serves it: `source` is set there.
+    pub sources: Sources,
+    /// Whether clients speak TLS, where one thread shakes hands and another serves.
+    pub security: Security,
 }
 
 impl ConnectionOptions {
@@ -69,6 +75,8 @@ impl ConnectionOptions {
             memory,
             handshakes: Handshakes::new(HANDSHAKES_MAX),
             peer: Peer::Unknown,
+            sources: Sources::default(),
+            security: Security::Clear,
         }
     }
 }

@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use weir_device::Device;
+use weir_nbd::ServerHandshake;
 
 use super::error::NbdError;
 use super::export::{Export, Exports};
-use super::handshake::{Chosen, ExportsCatalog};
+use super::handshake::{Chosen, ExportsCatalog, Prepared, Shaken};
 use super::options::ConnectionOptions;
 use super::places::Admittance;
 use super::window::Window;
@@ -42,7 +43,7 @@ where
     let shaken = tokio::select! {
         biased;
         () = shutdown.as_mut() => Ok(None),
-        shaken = handshake::run(&mut stream, &mut window, &catalog, &options) => shaken,
+        shaken = in_the_clear(&mut stream, &mut window, &catalog, &options) => shaken,
     };
     match shaken {
         Ok(Some(chosen)) => {
@@ -53,6 +54,27 @@ where
         Ok(None) => end(stream, &options, Ok(())).await,
         Err(error) => end(stream, &options, Err(error)).await,
     }
+}
+
+/// Shakes hands with a client that is offered no TLS.
+async fn in_the_clear<S, C>(
+    stream: &mut S,
+    window: &mut Window,
+    catalog: &C,
+    options: &ConnectionOptions,
+) -> Result<Option<Chosen<C::Handle>>, NbdError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    C: Prepared,
+{
+    let (mut handshake, mut out) = (ServerHandshake::default(), Vec::new());
+    handshake.greet(&mut out);
+    let shaken = handshake::shake_hands(&mut handshake, stream, window, catalog, &mut out);
+    Ok(match handshake::within_time(options, shaken).await? {
+        Shaken::Chosen(chosen) => Some(chosen),
+        Shaken::Goodbye => None,
+        Shaken::StartTls => unreachable!("it is not offered"),
+    })
 }
 
 /// Serves a client that has chosen its export; see [`serve_connection`].

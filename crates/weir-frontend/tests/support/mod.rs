@@ -363,6 +363,7 @@ pub struct Client<S> {
 
 pub fn wish(export: &str, style_max: ReplyStyle) -> ClientWish {
     ClientWish {
+        tls: false,
         export: export.to_owned(),
         style_max,
         contexts: vec![ALLOCATION_CONTEXT.to_owned()],
@@ -370,7 +371,16 @@ pub fn wish(export: &str, style_max: ReplyStyle) -> ClientWish {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    pub async fn connect(mut stream: S, wish: ClientWish) -> Self {
+    pub async fn connect(stream: S, wish: ClientWish) -> Self {
+        Self::connect_under(stream, wish, async |_| panic!("nobody asked for TLS")).await
+    }
+
+    /// The same; where the server agrees to TLS, `secure` begins it.
+    pub async fn connect_under(
+        mut stream: S,
+        wish: ClientWish,
+        secure: impl AsyncFn(S) -> S,
+    ) -> Self {
         let mut handshake = ClientHandshake::new(wish);
         let (mut received, mut out) = (Vec::new(), Vec::new());
         let agreement = loop {
@@ -380,6 +390,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             out.clear();
             match progress.step {
                 ClientStep::Again => {}
+                ClientStep::StartTls => {
+                    assert!(received.is_empty(), "nothing is said behind the answer");
+                    stream = secure(stream).await;
+                }
                 ClientStep::Transmit(agreement) => break agreement,
                 ClientStep::NeedMore(_) => {
                     let bytes = stream.read_buf(&mut received).await.expect("a server that talks");
@@ -425,6 +439,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ) -> u64 {
         let (cookie, bytes) = self.encode(command, flags, offset, length);
         self.stream.write_all(&bytes).await.expect("a server that listens");
+        self.stream.flush().await.expect("a server that listens");
         cookie
     }
 
@@ -432,6 +447,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         let (cookie, mut bytes) = self.encode(CommandCode::WRITE, flags, offset, data.len() as u64);
         bytes.extend(data);
         self.stream.write_all(&bytes).await.expect("a server that listens");
+        self.stream.flush().await.expect("a server that listens");
         cookie
     }
 

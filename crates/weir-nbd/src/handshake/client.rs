@@ -19,6 +19,8 @@ use crate::transmission::style::ReplyStyle;
 pub struct ClientWish {
     /// Name of the export; empty for the server's default.
     pub export: String,
+    /// Whether nothing else may be said before TLS is there. A server without it is refused.
+    pub tls: bool,
     /// The best headers to ask for; the server may know less.
     pub style_max: ReplyStyle,
     /// Names of the metadata contexts to ask for, such as `base:allocation`; the server may not have them.
@@ -43,6 +45,9 @@ pub enum ClientStep {
     NeedMore(usize),
     /// Send the output, then call again with the input that is left.
     Again,
+    /// Begin TLS, then call again. Input that is left was sent in the clear behind the answer, where nothing may be:
+    /// the connection must be closed then.
+    StartTls,
     /// Transmission begins with the input that is left.
     Transmit(Agreement),
 }
@@ -59,6 +64,8 @@ pub struct ClientProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Greeting,
+    /// TLS is there now.
+    Secured,
     /// Waiting for replies to this option.
     Asked(OptionCode),
     Over,
@@ -109,6 +116,10 @@ impl ClientHandshake {
     ) -> Result<ClientProgress, ProtocolError> {
         match self.state {
             State::Greeting => self.on_greeting(input, out),
+            State::Secured => {
+                self.ask_for_style(out)?;
+                Ok(ClientProgress { consumed: 0, step: ClientStep::Again })
+            }
             State::Asked(OptionCode::EXPORT_NAME) => self.on_export_name(input),
             State::Asked(option) => self.on_reply(option, input, out),
             State::Over => panic!("the handshake is over"),
@@ -148,14 +159,21 @@ impl ClientHandshake {
             answer = answer.with(ClientFlags::NO_ZEROES);
         }
         put_u32(out, answer.0);
-        let style = if fixed { self.wish.style_max } else { ReplyStyle::Simple };
-        match style {
-            ReplyStyle::Extended => self.ask(&OptionRequest::ExtendedHeaders, out)?,
-            ReplyStyle::Structured => self.ask(&OptionRequest::StructuredReply, out)?,
-            ReplyStyle::Simple if fixed => self.ask_for_export(out)?,
-            ReplyStyle::Simple => self.ask_by_name_only(out)?,
+        match (fixed, self.wish.tls) {
+            (true, true) => self.ask(&OptionRequest::StartTls, out)?,
+            (true, false) => self.ask_for_style(out)?,
+            (false, true) => return Err(unexpected("the server is too old for TLS")),
+            (false, false) => self.ask_by_name_only(out)?,
         }
         Ok(ClientProgress { consumed: GREETING_BYTES, step: ClientStep::Again })
+    }
+
+    fn ask_for_style(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
+        match self.wish.style_max {
+            ReplyStyle::Extended => self.ask(&OptionRequest::ExtendedHeaders, out),
+            ReplyStyle::Structured => self.ask(&OptionRequest::StructuredReply, out),
+            ReplyStyle::Simple => self.ask_for_export(out),
+        }
     }
 
     fn ask_for_context(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
@@ -195,6 +213,10 @@ impl ClientHandshake {
             return Err(unexpected("it answers another option than the one asked"));
         }
         match reply {
+            OptionReply::Ack if asked == OptionCode::STARTTLS => {
+                self.state = State::Secured;
+                return Ok(ClientProgress { consumed, step: ClientStep::StartTls });
+            }
             OptionReply::Ack => {
                 if let Some(agreement) = self.on_ack(asked, out)? {
                     self.state = State::Over;

@@ -15,4 +15,6 @@ pub use context::{ALLOCATION_CONTEXT, ChosenContext, Context};
 pub use export::ExportInfo;
 pub use option::{OptionFault, OptionRequest, decode_option, encode_option};
 pub use reply::{BlockSizes, Fact, OptionReply, decode_option_reply, encode_option_reply};
-pub use server::{Catalog, HandshakeProgress, HandshakeStep, ServerHandshake, Wanted};
+pub use server::{
+    Catalog, HandshakeProgress, HandshakeStep, NotOffered, ServerHandshake, TlsOffer, Wanted,
+};

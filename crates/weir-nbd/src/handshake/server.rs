@@ -5,6 +5,8 @@
 //!  H2. Every option is answered or ends the connection; the stream stays in step whatever its data.
 //!  H3. Metadata contexts are agreed on only for the export name that they were negotiated for, by the last attempt.
 //!  H4. Nothing is taken after the handshake is over.
+//!  H5. Where TLS is required, nothing is said of any export before it is there; what was agreed on before it is
+//!      forgotten.
 
 use super::context::ChosenContext;
 use super::export::ExportInfo;
@@ -27,15 +29,48 @@ use crate::numbers::{
 use crate::transmission::judge::Session;
 use crate::transmission::style::ReplyStyle;
 
+/// Why a client does not get an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOffered {
+    /// There is none of that name.
+    Unknown,
+    /// It is not for this client; a sentence that says why.
+    Refused(&'static str),
+}
+
+impl NotOffered {
+    fn reply(self) -> (OptionReplyCode, &'static str) {
+        match self {
+            Self::Unknown => (OptionReplyCode::ERR_UNKNOWN, "there is no such export"),
+            Self::Refused(reason) => (OptionReplyCode::ERR_POLICY, reason),
+        }
+    }
+}
+
+/// Whether a server speaks TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsOffer {
+    /// It does not.
+    #[default]
+    None,
+    /// Clients may ask for it.
+    Optional,
+    /// Clients get nothing without it.
+    Required,
+}
+
 /// The exports that a handshake may offer.
 pub trait Catalog {
     /// What the caller needs to serve an export.
     type Handle;
 
     /// The export of that name. The empty name is the default export, if there is one.
-    fn find(&self, name: &str) -> Option<(ExportInfo, Self::Handle)>;
+    ///
+    /// # Errors
+    /// [`NotOffered`].
+    fn find(&self, name: &str) -> Result<(ExportInfo, Self::Handle), NotOffered>;
 
-    /// Names of all exports, for clients that list them.
+    /// Names of all exports that the client may use, for clients that list them.
     fn list(&self) -> Vec<String>;
 
     /// Called when a client wants to begin with an export, before that is answered. An error is a sentence for the
@@ -73,6 +108,9 @@ pub enum HandshakeStep<H> {
         /// The catalog's handle on it.
         handle: H,
     },
+    /// Send the output and begin TLS, then call again. Input that is left was sent in the clear behind the request,
+    /// where nothing may be: the connection must be closed then.
+    StartTls,
     /// Send the output and close: the client said goodbye.
     Close,
 }
@@ -104,28 +142,40 @@ pub struct ServerHandshake {
     /// The metadata contexts that were chosen, and the export name that they were chosen for.
     contexts: Option<(String, Vec<ChosenContext>)>,
     options_left: u32,
+    /// What is offered still; nothing once it is there.
+    tls: TlsOffer,
+    tls_is_there: bool,
 }
 
 /// The end of the handshake, as an option brings it about.
 enum Outcome<H> {
     Answered,
     Chosen { info: ExportInfo, handle: H, name: String },
+    StartTls,
     Goodbye,
 }
 
 impl Default for ServerHandshake {
     fn default() -> Self {
+        Self::new(TlsOffer::None)
+    }
+}
+
+impl ServerHandshake {
+    /// One with a client that has not said anything yet.
+    #[must_use]
+    pub fn new(tls: TlsOffer) -> Self {
         Self {
             state: State::ClientFlags,
             client: ClientFlags::default(),
             style: ReplyStyle::Simple,
             contexts: None,
             options_left: OPTIONS_MAX,
+            tls,
+            tls_is_there: false,
         }
     }
-}
 
-impl ServerHandshake {
     /// Appends the greeting, which the server sends first.
     pub fn greet(&self, out: &mut Vec<u8>) {
         put_u64(out, GREETING_MAGIC);
@@ -137,7 +187,7 @@ impl ServerHandshake {
     /// all there yet, or does not need it.
     #[must_use]
     pub fn wanted<'a>(&self, input: &'a [u8]) -> Option<Wanted<'a>> {
-        if self.state != State::Options {
+        if self.state != State::Options || self.lacks_tls() {
             return None;
         }
         let Ok(Decoded::Message { message: header, .. }) = decode_option_header(input) else {
@@ -234,6 +284,7 @@ impl ServerHandshake {
         let consumed = OPTION_HEADER_BYTES + length;
         let step = match outcome {
             Outcome::Answered => HandshakeStep::Again,
+            Outcome::StartTls => HandshakeStep::StartTls,
             Outcome::Goodbye => {
                 self.state = State::Over;
                 HandshakeStep::Close
@@ -290,6 +341,15 @@ impl ServerHandshake {
         catalog: &C,
         out: &mut Vec<u8>,
     ) -> Result<Outcome<C::Handle>, ProtocolError> {
+        if self.lacks_tls() && !matches!(code, OptionCode::STARTTLS | OptionCode::ABORT) {
+            // H5.
+            let message = "this server takes nothing but TLS: begin it first";
+            if code == OptionCode::EXPORT_NAME {
+                return Err(ProtocolError::ExportRefused { reason: message });
+            }
+            refuse(code, OptionReplyCode::ERR_TLS_REQD, message, out);
+            return Ok(Outcome::Answered);
+        }
         if code == OptionCode::SET_META_CONTEXT {
             // H3: a new attempt replaces the earlier choice even where it fails.
             self.contexts = None;
@@ -326,9 +386,7 @@ impl ServerHandshake {
                 }
             }
             OptionRequest::List => list(code, catalog, out),
-            OptionRequest::StartTls => {
-                refuse(code, OptionReplyCode::ERR_UNSUP, "this server does not speak TLS", out);
-            }
+            OptionRequest::StartTls => return Ok(self.on_start_tls(code, out)),
             OptionRequest::StructuredReply => self.on_structured_reply(code, out),
             OptionRequest::ExtendedHeaders => {
                 self.style = ReplyStyle::Extended;
@@ -345,6 +403,27 @@ impl ServerHandshake {
         Ok(Outcome::Answered)
     }
 
+    /// Whether the client must begin TLS before it gets anything.
+    fn lacks_tls(&self) -> bool {
+        self.tls == TlsOffer::Required && !self.tls_is_there
+    }
+
+    fn on_start_tls<H>(&mut self, code: OptionCode, out: &mut Vec<u8>) -> Outcome<H> {
+        let refusal = match self.tls {
+            _ if self.tls_is_there => (OptionReplyCode::ERR_INVALID, "TLS is there already"),
+            TlsOffer::None => (OptionReplyCode::ERR_UNSUP, "this server does not speak TLS"),
+            TlsOffer::Optional | TlsOffer::Required => {
+                self.tls_is_there = true;
+                // H5: somebody else may have said it.
+                (self.style, self.contexts) = (ReplyStyle::Simple, None);
+                encode_option_reply(code, &OptionReply::Ack, out);
+                return Outcome::StartTls;
+            }
+        };
+        refuse(code, refusal.0, refusal.1, out);
+        Outcome::Answered
+    }
+
     fn on_export_name<C: Catalog>(
         &mut self,
         name: &str,
@@ -355,9 +434,8 @@ impl ServerHandshake {
             let reason = "extended headers were agreed on, which asks for GO";
             return Err(ProtocolError::ExportRefused { reason });
         }
-        let (info, handle) = catalog
-            .find(name)
-            .ok_or(ProtocolError::ExportRefused { reason: "there is no such export" })?;
+        let refused = |why: NotOffered| ProtocolError::ExportRefused { reason: why.reply().1 };
+        let (info, handle) = catalog.find(name).map_err(refused)?;
         catalog.admit(&handle).map_err(|reason| ProtocolError::ExportRefused { reason })?;
         put_u64(out, info.size);
         put_u16(out, self.transmission_flags(&info).0);
@@ -385,9 +463,13 @@ impl ServerHandshake {
         catalog: &C,
         out: &mut Vec<u8>,
     ) -> Option<(ExportInfo, C::Handle)> {
-        let Some((info, handle)) = catalog.find(name) else {
-            refuse(code, OptionReplyCode::ERR_UNKNOWN, "there is no such export", out);
-            return None;
+        let (info, handle) = match catalog.find(name) {
+            Ok(found) => found,
+            Err(why) => {
+                let (reply, reason) = why.reply();
+                refuse(code, reply, reason, out);
+                return None;
+            }
         };
         if code == OptionCode::GO
             && let Err(reason) = catalog.admit(&handle)
@@ -429,9 +511,13 @@ impl ServerHandshake {
             refuse(code, OptionReplyCode::ERR_INVALID, message, out);
             return Vec::new();
         }
-        let Some((info, _)) = catalog.find(name) else {
-            refuse(code, OptionReplyCode::ERR_UNKNOWN, "there is no such export", out);
-            return Vec::new();
+        let info = match catalog.find(name) {
+            Ok((info, _)) => info,
+            Err(why) => {
+                let (reply, reason) = why.reply();
+                refuse(code, reply, reason, out);
+                return Vec::new();
+            }
         };
         let listing = code == OptionCode::LIST_META_CONTEXT;
         let mut contexts = info.contexts(queries, listing);

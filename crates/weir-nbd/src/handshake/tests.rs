@@ -21,7 +21,7 @@ struct Shelf;
 impl Catalog for Shelf {
     type Handle = u32;
 
-    fn find(&self, name: &str) -> Option<(ExportInfo, u32)> {
+    fn find(&self, name: &str) -> Result<(ExportInfo, u32), NotOffered> {
         let info = |name: &str, read_only| ExportInfo {
             name: name.to_owned(),
             description: "a disk".to_owned(),
@@ -30,9 +30,9 @@ impl Catalog for Shelf {
             earlier: if read_only { earlier() } else { Arc::default() },
         };
         match name {
-            "" | "disk" => Some((info("disk", false), 1)),
-            "frozen" => Some((info("frozen", true), 2)),
-            _ => None,
+            "" | "disk" => Ok((info("disk", false), 1)),
+            "frozen" => Ok((info("frozen", true), 2)),
+            _ => Err(NotOffered::Unknown),
         }
     }
 
@@ -431,12 +431,22 @@ fn replies_that_contradict_their_type_are_refused() {
 
 fn wish(export: &str, style_max: ReplyStyle, allocation: bool) -> ClientWish {
     let contexts = if allocation { vec![ALLOCATION_CONTEXT.to_owned()] } else { Vec::new() };
-    ClientWish { export: export.to_owned(), style_max, contexts }
+    ClientWish { export: export.to_owned(), tls: false, style_max, contexts }
 }
 
 /// Lets client and server talk, each hearing at most `chunk` bytes at a time.
 fn talk(wish: ClientWish, chunk: usize) -> Result<(Agreement, Session), ProtocolError> {
-    let (mut client, mut server) = (ClientHandshake::new(wish), ServerHandshake::default());
+    talk_under(TlsOffer::None, wish, chunk)
+}
+
+/// The same with a server that offers TLS, or asks for it. Both begin it at the same byte, or it panics.
+fn talk_under(
+    tls: TlsOffer,
+    wish: ClientWish,
+    chunk: usize,
+) -> Result<(Agreement, Session), ProtocolError> {
+    let (mut client, mut server) = (ClientHandshake::new(wish), ServerHandshake::new(tls));
+    let (mut client_is_secured, mut server_is_secured) = (false, false);
     let (mut to_client, mut to_server) = (Vec::new(), Vec::new());
     let (mut client_has, mut server_has) = (Vec::<u8>::new(), Vec::<u8>::new());
     let (mut agreement, mut session) = (None, None);
@@ -447,6 +457,11 @@ fn talk(wish: ClientWish, chunk: usize) -> Result<(Agreement, Session), Protocol
             client_has.drain(..progress.consumed);
             match progress.step {
                 ClientStep::Again => {}
+                ClientStep::StartTls => {
+                    assert!(client_has.is_empty() && to_client.is_empty() && to_server.is_empty());
+                    assert!(server_is_secured && !client_is_secured);
+                    client_is_secured = true;
+                }
                 ClientStep::Transmit(agreed) => agreement = Some(agreed),
                 ClientStep::NeedMore(more) => {
                     assert!(more > 0);
@@ -459,6 +474,10 @@ fn talk(wish: ClientWish, chunk: usize) -> Result<(Agreement, Session), Protocol
             server_has.drain(..progress.consumed);
             match progress.step {
                 HandshakeStep::Again => {}
+                HandshakeStep::StartTls => {
+                    assert!(server_has.is_empty() && to_server.is_empty() && !server_is_secured);
+                    server_is_secured = true;
+                }
                 HandshakeStep::Transmit { session: agreed, .. } => session = Some(agreed),
                 HandshakeStep::Close => panic!("the client did not say goodbye"),
                 HandshakeStep::NeedMore(more) => {
@@ -473,6 +492,71 @@ fn talk(wish: ClientWish, chunk: usize) -> Result<(Agreement, Session), Protocol
         }
     }
     panic!("client and server wait for each other");
+}
+
+#[test]
+fn client_and_server_agree_under_tls() {
+    for offered in [TlsOffer::Optional, TlsOffer::Required] {
+        for style in [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended] {
+            for chunk in [1, 7, usize::MAX] {
+                let wish = ClientWish { tls: true, ..wish("disk", style, true) };
+                let (agreement, session) = talk_under(offered, wish, chunk).expect("agreed");
+                assert_eq!(agreement.session, session);
+                assert_eq!(session.style, style);
+            }
+        }
+    }
+    let tls = ClientWish { tls: true, ..wish("disk", ReplyStyle::Extended, true) };
+    let error = talk_under(TlsOffer::None, tls, usize::MAX).expect_err("the client insists");
+    assert!(matches!(error, ProtocolError::Refused { option: 5, .. }), "{error}");
+    let clear = wish("disk", ReplyStyle::Extended, true);
+    let error =
+        talk_under(TlsOffer::Required, clear.clone(), usize::MAX).expect_err("the server insists");
+    assert!(matches!(error, ProtocolError::Refused { .. }), "{error}");
+    talk_under(TlsOffer::Optional, clear, usize::MAX).expect("both are content");
+}
+
+#[test]
+fn nothing_is_told_before_tls_where_it_is_required() {
+    let mut server = ServerHandshake::new(TlsOffer::Required);
+    server.advance(&FIXED.to_be_bytes(), &Shelf, &mut Vec::new()).expect("known flags");
+    let asked = [
+        OptionRequest::List,
+        OptionRequest::StructuredReply,
+        OptionRequest::ExtendedHeaders,
+        OptionRequest::Info { name: "disk", facts: Vec::new() },
+        OptionRequest::Go { name: "nothing", facts: Vec::new() },
+        OptionRequest::SetMetaContext { name: "disk", queries: vec![ALLOCATION_CONTEXT] },
+    ];
+    for request in asked {
+        let asked = option(&request);
+        assert_eq!(server.wanted(&asked), None, "nothing is looked up");
+        assert_eq!(codes(&mut server, &asked), [OptionReplyCode::ERR_TLS_REQD], "{request:?}");
+    }
+    let answer = codes(&mut server, &raw_option(77, b"unknown"));
+    assert_eq!(answer, [OptionReplyCode::ERR_TLS_REQD]);
+    let (progress, _) = send(&mut server, &option(&OptionRequest::ExportName("disk")));
+    assert!(matches!(progress, Err(ProtocolError::ExportRefused { .. })));
+}
+
+#[test]
+fn what_was_agreed_on_in_the_clear_is_forgotten_under_tls() {
+    let mut server = ServerHandshake::new(TlsOffer::Optional);
+    server.advance(&FIXED.to_be_bytes(), &Shelf, &mut Vec::new()).expect("known flags");
+    assert_eq!(
+        codes(&mut server, &option(&OptionRequest::ExtendedHeaders)),
+        [OptionReplyCode::ACK]
+    );
+    let (progress, _) = send(&mut server, &option(&OptionRequest::StartTls));
+    assert_eq!(progress.expect("begun").step, HandshakeStep::StartTls);
+    let again = codes(&mut server, &option(&OptionRequest::StartTls));
+    assert_eq!(again, [OptionReplyCode::ERR_INVALID]);
+    let (progress, _) =
+        send(&mut server, &option(&OptionRequest::Go { name: "", facts: Vec::new() }));
+    let HandshakeStep::Transmit { session, .. } = progress.expect("agreed").step else {
+        panic!("it begins");
+    };
+    assert_eq!(session.style, ReplyStyle::Simple);
 }
 
 #[test]

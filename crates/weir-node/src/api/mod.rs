@@ -9,4 +9,4 @@ pub(crate) mod server;
 pub mod types;
 
 pub use routes::openapi_json;
-pub use server::TcpApi;
+pub use server::{TcpAccess, TcpApi};

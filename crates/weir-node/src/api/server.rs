@@ -1,8 +1,9 @@
 //! Listening for the API: bounded connections, bounded requests, and a token on TCP.
 //!
-//! The unix socket needs no token: only the owner of the data directory reaches it (mode 0600 in a directory of mode
-//! 0700). What a client sends is bounded in length and in time, so that a mistaken one costs a connection and nothing
-//! else.
+//! Where the process has certificates, the API over TCP is served under TLS, to callers that show one of the same
+//! authority: those whose name is on the list of the API need no token. The unix socket needs neither: only the owner
+//! of the data directory reaches it (mode 0600 in a directory of mode 0700). What a client sends is bounded in length
+//! and in time, so that a mistaken one costs a connection and nothing else.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,7 +23,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 use weir_device::ErrorKind;
+use weir_net::tls::{PeerCertificate, Tls};
 
 use crate::api::refusal::Refusal;
 use crate::api::routes;
@@ -60,8 +63,19 @@ const TOKEN_BYTES_MIN: usize = 16;
 #[derive(Clone)]
 pub struct TcpApi {
     address: String,
-    token: Arc<str>,
-    insecure: bool,
+    token: Option<Arc<str>>,
+    access: TcpAccess,
+}
+
+/// Who reaches the API over TCP.
+#[derive(Clone, Debug, Default)]
+pub struct TcpAccess {
+    /// The certificates, if it is served under TLS.
+    pub tls: Option<Tls>,
+    /// Names in certificates that may use it without a token.
+    pub allow: Vec<String>,
+    /// Allow an address that other machines reach without TLS.
+    pub insecure: bool,
 }
 
 impl std::fmt::Debug for TcpApi {
@@ -71,20 +85,27 @@ impl std::fmt::Debug for TcpApi {
 }
 
 impl TcpApi {
-    /// The API at `address`, for those who know `token`. `insecure` allows an address that other machines reach.
+    /// The API at `address`, for those who know `token`, and for those whom `access` names.
     ///
     /// # Errors
     /// [`NodeError::Token`] where the token is missing or too short.
-    pub fn new(address: String, token: Option<&str>, insecure: bool) -> Result<Self, NodeError> {
+    pub fn new(address: String, token: Option<&str>, access: TcpAccess) -> Result<Self, NodeError> {
         let refused = |reason| NodeError::Token { address: address.clone(), reason };
-        let token = token.ok_or_else(|| refused("no token is set"))?.trim();
-        if token.len() < TOKEN_BYTES_MIN {
-            return Err(refused("the token has fewer than 16 characters"));
+        if !access.allow.is_empty() && access.tls.is_none() {
+            return Err(refused("names in certificates may use it, and there are no certificates"));
         }
-        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(refused("the token has other characters than printable ASCII"));
+        let token = token.map(str::trim);
+        match token {
+            None if access.allow.is_empty() => return Err(refused("no token is set")),
+            Some(token) if token.len() < TOKEN_BYTES_MIN => {
+                return Err(refused("the token has fewer than 16 characters"));
+            }
+            Some(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                return Err(refused("the token has other characters than printable ASCII"));
+            }
+            None | Some(_) => {}
         }
-        Ok(Self { token: token.into(), address, insecure })
+        Ok(Self { token: token.map(Arc::from), address, access })
     }
 }
 
@@ -95,7 +116,8 @@ impl TcpApi {
     }
 
     fn check_addresses(&self, resolved: &[SocketAddr]) -> Result<(), NodeError> {
-        if !self.insecure && !resolved.iter().all(|found| found.ip().is_loopback()) {
+        let may_be_reached = self.access.insecure || self.access.tls.is_some();
+        if !may_be_reached && !resolved.iter().all(|found| found.ip().is_loopback()) {
             return Err(NodeError::ApiNotLoopback { address: self.address.clone() });
         }
         Ok(())
@@ -107,7 +129,7 @@ impl TcpApi {
 pub(crate) struct ApiServer {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
-    address: Option<SocketAddr>,
+    url: Option<String>,
 }
 
 impl ApiServer {
@@ -121,40 +143,49 @@ impl ApiServer {
         let _runtime = core.node.workers.enter();
         let listener = UnixListener::from_std(listener).map_err(failed)?;
         let router = routes::router(Arc::clone(&core)).layer(from_fn(take_whole));
-        Ok(Self::start(&core, Listener::Unix(listener), router, None))
+        Ok(Self::start(&core, Listener::Unix(listener), router, (None, None)))
     }
 
     /// Serves on a TCP address those who send the token.
     pub(crate) async fn tcp(core: Arc<Core>, tcp: TcpApi) -> Result<Self, NodeError> {
         let resolved = sockets::resolve(&tcp.address).await?;
         tcp.check_addresses(&resolved)?;
-        let TcpApi { address, token, .. } = tcp;
+        let address = tcp.address.clone();
         let failed = |source| NodeError::io("listening on", &address, source);
         let listener = std::net::TcpListener::bind(&resolved[..]).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let _runtime = core.node.workers.enter();
         let listener = TcpListener::from_std(listener).map_err(failed)?;
+        let tls = tcp.access.tls.clone();
+        let tcp = Arc::new(tcp);
         let check = from_fn(move |request: Request, next: Next| {
-            let token = Arc::clone(&token);
-            async move { authorize(&token, request, next).await }
+            let tcp = Arc::clone(&tcp);
+            async move { tcp.authorize(request, next).await }
         });
         // Who has no token never counts as having sent a request.
         let router = routes::router(Arc::clone(&core)).layer(from_fn(take_whole)).layer(check);
-        Ok(Self::start(&core, Listener::Tcp(listener), router, Some(bound)))
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{bound}");
+        Ok(Self::start(&core, Listener::Tcp(listener), router, (tls, Some(url))))
     }
 
-    fn start(core: &Core, listener: Listener, router: Router, address: Option<SocketAddr>) -> Self {
+    fn start(
+        core: &Core,
+        listener: Listener,
+        router: Router,
+        (tls, url): (Option<Tls>, Option<String>),
+    ) -> Self {
         let router =
             router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).layer(from_fn(within_time));
         let (stop, stopped) = watch::channel(false);
-        let task = core.node.workers.spawn(accept_loop(listener, router, stopped));
-        Self { stop, task, address }
+        let task = core.node.workers.spawn(accept_loop(listener, tls, router, stopped));
+        Self { stop, task, url }
     }
 
-    /// The TCP address, with the port that was chosen for port 0.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.address
+    /// Where it is over TCP, with the port that was chosen for port 0.
+    pub(crate) fn url(&self) -> Option<&str> {
+        self.url.as_deref()
     }
 
     /// Lets nobody in any more, and gives requests under way a moment.
@@ -184,7 +215,12 @@ impl Listener {
     }
 }
 
-async fn accept_loop(listener: Listener, router: Router, mut stopped: watch::Receiver<bool>) {
+async fn accept_loop(
+    listener: Listener,
+    tls: Option<Tls>,
+    router: Router,
+    mut stopped: watch::Receiver<bool>,
+) {
     let mut connections = JoinSet::new();
     // In the order of their coming.
     let mut open: VecDeque<(Arrived, AbortHandle)> = VecDeque::new();
@@ -204,7 +240,8 @@ async fn accept_loop(listener: Listener, router: Router, mut stopped: watch::Rec
                 make_way(&mut open);
                 let arrived = Arrived::default();
                 let router = router.clone().layer(Extension(arrived.clone()));
-                open.push_back((arrived, connections.spawn(serve(stream, router, stop))));
+                let serving = serve(stream, tls.clone(), router, stop);
+                open.push_back((arrived, connections.spawn(serving)));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection of the API");
@@ -266,7 +303,37 @@ async fn until_stopped(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-async fn serve(stream: Box<dyn Stream>, router: Router, mut stopped: watch::Receiver<bool>) {
+/// Shakes hands with a caller.
+async fn secured(
+    tls: &Tls,
+    stream: Box<dyn Stream>,
+) -> std::io::Result<(Box<dyn Stream>, PeerCertificate)> {
+    let config = tls.server_config().ok_or(std::io::ErrorKind::NotFound)?;
+    let accepted = TlsAcceptor::from(config).accept(stream);
+    let stream = tokio::time::timeout(HEAD_TIMEOUT, accepted).await??;
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let caller = PeerCertificate::of(chain).map_err(std::io::Error::other)?;
+    Ok((Box::new(stream), caller))
+}
+
+async fn serve(
+    mut stream: Box<dyn Stream>,
+    tls: Option<Tls>,
+    mut router: Router,
+    mut stopped: watch::Receiver<bool>,
+) {
+    if let Some(tls) = &tls {
+        match secured(tls, stream).await {
+            Ok((secured, caller)) => {
+                stream = secured;
+                router = router.layer(Extension(caller));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a connection of the API without TLS, or without a certificate");
+                return;
+            }
+        }
+    }
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
     let service = TowerToHyperService::new(router);
@@ -300,15 +367,40 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }
 
-async fn authorize(token: &str, request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION);
-    let given = given.and_then(|value| value.to_str().ok());
-    let given = given.and_then(|value| value.strip_prefix("Bearer "));
-    if given.is_some_and(|given| is_same(given.trim().as_bytes(), token.as_bytes())) {
-        return next.run(request).await;
+impl TcpApi {
+    /// Lets a request pass whose caller may make it. A connection lives longer than one request: its certificate may
+    /// have been revoked meanwhile.
+    async fn authorize(&self, request: Request, next: Next) -> Response {
+        let caller = request.extensions().get::<PeerCertificate>();
+        if let (Some(tls), Some(caller)) = (&self.access.tls, caller) {
+            if !tls.accepts(caller) {
+                return unauthorized("the certificate is not accepted any more".to_owned());
+            }
+            if self.access.allow.contains(&caller.holder.name) {
+                return next.run(request).await;
+            }
+        }
+        let given = request.headers().get(header::AUTHORIZATION);
+        let given = given.and_then(|value| value.to_str().ok());
+        let given = given.and_then(|value| value.strip_prefix("Bearer "));
+        let what = match (&self.token, given) {
+            (Some(token), Some(given)) if is_same(given.trim().as_bytes(), token.as_bytes()) => {
+                return next.run(request).await;
+            }
+            (None, _) => {
+                let name = caller.map_or("", |caller| &caller.holder.name);
+                return unauthorized(format!(
+                    "{name:?} is not among the names that may use the API"
+                ));
+            }
+            (Some(_), Some(_)) => "the token is wrong",
+            (Some(_), None) => "a token is needed",
+        };
+        unauthorized(format!("{what}: send the header `Authorization: Bearer TOKEN`"))
     }
-    let what = if given.is_some() { "the token is wrong" } else { "a token is needed" };
-    let message = format!("{what}: send the header `Authorization: Bearer TOKEN`");
+}
+
+fn unauthorized(message: String) -> Response {
     let mut response =
         Refusal::new(StatusCode::UNAUTHORIZED, ErrorKind::Invalid, message).into_response();
     let challenge = header::HeaderValue::from_static("Bearer");
@@ -322,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_tcp_api_needs_a_real_token() {
-        let tcp = |token| TcpApi::new("127.0.0.1:0".to_owned(), token, false);
+        let tcp = |token| TcpApi::new("127.0.0.1:0".to_owned(), token, TcpAccess::default());
         tcp(Some("0123456789abcdef\n")).unwrap();
         for (token, reason) in [
             (None, "no token is set"),

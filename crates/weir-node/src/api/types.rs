@@ -165,8 +165,24 @@ pub struct NodeStatus {
     pub background: Background,
     /// The lease in the store; none while only memory is served.
     pub lease: Option<Lease>,
+    /// The certificates for TLS; none where clients do not speak it.
+    #[serde(default)]
+    pub certificates: Vec<CertificateStatus>,
     /// Number of the newest event.
     pub last_event: u64,
+}
+
+/// A certificate that the process uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CertificateStatus {
+    /// What it is for: `server`, `client` or `authority`.
+    pub role: String,
+    /// Whom it was issued to.
+    pub name: String,
+    /// Serial number, as hexadecimal digits.
+    pub serial: String,
+    /// When it expires, in seconds since the epoch of Unix.
+    pub expires: u64,
 }
 
 /// The lease that other nodes watch while volumes are open here.

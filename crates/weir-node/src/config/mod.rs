@@ -45,6 +45,8 @@ pub struct Config {
     pub encrypt: Option<bool>,
     /// Where NBD clients connect.
     pub nbd: NbdConfig,
+    /// Certificates, and who may use the volumes.
+    pub tls: TlsConfig,
     /// The API over TCP.
     pub api: ApiConfig,
     /// Limits on uploads.
@@ -77,8 +79,19 @@ pub struct NbdConfig {
     pub group: Option<String>,
     /// A TCP address, as `127.0.0.1:10809`.
     pub listen: Option<String>,
-    /// Allow an address that other machines reach, without encryption.
+    /// Take clients without TLS as well, also at an address that other machines reach.
     pub insecure: Option<bool>,
+}
+
+/// Certificates, and who may use the volumes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsConfig {
+    /// Directory with `ca-cert.pem`, `server-cert.pem`, `server-key.pem`, and `ca-crl.pem` if there is one.
+    pub certificates: Option<PathBuf>,
+    /// Names in certificates that may use the volumes that have no list of their own; everybody with a certificate,
+    /// where there is none.
+    pub allow: Option<Vec<String>>,
 }
 
 /// The API over TCP.
@@ -89,6 +102,8 @@ pub struct ApiConfig {
     pub listen: Option<String>,
     /// File with the token that callers over TCP must send.
     pub token_file: Option<PathBuf>,
+    /// Names in certificates that may use it without a token, where it is served under TLS.
+    pub allow: Option<Vec<String>>,
     /// Allow an address that other machines reach, without encryption.
     pub insecure: Option<bool>,
 }

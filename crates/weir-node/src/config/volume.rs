@@ -143,6 +143,9 @@ pub struct VolumeConfig {
     /// File that operations of clients are recorded in.
     #[serde(default)]
     pub trace: Option<PathBuf>,
+    /// Names in certificates that may use it; those of all volumes where it is not given.
+    #[serde(default)]
+    pub allow: Option<Vec<String>>,
     /// URL of the store of a replica that is kept while the volume is served.
     #[serde(default)]
     pub replicate_to: Option<String>,
@@ -171,6 +174,7 @@ impl VolumeConfig {
             bandwidth: None,
             burst: None,
             trace: None,
+            allow: None,
             replicate_to: None,
             replicate_age: None,
         }

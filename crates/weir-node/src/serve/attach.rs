@@ -11,8 +11,8 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -275,6 +275,7 @@ async fn open(
         Some(to) => Some(keep_replica(&core, &name, shard, to)?).unzip(),
         None => (None, None),
     };
+    let allowed = spec.allowed.clone();
     let entry = Entry {
         name: name.clone(),
         id: hosting.id,
@@ -287,6 +288,7 @@ async fn open(
         report: hosting.report,
         replica,
         hand_off: hosting.hand_off,
+        allowed: Mutex::new(allowed),
     };
     offer(&core, entry, Running { stop, ended, following }, &opening).await?;
     core.note_not_served(&name, None);
@@ -581,10 +583,12 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     for entry in core.entries() {
         let name = &entry.name;
         match wanted.iter().find(|spec| spec.name == *name) {
-            Some(spec) if !spec.serves_like(&entry.spec) => {
-                reloaded.kept_as_they_are.push(name.clone());
+            Some(spec) => {
+                lock(&entry.allowed).clone_from(&spec.allowed);
+                if !spec.serves_like(&entry.spec) {
+                    reloaded.kept_as_they_are.push(name.clone());
+                }
             }
-            Some(_) => {}
             None if is_wanted(name) => {}
             None => match leave_out(core, name).await {
                 Ok(()) => reloaded.detached.push(name.clone()),

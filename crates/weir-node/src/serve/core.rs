@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weir_device::VolumeId;
-use weir_frontend::nbd::HandOff;
+use weir_frontend::nbd::{HandOff, Sources};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
+use weir_net::tls::Tls;
 use weir_store::Store;
 
 use crate::api::types::Limits;
@@ -27,7 +28,7 @@ use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
 use crate::serve::running::{Changing, Ended, Openings, Running};
-use crate::serve::spec::{VolumeSet, VolumeSpec};
+use crate::serve::spec::{Allowed, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
 
 /// A volume that is served, as all threads see it.
@@ -45,6 +46,8 @@ pub(crate) struct Entry {
     pub(crate) report: OpenReport,
     pub(crate) replica: Option<Following>,
     pub(crate) hand_off: HandOff,
+    /// Who may use it, as the settings say by now.
+    pub(crate) allowed: Mutex<Allowed>,
 }
 
 /// What the threads of a serving process share.
@@ -56,6 +59,10 @@ pub(crate) struct Core {
     /// The store is on the disk of the journals.
     pub(crate) store_shares_disk: bool,
     pub(crate) node: NodeHandle,
+    /// Certificates, where clients may speak TLS.
+    pub(crate) tls: Option<Tls>,
+    /// The numbers of clients' identities.
+    pub(crate) sources: Sources,
     pub(crate) events: Events,
     pub(crate) started: Instant,
     pub(crate) is_stopping: AtomicBool,

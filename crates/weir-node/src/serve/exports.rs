@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weir_device::{DeviceExt, VolumeId};
-use weir_frontend::nbd::{ExportDirectory, ExportInfo, HandOff, ListenerOptions, serve_handed_off};
+use weir_frontend::nbd::{
+    ExportDirectory, ExportInfo, HandOff, Identity, ListenerOptions, NotOffered, serve_handed_off,
+};
 use weir_log::VolumeOptions;
 use weir_log::catalog::{self, VolumeName};
 use weir_stack::{EndpointSpec, Stack, StackSpec, ViewArgs};
@@ -18,6 +20,10 @@ use crate::serve::events::EventKind;
 use crate::serve::lock::lock;
 use crate::serve::one_export::{OneExport, connection_options, describe};
 use crate::serve::views::{View, split};
+
+/// What a client is told that may not have an export.
+const NOT_ALLOWED: &str =
+    "the name in your certificate is not among those that may use this export";
 
 /// The exports of a process.
 pub(crate) struct Exported(pub(crate) Arc<Core>);
@@ -30,6 +36,12 @@ impl Exported {
             "" if volumes.len() == 1 => volumes.values().next().cloned(),
             name => volumes.get(name).cloned(),
         }
+    }
+
+    /// Whether a client may use an export: a volume, or a snapshot of it.
+    fn allows(&self, export: &str, client: &Identity) -> bool {
+        let volume = export.split_once('@').map_or(export, |(volume, _)| volume);
+        self.entry(volume).is_none_or(|entry| lock(&entry.allowed).allows(client))
     }
 
     async fn volume(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
@@ -48,16 +60,26 @@ impl Exported {
 }
 
 impl ExportDirectory for Exported {
-    async fn find(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
-        match name.contains('@') {
+    async fn find(
+        &self,
+        name: &str,
+        client: &Identity,
+    ) -> Result<(ExportInfo, HandOff), NotOffered> {
+        if !self.allows(name, client) {
+            tracing::warn!(%client, export = name, "the client is not on the list of those allowed");
+            return Err(NotOffered::Refused(NOT_ALLOWED));
+        }
+        let found = match name.contains('@') {
             true => find(&self.0, name).await,
             false => self.volume(name).await,
-        }
+        };
+        found.ok_or(NotOffered::Unknown)
     }
 
-    async fn list(&self) -> Vec<String> {
+    async fn list(&self, client: &Identity) -> Vec<String> {
         let mut names: Vec<String> = lock(&self.0.volumes).keys().cloned().collect();
         names.extend(list(&self.0).await);
+        names.retain(|name| self.allows(name, client));
         names.sort_unstable();
         names
     }

@@ -11,7 +11,7 @@ pub enum NbdAddress {
     Tcp {
         /// `host:port`.
         address: String,
-        /// Allow an address that other machines reach.
+        /// Take clients without TLS as well, also at an address that other machines reach.
         insecure: bool,
     },
 }
@@ -32,7 +32,12 @@ pub(crate) enum NbdPlace {
     /// A unix socket.
     Unix(PathBuf),
     /// A TCP address.
-    Tcp(String),
+    Tcp {
+        /// Host and port.
+        address: String,
+        /// Whether clients must speak TLS.
+        tls: bool,
+    },
 }
 
 impl NbdPlace {
@@ -40,7 +45,8 @@ impl NbdPlace {
     pub(crate) fn uri(&self, volume: &str) -> String {
         match self {
             Self::Unix(path) => format!("nbd+unix:///{volume}?socket={}", uri_path(path)),
-            Self::Tcp(address) => format!("nbd://{address}/{volume}"),
+            Self::Tcp { address, tls: false } => format!("nbd://{address}/{volume}"),
+            Self::Tcp { address, tls: true } => format!("nbds://{address}/{volume}"),
         }
     }
 }

@@ -14,9 +14,10 @@ use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
 use tokio::time::Instant;
 use weir_device::{LocalBoxFuture, VolumeId, mutant};
-use weir_frontend::nbd::{ListenerOptions, hand_off_clients};
+use weir_frontend::nbd::{ConnectionOptions, ListenerOptions, Security, Sources, hand_off_clients};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
+use weir_net::tls::{Tls, TlsStatus};
 use weir_net::{Listening, listen_on};
 use weir_store::{Access, Store};
 
@@ -68,6 +69,8 @@ pub struct ServiceOptions {
     pub api: ApiPlace,
     /// The TCP address of the API, if there is one.
     pub api_tcp: Option<TcpApi>,
+    /// Certificates: with them, clients over TCP must speak TLS, unless their address is one for those who do not.
+    pub tls: Option<Tls>,
     /// Limits on uploads.
     pub limits: Limits,
     /// Sockets that were inherited, and listen already.
@@ -91,12 +94,20 @@ impl ServiceOptions {
             match address {
                 NbdAddress::Unix(path) => sockets::check_length(path)?,
                 NbdAddress::Tcp { address, insecure } => {
-                    sockets::check_loopback(address, &sockets::resolve_now(address)?, *insecure)?;
+                    let resolved = sockets::resolve_now(address)?;
+                    sockets::check_loopback(address, &resolved, self.may_be_reached(*insecure))?;
                 }
             }
         }
+        self.tls.as_ref().map_or(Ok(()), Tls::check_serves)?;
         sockets::check_length(&self.home.data.api_socket())?;
         self.api_tcp.as_ref().map_or(Ok(()), TcpApi::check)
+    }
+
+    /// Whether other machines may reach an address: nobody gets anything there without TLS, or it is one for those who
+    /// do not speak it.
+    fn may_be_reached(&self, insecure: bool) -> bool {
+        self.tls.is_some() || insecure
     }
 }
 
@@ -197,7 +208,7 @@ impl Node {
                 let listener = api_socket(&path, &mut options.inherited, &mut sockets);
                 listeners.push(listener.map_err(|error| second_node(error, &home))?);
             }
-            sockets::check_free(&options.nbd, &options.inherited).await?;
+            sockets::check_free(&options.nbd, &options.inherited, options.tls.is_some()).await?;
             let core = self.core(&options).await?;
             core.set_limits(options.limits)?;
             let core = Arc::new(core);
@@ -260,6 +271,8 @@ impl Node {
             home,
             store,
             node: self.handle(),
+            tls: options.tls.clone(),
+            sources: Sources::default(),
             events: Events::default(),
             started: Instant::now(),
             is_stopping: AtomicBool::new(false),
@@ -380,6 +393,16 @@ impl Service {
         Box::pin(async move { attach::reload(&self.core, volumes).await })
     }
 
+    /// Reads the certificates anew, where there are any; whose they are.
+    ///
+    /// # Errors
+    /// What is wrong with a file. The certificates that were in use stay in use.
+    pub fn reload_certificates(&self) -> Result<Option<TlsStatus>, NodeError> {
+        let Some(tls) = &self.core.tls else { return Ok(None) };
+        tls.reload()?;
+        Ok(Some(tls.status()))
+    }
+
     /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does
     /// not.
     #[inline(never)]
@@ -433,10 +456,10 @@ impl Service {
         self.core.nbd_uris()
     }
 
-    /// Addresses at which the API is reached over TCP.
+    /// Where the API is reached over TCP.
     #[must_use]
-    pub fn api_addresses(&self) -> Vec<std::net::SocketAddr> {
-        self.api.iter().filter_map(ApiServer::address).collect()
+    pub fn api_urls(&self) -> Vec<&str> {
+        self.api.iter().filter_map(ApiServer::url).collect()
     }
 
     async fn listen(
@@ -457,11 +480,12 @@ impl Service {
         }
         for address in &options.nbd {
             let listening = self.bind(address, options.nbd_access, &mut options.inherited).await?;
-            self.receive(listening).await?;
+            let insecure = matches!(address, NbdAddress::Tcp { insecure: true, .. });
+            self.receive(listening, insecure).await?;
         }
         // Inherited sockets that no setting names are for NBD clients.
         for listening in options.inherited.rest() {
-            self.receive(listening).await?;
+            self.receive(listening, false).await?;
         }
         for listener in api {
             self.keep(&listener)?;
@@ -499,7 +523,8 @@ impl Service {
                 Ok(Listening::Unix(listener))
             }
             NbdAddress::Tcp { address, insecure } => {
-                let resolved = sockets::check_tcp(address, *insecure).await?;
+                let may_be_reached = *insecure || self.core.tls.is_some();
+                let resolved = sockets::check_tcp(address, may_be_reached).await?;
                 if let Some(listener) = inherited.take_tcp(&resolved) {
                     return Ok(Listening::Tcp(listener));
                 }
@@ -510,8 +535,18 @@ impl Service {
         }
     }
 
+    /// What clients of a socket must do: over TCP, TLS, unless that is not asked of them there.
+    fn security(&self, listening: &Listening, insecure: bool) -> Security {
+        match (&self.core.tls, listening) {
+            (None, _) => Security::Clear,
+            (Some(tls), Listening::Tcp(_)) if !insecure => Security::Required(tls.clone()),
+            (Some(tls), _) => Security::Optional(tls.clone()),
+        }
+    }
+
     /// Accepts clients on a socket.
-    async fn receive(&mut self, listening: Listening) -> Result<(), NodeError> {
+    async fn receive(&mut self, listening: Listening, insecure: bool) -> Result<(), NodeError> {
+        let security = self.security(&listening, insecure);
         let unknown = |e| NodeError::io("asking for the name of", "a listening socket", e);
         let place = match &listening {
             Listening::Unix(listener) => {
@@ -521,14 +556,20 @@ impl Service {
             }
             Listening::Tcp(listener) => {
                 self.keep(listener)?;
-                NbdPlace::Tcp(listener.local_addr().map_err(unknown)?.to_string())
+                let address = listener.local_addr().map_err(unknown)?.to_string();
+                NbdPlace::Tcp { address, tls: matches!(security, Security::Required(_)) }
             }
         };
         let (ready, started) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let core = Arc::clone(&self.core);
         let ended = self.core.node.submit(0, move |context| async move {
-            let options = ListenerOptions::new(connection_options(&context));
+            let connection = ConnectionOptions {
+                security,
+                sources: core.sources.clone(),
+                ..connection_options(&context)
+            };
+            let options = ListenerOptions::new(connection);
             match listen_on(listening) {
                 Ok(listener) => {
                     let server = hand_off_clients(listener, Rc::new(Exported(core)), options);

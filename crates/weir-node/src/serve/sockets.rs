@@ -82,6 +82,7 @@ pub(crate) fn give_to_group(path: &Path, group: Option<u32>) -> Result<(), NodeE
 pub(crate) async fn check_free(
     addresses: &[NbdAddress],
     inherited: &Inherited,
+    has_tls: bool,
 ) -> Result<(), NodeError> {
     for address in addresses {
         match address {
@@ -93,7 +94,7 @@ pub(crate) async fn check_free(
                 }
             }
             NbdAddress::Tcp { address, insecure } => {
-                let resolved = check_tcp(address, *insecure).await?;
+                let resolved = check_tcp(address, has_tls || *insecure).await?;
                 if !inherited.has_tcp(&resolved) {
                     let tried = TcpListener::bind(&resolved[..]);
                     tried.map_err(|source| NodeError::io("listening on", address, source))?;

@@ -1,5 +1,8 @@
 //! What is to be served and how, and how a volume that was served is closed.
 
+use std::sync::Arc;
+
+use weir_frontend::nbd::Identity;
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
 
@@ -37,6 +40,37 @@ pub struct VolumeSpec {
     pub stages: Stages,
     /// The replica that is kept of it while it is served.
     pub replica: Option<ReplicateTo>,
+    /// Who may use it.
+    pub allowed: Allowed,
+}
+
+/// Who may use a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Allowed {
+    /// Everybody who reaches it.
+    #[default]
+    All,
+    /// Those with a certificate of one of these names, and users of this host who may open the socket's file.
+    Named(Arc<[String]>),
+}
+
+impl Allowed {
+    /// As a list says, where there is one.
+    #[must_use]
+    pub fn listed(names: Option<&Vec<String>>) -> Self {
+        names.map_or(Self::All, |names| Self::Named(names.clone().into()))
+    }
+
+    /// Whether this client may.
+    #[must_use]
+    pub fn allows(&self, client: &Identity) -> bool {
+        match (self, client) {
+            // The permissions of the socket's file have decided.
+            (Self::All, _) | (_, Identity::User(_)) => true,
+            (Self::Named(names), Identity::Certificate(name)) => names.contains(name),
+            (Self::Named(_), Identity::Anonymous) => false,
+        }
+    }
 }
 
 /// How a volume that was served ended.
@@ -84,4 +118,22 @@ pub enum VolumeSet {
     Listed(Vec<VolumeSpec>),
     /// Every volume of the store, each served as this one says; the name in it is not used.
     All(Box<VolumeSpec>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_lets_in_whom_it_names_and_users_of_this_host() {
+        let alice = Identity::Certificate("alice".to_owned());
+        let mallory = Identity::Certificate("mallory".to_owned());
+        let clients = [alice, mallory, Identity::User(1000), Identity::Anonymous];
+        let allowed = |allowed: &Allowed| clients.each_ref().map(|client| allowed.allows(client));
+        assert_eq!(allowed(&Allowed::All), [true; 4]);
+        let named = Allowed::listed(Some(&vec!["alice".to_owned()]));
+        assert_eq!(allowed(&named), [true, false, true, false]);
+        let nobody = Allowed::listed(Some(&Vec::new()));
+        assert_eq!(allowed(&nobody), [false, false, true, false]);
+    }
 }

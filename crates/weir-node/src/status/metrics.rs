@@ -9,6 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use weir_log::{FrameCache, VolumeStatus};
+use weir_net::tls::Holder;
 use weir_stack::{BUCKETS_US, Counted, Kind};
 
 use crate::api::types::{
@@ -27,6 +28,7 @@ struct Scrape {
     limits: Limits,
     background: Background,
     lease: Option<Lease>,
+    certificates: Vec<(&'static str, Holder)>,
     frame_cache: u64,
     unused_buffers: u64,
     resident: u64,
@@ -58,6 +60,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         limits,
         background: status::background(core.node.pacer()),
         lease: status::lease(core).await,
+        certificates: status::certificates(core),
         frame_cache: core.node.cache.bytes(),
         unused_buffers: core.node.unused_buffer_bytes(),
         requests: core.node.clients.memory.shared_bytes() as u64,
@@ -228,6 +231,15 @@ impl Scrape {
         single(encoder, "nbd_clients_refused", help, MetricType::Counter, |m| {
             counter(m, self.clients.refused)
         })?;
+        if !self.certificates.is_empty() {
+            let help = "When certificates for TLS expire, in seconds since the epoch of Unix";
+            let name = "certificate_expires_seconds";
+            let mut expires = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (role, holder) in &self.certificates {
+                let family = &[("role", *role), ("name", holder.name.as_str())];
+                gauge(&mut expires.encode_family(family)?, holder.expires.as_secs())?;
+            }
+        }
         let help = "Volumes that should be served and are not";
         single(encoder, "volumes_not_served", help, MetricType::Gauge, |m| {
             gauge(m, self.not_served)
@@ -493,6 +505,12 @@ mod tests {
         Background { bytes_per_second: Some(9), latency, latency_target, classes: vec![upload] }
     }
 
+    fn holder() -> Holder {
+        let (name, serial) = ("node".to_owned(), "01".to_owned());
+        let [begins, expires] = [0, 99].map(std::time::Duration::from_secs);
+        Holder { name, serial, begins, expires }
+    }
+
     #[test]
     fn a_scrape_reads_as_openmetrics() {
         let mut counted = Counted { bytes: 8192, nanoseconds: 30_000, ..Counted::default() };
@@ -519,6 +537,7 @@ mod tests {
                 missed: 1,
                 note: None,
             }),
+            certificates: vec![("server", holder())],
             frame_cache: 5,
             unused_buffers: 7,
             requests: 8,
@@ -554,6 +573,7 @@ mod tests {
             "weir_lease_left_seconds 41.5",
             "weir_lease_renewals_total 9",
             "weir_lease_missed_total 1",
+            "weir_certificate_expires_seconds{role=\"server\",name=\"node\"} 99.0",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

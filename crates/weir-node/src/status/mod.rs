@@ -7,15 +7,18 @@ pub(crate) mod watch;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
 use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
+use weir_net::tls::{Holder, Tls, TlsStatus};
 use weir_pacer::{Class, Pacer};
 use weir_stack::{Counted, Kind, LayerStatus, LimitSettings, StageStatus};
 
 use crate::api::types::{
-    AtRisk, Background, BackgroundClass, Health, Layer, Lease, Limits, LogStatus, Memory,
-    NbdClients, NodeStatus, NotServed, Operations, ServedVolume, StoreRequests, VolumeLimit,
+    AtRisk, Background, BackgroundClass, CertificateStatus, Health, Layer, Lease, Limits,
+    LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations, ServedVolume, StoreRequests,
+    VolumeLimit,
 };
 use crate::error::NodeError;
 use crate::node::shard::ShardContext;
@@ -25,6 +28,9 @@ use crate::serve::replica::Following;
 /// If an object waits longer than this for the store, the volume is degraded. A PUT of 8 MiB at 1 MB/s takes eight
 /// seconds.
 const OBJECT_WAIT_MS_MAX: u64 = 15_000;
+
+/// How long before its end a certificate is to be renewed.
+const CERTIFICATE_NOTICE: Duration = Duration::from_hours(7 * 24);
 
 /// If a write or sync of the journal takes longer than this, the volume is degraded: the local disk does not answer.
 const DISK_WAIT_MS_MAX: u64 = 5_000;
@@ -263,6 +269,9 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
     let lease = lease(core).await;
     reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let holders = certificates(core);
+    reasons.extend(holders.iter().filter_map(|(role, holder)| expires_soon(role, holder, now)));
     if core.is_stopping.load(Ordering::Relaxed) {
         reasons.push("the process is stopping".to_owned());
     }
@@ -292,6 +301,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         limits: core.limits(),
         background: background(core.node.pacer()),
         lease,
+        certificates: holders.iter().map(|(role, holder)| certificate(role, holder)).collect(),
         last_event: core.events.count(),
         volumes,
     }
@@ -315,6 +325,37 @@ pub(crate) async fn lease(core: &Core) -> Option<Lease> {
         })
     };
     core.node.run(0, look).await.ok().flatten()
+}
+
+/// The certificates that the process uses, by what they are for.
+pub(crate) fn certificates(core: &Core) -> Vec<(&'static str, Holder)> {
+    let Some(status) = core.tls.as_ref().map(Tls::status) else { return Vec::new() };
+    let TlsStatus { authority, server, client } = status;
+    let all = [("server", server), ("client", client), ("authority", Some(authority))];
+    all.into_iter().filter_map(|(role, holder)| Some((role, holder?))).collect()
+}
+
+fn certificate(role: &str, holder: &Holder) -> CertificateStatus {
+    CertificateStatus {
+        role: role.to_owned(),
+        name: holder.name.clone(),
+        serial: holder.serial.clone(),
+        expires: holder.expires.as_secs(),
+    }
+}
+
+/// Says that a certificate has expired or soon will: when a tenth of its time is left, a week at most.
+fn expires_soon(role: &str, holder: &Holder, now: Duration) -> Option<String> {
+    let left = holder.expires.saturating_sub(now);
+    if left.is_zero() {
+        return Some(format!("the {role}'s certificate ({}) has expired", holder.name));
+    }
+    let notice = (holder.expires.saturating_sub(holder.begins) / 10).min(CERTIFICATE_NOTICE);
+    (left < notice).then(|| {
+        let left = Duration::from_secs(left.as_secs() / 60 * 60);
+        let left = humantime::format_duration(left);
+        format!("the {role}'s certificate ({}) expires in {left}", holder.name)
+    })
 }
 
 /// A lease is renewed only while log volumes are open.
@@ -528,6 +569,28 @@ mod tests {
         assert!(judge(&cut_off).1[0].contains("no flush to the store ends until it is renewed"));
         let failed = VolumeStatus { failure: Some("fenced".to_owned()), ..full };
         assert_eq!(judge(&failed), (Health::Failed, vec!["it takes no writes: fenced".to_owned()]));
+    }
+
+    #[test]
+    fn a_certificate_says_in_time_that_it_expires() {
+        const DAY: u64 = 24 * 60 * 60;
+        let holder = |days: u64| Holder {
+            name: "node".to_owned(),
+            serial: "01".to_owned(),
+            begins: Duration::from_secs(1000 * DAY),
+            expires: Duration::from_secs((1000 + days) * DAY),
+        };
+        let told = |days: u64, at_day: u64| {
+            expires_soon("server", &holder(days), Duration::from_secs((1000 + at_day) * DAY))
+        };
+        assert_eq!(told(365, 357), None);
+        let soon = "the server's certificate (node) expires in 6days";
+        assert_eq!(told(365, 359).as_deref(), Some(soon));
+        assert_eq!((told(10, 8), told(10, 9)), (None, None), "a short one is renewed late");
+        for late in [365, 400] {
+            let expired = "the server's certificate (node) has expired";
+            assert_eq!(told(365, late).as_deref(), Some(expired));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod global;
 pub(crate) mod limits;
+pub(crate) mod pki;
 pub(crate) mod replicate;
 pub(crate) mod serve;
 pub(crate) mod snapshot;
@@ -20,6 +21,7 @@ use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli::global::Global;
 use crate::cli::limits::LimitsCommand;
+use crate::cli::pki::Pki;
 use crate::cli::replicate::Replicate;
 use crate::cli::serve::Serve;
 use crate::cli::snapshot::SnapshotCommand;
@@ -148,6 +150,8 @@ pub(crate) enum Command {
     /// Show and change the limits on uploads of what is served here
     #[command(subcommand)]
     Limits(LimitsCommand),
+    /// Make certificates for TLS, for people who have no certificate authority
+    Pki(Pki),
     /// Look at stores
     #[command(subcommand)]
     Store(StoreCommand),

@@ -31,7 +31,10 @@ pub(crate) struct Serve {
     #[arg(help_heading = "Serving")]
     #[arg(long, value_name = "ADDR", env = "WEIR_NBD_LISTEN", hide_env_values = true)]
     pub(crate) nbd_listen: Option<String>,
-    /// TCP address of the API, as 127.0.0.1:10808; it needs --api-token-file
+    /// Certificates and the settings of TLS
+    #[command(flatten)]
+    pub(crate) tls: TlsAccess,
+    /// TCP address of the API, as 127.0.0.1:10808; it needs --api-token-file or --api-allow
     #[arg(help_heading = "Serving")]
     #[arg(long, value_name = "ADDR", env = "WEIR_API_LISTEN", hide_env_values = true)]
     pub(crate) api_listen: Option<String>,
@@ -39,7 +42,12 @@ pub(crate) struct Serve {
     #[arg(help_heading = "Serving")]
     #[arg(long, value_name = "FILE", env = "WEIR_API_TOKEN_FILE", hide_env_values = true)]
     pub(crate) api_token_file: Option<PathBuf>,
-    /// Let --nbd-listen and --api-listen take addresses that other machines reach, without encryption
+    /// Name in a certificate that may use the API over TCP without a token; may be given again, and with commas
+    #[arg(help_heading = "Serving")]
+    #[arg(long, value_name = "NAME", env = "WEIR_API_ALLOW", value_delimiter = ',')]
+    #[arg(hide_env_values = true)]
+    pub(crate) api_allow: Vec<String>,
+    /// Take clients without TLS as well, and let --nbd-listen and --api-listen take addresses that other machines reach
     #[arg(help_heading = "Serving")]
     #[arg(long, env = "WEIR_INSECURE", hide_env_values = true)]
     pub(crate) insecure: bool,
@@ -96,6 +104,26 @@ pub(crate) struct SocketAccess {
     /// Group of the NBD socket, by name or number
     #[arg(long, value_name = "GROUP", env = "WEIR_NBD_SOCKET_GROUP", hide_env_values = true)]
     pub(crate) nbd_socket_group: Option<String>,
+}
+
+/// Who may connect over TCP.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Serving")]
+pub(crate) struct TlsAccess {
+    /// Directory with ca-cert.pem, server-cert.pem and server-key.pem: clients over TCP must speak TLS and show a
+    /// certificate then; `weir pki issue` makes one
+    #[arg(long, value_name = "DIR", env = "WEIR_TLS_CERTIFICATES", hide_env_values = true)]
+    pub(crate) tls_certificates: Option<PathBuf>,
+    /// Name in a certificate that may use what is served; may be given again, and with commas [default: all]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "WEIR_ALLOW",
+        value_delimiter = ',',
+        requires = "tls_certificates"
+    )]
+    #[arg(hide_env_values = true)]
+    pub(crate) allow: Vec<String>,
 }
 
 /// Permissions in octal digits.

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
-use crate::cli::serve::SocketAccess;
+use crate::cli::serve::{SocketAccess, TlsAccess};
 use crate::cli::tuning::Tuning;
 use crate::cli::words::volume_name;
 
@@ -32,7 +32,10 @@ pub(crate) struct Up {
     #[arg(help_heading = "Serving")]
     #[arg(long, value_name = "ADDR", env = "WEIR_NBD_LISTEN", hide_env_values = true)]
     pub(crate) nbd_listen: Option<String>,
-    /// Let --nbd-listen take an address that other machines reach, without encryption
+    /// Certificates and the settings of TLS
+    #[command(flatten)]
+    pub(crate) tls: TlsAccess,
+    /// Take clients without TLS as well, and let --nbd-listen take an address that other machines reach
     #[arg(help_heading = "Serving")]
     #[arg(long, env = "WEIR_INSECURE", hide_env_values = true)]
     pub(crate) insecure: bool,

@@ -5,6 +5,7 @@
 mod check;
 pub(crate) mod limits;
 pub(crate) mod manual;
+pub(crate) mod pki;
 pub(crate) mod replicate;
 pub(crate) mod serve;
 pub(crate) mod snapshot;

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -185,6 +185,20 @@ async fn serve_until_told(
 /// Loads the configuration anew and serves what it names. If there is an error in it, nothing changes.
 async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Failure>) {
     systemd::notify("RELOADING=1\n");
+    match service.reload_certificates() {
+        Ok(None) => {}
+        Ok(Some(status)) => {
+            let of_client = status.client.filter(|client| Some(client) != status.server.as_ref());
+            for holder in status.server.iter().chain(&of_client) {
+                let until = humantime::format_rfc3339_seconds(UNIX_EPOCH + holder.expires);
+                say!("the certificate of {} is loaded: it expires at {until}", holder.name);
+            }
+        }
+        Err(error) => {
+            say!("the certificates were not loaded; those in use stay in use");
+            Failure::from(error).print();
+        }
+    }
     let reloaded = match volumes() {
         Ok(volumes) => service.reload(volumes).await.map_err(Failure::from),
         Err(failure) => Err(failure),
@@ -239,7 +253,7 @@ fn announce(service: &Service) {
     for uri in service.nbd_uris() {
         say!("listening at {uri}");
     }
-    for address in service.api_addresses() {
-        say!("API at http://{address}");
+    for url in service.api_urls() {
+        say!("API at {url}");
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use weir_node::api::types::{
-    Background, Health, Lease, Limits, LogStatus, NodeStatus, Operations, ServedVolume,
+    Background, CertificateStatus, Health, Lease, Limits, LogStatus, NodeStatus, Operations,
+    ServedVolume,
 };
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
@@ -310,6 +311,7 @@ fn summary(status: &NodeStatus) -> String {
         text.extend(background(&status.background, &status.limits));
     }
     text.extend(status.lease.as_ref().map(lease));
+    text.extend(status.certificates.iter().filter(|one| one.role != "authority").map(certificate));
     for reason in &status.reasons {
         text.push_str(&format!("  {reason}\n"));
     }
@@ -336,6 +338,13 @@ fn background(background: &Background, limits: &Limits) -> Option<String> {
         Some(rate) => format!("at up to {}/s, held back for clients", human(rate)),
     };
     Some(format!("  background: uploads and copies {pace}\n"))
+}
+
+fn certificate(certificate: &CertificateStatus) -> String {
+    let CertificateStatus { role, name, expires, .. } = certificate;
+    let expires = UNIX_EPOCH + Duration::from_secs(*expires);
+    let expires = humantime::format_rfc3339_seconds(expires);
+    format!("  certificate of the {role}, {name}, expires at {expires}\n")
 }
 
 fn lease(lease: &Lease) -> String {

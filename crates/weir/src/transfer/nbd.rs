@@ -54,7 +54,8 @@ impl Connection {
             }
             (None, None) => return Err(failed(&"it names no socket")),
         };
-        let wish = ClientWish { export, style_max: ReplyStyle::Structured, contexts: Vec::new() };
+        let style_max = ReplyStyle::Structured;
+        let wish = ClientWish { export, tls: false, style_max, contexts: Vec::new() };
         let mut handshake = ClientHandshake::new(wish);
         let (mut received, mut out) = (Vec::new(), Vec::new());
         let agreement = loop {
@@ -69,7 +70,7 @@ impl Connection {
                         return Err(failed(&"the server closed the connection"));
                     }
                 }
-                ClientStep::Again => {}
+                ClientStep::Again | ClientStep::StartTls => {}
                 ClientStep::Transmit(agreement) => break agreement,
             }
         };

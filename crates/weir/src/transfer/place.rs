@@ -7,8 +7,8 @@ use weir_node::api::types::{Shown, Snapshot, VolumeState};
 use weir_node::size::counted;
 use weir_node::verbs::list_snapshots::ListSnapshots;
 use weir_node::{
-    ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress, Node,
-    NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
+    Allowed, ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress,
+    Node, NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
 use super::qemu::READING_FAILED;
@@ -212,6 +212,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         endpoint: EndpointKind::Log,
         stages: Stages::default(),
         replica: None,
+        allowed: Allowed::All,
     };
     ServiceOptions {
         home: at.home.clone(),
@@ -221,6 +222,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         nbd_access: NbdAccess::default(),
         api: ApiPlace::Volume,
         api_tcp: None,
+        tls: None,
         limits: setup.limits,
         inherited: Inherited::default(),
         left: Vec::new(),

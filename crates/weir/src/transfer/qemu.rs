@@ -168,6 +168,11 @@ pub(super) fn nbd_node(uri: &str) -> Result<Value, Failure> {
             let host = host.trim_start_matches('[').trim_end_matches(']');
             json!({ "type": "inet", "host": host, "port": port.unwrap_or(10809).to_string() })
         }
+        ("nbds", ..) => {
+            let help =
+                "the process that serves it takes nothing but TLS: give it --nbd-socket as well";
+            return Err(wrong().with_help(help));
+        }
         _ => return Err(wrong()),
     };
     let reconnect = RECONNECT_SECONDS;

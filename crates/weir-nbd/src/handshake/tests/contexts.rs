@@ -93,12 +93,12 @@ struct Old;
 impl Catalog for Old {
     type Handle = ();
 
-    fn find(&self, name: &str) -> Option<(ExportInfo, ())> {
+    fn find(&self, name: &str) -> Result<(ExportInfo, ()), NotOffered> {
         let mut earlier: Vec<_> = (0..2 * CONTEXTS_MAX).map(|n| format!("s{n}")).collect();
         earlier.push("x".repeat(STRING_BYTES_MAX - 10));
         let (name, description) = (name.to_owned(), String::new());
         let earlier = earlier.into();
-        Some((ExportInfo { name, description, size: 1, read_only: true, earlier }, ()))
+        Ok((ExportInfo { name, description, size: 1, read_only: true, earlier }, ()))
     }
 
     fn list(&self) -> Vec<String> {
@@ -185,7 +185,7 @@ fn agreed(answers: &[(u32, &str)]) -> Result<Vec<ChosenContext>, ProtocolError> 
         input.drain(..progress.consumed);
         match progress.step {
             ClientStep::Transmit(agreement) => return Ok(agreement.session.contexts),
-            ClientStep::Again => {}
+            ClientStep::Again | ClientStep::StartTls => {}
             ClientStep::NeedMore(_) => panic!("all was said"),
         }
     }

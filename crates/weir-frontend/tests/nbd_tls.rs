@@ -1,0 +1,237 @@
+//! Clients under TLS, from the handshake to the thread that serves them.
+
+mod support;
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustls_pki_types::ServerName;
+use support::{Client, SIZE, Shelf, TestDevice, options, pattern, wish};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::LocalSet;
+use weir_device::{Address, ByteStream, Network, SourceId};
+use weir_frontend::nbd::{
+    ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Identity, ListenerOptions, NotOffered,
+    Security, Server, Sources, hand_off_clients, serve_handed_off,
+};
+use weir_nbd::{ClientWish, CommandFlags, OptionRequest, ReplyStyle, encode_option};
+use weir_net::HostNetwork;
+use weir_net::pki::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Request, Usage};
+use weir_net::tls::Tls;
+
+const NONE: CommandFlags = CommandFlags(0);
+const SOON: Duration = Duration::from_secs(10);
+
+fn run<F: Future<Output = ()>>(test: F) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// One export for everybody but mallory, who is told so; what it was asked for, and by whom.
+struct OneExport {
+    channel: HandOff,
+    asked: RefCell<Vec<Identity>>,
+}
+
+impl ExportDirectory for OneExport {
+    async fn find(&self, _: &str, client: &Identity) -> Result<(ExportInfo, HandOff), NotOffered> {
+        self.asked.borrow_mut().push(client.clone());
+        if *client == Identity::Certificate("mallory".to_owned()) {
+            return Err(NotOffered::Refused("not for mallory"));
+        }
+        let info = ExportInfo {
+            name: "disk".to_owned(),
+            description: String::new(),
+            size: SIZE,
+            read_only: false,
+            earlier: [].into(),
+        };
+        Ok((info, self.channel.clone()))
+    }
+
+    async fn list(&self, _: &Identity) -> Vec<String> {
+        vec!["disk".to_owned()]
+    }
+}
+
+/// A server with TLS on a unix socket, certificates of three clients, and the device behind it.
+struct Host {
+    directory: TempDir,
+    tls: Tls,
+    device: Rc<TestDevice>,
+    exports: Rc<OneExport>,
+    sources: Sources,
+    /// Until they are dropped.
+    _servers: (Server, Server),
+}
+
+impl Host {
+    async fn new(security: impl FnOnce(Tls) -> Security) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let pki = directory.path().join("pki");
+        let mut authority = Authority::create(&pki, "test", AUTHORITY_DAYS).expect("an authority");
+        for name in ["server", "alice", "mallory"] {
+            let (hosts, usage, days) = (&[][..], Usage::Both, CERTIFICATE_DAYS);
+            authority.issue(&Request { name, hosts, usage, days }).expect("issued");
+        }
+        let tls = Tls::load(&authority.directory_of("server")).expect("loads");
+        let device = TestDevice::new(SIZE);
+        let sources = Sources::default();
+        let connection = ConnectionOptions {
+            security: security(tls.clone()),
+            sources: sources.clone(),
+            ..options()
+        };
+        let listener = ListenerOptions::new(connection);
+        let (channel, serving) =
+            serve_handed_off(Rc::new(Shelf(Rc::clone(&device))), ListenerOptions::new(options()));
+        let at = Address::Unix(directory.path().join("nbd"));
+        let socket = HostNetwork.listen(&at).await.expect("listens");
+        let exports = Rc::new(OneExport { channel, asked: RefCell::default() });
+        let listening = hand_off_clients(socket, Rc::clone(&exports), listener);
+        let _servers = (listening, serving);
+        Self { directory, tls, device, exports, sources, _servers }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("nbd")
+    }
+
+    fn authority(&self) -> Authority {
+        Authority::open(&self.directory.path().join("pki")).expect("the authority")
+    }
+
+    fn of(&self, name: &str) -> Tls {
+        Tls::load(&self.authority().directory_of(name)).expect("loads")
+    }
+
+    async fn connect(&self, tls: &Tls) -> Client<Box<dyn ByteStream>> {
+        let wish = ClientWish { tls: true, ..wish("disk", ReplyStyle::Extended) };
+        let name = ServerName::try_from("server").expect("a name");
+        Client::connect_under(stream(&self.path()).await, wish, async |clear| {
+            tls.connect(clear, name.clone()).await.expect("secured").stream
+        })
+        .await
+    }
+}
+
+async fn stream(path: &Path) -> Box<dyn ByteStream> {
+    HostNetwork.connect(&Address::Unix(path.to_owned())).await.expect("connected")
+}
+
+/// What the server says until it hangs up.
+async fn said(stream: &mut Box<dyn ByteStream>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut bytes)).await.expect("it hangs up");
+    bytes
+}
+
+#[test]
+fn a_client_is_known_by_its_certificate_to_the_directory_and_to_the_device() {
+    run(async {
+        let host = Host::new(Security::Required).await;
+        let mut client = host.connect(&host.of("alice")).await;
+        let data = pattern(3, 300_000);
+        client.write(NONE, 1, &data).await.ok();
+        assert_eq!(client.read(1, 300_000).await.ok().data, data);
+        let alice = Identity::Certificate("alice".to_owned());
+        assert!(host.exports.asked.borrow().iter().all(|asked| *asked == alice));
+        let calls = host.device.calls.borrow();
+        let of_alice = host.sources.of(&alice);
+        assert!(!calls.is_empty() && of_alice != SourceId(0));
+        assert!(calls.iter().all(|call| call.io.source == of_alice), "{calls:?}");
+    });
+}
+
+#[test]
+fn two_clients_have_numbers_of_their_own() {
+    run(async {
+        let host = Host::new(Security::Optional).await;
+        let mut alice = host.connect(&host.of("alice")).await;
+        let clear = stream(&host.path()).await;
+        let mut local = Client::connect(clear, wish("disk", ReplyStyle::Simple)).await;
+        alice.write(NONE, 0, &[1; 512]).await.ok();
+        let first = host.device.last_call().io.source;
+        local.write(NONE, 0, &[2; 512]).await.ok();
+        let second = host.device.last_call().io.source;
+        assert_ne!(first, second);
+        assert!(matches!(host.sources.identity(second), Some(Identity::User(_))));
+    });
+}
+
+#[test]
+fn in_the_clear_nothing_is_looked_up_where_tls_is_required() {
+    run(async {
+        let host = Host::new(Security::Required).await;
+        let mut client = stream(&host.path()).await;
+        let mut bytes = vec![0, 0, 0, 3];
+        encode_option(&OptionRequest::List, &mut bytes).expect("short");
+        encode_option(&OptionRequest::Go { name: "disk", facts: Vec::new() }, &mut bytes)
+            .expect("short");
+        encode_option(&OptionRequest::ExportName("disk"), &mut bytes).expect("short");
+        client.write_all(&bytes).await.expect("sent");
+        let answers = said(&mut client).await;
+        assert!(!answers.windows(4).any(|window| window == b"disk"), "{answers:?}");
+        assert!(host.exports.asked.borrow().is_empty());
+        assert!(host.device.calls.borrow().is_empty());
+    });
+}
+
+#[test]
+fn what_is_sent_in_the_clear_behind_a_request_for_tls_ends_the_connection() {
+    run(async {
+        let host = Host::new(Security::Required).await;
+        let mut client = stream(&host.path()).await;
+        let mut bytes = vec![0, 0, 0, 3];
+        encode_option(&OptionRequest::StartTls, &mut bytes).expect("short");
+        encode_option(&OptionRequest::List, &mut bytes).expect("short");
+        client.write_all(&bytes).await.expect("sent");
+        // The greeting, and the answer to the first option.
+        assert_eq!(said(&mut client).await.len(), 18 + 20);
+        assert!(host.exports.asked.borrow().is_empty());
+    });
+}
+
+#[test]
+fn a_client_that_is_revoked_is_disconnected_and_others_are_not() {
+    run(async {
+        let host = Host::new(Security::Required).await;
+        let mut alice = host.connect(&host.of("alice")).await;
+        let mut other = host.connect(&host.of("server")).await;
+        alice.write(NONE, 0, &[1; 512]).await.ok();
+        host.authority().revoke("alice").expect("revoked");
+        host.tls.reload().expect("reloaded");
+        let ended = tokio::time::timeout(SOON, alice.try_receive()).await;
+        assert_eq!(ended, Ok(None), "it is disconnected");
+        other.write(NONE, 0, &[2; 512]).await.ok();
+    });
+}
+
+#[test]
+fn a_client_that_an_export_is_not_for_is_told_so() {
+    run(async {
+        let host = Host::new(Security::Required).await;
+        let mallory = host.of("mallory");
+        let mut clear = stream(&host.path()).await;
+        clear.read_exact(&mut [0; 18]).await.expect("greeted");
+        let mut bytes = vec![0, 0, 0, 3];
+        encode_option(&OptionRequest::StartTls, &mut bytes).expect("short");
+        clear.write_all(&bytes).await.expect("sent");
+        clear.read_exact(&mut [0; 20]).await.expect("agreed");
+        let name = ServerName::try_from("server").expect("a name");
+        let mut secured = mallory.connect(clear, name).await.expect("secured").stream;
+        let mut bytes = Vec::new();
+        encode_option(&OptionRequest::Go { name: "disk", facts: Vec::new() }, &mut bytes)
+            .expect("short");
+        encode_option(&OptionRequest::Abort, &mut bytes).expect("short");
+        secured.write_all(&bytes).await.expect("sent");
+        secured.flush().await.expect("sent");
+        let answers = said(&mut secured).await;
+        let told = String::from_utf8_lossy(&answers).into_owned();
+        assert!(told.contains("not for mallory"), "{told}");
+    });
+}

@@ -1,0 +1,304 @@
+//! TLS with certificates on both sides: who is at the other end is known by name, or there is no connection.
+//!
+//! TLS 1.3 only. Sessions are not resumed: each connection shows its certificate, so that a revoked one opens none.
+//! An expired revocation list still counts: whoever keeps a newer one away gains nothing that it revokes later, and a
+//! list that nobody renewed ends no service.
+
+mod certificate;
+mod error;
+mod files;
+mod stream;
+
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use tokio::sync::Notify;
+use weir_device::ByteStream;
+
+pub use self::certificate::{Holder, NoHolder};
+pub use self::error::TlsError;
+pub(crate) use self::files::holder_of_pem;
+pub use self::files::{AUTHORITY, CLIENT, CLIENT_KEY, REVOKED, SERVER, SERVER_KEY};
+use self::files::{Files, Own};
+use self::stream::TlsStream;
+
+/// The certificates of a process and what it trusts, read from a directory, and read again without a restart. Cheap to
+/// clone; clones are the same.
+#[derive(Clone)]
+pub struct Tls(Arc<Shared>);
+
+struct Shared {
+    directory: PathBuf,
+    current: RwLock<Arc<Current>>,
+    /// Told after each change.
+    changed: Notify,
+}
+
+/// What a directory held when it was read last.
+struct Current {
+    server: Option<Arc<ServerConfig>>,
+    client: Option<Arc<ClientConfig>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    status: TlsStatus,
+}
+
+/// Whose certificates are in use, and until when they count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsStatus {
+    /// The first of the authorities.
+    pub authority: Holder,
+    /// This process as a server.
+    pub server: Option<Holder>,
+    /// This process as a client.
+    pub client: Option<Holder>,
+}
+
+/// A connection whose peer is known.
+pub struct Secured {
+    /// The connection.
+    pub stream: Box<dyn ByteStream>,
+    /// Who is there.
+    pub peer: PeerCertificate,
+}
+
+/// A certificate that a peer has shown, and proved to hold.
+#[derive(Clone, Debug)]
+pub struct PeerCertificate {
+    /// Who it was issued to.
+    pub holder: Holder,
+    chain: Arc<[CertificateDer<'static>]>,
+    /// When the first of its chain expires, since the epoch of Unix.
+    expires: Duration,
+}
+
+impl std::fmt::Debug for Secured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secured").field("peer", &self.peer.holder).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("directory", &self.0.directory).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads the certificates in `directory`: [`AUTHORITY`], and those of a server, a client, or both. Blocks for a few
+    /// file operations.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file and what is wrong with it.
+    pub fn load(directory: &Path) -> Result<Self, TlsError> {
+        let current = RwLock::new(Arc::new(Current::read(directory)?));
+        let directory = directory.to_owned();
+        Ok(Self(Arc::new(Shared { directory, current, changed: Notify::new() })))
+    }
+
+    /// Reads them anew. Connections that begin from now on use them; a connection whose peer is not accepted any more
+    /// is told by [`Tls::until_refused`]. Blocks for a few file operations.
+    ///
+    /// # Errors
+    /// As [`Tls::load`]; what was in use stays in use.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let read = Arc::new(Current::read(&self.0.directory)?);
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
+        self.0.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Where they lie.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.0.directory
+    }
+
+    /// Whose certificates are in use.
+    #[must_use]
+    pub fn status(&self) -> TlsStatus {
+        self.current().status.clone()
+    }
+
+    /// Whether there is a certificate for a server.
+    ///
+    /// # Errors
+    /// [`TlsError::NoServer`].
+    pub fn check_serves(&self) -> Result<(), TlsError> {
+        let directory = || self.0.directory.display().to_string();
+        let server = self.current().server.as_ref().map(drop);
+        server.ok_or_else(|| TlsError::NoServer { directory: directory() })
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn own_missing(&self, file: &str) -> TlsError {
+        TlsError::missing(&self.0.directory.join(file))
+    }
+
+    /// Shakes hands with a client on a connection of which every byte so far was read. It takes as long as the client
+    /// takes: the caller sets the deadline.
+    ///
+    /// # Errors
+    /// [`TlsError`]; the connection has ended then.
+    pub async fn accept(&self, io: Box<dyn ByteStream>) -> Result<Secured, TlsError> {
+        let config = self.current().server.clone().ok_or_else(|| self.own_missing(SERVER))?;
+        secured(io, ServerConnection::new(config).map(Connection::from)).await
+    }
+
+    /// Shakes hands with the server `name` on a connection of which every byte so far was read. It takes as long as the
+    /// server takes: the caller sets the deadline.
+    ///
+    /// # Errors
+    /// [`TlsError`], also where the certificate of the server is not one for `name`; the connection has ended then.
+    pub async fn connect(
+        &self,
+        io: Box<dyn ByteStream>,
+        name: ServerName<'static>,
+    ) -> Result<Secured, TlsError> {
+        let config = self.current().client.clone().ok_or_else(|| self.own_missing(CLIENT))?;
+        secured(io, ClientConnection::new(config, name).map(Connection::from)).await
+    }
+
+    /// What a server agrees to, for connections that another library drives; nothing where there is no certificate for
+    /// a server. What it has accepted must name somebody ([`PeerCertificate::of`]).
+    #[must_use]
+    pub fn server_config(&self) -> Option<Arc<ServerConfig>> {
+        self.current().server.clone()
+    }
+
+    /// Whether a client with this certificate is still accepted. One that has expired since is: whoever is connected
+    /// stays.
+    #[must_use]
+    pub fn accepts(&self, client: &PeerCertificate) -> bool {
+        self.current().accepts(client)
+    }
+
+    /// Completes once a client with this certificate is not accepted any more, because it was revoked or its authority
+    /// is none any more. One that merely expires keeps the connection that it has.
+    pub async fn until_refused(&self, client: &PeerCertificate) {
+        loop {
+            let mut changed = std::pin::pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            if !self.accepts(client) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+async fn secured(
+    io: Box<dyn ByteStream>,
+    session: Result<Connection, rustls::Error>,
+) -> Result<Secured, TlsError> {
+    let failed = |source| TlsError::Handshake { source };
+    let session = session.map_err(|error| failed(std::io::Error::other(error)))?;
+    let mut stream = TlsStream::new(io, session);
+    poll_fn(|cx| stream.poll_handshake(cx)).await.map_err(failed)?;
+    let peer = PeerCertificate::of(stream.session().peer_certificates().unwrap_or_default())?;
+    Ok(Secured { stream: Box::new(stream), peer })
+}
+
+impl PeerCertificate {
+    /// The first certificate of a chain that a session has verified.
+    ///
+    /// # Errors
+    /// [`NoHolder`].
+    pub fn of(chain: &[CertificateDer<'_>]) -> Result<Self, NoHolder> {
+        let chain: Arc<[_]> = chain.iter().map(|one| one.clone().into_owned()).collect();
+        let holders: Vec<Holder> = chain.iter().map(Holder::of).collect::<Result<_, _>>()?;
+        let expires = holders.iter().map(|holder| holder.expires).min().unwrap_or_default();
+        let holder = holders.into_iter().next().ok_or(NoHolder::NoName)?;
+        Ok(Self { holder, chain, expires })
+    }
+}
+
+impl Current {
+    fn read(directory: &Path) -> Result<Self, TlsError> {
+        let Files { authorities, authority, revoked, server, client } = Files::read(directory)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let authority_wrong = |error: &dyn std::fmt::Display| {
+            TlsError::file(&directory.join(AUTHORITY), error.to_string())
+        };
+        let trusted = (Arc::clone(&authorities), Arc::clone(&provider));
+        let verifier = WebPkiClientVerifier::builder_with_provider(trusted.0, trusted.1)
+            .with_crls(revoked.iter().cloned())
+            .allow_unknown_revocation_status()
+            .build()
+            .map_err(|error| authority_wrong(&error))?;
+        let status = TlsStatus {
+            authority,
+            server: server.as_ref().map(|own| own.holder.clone()),
+            client: client.as_ref().map(|own| own.holder.clone()),
+        };
+        let server = match server {
+            Some(own) => Some(server_config(&provider, Arc::clone(&verifier), own)?),
+            None => None,
+        };
+        let client = match client {
+            Some(own) => {
+                let trusted = (authorities, Arc::clone(&provider));
+                let servers = WebPkiServerVerifier::builder_with_provider(trusted.0, trusted.1)
+                    .with_crls(revoked)
+                    .allow_unknown_revocation_status()
+                    .build()
+                    .map_err(|error| authority_wrong(&error))?;
+                Some(client_config(&provider, servers, own)?)
+            }
+            None => None,
+        };
+        Ok(Self { server, client, verifier, status })
+    }
+
+    fn accepts(&self, client: &PeerCertificate) -> bool {
+        let Some((first, between)) = client.chain.split_first() else { return false };
+        // Looked at while it was valid: that it has expired since says nothing, that it was revoked does.
+        let valid = client.expires.saturating_sub(Duration::from_secs(1));
+        let now = Duration::from_secs(UnixTime::now().as_secs());
+        let at = UnixTime::since_unix_epoch(now.min(valid));
+        self.verifier.verify_client_cert(first, between, at).is_ok()
+    }
+}
+
+fn server_config(
+    provider: &Arc<CryptoProvider>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    own: Own,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let wrong = |error: rustls::Error| TlsError::file(&own.path, error.to_string());
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(wrong)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(own.chain, own.key)
+        .map_err(|error| TlsError::file(&own.path, error.to_string()))?;
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+fn client_config(
+    provider: &Arc<CryptoProvider>,
+    servers: Arc<WebPkiServerVerifier>,
+    own: Own,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let wrong = |error: rustls::Error| TlsError::file(&own.path, error.to_string());
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(wrong)?
+        .with_webpki_verifier(servers)
+        .with_client_auth_cert(own.chain, own.key)
+        .map_err(|error| TlsError::file(&own.path, error.to_string()))?;
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}

@@ -1,0 +1,369 @@
+//! TLS between two ends of a socket: who gets through, what arrives, and what a reload changes.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test spoils files of certificates and starts threads"
+)]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::LocalSet;
+use weir_device::{Address, ByteStream, Network};
+use weir_net::HostNetwork;
+use weir_net::pki::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, PkiError, Request, Usage};
+use weir_net::tls::{Secured, Tls, TlsError};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn run<F: Future<Output = ()>>(test: F) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
+    LocalSet::new().block_on(&runtime, test);
+}
+
+/// An authority, and certificates of a server and of two clients.
+struct Certificates {
+    directory: TempDir,
+}
+
+impl Certificates {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let certificates = Self { directory };
+        let path = certificates.path();
+        drop(Authority::create(&path, "test", AUTHORITY_DAYS).expect("an authority"));
+        for name in ["server", "alice", "bob"] {
+            certificates.issue(name, Usage::Both);
+        }
+        certificates
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("pki")
+    }
+
+    fn authority(&self) -> Authority {
+        Authority::open(&self.path()).expect("the authority")
+    }
+
+    fn issue(&self, name: &str, usage: Usage) -> PathBuf {
+        let hosts = ["127.0.0.1".to_owned()];
+        let request = Request { name, hosts: &hosts, usage, days: CERTIFICATE_DAYS };
+        self.authority().issue(&request).expect("issued")
+    }
+
+    fn of(&self, name: &str) -> Tls {
+        Tls::load(&self.authority().directory_of(name)).expect("loads")
+    }
+}
+
+/// Two ends of a unix socket.
+async fn pair() -> (Box<dyn ByteStream>, Box<dyn ByteStream>) {
+    let directory = TempDir::new().expect("a directory");
+    let at = Address::Unix(directory.path().join("socket"));
+    let mut listener = HostNetwork.listen(&at).await.expect("listens");
+    let client = HostNetwork.connect(&at).await.expect("connected");
+    let accepted = std::future::poll_fn(|cx| listener.poll_accept(cx)).await.expect("accepted");
+    (accepted.stream, client)
+}
+
+fn name(text: &str) -> ServerName<'static> {
+    ServerName::try_from(text.to_owned()).expect("a name")
+}
+
+type Ends = (Result<Secured, TlsError>, Result<Secured, TlsError>);
+
+/// Both ends shake hands.
+async fn shake_hands(server: &Tls, client: &Tls, of: &str) -> Ends {
+    let (theirs, ours) = pair().await;
+    let both = async { futures_util::join!(server.accept(theirs), client.connect(ours, name(of))) };
+    tokio::time::timeout(SOON, both).await.expect("both come to an end")
+}
+
+async fn secured(server: &Tls, client: &Tls) -> (Secured, Secured) {
+    let (server, client) = shake_hands(server, client, "server").await;
+    (server.expect("the client is accepted"), client.expect("the server is accepted"))
+}
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..=250).cycle().take(count).collect()
+}
+
+#[test]
+fn each_end_knows_the_other_by_name_and_bytes_go_both_ways() {
+    run(async {
+        let certificates = Certificates::new();
+        let (mut server, mut client) =
+            secured(&certificates.of("server"), &certificates.of("alice")).await;
+        assert_eq!(server.peer.holder.name, "alice");
+        assert_eq!(client.peer.holder.name, "server");
+        let sent = bytes(3 << 20);
+        let expected = sent.clone();
+        let sending = tokio::task::spawn_local(async move {
+            client.stream.write_all(&sent).await.expect("sent");
+            client.stream.flush().await.expect("sent");
+            let mut answer = [0; 6];
+            client.stream.read_exact(&mut answer).await.expect("received");
+            assert_eq!(&answer, b"thanks");
+            client.stream.shutdown().await.expect("said goodbye");
+            client
+        });
+        let mut received = vec![0; expected.len()];
+        server.stream.read_exact(&mut received).await.expect("received");
+        assert!(received == expected);
+        let gathered = [io::IoSlice::new(b"tha"), io::IoSlice::new(b"nks")];
+        assert!(server.stream.is_write_vectored());
+        let wrote = server.stream.write_vectored(&gathered).await.expect("sent");
+        assert_eq!(wrote, 6);
+        server.stream.flush().await.expect("sent");
+        let client = sending.await.expect("the client ends");
+        assert_eq!(server.stream.read(&mut received).await.expect("a goodbye"), 0);
+        drop(client);
+    });
+}
+
+#[test]
+fn a_session_goes_on_on_another_thread_with_what_was_received() {
+    run(async {
+        let certificates = Certificates::new();
+        let (mut server, mut client) =
+            secured(&certificates.of("server"), &certificates.of("alice")).await;
+        client.stream.write_all(b"firstsecond").await.expect("sent");
+        client.stream.flush().await.expect("sent");
+        let mut first = [0; 5];
+        server.stream.read_exact(&mut first).await.expect("received");
+        let detached = server.stream.detach().expect("detached");
+        let other = std::thread::spawn(move || {
+            run(async move {
+                let mut stream = detached.attach().expect("attached");
+                let mut second = [0; 6];
+                stream.read_exact(&mut second).await.expect("received");
+                assert_eq!(&second, b"second");
+                stream.write_all(b"done").await.expect("sent");
+                stream.flush().await.expect("sent");
+                let mut end = [0; 1];
+                assert_eq!(stream.read(&mut end).await.expect("a goodbye"), 0);
+            });
+        });
+        let mut answer = [0; 4];
+        client.stream.read_exact(&mut answer).await.expect("received");
+        client.stream.shutdown().await.expect("said goodbye");
+        other.join().expect("the thread ends");
+    });
+}
+
+#[test]
+fn a_connection_that_is_cut_is_no_goodbye() {
+    run(async {
+        let certificates = Certificates::new();
+        let (mut server, client) =
+            secured(&certificates.of("server"), &certificates.of("alice")).await;
+        drop(client);
+        let error = server.stream.read(&mut [0; 1]).await.expect_err("cut");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    });
+}
+
+#[test]
+fn who_has_no_certificate_of_the_authority_gets_nothing() {
+    run(async {
+        let (ours, theirs) = (Certificates::new(), Certificates::new());
+        let server = ours.of("server");
+        let (refused, _) = shake_hands(&server, &theirs.of("alice"), "server").await;
+        refused.expect_err("another authority");
+        // The client refuses as well: one that trusts the server, and shows a certificate of another authority.
+        let stranger = theirs.authority().directory_of("alice");
+        std::fs::copy(ours.path().join("ca-cert.pem"), stranger.join("ca-cert.pem"))
+            .expect("copied");
+        std::fs::copy(ours.path().join("ca-crl.pem"), stranger.join("ca-crl.pem")).expect("copied");
+        let client = Tls::load(&stranger).expect("loads");
+        let (refused, _) = shake_hands(&server, &client, "server").await;
+        let error = refused.expect_err("another authority");
+        assert!(error.to_string().contains("invalid peer certificate"), "{error}");
+        let (_, refused) = shake_hands(&ours.of("bob"), &ours.of("alice"), "server").await;
+        let error = refused.expect_err("bob is not the server");
+        assert!(error.to_string().contains("not valid for name"), "{error}");
+        // An address counts as a name of the server.
+        let (_, accepted) = shake_hands(&server, &ours.of("alice"), "127.0.0.1").await;
+        accepted.expect("one of its hosts");
+    });
+}
+
+#[test]
+fn a_certificate_of_a_server_alone_opens_no_connection() {
+    run(async {
+        let certificates = Certificates::new();
+        let only_server = certificates.issue("only-server", Usage::Server);
+        for file in ["cert", "key"] {
+            let [from, to] =
+                ["server", "client"].map(|role| only_server.join(format!("{role}-{file}.pem")));
+            std::fs::copy(from, to).expect("copied");
+        }
+        let client = Tls::load(&only_server).expect("loads");
+        let (refused, _) = shake_hands(&certificates.of("server"), &client, "server").await;
+        refused.expect_err("not for clients");
+    });
+}
+
+#[test]
+fn who_speaks_in_the_clear_is_refused() {
+    run(async {
+        let certificates = Certificates::new();
+        let (theirs, mut ours) = pair().await;
+        ours.write_all(b"NBDMAGIC, or anything else that is long enough").await.expect("sent");
+        let server = certificates.of("server");
+        let refused = tokio::time::timeout(SOON, server.accept(theirs)).await.expect("at once");
+        assert!(matches!(refused, Err(TlsError::Handshake { .. })));
+        let (theirs, ours) = pair().await;
+        drop(ours);
+        let refused = tokio::time::timeout(SOON, server.accept(theirs)).await.expect("at once");
+        refused.map(drop).expect_err("gone");
+    });
+}
+
+#[test]
+fn a_revoked_certificate_opens_nothing_and_ends_what_is_open() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let (alice, bob) = (certificates.of("alice"), certificates.of("bob"));
+        let (of_alice, _alice) = secured(&server, &alice).await;
+        let (of_bob, _bob) = secured(&server, &bob).await;
+        assert_eq!(certificates.authority().revoke("alice").expect("revoked"), 1);
+        let until = |secured: &Secured| {
+            let (server, peer) = (server.clone(), secured.peer.clone());
+            async move {
+                tokio::time::timeout(Duration::from_millis(50), server.until_refused(&peer)).await
+            }
+        };
+        until(&of_alice).await.expect_err("the list was not read yet");
+        let told = tokio::task::spawn_local({
+            let (server, peer) = (server.clone(), of_alice.peer.clone());
+            async move { server.until_refused(&peer).await }
+        });
+        tokio::task::yield_now().await;
+        server.reload().expect("reloaded");
+        tokio::time::timeout(SOON, told).await.expect("told").expect("told");
+        until(&of_bob).await.expect_err("bob is not revoked");
+        let (refused, _) = shake_hands(&server, &alice, "server").await;
+        let error = refused.expect_err("revoked");
+        assert!(error.to_string().contains("Revoked"), "{error}");
+        // A new certificate under the same name is another one.
+        certificates.issue("alice", Usage::Client);
+        secured(&server, &certificates.of("alice")).await;
+        until(&of_alice).await.expect("the old one stays revoked");
+    });
+}
+
+#[test]
+fn a_reload_that_fails_changes_nothing() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let (of_alice, _alice) = secured(&server, &certificates.of("alice")).await;
+        let directory = server.directory().to_owned();
+        let spoil = |file: &str, text: &[u8]| {
+            let path = directory.join(file);
+            let before = std::fs::read(&path).expect("read");
+            std::fs::write(&path, text).expect("written");
+            (path, before)
+        };
+        let bad = [
+            ("server-cert.pem", &b"not a certificate"[..], "it holds nothing"),
+            ("server-key.pem", b"", "server-key.pem"),
+            (
+                "ca-cert.pem",
+                b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+                "ca-cert.pem",
+            ),
+            ("ca-crl.pem", b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "ca-"),
+        ];
+        for (file, text, says) in bad {
+            let (path, before) = spoil(file, text);
+            let error = server.reload().expect_err(file).to_string();
+            assert!(error.contains(says), "{file}: {error}");
+            std::fs::write(path, before).expect("written");
+        }
+        // The key of somebody else.
+        let other =
+            std::fs::read(certificates.authority().directory_of("bob").join("client-key.pem"));
+        let (path, before) = spoil("server-key.pem", &other.expect("read"));
+        server.reload().expect_err("the key is not that of the certificate");
+        std::fs::write(&path, before).expect("written");
+        std::fs::remove_file(&path).expect("removed");
+        let error = server.reload().expect_err("missing").to_string();
+        assert!(error.contains("server-key.pem is missing"), "{error}");
+        secured(&server, &certificates.of("alice")).await;
+        let wait =
+            tokio::time::timeout(Duration::from_millis(50), server.until_refused(&of_alice.peer));
+        wait.await.expect_err("nothing has changed");
+    });
+}
+
+#[test]
+fn a_renewed_certificate_is_used_by_new_connections_and_old_ones_go_on() {
+    run(async {
+        let certificates = Certificates::new();
+        let (server, alice) = (certificates.of("server"), certificates.of("alice"));
+        let (mut of_alice, mut client) = secured(&server, &alice).await;
+        let before = server.status().server.expect("a certificate");
+        certificates.authority().renew("server", 30).expect("renewed");
+        server.reload().expect("reloaded");
+        let after = server.status().server.expect("a certificate");
+        assert!(before.serial != after.serial && before.expires > after.expires);
+        let (_, fresh) = secured(&server, &alice).await;
+        assert_eq!(fresh.peer.holder.serial, after.serial);
+        client.stream.write_all(b"x").await.expect("sent");
+        client.stream.flush().await.expect("sent");
+        of_alice.stream.read_exact(&mut [0; 1]).await.expect("received");
+    });
+}
+
+#[test]
+fn an_authority_is_never_replaced_and_says_what_is_wrong_with_a_request() {
+    let directory = TempDir::new().expect("a directory");
+    let open = || Authority::open(directory.path());
+    assert!(matches!(open(), Err(PkiError::NoAuthority { .. })));
+    drop(Authority::create(directory.path(), "test", 10).expect("made"));
+    let again = Authority::create(directory.path(), "test", 10);
+    assert!(matches!(again, Err(PkiError::AlreadyThere { .. })));
+    let mut authority = open().expect("there");
+    let request = |name: &'static str| Request { name, hosts: &[], usage: Usage::Both, days: 365 };
+    for name in ["", ".", "..", "a/b", "a b", "-a", &"x".repeat(65)] {
+        let name: &'static str = name.to_owned().leak();
+        assert!(matches!(authority.issue(&request(name)), Err(PkiError::BadName { .. })), "{name}");
+    }
+    let hosts = ["no host!".to_owned()];
+    let bad = authority.issue(&Request { hosts: &hosts, ..request("node") });
+    assert!(matches!(bad, Err(PkiError::BadHost { .. })));
+    for days in [0, 36_501] {
+        let bad = authority.issue(&Request { days, ..request("node") });
+        assert!(matches!(bad, Err(PkiError::Days { .. })), "{days}");
+    }
+    let issued = authority.issue(&request("node")).expect("issued");
+    assert!(matches!(authority.issue(&request("node")), Err(PkiError::AlreadyIssued { .. })));
+    assert!(matches!(authority.renew("nobody", 1), Err(PkiError::NotIssued { .. })));
+    assert!(matches!(authority.revoke("nobody"), Err(PkiError::NotIssued { .. })));
+    // Not longer than the authority itself.
+    let expires = authority.entries()[0].expires;
+    assert!(expires <= i64::try_from(authority.expires().as_secs()).expect("soon"));
+    assert_private(&issued.join("server-key.pem"));
+    assert_private(&directory.path().join("ca-key.pem"));
+    drop(authority);
+    let mut authority = open().expect("there");
+    assert_eq!(authority.entries().len(), 1);
+    assert_eq!(authority.revoke("node").expect("revoked"), 1);
+    assert!(matches!(authority.renew("node", 1), Err(PkiError::NotIssued { .. })));
+    authority.issue(&request("node")).expect("a new one");
+    assert_eq!(authority.entries().len(), 2);
+}
+
+fn assert_private(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+}

@@ -1,0 +1,255 @@
+#!/usr/bin/env bash
+# NBD under TLS with real clients: certificates, who may use what, renewal and revocation under load.
+. "$(dirname "$0")/_lib.sh"
+
+pki=$work/pki
+export WEIR_PKI=$pki
+issued() { echo "$pki/issued/$1"; }
+
+# The authority.
+refuse "nothing is issued without an authority" "make one with .weir pki init" "$weir" pki issue server
+check "an authority is made" "$weir" pki init --name test
+refuse "it is never replaced" "is there already" "$weir" pki init
+check "a server gets a certificate" "$weir" pki issue server --host 127.0.0.1 --host localhost
+for name in alice bob mallory; do
+    check "$name gets one for clients" "$weir" pki issue "$name" --usage client
+done
+refuse "nobody gets a second one" "renew it with" "$weir" pki issue alice
+refuse "a name that is none" "is no name for a certificate" "$weir" pki issue 'a b'
+listed() { "$weir" pki list --output json | jq -e 'length == 4 and all(.state == "valid")'; }
+check "all are listed" listed
+verified() { openssl verify -CAfile "$pki/ca-cert.pem" "$(issued "$1")/$2-cert.pem"; }
+check "openssl verifies the server's" verified server server
+check "openssl verifies a client's" verified alice client
+key_is_private() { [ "$(stat -c %a "$pki/ca-key.pem" "$(issued server)/server-key.pem" | sort -u)" = 600 ]; }
+check "keys are their owner's alone" key_is_private
+# A certificate of another authority, in the directory of somebody who trusts ours.
+"$weir" pki --pki "$work/other" init >/dev/null 2>&1
+"$weir" pki --pki "$work/other" issue alice >/dev/null 2>&1
+stranger=$work/other/issued/alice
+cp "$pki/ca-cert.pem" "$pki/ca-crl.pem" "$stranger"
+
+# Settings.
+refuse "a directory without certificates" "ca-cert.pem is missing" "$weir" serve --check --tls-certificates "$work"
+refuse "one without a server's" "has no certificate for a server" "$weir" serve --check \
+    --tls-certificates "$(issued alice)"
+check "with certificates other machines may reach it" "$weir" serve --check --nbd-listen 0.0.0.0:0 \
+    --tls-certificates "$(issued server)"
+refuse "names without certificates" "tls-certificates" "$weir" serve --check --allow alice
+
+cat >"$work/weir.toml" <<END
+[nbd]
+listen = "127.0.0.1:0"
+[api]
+listen = "127.0.0.1:0"
+allow = ["alice"]
+[tls]
+certificates = "$(issued server)"
+[[volumes]]
+name = "open"
+size = "64M"
+[[volumes]]
+name = "closed"
+size = "32M"
+allow = ["alice"]
+END
+: >"$work/weir.log"
+"$weir" serve --config "$work/weir.toml" --nbd-socket "$work/nbd.sock" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
+weir_pid=$!
+wait_on=$weir_pid wait_log=$work/weir.log wait_until "weir serve listens" grep '^listening at nbds://' "$work/weir.log" || exit 1
+port=$(sed -n 's|^listening at nbds://127.0.0.1:\([0-9]*\).*|\1|p' "$work/weir.log")
+# at NAME EXPORT: the export as the holder of that name reaches it.
+at() { echo "nbds://127.0.0.1:$port/$2?tls-certificates=$(issued "$1")"; }
+
+# Who gets what.
+size_is() { [ "$(nbdinfo --size "$1")" = "$2" ]; }
+check "a client with a certificate" size_is "$(at bob open)" $((64 << 20))
+check "one that the list names" size_is "$(at alice closed)" $((32 << 20))
+refuse "one that it does not name" "policy" nbdinfo --size "$(at bob closed)"
+check "which the log says" grep -q 'bob.*closed\|closed.*bob' "$work/weir.log"
+lists() { nbdinfo --list "$(at "$1" "")" | sed -n 's/^export="\(.*\)":/\1/p' | paste -sd,; }
+lists_are() { [ "$(lists "$1")" = "$2" ]; }
+check "everybody sees in the list what is for all" lists_are bob open
+check "and what is for them" lists_are alice closed,open
+refuse "in the clear nothing is reached" "TLS|takes nothing but" nbdinfo --size "nbd://127.0.0.1:$port/open"
+refuse "not even the list" "list request" nbdinfo --list "nbd://127.0.0.1:$port"
+refuse "a certificate of another authority" "." nbdinfo --size \
+    "nbds://127.0.0.1:$port/open?tls-certificates=$stranger"
+mkdir "$work/none" && cp "$pki/ca-cert.pem" "$work/none"
+refuse "no certificate at all" "." nbdinfo --size "nbds://127.0.0.1:$port/open?tls-certificates=$work/none"
+check "the unix socket is for users of this host, without TLS" size_is "nbd+unix:///closed?socket=$work/nbd.sock" \
+    $((32 << 20))
+check "and with it" size_is "nbds+unix:///closed?socket=$work/nbd.sock&tls-certificates=$(issued alice)&tls-hostname=server" \
+    $((32 << 20))
+
+# Protocols: nothing but TLS 1.3.
+cat >"$work/versions.py" <<'END'
+import socket, ssl, struct, sys
+port, certificates = int(sys.argv[1]), sys.argv[2]
+V = ssl.TLSVersion
+def attempt(version, ciphers=None):
+    s = socket.create_connection(("127.0.0.1", port), timeout=10)
+    assert s.recv(18, socket.MSG_WAITALL)[:8] == b"NBDMAGIC"
+    s.sendall(struct.pack(">IQII", 3, 0x49484156454F5054, 5, 0))
+    assert struct.unpack(">QIII", s.recv(20, socket.MSG_WAITALL))[2] == 1, "STARTTLS is refused"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(certificates + "/ca-cert.pem")
+    context.load_cert_chain(certificates + "/client-cert.pem", certificates + "/client-key.pem")
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    with context.wrap_socket(s, server_hostname="server") as tls:
+        # A list of exports: TLS 1.3 says nothing of a refused certificate before it is used.
+        tls.sendall(struct.pack(">QII", 0x49484156454F5054, 3, 0))
+        assert len(tls.recv(1)) == 1
+        return tls.cipher()
+for version in (V.TLSv1, V.TLSv1_1, V.TLSv1_2, V.TLSv1_3):
+    try:
+        print(version.name, "accepted", *attempt(version))
+    except (ssl.SSLError, ConnectionError) as error:
+        print(version.name, "refused", str(error).split("(")[0])
+END
+/usr/bin/python3 -W ignore "$work/versions.py" "$port" "$(issued alice)" >"$work/versions.out" 2>&1
+sed 's/^/    /' "$work/versions.out"
+only_13() { [ "$(grep -c ' refused ' "$work/versions.out")" = 3 ] && grep -q '^TLSv1_3 accepted' "$work/versions.out"; }
+check "TLS 1.3 alone is spoken" only_13
+
+# What is in the clear behind a request for TLS ends the connection.
+injected() {
+    /usr/bin/python3 - "$port" <<'END'
+import socket, struct, sys
+s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=10)
+s.recv(18, socket.MSG_WAITALL)
+s.sendall(struct.pack(">IQII", 3, 0x49484156454F5054, 5, 0) + struct.pack(">QII", 0x49484156454F5054, 3, 0))
+got = b""
+while more := s.recv(1000):
+    got += more
+assert len(got) <= 20, got
+END
+}
+check "what is sent in the clear behind the request for TLS" injected
+check "is named in the log" grep -q "in the clear behind its request for TLS" "$work/weir.log"
+
+# The API under TLS.
+api=$(sed -n 's|^API at \(https://[^ ]*\).*|\1|p' "$work/weir.log")
+call() {
+    curl --silent --show-error --fail-with-body --max-time 20 --cacert "$pki/ca-cert.pem" \
+        --cert "$(issued "$1")/client-cert.pem" --key "$(issued "$1")/client-key.pem" "$api/v1/node"
+}
+expiry() {
+    call alice | jq -e '.certificates | map(select(.role == "server"))[0] | .name == "server" and .expires > now'
+}
+check "the API answers under TLS, and says when certificates expire" expiry
+refuse "to those that are named" "not among the names" call bob
+bare() { curl --silent --show-error --fail --max-time 20 --cacert "$pki/ca-cert.pem" "$1/v1/node"; }
+refuse "not without a certificate" "." bare "$api"
+refuse "nor in the clear" "." bare "http${api#https}"
+handshake() { openssl s_client -connect "${api#https://}" -CAfile "$pki/ca-cert.pem" -verify_return_error "$@" </dev/null; }
+check "openssl s_client finds TLS 1.3 there" sh -c "openssl s_client -connect ${api#https://} -CAfile $pki/ca-cert.pem \
+    -verify_return_error </dev/null 2>&1 | grep -q 'TLSv1.3'"
+refuse "and nothing older" "protocol version|alert" handshake -tls1_2
+
+# Bytes.
+head -c $((64 << 20)) /dev/urandom >"$work/image"
+check "nbdcopy writes under TLS" nbdcopy --connections=4 "$work/image" "$(at bob open)"
+same() { nbdcopy --connections=4 "$(at bob open)" - | cmp - "$work/image"; }
+check "and reads it back" same
+qemu() {
+    local verb=$1 who=$2
+    shift 2
+    qemu-img "$verb" --object "tls-creds-x509,id=tls,dir=$(issued "$who"),endpoint=client" --image-opts "$@" \
+        "driver=nbd,host=127.0.0.1,port=$port,export=open,tls-creds=tls,tls-hostname=server"
+}
+check "qemu-img looks at it" qemu info bob
+qemu_same() {
+    qemu-img compare --object "tls-creds-x509,id=tls,dir=$(issued bob),endpoint=client" --image-opts \
+        "driver=nbd,host=127.0.0.1,port=$port,export=open,tls-creds=tls,tls-hostname=server" \
+        "driver=raw,file.driver=file,file.filename=$work/image"
+}
+check "qemu-img compares it" qemu_same
+
+# Renewal under load: no client sees an error.
+/usr/bin/python3 - "$(at bob open)" "$work" >"$work/load.out" 2>&1 <<'END' &
+import nbd, os, sys
+uri, work = sys.argv[1:]
+h = nbd.NBD(); h.set_uri_allow_local_file(True); h.connect_uri(uri)
+count = 0
+while not os.path.exists(work + "/enough"):
+    data = os.urandom(8192); at = count % 4096 * 8192
+    h.pwrite(data, at); assert h.pread(8192, at) == data
+    count += 1
+    if count == 10:
+        open(work + "/begun", "w")
+h.flush(); h.shutdown(); print("operations:", count)
+END
+load=$!
+processes+=("$load")
+wait_until "the load begins" test -e "$work/begun"
+before=$(openssl x509 -noout -serial -in "$(issued server)/server-cert.pem")
+loaded() { [ "$(grep -c 'the certificate of server is loaded' "$work/weir.log")" = "$1" ]; }
+for turn in 1 2 3; do
+    check "the server's certificate is renewed" "$weir" pki renew server --days 30
+    kill -HUP "$weir_pid"
+    eventually "turn $turn: it is loaded" loaded "$turn"
+    check "turn $turn: new clients are served" size_is "$(at alice open)" $((64 << 20))
+done
+touch "$work/enough"
+if wait "$load"; then
+    ok "the client under load saw no error"
+else
+    not_ok "the client under load saw no error" "$(cat "$work/load.out")"
+fi
+changed() { [ "$before" != "$(openssl x509 -noout -serial -in "$(issued server)/server-cert.pem")" ]; }
+check "the certificate is another one" changed
+
+# A bad file: what is in use stays in use.
+cp "$(issued server)/server-cert.pem" "$work/good.pem"
+echo nonsense >"$(issued server)/server-cert.pem"
+kill -HUP "$weir_pid"
+eventually "a bad file is named" grep -q "server-cert.pem: it holds nothing of its kind" "$work/weir.log"
+check "and the old certificate goes on" size_is "$(at alice open)" $((64 << 20))
+cp "$work/good.pem" "$(issued server)/server-cert.pem"
+
+# Revocation ends what is open.
+/usr/bin/python3 - "$(at mallory open)" "$work" >"$work/mallory.out" 2>&1 <<'END' &
+import nbd, sys, time
+uri, work = sys.argv[1:]
+h = nbd.NBD(); h.set_uri_allow_local_file(True); h.connect_uri(uri)
+open(work + "/mallory", "w")
+try:
+    while True:
+        h.pread(512, 0); time.sleep(0.01)
+except nbd.Error as error:
+    print("ended:", error)
+END
+mallory=$!
+processes+=("$mallory")
+wait_until "mallory is connected" test -e "$work/mallory"
+check "mallory is revoked" "$weir" pki revoke mallory
+kill -HUP "$weir_pid"
+eventually "and disconnected" grep -q '^ended:' "$work/mallory.out"
+check "which the log says" grep -q "certificate is not accepted any more" "$work/weir.log"
+refuse "mallory gets nothing any more" "." nbdinfo --size "$(at mallory open)"
+check "others do" size_is "$(at bob open)" $((64 << 20))
+revoked() { "$weir" pki list --output json | jq -e 'map(select(.name == "mallory"))[0].state == "revoked"'; }
+check "the list says so" revoked
+
+# The list of names, changed while it serves.
+sed -i 's/allow = \["alice"\]/allow = ["alice", "bob"]/' "$work/weir.toml"
+kill -HUP "$weir_pid"
+eventually "bob may use it from now on" size_is "$(at bob closed)" $((32 << 20))
+
+# A copy through the process that serves it goes by its unix socket.
+check "an export of a volume that is served under TLS" "$weir" volume export open "$work/out.img"
+stop
+
+# Up.
+start solo --size 16M --nbd-listen 127.0.0.1:0 --tls-certificates "$(issued server)" --allow alice
+solo() { echo "$uri?tls-certificates=$(issued "$1")"; }
+check "weir up prints nbds" grep -q '^nbds://' <<<"$uri"
+check "one volume for one client" size_is "$(solo alice)" $((16 << 20))
+refuse "and no other" "policy" nbdinfo --size "$(solo bob)"
+stop
+start mixed --size 16M --nbd-listen 127.0.0.1:0 --tls-certificates "$(issued server)" --insecure
+check "with --insecure clients in the clear are served" size_is "$uri" $((16 << 20))
+check "and those under TLS" size_is "nbds${uri#nbd}?tls-certificates=$(issued alice)" $((16 << 20))
+stop
