@@ -176,6 +176,9 @@ const TWO_NODES: &[(&str, u64)] = &[
     ("pair: resize x operations at the limit", 183),
     ("pair: snapshot x operations at the limit", 146),
     ("pair: snapshot x write in flight", 263),
+    ("paced: copies wait for leave", 710),
+    ("paced: uploads wait for leave", 995),
+    ("rpo missed", 986),
 ];
 
 /// What a run did not meet often enough, a line each.

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,6 +55,22 @@ impl Certificates {
         let hosts = ["127.0.0.1".to_owned()];
         let request = Request { name, hosts: &hosts, usage, days: CERTIFICATE_DAYS };
         self.authority().issue(&request).expect("issued")
+    }
+
+    /// Gives a holder another certificate for clients, which expires then.
+    fn expire(&self, name: &str, at: time::OffsetDateTime) -> Tls {
+        let read = |path: PathBuf| std::fs::read_to_string(path).expect("read");
+        let key = KeyPair::from_pem(&read(self.path().join("ca-key.pem"))).expect("a key");
+        let issuer = Issuer::from_ca_cert_pem(&read(self.path().join("ca-cert.pem")), key);
+        let directory = self.authority().directory_of(name);
+        let own = KeyPair::from_pem(&read(directory.join("client-key.pem"))).expect("a key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        (params.not_before, params.not_after) = (at - time::Duration::days(30), at);
+        let signed = params.signed_by(&own, &issuer.expect("an authority")).expect("signed");
+        std::fs::write(directory.join("client-cert.pem"), signed.pem()).expect("written");
+        Tls::load(&directory).expect("loads")
     }
 
     fn of(&self, name: &str) -> Tls {
@@ -256,6 +273,27 @@ fn a_revoked_certificate_opens_nothing_and_ends_what_is_open() {
         certificates.issue("alice", Usage::Client);
         secured(&server, &certificates.of("alice")).await;
         until(&of_alice).await.expect("the old one stays revoked");
+    });
+}
+
+#[test]
+fn an_expired_certificate_opens_nothing_and_ends_nothing() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let soon = time::OffsetDateTime::now_utc() + time::Duration::seconds(2);
+        let alice = certificates.expire("alice", soon);
+        let (of_alice, _alice) = secured(&server, &alice).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let (refused, _) = shake_hands(&server, &alice, "server").await;
+        let error = refused.expect_err("expired");
+        assert!(error.to_string().contains("xpired"), "{error}");
+        server.reload().expect("reloaded");
+        assert!(server.accepts(&of_alice.peer), "who is connected stays");
+        let before = time::OffsetDateTime::now_utc() - time::Duration::days(1);
+        let (refused, _) =
+            shake_hands(&server, &certificates.expire("bob", before), "server").await;
+        refused.expect_err("expired yesterday");
     });
 }
 
