@@ -1,5 +1,6 @@
 """The candidates: Weir, its peers and the raw file, each behind the same few calls."""
 
+import contextlib
 import glob
 import json
 import os
@@ -187,6 +188,15 @@ class Weir(Server):
         """Bounds the uploads from now on; `none` lifts the bound."""
         run_verb([*self.weir(), "limits", "set", "--upload-bandwidth", bandwidth], self.environment())
 
+    @contextlib.contextmanager
+    def uploads_held_back(self):
+        """Next to nothing is uploaded meanwhile."""
+        self.limit_uploads(TRICKLE)
+        try:
+            yield
+        finally:
+            self.limit_uploads("none")
+
     def settle(self):
         flush = ["volume", "flush", self.VOLUME, "--remote", "--wait"]
         run_verb([*self.weir(), *flush], self.environment())
@@ -228,11 +238,8 @@ class HeldBack(Weir):
     name = "held back"
 
     def run(self, **job):
-        self.limit_uploads(TRICKLE)
-        try:
+        with self.uploads_held_back():
             return super().run(**job)
-        finally:
-            self.limit_uploads("none")
 
     def settle(self):
         self.limit_uploads("none")

@@ -5,11 +5,12 @@ mod support;
 use std::path::Path;
 use std::rc::Rc;
 
-use support::{Client, SIZE, STYLES, Shelf, TestDevice, options, pattern, settle, wish};
+use support::{
+    Client, SIZE, STYLES, Shelf, TestDevice, options, pattern, run_on_sockets as run, settle, wish,
+};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::task::LocalSet;
 use weir_device::{Address, ErrorKind};
 use weir_frontend::nbd::{
     ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Handshakes, Identity, ListenerOptions,
@@ -19,12 +20,6 @@ use weir_nbd::{CommandFlags, OptionRequest, ReplyStyle, encode_option};
 use weir_net::{HostNetwork, Listening, listen_on};
 
 const NONE: CommandFlags = CommandFlags(0);
-
-fn run<F: Future<Output = ()>>(test: F) {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().build().expect("a runtime");
-    LocalSet::new().block_on(&runtime, test);
-}
 
 async fn serve_unix(
     path: &Path,

@@ -8,10 +8,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
-use support::{Client, SIZE, Shelf, TestDevice, options, pattern, wish};
+use support::{Client, SIZE, Shelf, TestDevice, options, pattern, run_on_sockets as run, wish};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::LocalSet;
 use weir_device::{Address, ByteStream, Network, SourceId};
 use weir_frontend::nbd::{
     ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Identity, ListenerOptions, NotOffered,
@@ -24,12 +23,6 @@ use weir_net::tls::Tls;
 
 const NONE: CommandFlags = CommandFlags(0);
 const SOON: Duration = Duration::from_secs(10);
-
-fn run<F: Future<Output = ()>>(test: F) {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().build().expect("a runtime");
-    LocalSet::new().block_on(&runtime, test);
-}
 
 /// One export for everybody but mallory, who is told so; what it was asked for, and by whom.
 struct OneExport {
@@ -123,6 +116,18 @@ async fn stream(path: &Path) -> Box<dyn ByteStream> {
     HostNetwork.connect(&Address::Unix(path.to_owned())).await.expect("connected")
 }
 
+/// The bytes of options, one behind the other.
+fn asked(options: &[OptionRequest<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for option in options {
+        encode_option(option, &mut bytes).expect("short");
+    }
+    bytes
+}
+
+/// The flags of a client, which it sends before its first option.
+const FLAGS: [u8; 4] = [0, 0, 0, 3];
+
 /// What the server says until it hangs up.
 async fn said(stream: &mut Box<dyn ByteStream>) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -168,12 +173,9 @@ fn in_the_clear_nothing_is_looked_up_where_tls_is_required() {
     run(async {
         let host = Host::new(Security::Required).await;
         let mut client = stream(&host.path()).await;
-        let mut bytes = vec![0, 0, 0, 3];
-        encode_option(&OptionRequest::List, &mut bytes).expect("short");
-        encode_option(&OptionRequest::Go { name: "disk", facts: Vec::new() }, &mut bytes)
-            .expect("short");
-        encode_option(&OptionRequest::ExportName("disk"), &mut bytes).expect("short");
-        client.write_all(&bytes).await.expect("sent");
+        let go = OptionRequest::Go { name: "disk", facts: Vec::new() };
+        let options = asked(&[OptionRequest::List, go, OptionRequest::ExportName("disk")]);
+        client.write_all(&[&FLAGS, &options[..]].concat()).await.expect("sent");
         let answers = said(&mut client).await;
         assert!(!answers.windows(4).any(|window| window == b"disk"), "{answers:?}");
         assert!(host.exports.asked.borrow().is_empty());
@@ -186,10 +188,8 @@ fn what_is_sent_in_the_clear_behind_a_request_for_tls_ends_the_connection() {
     run(async {
         let host = Host::new(Security::Required).await;
         let mut client = stream(&host.path()).await;
-        let mut bytes = vec![0, 0, 0, 3];
-        encode_option(&OptionRequest::StartTls, &mut bytes).expect("short");
-        encode_option(&OptionRequest::List, &mut bytes).expect("short");
-        client.write_all(&bytes).await.expect("sent");
+        let options = asked(&[OptionRequest::StartTls, OptionRequest::List]);
+        client.write_all(&[&FLAGS, &options[..]].concat()).await.expect("sent");
         // The greeting, and the answer to the first option.
         assert_eq!(said(&mut client).await.len(), 18 + 20);
         assert!(host.exports.asked.borrow().is_empty());
@@ -218,17 +218,13 @@ fn a_client_that_an_export_is_not_for_is_told_so() {
         let mallory = host.of("mallory");
         let mut clear = stream(&host.path()).await;
         clear.read_exact(&mut [0; 18]).await.expect("greeted");
-        let mut bytes = vec![0, 0, 0, 3];
-        encode_option(&OptionRequest::StartTls, &mut bytes).expect("short");
-        clear.write_all(&bytes).await.expect("sent");
+        let options = asked(&[OptionRequest::StartTls]);
+        clear.write_all(&[&FLAGS, &options[..]].concat()).await.expect("sent");
         clear.read_exact(&mut [0; 20]).await.expect("agreed");
         let name = ServerName::try_from("server").expect("a name");
         let mut secured = mallory.connect(clear, name).await.expect("secured").stream;
-        let mut bytes = Vec::new();
-        encode_option(&OptionRequest::Go { name: "disk", facts: Vec::new() }, &mut bytes)
-            .expect("short");
-        encode_option(&OptionRequest::Abort, &mut bytes).expect("short");
-        secured.write_all(&bytes).await.expect("sent");
+        let go = OptionRequest::Go { name: "disk", facts: Vec::new() };
+        secured.write_all(&asked(&[go, OptionRequest::Abort])).await.expect("sent");
         secured.flush().await.expect("sent");
         let answers = said(&mut secured).await;
         let told = String::from_utf8_lossy(&answers).into_owned();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_device::{Peer, SourceId};
 
@@ -45,11 +45,15 @@ impl fmt::Display for Identity {
 pub struct Sources(Arc<Mutex<BTreeMap<Identity, SourceId>>>);
 
 impl Sources {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Identity, SourceId>> {
+        // What is behind it is whole between two statements.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The number of an identity.
     #[must_use]
     pub fn of(&self, identity: &Identity) -> SourceId {
-        // What is behind it is whole between two statements.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         let next = SourceId(known.len() as u64 + 1);
         *known.entry(identity.clone()).or_insert(next)
     }
@@ -57,8 +61,10 @@ impl Sources {
     /// Whose number it is.
     #[must_use]
     pub fn identity(&self, source: SourceId) -> Option<Identity> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().find(|(_, number)| **number == source).map(|(identity, _)| identity.clone())
+        self.lock()
+            .iter()
+            .find(|(_, number)| **number == source)
+            .map(|(identity, _)| identity.clone())
     }
 }
 

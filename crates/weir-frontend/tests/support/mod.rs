@@ -322,6 +322,13 @@ pub fn run<F: Future<Output = ()>>(test: F) {
     tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
+/// Runs a test on one thread with real sockets, whose time is that of the clock.
+pub fn run_on_sockets<F: Future<Output = ()>>(test: F) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}
+
 /// Lets every other task of the thread go as far as it can.
 pub async fn settle() {
     for _ in 0..50 {

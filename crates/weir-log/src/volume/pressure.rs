@@ -8,7 +8,7 @@ use weir_pacer::{Class, Pace, Pressure};
 use weir_store::Store;
 
 use crate::limits::THROTTLE_FROM_PERCENT;
-use crate::volume::shared::{Shared, State};
+use crate::volume::shared::{Shared, State, percent_full};
 
 /// Share of the journal, in percent, up to which its fill does not press: bursts are taken in as they come.
 const CALM_UP_TO_PERCENT: u64 = 50;
@@ -82,8 +82,11 @@ impl Shared {
             || self.drains()
             || self.stopped.get()
             || self.journal.is_poisoned();
-        let full = if self.journal.has_no_space() { 100 } else { self.journal_percent_full() };
-        let (used, _) = self.journal.used_and_capacity();
+        let (used, capacity) = self.journal.used_and_capacity();
+        let full = match self.journal.has_no_space() {
+            true => 100,
+            false => percent_full((used, capacity)),
+        };
         let is_empty = used <= self.options.batch.bytes;
         let rests = || is_empty && self.env.pacer.seen().bytes_per_second.is_none();
         let followed = follows(self.pressures.follows.get(), full, rests);

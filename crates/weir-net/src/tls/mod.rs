@@ -132,9 +132,10 @@ impl Tls {
     /// # Errors
     /// [`TlsError::NoServer`].
     pub fn check_serves(&self) -> Result<(), TlsError> {
-        let directory = || self.0.directory.display().to_string();
-        let server = self.current().server.as_ref().map(drop);
-        server.ok_or_else(|| TlsError::NoServer { directory: directory() })
+        match self.current().server {
+            Some(_) => Ok(()),
+            None => Err(TlsError::NoServer { directory: self.0.directory.display().to_string() }),
+        }
     }
 
     fn current(&self) -> Arc<Current> {
@@ -281,7 +282,7 @@ fn server_config(
         .map_err(wrong)?
         .with_client_cert_verifier(verifier)
         .with_single_cert(own.chain, own.key)
-        .map_err(|error| TlsError::file(&own.path, error.to_string()))?;
+        .map_err(wrong)?;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))
@@ -298,7 +299,7 @@ fn client_config(
         .map_err(wrong)?
         .with_webpki_verifier(servers)
         .with_client_auth_cert(own.chain, own.key)
-        .map_err(|error| TlsError::file(&own.path, error.to_string()))?;
+        .map_err(wrong)?;
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }
