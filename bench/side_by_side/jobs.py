@@ -40,7 +40,8 @@ class Job:
         return server.run(region=region, seconds=sizes.seconds, **limits, **self.fio)
 
 
-def _whole(_server, sizes):
+def whole(_server, sizes):
+    """Nothing is set up, and all of the volume is used."""
     return sizes.whole()
 
 
@@ -65,13 +66,13 @@ def _cold(server, sizes):
 
 
 JOBS = (
-    Job("rw1", "4k random write QD1", _whole, rw="randwrite", block_bytes=4096, depth=1),
-    Job("rw32", "4k random write QD32", _whole, rw="randwrite", block_bytes=4096, depth=32),
-    Job("rw32x4", "4k random write QD32, 4 connections", _whole, rw="randwrite",
+    Job("rw1", "4k random write QD1", whole, rw="randwrite", block_bytes=4096, depth=1),
+    Job("rw32", "4k random write QD32", whole, rw="randwrite", block_bytes=4096, depth=32),
+    Job("rw32x4", "4k random write QD32, 4 connections", whole, rw="randwrite",
         block_bytes=4096, depth=32, jobs=4),
-    Job("fs1", "4k random write + flush QD1", _whole, rw="randwrite", block_bytes=4096, depth=1,
+    Job("fs1", "4k random write + flush QD1", whole, rw="randwrite", block_bytes=4096, depth=1,
         fsync=True),
-    Job("sw8", "128k sequential write QD8", _whole, rw="write", block_bytes=128 << 10, depth=8),
+    Job("sw8", "128k sequential write QD8", whole, rw="write", block_bytes=128 << 10, depth=8),
     Job("rr1-ram", "4k random read QD1, from RAM", _ram, rw="randread", block_bytes=4096, depth=1),
     Job("rr32-ram", "4k random read QD32, from RAM", _ram, rw="randread", block_bytes=4096,
         depth=32),
@@ -93,12 +94,12 @@ def _written(server, sizes):
 
 
 S3_JOBS = (
-    Job("rw1", "4k random write QD1", _whole, rw="randwrite", block_bytes=4096, depth=1),
-    Job("rw32", "4k random write QD32", _whole, rw="randwrite", block_bytes=4096, depth=32),
-    Job("rw32-16k", "16k random write QD32", _whole, rw="randwrite", block_bytes=16 << 10, depth=32),
-    Job("fs1", "4k random write + flush QD1", _whole, rw="randwrite", block_bytes=4096, depth=1,
+    Job("rw1", "4k random write QD1", whole, rw="randwrite", block_bytes=4096, depth=1),
+    Job("rw32", "4k random write QD32", whole, rw="randwrite", block_bytes=4096, depth=32),
+    Job("rw32-16k", "16k random write QD32", whole, rw="randwrite", block_bytes=16 << 10, depth=32),
+    Job("fs1", "4k random write + flush QD1", whole, rw="randwrite", block_bytes=4096, depth=1,
         fsync=True),
-    Job("sw8", "64k sequential write QD8", _whole, rw="write", block_bytes=64 << 10, depth=8),
+    Job("sw8", "64k sequential write QD8", whole, rw="write", block_bytes=64 << 10, depth=8),
     Job("rr32-warm", "4k random read QD32, just written", _written, rw="randread", block_bytes=4096,
         depth=32),
     Job("rr32-cold", "4k random read QD32, cold", _cold, rw="randread", block_bytes=4096, depth=32),

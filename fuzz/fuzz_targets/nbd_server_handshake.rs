@@ -15,6 +15,7 @@ impl Catalog for Shelf {
             description: "a disk".to_owned(),
             size: 1 << 20,
             read_only,
+            instance: (!read_only).then_some([7; 16]),
             earlier: if read_only { ["a".to_owned(), "b".to_owned()].into() } else { [].into() },
         };
         match name {

@@ -3,6 +3,9 @@
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use crate::remote::REMOTE;
+use crate::run;
+
 /// Every deliberate bug of the product, by the name its code has, and the nodes of the runs that must catch it.
 const MUTANTS: &[(&str, u64, &str)] = &[
     ("ack_before_earlier", 1, "acknowledge a record before an earlier one is on disk"),
@@ -111,6 +114,26 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("epoch_used_again", 2, "open under the epoch of the opening before"),
     ("delete_before_publication", 2, "delete void objects before the first sequence is published"),
     ("replay_superseded_journal", 2, "as above, with two nodes"),
+    ("not_sent_again", REMOTE, "send nothing again to a server that lost it"),
+    ("same_generation", REMOTE, "connect anew under the generation of the lost connection"),
+    ("old_generation_runs_on", REMOTE, "let old connections run on beside newer ones of a client"),
+    (
+        "flush_covers_later_writes",
+        REMOTE,
+        "take for flushed what was acknowledged during the flush",
+    ),
+    ("ready_before_sent_again", REMOTE, "send what waits before what was lost is there again"),
+    ("changes_not_locked", REMOTE, "send changes of the same bytes side by side"),
+    (
+        "forced_change_undone",
+        REMOTE,
+        "send older bytes again over a change that survived by itself",
+    ),
+    ("given_up_sent_again", REMOTE, "send again what the caller was told has failed"),
+    ("another_opening_taken_for_same", REMOTE, "take every opening of the server for the same one"),
+    ("loss_forgotten", REMOTE, "go on writing where what was acknowledged may be lost"),
+    ("flush_joins_earlier", REMOTE, "let a flush join one that was asked for before it"),
+    ("unanswered_writes_acknowledged", REMOTE, "acknowledge writes whose connection was lost"),
 ];
 
 /// The names, each once, in the order of the table.
@@ -168,7 +191,7 @@ fn catch(name: &str, nodes: u64, what: &str, seeds: u64) -> bool {
     let started = Instant::now();
     let output = Command::new(me)
         .args(["--quiet", "--start", "1", "--seeds", &seeds.to_string()])
-        .args(["--nodes", &nodes.to_string()])
+        .arg(run::flag(nodes))
         .env("WEIR_MUTANT", name)
         .output()
         .expect("the same program can be run again");

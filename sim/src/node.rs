@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, timeout};
 use weir_device::{DeviceExt, ErrorKind};
 use weir_log::{Closed, LogError, OpenArgs, OpenReport, Takeover, VolumeOptions};
-use weir_stack::{EndpointSpec, QUIESCE_MAX, Stack, StackSpec};
+use weir_stack::{EndpointSpec, QUIESCE_MAX, Stack, StackError, StackSpec};
 use weir_store::Fault;
 
 use self::backups::Backups;
@@ -34,6 +34,14 @@ use crate::replicas;
 use crate::snapshots;
 use crate::verbs;
 use crate::world::World;
+
+/// Every volume that is opened here is a log volume.
+pub(crate) fn of_log(error: StackError) -> LogError {
+    match error {
+        StackError::Log(error) => error,
+        StackError::Device(error) => unreachable!("no other device is opened: {error}"),
+    }
+}
 
 /// Openings tried before that is a violation; most of them crash on purpose.
 const OPENINGS_MAX: u64 = 24;
@@ -263,11 +271,11 @@ impl Node {
             let mut opening = Box::pin(Stack::open(&stack_env, spec));
             if let Some(outage) = outage {
                 if let Ok(opened) = timeout(outage, &mut opening).await {
-                    return opened;
+                    return opened.map_err(of_log);
                 }
                 world.set_outage(false, false);
             }
-            opening.await
+            opening.await.map_err(of_log)
         }
     }
 

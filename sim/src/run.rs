@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::duo::Duo;
 use crate::node::Node;
+use crate::remote::{self, Outcome, REMOTE};
 use crate::world::World;
 
 /// What became of a seed.
@@ -23,6 +24,14 @@ pub(crate) struct Verdict {
     pub(crate) store_faults: u64,
 }
 
+/// The flag that asks for runs of a kind: so many nodes, or remote volumes.
+pub(crate) fn flag(nodes: u64) -> String {
+    match nodes {
+        REMOTE => "--remote".to_owned(),
+        nodes => format!("--nodes={nodes}"),
+    }
+}
+
 /// Runs a seed on this thread.
 pub(crate) fn run(seed: u64, nodes: u64) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -30,6 +39,21 @@ pub(crate) fn run(seed: u64, nodes: u64) -> Verdict {
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing of the system");
+    if nodes == REMOTE {
+        let Outcome { events, violation, operations } = runtime.block_on(remote::run(seed));
+        let crashes = events.counts.iter().filter(|(what, _)| what.starts_with("server "));
+        return Verdict {
+            seed,
+            nodes,
+            tail: if violation.is_some() { events.tail() } else { String::new() },
+            violation,
+            hash: events.hash(),
+            crashes: crashes.map(|(_, count)| count).sum(),
+            counts: events.counts,
+            operations,
+            store_faults: 0,
+        };
+    }
     runtime.block_on(async move {
         weir_seal::audit::begin();
         let world = World::new(seed, nodes);

@@ -347,11 +347,17 @@ impl BufferPool {
         Self { shared: Arc::new(PoolShared { bytes_max, rooms, free: Mutex::new(free) }) }
     }
 
+    /// Memory of a buffer of `len` bytes.
+    #[must_use]
+    pub fn bytes_for(len: usize) -> usize {
+        len.max(BUFFER_ALIGN).checked_next_power_of_two().unwrap_or(len)
+    }
+
     /// A buffer of `len` bytes. Its content is unspecified (zeroes or bytes of an earlier buffer of this pool):
     /// fill what you send on.
     #[must_use]
     pub fn alloc(&self, len: usize) -> AlignedBuf {
-        let capacity = len.max(BUFFER_ALIGN).next_power_of_two();
+        let capacity = Self::bytes_for(len);
         if capacity > POOLED_LEN_MAX {
             return AlignedBuf::zeroed(len);
         }

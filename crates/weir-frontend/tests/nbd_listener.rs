@@ -231,6 +231,7 @@ impl ExportDirectory for OneExport {
             description: String::new(),
             size: self.1,
             read_only: false,
+            instance: None,
             earlier: [].into(),
         };
         (name == "disk").then(|| (info, self.0.clone())).ok_or(NotOffered::Unknown)

@@ -41,6 +41,7 @@ impl ExportDirectory for OneExport {
             description: String::new(),
             size: SIZE,
             read_only: false,
+            instance: None,
             earlier: [].into(),
         };
         Ok((info, self.channel.clone()))

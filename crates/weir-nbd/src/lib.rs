@@ -21,10 +21,10 @@ mod transmission;
 pub use bytes::Decoded;
 pub use error::ProtocolError;
 pub use handshake::{
-    ALLOCATION_CONTEXT, Agreement, BlockSizes, Catalog, ChosenContext, ClientHandshake,
+    ALLOCATION_CONTEXT, Agreement, Attachment, BlockSizes, Catalog, ChosenContext, ClientHandshake,
     ClientProgress, ClientStep, ClientWish, Context, ExportInfo, Fact, HandshakeProgress,
-    HandshakeStep, NotOffered, OptionFault, OptionReply, OptionRequest, ServerHandshake, TlsOffer,
-    Wanted, decode_option, decode_option_reply, encode_option, encode_option_reply,
+    HandshakeStep, Instance, NotOffered, OptionFault, OptionReply, OptionRequest, ServerHandshake,
+    TlsOffer, Wanted, decode_option, decode_option_reply, encode_option, encode_option_reply,
 };
 pub use numbers::{
     AllocationFlags, ChunkCode, ChunkFlags, ClientFlags, CommandCode, CommandFlags, DirtyFlags,

@@ -190,6 +190,8 @@ codes! {
         SET_META_CONTEXT = 10;
         /// Use extended headers.
         EXTENDED_HEADERS = 11;
+        /// Say which client's connection this is. Weir's own: `WEIR` in ASCII, far from what the protocol hands out.
+        WEIR_ATTACH = 0x5745_4952;
     }
 }
 
@@ -207,6 +209,8 @@ codes! {
         INFO = 3;
         /// One metadata context.
         META_CONTEXT = 4;
+        /// Which opening of the export answers. Weir's own.
+        WEIR_ATTACHED = 0x5745_4952;
         /// The option is not known here.
         ERR_UNSUP = OPTION_ERROR_BIT | 1;
         /// The option is forbidden here.

@@ -6,9 +6,11 @@
 )]
 
 mod host;
+mod outgoing;
 pub mod pki;
 pub mod sim;
 mod socket;
 pub mod tls;
 
 pub use host::{HostNetwork, Listening, listen_on};
+pub use outgoing::Outgoing;

@@ -8,7 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair,
+};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -239,6 +242,49 @@ fn who_speaks_in_the_clear_is_refused() {
         drop(ours);
         let refused = tokio::time::timeout(SOON, server.accept(theirs)).await.expect("at once");
         refused.map(drop).expect_err("gone");
+    });
+}
+
+#[test]
+fn authorities_need_no_common_name() {
+    run(async {
+        let directory = TempDir::new().expect("a directory");
+        let generate = || KeyPair::generate().expect("a key");
+        let unnamed = |unit: &str| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name = DistinguishedName::new();
+            params.distinguished_name.push(DnType::OrganizationName, unit);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params
+        };
+        let (root, between) = (unnamed("Example"), unnamed("Example, disks"));
+        let root_key = generate();
+        let root_certificate = root.self_signed(&root_key).expect("signed");
+        let root = Issuer::new(root, root_key);
+        let between_key = generate();
+        let between_certificate = between.signed_by(&between_key, &root).expect("signed");
+        let between = Issuer::new(between, between_key);
+        let own = generate();
+        let mut params = CertificateParams::new(vec!["server".to_owned()]).expect("a name");
+        params.distinguished_name.push(DnType::CommonName, "carol");
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        let signed = params.signed_by(&own, &between).expect("signed");
+        let chain = signed.pem() + &between_certificate.pem();
+        let files = [
+            ("ca-cert.pem", root_certificate.pem()),
+            ("server-cert.pem", chain.clone()),
+            ("server-key.pem", own.serialize_pem()),
+            ("client-cert.pem", chain),
+            ("client-key.pem", own.serialize_pem()),
+        ];
+        for (name, text) in files {
+            std::fs::write(directory.path().join(name), text).expect("written");
+        }
+        let tls = Tls::load(directory.path()).expect("loads");
+        assert_eq!(tls.status().authority.name, "O=Example");
+        let (server, client) = secured(&tls, &tls).await;
+        assert_eq!([server.peer.holder.name, client.peer.holder.name], ["carol", "carol"]);
     });
 }
 

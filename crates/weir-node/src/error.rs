@@ -218,8 +218,8 @@ pub enum NodeError {
         /// That process.
         process: ProcessId,
     },
-    /// A volume that is only in memory cannot do this.
-    #[error("volume {name:?} is in memory only, and {reason}")]
+    /// A volume that is in no store, but in memory or on another server, cannot do this.
+    #[error("volume {name:?} is no volume of a store, and {reason}")]
     InMemory {
         /// Name of the volume.
         name: String,

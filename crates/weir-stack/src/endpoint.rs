@@ -9,8 +9,11 @@ use weir_device::{
     Device, DeviceError, DeviceInfo, Env, Event, IoHeader, MemoryDevice, Operation, Reply, VolumeId,
 };
 use weir_log::catalog::VolumeName;
-use weir_log::{FrameCache, Keys, LogError, LogVolume, OpenArgs, OpenReport, SnapshotView};
+use weir_log::{FrameCache, Keys, LogVolume, OpenArgs, OpenReport, SnapshotView};
+use weir_remote::{RemoteArgs, RemoteVolume};
 use weir_store::Store;
+
+use crate::error::StackError;
 
 /// What a view of a volume's content is opened from.
 #[derive(Clone)]
@@ -44,6 +47,8 @@ pub enum EndpointSpec {
     Snapshot(ViewArgs, VolumeName),
     /// What a replica shows now.
     Replica(ViewArgs),
+    /// An export of another server.
+    Remote(Box<RemoteArgs>),
 }
 
 /// The bottom of a volume's stack.
@@ -57,10 +62,12 @@ pub enum Endpoint {
     Memory(Rc<MemoryDevice>),
     /// A snapshot of a log volume.
     Snapshot(Rc<SnapshotView>),
+    /// An export of another server.
+    Remote(Rc<RemoteVolume>),
 }
 
 impl EndpointSpec {
-    pub(crate) async fn open(self, env: &Env) -> Result<(Endpoint, OpenReport), LogError> {
+    pub(crate) async fn open(self, env: &Env) -> Result<(Endpoint, OpenReport), StackError> {
         let endpoint = match self {
             Self::Memory(size) => Endpoint::Memory(Rc::new(MemoryDevice::new(size))),
             Self::Log(args) => {
@@ -77,6 +84,7 @@ impl EndpointSpec {
                 let opening = SnapshotView::open_replica(&store, env, volume, cache, read_deadline);
                 Endpoint::View(opening.await?)
             }
+            Self::Remote(args) => Endpoint::Remote(RemoteVolume::open(env.clone(), *args).await?),
         };
         Ok((endpoint, OpenReport::default()))
     }
@@ -91,6 +99,7 @@ impl Endpoint {
             Self::View(_) => "replica",
             Self::Memory(_) => "memory",
             Self::Snapshot(_) => "snapshot",
+            Self::Remote(_) => "remote",
         }
     }
 }
@@ -103,6 +112,7 @@ macro_rules! dispatch {
             Self::View($device) => $call,
             Self::Memory($device) => $call,
             Self::Snapshot($device) => $call,
+            Self::Remote($device) => $call,
         }
     };
 }

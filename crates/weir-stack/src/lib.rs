@@ -7,6 +7,7 @@
 //! simulation runs the same code as a node.
 
 mod endpoint;
+mod error;
 mod gate;
 mod layer;
 mod limit;
@@ -19,6 +20,7 @@ mod trace;
 mod verbs;
 
 pub use endpoint::{Endpoint, EndpointSpec, ViewArgs};
+pub use error::StackError;
 pub use gate::Quiesced;
 pub use layer::{Below, Layer, Stage};
 pub use limit::{BURST_DEFAULT, BURST_MAX, BURST_MIN, Limit, LimitSettings, Rate};

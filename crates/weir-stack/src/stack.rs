@@ -17,9 +17,10 @@ use weir_device::{
     Device, DeviceError, DeviceInfo, Env, ErrorKind, Event, Events, History, IoHeader,
     LocalBoxFuture, Operation, Reply, mutant,
 };
-use weir_log::{LogError, LogVolume, OpenReport, SnapshotView};
+use weir_log::{LogVolume, OpenReport, SnapshotView};
 
 use crate::endpoint::{Endpoint, EndpointSpec};
+use crate::error::StackError;
 use crate::gate::Gate;
 use crate::layer::{Below, Layer};
 use crate::limit::{Limit, LimitSettings, Rate};
@@ -175,7 +176,7 @@ impl Stack {
     pub fn open<'a>(
         env: &'a Env,
         spec: StackSpec,
-    ) -> LocalBoxFuture<'a, Result<(Rc<Self>, OpenReport), LogError>> {
+    ) -> LocalBoxFuture<'a, Result<(Rc<Self>, OpenReport), StackError>> {
         Box::pin(async move {
             let (endpoint, report) = spec.endpoint.open(env).await?;
             let stack = Rc::new(Self {
@@ -288,7 +289,7 @@ impl Stack {
     pub fn view(&self) -> Option<&Rc<SnapshotView>> {
         match &self.endpoint {
             Endpoint::View(view) | Endpoint::Snapshot(view) => Some(view),
-            Endpoint::Log(_) | Endpoint::Memory(_) => None,
+            Endpoint::Log(_) | Endpoint::Memory(_) | Endpoint::Remote(_) => None,
         }
     }
 
@@ -330,7 +331,10 @@ impl Stack {
             dirty_bytes: layer.stage().dirty_bytes(),
         }));
         found.push(LayerStatus {
-            stage: StageStatus::Other(self.endpoint.name()),
+            stage: match &self.endpoint {
+                Endpoint::Remote(volume) => StageStatus::Remote(volume.status()),
+                other => StageStatus::Other(other.name()),
+            },
             operations: match &layers.endpoint {
                 Some(counted) => counted.operations(),
                 None => self.counters.copy(),

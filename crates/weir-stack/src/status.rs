@@ -1,5 +1,7 @@
 //! What the layers of a stack say of themselves.
 
+use weir_remote::RemoteStatus;
+
 use crate::limit::LimitSettings;
 use crate::measured::Counted;
 use crate::trace::TraceStatus;
@@ -18,7 +20,9 @@ pub enum StageStatus {
     },
     /// It records operations.
     Trace(TraceStatus),
-    /// The endpoint, or a stage of another kind, by name.
+    /// It is an export of another server.
+    Remote(RemoteStatus),
+    /// Another endpoint, or a stage of another kind, by name.
     Other(&'static str),
 }
 
@@ -29,6 +33,7 @@ impl StageStatus {
         match self {
             Self::Limit { .. } => "limit",
             Self::Trace(_) => "trace",
+            Self::Remote(_) => "remote",
             Self::Other(name) => name,
         }
     }

@@ -343,6 +343,10 @@ impl Stack {
                 Endpoint::Log(volume) => {
                     volume.close_within(deadline.saturating_sub(began.elapsed())).await
                 }
+                Endpoint::Remote(volume) => {
+                    let left = deadline.saturating_sub(began.elapsed());
+                    volume.close(left).await.map(|()| Closed::Clean)
+                }
                 Endpoint::View(_) | Endpoint::Memory(_) | Endpoint::Snapshot(_) => {
                     Ok(Closed::Clean)
                 }

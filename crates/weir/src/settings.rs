@@ -8,7 +8,7 @@ use weir_log::catalog::VolumeName;
 use weir_net::tls::Tls;
 use weir_node::api::types::Limits;
 use weir_node::api::{TcpAccess, TcpApi};
-use weir_node::config::{self, Config, Memory, VolumeConfig, VolumeSettings};
+use weir_node::config::{self, Config, Memory, RemoteConfig, VolumeConfig, VolumeSettings};
 use weir_node::size::Size;
 use weir_node::{
     Allowed, ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace,
@@ -218,6 +218,26 @@ fn allowed(access: &TlsAccess, file: &Config, own: Option<&Vec<String>>) -> Allo
     Allowed::listed(given.or(own).or(file.tls.allow.as_ref()))
 }
 
+/// What keeps the bytes of a volume with these settings.
+fn endpoint(
+    name: &VolumeName,
+    remote: Option<&RemoteConfig>,
+    has_replica: bool,
+) -> Result<EndpointKind, Failure> {
+    let refused = |(message, help): (String, String)| {
+        Failure::usage(format!("volume {name}: {message}")).with_help(help)
+    };
+    match remote {
+        None => Ok(EndpointKind::Log),
+        Some(_) if has_replica => Err(refused((
+            "a remote volume has no replica".to_owned(),
+            "take replicate_to away; the server that keeps the volume can keep a replica of it"
+                .to_owned(),
+        ))),
+        Some(remote) => remote.checked().map(EndpointKind::Remote).map_err(refused),
+    }
+}
+
 /// The threads of `weir up`, and what it serves.
 pub(crate) fn up(
     global: &Global,
@@ -233,6 +253,11 @@ pub(crate) fn up(
     };
     let listed = file.volumes.iter().find(|volume| volume.name == up.name.as_str());
     let replica = listed.and_then(VolumeConfig::replica);
+    let remote = up.remote.or(listed.and_then(|volume| volume.remote.clone()));
+    let endpoint = match up.endpoint {
+        up::EndpointKind::Log => endpoint(&up.name, remote.as_ref(), replica.is_some())?,
+        up::EndpointKind::Memory => EndpointKind::Memory,
+    };
     let trace = up.trace.or_else(|| listed.and_then(|volume| volume.trace.clone()));
     let read_only = is_read_only(up.read_only, file.read_only);
     let read_only = is_read_only(read_only, listed.and_then(|volume| volume.read_only));
@@ -253,10 +278,7 @@ pub(crate) fn up(
             incomplete: false,
         },
         options: settings.options(memory, 1),
-        endpoint: match up.endpoint {
-            up::EndpointKind::Log => EndpointKind::Log,
-            up::EndpointKind::Memory => EndpointKind::Memory,
-        },
+        endpoint,
         stages: Stages { limit: limit(settings)?, trace },
         replica,
         allowed: allowed(&up.tls, file, listed_allow),
@@ -387,6 +409,7 @@ fn volume_set(
         let mut spec = spec(name, volume.size, volume.settings(), volumes.len())?;
         spec.read_only = is_read_only(spec.read_only, volume.read_only);
         spec.replica = volume.replica();
+        spec.endpoint = endpoint(&spec.name, volume.remote.as_ref(), spec.replica.is_some())?;
         spec.stages.trace.clone_from(&volume.trace);
         spec.allowed = allowed(&serve.tls, file, volume.allow.as_ref());
         specs.push(spec);

@@ -17,7 +17,7 @@ use crate::dice::Dice;
 use crate::env::Stop;
 use crate::heard::Heard;
 use crate::nemesis::{self, DIRECTORY};
-use crate::node::OPENING_PATIENCE;
+use crate::node::{OPENING_PATIENCE, of_log};
 use crate::observe::observe;
 use crate::oracle::Point;
 use crate::replicas;
@@ -98,7 +98,7 @@ impl Duo {
                     on_wait: None,
                 };
                 let spec = StackSpec { endpoint: EndpointSpec::Log(Box::new(args)), stages };
-                Stack::open(&stack_env, spec).await
+                Stack::open(&stack_env, spec).await.map_err(of_log)
             };
             *result.borrow_mut() = Some(opened.await);
             done.notify_one();

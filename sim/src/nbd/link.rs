@@ -125,7 +125,13 @@ async fn shake_hands(
     style: ReplyStyle,
 ) -> Result<(Agreement, Vec<u8>), String> {
     let contexts = vec![ALLOCATION_CONTEXT.to_owned()];
-    let wish = ClientWish { export: EXPORT.to_owned(), tls: false, style_max: style, contexts };
+    let wish = ClientWish {
+        export: EXPORT.to_owned(),
+        tls: false,
+        attachment: None,
+        style_max: style,
+        contexts,
+    };
     let mut handshake = ClientHandshake::new(wish);
     let (mut received, mut out) = (Vec::new(), Vec::new());
     loop {

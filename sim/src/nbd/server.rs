@@ -216,6 +216,7 @@ impl ExportDirectory for Directory {
             description: String::new(),
             size: served.stack.size(),
             read_only: false,
+            instance: None,
             earlier: [].into(),
         };
         Ok((info, hand_off.clone()))

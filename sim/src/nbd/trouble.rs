@@ -181,7 +181,7 @@ impl Nbd {
     async fn introduce(&self, stream: &mut Box<dyn ByteStream>) -> Option<()> {
         let style_max = ReplyStyle::Simple;
         let (export, contexts) = (EXPORT.to_owned(), Vec::new());
-        let wish = ClientWish { export, tls: false, style_max, contexts };
+        let wish = ClientWish { export, tls: false, attachment: None, style_max, contexts };
         let mut handshake = ClientHandshake::new(wish);
         let (mut received, mut out) = (Vec::new(), Vec::new());
         loop {

@@ -29,13 +29,14 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use weir_device::{
-    AlignedBuf, BUFFER_ALIGN, BufferPool, Data, Device, DeviceError, DeviceExt, ErrorKind, Leases,
-    SharedBuf, mutant,
+    AlignedBuf, BufferPool, Data, Device, DeviceError, DeviceExt, ErrorKind, Leases, SharedBuf,
+    mutant,
 };
 use weir_nbd::{
     Command, ContextStatus, Decoded, Refusal, ReplyTo, RequestHeader, Session, Verdict,
     decode_request,
 };
+use weir_net::Outgoing;
 
 use self::large::{LargeRead, LargeWrite, WHOLE_READ_BYTES_MAX, WHOLE_WRITE_BYTES_MAX};
 use super::answer::error_code;
@@ -45,7 +46,6 @@ use super::handshake::Chosen;
 use super::memory::Share;
 use super::operation::{self, Answer, Answered, CACHE_PIECE_BYTES, Target};
 use super::options::ConnectionOptions;
-use super::outgoing::Outgoing;
 use super::slots::Slots;
 use super::watch::{self, Look, Watch};
 use super::window::{DIRECT_BYTES_MIN, WINDOW_BYTES, Window};
@@ -223,20 +223,17 @@ where
     connection.result
 }
 
-/// Memory behind a buffer of `len` bytes.
-pub(super) fn buffer_bytes(len: usize) -> usize {
-    len.max(BUFFER_ALIGN).checked_next_power_of_two().unwrap_or(len)
-}
-
 /// Memory that the buffers of a command and its reply take, payload and answer together.
 fn cost_bytes(command: &Command) -> usize {
     let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     REPLY_BYTES
         + match command {
             Command::Write { length, .. } | Command::Read { length, .. } => {
-                buffer_bytes(to_usize(u64::from(*length)))
+                BufferPool::bytes_for(to_usize(u64::from(*length)))
             }
-            Command::Cache { length, .. } => buffer_bytes(to_usize(CACHE_PIECE_BYTES.min(*length))),
+            Command::Cache { length, .. } => {
+                BufferPool::bytes_for(to_usize(CACHE_PIECE_BYTES.min(*length)))
+            }
             Command::BlockStatus { .. } => to_usize(command.reply_payload_bytes_max()),
             Command::WriteZeroes { .. } | Command::Trim { .. } | Command::Flush => 0,
         }
@@ -590,7 +587,7 @@ where
         let Ticket { reply_to, command, cost_bytes: taken_bytes, .. } = ticket;
         let cost_bytes = REPLY_BYTES
             + match &outcome {
-                Ok(Answer::Data(data)) => buffer_bytes(data.len()),
+                Ok(Answer::Data(data)) => BufferPool::bytes_for(data.len()),
                 Ok(Answer::Status(statuses)) => status_bytes(statuses),
                 Ok(Answer::Done) | Err(_) => 0,
             };

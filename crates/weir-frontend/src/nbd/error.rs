@@ -49,6 +49,9 @@ pub enum NbdError {
         #[source]
         source: DeviceError,
     },
+    /// A newer connection of the same client is there.
+    #[error("a newer connection of the same client has taken its place")]
+    Replaced,
     /// The client did not finish its handshake.
     #[error("the client did not finish its handshake within {seconds} s")]
     HandshakeTimeout {
@@ -82,7 +85,7 @@ impl NbdError {
             | Self::Stalled { .. } => ErrorKind::Invalid,
             Self::ReadFailed { source } => source.kind(),
             Self::HandshakesFull => ErrorKind::Busy,
-            Self::Stale => ErrorKind::Fenced,
+            Self::Stale | Self::Replaced => ErrorKind::Fenced,
             Self::Connection { .. } => ErrorKind::Unavailable,
             Self::Listen { source, .. } => match source.kind() {
                 io::ErrorKind::AddrInUse => ErrorKind::Exists,

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use weir_device::{Device, History, VolumeId};
+use weir_nbd::Instance;
 
 /// A device under a name that clients ask for.
 pub struct Export<D> {
@@ -33,6 +34,12 @@ pub trait Exports {
 
     /// The export of that name. The empty name is the default export, if there is one.
     fn find(&self, name: &str) -> Option<Export<Self::Device>>;
+
+    /// Names this opening of the exports, for clients that connect again: what was acknowledged under it and not
+    /// flushed is there as long as it is the same. Nothing where that is not known.
+    fn instance(&self) -> Option<Instance> {
+        None
+    }
 
     /// Names of all exports that clients may see.
     fn list(&self) -> Vec<String>;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tokio::sync::mpsc;
 use weir_device::{ByteStream, DetachedStream, SourceId};
-use weir_nbd::{Catalog, ExportInfo, NotOffered, ServerHandshake, Session, Wanted};
+use weir_nbd::{Attachment, Catalog, ExportInfo, NotOffered, ServerHandshake, Session, Wanted};
 
 use super::error::NbdError;
 use super::export::Exports;
@@ -25,6 +25,7 @@ pub struct HandedOff {
     stream: Box<dyn DetachedStream>,
     unread: Vec<u8>,
     session: Session,
+    attachment: Option<Attachment>,
     info: ExportInfo,
     client: String,
     source: SourceId,
@@ -159,7 +160,7 @@ pub(super) async fn hand_off<R: ExportDirectory>(
     let identity = catalog.client.take();
     drop(catalog);
     let (source, client) = (options.sources.of(&identity), named(options.client, &identity));
-    let Chosen { session, info, handle: channel } = chosen;
+    let Chosen { session, attachment, info, handle: channel } = chosen;
     let stream = match stream.detach() {
         Ok(stream) => stream,
         Err(error) => {
@@ -169,8 +170,18 @@ pub(super) async fn hand_off<R: ExportDirectory>(
     };
     let unread = window.unread().to_vec();
     let sender = channel.0.clone();
-    let handed_off =
-        HandedOff { stream, unread, session, info, client, source, standing, place, channel };
+    let handed_off = HandedOff {
+        stream,
+        unread,
+        session,
+        attachment,
+        info,
+        client,
+        source,
+        standing,
+        place,
+        channel,
+    };
     if let Err(error) = sender.try_send(handed_off) {
         let (reason, refused) = match error {
             mpsc::error::TrySendError::Full(refused) => ("too many clients wait for it", refused),
@@ -231,7 +242,8 @@ pub(super) async fn serve<E: Exports>(
     mut options: ConnectionOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let HandedOff { stream, unread, session, info, client, source, standing, .. } = handed_off;
+    let HandedOff { stream, unread, session, attachment, info, client, source, standing, .. } =
+        handed_off;
     // Until it has left.
     let (_place, _channel) = (handed_off.place, handed_off.channel);
     (options.client, options.source) = (client.clone(), source);
@@ -252,7 +264,7 @@ pub(super) async fn serve<E: Exports>(
         return;
     }
     let window = Window::of(&unread);
-    let chosen = Chosen { session, info, handle };
+    let chosen = Chosen { session, attachment, info, handle };
     let shutdown = std::pin::pin!(until_ended(shutdown, standing.as_ref(), &client));
     match stream.attach() {
         // It logs how it ended.

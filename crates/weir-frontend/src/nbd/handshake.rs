@@ -5,8 +5,8 @@ use std::future::Future;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use weir_device::DeviceExt;
 use weir_nbd::{
-    Catalog, ExportInfo, HandshakeProgress, HandshakeStep, NotOffered, ServerHandshake, Session,
-    Wanted,
+    Attachment, Catalog, ExportInfo, HandshakeProgress, HandshakeStep, NotOffered, ServerHandshake,
+    Session, Wanted,
 };
 
 use super::error::NbdError;
@@ -18,6 +18,8 @@ use super::window::Window;
 /// The export that a client chose, and what was agreed on.
 pub(super) struct Chosen<H> {
     pub(super) session: Session,
+    /// What the connection belongs to, if the client said so.
+    pub(super) attachment: Option<Attachment>,
     pub(super) info: ExportInfo,
     /// What stands for the export: the export itself, or the way to the thread that has it.
     pub(super) handle: H,
@@ -45,6 +47,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
             description: export.description.clone(),
             size: export.device.size(),
             read_only: export.read_only,
+            instance: self.exports.instance(),
             earlier: export.history.as_ref().map(|h| h.earlier().into()).unwrap_or_default(),
         };
         Ok((info, export))
@@ -123,8 +126,8 @@ where
             HandshakeStep::Again => {}
             HandshakeStep::Close => return Ok(Shaken::Goodbye),
             HandshakeStep::StartTls => return Ok(Shaken::StartTls),
-            HandshakeStep::Transmit { session, info, handle } => {
-                return Ok(Shaken::Chosen(Chosen { session, info, handle }));
+            HandshakeStep::Transmit { session, info, handle, attachment } => {
+                return Ok(Shaken::Chosen(Chosen { session, attachment, info, handle }));
             }
             HandshakeStep::NeedMore(_) => {
                 let receive = stream.read(window.space(usize::MAX));

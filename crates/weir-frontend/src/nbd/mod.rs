@@ -5,6 +5,7 @@
 //! exist, and nothing is buffered for a client that does not read: its requests wait in its own socket.
 
 mod answer;
+mod attachments;
 mod connection;
 mod error;
 mod export;
@@ -15,7 +16,6 @@ mod listener;
 mod memory;
 mod operation;
 mod options;
-mod outgoing;
 mod places;
 mod security;
 mod session;
@@ -25,6 +25,7 @@ mod watch;
 mod window;
 
 pub use answer::error_code;
+pub use attachments::Attachments;
 pub use error::NbdError;
 pub use export::{Export, Exports};
 pub use hand_off::{ExportDirectory, HandOff, HandedOff, WeakHandOff};
@@ -38,4 +39,4 @@ pub use options::{
 pub use places::{HANDSHAKES_MAX, Handshakes, NoPlace, Places};
 pub use security::Security;
 pub use session::serve_connection;
-pub use weir_nbd::{ExportInfo, NotOffered};
+pub use weir_nbd::{ExportInfo, Instance, NotOffered};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_device::{BufferPool, Peer, SourceId};
 
+use super::attachments::Attachments;
 use super::identity::Sources;
 use super::memory::RequestMemory;
 use super::places::{HANDSHAKES_MAX, Handshakes, Places};
@@ -54,6 +55,8 @@ pub struct ConnectionOptions {
     pub peer: Peer,
     /// The numbers of identities, where the client's thread shakes hands and another serves it: `source` is set there.
     pub sources: Sources,
+    /// Which connections are one client's.
+    pub attachments: Attachments,
     /// Whether clients speak TLS, where one thread shakes hands and another serves.
     pub security: Security,
 }
@@ -76,6 +79,7 @@ impl ConnectionOptions {
             handshakes: Handshakes::new(HANDSHAKES_MAX),
             peer: Peer::Unknown,
             sources: Sources::default(),
+            attachments: Attachments::default(),
             security: Security::Clear,
         }
     }

@@ -89,8 +89,28 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     D: Device,
 {
+    let joined = chosen.attachment.map(|one| options.attachments.join(&chosen.info.name, one));
+    let attached = match joined.transpose() {
+        Ok(attached) => attached,
+        Err(error) => return end(stream, &options, Err(error)).await,
+    };
     tracing::info!(client = options.client, export = chosen.info.name, "client connected");
-    let result = connection::run(&mut stream, window, chosen, &options, shutdown).await;
+    let result = match &attached {
+        None => connection::run(&mut stream, window, chosen, &options, shutdown).await,
+        Some(attached) => {
+            let running = async {
+                attached.alone().await;
+                connection::run(&mut stream, window, chosen, &options, shutdown).await
+            };
+            tokio::select! {
+                biased;
+                // What it has in flight is dropped: it must not keep the newer one waiting, and its replies go nowhere.
+                () = attached.replaced() => Err(NbdError::Replaced),
+                result = running => result,
+            }
+        }
+    };
+    drop(attached);
     end(stream, &options, result).await
 }
 

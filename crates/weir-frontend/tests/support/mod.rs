@@ -371,6 +371,7 @@ pub struct Client<S> {
 pub fn wish(export: &str, style_max: ReplyStyle) -> ClientWish {
     ClientWish {
         tls: false,
+        attachment: None,
         export: export.to_owned(),
         style_max,
         contexts: vec![ALLOCATION_CONTEXT.to_owned()],

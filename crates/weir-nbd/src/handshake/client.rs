@@ -1,6 +1,7 @@
 //! The client's side of the handshake: asks for the best headers it may use, for the metadata contexts wanted, and for
 //! one export; falls back step by step to what older servers know.
 
+use super::attachment::{Attachment, Instance};
 use super::context::ChosenContext;
 use super::layout::{EXPORT_NAME_ZEROES, GREETING_BYTES};
 use super::option::{OptionRequest, encode_option};
@@ -23,6 +24,8 @@ pub struct ClientWish {
     pub tls: bool,
     /// The best headers to ask for; the server may know less.
     pub style_max: ReplyStyle,
+    /// What the connection belongs to; a server that is no Weir does not know of it.
+    pub attachment: Option<Attachment>,
     /// Names of the metadata contexts to ask for, such as `base:allocation`; the server may not have them.
     pub contexts: Vec<String>,
 }
@@ -36,6 +39,8 @@ pub struct Agreement {
     pub size: u64,
     /// Sizes to keep to, where the server names them.
     pub block_sizes: Option<BlockSizes>,
+    /// Which opening of the export answers, where the server took the attachment.
+    pub instance: Option<Instance>,
 }
 
 /// What the caller does next.
@@ -81,6 +86,7 @@ pub struct ClientHandshake {
     contexts: Vec<ChosenContext>,
     export: Option<(u64, TransmissionFlags)>,
     block_sizes: Option<BlockSizes>,
+    instance: Option<Instance>,
 }
 
 const fn unexpected(reason: &'static str) -> ProtocolError {
@@ -99,6 +105,7 @@ impl ClientHandshake {
             contexts: Vec::new(),
             export: None,
             block_sizes: None,
+            instance: None,
         }
     }
 
@@ -172,17 +179,24 @@ impl ClientHandshake {
         match self.wish.style_max {
             ReplyStyle::Extended => self.ask(&OptionRequest::ExtendedHeaders, out),
             ReplyStyle::Structured => self.ask(&OptionRequest::StructuredReply, out),
-            ReplyStyle::Simple => self.ask_for_export(out),
+            ReplyStyle::Simple => self.ask_to_attach(out),
         }
     }
 
     fn ask_for_context(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
         if self.wish.contexts.is_empty() || self.style == ReplyStyle::Simple {
-            return self.ask_for_export(out);
+            return self.ask_to_attach(out);
         }
         let wish = self.wish.clone();
         let queries = wish.contexts.iter().map(String::as_str).collect();
         self.ask(&OptionRequest::SetMetaContext { name: &wish.export, queries }, out)
+    }
+
+    /// After everything else but the export itself.
+    fn ask_to_attach(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
+        let Some(attachment) = self.wish.attachment else { return self.ask_for_export(out) };
+        let name = self.wish.export.clone();
+        self.ask(&OptionRequest::Attach { name: &name, attachment }, out)
     }
 
     fn ask_for_export(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
@@ -233,7 +247,13 @@ impl ClientHandshake {
             OptionReply::MetaContext { id, name } if asked == OptionCode::SET_META_CONTEXT => {
                 self.on_context(id, name)?;
             }
-            OptionReply::Info(_) | OptionReply::MetaContext { .. } | OptionReply::Server { .. } => {
+            OptionReply::Attached(instance) if asked == OptionCode::WEIR_ATTACH => {
+                self.instance = Some(instance);
+            }
+            OptionReply::Info(_)
+            | OptionReply::MetaContext { .. }
+            | OptionReply::Server { .. }
+            | OptionReply::Attached(_) => {
                 return Err(unexpected("a reply of this type does not answer the option asked"));
             }
         }
@@ -267,7 +287,11 @@ impl ClientHandshake {
                 self.style = ReplyStyle::Structured;
                 self.ask_for_context(out)?;
             }
-            OptionCode::SET_META_CONTEXT => self.ask_for_export(out)?,
+            OptionCode::SET_META_CONTEXT => self.ask_to_attach(out)?,
+            OptionCode::WEIR_ATTACH => {
+                self.instance.ok_or(unexpected("an attachment without an instance"))?;
+                self.ask_for_export(out)?;
+            }
             _ => {
                 let (size, flags) =
                     self.export.ok_or(unexpected("an export without size and flags"))?;
@@ -286,9 +310,14 @@ impl ClientHandshake {
     ) -> Result<(), ProtocolError> {
         match asked {
             OptionCode::EXTENDED_HEADERS => self.ask(&OptionRequest::StructuredReply, out),
-            OptionCode::STRUCTURED_REPLY => self.ask_for_export(out),
+            OptionCode::STRUCTURED_REPLY => self.ask_to_attach(out),
             OptionCode::SET_META_CONTEXT => {
                 self.contexts.clear();
+                self.ask_to_attach(out)
+            }
+            // Whatever is wrong with the export is said when it is asked for.
+            OptionCode::WEIR_ATTACH => {
+                self.instance = None;
                 self.ask_for_export(out)
             }
             OptionCode::GO
@@ -323,6 +352,7 @@ impl ClientHandshake {
             session: Session { style: self.style, flags, contexts: self.contexts.clone() },
             size,
             block_sizes: self.block_sizes,
+            instance: self.instance,
         }
     }
 }

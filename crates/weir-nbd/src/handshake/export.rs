@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::attachment::Instance;
+
 /// What a client may learn about an export before it uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
@@ -13,6 +15,9 @@ pub struct ExportInfo {
     pub size: u64,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Which opening of it this is: another one may have lost what was not flushed. Without it, connections are not
+    /// attached to a client's use of the export.
+    pub instance: Option<Instance>,
     /// Names of earlier states that it can be compared with: a context `qemu:dirty-bitmap:NAME` each.
     pub earlier: Arc<[String]>,
 }

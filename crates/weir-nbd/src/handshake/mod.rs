@@ -1,5 +1,6 @@
 //! The handshake: greeting, options, and what both sides agree on at its end.
 
+mod attachment;
 mod client;
 pub(crate) mod context;
 mod export;
@@ -10,6 +11,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub use attachment::{Attachment, Instance};
 pub use client::{Agreement, ClientHandshake, ClientProgress, ClientStep, ClientWish};
 pub use context::{ALLOCATION_CONTEXT, ChosenContext, Context};
 pub use export::ExportInfo;

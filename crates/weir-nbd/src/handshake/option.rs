@@ -1,5 +1,6 @@
 //! Options: what a client asks for during the handshake.
 
+use super::attachment::{Attachment, put_attachment, read_attachment};
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64, string};
 use crate::error::ProtocolError;
 use crate::limits::{META_QUERIES_MAX, OPTION_BYTES_MAX};
@@ -74,6 +75,13 @@ pub enum OptionRequest<'a> {
     },
     /// Use extended headers.
     ExtendedHeaders,
+    /// This connection is one of a client's use of an export.
+    Attach {
+        /// Name of the export.
+        name: &'a str,
+        /// Which use, and how new the connection is.
+        attachment: Attachment,
+    },
 }
 
 /// Why an option cannot be read. Each has its answer in the protocol.
@@ -122,6 +130,16 @@ pub fn decode_option(code: OptionCode, data: &[u8]) -> Result<OptionRequest<'_>,
         OptionCode::SET_META_CONTEXT => {
             let (name, queries) = name_and_queries(data)?;
             Ok(OptionRequest::SetMetaContext { name, queries })
+        }
+        OptionCode::WEIR_ATTACH => {
+            let mut reader = Reader::new(data);
+            // A client of another version learns that its option is not known, and goes on without it.
+            let attachment = read_attachment(&mut reader).ok_or(OptionFault::Unknown)?;
+            let name = counted_string(&mut reader)?;
+            match reader.is_empty() {
+                true => Ok(OptionRequest::Attach { name, attachment }),
+                false => Err(LENGTHS),
+            }
         }
         _ => Err(OptionFault::Unknown),
     }
@@ -176,6 +194,7 @@ impl OptionRequest<'_> {
             Self::ListMetaContext { .. } => OptionCode::LIST_META_CONTEXT,
             Self::SetMetaContext { .. } => OptionCode::SET_META_CONTEXT,
             Self::ExtendedHeaders => OptionCode::EXTENDED_HEADERS,
+            Self::Attach { .. } => OptionCode::WEIR_ATTACH,
         }
     }
 }
@@ -200,6 +219,10 @@ pub fn encode_option(request: &OptionRequest<'_>, out: &mut Vec<u8>) -> Result<(
             for query in queries {
                 put_string(&mut data, query)?;
             }
+        }
+        OptionRequest::Attach { name, attachment } => {
+            put_attachment(&mut data, attachment);
+            put_string(&mut data, name)?;
         }
         OptionRequest::Abort
         | OptionRequest::List

@@ -1,5 +1,6 @@
 //! Option replies: what a server answers during the handshake.
 
+use super::attachment::{Instance, put_instance, read_instance};
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64, string};
 use crate::error::ProtocolError;
 use crate::limits::OPTION_REPLY_BYTES_MAX;
@@ -62,6 +63,8 @@ pub enum OptionReply<'a> {
         /// Its name.
         name: &'a str,
     },
+    /// Which opening of the export answers.
+    Attached(Instance),
     /// The option failed.
     Error {
         /// How.
@@ -80,6 +83,7 @@ impl OptionReply<'_> {
             Self::Server { .. } => OptionReplyCode::SERVER,
             Self::Info(_) => OptionReplyCode::INFO,
             Self::MetaContext { .. } => OptionReplyCode::META_CONTEXT,
+            Self::Attached(_) => OptionReplyCode::WEIR_ATTACHED,
             Self::Error { code, .. } => *code,
         }
     }
@@ -97,6 +101,7 @@ impl OptionReply<'_> {
                 put_u32(out, *id);
                 out.extend_from_slice(name.as_bytes());
             }
+            Self::Attached(instance) => put_instance(out, instance),
             Self::Error { message, .. } => out.extend_from_slice(message.as_bytes()),
         }
     }
@@ -193,6 +198,7 @@ fn decode_data(code: OptionReplyCode, data: &[u8]) -> Option<OptionReply<'_>> {
             let id = reader.u32()?;
             Some(OptionReply::MetaContext { id, name: string(reader.rest())? })
         }
+        OptionReplyCode::WEIR_ATTACHED => read_instance(reader).map(OptionReply::Attached),
         // A message that is not text is dropped; the error it came with is what matters.
         _ if code.is_error() => {
             Some(OptionReply::Error { code, message: string(data).unwrap_or_default() })

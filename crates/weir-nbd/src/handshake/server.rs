@@ -3,11 +3,13 @@
 //! Invariants
 //!  H1. One call answers at most one option, so that what waits to be sent is bounded by one answer.
 //!  H2. Every option is answered or ends the connection; the stream stays in step whatever its data.
-//!  H3. Metadata contexts are agreed on only for the export name that they were negotiated for, by the last attempt.
+//!  H3. Metadata contexts and attachments are agreed on only for the export name that they were negotiated for, by the
+//!      last attempt.
 //!  H4. Nothing is taken after the handshake is over.
 //!  H5. Where TLS is required, nothing is said of any export before it is there; what was agreed on before it is
 //!      forgotten.
 
+use super::attachment::Attachment;
 use super::context::ChosenContext;
 use super::export::ExportInfo;
 use super::layout::EXPORT_NAME_ZEROES;
@@ -107,6 +109,8 @@ pub enum HandshakeStep<H> {
         info: ExportInfo,
         /// The catalog's handle on it.
         handle: H,
+        /// What the connection belongs to, if the client said so.
+        attachment: Option<Attachment>,
     },
     /// Send the output and begin TLS, then call again. Input that is left was sent in the clear behind the request,
     /// where nothing may be: the connection must be closed then.
@@ -141,6 +145,8 @@ pub struct ServerHandshake {
     style: ReplyStyle,
     /// The metadata contexts that were chosen, and the export name that they were chosen for.
     contexts: Option<(String, Vec<ChosenContext>)>,
+    /// What the connection belongs to, and the export name that it was said for.
+    attachment: Option<(String, Attachment)>,
     options_left: u32,
     /// What is offered still; nothing once it is there.
     tls: TlsOffer,
@@ -170,6 +176,7 @@ impl ServerHandshake {
             client: ClientFlags::default(),
             style: ReplyStyle::Simple,
             contexts: None,
+            attachment: None,
             options_left: OPTIONS_MAX,
             tls,
             tls_is_there: false,
@@ -200,7 +207,8 @@ impl ServerHandshake {
             | OptionRequest::Info { name, .. }
             | OptionRequest::Go { name, .. }
             | OptionRequest::ListMetaContext { name, .. }
-            | OptionRequest::SetMetaContext { name, .. } => Some(Wanted::Export(name)),
+            | OptionRequest::SetMetaContext { name, .. }
+            | OptionRequest::Attach { name, .. } => Some(Wanted::Export(name)),
             OptionRequest::List => Some(Wanted::List),
             OptionRequest::Abort
             | OptionRequest::StartTls
@@ -291,7 +299,10 @@ impl ServerHandshake {
             }
             Outcome::Chosen { info, handle, name } => {
                 self.state = State::Over;
-                HandshakeStep::Transmit { session: self.session(&info, &name), info, handle }
+                let session = self.session(&info, &name);
+                let attachment = self.attachment.take().filter(|(export, _)| *export == name);
+                let attachment = attachment.map(|(_, attachment)| attachment);
+                HandshakeStep::Transmit { session, info, handle, attachment }
             }
         };
         Ok(HandshakeProgress { consumed, step })
@@ -325,9 +336,7 @@ impl ServerHandshake {
                 limit: u64::from(OPTION_SKIP_BYTES_MAX),
             });
         }
-        if header.code == OptionCode::SET_META_CONTEXT {
-            self.contexts = None;
-        }
+        self.forget_choice(header.code);
         refuse(header.code, OptionReplyCode::ERR_TOO_BIG, "the option is too long", out);
         self.state = State::Skipping(header.length);
         let consumed = OPTION_HEADER_BYTES;
@@ -350,10 +359,7 @@ impl ServerHandshake {
             refuse(code, OptionReplyCode::ERR_TLS_REQD, message, out);
             return Ok(Outcome::Answered);
         }
-        if code == OptionCode::SET_META_CONTEXT {
-            // H3: a new attempt replaces the earlier choice even where it fails.
-            self.contexts = None;
-        }
+        self.forget_choice(code);
         let request = match decode_option(code, data) {
             Ok(request) => request,
             Err(_) if code == OptionCode::EXPORT_NAME => {
@@ -399,8 +405,20 @@ impl ServerHandshake {
                 let chosen = self.on_meta_context(code, name, &queries, catalog, out);
                 self.contexts = Some((name.to_owned(), chosen));
             }
+            OptionRequest::Attach { name, attachment } => {
+                self.on_attach(code, (name, attachment), catalog, out);
+            }
         }
         Ok(Outcome::Answered)
+    }
+
+    /// H3: a new attempt replaces the earlier choice even where it fails.
+    fn forget_choice(&mut self, code: OptionCode) {
+        match code {
+            OptionCode::SET_META_CONTEXT => self.contexts = None,
+            OptionCode::WEIR_ATTACH => self.attachment = None,
+            _ => {}
+        }
     }
 
     /// Whether the client must begin TLS before it gets anything.
@@ -415,7 +433,7 @@ impl ServerHandshake {
             TlsOffer::Optional | TlsOffer::Required => {
                 self.tls_is_there = true;
                 // H5: somebody else may have said it.
-                (self.style, self.contexts) = (ReplyStyle::Simple, None);
+                (self.style, self.contexts, self.attachment) = (ReplyStyle::Simple, None, None);
                 encode_option_reply(code, &OptionReply::Ack, out);
                 return Outcome::StartTls;
             }
@@ -443,6 +461,32 @@ impl ServerHandshake {
             out.extend_from_slice(&[0; EXPORT_NAME_ZEROES]);
         }
         Ok(Outcome::Chosen { info, handle, name: name.to_owned() })
+    }
+
+    fn on_attach<C: Catalog>(
+        &mut self,
+        code: OptionCode,
+        (name, attachment): (&str, Attachment),
+        catalog: &C,
+        out: &mut Vec<u8>,
+    ) {
+        match catalog.find(name) {
+            Ok((info, _)) => match info.instance {
+                Some(instance) => {
+                    encode_option_reply(code, &OptionReply::Attached(instance), out);
+                    encode_option_reply(code, &OptionReply::Ack, out);
+                    self.attachment = Some((name.to_owned(), attachment));
+                }
+                None => {
+                    let message = "this export does not tell one opening from another";
+                    refuse(code, OptionReplyCode::ERR_UNSUP, message, out);
+                }
+            },
+            Err(why) => {
+                let (reply, reason) = why.reply();
+                refuse(code, reply, reason, out);
+            }
+        }
     }
 
     fn on_structured_reply(&mut self, code: OptionCode, out: &mut Vec<u8>) {

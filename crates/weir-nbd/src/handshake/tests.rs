@@ -27,6 +27,7 @@ impl Catalog for Shelf {
             description: "a disk".to_owned(),
             size: 0x10_0000,
             read_only,
+            instance: (!read_only).then_some(*b"the opening of 1"),
             earlier: if read_only { earlier() } else { Arc::default() },
         };
         match name {
@@ -166,7 +167,9 @@ fn go_golden() {
          {head} 00000001 00000000"
     );
     assert_eq!(out, hex(&expected));
-    let HandshakeStep::Transmit { session, info, handle: 1 } = progress.unwrap().step else {
+    let HandshakeStep::Transmit { session, info, handle: 1, attachment: None } =
+        progress.unwrap().step
+    else {
         panic!("transmission begins");
     };
     assert_eq!((info.name.as_str(), info.size), ("disk", 0x10_0000));
@@ -431,7 +434,7 @@ fn replies_that_contradict_their_type_are_refused() {
 
 fn wish(export: &str, style_max: ReplyStyle, allocation: bool) -> ClientWish {
     let contexts = if allocation { vec![ALLOCATION_CONTEXT.to_owned()] } else { Vec::new() };
-    ClientWish { export: export.to_owned(), tls: false, style_max, contexts }
+    ClientWish { export: export.to_owned(), tls: false, attachment: None, style_max, contexts }
 }
 
 /// Lets client and server talk, each hearing at most `chunk` bytes at a time.
@@ -706,4 +709,75 @@ proptest! {
         client.advance(&greeting, &mut out).unwrap();
         let _ = client.advance(&framed, &mut out);
     }
+}
+
+#[test]
+fn attach_golden() {
+    let attachment = Attachment { session: *b"0123456789abcdef", generation: 258 };
+    let attach = OptionRequest::Attach { name: "disk", attachment };
+    let bytes = hex("49484156454f5054 57454952 00000022 0001 30313233343536373839616263646566
+         0000000000000102 00000004 6469736b");
+    assert_eq!(option(&attach), bytes);
+    assert_eq!(decode_option(OptionCode::WEIR_ATTACH, &bytes[16..]).unwrap(), attach);
+    let mut server = greeted(BOTH);
+    let (_, out) = send(&mut server, &bytes);
+    let head = "0003e889045565a9 57454952";
+    let expected = format!(
+        "{head} 57454952 00000012 0001 746865206f70656e696e67206f662031
+         {head} 00000001 00000000"
+    );
+    assert_eq!(out, hex(&expected));
+    let go = option(&OptionRequest::Go { name: "disk", facts: vec![] });
+    let step = send(&mut server, &go).0.unwrap().step;
+    let HandshakeStep::Transmit { attachment: found, .. } = step else { panic!("{step:?}") };
+    assert_eq!(found, Some(attachment));
+}
+
+#[test]
+fn an_attachment_counts_for_the_export_that_it_names_by_the_last_attempt() {
+    let attachment = Attachment { session: [1; 16], generation: 1 };
+    let attach = |name| option(&OptionRequest::Attach { name, attachment });
+    let mut other_version = attach("disk");
+    other_version[17] = 2;
+    let mut cut_off = attach("disk");
+    cut_off.pop();
+    cut_off[15] -= 1;
+    let cases: [(&[Vec<u8>], bool); 7] = [
+        (&[attach("disk")], true),
+        (&[attach("")], false),
+        (&[attach("frozen")], false),
+        (&[attach("disk"), attach("nosuch")], false),
+        (&[attach("disk"), other_version.clone()], false),
+        (&[attach("disk"), cut_off], false),
+        (&[other_version, attach("disk")], true),
+    ];
+    for (nth, (options, is_attached)) in cases.into_iter().enumerate() {
+        let mut server = greeted(BOTH);
+        for bytes in options {
+            send(&mut server, bytes).0.expect("the stream stays in step");
+        }
+        let go = option(&OptionRequest::Go { name: "disk", facts: vec![] });
+        let HandshakeStep::Transmit { attachment, .. } = send(&mut server, &go).0.unwrap().step
+        else {
+            panic!("transmission begins");
+        };
+        assert_eq!(attachment.is_some(), is_attached, "case {nth}");
+    }
+}
+
+#[test]
+fn a_client_attaches_where_the_server_knows_how_and_goes_on_without_it_elsewhere() {
+    let attachment = Some(Attachment { session: [3; 16], generation: 9 });
+    for style in [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended] {
+        for (allocation, chunk) in [(true, 1), (false, 5), (true, usize::MAX)] {
+            for (export, instance) in [("disk", Some(*b"the opening of 1")), ("frozen", None)] {
+                let wish = ClientWish { attachment, ..wish(export, style, allocation) };
+                let (agreement, session) = talk(wish, chunk).expect("agreed");
+                assert_eq!((agreement.instance, agreement.session), (instance, session));
+            }
+        }
+    }
+    let wish = ClientWish { attachment, ..wish("nosuch", ReplyStyle::Extended, true) };
+    let error = talk(wish, usize::MAX).expect_err("there is none");
+    assert!(matches!(error, ProtocolError::Refused { .. }), "{error}");
 }

@@ -5,13 +5,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::bytes::Decoded;
 use crate::error::ProtocolError;
-use crate::handshake::ChosenContext;
+use crate::handshake::{
+    Attachment, ChosenContext, OptionReply, OptionRequest, encode_option, encode_option_reply,
+};
 use crate::limits::{
     CONTEXTS_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
     REQUEST_BYTES_MAX,
 };
 use crate::numbers::{
-    ChunkCode, ChunkFlags, CommandCode, CommandFlags, ErrorCode, TransmissionFlags,
+    ChunkCode, ChunkFlags, CommandCode, CommandFlags, ErrorCode, OptionCode, TransmissionFlags,
 };
 use crate::testing::hex;
 
@@ -577,9 +579,20 @@ fn the_examples_of_the_documentation_hold() {
         put(to(style), &mut out);
         out
     };
+    let attachment = Attachment { session: *b"0123456789abcdef", generation: 258 };
+    let mut attach = Vec::new();
+    encode_option(&OptionRequest::Attach { name: "disk", attachment }, &mut attach).unwrap();
+    let answer = |reply| {
+        let mut out = Vec::new();
+        encode_option_reply(OptionCode::WEIR_ATTACH, &reply, &mut out);
+        out
+    };
     let expected = [
         request(ReplyStyle::Simple, CommandFlags::default()),
         request(ReplyStyle::Extended, CommandFlags::PAYLOAD_LEN),
+        attach,
+        answer(OptionReply::Attached(*b"the opening of 1")),
+        answer(OptionReply::Ack),
         reply(ReplyStyle::Simple, &|to, out| to.success(out)),
         reply(ReplyStyle::Extended, &|to, out| to.success(out)),
         reply(ReplyStyle::Structured, &|to, out| to.error(out, ErrorCode::NoSpace, "full")),

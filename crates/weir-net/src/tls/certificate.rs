@@ -46,8 +46,7 @@ impl Holder {
     /// # Errors
     /// [`NoHolder`].
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, NoHolder> {
-        let parsed = X509Certificate::from_der(certificate);
-        let (_, parsed) = parsed.map_err(|error| NoHolder::Unreadable(error.to_string()))?;
+        let parsed = parsed(certificate)?;
         let name = name_of(&parsed)?;
         let is_fit = !name.is_empty()
             && name.len() <= NAME_BYTES_MAX
@@ -55,13 +54,33 @@ impl Holder {
         if !is_fit || name.trim() != name {
             return Err(NoHolder::BadName);
         }
+        Ok(Self::named(name, &parsed))
+    }
+
+    /// Who an authority is. Nobody is let in by its name, so that it may have any: the whole of its subject, where it
+    /// has no common name.
+    ///
+    /// # Errors
+    /// [`NoHolder::Unreadable`].
+    pub(super) fn of_authority(certificate: &CertificateDer<'_>) -> Result<Self, NoHolder> {
+        let parsed = parsed(certificate)?;
+        let name = name_of(&parsed).unwrap_or_else(|_| parsed.subject().to_string());
+        Ok(Self::named(name.escape_debug().to_string(), &parsed))
+    }
+
+    fn named(name: String, certificate: &X509Certificate<'_>) -> Self {
         let since_epoch = |seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        let validity = parsed.validity();
+        let validity = certificate.validity();
         let begins = since_epoch(validity.not_before.timestamp());
         let expires = since_epoch(validity.not_after.timestamp());
-        let serial = parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { name, serial, begins, expires })
+        let serial = certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { name, serial, begins, expires }
     }
+}
+
+fn parsed<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, NoHolder> {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.map(|(_, parsed)| parsed).map_err(|error| NoHolder::Unreadable(error.to_string()))
 }
 
 fn name_of(certificate: &X509Certificate<'_>) -> Result<String, NoHolder> {

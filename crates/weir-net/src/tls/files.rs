@@ -52,7 +52,8 @@ impl Files {
             let added = authorities.add(certificate.clone());
             added.map_err(|error| TlsError::file(&path, error.to_string()))?;
         }
-        let authority = holder(&path, &found[0])?;
+        let authority = Holder::of_authority(&found[0]);
+        let authority = authority.map_err(|error| TlsError::file(&path, error.to_string()))?;
         let path = directory.join(REVOKED);
         let revoked = match read(&path)? {
             Some(text) => all(&path, CertificateRevocationListDer::pem_slice_iter(&text))?,

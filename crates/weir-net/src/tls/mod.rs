@@ -217,9 +217,12 @@ impl PeerCertificate {
     /// [`NoHolder`].
     pub fn of(chain: &[CertificateDer<'_>]) -> Result<Self, NoHolder> {
         let chain: Arc<[_]> = chain.iter().map(|one| one.clone().into_owned()).collect();
-        let holders: Vec<Holder> = chain.iter().map(Holder::of).collect::<Result<_, _>>()?;
-        let expires = holders.iter().map(|holder| holder.expires).min().unwrap_or_default();
-        let holder = holders.into_iter().next().ok_or(NoHolder::NoName)?;
+        let (first, between) = chain.split_first().ok_or(NoHolder::NoName)?;
+        let holder = Holder::of(first)?;
+        let mut expires = holder.expires;
+        for authority in between {
+            expires = expires.min(Holder::of_authority(authority)?.expires);
+        }
         Ok(Self { holder, chain, expires })
     }
 }

@@ -32,7 +32,7 @@ fn compare(core: &Core, request: &Request) -> Result<(), NodeError> {
     let name = name.split('/').next().unwrap_or_default();
     let store = core.store.as_ref().map(weir_store::Store::location).unwrap_or_default();
     if header(STORE_HEADER).is_some_and(|meant| meant != store.as_bytes()) {
-        let served = core.store.as_ref().map_or("memory", |store| store.url()).to_owned();
+        let served = core.store.as_ref().map_or("none", |store| store.url()).to_owned();
         let process = ProcessId(i32::try_from(std::process::id()).ok());
         return Err(NodeError::OtherStore { name: name.to_owned(), process, served });
     }

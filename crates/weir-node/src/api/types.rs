@@ -362,7 +362,7 @@ pub struct ReplicaState {
 /// A layer of the stack of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Layer {
-    /// `limit`, `trace`, or what is at the bottom: `log`, `memory`, `replica`.
+    /// `limit`, `trace`, or what is at the bottom: `log`, `memory`, `replica`, `remote`.
     pub kind: String,
     /// What passed through it since it is there.
     pub operations: Vec<Operations>,
@@ -378,8 +378,29 @@ pub struct Layer {
     pub recorded: Option<u64>,
     /// Of a trace: operations that are missing.
     pub missing: Option<u64>,
+    /// Of a remote volume: the connection to its server.
+    pub remote: Option<RemoteState>,
     /// What is wrong with it, if something is.
     pub note: Option<String>,
+}
+
+/// The connection of a remote volume to its server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemoteState {
+    /// The address of the export.
+    pub url: String,
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Connections that are used.
+    pub connections: u64,
+    /// The name in the server's certificate, under TLS.
+    pub server: Option<String>,
+    /// Times that the connections were lost.
+    pub lost: u64,
+    /// Requests that were not answered yet.
+    pub requests: u64,
+    /// Bytes that the server acknowledged and did not flush yet.
+    pub unflushed_bytes: u64,
 }
 
 /// What clients of a volume may ask for.
@@ -592,6 +613,31 @@ pub struct Shown {
 }
 
 impl Shown {
+    /// A volume of which no store knows, as the process says that serves it.
+    pub(crate) fn of_served(process: Option<u32>, serving: ServedVolume) -> Self {
+        Self {
+            name: serving.name.clone(),
+            id: serving.id.clone(),
+            size_bytes: serving.size_bytes,
+            state: VolumeState::Active,
+            holder: None,
+            holder_renews: false,
+            takeover: Takeover::Manual,
+            epoch: 0,
+            checkpoint_as_of: None,
+            objects: 0,
+            object_bytes: 0,
+            manifest: 0,
+            origins: Vec::new(),
+            encryption: None,
+            key: None,
+            process,
+            serving: Some(serving),
+            snapshots: None,
+            note: None,
+        }
+    }
+
     /// What the store knows, with what a process says that serves the volume.
     #[must_use]
     pub fn new(details: VolumeDetails, serving: Option<(u32, ServedVolume)>) -> Self {

@@ -1,6 +1,7 @@
 //! The configuration file `weir.toml`: every setting of a node. Each is a flag and an environment variable too.
 
 mod memory;
+mod remote;
 mod volume;
 
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use weir_log::catalog::VolumeName;
 
 pub use self::memory::{MEMORY_BYTES_DEFAULT, Memory};
+pub use self::remote::{Remote, RemoteConfig};
 pub use self::volume::{
     CollectOrder, CompressionKind, ReplicateTo, VolumeConfig, VolumeSettings, check_percent,
     check_rpo, check_seconds,
@@ -184,10 +186,13 @@ impl Config {
             if self.volumes[..index].iter().any(|other| other.name == volume.name) {
                 return Err((format!("volume {:?} is listed twice", volume.name), None));
             }
-            let settings = volume.settings().or(self.defaults);
-            settings.check().map_err(|(message, help)| {
+            let of_volume = |(message, help): (String, String)| {
                 (format!("volume {:?}: {message}", volume.name), Some(help))
-            })?;
+            };
+            volume.settings().or(self.defaults).check().map_err(of_volume)?;
+            if let Some(remote) = &volume.remote {
+                remote.checked().map_err(of_volume)?;
+            }
         }
         Ok(())
     }
@@ -240,7 +245,7 @@ mod tests {
             .collect();
         let config = Config::parse(&uncommented, "weir.toml").unwrap();
         assert_eq!(config.memory, Some(Size(512 << 20)));
-        assert_eq!(config.volumes.len(), 2);
+        assert_eq!(config.volumes.len(), 3);
         assert_eq!(config.volumes[1].settings().journal, Some(Size(4 << 30)));
         assert_eq!((config.defaults.rpo, config.volumes[1].rpo), (Some(60.0), Some(600.0)));
         assert_eq!(config.defaults.collect(), CollectLimits::default());
@@ -295,6 +300,8 @@ mod tests {
             ("[[volumes]]\nname = \"a\"\nbandwidth = 0", "at least 1 byte"),
             ("[defaults]\nburst = 4000.0", "a burst of 4000 s"),
             ("[[volumes]]\nsize = 1", "missing field `name`"),
+            ("[[volumes]]\nname = \"a\"\nremote.uri = \"a\"", "volume \"a\": \"a\" is no address"),
+            ("[[volumes]]\nname = \"a\"\nremote.resend = true", "missing field `uri`"),
             ("[[volumes]]\nname = \"a/b\"", "only letters, digits"),
             ("[[volumes]]\nname = \"a\"\n[[volumes]]\nname = \"a\"", "listed twice"),
             ("key_file = \"a\"\nkey_command = \"b\"", "both key_file and key_command"),

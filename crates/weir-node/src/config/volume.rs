@@ -10,6 +10,7 @@ use weir_log::{BatchLimits, CollectLimits, CollectPolicy, Compression, VolumeOpt
 use weir_stack::LimitSettings;
 
 use crate::config::memory::Memory;
+use crate::config::remote::RemoteConfig;
 use crate::size::{Size, human};
 
 /// How far collection goes on above the share at which it begins unless told otherwise, in percent.
@@ -104,6 +105,9 @@ pub struct VolumeConfig {
     /// Creates it with this size where it is missing.
     #[serde(default)]
     pub size: Option<Size>,
+    /// The export of another server that it is, instead of a volume of the store.
+    #[serde(default)]
+    pub remote: Option<RemoteConfig>,
     /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: Option<bool>,
@@ -161,6 +165,7 @@ impl VolumeConfig {
         Self {
             name,
             size,
+            remote: None,
             read_only: None,
             journal: None,
             batch: None,

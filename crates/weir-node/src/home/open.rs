@@ -8,13 +8,22 @@ use weir_device::VolumeId;
 use weir_disk::{Directory, LeaveRoom, LockGuard};
 use weir_log::catalog::VolumeName;
 use weir_log::{Closed, LOCK_FILE, OnWait, OpenArgs, OpenReport, VolumeOptions};
-use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec};
+use weir_stack::{EndpointSpec, Stack, StackError, StackSpec, StageSpec};
 use weir_store::Store;
 
 use crate::error::NodeError;
 use crate::home::processes::locked;
 use crate::home::{Consent, Home, opened};
 use crate::node::shard::ShardContext;
+
+impl From<StackError> for NodeError {
+    fn from(error: StackError) -> Self {
+        match error {
+            StackError::Log(error) => Self::Log(error),
+            StackError::Device(error) => Self::Device(error),
+        }
+    }
+}
 
 impl Home {
     /// Opens a volume for writing and recovers what its last opening left.

@@ -247,7 +247,7 @@ async fn open(
     let (stop, stopped) = oneshot::channel();
     let (home, store) = (core.home.clone(), core.store.clone());
     let (read_only, replica) = (spec.read_only, spec.replica.clone());
-    let ends = host::Ends { ready, waits, stop: stopped };
+    let ends = host::Ends { ready, waits, stop: stopped, tls: core.tls.clone() };
     let hosting = core.node.submit(shard, {
         let spec = spec.clone();
         move |context| host::host(context, home, store, spec, ends)
@@ -288,6 +288,7 @@ async fn open(
         report: hosting.report,
         replica,
         hand_off: hosting.hand_off,
+        instance: hosting.instance,
         allowed: Mutex::new(allowed),
     };
     offer(&core, entry, Running { stop, ended, following }, &opening).await?;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weir_device::VolumeId;
-use weir_frontend::nbd::{HandOff, Sources};
+use weir_frontend::nbd::{HandOff, Instance, Sources};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
 use weir_net::tls::Tls;
@@ -46,6 +46,8 @@ pub(crate) struct Entry {
     pub(crate) report: OpenReport,
     pub(crate) replica: Option<Following>,
     pub(crate) hand_off: HandOff,
+    /// Names this opening, for clients that connect again.
+    pub(crate) instance: Instance,
     /// Who may use it, as the settings say by now.
     pub(crate) allowed: Mutex<Allowed>,
 }

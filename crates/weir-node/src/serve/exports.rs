@@ -53,6 +53,7 @@ impl Exported {
             description: describe(entry.id),
             size: entry.gate.size(),
             read_only: entry.read_only,
+            instance: Some(entry.instance),
             earlier: [].into(),
         };
         Some((info, entry.hand_off.clone()))
@@ -193,6 +194,7 @@ fn export_of(name: &str, volume: VolumeId, stack: &Rc<Stack>) -> (ExportInfo, On
         description: format!("Weir snapshot {name}"),
         size: stack.size(),
         read_only: true,
+        instance: None,
         earlier: earlier.into(),
     };
     let stack = Rc::clone(stack);

@@ -9,12 +9,15 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_device::{Device, DeviceExt, Event, VolumeId};
-use weir_frontend::nbd::{HandOff, ListenerOptions, serve_handed_off};
+use weir_frontend::nbd::{HandOff, Instance, ListenerOptions, serve_handed_off};
 use weir_log::catalog;
 use weir_log::{Closed, LogError, OpenReport, Takeover};
+use weir_net::tls::Tls;
+use weir_remote::RemoteArgs;
 use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec, ViewArgs};
 use weir_store::Store;
 
+use crate::config::Remote;
 use crate::error::NodeError;
 use crate::home::{Home, known_stores, opened};
 use crate::node::gate::Gate;
@@ -33,6 +36,8 @@ pub(crate) struct Hosting {
     pub(crate) report: OpenReport,
     /// The channel for its clients.
     pub(crate) hand_off: HandOff,
+    /// Names this opening.
+    pub(crate) instance: Instance,
 }
 
 struct Opened {
@@ -51,6 +56,8 @@ pub(crate) struct Ends {
     pub(crate) waits: Option<oneshot::Sender<String>>,
     /// Says when and how to close.
     pub(crate) stop: oneshot::Receiver<Closing>,
+    /// The certificates of the process, for other servers.
+    pub(crate) tls: Option<Tls>,
 }
 
 /// Opens a volume and serves those who are handed off to it until it is told to stop.
@@ -61,19 +68,22 @@ pub(crate) async fn host(
     spec: VolumeSpec,
     ends: Ends,
 ) -> Result<Stopped, NodeError> {
-    let Ends { mut ready, waits, stop } = ends;
-    let opened = match (&store, spec.endpoint) {
-        (Some(store), EndpointKind::Log) => {
-            let opening = open_log(&context, &home, store, &spec, waits);
-            tokio::select! {
-                biased;
-                // The receiver is gone only if the process stops. Nothing was acknowledged, and an opening can be
-                // ended anywhere.
-                () = ready.closed() => return Ok(Stopped::Clean),
-                opened = opening => opened?,
+    let Ends { mut ready, waits, stop, tls } = ends;
+    let opening = async {
+        match (&store, &spec.endpoint) {
+            (Some(store), EndpointKind::Log) => {
+                open_log(&context, &home, store, &spec, waits).await
             }
+            (_, EndpointKind::Remote(remote)) => open_remote(&context, &spec, remote, tls).await,
+            _ => open_memory(&context, &spec).await,
         }
-        _ => open_memory(&context, &spec).await?,
+    };
+    let opened = tokio::select! {
+        biased;
+        // The receiver is gone only if the process stops. Nothing was acknowledged, and an opening can be ended
+        // anywhere.
+        () = ready.closed() => return Ok(Stopped::Clean),
+        opened = opening => opened?,
     };
     let hosted = Rc::new(Hosted {
         id: opened.id,
@@ -88,6 +98,8 @@ pub(crate) async fn host(
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
     let listening = tokio::task::spawn_local(hear_events(Rc::clone(&hosted)));
+    let mut instance = Instance::default();
+    context.env.random.fill(&mut instance);
     let hosting = Hosting {
         id: opened.id,
         gate: Arc::clone(&hosted.gate),
@@ -95,6 +107,7 @@ pub(crate) async fn host(
         place: opened.place,
         report: opened.report,
         hand_off,
+        instance,
     };
     let closing = match ready.send(hosting) {
         // A dropped sender means that it is to stop as well.
@@ -257,6 +270,29 @@ async fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened
     let (stack, report) = Stack::open(&context.env, described).await?;
     let place = "in memory, nothing survives".to_owned();
     Ok(Opened { stack, id: VolumeId(id), created: true, place, report })
+}
+
+/// Connects to the export of another server.
+async fn open_remote(
+    context: &ShardContext,
+    spec: &VolumeSpec,
+    remote: &Remote,
+    tls: Option<Tls>,
+) -> Result<Opened, NodeError> {
+    let Remote { url, connections, deadline, resend } = remote.clone();
+    let place = format!("at {url}");
+    let args = RemoteArgs { url, tls, connections, deadline, resend };
+    let stages = spec.stages.describe(&spec.name);
+    let described = StackSpec { endpoint: EndpointSpec::Remote(Box::new(args)), stages };
+    let (stack, report) = Stack::open(&context.env, described).await?;
+    let found = stack.size();
+    if let Some(wanted) = spec.size.filter(|wanted| *wanted != found) {
+        stack.close(Duration::ZERO).await?;
+        return Err(NodeError::OtherSize { name: spec.name.to_string(), found, wanted });
+    }
+    let mut id = [0; 16];
+    context.env.random.fill(&mut id);
+    Ok(Opened { stack, id: VolumeId(id), created: false, place, report })
 }
 
 async fn close(

@@ -36,6 +36,8 @@ impl OneExport {
                 description: describe(hosted.id),
                 size: hosted.stack.size(),
                 read_only: hosted.read_only,
+                // Told by the thread that shakes hands.
+                instance: None,
                 earlier: [].into(),
             },
             stack: Rc::clone(&hosted.stack),

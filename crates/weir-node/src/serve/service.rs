@@ -99,9 +99,21 @@ impl ServiceOptions {
                 }
             }
         }
-        self.tls.as_ref().map_or(Ok(()), Tls::check_serves)?;
+        // A certificate for a client will do where this process is only that, of remote volumes.
+        let over_tcp = |address: &NbdAddress| matches!(address, NbdAddress::Tcp { .. });
+        if self.nbd.iter().any(over_tcp) || self.api_tcp.is_some() || !self.has_remote() {
+            self.tls.as_ref().map_or(Ok(()), Tls::check_serves)?;
+        }
         sockets::check_length(&self.home.data.api_socket())?;
         self.api_tcp.as_ref().map_or(Ok(()), TcpApi::check)
+    }
+
+    fn has_remote(&self) -> bool {
+        let is_remote = |spec: &VolumeSpec| matches!(spec.endpoint, EndpointKind::Remote(_));
+        match &self.volumes {
+            VolumeSet::Listed(specs) => specs.iter().any(is_remote),
+            VolumeSet::All(template) => is_remote(template),
+        }
     }
 
     /// Whether other machines may reach an address: nobody gets anything there without TLS, or it is one for those who
@@ -325,7 +337,9 @@ async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wanted, NodeEr
 /// that a mistyped URL does not look like a store without volumes from then on.
 fn is_missed(volumes: &VolumeSet) -> Option<&VolumeSpec> {
     match volumes {
-        VolumeSet::Listed(specs) if specs.iter().all(|spec| spec.size.is_none()) => specs.first(),
+        VolumeSet::Listed(specs) if specs.iter().all(|spec| spec.size.is_none()) => {
+            specs.iter().find(|spec| spec.endpoint == EndpointKind::Log)
+        }
         _ => None,
     }
 }
@@ -540,7 +554,8 @@ impl Service {
         match (&self.core.tls, listening) {
             (None, _) => Security::Clear,
             (Some(tls), Listening::Tcp(_)) if !insecure => Security::Required(tls.clone()),
-            (Some(tls), _) => Security::Optional(tls.clone()),
+            (Some(tls), _) if tls.check_serves().is_ok() => Security::Optional(tls.clone()),
+            (Some(_), _) => Security::Clear,
         }
     }
 

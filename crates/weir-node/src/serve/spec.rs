@@ -6,17 +6,19 @@ use weir_frontend::nbd::Identity;
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
 
-use crate::config::ReplicateTo;
+use crate::config::{Remote, ReplicateTo};
 use crate::home::Consent;
 use crate::serve::stages::Stages;
 
 /// What keeps the bytes of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointKind {
     /// A log volume.
     Log,
     /// Memory of this process.
     Memory,
+    /// An export of another server.
+    Remote(Remote),
 }
 
 /// A volume that is to be served, and how.

@@ -147,6 +147,7 @@ mod tests {
                 description: String::new(),
                 size: 4096,
                 read_only: true,
+                instance: None,
                 earlier: [].into(),
             };
             let (stack, volume) = (in_memory().await, VolumeId([1; 16]));

@@ -10,7 +10,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use weir_log::{FrameCache, VolumeStatus};
 use weir_net::tls::Holder;
-use weir_stack::{BUCKETS_US, Counted, Kind};
+use weir_remote::RemoteStatus;
+use weir_stack::{BUCKETS_US, Counted, Kind, StageStatus};
 
 use crate::api::types::{
     Background, BackgroundClass, Health, Lease, Limits, NbdClients, ReplicaState, StoreRequests,
@@ -196,6 +197,7 @@ impl Collector for Scrape {
         self.encode_volumes(&mut encoder)?;
         self.encode_replicas(&mut encoder)?;
         self.encode_logs(&mut encoder)?;
+        self.encode_remotes(&mut encoder)?;
         self.encode_operations(&mut encoder)
     }
 }
@@ -362,6 +364,33 @@ impl Scrape {
             for (volume, replica) in &self.replicas {
                 let labels = [("volume", volume.as_str())];
                 gauge(&mut metric.encode_family(&labels)?, value(replica))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_remotes(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        type Of = fn(&RemoteStatus) -> u64;
+        let metrics: [(&str, &str, MetricType, Of); 3] = [
+            ("remote_connected", "1 while there is a connection", MetricType::Gauge, |remote| {
+                u64::from(remote.is_connected)
+            }),
+            ("remote_lost", "Times that the connection was lost", MetricType::Counter, |r| r.lost),
+            ("remote_unflushed_bytes", "Acknowledged and not flushed", MetricType::Gauge, |r| {
+                r.unflushed_bytes
+            }),
+        ];
+        for (name, help, kind, value) in metrics {
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            for (volume, _, snapshot) in &self.volumes {
+                let Some(layer) = snapshot.layers.last() else { continue };
+                let StageStatus::Remote(remote) = &layer.stage else { continue };
+                let labels = [("volume", volume.as_str())];
+                let mut member = metric.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => counter(&mut member, value(remote))?,
+                    _ => gauge(&mut member, value(remote))?,
+                }
             }
         }
         Ok(())

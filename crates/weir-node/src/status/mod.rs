@@ -13,12 +13,13 @@ use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
 use weir_net::tls::{Holder, Tls, TlsStatus};
 use weir_pacer::{Class, Pacer};
+use weir_remote::RemoteStatus;
 use weir_stack::{Counted, Kind, LayerStatus, LimitSettings, StageStatus};
 
 use crate::api::types::{
     AtRisk, Background, BackgroundClass, CertificateStatus, Health, Layer, Lease, Limits,
-    LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations, ServedVolume, StoreRequests,
-    VolumeLimit,
+    LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations, RemoteState, ServedVolume,
+    StoreRequests, VolumeLimit,
 };
 use crate::error::NodeError;
 use crate::node::shard::ShardContext;
@@ -169,6 +170,16 @@ impl From<LimitSettings> for VolumeLimit {
     }
 }
 
+/// What is wrong with a remote volume.
+fn trouble(remote: &RemoteStatus) -> Option<(Health, String)> {
+    if let Some(why) = &remote.refuses_writes {
+        return Some((Health::Failed, format!("it takes no writes: {why}")));
+    }
+    let why = remote.trouble.as_deref().unwrap_or("connecting");
+    let lost = format!("there is no connection to {}: {why}", remote.url);
+    (!remote.is_connected).then_some((Health::Degraded, lost))
+}
+
 impl From<LayerStatus> for Layer {
     fn from(layer: LayerStatus) -> Self {
         let mut row = Self {
@@ -188,6 +199,18 @@ impl From<LayerStatus> for Layer {
                     trace.is_full.then(|| "the trace has reached its size, and ends".to_owned())
                 });
             }
+            StageStatus::Remote(remote) => {
+                row.note = trouble(&remote).map(|(_, why)| why);
+                row.remote = Some(RemoteState {
+                    url: remote.url,
+                    connected: remote.is_connected,
+                    connections: remote.connections as u64,
+                    server: remote.server,
+                    lost: remote.lost,
+                    requests: remote.requests as u64,
+                    unflushed_bytes: remote.unflushed_bytes,
+                });
+            }
             StageStatus::Other(_) => {}
         }
         row
@@ -200,6 +223,13 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
     let limits = core.limits();
     let judged = snapshot.log.as_ref().map(|log| judge(log, &limits));
     let (mut health, mut reasons) = judged.unwrap_or((Health::Ok, Vec::new()));
+    for layer in &snapshot.layers {
+        let StageStatus::Remote(remote) = &layer.stage else { continue };
+        if let Some((how, why)) = trouble(remote) {
+            reasons.push(why);
+            health = how;
+        }
+    }
     let replica = entry.replica.as_ref().map(Following::status);
     if let Some(trouble) = replica.as_ref().and_then(|replica| replica.trouble.as_ref()) {
         reasons.push(format!("the replica waits: {trouble}"));
@@ -287,7 +317,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         node: core.node.node_name.to_string(),
         health,
         reasons,
-        store: core.store.as_ref().map_or("memory", |store| store.url()).to_owned(),
+        store: core.store.as_ref().map_or("none", |store| store.url()).to_owned(),
         store_location: core.store.as_ref().map(weir_store::Store::location),
         store_shares_disk: core.store_shares_disk,
         data_dir: core.home.data.path().display().to_string(),

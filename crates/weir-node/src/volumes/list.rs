@@ -1,8 +1,8 @@
 //! Listing and showing the volumes of a store, with the processes that serve them.
 
 use weir_device::{LocalBoxFuture, VolumeId, with_causes};
-use weir_log::LOCK_FILE;
 use weir_log::catalog::{self, VolumeName};
+use weir_log::{LOCK_FILE, LogError};
 use weir_store::{Access, Store};
 
 use crate::api::types::{Listed, Shown};
@@ -67,7 +67,12 @@ pub(crate) async fn show(
     name: &VolumeName,
 ) -> Result<Shown, NodeError> {
     let store = home.open_store(context, Access::Read).await?;
-    let mut details = catalog::show(&store, &context.env, name).await?;
+    let mut details = match catalog::show(&store, &context.env, name).await {
+        Err(error @ LogError::NoSuchVolume { .. }) => {
+            return served_without_store(home, name).await?.ok_or(error.into());
+        }
+        found => found?,
+    };
     let id = volume_id(&details.summary)?;
     let holder = home.holder(&store, id).await?;
     if holder.is_none() && details.summary.is_renewed {
@@ -79,6 +84,19 @@ pub(crate) async fn show(
     // A process that does not answer is named as well.
     shown.process = process;
     Ok(shown)
+}
+
+/// A volume that a process of this data directory serves and that is in no store: a remote one.
+async fn served_without_store(home: &Home, name: &VolumeName) -> Result<Option<Shown>, NodeError> {
+    for process in home.processes().await? {
+        let (number, status) = (process.number(), process.status.ok());
+        let volumes = status.into_iter().flat_map(|status| status.volumes);
+        let mut named = volumes.filter(|one| one.name == name.as_str() && one.log.is_none());
+        if let Some(serving) = named.next() {
+            return Ok(Some(Shown::of_served(number, serving)));
+        }
+    }
+    Ok(None)
 }
 
 impl Node {

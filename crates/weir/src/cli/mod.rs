@@ -3,6 +3,7 @@
 pub(crate) mod global;
 pub(crate) mod limits;
 pub(crate) mod pki;
+pub(crate) mod remote;
 pub(crate) mod replicate;
 pub(crate) mod serve;
 pub(crate) mod snapshot;

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
+use crate::cli::remote::RemoteFlags;
 use crate::cli::serve::{SocketAccess, TlsAccess};
 use crate::cli::tuning::Tuning;
 use crate::cli::words::volume_name;
@@ -65,6 +66,9 @@ pub(crate) struct Up {
     /// How bytes are kept
     #[command(flatten)]
     pub(crate) tuning: Tuning,
+    /// An export of another server
+    #[command(flatten)]
+    pub(crate) remote: RemoteFlags,
     /// What keeps the bytes: memory is for measuring the front end, and forgets everything
     #[arg(long, value_name = "KIND", hide = true, default_value = "log")]
     pub(crate) endpoint: EndpointKind,

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
-use url::Url;
-use weir_nbd::{
-    ClientHandshake, ClientStep, ClientWish, Command, Cookie, ReplyStep, ReplyStyle, Requests,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use weir_device::{ByteStream, Network};
+use weir_nbd::{ClientWish, Command, Cookie, ReplyStep, ReplyStyle, Requests};
+use weir_net::HostNetwork;
+use weir_remote::{Greeted, RemoteUrl, shake_hands};
 
 use super::qemu::READING_FAILED;
 use crate::terminal::failure::Failure;
@@ -15,12 +14,9 @@ use crate::terminal::failure::Failure;
 /// Bytes that are received at a time.
 const RECEIVED_BYTES: usize = 256 << 10;
 
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
-
 /// A connection to one export.
 pub(super) struct Connection {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     uri: String,
     received: Vec<u8>,
     requests: Requests,
@@ -40,40 +36,19 @@ impl Connection {
     /// Connects to an export.
     pub(super) async fn open(uri: &str) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::new(format!("{uri}: {error}"));
-        let url = Url::parse(uri).map_err(|error| failed(&error))?;
-        let export = url.path().trim_start_matches('/').to_owned();
-        let socket = url.query_pairs().find(|(key, _)| key == "socket");
-        let mut stream: Box<dyn Stream> = match (socket, url.host_str()) {
-            (Some((_, path)), _) => {
-                Box::new(UnixStream::connect(path.as_ref()).await.map_err(|e| failed(&e))?)
-            }
-            (None, Some(host)) => {
-                let host = host.trim_start_matches('[').trim_end_matches(']');
-                let address = (host, url.port().unwrap_or(10809));
-                Box::new(TcpStream::connect(address).await.map_err(|e| failed(&e))?)
-            }
-            (None, None) => return Err(failed(&"it names no socket")),
+        let url = RemoteUrl::parse(uri).map_err(|error| Failure::new(error.to_string()))?;
+        let connected = HostNetwork.connect(&url.address).await;
+        let wish = ClientWish {
+            export: url.export.clone(),
+            tls: false,
+            attachment: None,
+            style_max: ReplyStyle::Structured,
+            contexts: Vec::new(),
         };
-        let style_max = ReplyStyle::Structured;
-        let wish = ClientWish { export, tls: false, style_max, contexts: Vec::new() };
-        let mut handshake = ClientHandshake::new(wish);
-        let (mut received, mut out) = (Vec::new(), Vec::new());
-        let agreement = loop {
-            let progress = handshake.advance(&received, &mut out).map_err(|e| failed(&e))?;
-            received.drain(..progress.consumed);
-            stream.write_all(&out).await.map_err(|e| failed(&e))?;
-            out.clear();
-            match progress.step {
-                ClientStep::NeedMore(_) => {
-                    let count = stream.read_buf(&mut received).await.map_err(|e| failed(&e))?;
-                    if count == 0 {
-                        return Err(failed(&"the server closed the connection"));
-                    }
-                }
-                ClientStep::Again | ClientStep::StartTls => {}
-                ClientStep::Transmit(agreement) => break agreement,
-            }
-        };
+        let stream = connected.map_err(|error| failed(&error))?;
+        let greeted = shake_hands(stream, wish, &url.security, None).await;
+        let Greeted { stream, agreement, received, .. } =
+            greeted.map_err(|error| failed(&error))?;
         Ok(Self {
             stream,
             uri: uri.to_owned(),

@@ -6,13 +6,13 @@
 
 use std::future::Future;
 
-use weir_device::{Data, DeviceError, SharedBuf, mutant};
+use weir_device::{BufferPool, Data, DeviceError, SharedBuf, mutant};
 use weir_nbd::{ChunkFlags, Command, ReplyTo};
 
 use super::super::answer::error_code;
 use super::super::error::NbdError;
 use super::super::operation::{Answer, Answered};
-use super::{Connection, Part, REPLY_BYTES, Receiving, Taken, Ticket, buffer_bytes};
+use super::{Connection, Part, REPLY_BYTES, Receiving, Taken, Ticket};
 
 /// Longest write that runs as one, in bytes: what a log volume keeps whole, and a little more.
 pub(super) const WHOLE_WRITE_BYTES_MAX: usize = 4 << 20;
@@ -109,7 +109,7 @@ where
     fn admit_piece(&mut self, next: u64, end: u64) -> Option<(u32, usize)> {
         PIECE_BYTES.into_iter().find_map(|piece| {
             let len = piece_len(next, end, piece);
-            let cost_bytes = REPLY_BYTES + buffer_bytes(super::to_usize(len));
+            let cost_bytes = REPLY_BYTES + BufferPool::bytes_for(super::to_usize(len));
             self.admit(cost_bytes).then_some((len, cost_bytes))
         })
     }

@@ -98,7 +98,10 @@ impl Catalog for Old {
         earlier.push("x".repeat(STRING_BYTES_MAX - 10));
         let (name, description) = (name.to_owned(), String::new());
         let earlier = earlier.into();
-        Ok((ExportInfo { name, description, size: 1, read_only: true, earlier }, ()))
+        Ok((
+            ExportInfo { name, description, size: 1, read_only: true, instance: None, earlier },
+            (),
+        ))
     }
 
     fn list(&self) -> Vec<String> {

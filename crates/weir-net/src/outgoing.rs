@@ -1,4 +1,4 @@
-//! Replies on their way out: headers back to back, read data where the device put it, all in one gathered write.
+//! Messages on their way out: headers back to back, data where its owner put it, all in one gathered write.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,8 +11,9 @@ const SLICES_MAX: usize = 64;
 /// Sent headers that are kept in front of unsent ones at most, in bytes, before the memory is used again.
 const SENT_BYTES_MAX: usize = 64 << 10;
 
-/// One reply: bytes of the common header memory, then its data.
-struct Reply {
+/// One message: bytes of the common header memory, then its data.
+#[derive(Debug)]
+struct Message {
     head_bytes: usize,
     data: Data,
     /// The data shares no memory with caches and devices.
@@ -20,7 +21,7 @@ struct Reply {
     cost_bytes: usize,
 }
 
-impl Reply {
+impl Message {
     fn len(&self) -> usize {
         self.head_bytes + self.data.len()
     }
@@ -30,87 +31,88 @@ impl Reply {
 fn is_own(data: &Data) -> bool {
     data.slices().iter().all(|slice| match slice {
         Slice::Buffer(bytes) => {
-            !bytes.is_shared()
-                && bytes.memory_bytes() <= super::connection::buffer_bytes(bytes.len())
+            !bytes.is_shared() && bytes.memory_bytes() <= BufferPool::bytes_for(bytes.len())
         }
         Slice::Cached(_) => false,
     })
 }
 
-/// Replies that were not sent yet, in the order of their completion.
-#[derive(Default)]
-pub(super) struct Outgoing {
+/// Messages that were not sent yet, in the order of their completion.
+#[derive(Debug, Default)]
+pub struct Outgoing {
     heads: Vec<u8>,
-    /// Where the headers of the first unsent reply begin in `heads`.
+    /// Where the headers of the first unsent message begin in `heads`.
     heads_start: usize,
-    replies: VecDeque<Reply>,
-    /// Bytes of the first reply that were sent.
+    messages: VecDeque<Message>,
+    /// Bytes of the first message that were sent.
     first_sent: usize,
 }
 
 impl Outgoing {
-    pub(super) fn len(&self) -> usize {
-        self.replies.len()
+    /// Messages that were not sent whole.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.messages.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.replies.is_empty()
+    /// Whether everything was sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
     }
 
-    /// Queues a reply, or a part of one, whose header `put_head` appends. `cost_bytes` comes back when it was sent.
-    pub(super) fn push(
-        &mut self,
-        data: Data,
-        cost_bytes: usize,
-        put_head: impl FnOnce(&mut Vec<u8>),
-    ) {
+    /// Queues a message, or a part of one, whose header `put_head` appends. `cost_bytes` comes back when it was sent.
+    ///
+    /// # Panics
+    /// If there is neither a header nor data.
+    pub fn push(&mut self, data: Data, cost_bytes: usize, put_head: impl FnOnce(&mut Vec<u8>)) {
         let before = self.heads.len();
         put_head(&mut self.heads);
         let head_bytes = self.heads.len() - before;
         let has_bytes = head_bytes > 0 || !data.is_empty();
         assert!(has_bytes, "there is something to send");
         let is_detached = data.is_empty();
-        self.replies.push_back(Reply { head_bytes, data, is_detached, cost_bytes });
+        self.messages.push_back(Message { head_bytes, data, is_detached, cost_bytes });
     }
 
     /// Copies what is queued into buffers of the connection: its client does not take it, and must not hold the memory
-    /// of a cache or the room of a journal meanwhile. The cost of a reply covers its copy.
-    pub(super) fn detach(&mut self, pool: &BufferPool) {
-        for reply in self.replies.iter_mut().rev() {
-            if std::mem::replace(&mut reply.is_detached, true) || is_own(&reply.data) {
+    /// of a cache or the room of a journal meanwhile. The cost of a message covers its copy.
+    pub fn detach(&mut self, pool: &BufferPool) {
+        for message in self.messages.iter_mut().rev() {
+            if std::mem::replace(&mut message.is_detached, true) || is_own(&message.data) {
                 continue;
             }
-            let mut copy = pool.alloc(reply.data.len());
-            reply.data.copy_to(&mut copy);
-            reply.data = copy.into();
+            let mut copy = pool.alloc(message.data.len());
+            message.data.copy_to(&mut copy);
+            message.data = copy.into();
         }
     }
 
     /// Fills `slices` with what goes out next; how many were filled.
-    pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut count = 0;
-        // Headers of neighbouring replies without data are one slice.
+        // Headers of neighbouring messages without data are one slice.
         let mut head_start = self.heads_start;
         let mut head_end = self.heads_start;
         let mut skip = self.first_sent;
-        for reply in &self.replies {
+        for message in &self.messages {
             if count + 2 > SLICES_MAX {
                 break;
             }
-            let head_sent = skip.min(reply.head_bytes);
+            let head_sent = skip.min(message.head_bytes);
             if head_start == head_end && !mutant("head_sent_twice") {
                 head_start += head_sent;
             }
-            head_end += reply.head_bytes;
+            head_end += message.head_bytes;
             skip -= head_sent;
-            if !reply.data.is_empty() {
+            if !message.data.is_empty() {
                 if head_start < head_end {
                     slices[count] = IoSlice::new(&self.heads[head_start..head_end]);
                     count += 1;
                 }
                 head_start = head_end;
             }
-            for slice in reply.data.slices() {
+            for slice in message.data.slices() {
                 if skip >= slice.len() {
                     skip -= slice.len();
                     continue;
@@ -132,24 +134,28 @@ impl Outgoing {
     }
 
     /// An array for [`Self::slices`].
-    pub(super) fn no_slices<'a>() -> [IoSlice<'a>; SLICES_MAX] {
+    #[must_use]
+    pub fn no_slices<'a>() -> [IoSlice<'a>; SLICES_MAX] {
         [IoSlice::new(&[]); SLICES_MAX]
     }
 
-    /// Takes note that `bytes` were sent; the cost of the replies that are complete now.
-    pub(super) fn sent(&mut self, bytes: usize) -> usize {
+    /// Takes note that `bytes` were sent; the cost of the messages that are complete now.
+    ///
+    /// # Panics
+    /// If more was sent than was queued.
+    pub fn sent(&mut self, bytes: usize) -> usize {
         let mut cost_bytes = 0;
         self.first_sent += bytes;
-        while let Some(reply) = self.replies.front() {
-            if self.first_sent < reply.len() {
+        while let Some(message) = self.messages.front() {
+            if self.first_sent < message.len() {
                 break;
             }
-            self.first_sent -= reply.len();
-            self.heads_start += reply.head_bytes;
-            cost_bytes += reply.cost_bytes;
-            self.replies.pop_front();
+            self.first_sent -= message.len();
+            self.heads_start += message.head_bytes;
+            cost_bytes += message.cost_bytes;
+            self.messages.pop_front();
         }
-        if self.replies.is_empty() {
+        if self.messages.is_empty() {
             assert!(self.first_sent == 0, "no more can be sent than was queued");
             self.heads.clear();
             self.heads_start = 0;
@@ -161,15 +167,15 @@ impl Outgoing {
     }
 
     /// Lets go of memory that an idle client does not need.
-    pub(super) fn shrink(&mut self) {
+    pub fn shrink(&mut self) {
         if self.is_empty() {
             *self = Self::default();
         }
     }
 
     /// Forgets everything: nobody is there to read it. The cost of what was forgotten.
-    pub(super) fn clear(&mut self) -> usize {
-        std::mem::take(self).replies.iter().map(|reply| reply.cost_bytes).sum()
+    pub fn clear(&mut self) -> usize {
+        std::mem::take(self).messages.iter().map(|message| message.cost_bytes).sum()
     }
 }
 
