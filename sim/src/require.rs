@@ -1,7 +1,9 @@
 //! What a run must have met: a simulation in which a verb never succeeds, or never falls together with a crash, shows
 //! nothing about it.
 
+use crate::remote::REMOTE;
 use crate::report::Report;
+use crate::run;
 
 /// Fewest seeds, of those with as many nodes, in which something is expected before it is missed: by chance there may
 /// be a third of that, not less.
@@ -181,17 +183,45 @@ const TWO_NODES: &[(&str, u64)] = &[
     ("rpo missed", 986),
 ];
 
+/// The same with remote volumes.
+const REMOTES: &[(&str, u64)] = &[
+    ("call misses its deadline", 117),
+    ("change", 1000),
+    ("change whose fate is not known", 37),
+    ("client killed", 231),
+    ("client opens again", 152),
+    ("connection falls silent", 262),
+    ("connection lost in a message", 351),
+    ("connection stalls", 266),
+    ("connections cut", 439),
+    ("connections refused", 178),
+    ("flush", 1000),
+    ("forced change", 998),
+    ("read", 1000),
+    ("server away for long", 157),
+    ("server killed", 469),
+    ("server loses its power", 455),
+    ("server slow", 423),
+    ("server: a Weir", 241),
+    ("server: a slow Weir", 263),
+    ("server: another", 252),
+    ("server: another, trusted", 243),
+    ("volume refuses", 154),
+    ("work done", 980),
+];
+
 /// What a run did not meet often enough, a line each.
 pub(crate) fn missing(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
-    for (nodes, required) in [(1, ONE_NODE), (2, TWO_NODES)] {
+    for (nodes, required) in [(1, ONE_NODE), (2, TWO_NODES), (REMOTE, REMOTES)] {
         let seeds = report.seeds_of(nodes);
         for (event, per_mille) in required {
             let expected = per_mille * seeds / 1000;
             let met = report.seeds_with(nodes, event);
             if expected >= EXPECTED_MIN && met < expected / SHARE {
                 missing.push(format!(
-                    "{event}: in {met} of {seeds} seeds with {nodes} node(s), {expected} are usual"
+                    "{event}: in {met} of {seeds} seeds with {}, {expected} are usual",
+                    run::flag(nodes)
                 ));
             }
         }
@@ -206,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_required_is_named_once() {
-        for required in [ONE_NODE, TWO_NODES] {
+        for required in [ONE_NODE, TWO_NODES, REMOTES] {
             for (at, (event, share)) in required.iter().enumerate() {
                 assert!(required[..at].iter().all(|(other, _)| other != event), "{event}");
                 assert!((1..=1000).contains(share), "{event}");

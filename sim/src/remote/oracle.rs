@@ -61,6 +61,7 @@ impl From<&Cell> for Floor {
 pub(super) struct Flushing {
     floors: Vec<Floor>,
     life: u64,
+    losses: u64,
 }
 
 #[derive(Debug)]
@@ -68,8 +69,10 @@ pub(super) struct Oracle {
     cells: Vec<Cell>,
     numbers: u64,
     life: u64,
-    /// Losses of power since the last flush that succeeded was asked for.
-    lost_since_flush: bool,
+    /// Losses of power of the server, and those until the last flush that succeeded was asked for. An answer that was
+    /// on its way when the power went comes later.
+    losses: u64,
+    losses_at_flush: u64,
     /// Changes that a client which is gone had under way: a slow server may carry them out behind those of the next.
     stray: Vec<u64>,
 }
@@ -78,7 +81,7 @@ impl Default for Oracle {
     fn default() -> Self {
         let cell = Cell { asked: vec![0], floor: 0, life: 0, durable: 0, is_busy: false, falls: 0 };
         let cells = vec![cell; usize::try_from(CELLS).expect("few")];
-        Self { cells, numbers: 0, life: 0, lost_since_flush: false, stray: Vec::new() }
+        Self { cells, numbers: 0, life: 0, losses: 0, losses_at_flush: 0, stray: Vec::new() }
     }
 }
 
@@ -136,7 +139,7 @@ impl Oracle {
 
     pub(super) fn begin_flush(&mut self) -> Flushing {
         let floors = self.cells.iter().map(Floor::from).collect();
-        Flushing { floors, life: self.life }
+        Flushing { floors, life: self.life, losses: self.losses }
     }
 
     pub(super) fn flushed(&mut self, flushing: &Flushing) {
@@ -148,12 +151,12 @@ impl Oracle {
                 cell.durable = cell.durable.max(floor.at);
             }
         }
-        self.lost_since_flush = false;
+        self.losses_at_flush = self.losses_at_flush.max(flushing.losses);
     }
 
     /// The server lost its power. A client that lives has what it lost of its own changes, if it sends again.
     pub(super) fn power_lost(&mut self, client_sends_again: bool) {
-        self.lost_since_flush = true;
+        self.losses += 1;
         let life = self.life;
         let is_lost = |cell: &&mut Cell| !client_sends_again || cell.life != life;
         self.cells.iter_mut().filter(is_lost).for_each(Cell::fall);
@@ -162,7 +165,7 @@ impl Oracle {
     /// The client is gone, with what it had under way.
     pub(super) fn client_ended(&mut self, server_is_late: bool) {
         self.life += 1;
-        if self.lost_since_flush {
+        if self.losses > self.losses_at_flush {
             self.cells.iter_mut().for_each(Cell::fall);
         }
         for cell in &mut self.cells {
