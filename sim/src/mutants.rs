@@ -123,13 +123,11 @@ const MUTANTS: &[(&str, u64, &str)] = &[
         "take for flushed what was acknowledged during the flush",
     ),
     ("ready_before_sent_again", REMOTE, "send what waits before what was lost is there again"),
-    ("changes_not_locked", REMOTE, "send changes of the same bytes side by side"),
     (
         "forced_change_undone",
         REMOTE,
         "send older bytes again over a change that survived by itself",
     ),
-    ("given_up_sent_again", REMOTE, "send again what the caller was told has failed"),
     ("another_opening_taken_for_same", REMOTE, "take every opening of the server for the same one"),
     ("loss_forgotten", REMOTE, "go on writing where what was acknowledged may be lost"),
     ("flush_joins_earlier", REMOTE, "let a flush join one that was asked for before it"),

@@ -435,8 +435,7 @@ impl Session {
         for mut ticket in unanswered {
             let is_change = ticket.changes().is_some();
             // Whoever was told that it failed may have gone on without it.
-            let is_given_up = ticket.is_given_up() && !mutant("given_up_sent_again");
-            if ticket.purpose == Purpose::Again || is_given_up {
+            if ticket.purpose == Purpose::Again || ticket.is_given_up() {
                 continue;
             }
             if is_change && mutant("unanswered_writes_acknowledged") {

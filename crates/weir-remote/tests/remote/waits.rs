@@ -193,3 +193,25 @@ fn a_caller_that_goes_away_loses_only_its_answer() {
         assert_eq!(server.device.byte(50).await, 2);
     });
 }
+
+#[test]
+fn changes_of_the_same_bytes_are_sent_one_after_the_other() {
+    run(async {
+        let server = Server::start(1).await;
+        let volume = server.open(|_| {}).await;
+        server.device.hold(true);
+        let mut first = Box::pin(fill(&volume, 0, 100, 1));
+        let mut second = Box::pin(fill(&volume, 99, 100, 2));
+        let mut apart = Box::pin(fill(&volume, 300, 100, 3));
+        for change in [&mut first, &mut second, &mut apart] {
+            assert!(change.as_mut().now_or_never().is_none());
+        }
+        settle().await;
+        assert_eq!(server.device.count(OperationKind::Write), 2, "the second one waits");
+        server.device.hold(false);
+        for change in [first, second, apart] {
+            change.await.unwrap();
+        }
+        assert_eq!(byte(&volume, 99).await.unwrap(), 2);
+    });
+}
