@@ -73,7 +73,8 @@ pub(super) struct Oracle {
     /// on its way when the power went comes later.
     losses: u64,
     losses_at_flush: u64,
-    /// Changes that a client which is gone had under way: a slow server may carry them out behind those of the next.
+    /// Changes that a client which is gone may have had under way, sent again or for the first time: a slow server may
+    /// carry them out behind those of the next one, which belongs to another session.
     stray: Vec<u64>,
 }
 
@@ -169,8 +170,10 @@ impl Oracle {
             self.cells.iter_mut().for_each(Cell::fall);
         }
         for cell in &mut self.cells {
-            if std::mem::take(&mut cell.is_busy) && server_is_late {
-                self.stray.extend(cell.asked.last());
+            cell.is_busy = false;
+            if server_is_late {
+                // It may have been sending again what was not flushed.
+                self.stray.extend(&cell.asked[cell.durable + 1..]);
             }
         }
     }
