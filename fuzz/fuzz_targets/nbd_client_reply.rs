@@ -13,8 +13,13 @@ const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, Rep
 /// The handshake; the style agreed on and the bytes left, if it comes to that.
 fn handshake(style_max: ReplyStyle, mut input: &[u8]) -> Option<(ReplyStyle, &[u8])> {
     let contexts = ["base:allocation", "qemu:dirty-bitmap:a"].map(str::to_owned).to_vec();
-    let wish =
-        ClientWish { export: "disk".to_owned(), tls: false, attachment: None, style_max, contexts };
+    let wish = ClientWish {
+        export: "disk".to_owned(),
+        tls: false,
+        attachment: Some(weir_nbd::Attachment { session: [3; 16], generation: 1 }),
+        style_max,
+        contexts,
+    };
     let mut client = ClientHandshake::new(wish);
     let mut out = Vec::new();
     loop {
