@@ -156,10 +156,8 @@ class NbdkitRemote(Remote):
     tools = ("nbdkit",)
 
     def command(self):
-        uri = self.uri()
-        if self.way.certificates:
-            uri += f"?tls-certificates={self.way.of('client')}"
-        return ["nbdkit", "--foreground", "--unix", self.socket, "nbd", f"uri={uri}"]
+        tls = [f"tls-certificates={self.way.of('client')}"] if self.way.certificates else []
+        return ["nbdkit", "--foreground", "--unix", self.socket, "nbd", f"uri={self.uri()}", *tls]
 
 
 class Direct(Remote):
