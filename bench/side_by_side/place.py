@@ -26,6 +26,11 @@ def weir_binary():
     return os.path.abspath(path)
 
 
+def clean_environment():
+    """The environment without settings of Weir: those of the caller's shell must not leak into the measurement."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+
+
 def need_tools(names):
     missing = [name for name in names if shutil.which(name) is None]
     if missing:

@@ -36,10 +36,10 @@ def thread_cpu_seconds(pid, prefix):
 class Process:
     """A child that is ended by its pid, at the latest when this program ends."""
 
-    def __init__(self, command, log_path, environment=None):
+    def __init__(self, command, log_path, environment=None, stdin=subprocess.DEVNULL):
         with open(log_path, "ab") as log:
             self.child = subprocess.Popen(  # pylint: disable=consider-using-with
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                command, stdin=stdin, stdout=log, stderr=log, env=environment
             )
         self.log_path = log_path
         atexit.register(self.kill)

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from . import process
-from .place import REPOSITORY, Refused, weir_binary
+from .place import REPOSITORY, Refused, clean_environment, weir_binary
 from .servers import START_SECONDS_MAX, Server
 
 EXPORT = "bench"
@@ -59,10 +59,9 @@ class Far:
         if self.way.certificates:
             where = ["--nbd-listen", "127.0.0.1:0", "--tls-certificates", self.way.of("server")]
         data = os.path.join(self.directory, "far")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
         self.server = process.Process(
             [weir_binary(), "--data-dir", data, "up", EXPORT, "--size", str(self.size_bytes), "--endpoint", "memory",
-             *where], log, environment)
+             *where], log, clean_environment())
         served = _wait_for(r"^serving nbds?(?:\+unix)?://(?:127\.0\.0\.1:(\d+))?", self.server, "the far server")
         address = place if served.group(1) is None else f"127.0.0.1:{served.group(1)}"
         if self.way.delay_us:
@@ -73,10 +72,9 @@ class Far:
         at = "127.0.0.1:0" if self.way.certificates else os.path.join(self.directory, "proxy.sock")
         log = os.path.join(self.directory, "proxy.log")
         binary = os.path.join(REPOSITORY, "target", "release", "netproxy")
-        # It ends with its standard input.
-        command = ["sh", "-c", 'tail -f /dev/null | "$@"', "sh", binary, "--listen", at, "--to", address,
-                   "--delay-us", str(self.way.delay_us)]
-        self.proxy = process.Process(command, log)
+        # It ends with its standard input, which is this program's to close.
+        command = [binary, "--listen", at, "--to", address, "--delay-us", str(self.way.delay_us)]
+        self.proxy = process.Process(command, log, stdin=subprocess.PIPE)
         return _wait_for(r"^listening at (\S+)", self.proxy, "netproxy").group(1)
 
     def stop(self):
@@ -103,7 +101,7 @@ class Remote(Server):
         self.far.stop()
 
     def environment(self):
-        return {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+        return clean_environment()
 
     def uri(self):
         """Where the far server, or its proxy, is."""

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from . import fio, process
-from .place import GIB, MIB, Refused, drop_page_cache, tree_usage, weir_binary
+from .place import GIB, MIB, Refused, clean_environment, drop_page_cache, tree_usage, weir_binary
 
 START_SECONDS_MAX = 60
 FILL_BLOCK_BYTES = 1 * MIB
@@ -148,8 +148,7 @@ class Weir(Server):
         ]
 
     def environment(self):
-        # Settings of the caller's shell must not leak into the measurement.
-        return {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+        return clean_environment()
 
     def api(self):
         """The socket of its API: `up` makes one for its volume."""

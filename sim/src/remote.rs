@@ -114,6 +114,14 @@ impl World {
         self.dice.borrow_mut().percent(percent)
     }
 
+    /// Loses all connections.
+    fn cut(&self) {
+        self.network
+            .connections()
+            .into_iter()
+            .for_each(|connection| self.network.reset(connection));
+    }
+
     fn is_violated(&self) -> bool {
         self.violation.borrow().is_some()
     }

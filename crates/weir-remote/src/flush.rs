@@ -57,7 +57,8 @@ impl Session {
 
     /// Rule 2: all changes that were answered before are on stable storage of the server.
     pub(crate) async fn flush(&self) -> Result<(), DeviceError> {
-        let wanted = self.state.borrow().flushes + u64::from(!mutant("flush_joins_earlier"));
+        let wanted =
+            self.state.borrow().unflushed.flushes() + u64::from(!mutant("flush_joins_earlier"));
         let _turn = self.flush_turn.lock().await;
         let flush = {
             let mut state = self.state.borrow_mut();
@@ -71,8 +72,7 @@ impl Session {
             if has_nothing && state.lost.is_none() {
                 return Ok(());
             }
-            state.flushes = state.unflushed.begin_flush();
-            state.flushes
+            state.unflushed.begin_flush()
         };
         let answered = self.submit(Command::Flush, SharedBuf::default(), None);
         let result = self.answer(answered).await.map(drop);

@@ -3,10 +3,10 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_device::ByteStream;
 use weir_nbd::{Agreement, ClientHandshake, ClientStep, ClientWish};
-use weir_net::tls::{PeerCertificate, Tls};
+use weir_net::tls::PeerCertificate;
 
 use crate::error::RemoteError;
-use crate::url::Security;
+use crate::url::Wanted;
 
 /// Received at a time; answers to options are short.
 const RECEIVE_BYTES: usize = 4 << 10;
@@ -37,14 +37,8 @@ impl std::fmt::Debug for Greeted {
 pub async fn shake_hands(
     mut stream: Box<dyn ByteStream>,
     wish: ClientWish,
-    security: &Security,
-    tls: Option<&Tls>,
+    security: Option<Wanted<'_>>,
 ) -> Result<Greeted, RemoteError> {
-    let security = match (security, tls) {
-        (Security::Clear, _) => None,
-        (Security::Tls(name), Some(tls)) => Some((name, tls)),
-        (Security::Tls(_), None) => return Err(RemoteError::NoCertificates),
-    };
     let wish = ClientWish { tls: security.is_some(), ..wish };
     let mut handshake = ClientHandshake::new(wish);
     let (mut received, mut out, mut server) = (Vec::new(), Vec::new(), None);

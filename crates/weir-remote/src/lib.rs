@@ -26,5 +26,5 @@ pub use error::RemoteError;
 pub use exported::RemoteArgs;
 pub use handshake::{Greeted, shake_hands};
 pub use status::RemoteStatus;
-pub use url::{RemoteUrl, Security};
+pub use url::{RemoteUrl, Security, Wanted};
 pub use volume::RemoteVolume;

@@ -59,8 +59,7 @@ pub(crate) struct State {
     orders: u64,
     /// Whether a flush was asked for because much is not flushed.
     pub(crate) is_flushing: bool,
-    /// The number of the flush that was asked for last, and how the last one that ended did.
-    pub(crate) flushes: u64,
+    /// The number of the last flush that ended, and how.
     pub(crate) flushed: Option<(u64, Result<(), DeviceError>)>,
 }
 
@@ -101,7 +100,6 @@ impl Session {
             trouble: None,
             orders: 0,
             is_flushing: false,
-            flushes: 0,
             flushed: None,
         };
         let shown = args.url.to_string();

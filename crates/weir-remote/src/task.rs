@@ -16,7 +16,6 @@ use crate::handshake::{Greeted, shake_hands};
 use crate::link::Link;
 use crate::session::Session;
 use crate::ticket::Ticket;
-use crate::url::Security;
 
 /// Time for one connection, TLS and handshake included.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -44,9 +43,7 @@ async fn greet(
 ) -> Result<Greeted, RemoteError> {
     let connecting = async {
         let url = &args.url;
-        if matches!(url.security, Security::Tls(_)) && args.tls.is_none() {
-            return Err(RemoteError::NoCertificates);
-        }
+        let security = url.security.with(args.tls.as_ref())?;
         let connected = env.network.connect(&url.address).await;
         let stream = connected.map_err(|source| RemoteError::Connect { source })?;
         let wish = ClientWish {
@@ -56,7 +53,7 @@ async fn greet(
             style_max: ReplyStyle::Extended,
             contexts: vec![ALLOCATION_CONTEXT.to_owned()],
         };
-        shake_hands(stream, wish, &url.security, args.tls.as_ref()).await
+        shake_hands(stream, wish, security).await
     };
     let seconds = CONNECT.as_secs();
     timeout(CONNECT, connecting).await.unwrap_or(Err(RemoteError::Silent { seconds }))
@@ -157,17 +154,13 @@ impl Task {
     /// Runs until the volume is closed.
     pub(crate) async fn run(mut self) {
         loop {
-            match self.carry(true).await {
-                Carried::First => {
-                    self.session.set_ready();
-                    match self.carry(false).await {
-                        Carried::Lost(why) => self.lost(&why),
-                        Carried::Closed | Carried::First => break,
-                    }
-                }
-                Carried::Lost(why) => self.lost(&why),
-                Carried::Closed => break,
+            let mut carried = self.carry(true).await;
+            if matches!(carried, Carried::First) {
+                self.session.set_ready();
+                carried = self.carry(false).await;
             }
+            let Carried::Lost(why) = carried else { break };
+            self.lost(&why);
             if !self.reconnect().await {
                 break;
             }

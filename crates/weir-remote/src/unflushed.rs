@@ -136,6 +136,11 @@ impl Unflushed {
         self.insert(range.start, piece);
     }
 
+    /// Flushes that were asked for: the number of the last one.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
     /// A flush is asked for: its number.
     pub(crate) fn begin_flush(&mut self) -> u64 {
         self.flushes += 1;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rustls_pki_types::ServerName;
 use url::Url;
 use weir_device::Address;
+use weir_net::tls::Tls;
 
 use crate::error::RemoteError;
 
@@ -19,6 +20,22 @@ pub enum Security {
     Clear,
     /// Under TLS, with a server whose certificate is one for this name.
     Tls(ServerName<'static>),
+}
+
+/// The name that a server's certificate must have, and the certificates to show it.
+pub type Wanted<'a> = (&'a ServerName<'static>, &'a Tls);
+
+impl Security {
+    /// What TLS needs, where it is asked for.
+    ///
+    /// # Errors
+    /// [`RemoteError::NoCertificates`].
+    pub fn with<'a>(&'a self, tls: Option<&'a Tls>) -> Result<Option<Wanted<'a>>, RemoteError> {
+        match self {
+            Self::Clear => Ok(None),
+            Self::Tls(name) => Ok(Some((name, tls.ok_or(RemoteError::NoCertificates)?))),
+        }
+    }
 }
 
 /// Where an export is: `nbd://HOST[:PORT]/EXPORT`, `nbds://` under TLS, `nbd+unix:///EXPORT?socket=PATH`,

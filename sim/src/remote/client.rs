@@ -268,9 +268,7 @@ async fn one_life(world: &Rc<World>, is_calm: bool) -> Result<End, Stop> {
     let end = tasks.run_until(living).await?;
     // Its tasks end with it, and its connections.
     drop(tasks);
-    for connection in world.network.connections() {
-        world.network.reset(connection);
-    }
+    world.cut();
     if !is_calm {
         world.note(
             match end {

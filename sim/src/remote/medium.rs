@@ -29,8 +29,6 @@ pub(super) struct Medium {
     is_late: bool,
     /// How long it takes at most.
     pub(super) answer_ms_max: Cell<u64>,
-    /// Grows with each loss of power.
-    pub(super) reboots: Cell<u64>,
 }
 
 fn to_usize(bytes: u64) -> usize {
@@ -69,7 +67,6 @@ impl Medium {
             dice: RefCell::new(Dice::new(seed, 41)),
             is_late,
             answer_ms_max: Cell::new(2),
-            reboots: Cell::new(0),
         }
     }
 
@@ -99,7 +96,6 @@ impl Medium {
 
     /// Loses its power: what was not flushed is there or not, as the dice say, in the order in which it came.
     pub(super) fn lose_power(&self) {
-        self.reboots.set(self.reboots.get() + 1);
         let kept = self.dice.borrow_mut().pick(&[0, 50, 90]);
         self.pending.borrow_mut().retain(|_| self.dice.borrow_mut().percent(kept));
         self.persist();

@@ -30,9 +30,7 @@ impl World {
             [away_ms, 0, 0],
         );
         self.server.kill().await;
-        for connection in self.network.connections() {
-            self.network.reset(connection);
-        }
+        self.cut();
         if loses_power {
             self.medium.lose_power();
             self.oracle.borrow_mut().power_lost(self.profile.kind != Kind::Plain);
@@ -46,9 +44,7 @@ impl World {
         match (self.below(100), connection) {
             (0..15, _) => {
                 self.note("connections cut", [0; 3]);
-                for connection in self.network.connections() {
-                    self.network.reset(connection);
-                }
+                self.cut();
             }
             (15..30, Some(connection)) => {
                 let to = if self.percent(50) { Side::Client } else { Side::Server };

@@ -37,6 +37,7 @@ impl Connection {
     pub(super) async fn open(uri: &str) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::new(format!("{uri}: {error}"));
         let url = RemoteUrl::parse(uri).map_err(|error| Failure::new(error.to_string()))?;
+        let security = url.security.with(None).map_err(|error| failed(&error))?;
         let connected = HostNetwork.connect(&url.address).await;
         let wish = ClientWish {
             export: url.export.clone(),
@@ -46,7 +47,7 @@ impl Connection {
             contexts: Vec::new(),
         };
         let stream = connected.map_err(|error| failed(&error))?;
-        let greeted = shake_hands(stream, wish, &url.security, None).await;
+        let greeted = shake_hands(stream, wish, security).await;
         let Greeted { stream, agreement, received, .. } =
             greeted.map_err(|error| failed(&error))?;
         Ok(Self {
