@@ -311,7 +311,7 @@ impl Life {
                     events.count("trace: requests recorded", trace.recorded);
                     events.count("trace: requests dropped", trace.dropped);
                 }
-                StageStatus::Remote(_) | StageStatus::Other(_) => {}
+                StageStatus::Remote(_) | StageStatus::File(_) | StageStatus::Other(_) => {}
             }
         }
     }

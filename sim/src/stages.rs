@@ -91,7 +91,10 @@ pub(crate) fn wide_limit() -> LimitSettings {
 pub(crate) fn waiting(stack: &Stack) -> u64 {
     let waits = |stage: StageStatus| match stage {
         StageStatus::Limit { waiting, .. } => waiting,
-        StageStatus::Trace(_) | StageStatus::Remote(_) | StageStatus::Other(_) => 0,
+        StageStatus::Trace(_)
+        | StageStatus::Remote(_)
+        | StageStatus::File(_)
+        | StageStatus::Other(_) => 0,
     };
     stack.layers().into_iter().map(|layer| waits(layer.stage)).sum()
 }

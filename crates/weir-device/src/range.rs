@@ -47,6 +47,30 @@ impl ByteRange {
         (start < end).then_some(Self { start, end })
     }
 
+    /// The smallest range of whole blocks around it. Blocks are counted from 0.
+    #[must_use]
+    pub fn blocks_around(&self, block_bytes: u64) -> Self {
+        let start = self.start / block_bytes * block_bytes;
+        Self { start, end: self.end.next_multiple_of(block_bytes).max(start) }
+    }
+
+    /// The largest range of whole blocks within it; empty if there is none.
+    #[must_use]
+    pub fn blocks_within(&self, block_bytes: u64) -> Self {
+        let start = self.start.next_multiple_of(block_bytes);
+        Self { start, end: (self.end / block_bytes * block_bytes).max(start) }
+    }
+
+    /// It in pieces of at most `bytes_max`.
+    pub fn pieces(self, bytes_max: u64) -> impl Iterator<Item = Self> {
+        let mut at = self.start;
+        std::iter::from_fn(move || {
+            let start = at;
+            at = self.end.min(start.saturating_add(bytes_max));
+            (start < at).then_some(Self { start, end: at })
+        })
+    }
+
     /// Whether every byte of `other` is in this range.
     #[must_use]
     pub fn contains(&self, other: Self) -> bool {
@@ -74,5 +98,22 @@ mod tests {
         assert_eq!(range(2, 3).intersect(range(5, 6)), None);
         assert!(range(2, 6).contains(range(2, 6)) && range(2, 6).contains(range(3, 5)));
         assert!(!range(2, 6).contains(range(1, 6)) && !range(2, 6).contains(range(2, 7)));
+    }
+
+    #[test]
+    fn ranges_are_widened_and_narrowed_to_blocks() {
+        let range = ByteRange::new;
+        assert_eq!(range(1, 513).blocks_around(512), range(0, 1024));
+        assert_eq!(range(512, 1024).blocks_around(512), range(512, 1024));
+        assert_eq!(range(1, 1025).blocks_within(512), range(512, 1024));
+        assert!(range(1, 511).blocks_within(512).is_empty());
+    }
+
+    #[test]
+    fn pieces_follow_one_another_and_are_no_longer_than_said() {
+        let found: Vec<_> = ByteRange::new(3, 10).pieces(3).collect();
+        let expected = [(3, 6), (6, 9), (9, 10)].map(|(start, end)| ByteRange::new(start, end));
+        assert_eq!(found, expected);
+        assert_eq!(ByteRange::new(3, 3).pieces(3).count(), 0);
     }
 }

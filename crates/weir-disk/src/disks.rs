@@ -2,21 +2,35 @@
 
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
+use tokio::time::Instant;
 use weir_device::{FileReads, NoFileReads};
 
 use crate::directory::{Directory, RealDirectory};
 use crate::engine::Engine;
+use crate::engine::image::{self, OpenImage};
+use crate::engine::metadata::{self, MetadataJob};
 use crate::engine::threads::ThreadEngine;
 use crate::engine::uring::UringEngine;
-use crate::error::DiskError;
+use crate::error::{DiskError, DiskOperation};
+use crate::file::File;
+use crate::image::{Image, ImageMode};
 use crate::modes::DirectIo;
 use crate::reads::RingReads;
 
 /// Threads for opening, listing and locking beside a ring: two, so that one slow directory does not
 /// hold up the rest.
 const HELPER_THREADS_MAX: usize = 2;
+
+/// How long an image that is locked is waited for: longer than requests of a killed process take, if their disk is not
+/// hung.
+const IMAGE_LOCK_MAX: Duration = Duration::from_secs(2);
+
+/// Pause before a locked image is tried again.
+const IMAGE_LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// Which engine to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +86,33 @@ impl Disks {
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory, DiskError> {
         let directory = RealDirectory::open(path.as_ref(), self.engine.clone(), self.direct)?;
         Ok(Directory::real(directory))
+    }
+}
+
+impl Disks {
+    /// Opens a file or a block device whose bytes are a disk, and locks it.
+    ///
+    /// # Errors
+    /// [`DiskError::ImageInUse`], [`DiskError::NoImage`], [`DiskError::NoDirectIo`]; what the kernel says otherwise.
+    pub async fn image(&self, path: impl AsRef<Path>, mode: ImageMode) -> Result<Image, DiskError> {
+        let path = path.as_ref().to_owned();
+        let began = Instant::now();
+        let opened = loop {
+            let (path, shown) = (path.clone(), Arc::from(path.to_string_lossy()));
+            let job = move || image::open(&path, mode);
+            let job = MetadataJob { operation: DiskOperation::Open, path: shown, job };
+            match metadata::run(&self.engine, job).await {
+                // Requests in flight of a process that was killed hold the lock as well, so that no write of theirs
+                // lands behind one that is made now.
+                Err(DiskError::ImageInUse { .. }) if began.elapsed() < IMAGE_LOCK_MAX => {
+                    tokio::time::sleep(IMAGE_LOCK_RETRY).await;
+                }
+                opened => break opened?,
+            }
+        };
+        let OpenImage { file, size, zero_bytes, created } = opened;
+        let file = File::real(file, self.engine.clone());
+        Ok(Image { file, size, zero_bytes, created })
     }
 }
 

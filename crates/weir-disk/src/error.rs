@@ -110,6 +110,24 @@ pub enum DiskError {
         /// Bytes that would have to be, the growth included.
         needed: u64,
     },
+    /// An image that another process, or another volume of this one, has open.
+    #[error("{path} is in use: another process, or another volume, has it open")]
+    ImageInUse {
+        /// The file or device.
+        path: Arc<str>,
+    },
+    /// Something else than an image.
+    #[error("{path} is neither a file nor a block device")]
+    NoImage {
+        /// What it is.
+        path: Arc<str>,
+    },
+    /// A file that cannot be used past the page cache.
+    #[error("{path} cannot be used past the page cache (O_DIRECT)")]
+    NoDirectIo {
+        /// The file.
+        path: Arc<str>,
+    },
     /// A name that is not a plain file name.
     #[error("{directory}: {name:?} is not a file name")]
     Name {
@@ -147,9 +165,11 @@ impl DiskError {
             Self::Short { operation: DiskOperation::Read, .. } => ErrorKind::Corrupt,
             Self::Short { .. } | Self::Stopped { .. } => ErrorKind::Unavailable,
             Self::NoRoom { .. } => ErrorKind::NoSpace,
-            Self::Locked { .. } => ErrorKind::Busy,
-            Self::Name { .. } => ErrorKind::Invalid,
-            Self::UringRefused { .. } | Self::NetworkFileSystem { .. } => ErrorKind::Unsupported,
+            Self::Locked { .. } | Self::ImageInUse { .. } => ErrorKind::Busy,
+            Self::Name { .. } | Self::NoImage { .. } => ErrorKind::Invalid,
+            Self::UringRefused { .. }
+            | Self::NetworkFileSystem { .. }
+            | Self::NoDirectIo { .. } => ErrorKind::Unsupported,
         }
     }
 

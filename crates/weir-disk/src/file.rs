@@ -9,11 +9,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 use weir_device::{AlignedBuf, SharedBuf};
 
+use crate::engine::image::{self, Run};
 use crate::engine::open_file::OpenFile;
 use crate::engine::sync_gate::SyncKind;
 use crate::engine::{Engine, metadata, whose};
 use crate::error::DiskError;
 use crate::identity::FileIdentity;
+use crate::modes::Zeroing;
 use crate::room::{LeaveRoom, Share, TooLittle};
 use crate::sim::handles::SimFile;
 
@@ -129,6 +131,34 @@ impl File {
         match &self.inner {
             Inner::Real(file) => file.engine.write(&file.open, pieces, offset).await,
             Inner::Sim(file) => file.write_at(pieces, offset).await,
+        }
+    }
+
+    /// Makes a range read as zeroes without writing it; false, and nothing done, where the file system or the device
+    /// cannot. Runs to its end like a write. Nothing is durable before a [`File::sync`] that starts after this returned.
+    pub async fn zero(&self, offset: u64, len: u64, how: Zeroing) -> Result<bool, DiskError> {
+        match &self.inner {
+            Inner::Real(file) => {
+                let open = Arc::clone(&file.open);
+                metadata::run(&file.engine, image::zero_job(open, (offset, len), how)).await
+            }
+            Inner::Sim(file) => file.write_zeroes(offset, len).await.map(|()| true),
+        }
+    }
+
+    /// What a range holds, from its begin, in at most `runs_max` runs.
+    pub async fn runs(
+        &self,
+        offset: u64,
+        end: u64,
+        runs_max: usize,
+    ) -> Result<Vec<Run>, DiskError> {
+        match &self.inner {
+            Inner::Real(file) => {
+                let open = Arc::clone(&file.open);
+                metadata::run(&file.engine, image::runs_job(open, (offset, end), runs_max)).await
+            }
+            Inner::Sim(_) => Ok(vec![Run { is_data: true, end }]),
         }
     }
 

@@ -18,3 +18,12 @@ pub enum DirectIo {
     /// Always through the page cache.
     Never,
 }
+
+/// What becomes of the space of a range that is zeroed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeroing {
+    /// It stays: a later write needs no new space.
+    Provisioned,
+    /// It is given back.
+    Hole,
+}

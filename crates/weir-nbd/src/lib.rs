@@ -21,10 +21,11 @@ mod transmission;
 pub use bytes::Decoded;
 pub use error::ProtocolError;
 pub use handshake::{
-    ALLOCATION_CONTEXT, Agreement, Attachment, BlockSizes, Catalog, ChosenContext, ClientHandshake,
-    ClientProgress, ClientStep, ClientWish, Context, ExportInfo, Fact, HandshakeProgress,
-    HandshakeStep, Instance, NotOffered, OptionFault, OptionReply, OptionRequest, ServerHandshake,
-    TlsOffer, Wanted, decode_option, decode_option_reply, encode_option, encode_option_reply,
+    ALLOCATION_CONTEXT, Admission, Agreement, Attached, Attachment, BlockSizes, Catalog,
+    ChosenContext, ClientHandshake, ClientProgress, ClientStep, ClientWish, Context, Exclusive,
+    ExportInfo, Fact, HandshakeProgress, HandshakeStep, Instance, NotOffered, OptionFault,
+    OptionReply, OptionRequest, ServerHandshake, Tag, TlsOffer, Wanted, decode_option,
+    decode_option_reply, encode_option, encode_option_reply,
 };
 pub use numbers::{
     AllocationFlags, ChunkCode, ChunkFlags, ClientFlags, CommandCode, CommandFlags, DirtyFlags,

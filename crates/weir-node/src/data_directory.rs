@@ -96,6 +96,12 @@ impl DataDirectory {
         self.volume(id).join("opened-as")
     }
 
+    /// Where the tag is that was given with exclusive access to a volume.
+    #[must_use]
+    pub(crate) fn given(&self, id: VolumeId) -> PathBuf {
+        self.volume(id).join("given.json")
+    }
+
     /// Where a copy into or out of a volume keeps how far it has come.
     #[must_use]
     pub fn copy_record(&self, id: VolumeId) -> PathBuf {

@@ -90,6 +90,8 @@ pub enum NodeError {
         found: u64,
         /// The size asked for, in bytes.
         wanted: u64,
+        /// Whether Weir can grow it.
+        can_grow: bool,
     },
     /// A volume that does not exist can be created only with a size.
     #[error("there is no volume {name:?} in {store}")]
@@ -511,9 +513,12 @@ impl NodeError {
             Self::OtherVolume { .. } => {
                 Some("the name was given to another volume meanwhile: try again".to_owned())
             }
-            Self::OtherSize { name, .. } => Some(format!(
-                "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
-            )),
+            Self::OtherSize { name, can_grow, .. } => Some(match can_grow {
+                true => format!(
+                    "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
+                ),
+                false => "leave --size away to serve it as it is".to_owned(),
+            }),
             Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
             Self::NotKnownSalvaged { name, .. } => Some(unknown_help(name)),
             Self::DeletedElsewhere { name, .. } => Some(left_help(name)),
@@ -547,11 +552,26 @@ impl NodeError {
             Self::ZeroLimit => Some("leave the limit away, or null in JSON, for no limit".to_owned()),
             Self::Remote { help, .. } | Self::Config { help, .. } => help.clone(),
             Self::Io { source, subject, .. } => io_help(source, subject),
+            Self::Disk(error) => image_help(error),
             Self::Log(error) => log_help(error),
             Self::Called { error, .. } => error.help(),
             other => live_help(other),
         }
     }
+}
+
+/// What to do where a file cannot be opened as a volume.
+fn image_help(error: &DiskError) -> Option<String> {
+    Some(match error {
+        DiskError::ImageInUse { .. } => {
+            "end what uses it first, or serve it with --read-only beside others that only read it"
+                .into()
+        }
+        DiskError::NoDirectIo { .. } => {
+            "serve it through the page cache, without --file-direct".into()
+        }
+        _ => return None,
+    })
 }
 
 /// What to do where a journal has no room.

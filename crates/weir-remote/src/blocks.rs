@@ -40,8 +40,7 @@ impl Blocks {
 
     /// The smallest range of whole blocks around `range`.
     pub(crate) fn around(&self, range: ByteRange) -> ByteRange {
-        let start = range.start / self.minimum * self.minimum;
-        ByteRange::new(start, range.end.next_multiple_of(self.minimum).max(start))
+        range.blocks_around(self.minimum)
     }
 
     /// Whether a range can be addressed as it is.
@@ -51,20 +50,8 @@ impl Blocks {
 
     /// The largest range of whole blocks within `range`; empty if there is none.
     pub(crate) fn inside(&self, range: ByteRange) -> ByteRange {
-        let start = range.start.next_multiple_of(self.minimum);
-        let end = range.end / self.minimum * self.minimum;
-        ByteRange::new(start, end.max(start))
+        range.blocks_within(self.minimum)
     }
-}
-
-/// A range in pieces of at most `most` bytes.
-pub(crate) fn pieces(range: ByteRange, most: u64) -> impl Iterator<Item = ByteRange> {
-    let mut at = range.start;
-    std::iter::from_fn(move || {
-        let start = at;
-        at = range.end.min(start.saturating_add(most));
-        (start < at).then(|| ByteRange::new(start, at))
-    })
 }
 
 #[cfg(test)]
@@ -72,23 +59,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_widened_and_narrowed_to_blocks() {
+    fn a_payload_is_whole_blocks_and_a_server_that_says_nothing_has_small_ones() {
         let blocks =
             Blocks::of(Some(BlockSizes { minimum: 512, preferred: 4096, payload_max: 1300 }));
         assert_eq!(blocks.payload_max, 1024);
         let range = ByteRange::new;
-        assert_eq!(blocks.around(range(1, 513)), range(0, 1024));
-        assert_eq!(blocks.inside(range(1, 1025)), range(512, 1024));
-        assert!(blocks.inside(range(1, 511)).is_empty());
         assert!(blocks.fits(range(512, 1024)) && !blocks.fits(range(512, 1000)));
         assert_eq!(Blocks::of(None).minimum, UNSAID_MINIMUM);
-    }
-
-    #[test]
-    fn pieces_follow_one_another_and_are_no_longer_than_said() {
-        let found: Vec<_> = pieces(ByteRange::new(3, 10), 3).collect();
-        let expected = [(3, 6), (6, 9), (9, 10)].map(|(start, end)| ByteRange::new(start, end));
-        assert_eq!(found, expected);
-        assert_eq!(pieces(ByteRange::new(3, 3), 3).count(), 0);
     }
 }

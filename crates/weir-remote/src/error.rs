@@ -3,7 +3,7 @@
 use std::io;
 
 use weir_device::{DeviceError, ErrorKind, with_causes};
-use weir_nbd::{ErrorCode, Failure, OptionReplyCode, ProtocolError};
+use weir_nbd::{ErrorCode, Failure, OptionCode, OptionReplyCode, ProtocolError};
 use weir_net::tls::TlsError;
 
 /// Why there is no connection, or none any more.
@@ -62,6 +62,12 @@ pub enum RemoteError {
         /// How long.
         seconds: u64,
     },
+    /// Another client has, or may have, the export.
+    #[error("{reason}")]
+    NotExclusive {
+        /// What the server says.
+        reason: String,
+    },
     /// What the server offers cannot be used.
     #[error("{reason}")]
     Unusable {
@@ -71,12 +77,34 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
+    /// As it is where exclusive access was asked for, which the server may have refused.
+    pub(crate) fn of_exclusive(self) -> Self {
+        match self {
+            Self::Protocol { source: ProtocolError::Refused { option, reply, message } }
+                if option == OptionCode::WEIR_ATTACH.0 =>
+            {
+                match reply {
+                    reply if reply == OptionReplyCode::ERR_POLICY.0 => {
+                        Self::NotExclusive { reason: message }
+                    }
+                    _ => Self::Unusable {
+                        reason: "the server cannot give exclusive access: it is no Weir, or the export is a snapshot. \
+                                 Leave remote.exclusive (--remote-exclusive) out to share the export"
+                            .to_owned(),
+                    },
+                }
+            }
+            other => other,
+        }
+    }
+
     /// As an error of a device at `url`.
     #[must_use]
     pub fn of_device(self, url: &str) -> DeviceError {
         let kind = match &self {
             Self::Url { .. } | Self::NoCertificates => ErrorKind::Invalid,
             Self::Unusable { .. } => ErrorKind::Unsupported,
+            Self::NotExclusive { .. } => ErrorKind::Fenced,
             Self::Protocol { source: ProtocolError::Refused { reply, .. } }
                 if *reply == OptionReplyCode::ERR_UNKNOWN.0 =>
             {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_nbd::{Agreement, Instance, ReplyStyle, Session, TransmissionFlags};
+use weir_nbd::{Agreement, Attached, ReplyStyle, Session, TransmissionFlags};
 use weir_net::tls::Tls;
 
 use crate::blocks::Blocks;
@@ -25,6 +25,9 @@ pub struct RemoteArgs {
     /// one that does could execute an old write after a newer one. Another Weir says that it does not, and changes are
     /// sent again in any case.
     pub resend: bool,
+    /// Whether nobody else may write as long as there is a connection. Only another Weir can see to that. Where another
+    /// client has got in between two connections the volume answers nothing any more.
+    pub exclusive: bool,
 }
 
 /// What the server offers.
@@ -80,7 +83,7 @@ impl Exported {
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) exported: Exported,
-    pub(crate) instance: Option<Instance>,
+    pub(crate) attached: Option<Attached>,
     /// The name in the server's certificate.
     pub(crate) server: Option<String>,
 }

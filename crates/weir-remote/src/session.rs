@@ -7,6 +7,8 @@
 //!      first, so that no read shows less than an earlier one.
 //!  S3. Where bytes that were acknowledged may be lost and cannot be sent again, no change and no flush succeeds any
 //!      more, and no read of those bytes.
+//!  S4. Where exclusive access was asked for, nothing is answered any more once another client may have written: what
+//!      this one knows of the content is not so any more.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,7 +21,7 @@ use tokio::time::Instant;
 use weir_device::{
     ByteRange, DeviceError, Env, ErrorKind, Event, Events, RangeGuard, RangeLock, SharedBuf, mutant,
 };
-use weir_nbd::{Command, Instance};
+use weir_nbd::{Command, Instance, Tag};
 
 use crate::answer::Answer;
 use crate::error::{RemoteError, failed};
@@ -52,8 +54,12 @@ pub(crate) struct State {
     instance: Option<Instance>,
     /// The opening that has all that was acknowledged.
     whole_at: Option<Instance>,
-    /// S3.
+    /// What comes with exclusive access: the tag to show the next time.
+    tag: Option<Tag>,
+    /// S3, S4.
     pub(crate) lost: Option<DeviceError>,
+    /// S4.
+    is_superseded: bool,
     times_lost: u64,
     trouble: Option<String>,
     orders: u64,
@@ -95,7 +101,9 @@ impl Session {
             unflushed: Unflushed::default(),
             instance: None,
             whole_at: None,
+            tag: None,
             lost: None,
+            is_superseded: false,
             times_lost: 0,
             trouble: None,
             orders: 0,
@@ -250,7 +258,8 @@ impl Session {
 
     /// New connections are there: what the server offers now, and what has to be sent first (S2).
     pub(crate) fn connected(&self, found: Found, connections: usize) {
-        let Found { exported, instance, server } = found;
+        let Found { exported, attached, server } = found;
+        let instance = attached.map(|attached| attached.instance);
         let mut state = self.state.borrow_mut();
         if exported.size != state.exported.size {
             self.events.push(Event::Resized(exported.size));
@@ -259,6 +268,7 @@ impl Session {
             || mutant("another_opening_taken_for_same");
         (state.exported, state.connections, state.server) = (exported, connections, server);
         state.instance = instance;
+        state.tag = attached.and_then(|attached| attached.exclusive).map(|given| given.tag);
         state.first.clear();
         drop(state);
         if !self.sends_again() {
@@ -266,6 +276,45 @@ impl Session {
         } else if !is_same && !mutant("not_sent_again") {
             self.send_again();
         }
+    }
+
+    /// Whether nobody else writes.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.args.exclusive && !self.state.borrow().is_superseded
+    }
+
+    /// The tag of the exclusive access, if there is one.
+    pub(crate) fn tag(&self) -> Option<Tag> {
+        self.state.borrow().tag
+    }
+
+    /// Whether nobody else has written since the last connection, where that is asked for.
+    pub(crate) fn is_still_alone(&self, found: &Found) -> bool {
+        let given = found.attached.and_then(|attached| attached.exclusive);
+        self.tag().is_none()
+            || given.is_some_and(|given| given.is_unchanged)
+            || mutant("exclusive_loss_ignored")
+    }
+
+    /// S4. What was not flushed is not sent again: it would be written over what the other client
+    /// wrote.
+    pub(crate) fn superseded(&self, why: &str) {
+        let bytes = self.state.borrow().unflushed.bytes();
+        let message = format!(
+            "exclusive access is lost: {why}; {bytes} bytes that were acknowledged and not flushed are not sent. \
+             Detach the volume, and attach it again to use what the export holds now"
+        );
+        let error = self.error(ErrorKind::Fenced, &message);
+        tracing::error!(%error, "the remote volume answers nothing any more");
+        self.events.push(Event::ExclusiveLost(error.clone()));
+        let mut state = self.state.borrow_mut();
+        (state.lost, state.is_superseded) = (Some(error.clone()), true);
+        state.first.clear();
+        for mut ticket in std::mem::take(&mut state.waiting) {
+            ticket.tell(Err(error.clone()));
+        }
+        drop(state);
+        self.less_unflushed.notify_waiters();
     }
 
     /// What was acknowledged and not flushed goes first.
@@ -515,10 +564,11 @@ impl State {
         self.orders
     }
 
-    /// S3.
+    /// S3, S4.
     fn refuses(&self, ticket: &Ticket) -> Option<DeviceError> {
         let lost = self.lost.as_ref().filter(|_| !mutant("loss_forgotten"))?;
         let is_touched = match ticket.command {
+            _ if self.is_superseded => true,
             Command::Read { offset, length, .. } => {
                 let read = ByteRange::at(offset, length.into());
                 read.is_some_and(|range| self.unflushed.overlaps(range))
@@ -544,7 +594,7 @@ fn again(state: &State) -> Vec<(Command, SharedBuf)> {
                 found.push((command, SharedBuf::default()));
             }
             Content::Data(data) => {
-                for piece in crate::blocks::pieces(range, payload_max) {
+                for piece in range.pieces(payload_max) {
                     let to_usize = |bytes: u64| usize::try_from(bytes).expect("within the data");
                     let (at, len) = (to_usize(piece.start - range.start), to_usize(piece.len()));
                     let length = u32::try_from(len).expect("no more than a payload");

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use weir_device::{Env, mutant};
-use weir_nbd::{ALLOCATION_CONTEXT, Attachment, ClientWish, ReplyStyle, TransmissionFlags};
+use weir_nbd::{
+    ALLOCATION_CONTEXT, Attached, Attachment, ClientWish, ReplyStyle, TransmissionFlags,
+};
 
 use crate::error::RemoteError;
 use crate::exported::{Exported, Found, RemoteArgs};
@@ -53,7 +55,8 @@ async fn greet(
             style_max: ReplyStyle::Extended,
             contexts: vec![ALLOCATION_CONTEXT.to_owned()],
         };
-        shake_hands(stream, wish, security).await
+        let shaken = shake_hands(stream, wish, security).await;
+        shaken.map_err(|error| if args.exclusive { error.of_exclusive() } else { error })
     };
     let seconds = CONNECT.as_secs();
     timeout(CONNECT, connecting).await.unwrap_or(Err(RemoteError::Silent { seconds }))
@@ -70,7 +73,7 @@ pub(crate) async fn connect(
         Link::new(greeted.stream, session, greeted.received, env.buffers.clone())
     };
     let first = greet(env, args, attachment).await?;
-    let instance = first.agreement.instance;
+    let attached = first.agreement.attached;
     let exported = Exported::of(&first.agreement)?;
     let server = first.server.as_ref().map(|server| server.holder.name.clone());
     let mut links = vec![link(first)];
@@ -78,14 +81,19 @@ pub(crate) async fn connect(
     if exported.offers(TransmissionFlags::CAN_MULTI_CONN) {
         for _ in 1..args.connections {
             let next = greet(env, args, attachment).await?;
-            if next.agreement.instance != instance {
+            if !is_same(next.agreement.attached, attached) {
                 // It began anew in between.
                 return Err(RemoteError::Ended);
             }
             links.push(link(next));
         }
     }
-    Ok(Connected { links, found: Found { exported, instance, server } })
+    Ok(Connected { links, found: Found { exported, attached, server } })
+}
+
+/// Whether two connections are to the same opening.
+fn is_same(one: Option<Attached>, other: Option<Attached>) -> bool {
+    one.map(|one| one.instance) == other.map(|other| other.instance)
 }
 
 /// Wakes the task while requests wait, so that their deadlines are seen.
@@ -186,6 +194,7 @@ impl Task {
             if !mutant("same_generation") {
                 self.attachment.generation += 1;
             }
+            self.attachment.known = session.tag();
             let attachment = self.attachment;
             let trying = async {
                 sleep(pause).await;
@@ -193,6 +202,14 @@ impl Task {
             };
             match self.while_looking(trying).await {
                 None => return false,
+                Some(Ok(connected)) if !self.session.is_still_alone(&connected.found) => {
+                    self.session.superseded("another client has written to the export meanwhile");
+                    return false;
+                }
+                Some(Err(RemoteError::NotExclusive { reason })) => {
+                    self.session.superseded(&reason);
+                    return false;
+                }
                 Some(Ok(connected)) => {
                     let seconds = began.elapsed().as_secs_f64();
                     tracing::info!(url = %session.shown, seconds, "connected again");

@@ -16,7 +16,7 @@ use weir_device::{
 use weir_nbd::{Attachment, Command, TransmissionFlags};
 
 use crate::answer::{Answer, allocation};
-use crate::blocks::{Blocks, ZEROES_MAX, pieces};
+use crate::blocks::{Blocks, ZEROES_MAX};
 use crate::exported::{Exported, RemoteArgs};
 use crate::session::Session;
 use crate::status::RemoteStatus;
@@ -61,7 +61,8 @@ impl RemoteVolume {
     /// It cannot be reached, does not have the export, or offers less than is needed.
     pub async fn open(env: Env, args: RemoteArgs) -> Result<Rc<Self>, DeviceError> {
         let shown = args.url.to_string();
-        let mut attachment = Attachment { session: [0; 16], generation: 1 };
+        let exclusive = args.exclusive;
+        let mut attachment = Attachment { session: [0; 16], generation: 1, exclusive, known: None };
         env.random.fill(&mut attachment.session);
         let connecting = connect(&env, &args, attachment).await;
         let connected = connecting.map_err(|error| error.of_device(&shown))?;
@@ -149,7 +150,7 @@ impl RemoteVolume {
             self.session.submit(command, SharedBuf::default(), None)
         };
         let around = if range.is_empty() { range } else { blocks.around(range) };
-        self.in_pieces(pieces(around, blocks.payload_max), submit, |piece, answer| {
+        self.in_pieces(around.pieces(blocks.payload_max), submit, |piece, answer| {
             let data = answer.into_data()?.freeze();
             if let Some(wanted) = piece.intersect(range) {
                 let skip = to_usize(wanted.start - piece.start);
@@ -242,7 +243,7 @@ impl RemoteVolume {
             let part = data.slice(to_usize(piece.start - range.start), to_usize(piece.len()));
             self.session.submit(command, part, Some(Rc::clone(&changing.guard)))
         };
-        self.in_pieces(pieces(range, self.blocks().payload_max), submit, done).await
+        self.in_pieces(range.pieces(self.blocks().payload_max), submit, done).await
     }
 
     async fn zero(&self, range: ByteRange, flags: WriteZeroesFlags) -> Result<(), DeviceError> {
@@ -273,11 +274,11 @@ impl RemoteVolume {
                 let guard = Some(Rc::clone(&changing.guard));
                 self.session.submit(command, SharedBuf::default(), guard)
             };
-            self.in_pieces(pieces(inside, ZEROES_MAX), submit, done).await?;
+            self.in_pieces(inside.pieces(ZEROES_MAX), submit, done).await?;
         } else {
             let longest = ZERO_BYTES.min(self.blocks().payload_max);
             let zeroes = AlignedBuf::zeroed(to_usize(longest.min(inside.len()))).freeze();
-            for piece in pieces(inside, longest) {
+            for piece in inside.pieces(longest) {
                 let part = zeroes.slice(0, to_usize(piece.len()));
                 self.write_blocks(&changing, piece, part).await?;
             }
@@ -364,7 +365,7 @@ impl Device for RemoteVolume {
             block_bytes_min: small(exported.blocks.minimum),
             block_bytes_preferred: small(exported.blocks.preferred),
             is_slow_to_seek: true,
-            is_exclusive: false,
+            is_exclusive: self.session.is_exclusive(),
             is_read_only: exported.is_read_only(),
         })
     }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use weir_device::{
     Device, DeviceError, DeviceInfo, Env, Event, IoHeader, MemoryDevice, Operation, Reply, VolumeId,
 };
+use weir_disk::Image;
+use weir_file::FileVolume;
 use weir_log::catalog::VolumeName;
 use weir_log::{FrameCache, Keys, LogVolume, OpenArgs, OpenReport, SnapshotView};
 use weir_remote::{RemoteArgs, RemoteVolume};
@@ -49,6 +51,8 @@ pub enum EndpointSpec {
     Replica(ViewArgs),
     /// An export of another server.
     Remote(Box<RemoteArgs>),
+    /// A file or a block device of this host, and whether it is only read.
+    File(Box<Image>, bool),
 }
 
 /// The bottom of a volume's stack.
@@ -64,6 +68,8 @@ pub enum Endpoint {
     Snapshot(Rc<SnapshotView>),
     /// An export of another server.
     Remote(Rc<RemoteVolume>),
+    /// A file or a block device of this host.
+    File(Rc<FileVolume>),
 }
 
 impl EndpointSpec {
@@ -85,6 +91,9 @@ impl EndpointSpec {
                 Endpoint::View(opening.await?)
             }
             Self::Remote(args) => Endpoint::Remote(RemoteVolume::open(env.clone(), *args).await?),
+            Self::File(image, is_read_only) => {
+                Endpoint::File(FileVolume::open(env.clone(), *image, is_read_only)?)
+            }
         };
         Ok((endpoint, OpenReport::default()))
     }
@@ -100,6 +109,7 @@ impl Endpoint {
             Self::Memory(_) => "memory",
             Self::Snapshot(_) => "snapshot",
             Self::Remote(_) => "remote",
+            Self::File(_) => "file",
         }
     }
 }
@@ -113,6 +123,7 @@ macro_rules! dispatch {
             Self::Memory($device) => $call,
             Self::Snapshot($device) => $call,
             Self::Remote($device) => $call,
+            Self::File($device) => $call,
         }
     };
 }

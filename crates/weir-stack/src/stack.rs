@@ -289,7 +289,9 @@ impl Stack {
     pub fn view(&self) -> Option<&Rc<SnapshotView>> {
         match &self.endpoint {
             Endpoint::View(view) | Endpoint::Snapshot(view) => Some(view),
-            Endpoint::Log(_) | Endpoint::Memory(_) | Endpoint::Remote(_) => None,
+            Endpoint::Log(_) | Endpoint::Memory(_) | Endpoint::Remote(_) | Endpoint::File(_) => {
+                None
+            }
         }
     }
 
@@ -333,6 +335,7 @@ impl Stack {
         found.push(LayerStatus {
             stage: match &self.endpoint {
                 Endpoint::Remote(volume) => StageStatus::Remote(volume.status()),
+                Endpoint::File(volume) => StageStatus::File(volume.status()),
                 other => StageStatus::Other(other.name()),
             },
             operations: match &layers.endpoint {

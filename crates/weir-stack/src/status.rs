@@ -1,5 +1,6 @@
 //! What the layers of a stack say of themselves.
 
+use weir_file::FileStatus;
 use weir_remote::RemoteStatus;
 
 use crate::limit::LimitSettings;
@@ -22,6 +23,8 @@ pub enum StageStatus {
     Trace(TraceStatus),
     /// It is an export of another server.
     Remote(RemoteStatus),
+    /// It is a file or a block device of this host.
+    File(FileStatus),
     /// Another endpoint, or a stage of another kind, by name.
     Other(&'static str),
 }
@@ -34,6 +37,7 @@ impl StageStatus {
             Self::Limit { .. } => "limit",
             Self::Trace(_) => "trace",
             Self::Remote(_) => "remote",
+            Self::File(_) => "file",
             Self::Other(name) => name,
         }
     }

@@ -347,6 +347,7 @@ impl Stack {
                     let left = deadline.saturating_sub(began.elapsed());
                     volume.close(left).await.map(|()| Closed::Clean)
                 }
+                Endpoint::File(volume) => volume.close().await.map(|()| Closed::Clean),
                 Endpoint::View(_) | Endpoint::Memory(_) | Endpoint::Snapshot(_) => {
                     Ok(Closed::Clean)
                 }

@@ -8,7 +8,9 @@ use weir_log::catalog::VolumeName;
 use weir_net::tls::Tls;
 use weir_node::api::types::Limits;
 use weir_node::api::{TcpAccess, TcpApi};
-use weir_node::config::{self, Config, Memory, RemoteConfig, VolumeConfig, VolumeSettings};
+use weir_node::config::{
+    self, Config, FileConfig, Memory, RemoteConfig, VolumeConfig, VolumeSettings,
+};
 use weir_node::size::Size;
 use weir_node::{
     Allowed, ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace,
@@ -221,21 +223,23 @@ fn allowed(access: &TlsAccess, file: &Config, own: Option<&Vec<String>>) -> Allo
 /// What keeps the bytes of a volume with these settings.
 fn endpoint(
     name: &VolumeName,
-    remote: Option<&RemoteConfig>,
+    (remote, file): (Option<&RemoteConfig>, Option<&FileConfig>),
     has_replica: bool,
 ) -> Result<EndpointKind, Failure> {
     let refused = |(message, help): (String, String)| {
         Failure::usage(format!("volume {name}: {message}")).with_help(help)
     };
-    match remote {
-        None => Ok(EndpointKind::Log),
-        Some(_) if has_replica => Err(refused((
-            "a remote volume has no replica".to_owned(),
-            "take replicate_to away; the server that keeps the volume can keep a replica of it"
+    let checked = match (remote, file) {
+        (None, None) => return Ok(EndpointKind::Log),
+        _ if has_replica => Err((
+            "only a volume of the store has a replica".to_owned(),
+            "take replicate_to away; the server of a remote volume can keep a replica of it"
                 .to_owned(),
-        ))),
-        Some(remote) => remote.checked().map(EndpointKind::Remote).map_err(refused),
-    }
+        )),
+        (Some(remote), _) => remote.checked().map(EndpointKind::Remote),
+        (None, Some(file)) => file.checked().map(EndpointKind::File),
+    };
+    checked.map_err(refused)
 }
 
 /// The threads of `weir up`, and what it serves.
@@ -253,9 +257,14 @@ pub(crate) fn up(
     };
     let listed = file.volumes.iter().find(|volume| volume.name == up.name.as_str());
     let replica = listed.and_then(VolumeConfig::replica);
-    let remote = up.remote.or(listed.and_then(|volume| volume.remote.clone()));
+    // A flag takes the place of what the file says.
+    let remote = listed.filter(|_| !up.file.is_given()).and_then(|volume| volume.remote.clone());
+    let image = listed.filter(|_| !up.remote.is_given()).and_then(|volume| volume.file.clone());
+    let (remote, image) = (up.remote.or(remote), up.file.or(image)?);
     let endpoint = match up.endpoint {
-        up::EndpointKind::Log => endpoint(&up.name, remote.as_ref(), replica.is_some())?,
+        up::EndpointKind::Log => {
+            endpoint(&up.name, (remote.as_ref(), image.as_ref()), replica.is_some())?
+        }
         up::EndpointKind::Memory => EndpointKind::Memory,
     };
     let trace = up.trace.or_else(|| listed.and_then(|volume| volume.trace.clone()));
@@ -409,7 +418,8 @@ fn volume_set(
         let mut spec = spec(name, volume.size, volume.settings(), volumes.len())?;
         spec.read_only = is_read_only(spec.read_only, volume.read_only);
         spec.replica = volume.replica();
-        spec.endpoint = endpoint(&spec.name, volume.remote.as_ref(), spec.replica.is_some())?;
+        let elsewhere = (volume.remote.as_ref(), volume.file.as_ref());
+        spec.endpoint = endpoint(&spec.name, elsewhere, spec.replica.is_some())?;
         spec.stages.trace.clone_from(&volume.trace);
         spec.allowed = allowed(&serve.tls, file, volume.allow.as_ref());
         specs.push(spec);

@@ -209,7 +209,8 @@ impl Client {
 async fn open(world: &Rc<World>, tasks: &Rc<LocalSet>) -> Result<Rc<RemoteVolume>, Stop> {
     let url = RemoteUrl::parse(&format!("nbd://{AT}/disk")).expect("an address");
     let (connections, resend) = (world.profile.connections, world.profile.kind == Kind::Trusted);
-    let args = RemoteArgs { url, tls: None, connections, deadline: DEADLINE, resend };
+    let args =
+        RemoteArgs { url, tls: None, connections, deadline: DEADLINE, resend, exclusive: false };
     let began = Instant::now();
     loop {
         match RemoteVolume::open(world.env(tasks), args.clone()).await {

@@ -5,7 +5,7 @@ use crate::tree::File;
 
 /// Floor of every crate. A crate imports only crates of lower floors; the device contract is the ground they all
 /// stand on, local files the first thing built on it.
-const FLOORS: [(&str, u8); 24] = [
+const FLOORS: [(&str, u8); 25] = [
     ("weir", 7),
     ("weir-node", 6),
     ("weir-control", 6),
@@ -15,6 +15,7 @@ const FLOORS: [(&str, u8); 24] = [
     ("weir-log", 4),
     ("weir-cache", 4),
     ("weir-remote", 4),
+    ("weir-file", 4),
     ("weir-route", 4),
     ("weir-journal", 3),
     ("weir-extent", 3),

@@ -185,7 +185,7 @@ pub(crate) fn free_job(
     MetadataJob { operation: DiskOperation::Length, path, job }
 }
 
-fn length(file: &OpenFile) -> Result<u64, DiskError> {
+pub(crate) fn length(file: &OpenFile) -> Result<u64, DiskError> {
     let error = || failed(DiskOperation::Length, &file.path);
     let stat = rustix::fs::fstat(&file.fd).map_err(error())?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
@@ -203,7 +203,7 @@ fn direct_descriptor(opened: Result<OwnedFd, Errno>) -> Option<(OwnedFd, usize)>
 }
 
 /// The alignment that direct I/O on `fd` needs; `None` where it is not possible.
-fn direct_alignment(fd: &OwnedFd) -> Option<usize> {
+pub(crate) fn direct_alignment(fd: &OwnedFd) -> Option<usize> {
     let Ok(stat) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return Some(ALIGNMENT_UNKNOWN);
     };

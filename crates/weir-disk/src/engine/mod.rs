@@ -1,5 +1,6 @@
 //! The engines that run reads, writes and syncs of real files, behind one enum.
 
+pub(crate) mod image;
 pub(crate) mod metadata;
 pub(crate) mod open_file;
 pub(crate) mod sync_gate;

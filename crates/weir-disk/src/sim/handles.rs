@@ -185,6 +185,10 @@ impl SimFile {
         Ok(self.mounted.state.borrow_mut().lock_file(self.file, self.opened.id))
     }
 
+    pub(crate) async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        self.write(Content::Zeroes(len), offset).await
+    }
+
     pub(crate) async fn extend_zeroed(&self, from: u64, to: u64) -> Result<(), DiskError> {
         self.write(Content::Zeroes(to - from), from).await?;
         self.sync().await

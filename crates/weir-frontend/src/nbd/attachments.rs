@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     fn attachment(session: u8, generation: u64) -> Attachment {
-        Attachment { session: [session; 16], generation }
+        Attachment { session: [session; 16], generation, exclusive: false, known: None }
     }
 
     #[test]
@@ -188,14 +188,14 @@ mod tests {
     #[test]
     fn what_is_remembered_of_sessions_is_bounded() {
         let all = Attachments::default();
-        let stays = all.join("disk", Attachment { session: [255; 16], generation: 1 });
+        let stays = all.join("disk", attachment(255, 1));
         for number in 0..3 * IDLE_SESSIONS_MAX as u128 {
             let session = number.to_be_bytes();
-            drop(all.join("disk", Attachment { session, generation: 1 }).expect("joins"));
+            let one = Attachment { session, ..attachment(0, 1) };
+            drop(all.join("disk", one).expect("joins"));
         }
         assert!(all.lock().known.len() <= IDLE_SESSIONS_MAX + 2);
-        let older = Attachment { session: [255; 16], generation: 0 };
-        assert!(all.join("disk", older).is_err());
+        assert!(all.join("disk", attachment(255, 0)).is_err());
         drop(stays);
     }
 }

@@ -49,6 +49,13 @@ pub enum NbdError {
         #[source]
         source: DeviceError,
     },
+    /// Who was given exclusive access could not be written down: nothing may be written.
+    #[error("who has exclusive access could not be written down: {source}")]
+    AccessNotKept {
+        /// Why.
+        #[source]
+        source: DeviceError,
+    },
     /// A newer connection of the same client is there.
     #[error("a newer connection of the same client has taken its place")]
     Replaced,
@@ -83,7 +90,7 @@ impl NbdError {
             | Self::Tls(_)
             | Self::HandshakeTimeout { .. }
             | Self::Stalled { .. } => ErrorKind::Invalid,
-            Self::ReadFailed { source } => source.kind(),
+            Self::ReadFailed { source } | Self::AccessNotKept { source } => source.kind(),
             Self::HandshakesFull => ErrorKind::Busy,
             Self::Stale | Self::Replaced => ErrorKind::Fenced,
             Self::Connection { .. } => ErrorKind::Unavailable,

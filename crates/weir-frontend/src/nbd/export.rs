@@ -1,9 +1,12 @@
 //! What a front end serves.
 
+use std::future::Future;
 use std::rc::Rc;
 
-use weir_device::{Device, History, VolumeId};
+use weir_device::{Device, DeviceError, History, VolumeId};
 use weir_nbd::Instance;
+
+use super::access::Given;
 
 /// A device under a name that clients ask for.
 pub struct Export<D> {
@@ -39,6 +42,15 @@ pub trait Exports {
     /// flushed is there as long as it is the same. Nothing where that is not known.
     fn instance(&self) -> Option<Instance> {
         None
+    }
+
+    /// Writes down, where it lasts as long as the content does, which session was given which tag of an export, or that
+    /// none was. Where it is not written down a session has another tag after a restart of the server.
+    ///
+    /// # Errors
+    /// It could not be written down, and what was before may be still.
+    fn keep_given(&self, _given: Option<Given>) -> impl Future<Output = Result<(), DeviceError>> {
+        std::future::ready(Ok(()))
     }
 
     /// Names of all exports that clients may see.

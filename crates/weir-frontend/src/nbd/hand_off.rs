@@ -6,14 +6,18 @@ use std::rc::Rc;
 
 use tokio::sync::mpsc;
 use weir_device::{ByteStream, DetachedStream, SourceId};
-use weir_nbd::{Attachment, Catalog, ExportInfo, NotOffered, ServerHandshake, Session, Wanted};
+use weir_nbd::{
+    Admission, Attachment, Catalog, Exclusive, ExportInfo, NotOffered, ServerHandshake, Session,
+    Wanted,
+};
 
+use super::access::Access;
 use super::error::NbdError;
 use super::export::Exports;
 use super::handshake::{self, Chosen, Prepared, Shaken};
 use super::identity::Identity;
 use super::options::ConnectionOptions;
-use super::places::{Admittance, Place};
+use super::places::{Admittance, Taken};
 use super::security::{Standing, until_ended};
 use super::session::transmit;
 use super::window::Window;
@@ -31,7 +35,7 @@ pub struct HandedOff {
     source: SourceId,
     standing: Option<Standing>,
     /// Until it has left.
-    place: Option<Place>,
+    taken: Taken,
     /// The channel that it came through stays open as long as it is there.
     channel: HandOff,
 }
@@ -39,17 +43,24 @@ pub struct HandedOff {
 /// The channel to the thread that serves an export. It may be used from any thread. It closes when nobody has it any
 /// more, neither at hand nor as a connection that came through it.
 #[derive(Clone, Debug)]
-pub struct HandOff(mpsc::Sender<HandedOff>);
+pub struct HandOff {
+    sender: mpsc::Sender<HandedOff>,
+    /// Who may write the export.
+    access: Access,
+}
 
 /// Leads to a channel that is open, and does not keep it open.
 #[derive(Clone, Debug)]
-pub struct WeakHandOff(mpsc::WeakSender<HandedOff>);
+pub struct WeakHandOff {
+    sender: mpsc::WeakSender<HandedOff>,
+    access: Access,
+}
 
 impl HandOff {
     /// The way to this channel for as long as somebody else has it.
     #[must_use]
     pub fn downgrade(&self) -> WeakHandOff {
-        WeakHandOff(self.0.downgrade())
+        WeakHandOff { sender: self.sender.downgrade(), access: self.access.clone() }
     }
 }
 
@@ -57,14 +68,15 @@ impl WeakHandOff {
     /// The channel, if it is open.
     #[must_use]
     pub fn upgrade(&self) -> Option<HandOff> {
-        self.0.upgrade().map(HandOff)
+        let sender = self.sender.upgrade()?;
+        Some(HandOff { sender, access: self.access.clone() })
     }
 }
 
 /// A channel in which `waiting_max` connections may wait to be taken.
-pub(super) fn channel(waiting_max: usize) -> (HandOff, mpsc::Receiver<HandedOff>) {
+pub(super) fn channel(waiting_max: usize, access: Access) -> (HandOff, mpsc::Receiver<HandedOff>) {
     let (sender, receiver) = mpsc::channel(waiting_max);
-    (HandOff(sender), receiver)
+    (HandOff { sender, access }, receiver)
 }
 
 /// The exports of a process, wherever they are served.
@@ -102,8 +114,20 @@ impl<R: ExportDirectory> Catalog for DirectoryCatalog<'_, R> {
         self.listed.take()
     }
 
-    fn admit(&self, _: &HandOff) -> Result<(), &'static str> {
-        self.admittance.take_place()
+    fn attach(
+        &self,
+        (info, channel): (&ExportInfo, &HandOff),
+        attachment: &Attachment,
+    ) -> Result<Option<Exclusive>, &'static str> {
+        self.admittance.attach(&channel.access, info, attachment)
+    }
+
+    fn admit(
+        &self,
+        (info, channel): (&ExportInfo, &HandOff),
+        attachment: Option<&Attachment>,
+    ) -> Result<Admission, &'static str> {
+        self.admittance.admit(&channel.access, info, attachment)
     }
 }
 
@@ -156,7 +180,7 @@ pub(super) async fn hand_off<R: ExportDirectory>(
             return;
         }
     };
-    let place = catalog.admittance.place();
+    let taken = catalog.admittance.taken();
     let identity = catalog.client.take();
     drop(catalog);
     let (source, client) = (options.sources.of(&identity), named(options.client, &identity));
@@ -169,7 +193,7 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         }
     };
     let unread = window.unread().to_vec();
-    let sender = channel.0.clone();
+    let sender = channel.sender.clone();
     let handed_off = HandedOff {
         stream,
         unread,
@@ -179,7 +203,7 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         client,
         source,
         standing,
-        place,
+        taken,
         channel,
     };
     if let Err(error) = sender.try_send(handed_off) {
@@ -245,7 +269,7 @@ pub(super) async fn serve<E: Exports>(
     let HandedOff { stream, unread, session, attachment, info, client, source, standing, .. } =
         handed_off;
     // Until it has left.
-    let (_place, _channel) = (handed_off.place, handed_off.channel);
+    let (_taken, _channel) = (handed_off.taken, handed_off.channel);
     (options.client, options.source) = (client.clone(), source);
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else {
@@ -268,7 +292,7 @@ pub(super) async fn serve<E: Exports>(
     let shutdown = std::pin::pin!(until_ended(shutdown, standing.as_ref(), &client));
     match stream.attach() {
         // It logs how it ended.
-        Ok(stream) => drop(transmit(stream, window, chosen, options, shutdown).await),
+        Ok(stream) => drop(transmit(stream, window, chosen, &*exports, options, shutdown).await),
         Err(error) => {
             tracing::warn!(client = options.client, %error, "a client could not be taken over");
         }

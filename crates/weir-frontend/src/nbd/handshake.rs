@@ -5,10 +5,11 @@ use std::future::Future;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use weir_device::DeviceExt;
 use weir_nbd::{
-    Attachment, Catalog, ExportInfo, HandshakeProgress, HandshakeStep, NotOffered, ServerHandshake,
-    Session, Wanted,
+    Admission, Attachment, Catalog, Exclusive, ExportInfo, HandshakeProgress, HandshakeStep,
+    NotOffered, ServerHandshake, Session, Wanted,
 };
 
+use super::access::Access;
 use super::error::NbdError;
 use super::export::{Export, Exports};
 use super::options::{ConnectionOptions, HANDSHAKE_SILENCE};
@@ -35,6 +36,7 @@ pub(super) trait Prepared: Catalog {
 pub(super) struct ExportsCatalog<'a, E> {
     pub(super) exports: &'a E,
     pub(super) admittance: Admittance<'a>,
+    pub(super) access: &'a Access,
 }
 
 impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
@@ -57,8 +59,20 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
         self.exports.list()
     }
 
-    fn admit(&self, _: &Self::Handle) -> Result<(), &'static str> {
-        self.admittance.take_place()
+    fn attach(
+        &self,
+        (info, _): (&ExportInfo, &Self::Handle),
+        attachment: &Attachment,
+    ) -> Result<Option<Exclusive>, &'static str> {
+        self.admittance.attach(self.access, info, attachment)
+    }
+
+    fn admit(
+        &self,
+        (info, _): (&ExportInfo, &Self::Handle),
+        attachment: Option<&Attachment>,
+    ) -> Result<Admission, &'static str> {
+        self.admittance.admit(self.access, info, attachment)
     }
 }
 

@@ -184,7 +184,10 @@ pub fn serve_handed_off<E: Exports + 'static>(
     options: ListenerOptions,
 ) -> (HandOff, Server) {
     // Whoever has a place may come through at once.
-    let (channel, handed_off) = hand_off::channel(options.connection.places.max());
+    let (channel, handed_off) = {
+        let connection = &options.connection;
+        hand_off::channel(connection.places.max(), connection.access.clone())
+    };
     (channel, start(Incoming::HandOff(handed_off), serving(exports, options.connection)))
 }
 

@@ -4,6 +4,7 @@
 //! slab of reusable slots, and sends many replies with one system call. Nothing is allocated per request once the slots
 //! exist, and nothing is buffered for a client that does not read: its requests wait in its own socket.
 
+mod access;
 mod answer;
 mod attachments;
 mod connection;
@@ -24,6 +25,7 @@ mod status;
 mod watch;
 mod window;
 
+pub use access::{Access, Given};
 pub use answer::error_code;
 pub use attachments::Attachments;
 pub use error::NbdError;

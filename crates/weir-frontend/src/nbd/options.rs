@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_device::{BufferPool, Peer, SourceId};
 
+use super::access::Access;
 use super::attachments::Attachments;
 use super::identity::Sources;
 use super::memory::RequestMemory;
@@ -57,6 +58,8 @@ pub struct ConnectionOptions {
     pub sources: Sources,
     /// Which connections are one client's.
     pub attachments: Attachments,
+    /// Who may write.
+    pub access: Access,
     /// Whether clients speak TLS, where one thread shakes hands and another serves.
     pub security: Security,
 }
@@ -80,6 +83,7 @@ impl ConnectionOptions {
             peer: Peer::Unknown,
             sources: Sources::default(),
             attachments: Attachments::default(),
+            access: Access::default(),
             security: Security::Clear,
         }
     }

@@ -14,6 +14,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_device::Peer;
+use weir_nbd::{Admission, Attachment, Exclusive, ExportInfo};
+
+use super::access::{Access, Rights};
 
 /// Handshakes in progress on one listener.
 pub const HANDSHAKES_MAX: usize = 256;
@@ -167,29 +170,59 @@ impl Drop for Place {
     }
 }
 
+/// What a connected client has. Dropping it gives that up.
+#[derive(Debug)]
+pub(super) struct Taken {
+    _place: Option<Place>,
+    _rights: Rights,
+}
+
 /// Gives the client of one handshake its place.
 pub(super) struct Admittance<'a> {
     places: &'a Places,
     peer: &'a Peer,
     client: &'a str,
     place: RefCell<Option<Place>>,
+    rights: RefCell<Rights>,
 }
 
 impl<'a> Admittance<'a> {
     pub(super) fn of(places: &'a Places, peer: &'a Peer, client: &'a str) -> Self {
-        Self { places, peer, client, place: RefCell::default() }
+        let (place, rights) = Default::default();
+        Self { places, peer, client, place, rights }
     }
 
     /// Takes a place; a sentence for the client if there is none.
-    pub(super) fn take_place(&self) -> Result<(), &'static str> {
+    fn take_place(&self) -> Result<(), &'static str> {
         let place = self.places.take(self.peer, self.client).map_err(NoPlace::reason)?;
         self.place.replace(Some(place));
         Ok(())
     }
 
-    /// The place that was taken.
-    pub(super) fn place(&self) -> Option<Place> {
-        self.place.take()
+    /// Takes what the client says that it belongs to.
+    pub(super) fn attach(
+        &self,
+        access: &Access,
+        info: &ExportInfo,
+        attachment: &Attachment,
+    ) -> Result<Option<Exclusive>, &'static str> {
+        access.attach(info, attachment, &mut self.rights.borrow_mut())
+    }
+
+    /// Takes a place, and the right to write if the client may; a sentence for the client if there is no place.
+    pub(super) fn admit(
+        &self,
+        access: &Access,
+        info: &ExportInfo,
+        attachment: Option<&Attachment>,
+    ) -> Result<Admission, &'static str> {
+        self.take_place()?;
+        Ok(access.admit(info, attachment, &mut self.rights.borrow_mut()))
+    }
+
+    /// What the client has until it leaves.
+    pub(super) fn taken(&self) -> Taken {
+        Taken { _place: self.place.take(), _rights: self.rights.take() }
     }
 }
 

@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use weir_device::Device;
 use weir_nbd::ServerHandshake;
 
 use super::error::NbdError;
@@ -39,6 +38,7 @@ where
     let catalog = ExportsCatalog {
         exports: &*exports,
         admittance: Admittance::of(&options.places, &options.peer, &options.client),
+        access: &options.access,
     };
     let shaken = tokio::select! {
         biased;
@@ -48,8 +48,8 @@ where
     match shaken {
         Ok(Some(chosen)) => {
             // Until the client has left.
-            let _place = catalog.admittance.place();
-            transmit(stream, window, chosen, options, shutdown).await
+            let _taken = catalog.admittance.taken();
+            transmit(stream, window, chosen, &*exports, options.clone(), shutdown).await
         }
         Ok(None) => end(stream, &options, Ok(())).await,
         Err(error) => end(stream, &options, Err(error)).await,
@@ -78,16 +78,17 @@ where
 }
 
 /// Serves a client that has chosen its export; see [`serve_connection`].
-pub(super) async fn transmit<S, D>(
+pub(super) async fn transmit<S, E>(
     mut stream: S,
     window: Window,
-    chosen: Chosen<Export<D>>,
+    chosen: Chosen<Export<E::Device>>,
+    exports: &E,
     options: ConnectionOptions,
     shutdown: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<(), NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    D: Device,
+    E: Exports,
 {
     let joined = chosen.attachment.map(|one| options.attachments.join(&chosen.info.name, one));
     let attached = match joined.transpose() {
@@ -95,20 +96,23 @@ where
         Err(error) => return end(stream, &options, Err(error)).await,
     };
     tracing::info!(client = options.client, export = chosen.info.name, "client connected");
-    let result = match &attached {
-        None => connection::run(&mut stream, window, chosen, &options, shutdown).await,
-        Some(attached) => {
-            let running = async {
-                attached.alone().await;
-                connection::run(&mut stream, window, chosen, &options, shutdown).await
-            };
-            tokio::select! {
-                biased;
-                // What it has in flight is dropped: it must not keep the newer one waiting, and its replies go nowhere.
-                () = attached.replaced() => Err(NbdError::Replaced),
-                result = running => result,
-            }
+    let running = async {
+        if let Some(attached) = &attached {
+            attached.alone().await;
         }
+        let keep = async |given| exports.keep_given(given).await;
+        let settled = options.access.settle(&chosen.info.name, keep).await;
+        settled.map_err(|source| NbdError::AccessNotKept { source })?;
+        connection::run(&mut stream, window, chosen, &options, shutdown).await
+    };
+    let result = match &attached {
+        None => running.await,
+        Some(attached) => tokio::select! {
+            biased;
+            // What it has in flight is dropped: it must not keep the newer one waiting, and its replies go nowhere.
+            () = attached.replaced() => Err(NbdError::Replaced),
+            result = running => result,
+        },
     };
     drop(attached);
     end(stream, &options, result).await

@@ -1,7 +1,7 @@
 //! The client's side of the handshake: asks for the best headers it may use, for the metadata contexts wanted, and for
 //! one export; falls back step by step to what older servers know.
 
-use super::attachment::{Attachment, Instance};
+use super::attachment::{Attached, Attachment};
 use super::context::ChosenContext;
 use super::layout::{EXPORT_NAME_ZEROES, GREETING_BYTES};
 use super::option::{OptionRequest, encode_option};
@@ -39,8 +39,9 @@ pub struct Agreement {
     pub size: u64,
     /// Sizes to keep to, where the server names them.
     pub block_sizes: Option<BlockSizes>,
-    /// Which opening of the export answers, where the server took the attachment.
-    pub instance: Option<Instance>,
+    /// Which opening of the export answers, and whether access is exclusive, where the server took the attachment. If
+    /// exclusive access was asked for, it is there.
+    pub attached: Option<Attached>,
 }
 
 /// What the caller does next.
@@ -86,7 +87,7 @@ pub struct ClientHandshake {
     contexts: Vec<ChosenContext>,
     export: Option<(u64, TransmissionFlags)>,
     block_sizes: Option<BlockSizes>,
-    instance: Option<Instance>,
+    attached: Option<Attached>,
 }
 
 const fn unexpected(reason: &'static str) -> ProtocolError {
@@ -105,7 +106,7 @@ impl ClientHandshake {
             contexts: Vec::new(),
             export: None,
             block_sizes: None,
-            instance: None,
+            attached: None,
         }
     }
 
@@ -192,6 +193,10 @@ impl ClientHandshake {
         self.ask(&OptionRequest::SetMetaContext { name: &wish.export, queries }, out)
     }
 
+    fn asks_for_exclusive(&self) -> bool {
+        self.wish.attachment.is_some_and(|attachment| attachment.exclusive)
+    }
+
     /// After everything else but the export itself.
     fn ask_to_attach(&mut self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
         let Some(attachment) = self.wish.attachment else { return self.ask_for_export(out) };
@@ -247,8 +252,8 @@ impl ClientHandshake {
             OptionReply::MetaContext { id, name } if asked == OptionCode::SET_META_CONTEXT => {
                 self.on_context(id, name)?;
             }
-            OptionReply::Attached(instance) if asked == OptionCode::WEIR_ATTACH => {
-                self.instance = Some(instance);
+            OptionReply::Attached(attached) if asked == OptionCode::WEIR_ATTACH => {
+                self.attached = Some(attached);
             }
             OptionReply::Info(_)
             | OptionReply::MetaContext { .. }
@@ -289,7 +294,11 @@ impl ClientHandshake {
             }
             OptionCode::SET_META_CONTEXT => self.ask_to_attach(out)?,
             OptionCode::WEIR_ATTACH => {
-                self.instance.ok_or(unexpected("an attachment without an instance"))?;
+                let attached =
+                    self.attached.ok_or(unexpected("an attachment without an instance"))?;
+                if self.asks_for_exclusive() && attached.exclusive.is_none() {
+                    return Err(unexpected("an attachment without the exclusive access asked for"));
+                }
                 self.ask_for_export(out)?;
             }
             _ => {
@@ -316,8 +325,8 @@ impl ClientHandshake {
                 self.ask_to_attach(out)
             }
             // Whatever is wrong with the export is said when it is asked for.
-            OptionCode::WEIR_ATTACH => {
-                self.instance = None;
+            OptionCode::WEIR_ATTACH if !self.asks_for_exclusive() => {
+                self.attached = None;
                 self.ask_for_export(out)
             }
             OptionCode::GO
@@ -352,7 +361,7 @@ impl ClientHandshake {
             session: Session { style: self.style, flags, contexts: self.contexts.clone() },
             size,
             block_sizes: self.block_sizes,
-            instance: self.instance,
+            attached: self.attached,
         }
     }
 }

@@ -11,12 +11,13 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use attachment::{Attachment, Instance};
+pub use attachment::{Attached, Attachment, Exclusive, Instance, Tag};
 pub use client::{Agreement, ClientHandshake, ClientProgress, ClientStep, ClientWish};
 pub use context::{ALLOCATION_CONTEXT, ChosenContext, Context};
 pub use export::ExportInfo;
 pub use option::{OptionFault, OptionRequest, decode_option, encode_option};
 pub use reply::{BlockSizes, Fact, OptionReply, decode_option_reply, encode_option_reply};
 pub use server::{
-    Catalog, HandshakeProgress, HandshakeStep, NotOffered, ServerHandshake, TlsOffer, Wanted,
+    Admission, Catalog, HandshakeProgress, HandshakeStep, NotOffered, ServerHandshake, TlsOffer,
+    Wanted,
 };

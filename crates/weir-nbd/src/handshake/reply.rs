@@ -1,6 +1,6 @@
 //! Option replies: what a server answers during the handshake.
 
-use super::attachment::{Instance, put_instance, read_instance};
+use super::attachment::{Attached, put_attached, read_attached};
 use crate::bytes::{Decoded, Reader, len_u32, put_u16, put_u32, put_u64, string};
 use crate::error::ProtocolError;
 use crate::limits::OPTION_REPLY_BYTES_MAX;
@@ -64,7 +64,7 @@ pub enum OptionReply<'a> {
         name: &'a str,
     },
     /// Which opening of the export answers.
-    Attached(Instance),
+    Attached(Attached),
     /// The option failed.
     Error {
         /// How.
@@ -101,7 +101,7 @@ impl OptionReply<'_> {
                 put_u32(out, *id);
                 out.extend_from_slice(name.as_bytes());
             }
-            Self::Attached(instance) => put_instance(out, instance),
+            Self::Attached(attached) => put_attached(out, attached),
             Self::Error { message, .. } => out.extend_from_slice(message.as_bytes()),
         }
     }
@@ -198,7 +198,7 @@ fn decode_data(code: OptionReplyCode, data: &[u8]) -> Option<OptionReply<'_>> {
             let id = reader.u32()?;
             Some(OptionReply::MetaContext { id, name: string(reader.rest())? })
         }
-        OptionReplyCode::WEIR_ATTACHED => read_instance(reader).map(OptionReply::Attached),
+        OptionReplyCode::WEIR_ATTACHED => read_attached(reader).map(OptionReply::Attached),
         // A message that is not text is dropped; the error it came with is what matters.
         _ if code.is_error() => {
             Some(OptionReply::Error { code, message: string(data).unwrap_or_default() })

@@ -9,7 +9,7 @@
 //!  H5. Where TLS is required, nothing is said of any export before it is there; what was agreed on before it is
 //!      forgotten.
 
-use super::attachment::Attachment;
+use super::attachment::{Attached, Attachment, Exclusive};
 use super::context::ChosenContext;
 use super::export::ExportInfo;
 use super::layout::EXPORT_NAME_ZEROES;
@@ -75,14 +75,40 @@ pub trait Catalog {
     /// Names of all exports that the client may use, for clients that list them.
     fn list(&self) -> Vec<String>;
 
+    /// Called when a client says what its connection belongs to, before that is answered, and again if it says so once
+    /// more, of this export or another. What comes with exclusive access where it has that from now on.
+    ///
+    /// # Errors
+    /// A sentence for the client, which does not get the exclusive access that it asks for.
+    fn attach(
+        &self,
+        _found: (&ExportInfo, &Self::Handle),
+        attachment: &Attachment,
+    ) -> Result<Option<Exclusive>, &'static str> {
+        if attachment.exclusive { Err("exclusive access is not given here") } else { Ok(None) }
+    }
+
     /// Called when a client wants to begin with an export, before that is answered. An error is a sentence for the
     /// client, which does not get it.
     ///
     /// # Errors
     /// When there is no place for it.
-    fn admit(&self, _handle: &Self::Handle) -> Result<(), &'static str> {
-        Ok(())
+    fn admit(
+        &self,
+        _found: (&ExportInfo, &Self::Handle),
+        _attachment: Option<&Attachment>,
+    ) -> Result<Admission, &'static str> {
+        Ok(Admission::AsOffered)
     }
+}
+
+/// How a client gets an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// As it is.
+    AsOffered,
+    /// Without writes, which another client alone may make at present.
+    ReadOnly,
 }
 
 /// What the next message asks of the catalog: for one that has to look it up first.
@@ -300,8 +326,7 @@ impl ServerHandshake {
             Outcome::Chosen { info, handle, name } => {
                 self.state = State::Over;
                 let session = self.session(&info, &name);
-                let attachment = self.attachment.take().filter(|(export, _)| *export == name);
-                let attachment = attachment.map(|(_, attachment)| attachment);
+                let attachment = self.attachment_to(&name).copied();
                 HandshakeStep::Transmit { session, info, handle, attachment }
             }
         };
@@ -412,6 +437,11 @@ impl ServerHandshake {
         Ok(Outcome::Answered)
     }
 
+    /// What the connection belongs to, if that was said for this export.
+    fn attachment_to(&self, name: &str) -> Option<&Attachment> {
+        self.attachment.as_ref().filter(|(export, _)| export == name).map(|(_, one)| one)
+    }
+
     /// H3: a new attempt replaces the earlier choice even where it fails.
     fn forget_choice(&mut self, code: OptionCode) {
         match code {
@@ -453,8 +483,10 @@ impl ServerHandshake {
             return Err(ProtocolError::ExportRefused { reason });
         }
         let refused = |why: NotOffered| ProtocolError::ExportRefused { reason: why.reply().1 };
-        let (info, handle) = catalog.find(name).map_err(refused)?;
-        catalog.admit(&handle).map_err(|reason| ProtocolError::ExportRefused { reason })?;
+        let (mut info, handle) = catalog.find(name).map_err(refused)?;
+        let admitted = catalog.admit((&info, &handle), self.attachment_to(name));
+        let admission = admitted.map_err(|reason| ProtocolError::ExportRefused { reason })?;
+        info.read_only |= admission == Admission::ReadOnly;
         put_u64(out, info.size);
         put_u16(out, self.transmission_flags(&info).0);
         if !self.client.contains(ClientFlags::NO_ZEROES) {
@@ -470,22 +502,25 @@ impl ServerHandshake {
         catalog: &C,
         out: &mut Vec<u8>,
     ) {
-        match catalog.find(name) {
-            Ok((info, _)) => match info.instance {
-                Some(instance) => {
-                    encode_option_reply(code, &OptionReply::Attached(instance), out);
-                    encode_option_reply(code, &OptionReply::Ack, out);
-                    self.attachment = Some((name.to_owned(), attachment));
-                }
-                None => {
-                    let message = "this export does not tell one opening from another";
-                    refuse(code, OptionReplyCode::ERR_UNSUP, message, out);
-                }
-            },
+        let (info, handle) = match catalog.find(name) {
+            Ok(found) => found,
             Err(why) => {
                 let (reply, reason) = why.reply();
-                refuse(code, reply, reason, out);
+                return refuse(code, reply, reason, out);
             }
+        };
+        let Some(instance) = info.instance else {
+            let message = "this export does not tell one opening from another";
+            return refuse(code, OptionReplyCode::ERR_UNSUP, message, out);
+        };
+        match catalog.attach((&info, &handle), &attachment) {
+            Ok(exclusive) => {
+                let attached = Attached { instance, exclusive };
+                encode_option_reply(code, &OptionReply::Attached(attached), out);
+                encode_option_reply(code, &OptionReply::Ack, out);
+                self.attachment = Some((name.to_owned(), attachment));
+            }
+            Err(reason) => refuse(code, OptionReplyCode::ERR_POLICY, reason, out),
         }
     }
 
@@ -507,7 +542,7 @@ impl ServerHandshake {
         catalog: &C,
         out: &mut Vec<u8>,
     ) -> Option<(ExportInfo, C::Handle)> {
-        let (info, handle) = match catalog.find(name) {
+        let (mut info, handle) = match catalog.find(name) {
             Ok(found) => found,
             Err(why) => {
                 let (reply, reason) = why.reply();
@@ -515,11 +550,14 @@ impl ServerHandshake {
                 return None;
             }
         };
-        if code == OptionCode::GO
-            && let Err(reason) = catalog.admit(&handle)
-        {
-            refuse(code, OptionReplyCode::ERR_POLICY, reason, out);
-            return None;
+        if code == OptionCode::GO {
+            match catalog.admit((&info, &handle), self.attachment_to(name)) {
+                Ok(admission) => info.read_only |= admission == Admission::ReadOnly,
+                Err(reason) => {
+                    refuse(code, OptionReplyCode::ERR_POLICY, reason, out);
+                    return None;
+                }
+            }
         }
         let flags = self.transmission_flags(&info);
         let mut say = |fact| encode_option_reply(code, &OptionReply::Info(fact), out);

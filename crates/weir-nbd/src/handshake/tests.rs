@@ -713,18 +713,19 @@ proptest! {
 
 #[test]
 fn attach_golden() {
-    let attachment = Attachment { session: *b"0123456789abcdef", generation: 258 };
+    let session = *b"0123456789abcdef";
+    let attachment = Attachment { session, generation: 258, exclusive: false, known: None };
     let attach = OptionRequest::Attach { name: "disk", attachment };
-    let bytes = hex("49484156454f5054 57454952 00000022 0001 30313233343536373839616263646566
-         0000000000000102 00000004 6469736b");
+    let bytes = hex("49484156454f5054 57454952 00000034 0002 30313233343536373839616263646566
+         0000000000000102 0000 00000000000000000000000000000000 00000004 6469736b");
     assert_eq!(option(&attach), bytes);
     assert_eq!(decode_option(OptionCode::WEIR_ATTACH, &bytes[16..]).unwrap(), attach);
     let mut server = greeted(BOTH);
     let (_, out) = send(&mut server, &bytes);
     let head = "0003e889045565a9 57454952";
     let expected = format!(
-        "{head} 57454952 00000012 0001 746865206f70656e696e67206f662031
-         {head} 00000001 00000000"
+        "{head} 57454952 00000024 0002 746865206f70656e696e67206f662031
+         0000 00000000000000000000000000000000 {head} 00000001 00000000"
     );
     assert_eq!(out, hex(&expected));
     let go = option(&OptionRequest::Go { name: "disk", facts: vec![] });
@@ -735,10 +736,10 @@ fn attach_golden() {
 
 #[test]
 fn an_attachment_counts_for_the_export_that_it_names_by_the_last_attempt() {
-    let attachment = Attachment { session: [1; 16], generation: 1 };
+    let attachment = Attachment { session: [1; 16], generation: 1, exclusive: false, known: None };
     let attach = |name| option(&OptionRequest::Attach { name, attachment });
     let mut other_version = attach("disk");
-    other_version[17] = 2;
+    other_version[17] = 1;
     let mut cut_off = attach("disk");
     cut_off.pop();
     cut_off[15] -= 1;
@@ -767,13 +768,15 @@ fn an_attachment_counts_for_the_export_that_it_names_by_the_last_attempt() {
 
 #[test]
 fn a_client_attaches_where_the_server_knows_how_and_goes_on_without_it_elsewhere() {
-    let attachment = Some(Attachment { session: [3; 16], generation: 9 });
+    let attachment =
+        Some(Attachment { session: [3; 16], generation: 9, exclusive: false, known: None });
     for style in [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended] {
         for (allocation, chunk) in [(true, 1), (false, 5), (true, usize::MAX)] {
             for (export, instance) in [("disk", Some(*b"the opening of 1")), ("frozen", None)] {
                 let wish = ClientWish { attachment, ..wish(export, style, allocation) };
                 let (agreement, session) = talk(wish, chunk).expect("agreed");
-                assert_eq!((agreement.instance, agreement.session), (instance, session));
+                let attached = instance.map(|instance| Attached { instance, exclusive: None });
+                assert_eq!((agreement.attached, agreement.session), (attached, session));
             }
         }
     }

@@ -6,7 +6,8 @@ use super::*;
 use crate::bytes::Decoded;
 use crate::error::ProtocolError;
 use crate::handshake::{
-    Attachment, ChosenContext, OptionReply, OptionRequest, encode_option, encode_option_reply,
+    Attached, Attachment, ChosenContext, Exclusive, OptionReply, OptionRequest, encode_option,
+    encode_option_reply,
 };
 use crate::limits::{
     CONTEXTS_MAX, EXTENTS_MAX, EXTENTS_RECEIVED_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX,
@@ -579,7 +580,12 @@ fn the_examples_of_the_documentation_hold() {
         put(to(style), &mut out);
         out
     };
-    let attachment = Attachment { session: *b"0123456789abcdef", generation: 258 };
+    let attachment = Attachment {
+        session: *b"0123456789abcdef",
+        generation: 258,
+        exclusive: true,
+        known: Some(*b"the tag of 00001"),
+    };
     let mut attach = Vec::new();
     encode_option(&OptionRequest::Attach { name: "disk", attachment }, &mut attach).unwrap();
     let answer = |reply| {
@@ -591,7 +597,10 @@ fn the_examples_of_the_documentation_hold() {
         request(ReplyStyle::Simple, CommandFlags::default()),
         request(ReplyStyle::Extended, CommandFlags::PAYLOAD_LEN),
         attach,
-        answer(OptionReply::Attached(*b"the opening of 1")),
+        answer(OptionReply::Attached(Attached {
+            instance: *b"the opening of 1",
+            exclusive: Some(Exclusive { tag: *b"the tag of 00002", is_unchanged: true }),
+        })),
         answer(OptionReply::Ack),
         reply(ReplyStyle::Simple, &|to, out| to.success(out)),
         reply(ReplyStyle::Extended, &|to, out| to.success(out)),

@@ -362,7 +362,7 @@ pub struct ReplicaState {
 /// A layer of the stack of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Layer {
-    /// `limit`, `trace`, or what is at the bottom: `log`, `memory`, `replica`, `remote`.
+    /// `limit`, `trace`, or what is at the bottom: `log`, `memory`, `replica`, `remote`, `file`.
     pub kind: String,
     /// What passed through it since it is there.
     pub operations: Vec<Operations>,
@@ -380,8 +380,19 @@ pub struct Layer {
     pub missing: Option<u64>,
     /// Of a remote volume: the connection to its server.
     pub remote: Option<RemoteState>,
+    /// Of a file or a block device: where it is.
+    pub file: Option<FileState>,
     /// What is wrong with it, if something is.
     pub note: Option<String>,
+}
+
+/// The file or block device of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileState {
+    /// Its path.
+    pub path: String,
+    /// Whether it is used past the page cache.
+    pub direct: bool,
 }
 
 /// The connection of a remote volume to its server.

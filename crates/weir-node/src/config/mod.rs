@@ -1,5 +1,6 @@
 //! The configuration file `weir.toml`: every setting of a node. Each is a flag and an environment variable too.
 
+mod file;
 mod memory;
 mod remote;
 mod volume;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer};
 use weir_log::catalog::VolumeName;
 
+pub use self::file::FileConfig;
 pub use self::memory::{MEMORY_BYTES_DEFAULT, Memory};
 pub use self::remote::{Remote, RemoteConfig};
 pub use self::volume::{
@@ -190,8 +192,15 @@ impl Config {
                 (format!("volume {:?}: {message}", volume.name), Some(help))
             };
             volume.settings().or(self.defaults).check().map_err(of_volume)?;
+            if volume.remote.is_some() && volume.file.is_some() {
+                let help = "keep one of them: each says where all bytes are".to_owned();
+                return Err(of_volume(("both remote and file are set".to_owned(), help)));
+            }
             if let Some(remote) = &volume.remote {
                 remote.checked().map_err(of_volume)?;
+            }
+            if let Some(file) = &volume.file {
+                file.checked().map_err(of_volume)?;
             }
         }
         Ok(())
@@ -302,6 +311,12 @@ mod tests {
             ("[[volumes]]\nsize = 1", "missing field `name`"),
             ("[[volumes]]\nname = \"a\"\nremote.uri = \"a\"", "volume \"a\": \"a\" is no address"),
             ("[[volumes]]\nname = \"a\"\nremote.resend = true", "missing field `uri`"),
+            ("[[volumes]]\nname = \"a\"\nfile.path = \"a.raw\"", "does not begin with /"),
+            ("[[volumes]]\nname = \"a\"\nfile.direct = true", "missing field `path`"),
+            (
+                "[[volumes]]\nname = \"a\"\nfile.path = \"/a\"\nremote.uri = \"nbd://a/b\"",
+                "both remote and file are set",
+            ),
             ("[[volumes]]\nname = \"a/b\"", "only letters, digits"),
             ("[[volumes]]\nname = \"a\"\n[[volumes]]\nname = \"a\"", "listed twice"),
             ("key_file = \"a\"\nkey_command = \"b\"", "both key_file and key_command"),

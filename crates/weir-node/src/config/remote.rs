@@ -31,6 +31,9 @@ pub struct RemoteConfig {
     /// Send what was not answered or not flushed again when a connection was lost.
     #[serde(default)]
     pub resend: Option<bool>,
+    /// Nobody else may write it.
+    #[serde(default)]
+    pub exclusive: Option<bool>,
 }
 
 /// An export of another server, and how it is used.
@@ -44,6 +47,8 @@ pub struct Remote {
     pub deadline: Duration,
     /// Whether changes are sent again on a new connection. See [`weir_remote::RemoteArgs::resend`].
     pub resend: bool,
+    /// Whether nobody else may write. See [`weir_remote::RemoteArgs::exclusive`].
+    pub exclusive: bool,
 }
 
 impl RemoteConfig {
@@ -71,7 +76,8 @@ impl RemoteConfig {
             ));
         }
         let deadline = Duration::from_secs_f64(deadline);
-        Ok(Remote { url, connections, deadline, resend: self.resend.unwrap_or(false) })
+        let (resend, exclusive) = [self.resend, self.exclusive].map(|set| set == Some(true)).into();
+        Ok(Remote { url, connections, deadline, resend, exclusive })
     }
 }
 

@@ -9,6 +9,7 @@ use weir_log::limits::BATCH_BYTES_MAX;
 use weir_log::{BatchLimits, CollectLimits, CollectPolicy, Compression, VolumeOptions};
 use weir_stack::LimitSettings;
 
+use crate::config::file::FileConfig;
 use crate::config::memory::Memory;
 use crate::config::remote::RemoteConfig;
 use crate::size::{Size, human};
@@ -108,6 +109,9 @@ pub struct VolumeConfig {
     /// The export of another server that it is, instead of a volume of the store.
     #[serde(default)]
     pub remote: Option<RemoteConfig>,
+    /// The file or the block device that it is, instead of a volume of the store.
+    #[serde(default)]
+    pub file: Option<FileConfig>,
     /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: Option<bool>,
@@ -166,6 +170,7 @@ impl VolumeConfig {
             name,
             size,
             remote: None,
+            file: None,
             read_only: None,
             journal: None,
             batch: None,

@@ -29,7 +29,7 @@ pub(crate) fn note(home: &Home, store: &Store, id: VolumeId, name: &VolumeName) 
     if std::fs::read_to_string(&path).is_ok_and(|noted| noted == text) {
         return;
     }
-    if let Err(error) = write(&path, &text) {
+    if let Err(error) = replace_file(&path, &text) {
         tracing::warn!(volume = %name, path = %path.display(), %error, "the name was not noted");
     }
 }
@@ -50,7 +50,8 @@ fn place_of(home: &Home, store: &Store) -> String {
     }
 }
 
-fn write(path: &Path, text: &str) -> io::Result<()> {
+/// Gives a file this content, durably but for its name.
+pub(crate) fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     // Written to a new file and renamed, so that nobody reads half a name.
     let new = path.with_extension("new");
     let mut options = std::fs::File::options();

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_device::{DeviceExt, FlushScope, VolumeId, mutant};
+use weir_frontend::nbd::Access;
 use weir_log::catalog::VolumeName;
 use weir_stack::Stack;
 
 use crate::error::NodeError;
+use crate::home::given::GivenRecord;
 use crate::node::gate::Gate;
 
 /// How long a verb that must be alone waits for clients that are going, and how often it looks.
@@ -26,6 +28,10 @@ pub(crate) struct Hosted {
     pub(crate) read_only: bool,
     pub(crate) clients: OnceCell<Rc<Cell<usize>>>,
     pub(crate) gate: Arc<Gate>,
+    /// Who may write.
+    pub(crate) access: Access,
+    /// Where the tag given with exclusive access is kept, if it lasts.
+    pub(crate) record: Option<GivenRecord>,
 }
 
 impl Hosted {
@@ -59,6 +65,12 @@ impl Hosted {
         let clients = self.client_count();
         if clients > 0 {
             return Err(NodeError::Connected { name: name(), clients });
+        }
+        // What the work makes of the content is news to every client, also after a restart in the middle of it.
+        self.access.forget(self.name.as_str());
+        if let Some(record) = &self.record {
+            let keep = async |given| record.keep(given).await;
+            self.access.settle(self.name.as_str(), keep).await?;
         }
         let hosted = Rc::clone(self);
         let working = tokio::task::spawn_local(async move {
@@ -117,6 +129,8 @@ pub(crate) mod tests {
                 read_only: false,
                 clients: OnceCell::new(),
                 gate: Gate::new(1),
+                access: Access::default(),
+                record: None,
             });
             let (end, ended) = oneshot::channel();
             let asked = {

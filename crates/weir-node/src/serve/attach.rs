@@ -373,7 +373,7 @@ fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
         return Err(NodeError::ServedOtherwise { name, read_only });
     }
     match asked.size.filter(|wanted| asked.size_must_match && *wanted != found) {
-        Some(wanted) => Err(NodeError::OtherSize { name, found, wanted }),
+        Some(wanted) => Err(NodeError::OtherSize { name, found, wanted, can_grow: true }),
         None => Ok(()),
     }
 }

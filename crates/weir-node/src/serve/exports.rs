@@ -198,5 +198,5 @@ fn export_of(name: &str, volume: VolumeId, stack: &Rc<Stack>) -> (ExportInfo, On
         earlier: earlier.into(),
     };
     let stack = Rc::clone(stack);
-    (info.clone(), OneExport { info, stack, volume, history, gate: None })
+    (info.clone(), OneExport { info, stack, volume, history, record: None, gate: None })
 }

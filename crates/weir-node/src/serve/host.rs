@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_device::{Device, DeviceExt, Event, VolumeId};
+use weir_disk::ImageMode;
 use weir_frontend::nbd::{HandOff, Instance, ListenerOptions, serve_handed_off};
 use weir_log::catalog;
 use weir_log::{Closed, LogError, OpenReport, Takeover};
@@ -17,8 +18,9 @@ use weir_remote::RemoteArgs;
 use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec, ViewArgs};
 use weir_store::Store;
 
-use crate::config::Remote;
+use crate::config::{FileConfig, Remote};
 use crate::error::NodeError;
+use crate::home::given::GivenRecord;
 use crate::home::{Home, known_stores, opened};
 use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
@@ -75,6 +77,7 @@ pub(crate) async fn host(
                 open_log(&context, &home, store, &spec, waits).await
             }
             (_, EndpointKind::Remote(remote)) => open_remote(&context, &spec, remote, tls).await,
+            (_, EndpointKind::File(file)) => open_file(&context, &spec, file).await,
             _ => open_memory(&context, &spec).await,
         }
     };
@@ -85,6 +88,20 @@ pub(crate) async fn host(
         () = ready.closed() => return Ok(Stopped::Clean),
         opened = opening => opened?,
     };
+    let options = ListenerOptions::new(connection_options(&context));
+    let access = options.connection.access.clone();
+    // Only a log volume knows whether it was opened elsewhere in between.
+    let record = opened
+        .stack
+        .is_log()
+        .then(|| GivenRecord { path: home.data.given(opened.id), epoch: opened.report.epoch });
+    match record.as_ref().map(|record| record.restore(&opened.report)).transpose() {
+        Ok(given) => access.restore(spec.name.as_str(), given.flatten()),
+        Err(error) => {
+            close(&home, (opened.id, &opened.stack), spec.options.close_deadline).await?;
+            return Err(error);
+        }
+    }
     let hosted = Rc::new(Hosted {
         id: opened.id,
         name: spec.name.clone(),
@@ -92,8 +109,9 @@ pub(crate) async fn host(
         read_only: spec.read_only,
         clients: OnceCell::new(),
         gate: Gate::new(opened.stack.size()),
+        access,
+        record,
     });
-    let options = ListenerOptions::new(connection_options(&context));
     let (hand_off, server) = serve_handed_off(Rc::new(OneExport::of(&hosted)), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
@@ -189,7 +207,8 @@ async fn open_log(
         // Its real size is known only now: a volume may have been resized after it was listed.
         Some(wanted) if wanted != found && spec.size_must_match => {
             close(home, (id, &opened.stack), spec.options.close_deadline).await?;
-            Err(NodeError::OtherSize { name: name.to_string(), found, wanted })
+            let (name, can_grow) = (name.to_string(), true);
+            Err(NodeError::OtherSize { name, found, wanted, can_grow })
         }
         _ => Ok(opened),
     }
@@ -263,13 +282,10 @@ async fn open_memory(context: &ShardContext, spec: &VolumeSpec) -> Result<Opened
         name: spec.name.to_string(),
         store: "memory".to_owned(),
     })?;
-    let mut id = [0; 16];
-    context.env.random.fill(&mut id);
     let stages = spec.stages.describe(&spec.name);
     let described = StackSpec { endpoint: EndpointSpec::Memory(size), stages };
-    let (stack, report) = Stack::open(&context.env, described).await?;
     let place = "in memory, nothing survives".to_owned();
-    Ok(Opened { stack, id: VolumeId(id), created: true, place, report })
+    open_elsewhere(context, spec, described, (place, true)).await
 }
 
 /// Connects to the export of another server.
@@ -279,20 +295,48 @@ async fn open_remote(
     remote: &Remote,
     tls: Option<Tls>,
 ) -> Result<Opened, NodeError> {
-    let Remote { url, connections, deadline, resend } = remote.clone();
+    let Remote { url, connections, deadline, resend, exclusive } = remote.clone();
     let place = format!("at {url}");
-    let args = RemoteArgs { url, tls, connections, deadline, resend };
+    let args = RemoteArgs { url, tls, connections, deadline, resend, exclusive };
     let stages = spec.stages.describe(&spec.name);
     let described = StackSpec { endpoint: EndpointSpec::Remote(Box::new(args)), stages };
+    open_elsewhere(context, spec, described, (place, false)).await
+}
+
+/// Opens a file or a block device, and makes the file if it has a size.
+async fn open_file(
+    context: &ShardContext,
+    spec: &VolumeSpec,
+    file: &FileConfig,
+) -> Result<Opened, NodeError> {
+    let FileConfig { path, direct } = file;
+    let mode = ImageMode { read_only: spec.read_only, direct: *direct, create: spec.size };
+    let image = context.disks.image(path, mode).await?;
+    let place = format!("in {}", path.display());
+    let created = image.created;
+    let stages = spec.stages.describe(&spec.name);
+    let described =
+        StackSpec { endpoint: EndpointSpec::File(Box::new(image), spec.read_only), stages };
+    open_elsewhere(context, spec, described, (place, created)).await
+}
+
+/// Opens a volume that is in no store: it is given an identity for as long as it is served.
+async fn open_elsewhere(
+    context: &ShardContext,
+    spec: &VolumeSpec,
+    described: StackSpec,
+    (place, created): (String, bool),
+) -> Result<Opened, NodeError> {
     let (stack, report) = Stack::open(&context.env, described).await?;
     let found = stack.size();
-    if let Some(wanted) = spec.size.filter(|wanted| *wanted != found) {
+    if let Some(wanted) = spec.size.filter(|wanted| spec.size_must_match && *wanted != found) {
         stack.close(Duration::ZERO).await?;
-        return Err(NodeError::OtherSize { name: spec.name.to_string(), found, wanted });
+        let (name, can_grow) = (spec.name.to_string(), false);
+        return Err(NodeError::OtherSize { name, found, wanted, can_grow });
     }
     let mut id = [0; 16];
     context.env.random.fill(&mut id);
-    Ok(Opened { stack, id: VolumeId(id), created: false, place, report })
+    Ok(Opened { stack, id: VolumeId(id), created, place, report })
 }
 
 async fn close(

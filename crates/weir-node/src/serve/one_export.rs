@@ -3,10 +3,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_device::{DeviceExt, History, VolumeId};
-use weir_frontend::nbd::{ConnectionOptions, Export, ExportInfo, Exports};
+use weir_device::{DeviceError, DeviceExt, History, VolumeId};
+use weir_frontend::nbd::{ConnectionOptions, Export, ExportInfo, Exports, Given};
 use weir_stack::Stack;
 
+use crate::home::given::GivenRecord;
 use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
@@ -23,6 +24,8 @@ pub(crate) struct OneExport {
     pub(crate) stack: Rc<Stack>,
     pub(crate) volume: VolumeId,
     pub(crate) history: Option<Rc<dyn History>>,
+    /// Where the tag given with exclusive access is kept, if it lasts.
+    pub(crate) record: Option<GivenRecord>,
     /// Keeps clients out while a verb changes what they would see; a snapshot needs none.
     pub(crate) gate: Option<Arc<Gate>>,
 }
@@ -43,6 +46,7 @@ impl OneExport {
             stack: Rc::clone(&hosted.stack),
             volume: hosted.id,
             history: None,
+            record: hosted.record.clone(),
             gate: Some(Arc::clone(&hosted.gate)),
         }
     }
@@ -61,6 +65,13 @@ impl Exports for OneExport {
             read_only: self.info.read_only,
             history: self.history.clone(),
         })
+    }
+
+    async fn keep_given(&self, given: Option<Given>) -> Result<(), DeviceError> {
+        match &self.record {
+            Some(record) => record.keep(given).await,
+            None => Ok(()),
+        }
     }
 
     fn list(&self) -> Vec<String> {

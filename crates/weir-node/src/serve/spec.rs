@@ -6,7 +6,7 @@ use weir_frontend::nbd::Identity;
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
 
-use crate::config::{Remote, ReplicateTo};
+use crate::config::{FileConfig, Remote, ReplicateTo};
 use crate::home::Consent;
 use crate::serve::stages::Stages;
 
@@ -19,6 +19,8 @@ pub enum EndpointKind {
     Memory,
     /// An export of another server.
     Remote(Remote),
+    /// A file or a block device of this host.
+    File(FileConfig),
 }
 
 /// A volume that is to be served, and how.

@@ -151,8 +151,14 @@ mod tests {
                 earlier: [].into(),
             };
             let (stack, volume) = (in_memory().await, VolumeId([1; 16]));
-            let exports =
-                OneExport { info: info.clone(), stack, volume, history: None, gate: None };
+            let exports = OneExport {
+                info: info.clone(),
+                stack,
+                volume,
+                history: None,
+                record: None,
+                gate: None,
+            };
             let options = ListenerOptions::new(ConnectionOptions::new(SourceId(1), "test"));
             let (channel, _server) = serve_handed_off(Rc::new(exports), options);
             let ((stop, _stopped), (_end, ended)) = (oneshot::channel(), oneshot::channel());

@@ -13,13 +13,12 @@ use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
 use weir_net::tls::{Holder, Tls, TlsStatus};
 use weir_pacer::{Class, Pacer};
-use weir_remote::RemoteStatus;
 use weir_stack::{Counted, Kind, LayerStatus, LimitSettings, StageStatus};
 
 use crate::api::types::{
-    AtRisk, Background, BackgroundClass, CertificateStatus, Health, Layer, Lease, Limits,
-    LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations, RemoteState, ServedVolume,
-    StoreRequests, VolumeLimit,
+    AtRisk, Background, BackgroundClass, CertificateStatus, FileState, Health, Layer, Lease,
+    Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations, RemoteState,
+    ServedVolume, StoreRequests, VolumeLimit,
 };
 use crate::error::NodeError;
 use crate::node::shard::ShardContext;
@@ -170,11 +169,17 @@ impl From<LimitSettings> for VolumeLimit {
     }
 }
 
-/// What is wrong with a remote volume.
-fn trouble(remote: &RemoteStatus) -> Option<(Health, String)> {
-    if let Some(why) = &remote.refuses_writes {
+/// What is wrong with a remote volume or a file.
+fn trouble(stage: &StageStatus) -> Option<(Health, String)> {
+    let refuses_writes = match stage {
+        StageStatus::Remote(remote) => &remote.refuses_writes,
+        StageStatus::File(file) => &file.refuses_writes,
+        _ => return None,
+    };
+    if let Some(why) = refuses_writes {
         return Some((Health::Failed, format!("it takes no writes: {why}")));
     }
+    let StageStatus::Remote(remote) = stage else { return None };
     let why = remote.trouble.as_deref().unwrap_or("connecting");
     let lost = format!("there is no connection to {}: {why}", remote.url);
     (!remote.is_connected).then_some((Health::Degraded, lost))
@@ -188,6 +193,7 @@ impl From<LayerStatus> for Layer {
             dirty_bytes: layer.dirty_bytes,
             ..Self::default()
         };
+        row.note = trouble(&layer.stage).map(|(_, why)| why);
         match layer.stage {
             StageStatus::Limit { settings, waiting, delayed } => {
                 row.limit = Some(settings.into());
@@ -200,7 +206,6 @@ impl From<LayerStatus> for Layer {
                 });
             }
             StageStatus::Remote(remote) => {
-                row.note = trouble(&remote).map(|(_, why)| why);
                 row.remote = Some(RemoteState {
                     url: remote.url,
                     connected: remote.is_connected,
@@ -210,6 +215,9 @@ impl From<LayerStatus> for Layer {
                     requests: remote.requests as u64,
                     unflushed_bytes: remote.unflushed_bytes,
                 });
+            }
+            StageStatus::File(file) => {
+                row.file = Some(FileState { path: file.path, direct: file.is_direct });
             }
             StageStatus::Other(_) => {}
         }
@@ -224,8 +232,7 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
     let judged = snapshot.log.as_ref().map(|log| judge(log, &limits));
     let (mut health, mut reasons) = judged.unwrap_or((Health::Ok, Vec::new()));
     for layer in &snapshot.layers {
-        let StageStatus::Remote(remote) = &layer.stage else { continue };
-        if let Some((how, why)) = trouble(remote) {
+        if let Some((how, why)) = trouble(&layer.stage) {
             reasons.push(why);
             health = how;
         }

@@ -86,7 +86,7 @@ pub(crate) async fn show(
     Ok(shown)
 }
 
-/// A volume that a process of this data directory serves and that is in no store: a remote one.
+/// A volume that a process of this data directory serves and that is in no store: a remote one, or a file.
 async fn served_without_store(home: &Home, name: &VolumeName) -> Result<Option<Shown>, NodeError> {
     for process in home.processes().await? {
         let (number, status) = (process.number(), process.status.ok());

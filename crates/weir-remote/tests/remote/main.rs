@@ -1,6 +1,7 @@
 //! A remote volume over a simulated network: one behaviour per test.
 
 mod conforming;
+mod exclusive;
 mod losses;
 mod support;
 mod waits;

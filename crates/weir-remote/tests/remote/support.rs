@@ -14,7 +14,7 @@ use weir_device::{
     IoHeader, MemoryDevice, Network, Operation, OperationKind, Random, Reply, SharedBuf, SourceId,
     Spawn, VolumeId,
 };
-use weir_frontend::nbd::{ConnectionOptions, Export, Exports, Instance, serve_connection};
+use weir_frontend::nbd::{ConnectionOptions, Export, Exports, Given, Instance, serve_connection};
 use weir_net::sim::{SimNetwork, SimNetworkOptions};
 use weir_remote::{RemoteArgs, RemoteUrl, RemoteVolume};
 
@@ -150,6 +150,7 @@ impl Device for Volatile {
 struct Shelf {
     device: Rc<Volatile>,
     instance: Option<Instance>,
+    given: Rc<Cell<Option<Given>>>,
 }
 
 impl Exports for Shelf {
@@ -170,6 +171,11 @@ impl Exports for Shelf {
         self.instance
     }
 
+    async fn keep_given(&self, given: Option<Given>) -> Result<(), DeviceError> {
+        self.given.set(given);
+        Ok(())
+    }
+
     fn list(&self) -> Vec<String> {
         vec!["disk".to_owned()]
     }
@@ -182,6 +188,9 @@ pub(crate) struct Server {
     /// Whether it is a Weir, which tells its openings apart.
     pub(crate) is_weir: Cell<bool>,
     openings: Cell<u8>,
+    clients: Cell<u8>,
+    /// What it keeps of exclusive access over its restarts.
+    given: Rc<Cell<Option<Given>>>,
     at: Address,
     task: RefCell<Option<JoinHandle<()>>>,
 }
@@ -203,6 +212,8 @@ impl Server {
             device: Rc::new(Volatile::new(SIZE, seed)),
             is_weir: Cell::new(is_weir),
             openings: Cell::new(0),
+            clients: Cell::new(0),
+            given: Rc::default(),
             at: Address::Tcp("server:10809".to_owned()),
             task: RefCell::default(),
         };
@@ -215,8 +226,10 @@ impl Server {
         let mut listener = self.network.listen(&self.at).await.expect("nobody else listens");
         self.openings.set(self.openings.get() + 1);
         let instance = self.is_weir.get().then_some([self.openings.get(); 16]);
-        let shelf = Rc::new(Shelf { device: Rc::clone(&self.device), instance });
+        let (device, given) = (Rc::clone(&self.device), Rc::clone(&self.given));
         let options = ConnectionOptions::new(SourceId(7), "test");
+        options.access.restore("disk", given.get());
+        let shelf = Rc::new(Shelf { device, instance, given });
         let task = tokio::task::spawn_local(async move {
             let mut connections = JoinSet::new();
             loop {
@@ -273,10 +286,17 @@ impl Server {
         change: impl FnOnce(&mut RemoteArgs),
     ) -> Result<Rc<RemoteVolume>, DeviceError> {
         let url = RemoteUrl::parse(&format!("nbd://server/{export}")).expect("an address");
-        let mut args =
-            RemoteArgs { url, tls: None, connections: 1, deadline: DEADLINE, resend: true };
+        let mut args = RemoteArgs {
+            url,
+            tls: None,
+            connections: 1,
+            deadline: DEADLINE,
+            resend: true,
+            exclusive: false,
+        };
         change(&mut args);
-        RemoteVolume::open(env(&self.network), args).await
+        self.clients.set(self.clients.get() + 1);
+        RemoteVolume::open(env(&self.network, self.clients.get()), args).await
     }
 }
 
@@ -313,10 +333,11 @@ impl Spawn for Here {
     }
 }
 
-fn env(network: &SimNetwork) -> Env {
+/// What a client works with; each has random bytes of its own.
+fn env(network: &SimNetwork, client: u8) -> Env {
     Env {
         clock: Rc::new(Paused(Instant::now())),
-        random: Rc::new(Counting(Cell::new(0))),
+        random: Rc::new(Counting(Cell::new(client))),
         spawn: Rc::new(Here),
         network: Rc::new(network.clone()),
         buffers: BufferPool::new(1 << 20),

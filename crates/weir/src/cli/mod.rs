@@ -1,5 +1,6 @@
 //! Every command and flag. Help, man pages and completions come from here.
 
+pub(crate) mod file;
 pub(crate) mod global;
 pub(crate) mod limits;
 pub(crate) mod pki;

@@ -24,6 +24,10 @@ pub(crate) struct RemoteFlags {
     /// overtake a newer one
     #[arg(long, env = "WEIR_REMOTE_RESEND", hide_env_values = true)]
     remote_resend: bool,
+    /// Have the server, another Weir, let nobody else write the export; others get it read-only. Where one has got in
+    /// between while the connection was lost, the volume answers nothing any more
+    #[arg(long, env = "WEIR_REMOTE_EXCLUSIVE", hide_env_values = true)]
+    remote_exclusive: bool,
 }
 
 impl RemoteFlags {
@@ -35,7 +39,13 @@ impl RemoteFlags {
             connections: self.remote_connections.or(config.connections),
             deadline: self.remote_deadline.or(config.deadline),
             resend: self.remote_resend.then_some(true).or(config.resend),
+            exclusive: self.remote_exclusive.then_some(true).or(config.exclusive),
             ..config
         })
+    }
+
+    /// Whether a flag names one.
+    pub(crate) fn is_given(&self) -> bool {
+        self.remote.is_some()
     }
 }

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
+use crate::cli::file::FileFlags;
 use crate::cli::remote::RemoteFlags;
 use crate::cli::serve::{SocketAccess, TlsAccess};
 use crate::cli::tuning::Tuning;
@@ -69,6 +70,9 @@ pub(crate) struct Up {
     /// An export of another server
     #[command(flatten)]
     pub(crate) remote: RemoteFlags,
+    /// A file or a block device
+    #[command(flatten)]
+    pub(crate) file: FileFlags,
     /// What keeps the bytes: memory is for measuring the front end, and forgets everything
     #[arg(long, value_name = "KIND", hide = true, default_value = "log")]
     pub(crate) endpoint: EndpointKind,

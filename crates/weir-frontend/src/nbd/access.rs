@@ -1,0 +1,416 @@
+//! Who may write an export: everybody, or one session alone (exclusive access), and whether anybody else has written
+//! since a session had that.
+//!
+//! Invariants
+//!  E1. While a session has exclusive access, every connection that may write is one of that session.
+//!  E2. A tag that was given to a session is forgotten, and that is written down where it lasts, before a request of
+//!      anybody else that may write is run. Whoever shows the tag that is not forgotten thus knows that nobody else has
+//!      written since. Another session that shows it is given a new one, so that of two copies of a client's state one
+//!      alone can go on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weir_device::{DeviceError, mutant};
+use weir_nbd::{Admission, Attachment, Exclusive, ExportInfo, Instance, Tag};
+
+/// A session of one export.
+type SessionId = [u8; 16];
+
+/// The tag of what an export holds, and the session that was given it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The tag.
+    pub tag: Tag,
+    /// The session.
+    pub session: SessionId,
+}
+
+const HELD: &str = "another client has exclusive write access to this export";
+const WRITTEN: &str =
+    "exclusive access is not possible: another client that may write uses this export";
+const FROZEN: &str = "exclusive access is not possible: this export takes no writes";
+
+/// Of one export.
+#[derive(Debug, Default)]
+struct State {
+    /// Connections that may write, by their session, if they belong to one.
+    writers: BTreeMap<Option<SessionId>, usize>,
+    /// The session that alone may write, and how many connections have that right.
+    holder: Option<(SessionId, usize)>,
+    given: Option<Given>,
+    /// What is written down.
+    kept: Option<Given>,
+    /// Tags that were made.
+    tags: u128,
+}
+
+impl State {
+    fn hold(
+        &mut self,
+        attachment: &Attachment,
+        instance: Instance,
+    ) -> Result<Exclusive, &'static str> {
+        let session = attachment.session;
+        let count = match self.holder {
+            Some((holder, _)) if holder != session => return Err(HELD),
+            Some((_, count)) => count,
+            None => 0,
+        };
+        if self.writers.keys().any(|writer| *writer != Some(session)) && !mutant("exclusive_shared")
+        {
+            return Err(WRITTEN);
+        }
+        self.holder = Some((session, count + 1));
+        // A session knows its tag, or is about to be told once more: an answer may have been lost.
+        if let Some(given) = self.given.filter(|given| given.session == session) {
+            return Ok(Exclusive { tag: given.tag, is_unchanged: true });
+        }
+        let is_unchanged = self.given.is_some_and(|given| Some(given.tag) == attachment.known);
+        self.tags += 1;
+        // Of no other opening: an instance is random.
+        let tag = u128::from_le_bytes(instance).wrapping_add(self.tags).to_le_bytes();
+        self.given = Some(Given { tag, session });
+        Ok(Exclusive { tag, is_unchanged })
+    }
+
+    fn admit(&mut self, session: Option<SessionId>) -> Admission {
+        if self.holder.is_some_and(|(holder, _)| Some(holder) != session) {
+            return Admission::ReadOnly;
+        }
+        *self.writers.entry(session).or_default() += 1;
+        if self.given.is_some_and(|given| Some(given.session) != session)
+            && !mutant("tag_outlives_a_writer")
+        {
+            self.given = None;
+        }
+        Admission::AsOffered
+    }
+
+    fn release(&mut self, right: &Right) {
+        match right.kind {
+            Kind::Exclusive(session) => {
+                self.holder = match self.holder {
+                    Some((holder, count)) if holder == session && count > 1 => {
+                        Some((holder, count - 1))
+                    }
+                    Some((holder, _)) if holder == session => None,
+                    other => other,
+                };
+            }
+            Kind::Writes(session) => match self.writers.get(&session).copied().unwrap_or(0) {
+                0 | 1 => drop(self.writers.remove(&session)),
+                more => drop(self.writers.insert(session, more - 1)),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    exports: Mutex<BTreeMap<String, State>>,
+    /// One at a time writes down what was given.
+    settling: tokio::sync::Mutex<()>,
+}
+
+/// Who may write the exports that one thread serves. Clones are the same; any thread may use them.
+#[derive(Clone, Debug, Default)]
+pub struct Access(Arc<Shared>);
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// This session alone may write.
+    Exclusive(SessionId),
+    /// The connection may write.
+    Writes(Option<SessionId>),
+}
+
+/// What a connection may do. Dropping it gives that up.
+#[derive(Debug)]
+pub(super) struct Right {
+    access: Access,
+    export: String,
+    kind: Kind,
+}
+
+impl Drop for Right {
+    fn drop(&mut self) {
+        let mut exports = self.access.lock();
+        if let Some(state) = exports.get_mut(&self.export) {
+            state.release(self);
+        }
+    }
+}
+
+/// What one connection may do with its export.
+#[derive(Debug, Default)]
+pub(super) struct Rights {
+    exclusive: Option<Right>,
+    writes: Option<Right>,
+}
+
+impl Access {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, State>> {
+        // What is behind it is whole between two statements.
+        self.0.exports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn right(&self, export: &str, kind: Kind) -> Right {
+        Right { access: self.clone(), export: export.to_owned(), kind }
+    }
+
+    /// What was written down of an export before it was opened.
+    pub fn restore(&self, export: &str, given: Option<Given>) {
+        let mut exports = self.lock();
+        let state = exports.entry(export.to_owned()).or_default();
+        (state.given, state.kept) = (given, given);
+    }
+
+    /// The content was replaced, not by a client: no session that was given a tag before is given it again.
+    pub fn forget(&self, export: &str) {
+        if let Some(state) = self.lock().get_mut(export) {
+            state.given = None;
+        }
+    }
+
+    /// The session that has exclusive access now, if one has.
+    #[must_use]
+    pub fn holder(&self, export: &str) -> Option<[u8; 16]> {
+        self.lock().get(export).and_then(|state| state.holder).map(|(session, _)| session)
+    }
+
+    /// A connection says what it belongs to. What it said before counts no more.
+    pub(super) fn attach(
+        &self,
+        info: &ExportInfo,
+        attachment: &Attachment,
+        rights: &mut Rights,
+    ) -> Result<Option<Exclusive>, &'static str> {
+        rights.exclusive = None;
+        let (session, Some(instance)) = (attachment.session, info.instance) else {
+            return Ok(None);
+        };
+        if !attachment.exclusive {
+            return Ok(None);
+        }
+        if info.read_only {
+            return Err(FROZEN);
+        }
+        let given = self.lock().entry(info.name.clone()).or_default().hold(attachment, instance)?;
+        rights.exclusive = Some(self.right(&info.name, Kind::Exclusive(session)));
+        Ok(Some(given))
+    }
+
+    /// A connection begins with an export.
+    pub(super) fn admit(
+        &self,
+        info: &ExportInfo,
+        attachment: Option<&Attachment>,
+        rights: &mut Rights,
+    ) -> Admission {
+        // What was said of another export, or taken back.
+        if !attachment.is_some_and(|attachment| attachment.exclusive) {
+            rights.exclusive = None;
+        }
+        if info.read_only {
+            return Admission::AsOffered;
+        }
+        let session = attachment.map(|attachment| attachment.session);
+        let admission = self.lock().entry(info.name.clone()).or_default().admit(session);
+        if admission == Admission::AsOffered {
+            rights.writes = Some(self.right(&info.name, Kind::Writes(session)));
+        }
+        admission
+    }
+
+    /// Has `keep` write down what was given to whom, if that has changed since (E2).
+    ///
+    /// # Errors
+    /// It cannot be written down: nothing may be written to the export.
+    pub async fn settle(
+        &self,
+        export: &str,
+        keep: impl AsyncFn(Option<Given>) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let unsettled = || {
+            let found = self.lock();
+            let state = found.get(export)?;
+            (state.given != state.kept).then_some(state.given)
+        };
+        if unsettled().is_none() {
+            return Ok(());
+        }
+        let _turn = self.0.settling.lock().await;
+        while let Some(given) = unsettled() {
+            keep(given).await?;
+            if let Some(state) = self.lock().get_mut(export) {
+                state.kept = given;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use weir_device::ErrorKind;
+
+    use super::*;
+
+    fn info(read_only: bool) -> ExportInfo {
+        ExportInfo {
+            name: "disk".to_owned(),
+            description: String::new(),
+            size: 1,
+            read_only,
+            instance: Some([7; 16]),
+            earlier: Arc::default(),
+        }
+    }
+
+    fn attachment(session: u8, exclusive: bool) -> Attachment {
+        Attachment { session: [session; 16], generation: 1, exclusive, known: None }
+    }
+
+    fn given(access: &Access) -> Option<Given> {
+        access.lock().get("disk").and_then(|state| state.given)
+    }
+
+    /// A connection of a session with exclusive access that has begun.
+    fn exclusive(access: &Access, session: u8) -> Result<(Tag, Rights), &'static str> {
+        let (given, rights) = showing(access, session, None)?;
+        Ok((given.tag, rights))
+    }
+
+    fn showing(
+        access: &Access,
+        session: u8,
+        known: Option<Tag>,
+    ) -> Result<(Exclusive, Rights), &'static str> {
+        let mut rights = Rights::default();
+        let attachment = Attachment { known, ..attachment(session, true) };
+        let given = access.attach(&info(false), &attachment, &mut rights)?.expect("a tag");
+        let admission = access.admit(&info(false), Some(&attachment), &mut rights);
+        assert_eq!(admission, Admission::AsOffered);
+        Ok((given, rights))
+    }
+
+    /// A connection that asks for nothing.
+    fn plain(access: &Access, session: Option<u8>) -> (Admission, Rights) {
+        let mut rights = Rights::default();
+        let attachment = session.map(|session| attachment(session, false));
+        let admission = access.admit(&info(false), attachment.as_ref(), &mut rights);
+        (admission, rights)
+    }
+
+    #[test]
+    fn one_session_alone_may_write_as_long_as_one_of_its_connections_is_there() {
+        let access = Access::default();
+        let (tag, one) = exclusive(&access, 1).expect("nobody is there");
+        let (same, two) = exclusive(&access, 1).expect("the same session");
+        assert_eq!((tag, access.holder("disk")), (same, Some([1; 16])));
+        assert_eq!(exclusive(&access, 2).unwrap_err(), HELD);
+        assert_eq!(plain(&access, None).0, Admission::ReadOnly);
+        assert_eq!(plain(&access, Some(2)).0, Admission::ReadOnly);
+        assert_eq!(plain(&access, Some(1)).0, Admission::AsOffered, "it is the same client");
+        drop(one);
+        assert_eq!(exclusive(&access, 2).unwrap_err(), HELD);
+        drop(two);
+        assert_eq!(access.holder("disk"), None);
+        exclusive(&access, 2).expect("nobody has it any more");
+    }
+
+    #[test]
+    fn it_is_refused_beside_others_that_may_write_and_of_what_takes_no_writes() {
+        let access = Access::default();
+        let (_, writer) = plain(&access, None);
+        assert_eq!(exclusive(&access, 1).unwrap_err(), WRITTEN);
+        let (_, second) = plain(&access, None);
+        drop(writer);
+        assert_eq!(exclusive(&access, 1).unwrap_err(), WRITTEN);
+        drop(second);
+        let (_, own) = plain(&access, Some(1));
+        exclusive(&access, 1).expect("its own");
+        drop(own);
+        let mut rights = Rights::default();
+        let refused = access.attach(&info(true), &attachment(1, true), &mut rights);
+        assert_eq!(refused, Err(FROZEN));
+        let (_, reader) = (access.admit(&info(true), None, &mut rights), &rights);
+        assert!(reader.writes.is_none(), "who only reads is no writer");
+        exclusive(&access, 1).expect("nobody writes");
+    }
+
+    #[test]
+    fn a_tag_is_the_same_until_somebody_else_may_have_written() {
+        let access = Access::default();
+        let tag = exclusive(&access, 1).expect("alone").0;
+        assert_eq!(exclusive(&access, 1).expect("alone").0, tag);
+        drop(plain(&access, Some(1)));
+        assert_eq!(exclusive(&access, 1).expect("alone").0, tag, "it has written itself");
+        drop(plain(&access, None));
+        let second = exclusive(&access, 1).expect("alone").0;
+        assert_ne!(second, tag);
+        exclusive(&access, 2).expect("alone");
+        let third = exclusive(&access, 1).expect("alone").0;
+        assert!(third != second && third != tag);
+        access.forget("disk");
+        assert_ne!(exclusive(&access, 1).expect("alone").0, third);
+    }
+
+    #[test]
+    fn whoever_shows_the_tag_of_before_learns_whether_others_have_written_and_is_given_another() {
+        let access = Access::default();
+        let shown = |session, known| {
+            let (given, _) = showing(&access, session, Some(known)).expect("alone");
+            (given.tag, given.is_unchanged)
+        };
+        let (first, is_unchanged) = shown(1, [9; 16]);
+        assert!(!is_unchanged, "it is nobody's");
+        let (second, is_unchanged) = shown(2, first);
+        assert!(is_unchanged && second != first, "a client that was started anew");
+        assert_eq!(shown(2, first), (second, true), "it did not get the answer");
+        assert!(!shown(3, first).1, "a copy of the first one");
+        let (third, _) = shown(4, [0; 16]);
+        drop(plain(&access, None));
+        assert!(!shown(4, third).1, "somebody may have written");
+    }
+
+    #[test]
+    fn what_was_asked_for_and_taken_back_is_nobodys() {
+        let access = Access::default();
+        let (mut rights, disk) = (Rights::default(), info(false));
+        access.attach(&disk, &attachment(1, true), &mut rights).expect("alone");
+        access.attach(&disk, &attachment(1, false), &mut rights).expect("asks for nothing");
+        assert_eq!(access.holder("disk"), None);
+        access.attach(&disk, &attachment(1, true), &mut rights).expect("alone");
+        access.admit(&disk, None, &mut rights);
+        assert_eq!(access.holder("disk"), None, "it begins without what it said of another name");
+    }
+
+    #[tokio::test]
+    async fn what_was_given_is_written_down_before_it_counts_and_again_when_it_changes() {
+        let (access, book) = (Access::default(), RefCell::new(Vec::new()));
+        let keep = async |given| {
+            book.borrow_mut().push(given);
+            Ok(())
+        };
+        let full = async |_| Err(DeviceError::new(ErrorKind::NoSpace, "the disk is full"));
+        drop(plain(&access, None));
+        access.settle("disk", full).await.expect("nothing to do");
+        drop(exclusive(&access, 1).expect("alone"));
+        access.settle("disk", keep).await.expect("kept");
+        access.settle("disk", full).await.expect("nothing to do");
+        let first = given(&access);
+        drop(plain(&access, None));
+        access.settle("disk", full).await.expect_err("it cannot be kept");
+        access.settle("disk", keep).await.expect("kept");
+        assert!(first.is_some() && *book.borrow() == [first, None]);
+        let later = Access::default();
+        later.restore("disk", first);
+        let given = showing(&later, 2, first.map(|given| given.tag)).expect("alone").0;
+        assert!(given.is_unchanged, "a server that was started anew still knows");
+    }
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Files and block devices as volumes: through the page cache and past it, holes, bytes at odd offsets, block devices,
+# a killed server, a full disk, and what is refused.
+. "$(dirname "$0")/_lib.sh"
+
+run_fio() {
+    (cd "$work" && fio --ioengine=nbd --uri="$uri" --name=verify --rw=randwrite --iodepth=16 \
+        --size=48M --verify=crc32c --randseed=7 --minimal --output="$work/fio.log" "$@") \
+        || { cat "$work/fio.log"; return 1; }
+}
+layer() { "$weir" status --output json | jq -e "[.. | .layers? // empty | .[] | .file? // empty][0] | $1"; }
+# Data between two holes.
+holes() { nbdinfo --map "$uri" | tee /dev/stderr | awk '{ kinds = kinds $3 } END { exit kinds != "303" }'; }
+used_kib() { du -k "$1" | cut -f 1; }
+
+for way in "" "--file-direct"; do
+    named="through the page cache"
+    [ -z "$way" ] || named="past the page cache"
+    image=$work/disk$way.raw
+    # shellcheck disable=SC2086
+    start disk --file "$image" --size 128M $way
+    check "$named: a file is made, and takes no space" test "$(used_kib "$image")" -lt 100
+    check "$named: status" layer ".path == \"$image\" and .direct == $([ -z "$way" ] && echo false || echo true)"
+    check "$named: written and verified" run_fio --bsrange=512-1M --blockalign=512
+    check "$named: at odd offsets" run_fio --bsrange=512-128k --blockalign=512 --offset=16777219
+    check "$named: bytes, zeroes and discards" qemu-io -f raw "$uri" -c "write -P 5 0 1M" -c "write -P 6 1001 3" \
+        -c "write -z 4k 64k" -c "discard 512k 100k" -c "read -P 5 0 1001" -c "read -P 6 1001 3" -c "read -P 5 1004 100" \
+        -c "read -P 0 4k 64k" -c "read -P 0 512k 100k" -c "read -P 5 612k 1k"
+    check "$named: discarding all leaves nothing" qemu-io -f raw "$uri" -c "discard 0 128M" -c flush
+    check "$named: the file takes no space again" test "$(used_kib "$image")" -lt 100
+    check "$named: a flush" qemu-io -f raw "$uri" -c "write -P 120 70001 999" -c flush
+    check "$named: holes are told" holes
+    nbdcopy "$uri" "$work/copy.raw"
+    stop
+    check "$named: the file holds what was read" cmp "$work/copy.raw" "$image"
+done
+
+# Killed under load: what was acknowledged is in the file, and the next one goes on at once.
+image=$work/disk.raw
+start disk --file "$image"
+qemu-io -f raw "$uri" -c "write -P 97 1M 64k" >/dev/null
+(cd "$work" && fio --ioengine=nbd --uri="$uri" --name=load --rw=randwrite --bs=16k --iodepth=32 --size=64M --offset=64M \
+    --time_based --runtime=20 --minimal >/dev/null 2>&1) &
+load=$!
+processes+=("$load")
+sleep 1
+crash
+wait "$load"
+start disk --file "$image"
+check "what was acknowledged before a kill is there" qemu-io -f raw "$uri" -c "read -P 97 1M 64k"
+
+# What is refused, and why.
+refuse "a second server" "in use" "$weir" up other --data-dir "$work/other" --file "$image"
+refuse "a file that is not there" "No such file|not found" "$weir" up disk --data-dir "$work/other" --file "$work/none.raw"
+refuse "a directory" "neither a file nor a block device" "$weir" up disk --data-dir "$work/other" --file "$work"
+refuse "another size" "134217728 bytes, not" "$weir" up disk --data-dir "$work/other" --file "$work/disk--file-direct.raw" --size 1M
+refuse "a file and a server" "cannot be used with" "$weir" up disk --file "$image" --remote nbd://localhost/x
+truncate -s 1000 "$work/odd.raw"
+refuse "a length that cannot be read past the page cache" "no multiple of|O_DIRECT" \
+    "$weir" up disk --data-dir "$work/other" --file "$work/odd.raw" --file-direct
+refuse "a snapshot" "no log volume|there is no" "$weir" snapshot create disk@monday
+check "and makes nothing" test ! -e "$work/none.raw"
+stop
+
+# In the file of settings, beside a volume of the store; read-only.
+truncate -s 10M "$work/plain.raw"
+cat >"$work/weir.toml" <<EOF
+[[volumes]]
+name = "plain"
+file.path = "$work/plain.raw"
+read_only = true
+[[volumes]]
+name = "log"
+size = "64M"
+EOF
+"$weir" serve --config "$work/weir.toml" 2>"$work/weir.log" &
+weir_pid=$!
+wait_for_export "nbd+unix:///plain?socket=$work/data/nbd.sock"
+wait_for_export "nbd+unix:///log?socket=$work/data/nbd.sock"
+check "a read-only file is told as such" test "$(nbdinfo --json "nbd+unix:///plain?socket=$work/data/nbd.sock" \
+    | jq '.exports[0].is_read_only')" = true
+check "volume show" "$weir" volume show plain
+stop
+
+# The disk of the file is full: an error to the client, and the volume goes on.
+if [ "$(id -u)" = 0 ]; then
+    mkdir "$work/small"
+    mount -t tmpfs -o size=8M tmpfs "$work/small"
+    mounts+=("$work/small")
+    start disk --file "$work/small/disk.raw" --size 64M
+    refuse "a write to a full disk" "No space" qemu-io -f raw "$uri" -c "write -P 1 0 16M"
+    check "there is room again after a discard" qemu-io -f raw "$uri" -c "discard 0 64M" -c "write -P 2 0 4k" -c flush
+    stop
+else
+    skip "a full disk: needs root"
+fi
+
+# Block devices.
+if [ "$(id -u)" = 0 ] && losetup --find >/dev/null 2>&1; then
+    truncate -s 128M "$work/device.raw"
+    device=$(losetup --find --show "$work/device.raw")
+    loops+=("$device")
+    for way in "" "--file-direct"; do
+        # shellcheck disable=SC2086
+        start disk --file "$device" $way
+        check "a block device $way: written and verified" run_fio --bsrange=512-1M --blockalign=512
+        check "a block device $way: at odd offsets" run_fio --bsrange=512-128k --blockalign=512 --offset=16777219
+        check "a block device $way: zeroes and discards" qemu-io -f raw "$uri" -c "write -P 5 0 1M" -c "write -z 100 64k" \
+            -c "discard 512k 100k" -c "read -P 5 0 100" -c "read -P 0 100 64k" -c "read -P 0 512k 100k" -c "read -P 5 612k 1k"
+        stop
+    done
+    mkfs.ext4 -q "$device"
+    mkdir "$work/mounted"
+    mount "$device" "$work/mounted"
+    mounts+=("$work/mounted")
+    refuse "a mounted device" "busy|in use" "$weir" up disk --data-dir "$work/other" --file "$device"
+else
+    skip "block devices: needs root and loop devices"
+fi
