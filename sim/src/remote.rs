@@ -1,11 +1,12 @@
 //! A remote volume of one node over a server of another: the product's own client and front end over a simulated
 //! network, a medium that forgets what was not flushed, and an oracle of what a client may read.
 //!
-//! Three kinds of servers, by the seed: another Weir; a server that does not tell its openings apart, to which changes
+//! Three kinds of servers, by the seed: another Weir, of which the client may ask for exclusive access while others try to write; a server that does not tell its openings apart, to which changes
 //! are sent again because the user says so; and one to which they are not. The first one may also be slow to carry out
 //! what it has taken, so that an old request could come behind a newer one: only there is that kept from happening.
 
 mod client;
+mod intruder;
 mod medium;
 mod oracle;
 mod server;
@@ -50,6 +51,8 @@ struct Profile {
     connections: usize,
     /// What is carried out may be carried out late.
     is_late: bool,
+    /// The client alone may write, and others try to.
+    is_exclusive: bool,
     operations: u64,
     /// Troubles in a thousand operations.
     troubles: u64,
@@ -66,16 +69,21 @@ struct World {
     oracle: RefCell<Oracle>,
     violation: RefCell<Option<String>>,
     operations: Cell<u64>,
+    /// Times that another client tried to write, and what that number was when one last did.
+    intrusions: Cell<u64>,
+    written_by_another: Cell<u64>,
 }
 
 impl World {
     fn new(seed: u64) -> Rc<Self> {
         let mut dice = Dice::new(seed, 40);
         let kind = dice.pick(&[Kind::Weir, Kind::Weir, Kind::Trusted, Kind::Plain]);
+        let is_late = kind == Kind::Weir && dice.percent(50);
         let profile = Profile {
             kind,
             connections: usize::try_from(dice.within(1..4)).expect("few"),
-            is_late: kind == Kind::Weir && dice.percent(50),
+            is_late,
+            is_exclusive: kind == Kind::Weir && !is_late && dice.percent(60),
             operations: dice.within(60..240),
             troubles: dice.pick(&[20, 60, 150]),
         };
@@ -99,6 +107,8 @@ impl World {
             oracle: RefCell::default(),
             violation: RefCell::default(),
             operations: Cell::new(0),
+            intrusions: Cell::new(0),
+            written_by_another: Cell::new(0),
         })
     }
 
@@ -153,6 +163,7 @@ pub(crate) async fn run(seed: u64) -> Outcome {
     let world = World::new(seed);
     let name = match world.profile.kind {
         Kind::Weir if world.profile.is_late => "server: a slow Weir",
+        Kind::Weir if world.profile.is_exclusive => "server: a Weir, exclusively",
         Kind::Weir => "server: a Weir",
         Kind::Trusted => "server: another, trusted",
         Kind::Plain => "server: another",

@@ -2,18 +2,23 @@
 """The clients of the hostile-clients campaign.
 
     hostile_clients.py attack KIND COUNT PORT EXPORT...  connects, prints `ready COUNT`, goes on until its stdin ends
-    hostile_clients.py good SOCKET PORT EXPORT SECONDS   prints `count p50 p99 connect` of a well-behaved client, in us
+    hostile_clients.py good SOCKET PORT EXPORT SECONDS   prints `count p50 p99 connect` of a well-behaved client, in us;
+                                                         with the SOCKET `tls` over TLS
     hostile_clients.py watch PID FILE                    writes the most memory of its own that a process has, in MiB
 
 Kinds: `deaf` asks for reads of 32 MiB and takes no reply; `half` sends 31 MiB of a write of 32 MiB; `slow` sends one
-byte of its handshake a second; `silent` connects and sends nothing. Clients take turns over the EXPORTs. What the
-server ends is connected again, once a second.
+byte of its handshake a second; `silent` connects and sends nothing. Under TLS: `tls-slow` sends one byte of its hello
+a second; `tls-silent` sends nothing once TLS may begin; `stranger` shakes hands with a certificate of another authority,
+again and again. Clients take turns over the EXPORTs. What the server ends is connected again, once a second.
+
+Certificates are in the directories CERTIFICATES and STRANGER, of the environment.
 """
 
 import os
 import random
 import select
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -41,10 +46,45 @@ def take(peer, length):
     return parts
 
 
-def handshake(peer, export):
+def context(directory):
+    """A client's side of TLS with the certificate in a directory."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname = False
+    made.load_verify_locations(f"{directory}/ca-cert.pem")
+    made.load_cert_chain(f"{directory}/client-cert.pem", f"{directory}/client-key.pem")
+    return made
+
+
+def start_tls(peer):
+    """Until the server says that TLS may begin."""
     peer.settimeout(30)
     take(peer, 18)
-    peer.sendall(go(export))
+    peer.sendall(struct.pack(">I", 3) + struct.pack(">QII", MAGIC, 5, 0))
+    _magic, _option, kind, length = struct.unpack(">QIII", take(peer, 20))
+    if kind != 1:
+        raise ConnectionError(f"no TLS: {take(peer, length).decode(errors='replace')}")
+
+
+def hello():
+    """The first message of a client's TLS handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname = False
+    try:
+        made.wrap_bio(incoming, outgoing).do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return outgoing.read()
+
+
+def handshake(peer, export):
+    peer.settimeout(30)
+    if isinstance(peer, ssl.SSLSocket):
+        # Both have said what they can do before it began.
+        peer.sendall(go(export)[4:])
+    else:
+        take(peer, 18)
+        peer.sendall(go(export))
     while True:
         magic, _option, kind, length = struct.unpack(">QIII", take(peer, 20))
         said = take(peer, length)
@@ -60,6 +100,7 @@ class Hostile:
     def __init__(self, kind, port, export):
         self.kind, self.port, self.export = kind, port, export
         self.peer, self.left, self.lives = None, b"", 0
+        self.tls = context(os.environ["STRANGER"]) if kind == "stranger" else None
 
     def connect(self):
         peer = socket.socket()
@@ -76,6 +117,15 @@ class Hostile:
             self.left = REQUEST.pack(0x25609513, 0, WRITE, 1, 0, LARGE) + bytes(31 * MIB)
         elif self.kind == "slow":
             self.left = go(self.export)
+        elif self.kind.startswith("tls-"):
+            start_tls(peer)
+            self.left = hello() if self.kind == "tls-slow" else b""
+        elif self.kind == "stranger":
+            start_tls(peer)
+            # It is refused once the server has seen the certificate: the first read says so.
+            with self.tls.wrap_socket(peer) as secured:
+                secured.recv(1)
+            raise ConnectionError("the server took a stranger")
         peer.setblocking(False)
         self.peer, self.lives = peer, self.lives + 1
 
@@ -83,19 +133,22 @@ class Hostile:
         if self.peer is None:
             try:
                 self.connect()
-            except OSError:
+            except OSError as error:
+                if "took a stranger" in str(error):
+                    sys.exit(str(error))
+                self.lives += self.kind == "stranger"
                 self.peer = None
                 return
         if self.left:
             try:
-                sent = self.peer.send(self.left[:1] if self.kind == "slow" else self.left[:MIB])
+                sent = self.peer.send(self.left[:1] if self.kind.endswith("slow") else self.left[:MIB])
                 self.left = self.left[sent:]
             except BlockingIOError:
                 pass
             except OSError:
                 self.drop()
                 return
-        if self.kind in ("slow", "silent", "half"):
+        if self.kind in ("slow", "silent", "half", "tls-slow", "tls-silent"):
             # Whether the server has ended it; nothing else comes.
             try:
                 if select.select([self.peer], [], [], 0)[0] and not self.peer.recv(4096):
@@ -129,12 +182,17 @@ def good(path, port, export, seconds):
     other.bind(("127.0.0.2", 0))
     other.settimeout(60)
     other.connect(("127.0.0.1", int(port)))
+    if path == "tls":
+        start_tls(other)
+        other = context(os.environ["CERTIFICATES"]).wrap_socket(other)
     handshake(other, export)
     connect = time.monotonic() - began
-    other.close()
-    peer = socket.socket(socket.AF_UNIX)
-    peer.connect(path)
-    handshake(peer, export)
+    peer = other
+    if path != "tls":
+        other.close()
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(path)
+        handshake(peer, export)
     chance, taken = random.Random(1), []
     end = time.monotonic() + float(seconds)
     cookie = 0

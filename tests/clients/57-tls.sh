@@ -146,7 +146,23 @@ refuse "nor in the clear" "." bare "http${api#https}"
 handshake() { openssl s_client -connect "${api#https://}" -CAfile "$pki/ca-cert.pem" -verify_return_error "$@" </dev/null; }
 check "openssl s_client finds TLS 1.3 there" sh -c "openssl s_client -connect ${api#https://} -CAfile $pki/ca-cert.pem \
     -verify_return_error </dev/null 2>&1 | grep -q 'TLSv1.3'"
-refuse "and nothing older" "protocol version|alert" handshake -tls1_2
+# Each protocol, cipher and group by itself: the table of docs/operations/conformance.md.
+for protocol in tls1 tls1_1 tls1_2; do
+    refuse "$protocol is refused" "protocol version|alert|no protocols" handshake "-$protocol" -cipher 'ALL:@SECLEVEL=0'
+done
+agreed() { grep -q "$1" <<<"$(handshake -tls1_3 "${@:2}" 2>/dev/null)"; }
+for cipher in TLS_AES_256_GCM_SHA384 TLS_AES_128_GCM_SHA256 TLS_CHACHA20_POLY1305_SHA256; do
+    check "$cipher is taken" agreed "Cipher is $cipher" -ciphersuites "$cipher"
+done
+for cipher in TLS_AES_128_CCM_SHA256 TLS_AES_128_CCM_8_SHA256; do
+    refuse "$cipher is refused" "handshake failure|alert" handshake -tls1_3 -ciphersuites "$cipher"
+done
+for group in X25519 P-256 P-384; do
+    check "$group is taken" agreed "Server Temp Key: .*\(X25519\|prime256v1\|secp384r1\)" -groups "$group"
+done
+for group in P-521 X448 ffdhe2048 ffdhe3072; do
+    refuse "$group is refused" "handshake failure|alert" handshake -tls1_3 -groups "$group"
+done
 
 # Bytes.
 head -c $((64 << 20)) /dev/urandom >"$work/image"

@@ -93,6 +93,39 @@ check "status counts the times" layer '.connected and .lost >= 3'
 stop
 check "all of it is at the server" sh -c "nbdcopy 'nbd+unix:///disk?socket=$work/server.sock' '$work/server.raw'"
 
+# Alone: others get it read-only, and the right outlives a restart of the server.
+start far --remote "nbd+unix:///disk?socket=$work/server.sock" --remote-exclusive
+check "alone: written" qemu-io -f raw "$uri" -c "write -P 7 0 4k" -c flush
+refuse "alone: others cannot write" "[Rr]ead-only|Permission denied" qemu-io -f raw \
+    "nbd+unix:///disk?socket=$work/server.sock" -c "write -P 8 0 4k"
+check "alone: others can read" qemu-io -r -f raw "nbd+unix:///disk?socket=$work/server.sock" -c "read -P 7 0 4k"
+refuse "alone: a second one is refused" "another client has exclusive" "$weir" up second --data-dir "$work/second" \
+    --remote "nbd+unix:///disk?socket=$work/server.sock" --remote-exclusive
+kill_server
+serve_disk
+check "alone: goes on after a restart of the server" qemu-io -f raw "$uri" -c "write -P 9 4k 4k" -c "read -P 7 0 4k" -c flush
+refuse "a remote volume is not served to another node" "use its server" "$weir" up third --data-dir "$work/third" \
+    --remote "$uri"
+# Somebody else writes while it is not there.
+kill -STOP "$weir_pid"
+kill_server
+serve_disk
+check "another client writes meanwhile" qemu-io -f raw "nbd+unix:///disk?socket=$work/server.sock" -c "write -P 8 0 4k" -c flush
+kill -CONT "$weir_pid"
+refuse "alone no more: nothing is answered" "error|fail" qemu-io -f raw "$uri" -c "read -P 7 0 4k"
+refuse "status says why" "exclusive access is lost" sh -c "'$weir' status; exit 1"
+kill -TERM "$weir_pid"
+wait "$weir_pid"
+weir_pid=
+
+# The server's volume is grown.
+start far --remote "nbd+unix:///disk?socket=$work/server.sock"
+size_is() { [ "$(nbdinfo --size "$uri")" = "$1" ]; }
+check "grown at its server" "$weir" --data-dir "$work/server" volume resize disk 512M
+eventually "it has the new size" size_is 536870912
+check "and is written there" qemu-io -f raw "$uri" -c "write -P 4 511M 4k" -c flush
+stop
+
 # A server that is no Weir: what was acknowledged and not flushed is said to be lost.
 serve_qemu() {
     rm -f "$work/lost.sock"
@@ -139,7 +172,7 @@ END
 weir_pid=$!
 wait_for_export "nbd+unix:///far?socket=$work/nbd.sock"
 check "both are served" sh -c "nbdinfo --list --json 'nbd+unix:///?socket=$work/nbd.sock' | jq -e '.exports | length == 2'"
-refuse "a snapshot of it is refused with the reason" "there is no volume" "$weir" snapshot create far@one
+refuse "a snapshot of it is refused with the reason" "is no volume of a store, and has no snapshots" "$weir" snapshot create far@one
 check "it is shown" sh -c "'$weir' volume show far --output json | jq -e '.serving.layers[-1].remote.connected'"
 check "it can be detached" "$weir" volume detach far
 check "and attached" "$weir" volume attach far

@@ -58,7 +58,9 @@ refuse "a file and a server" "cannot be used with" "$weir" up disk --file "$imag
 truncate -s 1000 "$work/odd.raw"
 refuse "a length that cannot be read past the page cache" "no multiple of|O_DIRECT" \
     "$weir" up disk --data-dir "$work/other" --file "$work/odd.raw" --file-direct
-refuse "a snapshot" "no log volume|there is no" "$weir" snapshot create disk@monday
+refuse "a snapshot" "is no volume of a store, and has no snapshots" "$weir" snapshot create disk@monday
+check "a flush by the verb" "$weir" volume flush disk
+check "a limit" "$weir" volume limit disk --iops 1000
 check "and makes nothing" test ! -e "$work/none.raw"
 stop
 

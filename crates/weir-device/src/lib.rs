@@ -20,6 +20,7 @@ mod range;
 mod range_lock;
 mod reply;
 mod room;
+pub mod testing;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
 pub use data::{Data, Slice};

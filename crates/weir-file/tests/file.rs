@@ -5,70 +5,24 @@
     reason = "tests look at files from outside"
 )]
 
-use std::cell::Cell;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
+use weir_device::testing::env;
 use weir_device::{
-    BufferPool, Clock, Device, DeviceExt, Env, ErrorKind, ExtentState, FlushScope, IoHeader,
-    NoFileReads, NoNetwork, Operation, Pacer, Random, SharedBuf, Spawn, WriteZeroesFlags,
-    conformance,
+    Device, DeviceExt, ErrorKind, ExtentState, FlushScope, IoHeader, Operation, SharedBuf,
+    WriteZeroesFlags, conformance,
 };
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_disk::{DiskError, Disks, EngineChoice, Image, ImageMode, OpenMode};
 use weir_file::FileVolume;
 
 const SIZE: u64 = 1 << 20;
-
-struct Paused(Instant);
-
-impl Clock for Paused {
-    fn wall(&self) -> Duration {
-        Duration::from_secs(1_790_000_000) + self.0.elapsed()
-    }
-    fn boottime(&self) -> Duration {
-        self.0.elapsed()
-    }
-    fn boot_id(&self) -> [u8; 16] {
-        [1; 16]
-    }
-}
-
-struct Seeded(Cell<u8>);
-
-impl Random for Seeded {
-    fn fill(&self, bytes: &mut [u8]) {
-        bytes.iter_mut().for_each(|byte| *byte = self.0.replace(self.0.get().wrapping_add(1)));
-    }
-}
-
-struct Here;
-
-impl Spawn for Here {
-    fn local(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
-        tokio::task::spawn_local(task);
-    }
-    fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        tokio::task::spawn_local(task);
-    }
-}
-
-fn env() -> Env {
-    Env {
-        clock: Rc::new(Paused(Instant::now())),
-        random: Rc::new(Seeded(Cell::new(0))),
-        spawn: Rc::new(Here),
-        network: Rc::new(NoNetwork),
-        buffers: BufferPool::new(1 << 20),
-        files: Rc::new(NoFileReads),
-        pacer: Pacer::default(),
-    }
-}
 
 fn run(is_paused: bool, test: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -88,7 +42,7 @@ async fn sim_volume(disk: &SimDisk, mode: OpenMode) -> Rc<FileVolume> {
     }
     let zero_bytes = file.alignment() as u64;
     let image = Image { file, size: SIZE, zero_bytes, created: mode == OpenMode::CreateNew };
-    FileVolume::open(env(), image, false).unwrap()
+    FileVolume::open(env(0), image, false).unwrap()
 }
 
 async fn byte(volume: &FileVolume, offset: u64) -> u8 {
@@ -134,7 +88,7 @@ fn it_conforms_on_real_files_with_every_engine() {
                     image => image.unwrap(),
                 };
                 assert!(image.created && image.size == SIZE);
-                let volume = FileVolume::open(env(), image, false).unwrap();
+                let volume = FileVolume::open(env(0), image, false).unwrap();
                 assert_eq!(volume.status().is_direct, direct);
                 conformance::run(&*volume, 7, 300).await;
                 volume.close().await.unwrap();
@@ -239,7 +193,7 @@ fn a_read_only_volume_takes_no_change_and_syncs_nothing() {
         std::fs::write(&path, vec![3; 8192]).unwrap();
         let disks = Disks::new(EngineChoice::Auto).unwrap();
         let mode = ImageMode { read_only: true, ..ImageMode::default() };
-        let open = async || FileVolume::open(env(), disks.image(&path, mode).await.unwrap(), true);
+        let open = async || FileVolume::open(env(0), disks.image(&path, mode).await.unwrap(), true);
         let (one, two) = (open().await.unwrap(), open().await.unwrap());
         assert!(one.info().is_read_only && byte(&two, 8191).await == 3);
         assert_eq!(one.write(0, bytes(1, 1)).await.unwrap_err().kind(), ErrorKind::ReadOnly);
@@ -255,7 +209,7 @@ fn holes_stay_holes_and_discards_make_some() {
         let path = temporary.path().join("disk.raw");
         let disks = Disks::new(EngineChoice::Auto).unwrap();
         let mode = ImageMode { create: Some(SIZE), ..ImageMode::default() };
-        let volume = FileVolume::open(env(), disks.image(&path, mode).await.unwrap(), false);
+        let volume = FileVolume::open(env(0), disks.image(&path, mode).await.unwrap(), false);
         let volume = volume.unwrap();
         let states = async || {
             let extents = volume.extents(0, SIZE, 10).await.unwrap();
@@ -294,16 +248,16 @@ fn what_cannot_be_served_is_refused_and_says_why() {
 
         std::fs::write(temporary.path().join("empty"), b"").unwrap();
         let empty = disks.image(temporary.path().join("empty"), plain).await.unwrap();
-        let refused = FileVolume::open(env(), empty, false).unwrap_err();
+        let refused = FileVolume::open(env(0), empty, false).unwrap_err();
         assert!(refused.to_string().contains("is empty"), "{refused}");
         std::fs::write(temporary.path().join("odd"), [1; 1000]).unwrap();
         let direct = ImageMode { direct: true, ..plain };
         if let Ok(odd) = disks.image(temporary.path().join("odd"), direct).await {
-            let refused = FileVolume::open(env(), odd, false).unwrap_err();
+            let refused = FileVolume::open(env(0), odd, false).unwrap_err();
             assert!(refused.to_string().contains("no multiple of"), "{refused}");
         }
         let odd = disks.image(temporary.path().join("odd"), plain).await.unwrap();
-        let volume = FileVolume::open(env(), odd, false).unwrap();
+        let volume = FileVolume::open(env(0), odd, false).unwrap();
         volume.write(999, bytes(5, 1)).await.unwrap();
         std::fs::write(temporary.path().join("odd"), [1; 10]).unwrap();
         let read = Operation::Read { offset: 990, len: 10 };

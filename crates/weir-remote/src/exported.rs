@@ -9,6 +9,9 @@ use crate::blocks::Blocks;
 use crate::error::RemoteError;
 use crate::url::RemoteUrl;
 
+/// Longest payload to another Weir: what its reserve for requests of other nodes always has room for.
+const FORWARDED_MAX: u64 = 1 << 20;
+
 /// What is to be opened, and how.
 #[derive(Clone, Debug)]
 pub struct RemoteArgs {
@@ -45,7 +48,10 @@ impl Exported {
     /// [`RemoteError::Unusable`].
     pub(crate) fn of(agreement: &Agreement) -> Result<Self, RemoteError> {
         let unusable = |reason: String| Err(RemoteError::Unusable { reason });
-        let blocks = Blocks::of(agreement.block_sizes);
+        let mut blocks = Blocks::of(agreement.block_sizes);
+        if agreement.attached.is_some() {
+            blocks.payload_max = blocks.payload_max.min(FORWARDED_MAX);
+        }
         let size = agreement.size;
         if !size.is_multiple_of(blocks.minimum) {
             let block = blocks.minimum;

@@ -177,6 +177,7 @@ impl Session {
         RemoteStatus {
             url: self.shown.clone(),
             is_connected: state.is_ready,
+            is_exclusive: self.args.exclusive && !state.is_superseded,
             connections: state.connections,
             server: state.server.clone(),
             lost: state.times_lost,

@@ -7,6 +7,8 @@ pub struct RemoteStatus {
     pub url: String,
     /// Whether there is a connection.
     pub is_connected: bool,
+    /// Whether nobody else may write the export.
+    pub is_exclusive: bool,
     /// Connections that are used.
     pub connections: usize,
     /// The name in the server's certificate, under TLS.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use weir_device::{
     AlignedBuf, Body, ByteRange, Change, Data, Device, DeviceError, DeviceInfo, Env, ErrorKind,
     Event, Extent, ExtentState, IoHeader, Operation, RangeGuard, RangeMode, Reply, Segment,
@@ -17,6 +17,7 @@ use weir_nbd::{Attachment, Command, TransmissionFlags};
 
 use crate::answer::{Answer, allocation};
 use crate::blocks::{Blocks, ZEROES_MAX};
+use crate::error::RemoteError;
 use crate::exported::{Exported, RemoteArgs};
 use crate::session::Session;
 use crate::status::RemoteStatus;
@@ -28,6 +29,9 @@ const PIECES_MAX: usize = 16;
 
 /// Zeroes in one write, for a server that cannot write zeroes by itself.
 const ZERO_BYTES: u64 = 1 << 20;
+
+/// How long exclusive access is asked for again where another client has it, or may write.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// Time for the flush when the volume is closed in a hurry.
 const CLOSE_MIN: Duration = Duration::from_secs(5);
@@ -64,8 +68,16 @@ impl RemoteVolume {
         let exclusive = args.exclusive;
         let mut attachment = Attachment { session: [0; 16], generation: 1, exclusive, known: None };
         env.random.fill(&mut attachment.session);
-        let connecting = connect(&env, &args, attachment).await;
-        let connected = connecting.map_err(|error| error.of_device(&shown))?;
+        let began = Instant::now();
+        let connected = loop {
+            match connect(&env, &args, attachment).await {
+                // A client that has just left, such as the process before this one, may be counted still.
+                Err(RemoteError::NotExclusive { .. }) if began.elapsed() < LEAVING => {
+                    sleep(LEAVING / 20).await;
+                }
+                connecting => break connecting.map_err(|error| error.of_device(&shown))?,
+            }
+        };
         let session = Rc::new(Session::new(env.clone(), args, connected.found.exported.clone()));
         env.spawn_local(Task::new(Rc::clone(&session), connected, attachment).run());
         Ok(Rc::new(Self { session }))

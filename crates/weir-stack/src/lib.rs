@@ -14,8 +14,6 @@ mod limit;
 mod measured;
 mod stack;
 mod status;
-#[cfg(test)]
-mod test_env;
 mod trace;
 mod verbs;
 

@@ -44,6 +44,9 @@ struct Client {
     world: Rc<World>,
     volume: Rc<RemoteVolume>,
     is_refused: Cell<bool>,
+    /// How often another client had tried to write before this one was opened, and which of them had, once it was.
+    intrusions: u64,
+    written: u64,
 }
 
 impl Client {
@@ -70,6 +73,12 @@ impl Client {
                 world.note("change whose fate is not known", [0; 3]);
                 Ok(())
             }
+            // Whoever tried may have been let in without having heard of it.
+            ErrorKind::Fenced if world.intrusions.get() > self.intrusions => {
+                world.note("exclusive access lost", [0; 3]);
+                self.is_refused.set(true);
+                Ok(())
+            }
             ErrorKind::Poisoned if is_plain => {
                 world.note("volume refuses", [0; 3]);
                 self.is_refused.set(true);
@@ -80,6 +89,20 @@ impl Client {
                 Err(world.violate(format!("an error after {seconds:.3} s: {error:?}")))
             }
         }
+    }
+
+    /// A call was begun; [`Self::answered`] wants to know when another client had written last.
+    fn begin(&self) -> (Instant, u64) {
+        (Instant::now(), self.world.written_by_another.get())
+    }
+
+    /// A call that was begun after another client had written in this life is not answered.
+    fn answered(&self, written: u64) -> Result<(), Stop> {
+        if written != self.written {
+            let message = "a call is answered though another client has written";
+            return Err(self.world.violate(message.to_owned()));
+        }
+        Ok(())
     }
 
     /// A call ends, whatever happens.
@@ -109,11 +132,12 @@ impl Client {
             }
         };
         let fua = fua && !matches!(operation, Operation::Discard { .. });
-        let began = Instant::now();
+        let (began, written) = self.begin();
         let result = self.in_time(self.volume.internal(operation)).await?;
         world.oracle.borrow_mut().changed(cells, result.is_ok(), fua);
         match result {
             Ok(_) => {
+                self.answered(written)?;
                 world.note(if fua { "forced change" } else { "change" }, [offset, len, number]);
                 Ok(())
             }
@@ -126,9 +150,10 @@ impl Client {
         let reading = world.oracle.borrow().begin_read(cells.clone());
         let (offset, len) = bytes(&cells);
         let mut found = vec![0; usize::try_from(len).expect("few")];
-        let began = Instant::now();
+        let (began, written) = self.begin();
         match self.in_time(self.volume.read(offset, &mut found)).await? {
             Ok(()) => {
+                self.answered(written)?;
                 world.note("read", [offset, len, 0]);
                 let values = found.as_chunks::<8>().0.iter().map(|cell| u64::from_le_bytes(*cell));
                 let values: Vec<u64> = values.collect();
@@ -142,9 +167,10 @@ impl Client {
     async fn flush(&self) -> Result<(), Stop> {
         let world = &self.world;
         let flushing = world.oracle.borrow_mut().begin_flush();
-        let began = Instant::now();
+        let (began, written) = self.begin();
         match self.in_time(self.volume.flush(FlushScope::Local)).await? {
             Ok(()) => {
+                self.answered(written)?;
                 world.note("flush", [0; 3]);
                 world.oracle.borrow_mut().flushed(&flushing);
                 Ok(())
@@ -205,12 +231,21 @@ impl Client {
     }
 }
 
+/// How a client of this run opens the volume.
+pub(super) fn arguments(world: &World) -> RemoteArgs {
+    RemoteArgs {
+        url: RemoteUrl::parse(&format!("nbd://{AT}/disk")).expect("an address"),
+        tls: None,
+        connections: world.profile.connections,
+        deadline: DEADLINE,
+        resend: world.profile.kind == Kind::Trusted,
+        exclusive: world.profile.is_exclusive,
+    }
+}
+
 /// Opens the volume, however often that fails while there is trouble.
 async fn open(world: &Rc<World>, tasks: &Rc<LocalSet>) -> Result<Rc<RemoteVolume>, Stop> {
-    let url = RemoteUrl::parse(&format!("nbd://{AT}/disk")).expect("an address");
-    let (connections, resend) = (world.profile.connections, world.profile.kind == Kind::Trusted);
-    let args =
-        RemoteArgs { url, tls: None, connections, deadline: DEADLINE, resend, exclusive: false };
+    let args = arguments(world);
     let began = Instant::now();
     loop {
         match RemoteVolume::open(world.env(tasks), args.clone()).await {
@@ -258,9 +293,13 @@ pub(super) async fn lives(world: Rc<World>) -> Result<(), Stop> {
 async fn one_life(world: &Rc<World>, is_calm: bool) -> Result<End, Stop> {
     let tasks = Rc::new(LocalSet::new());
     let living = async {
+        // Before it is opened: whoever tries from now on may get in between two of its connections.
+        let intrusions = world.intrusions.get();
         let volume = open(world, &tasks).await?;
         world.note("opened", [0; 3]);
-        let client = Client { world: Rc::clone(world), volume, is_refused: Cell::new(false) };
+        let is_refused = Cell::new(false);
+        let written = world.written_by_another.get();
+        let client = Client { world: Rc::clone(world), volume, is_refused, intrusions, written };
         if is_calm {
             return client.ends_in_order().await.map(|()| End::Done);
         }

@@ -114,6 +114,25 @@ impl Oracle {
         }
     }
 
+    /// Another client changes cells, now that it may; the number of its change.
+    pub(super) fn intrude(&mut self, cells: Range<usize>) -> u64 {
+        self.numbers += 1;
+        self.cells[cells].iter_mut().for_each(|cell| cell.asked.push(self.numbers));
+        self.numbers
+    }
+
+    /// Its change was acknowledged, or flushed: nothing older is seen from then on.
+    pub(super) fn intruded(&mut self, cells: Range<usize>, number: u64, is_durable: bool) {
+        for cell in &mut self.cells[cells] {
+            let at = cell.asked.iter().rposition(|asked| *asked == number);
+            let at = at.expect("it was asked for");
+            (cell.floor, cell.life) = (cell.floor.max(at), u64::MAX);
+            if is_durable {
+                cell.durable = cell.durable.max(at);
+            }
+        }
+    }
+
     pub(super) fn begin_read(&self, cells: Range<usize>) -> Reading {
         let floors = self.cells[cells.clone()].iter().map(Floor::from).collect();
         Reading { cells, floors }

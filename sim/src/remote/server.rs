@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 
 use tokio::task::{JoinHandle, JoinSet};
-use weir_device::{Address, Network, SourceId, VolumeId};
-use weir_frontend::nbd::{ConnectionOptions, Export, Exports, Instance, serve_connection};
+use weir_device::{Address, DeviceError, Network, SourceId, VolumeId};
+use weir_frontend::nbd::{ConnectionOptions, Export, Exports, Given, Instance, serve_connection};
 use weir_net::sim::SimNetwork;
 
 use super::medium::Medium;
@@ -17,6 +17,7 @@ pub(super) const AT: &str = "server:10809";
 struct Shelf {
     medium: Rc<Medium>,
     instance: Option<Instance>,
+    given: Rc<Cell<Option<Given>>>,
 }
 
 impl Exports for Shelf {
@@ -37,6 +38,11 @@ impl Exports for Shelf {
         self.instance
     }
 
+    async fn keep_given(&self, given: Option<Given>) -> Result<(), DeviceError> {
+        self.given.set(given);
+        Ok(())
+    }
+
     fn list(&self) -> Vec<String> {
         vec!["disk".to_owned()]
     }
@@ -47,13 +53,15 @@ pub(super) struct Server {
     medium: Rc<Medium>,
     tells_openings: bool,
     openings: Cell<u64>,
+    /// What it has written down of exclusive access.
+    given: Rc<Cell<Option<Given>>>,
     task: RefCell<Option<JoinHandle<()>>>,
 }
 
 impl Server {
     pub(super) fn new(network: SimNetwork, medium: Rc<Medium>, tells_openings: bool) -> Self {
-        let (openings, task) = Default::default();
-        Self { network, medium, tells_openings, openings, task }
+        let (openings, given, task) = Default::default();
+        Self { network, medium, tells_openings, openings, given, task }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -67,8 +75,10 @@ impl Server {
         let mut instance = [0; 16];
         instance[..8].copy_from_slice(&self.openings.get().to_le_bytes());
         let instance = self.tells_openings.then_some(instance);
-        let exports = Rc::new(Shelf { medium: Rc::clone(&self.medium), instance });
+        let (medium, given) = (Rc::clone(&self.medium), Rc::clone(&self.given));
         let options = ConnectionOptions::new(SourceId(1), "node");
+        options.access.restore("disk", given.get());
+        let exports = Rc::new(Shelf { medium, instance, given });
         let task = tokio::task::spawn_local(async move {
             let mut connections = JoinSet::new();
             loop {

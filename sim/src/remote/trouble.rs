@@ -39,8 +39,11 @@ impl World {
         self.server.begin().await;
     }
 
-    async fn one_trouble(&self) {
+    async fn one_trouble(self: &Rc<Self>) {
         let connection = self.any_connection();
+        if self.profile.is_exclusive && self.percent(12) {
+            return self.intrude().await;
+        }
         match (self.below(100), connection) {
             (0..15, _) => {
                 self.note("connections cut", [0; 3]);

@@ -29,20 +29,34 @@ pub struct Given {
 const HELD: &str = "another client has exclusive write access to this export";
 const WRITTEN: &str =
     "exclusive access is not possible: another client that may write uses this export";
+const FORWARDED: &str =
+    "this export is a remote volume itself: two nodes could wait for each other; use its server";
 const FROZEN: &str = "exclusive access is not possible: this export takes no writes";
+
+/// A session that alone may write.
+#[derive(Debug)]
+struct Holder {
+    session: SessionId,
+    /// Connections that have the right.
+    count: usize,
+    /// Who it is, for people.
+    client: String,
+}
 
 /// Of one export.
 #[derive(Debug, Default)]
 struct State {
     /// Connections that may write, by their session, if they belong to one.
     writers: BTreeMap<Option<SessionId>, usize>,
-    /// The session that alone may write, and how many connections have that right.
-    holder: Option<(SessionId, usize)>,
+    /// The session that alone may write, if one may.
+    holder: Option<Holder>,
     given: Option<Given>,
     /// What is written down.
     kept: Option<Given>,
     /// Tags that were made.
     tags: u128,
+    /// Requests are forwarded to another server.
+    is_forwarded: bool,
 }
 
 impl State {
@@ -50,18 +64,20 @@ impl State {
         &mut self,
         attachment: &Attachment,
         instance: Instance,
+        client: &str,
     ) -> Result<Exclusive, &'static str> {
         let session = attachment.session;
-        let count = match self.holder {
-            Some((holder, _)) if holder != session => return Err(HELD),
-            Some((_, count)) => count,
-            None => 0,
-        };
+        if let Some(Holder { client: holder, .. }) = self.holder_beside(Some(session)) {
+            tracing::warn!(client, holder, "exclusive access is refused: another client has it");
+            return Err(HELD);
+        }
         if self.writers.keys().any(|writer| *writer != Some(session)) && !mutant("exclusive_shared")
         {
+            tracing::warn!(client, "exclusive access is refused: another client may write");
             return Err(WRITTEN);
         }
-        self.holder = Some((session, count + 1));
+        let count = self.holder.as_ref().map_or(0, |holder| holder.count) + 1;
+        self.holder = Some(Holder { session, count, client: client.to_owned() });
         // A session knows its tag, or is about to be told once more: an answer may have been lost.
         if let Some(given) = self.given.filter(|given| given.session == session) {
             return Ok(Exclusive { tag: given.tag, is_unchanged: true });
@@ -74,8 +90,18 @@ impl State {
         Ok(Exclusive { tag, is_unchanged })
     }
 
-    fn admit(&mut self, session: Option<SessionId>) -> Admission {
-        if self.holder.is_some_and(|(holder, _)| Some(holder) != session) {
+    /// Who keeps this session, or a client without one, from writing.
+    fn holder_beside(&self, session: Option<SessionId>) -> Option<&Holder> {
+        self.holder.as_ref().filter(|holder| Some(holder.session) != session)
+    }
+
+    fn admit(&mut self, session: Option<SessionId>, client: &str) -> Admission {
+        if let Some(Holder { client: holder, .. }) = self.holder_beside(session) {
+            tracing::info!(
+                client,
+                holder,
+                "the client gets the export read-only: another one has it exclusively"
+            );
             return Admission::ReadOnly;
         }
         *self.writers.entry(session).or_default() += 1;
@@ -90,13 +116,12 @@ impl State {
     fn release(&mut self, right: &Right) {
         match right.kind {
             Kind::Exclusive(session) => {
-                self.holder = match self.holder {
-                    Some((holder, count)) if holder == session && count > 1 => {
-                        Some((holder, count - 1))
+                if let Some(holder) = self.holder.as_mut().filter(|h| h.session == session) {
+                    holder.count -= 1;
+                    if holder.count == 0 {
+                        self.holder = None;
                     }
-                    Some((holder, _)) if holder == session => None,
-                    other => other,
-                };
+                }
             }
             Kind::Writes(session) => match self.writers.get(&session).copied().unwrap_or(0) {
                 0 | 1 => drop(self.writers.remove(&session)),
@@ -166,6 +191,11 @@ impl Access {
         (state.given, state.kept) = (given, given);
     }
 
+    /// Requests of the export are forwarded to another server: not those of another node, which forwards them already.
+    pub fn forwards(&self, export: &str) {
+        self.lock().entry(export.to_owned()).or_default().is_forwarded = true;
+    }
+
     /// The content was replaced, not by a client: no session that was given a tag before is given it again.
     pub fn forget(&self, export: &str) {
         if let Some(state) = self.lock().get_mut(export) {
@@ -173,20 +203,23 @@ impl Access {
         }
     }
 
-    /// The session that has exclusive access now, if one has.
+    /// The client that has exclusive access now, if one has: its name as in the log.
     #[must_use]
-    pub fn holder(&self, export: &str) -> Option<[u8; 16]> {
-        self.lock().get(export).and_then(|state| state.holder).map(|(session, _)| session)
+    pub fn holder(&self, export: &str) -> Option<String> {
+        Some(self.lock().get(export)?.holder.as_ref()?.client.clone())
     }
 
-    /// A connection says what it belongs to. What it said before counts no more.
+    /// A connection says what it belongs to, or a sentence why it may not. What it said before counts no more.
     pub(super) fn attach(
         &self,
         info: &ExportInfo,
         attachment: &Attachment,
-        rights: &mut Rights,
+        (client, rights): (&str, &mut Rights),
     ) -> Result<Option<Exclusive>, &'static str> {
         rights.exclusive = None;
+        if self.lock().get(&info.name).is_some_and(|state| state.is_forwarded) {
+            return Err(FORWARDED);
+        }
         let (session, Some(instance)) = (attachment.session, info.instance) else {
             return Ok(None);
         };
@@ -196,7 +229,10 @@ impl Access {
         if info.read_only {
             return Err(FROZEN);
         }
-        let given = self.lock().entry(info.name.clone()).or_default().hold(attachment, instance)?;
+        let mut exports = self.lock();
+        let state = exports.entry(info.name.clone()).or_default();
+        let given = state.hold(attachment, instance, client)?;
+        drop(exports);
         rights.exclusive = Some(self.right(&info.name, Kind::Exclusive(session)));
         Ok(Some(given))
     }
@@ -206,7 +242,7 @@ impl Access {
         &self,
         info: &ExportInfo,
         attachment: Option<&Attachment>,
-        rights: &mut Rights,
+        (client, rights): (&str, &mut Rights),
     ) -> Admission {
         // What was said of another export, or taken back.
         if !attachment.is_some_and(|attachment| attachment.exclusive) {
@@ -216,7 +252,7 @@ impl Access {
             return Admission::AsOffered;
         }
         let session = attachment.map(|attachment| attachment.session);
-        let admission = self.lock().entry(info.name.clone()).or_default().admit(session);
+        let admission = self.lock().entry(info.name.clone()).or_default().admit(session, client);
         if admission == Admission::AsOffered {
             rights.writes = Some(self.right(&info.name, Kind::Writes(session)));
         }
@@ -292,8 +328,8 @@ mod tests {
     ) -> Result<(Exclusive, Rights), &'static str> {
         let mut rights = Rights::default();
         let attachment = Attachment { known, ..attachment(session, true) };
-        let given = access.attach(&info(false), &attachment, &mut rights)?.expect("a tag");
-        let admission = access.admit(&info(false), Some(&attachment), &mut rights);
+        let given = access.attach(&info(false), &attachment, ("one", &mut rights))?.expect("a tag");
+        let admission = access.admit(&info(false), Some(&attachment), ("one", &mut rights));
         assert_eq!(admission, Admission::AsOffered);
         Ok((given, rights))
     }
@@ -302,7 +338,7 @@ mod tests {
     fn plain(access: &Access, session: Option<u8>) -> (Admission, Rights) {
         let mut rights = Rights::default();
         let attachment = session.map(|session| attachment(session, false));
-        let admission = access.admit(&info(false), attachment.as_ref(), &mut rights);
+        let admission = access.admit(&info(false), attachment.as_ref(), ("another", &mut rights));
         (admission, rights)
     }
 
@@ -311,7 +347,7 @@ mod tests {
         let access = Access::default();
         let (tag, one) = exclusive(&access, 1).expect("nobody is there");
         let (same, two) = exclusive(&access, 1).expect("the same session");
-        assert_eq!((tag, access.holder("disk")), (same, Some([1; 16])));
+        assert_eq!((tag, access.holder("disk").as_deref()), (same, Some("one")));
         assert_eq!(exclusive(&access, 2).unwrap_err(), HELD);
         assert_eq!(plain(&access, None).0, Admission::ReadOnly);
         assert_eq!(plain(&access, Some(2)).0, Admission::ReadOnly);
@@ -336,9 +372,9 @@ mod tests {
         exclusive(&access, 1).expect("its own");
         drop(own);
         let mut rights = Rights::default();
-        let refused = access.attach(&info(true), &attachment(1, true), &mut rights);
+        let refused = access.attach(&info(true), &attachment(1, true), ("one", &mut rights));
         assert_eq!(refused, Err(FROZEN));
-        let (_, reader) = (access.admit(&info(true), None, &mut rights), &rights);
+        let (_, reader) = (access.admit(&info(true), None, ("one", &mut rights)), &rights);
         assert!(reader.writes.is_none(), "who only reads is no writer");
         exclusive(&access, 1).expect("nobody writes");
     }
@@ -382,11 +418,13 @@ mod tests {
     fn what_was_asked_for_and_taken_back_is_nobodys() {
         let access = Access::default();
         let (mut rights, disk) = (Rights::default(), info(false));
-        access.attach(&disk, &attachment(1, true), &mut rights).expect("alone");
-        access.attach(&disk, &attachment(1, false), &mut rights).expect("asks for nothing");
+        access.attach(&disk, &attachment(1, true), ("one", &mut rights)).expect("alone");
+        access
+            .attach(&disk, &attachment(1, false), ("one", &mut rights))
+            .expect("asks for nothing");
         assert_eq!(access.holder("disk"), None);
-        access.attach(&disk, &attachment(1, true), &mut rights).expect("alone");
-        access.admit(&disk, None, &mut rights);
+        access.attach(&disk, &attachment(1, true), ("one", &mut rights)).expect("alone");
+        access.admit(&disk, None, ("one", &mut rights));
         assert_eq!(access.holder("disk"), None, "it begins without what it said of another name");
     }
 

@@ -5,6 +5,9 @@
 //!      those had in flight has ended by then, or is left to rule 5 of the device contract: no later write is undone by
 //!      it.
 //!  A2. A connection that is older than the newest one of its session is turned away.
+//!
+//! Clients that attach connect anew without losing anything. So they are sent away, too, where they are to learn what is
+//! told in the handshake only: the size of the export.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +33,8 @@ struct Member {
 #[derive(Debug, Default)]
 struct Known {
     newest: u64,
+    /// Those that have joined before are to come anew.
+    renewed_at: u64,
     members: Vec<Member>,
     /// When a connection came or went last.
     used: u64,
@@ -101,6 +106,19 @@ impl Attachments {
     }
 }
 
+impl Attachments {
+    /// Has all connections of sessions with an export come anew.
+    pub fn renew(&self, export: &str) {
+        let mut sessions = self.lock();
+        sessions.numbers += 1;
+        let now = sessions.numbers;
+        let of_export = sessions.known.iter_mut().filter(|((name, _), _)| name == export);
+        of_export.for_each(|(_, known)| known.renewed_at = now);
+        drop(sessions);
+        self.0.changed.notify_waiters();
+    }
+}
+
 impl Attached {
     async fn until(&self, is_so: impl Fn(&Known) -> bool) {
         loop {
@@ -122,12 +140,12 @@ impl Attached {
             .await;
     }
 
-    /// Returns once a newer connection is there: this one is to end at once.
+    /// Returns once a newer connection is there, or should be: this one is to end at once.
     pub(super) async fn replaced(&self) {
         if mutant("old_generation_runs_on") {
             return std::future::pending().await;
         }
-        self.until(|known| known.newest > self.generation).await;
+        self.until(|known| known.newest > self.generation || known.renewed_at > self.number).await;
     }
 }
 
@@ -175,6 +193,18 @@ mod tests {
         for unconcerned in [&other, &elsewhere, &newer] {
             assert!(unconcerned.replaced().now_or_never().is_none());
         }
+    }
+
+    #[test]
+    fn connections_that_are_to_come_anew_end_and_later_ones_do_not() {
+        let all = Attachments::default();
+        let old = all.join("disk", attachment(1, 5)).expect("joins");
+        let elsewhere = all.join("other", attachment(1, 5)).expect("joins");
+        all.renew("disk");
+        old.replaced().now_or_never().expect("it is to end");
+        assert!(elsewhere.replaced().now_or_never().is_none());
+        let new = all.join("disk", attachment(1, 6)).expect("joins");
+        assert!(new.replaced().now_or_never().is_none());
     }
 
     #[test]

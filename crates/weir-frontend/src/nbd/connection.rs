@@ -185,7 +185,10 @@ where
         slot_bytes: size_of_future(&operate),
         operate,
         bytes_in_flight: 0,
-        share: options.memory.share(),
+        share: match chosen.attachment.is_some() {
+            true => options.memory.share_of_node(),
+            false => options.memory.share(),
+        },
         is_short: false,
         large_read: None,
         large_write: None,

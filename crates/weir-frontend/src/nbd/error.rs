@@ -57,7 +57,7 @@ pub enum NbdError {
         source: DeviceError,
     },
     /// A newer connection of the same client is there.
-    #[error("a newer connection of the same client has taken its place")]
+    #[error("it is to be made anew, or a newer connection of the same client has taken its place")]
     Replaced,
     /// The client did not finish its handshake.
     #[error("the client did not finish its handshake within {seconds} s")]

@@ -238,6 +238,7 @@ async fn shake_hands<R: ExportDirectory>(
                 if !window.unread().is_empty() {
                     return Err(NbdError::SentBeforeTls);
                 }
+                options.handshakes.tls_turn(&options.peer).await;
                 let tls = options.security.tls().expect("it was offered");
                 let secured = handshake::in_time(tls.accept(stream)).await??;
                 stream = secured.stream;

@@ -10,6 +10,10 @@
 //!   connections can have before nothing is free;
 //! - a request that has to be whole and is alone on its connection may take more, down to a quarter that stays free;
 //! - while a client waits that took its replies lately, nobody gets anything of the rest who did not.
+//!
+//! Requests that another node forwards have a reserve: two nodes that serve each other's volumes would otherwise wait for
+//! each other, each with its memory full of requests of its own clients. A forwarded request is not forwarded again, so
+//! that whatever holds a part of the reserve ends without memory of another node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +32,9 @@ const MUCH_DIVISOR: usize = 4;
 const LITTLE_DIVISOR: usize = 512;
 const LITTLE_BYTES_MIN: usize = 16 << 10;
 
+/// The reserve for requests that other nodes forward is one part of so many, while there are such connections.
+const RESERVE_DIVISOR: usize = 8;
+
 /// The memory for requests of all clients of a process. Cheap to clone; used from any thread.
 #[derive(Clone)]
 pub struct RequestMemory(Arc<Shared>);
@@ -37,6 +44,10 @@ struct Shared {
     connections: AtomicUsize,
     /// What connections hold beyond their own parts.
     shared_bytes: AtomicUsize,
+    /// Connections of other nodes.
+    forwarding: AtomicUsize,
+    /// What they hold of the reserve.
+    reserve_bytes: AtomicUsize,
     /// Connections that hold nothing and got nothing.
     waiting: AtomicUsize,
     /// Of them, those whose clients took replies lately.
@@ -47,8 +58,17 @@ impl RequestMemory {
     /// Memory of so many bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        let (connections, shared_bytes, waiting, good_waiting) = Default::default();
-        Self(Arc::new(Shared { bytes_max, connections, shared_bytes, waiting, good_waiting }))
+        let (connections, shared_bytes, forwarding, reserve_bytes) = Default::default();
+        let (waiting, good_waiting) = Default::default();
+        Self(Arc::new(Shared {
+            bytes_max,
+            connections,
+            shared_bytes,
+            forwarding,
+            reserve_bytes,
+            waiting,
+            good_waiting,
+        }))
     }
 
     /// Connections whose own parts are within half of the memory.
@@ -66,12 +86,45 @@ impl RequestMemory {
     /// The part of a new connection.
     pub(super) fn share(&self) -> Share {
         self.0.connections.fetch_add(1, Ordering::Relaxed);
-        Share { memory: self.clone(), held: 0, window_bytes: 0, is_waiting: false, is_good: false }
+        Share {
+            memory: self.clone(),
+            held: 0,
+            reserve_bytes: 0,
+            is_forwarding: false,
+            window_bytes: 0,
+            is_waiting: false,
+            is_good: false,
+        }
+    }
+
+    /// The part of a new connection of another node.
+    pub(super) fn share_of_node(&self) -> Share {
+        self.0.forwarding.fetch_add(1, Ordering::Relaxed);
+        let mut share = self.share();
+        share.is_forwarding = true;
+        share
+    }
+
+    /// The reserve for forwarded requests, while there may be some.
+    fn reserve_max(&self) -> usize {
+        match self.0.forwarding.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.0.bytes_max / RESERVE_DIVISOR,
+        }
+    }
+
+    /// Takes `bytes` of the reserve, if there are so many.
+    fn take_of_reserve(&self, bytes: usize) -> bool {
+        let most = self.reserve_max();
+        let after = |before: usize| before.checked_add(bytes).filter(|total| *total <= most);
+        let reserve = &self.0.reserve_bytes;
+        reserve.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).is_ok()
     }
 
     fn shared_max(&self) -> usize {
         let own = self.0.connections.load(Ordering::Relaxed).saturating_mul(OWN_BYTES);
-        self.0.bytes_max.saturating_sub(own.min(self.0.bytes_max / 2))
+        let rest = self.0.bytes_max.saturating_sub(own.min(self.0.bytes_max / 2));
+        rest.saturating_sub(self.reserve_max())
     }
 
     /// Takes `bytes` of the shared memory if `allows` what is free afterwards of how much there is.
@@ -112,6 +165,10 @@ fn beyond_own(held: usize) -> usize {
 pub(super) struct Share {
     memory: RequestMemory,
     held: usize,
+    /// What of that is of the reserve.
+    reserve_bytes: usize,
+    /// The client is another node.
+    is_forwarding: bool,
     window_bytes: usize,
     is_waiting: bool,
     /// The client took its replies lately.
@@ -130,7 +187,11 @@ impl Share {
         };
         let more = after - beyond_own(self.held);
         let others_first = !self.is_good && self.memory.0.good_waiting.load(Ordering::Relaxed) > 0;
-        let is_taken = more == 0 || (!others_first && self.memory.take(more, allows));
+        let mut is_taken = more == 0 || (!others_first && self.memory.take(more, allows));
+        if !is_taken && self.is_forwarding && self.memory.take_of_reserve(more) {
+            self.reserve_bytes += more;
+            is_taken = true;
+        }
         self.set_waiting(is_alone && !is_taken);
         if is_taken {
             self.held += bytes;
@@ -180,7 +241,11 @@ impl Share {
         assert!(bytes <= self.held, "only what was taken is given back");
         let before = beyond_own(self.held);
         self.held -= bytes;
-        self.memory.give_back(before - beyond_own(self.held));
+        let given_back = before - beyond_own(self.held);
+        let of_reserve = given_back.min(self.reserve_bytes);
+        self.reserve_bytes -= of_reserve;
+        self.memory.0.reserve_bytes.fetch_sub(of_reserve, Ordering::Relaxed);
+        self.memory.give_back(given_back - of_reserve);
     }
 
     /// Takes `bytes` for a larger window, which is for speed only; whether it may.
@@ -204,6 +269,9 @@ impl Drop for Share {
         self.give_back_windows();
         self.set_waiting(false);
         self.memory.0.connections.fetch_sub(1, Ordering::Relaxed);
+        if self.is_forwarding {
+            self.memory.0.forwarding.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -278,6 +346,28 @@ mod tests {
         assert!(stuck.take(20 * MIB), "the other one is not good any more");
         drop((holder, stuck, good));
         let counters = [&memory.0.waiting, &memory.0.good_waiting, &memory.0.shared_bytes];
+        assert!(counters.iter().all(|counter| counter.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn what_another_node_forwards_finds_memory_however_much_its_own_clients_hold() {
+        let memory = RequestMemory::new(32 * MIB);
+        let mut node = memory.share_of_node();
+        let mut own: Vec<Share> = (0..400).map(|_| memory.share()).collect();
+        for share in &mut own {
+            while share.take(MIB) || share.take(8 << 10) {}
+        }
+        let mut late = memory.share();
+        late.take(OWN_BYTES);
+        assert!(!late.take(MIB), "nothing is left");
+        assert!(node.take(MIB) && node.take(MIB));
+        let mut other_node = memory.share_of_node();
+        assert!(other_node.take(MIB) && other_node.take(MIB));
+        assert!(!other_node.take(MIB), "the reserve is bounded");
+        node.give_back(2 * MIB);
+        assert!(other_node.take(MIB));
+        drop((node, other_node, own, late));
+        let counters = [&memory.0.shared_bytes, &memory.0.reserve_bytes, &memory.0.forwarding];
         assert!(counters.iter().all(|counter| counter.load(Ordering::Relaxed) == 0));
     }
 

@@ -22,6 +22,7 @@ mod security;
 mod session;
 mod slots;
 mod status;
+mod tls_rate;
 mod watch;
 mod window;
 

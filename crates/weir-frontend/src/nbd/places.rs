@@ -17,6 +17,7 @@ use weir_device::Peer;
 use weir_nbd::{Admission, Attachment, Exclusive, ExportInfo};
 
 use super::access::{Access, Rights};
+use super::tls_rate::TlsRate;
 
 /// Handshakes in progress on one listener.
 pub const HANDSHAKES_MAX: usize = 256;
@@ -206,7 +207,7 @@ impl<'a> Admittance<'a> {
         info: &ExportInfo,
         attachment: &Attachment,
     ) -> Result<Option<Exclusive>, &'static str> {
-        access.attach(info, attachment, &mut self.rights.borrow_mut())
+        access.attach(info, attachment, (self.client, &mut self.rights.borrow_mut()))
     }
 
     /// Takes a place, and the right to write if the client may; a sentence for the client if there is no place.
@@ -217,7 +218,7 @@ impl<'a> Admittance<'a> {
         attachment: Option<&Attachment>,
     ) -> Result<Admission, &'static str> {
         self.take_place()?;
-        Ok(access.admit(info, attachment, &mut self.rights.borrow_mut()))
+        Ok(access.admit(info, attachment, (self.client, &mut self.rights.borrow_mut())))
     }
 
     /// What the client has until it leaves.
@@ -239,6 +240,7 @@ struct HandshakesState {
     running: VecDeque<Running>,
     next: u64,
     said: Rarely,
+    tls: TlsRate,
 }
 
 struct Running {
@@ -276,6 +278,14 @@ impl Handshakes {
         state.next += 1;
         state.running.push_back(Running { number, peer: peer.clone(), cut: Rc::clone(&cut) });
         Handshaking { handshakes: self.clone(), number, cut }
+    }
+
+    /// Waits until the peer may begin TLS.
+    pub(super) async fn tls_turn(&self, peer: &Peer) {
+        let wait = self.state.borrow_mut().tls.wait(peer, Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
     }
 
     fn to_cut(&self, state: &HandshakesState, peer: &Peer) -> Option<usize> {

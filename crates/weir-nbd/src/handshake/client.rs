@@ -325,7 +325,9 @@ impl ClientHandshake {
                 self.ask_to_attach(out)
             }
             // Whatever is wrong with the export is said when it is asked for.
-            OptionCode::WEIR_ATTACH if !self.asks_for_exclusive() => {
+            OptionCode::WEIR_ATTACH
+                if code != OptionReplyCode::ERR_POLICY && !self.asks_for_exclusive() =>
+            {
                 self.attached = None;
                 self.ask_for_export(out)
             }

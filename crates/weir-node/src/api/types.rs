@@ -325,6 +325,9 @@ pub struct ServedVolume {
     pub read_only: bool,
     /// Clients connected now.
     pub clients: u64,
+    /// The one of them that alone may write, if one may.
+    #[serde(default)]
+    pub exclusive: Option<String>,
     /// Whether it does what it should.
     pub health: Health,
     /// Why not.
@@ -402,6 +405,9 @@ pub struct RemoteState {
     pub url: String,
     /// Whether there is a connection.
     pub connected: bool,
+    /// Whether nobody else may write the export.
+    #[serde(default)]
+    pub exclusive: bool,
     /// Connections that are used.
     pub connections: u64,
     /// The name in the server's certificate, under TLS.

@@ -12,6 +12,7 @@ use weir_frontend::nbd::Given;
 use weir_log::OpenReport;
 
 use crate::error::NodeError;
+use crate::home::Consent;
 use crate::home::opened::replace_file;
 
 /// Where the record of an opening is.
@@ -36,9 +37,17 @@ impl GivenRecord {
         })
     }
 
-    /// As [`restore`], of this opening.
-    pub(crate) fn restore(&self, report: &OpenReport) -> Result<Option<Given>, NodeError> {
-        let restored = restore(&self.path, report);
+    /// As [`restore`], of this opening. Where the operator has consented to something, what is there may be a copy, or
+    /// less than there was.
+    pub(crate) fn restore(
+        &self,
+        report: &OpenReport,
+        consent: Consent,
+    ) -> Result<Option<Given>, NodeError> {
+        let restored = match consent == Consent::default() {
+            true => restore(&self.path, report),
+            false => keep(&self.path, self.epoch, None).map(|()| None),
+        };
         restored.map_err(|error| NodeError::io("writing", self.path.display().to_string(), error))
     }
 }

@@ -44,6 +44,12 @@ impl Process {
         volumes?.iter().find(|volume| volume.id == id.to_string())
     }
 
+    /// The volume of that name which it serves and which is in no store.
+    pub(crate) fn without_store(&self, name: &VolumeName) -> Option<&ServedVolume> {
+        let volumes = self.status.as_ref().ok().map(|status| &status.volumes);
+        volumes?.iter().find(|one| one.name == name.as_str() && one.log.is_none())
+    }
+
     /// Whether it has the volume open. Of a process that does not answer only the volume is known that its socket is
     /// named after; it counts as the holder of that, whichever store is asked for.
     pub(crate) fn holds(&self, store: &Store, id: VolumeId) -> bool {
@@ -112,6 +118,15 @@ impl Home {
             process.client.mean(store, id);
         }
         Ok(holder)
+    }
+
+    /// The process that serves a volume of that name which is in no store: a remote one, a file, memory.
+    pub(crate) async fn holder_without_store(
+        &self,
+        name: &VolumeName,
+    ) -> Result<Option<Process>, NodeError> {
+        let processes = self.processes().await?;
+        Ok(processes.into_iter().find(|process| process.without_store(name).is_some()))
     }
 
     /// Whether a process has a volume of that identity open out of another store, and so its local files.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_device::{Device, DeviceExt, Event, VolumeId};
 use weir_disk::ImageMode;
-use weir_frontend::nbd::{HandOff, Instance, ListenerOptions, serve_handed_off};
+use weir_frontend::nbd::{Attachments, HandOff, Instance, ListenerOptions, serve_handed_off};
 use weir_log::catalog;
 use weir_log::{Closed, LogError, OpenReport, Takeover};
 use weir_net::tls::Tls;
@@ -90,12 +90,16 @@ pub(crate) async fn host(
     };
     let options = ListenerOptions::new(connection_options(&context));
     let access = options.connection.access.clone();
+    let attachments = options.connection.attachments.clone();
     // Only a log volume knows whether it was opened elsewhere in between.
+    if matches!(spec.endpoint, EndpointKind::Remote(_)) {
+        access.forwards(spec.name.as_str());
+    }
     let record = opened
         .stack
         .is_log()
         .then(|| GivenRecord { path: home.data.given(opened.id), epoch: opened.report.epoch });
-    match record.as_ref().map(|record| record.restore(&opened.report)).transpose() {
+    match record.as_ref().map(|record| record.restore(&opened.report, spec.consent)).transpose() {
         Ok(given) => access.restore(spec.name.as_str(), given.flatten()),
         Err(error) => {
             close(&home, (opened.id, &opened.stack), spec.options.close_deadline).await?;
@@ -115,7 +119,7 @@ pub(crate) async fn host(
     let (hand_off, server) = serve_handed_off(Rc::new(OneExport::of(&hosted)), options);
     hosted.clients.get_or_init(|| server.clients_counter());
     context.hosted.borrow_mut().insert(opened.id, Rc::clone(&hosted));
-    let listening = tokio::task::spawn_local(hear_events(Rc::clone(&hosted)));
+    let listening = tokio::task::spawn_local(hear_events(Rc::clone(&hosted), attachments));
     let mut instance = Instance::default();
     context.env.random.fill(&mut instance);
     let hosting = Hosting {
@@ -148,10 +152,14 @@ pub(crate) async fn host(
 }
 
 /// Passes the events of a volume on to those who serve it, and logs them.
-async fn hear_events(hosted: Rc<Hosted>) {
+async fn hear_events(hosted: Rc<Hosted>, attachments: Attachments) {
     loop {
         match poll_fn(|cx| hosted.stack.poll_event(cx)).await {
-            Event::Resized(size) => hosted.gate.set_size(size),
+            Event::Resized(size) => {
+                hosted.gate.set_size(size);
+                // Other nodes learn of it when they connect anew.
+                attachments.renew(hosted.name.as_str());
+            }
             Event::ContentReplaced { generation } => {
                 tracing::info!(volume = %hosted.name, generation, "the content was replaced");
             }

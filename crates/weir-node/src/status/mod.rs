@@ -43,6 +43,7 @@ const JOURNAL_PERCENT_MAX: u64 = 75;
 pub(crate) struct Snapshot {
     pub(crate) size: u64,
     pub(crate) clients: u64,
+    pub(crate) exclusive: Option<String>,
     pub(crate) operations: [Counted; 4],
     pub(crate) layers: Vec<LayerStatus>,
     pub(crate) log: Option<VolumeStatus>,
@@ -54,6 +55,7 @@ pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, Nod
         Ok(Snapshot {
             size: hosted.stack.size(),
             clients: hosted.client_count() as u64,
+            exclusive: hosted.access.holder(hosted.name.as_str()),
             operations: hosted.stack.operations(),
             layers: hosted.stack.layers(),
             log: hosted.stack.log_status(),
@@ -209,6 +211,7 @@ impl From<LayerStatus> for Layer {
                 row.remote = Some(RemoteState {
                     url: remote.url,
                     connected: remote.is_connected,
+                    exclusive: remote.is_exclusive,
                     connections: remote.connections as u64,
                     server: remote.server,
                     lost: remote.lost,
@@ -249,6 +252,7 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
         size_bytes: snapshot.size,
         read_only: entry.read_only,
         clients: snapshot.clients,
+        exclusive: snapshot.exclusive,
         health,
         reasons,
         at_risk: snapshot.log.as_ref().map(at_risk).unwrap_or_default(),

@@ -34,7 +34,7 @@ async fn do_it<V: Verb>(
             }
             called => called,
         },
-        By::Holder => match place.holder().await? {
+        By::Holder => match place.holder(Access::Write).await? {
             Some(process) => answering(process)?.call_parts(place.name, verb, on_progress).await,
             None => verb.on_store(place, on_progress).await,
         },
@@ -61,7 +61,7 @@ async fn by_server<V: Verb>(
 
 /// What is said where no process that serves many volumes serves this one: a process of `weir up` may.
 async fn said_of_one(place: &Place, error: NodeError) -> NodeError {
-    match place.holder().await {
+    match place.holder(Access::Write).await {
         Ok(Some(process)) if process.is_single() => NodeError::SingleVolume { process: process.id },
         _ => error,
     }
@@ -114,11 +114,8 @@ impl Node {
         verb: V,
     ) -> Result<Option<V::Report>, NodeError> {
         self.run(0, move |context| async move {
-            let (store, id) = {
-                let place = place(context, home.clone(), Some(name.clone()));
-                place.find(Access::Read).await?
-            };
-            let Some(process) = home.holder(&store, id).await? else { return Ok(None) };
+            let place = place(context, home, Some(name.clone()));
+            let Some(process) = place.holder(Access::Read).await? else { return Ok(None) };
             answering(process)?.call(Some(&name), &verb, &|_, _| {}).await.map(Some)
         })
         .await?

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_device::VolumeId;
+use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_stack::Stack;
 use weir_store::{Access, Store};
@@ -122,9 +123,17 @@ impl Place {
     }
 
     /// The other process of this data directory that serves the volume, if there is one.
-    pub(super) async fn holder(&self) -> Result<Option<Process>, NodeError> {
-        let (store, id) = self.find(Access::Write).await?;
-        self.home.holder(&store, id).await
+    pub(super) async fn holder(&self, access: Access) -> Result<Option<Process>, NodeError> {
+        match self.find(access).await {
+            Ok((store, id)) => self.home.holder(&store, id).await,
+            Err(
+                error @ (NodeError::NoStore { .. } | NodeError::Log(LogError::NoSuchVolume { .. })),
+            ) => match self.home.holder_without_store(&self.name()?).await? {
+                Some(process) => Ok(Some(process)),
+                None => Err(error),
+            },
+            Err(error) => Err(error),
+        }
     }
 
     /// Turns errors that name the volume by its identity into errors that give its name.

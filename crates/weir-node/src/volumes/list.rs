@@ -88,15 +88,11 @@ pub(crate) async fn show(
 
 /// A volume that a process of this data directory serves and that is in no store: a remote one, or a file.
 async fn served_without_store(home: &Home, name: &VolumeName) -> Result<Option<Shown>, NodeError> {
-    for process in home.processes().await? {
-        let (number, status) = (process.number(), process.status.ok());
-        let volumes = status.into_iter().flat_map(|status| status.volumes);
-        let mut named = volumes.filter(|one| one.name == name.as_str() && one.log.is_none());
-        if let Some(serving) = named.next() {
-            return Ok(Some(Shown::of_served(number, serving)));
-        }
-    }
-    Ok(None)
+    let holder = home.holder_without_store(name).await?;
+    Ok(holder.and_then(|process| {
+        let serving = process.without_store(name)?.clone();
+        Some(Shown::of_served(process.number(), serving))
+    }))
 }
 
 impl Node {

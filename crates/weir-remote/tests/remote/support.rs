@@ -2,17 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::Instant;
 use weir_device::{
-    Address, Body, BufferPool, Clock, Device, DeviceError, DeviceExt, DeviceInfo, Env, ErrorKind,
-    IoHeader, MemoryDevice, Network, Operation, OperationKind, Random, Reply, SharedBuf, SourceId,
-    Spawn, VolumeId,
+    Address, Body, Device, DeviceError, DeviceExt, DeviceInfo, Env, ErrorKind, IoHeader,
+    MemoryDevice, Network, Operation, OperationKind, Reply, SharedBuf, SourceId, VolumeId, testing,
 };
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, Given, Instance, serve_connection};
 use weir_net::sim::{SimNetwork, SimNetworkOptions};
@@ -300,50 +297,9 @@ impl Server {
     }
 }
 
-struct Paused(Instant);
-
-impl Clock for Paused {
-    fn wall(&self) -> Duration {
-        Duration::from_secs(1_790_000_000) + self.0.elapsed()
-    }
-    fn boottime(&self) -> Duration {
-        self.0.elapsed()
-    }
-    fn boot_id(&self) -> [u8; 16] {
-        [1; 16]
-    }
-}
-
-struct Counting(Cell<u8>);
-
-impl Random for Counting {
-    fn fill(&self, bytes: &mut [u8]) {
-        bytes.iter_mut().for_each(|byte| *byte = self.0.replace(self.0.get().wrapping_add(71)));
-    }
-}
-
-struct Here;
-
-impl Spawn for Here {
-    fn local(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
-        tokio::task::spawn_local(task);
-    }
-    fn background(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        tokio::task::spawn_local(task);
-    }
-}
-
 /// What a client works with; each has random bytes of its own.
 fn env(network: &SimNetwork, client: u8) -> Env {
-    Env {
-        clock: Rc::new(Paused(Instant::now())),
-        random: Rc::new(Counting(Cell::new(client))),
-        spawn: Rc::new(Here),
-        network: Rc::new(network.clone()),
-        buffers: BufferPool::new(1 << 20),
-        files: Rc::new(weir_device::NoFileReads),
-        pacer: weir_device::Pacer::default(),
-    }
+    Env { network: Rc::new(network.clone()), ..testing::env(client) }
 }
 
 /// Runs a test on one thread with a clock that jumps when everything waits.

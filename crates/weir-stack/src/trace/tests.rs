@@ -6,7 +6,7 @@ use weir_device::{
 };
 
 use super::*;
-use crate::test_env::env;
+use weir_device::testing::env;
 
 #[derive(Default)]
 struct Sink {
@@ -48,7 +48,7 @@ fn run(test: impl Future<Output = ()>) {
 fn traced(sink: &Rc<Sink>, change: impl FnOnce(&mut TraceSpec)) -> Trace<MemoryDevice> {
     let mut spec = TraceSpec::new(Rc::clone(sink) as Rc<dyn TraceSink>, "demo".to_owned());
     change(&mut spec);
-    Trace::new(MemoryDevice::new(300_001), TraceLog::begin(&env(), spec))
+    Trace::new(MemoryDevice::new(300_001), TraceLog::begin(&env(0), spec))
 }
 
 async fn write(trace: &Trace<MemoryDevice>, offset: u64) {

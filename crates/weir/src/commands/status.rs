@@ -370,7 +370,10 @@ fn row(volume: &ServedVolume) -> Vec<String> {
         volume.name.clone(),
         if volume.read_only { format!("{state}, read-only") } else { state },
         human(volume.size_bytes),
-        volume.clients.to_string(),
+        match volume.exclusive {
+            Some(_) => format!("{}, exclusively", volume.clients),
+            None => volume.clients.to_string(),
+        },
         journal,
         of_log(|log| human(log.object_bytes)),
         of_log(LogStatus::live_share),
