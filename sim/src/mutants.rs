@@ -115,6 +115,11 @@ const MUTANTS: &[(&str, u64, &str)] = &[
     ("delete_before_publication", 2, "delete void objects before the first sequence is published"),
     ("replay_superseded_journal", 2, "as above, with two nodes"),
     ("not_sent_again", REMOTE, "send nothing again to a server that lost it"),
+    (
+        "lost_answer_taken_for_unchanged",
+        REMOTE,
+        "say that nothing has changed to a session that may not have heard that it has",
+    ),
     ("exclusive_loss_ignored", REMOTE, "go on though another client has had exclusive access"),
     ("exclusive_shared", REMOTE, "give exclusive access beside others that may write"),
     ("tag_outlives_a_writer", REMOTE, "keep a tag though another client may have written"),

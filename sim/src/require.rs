@@ -185,7 +185,9 @@ const TWO_NODES: &[(&str, u64)] = &[
 
 /// The same with remote volumes.
 const REMOTES: &[(&str, u64)] = &[
-    ("call misses its deadline", 117),
+    ("another client tries to write", 56),
+    ("another client writes", 46),
+    ("call misses its deadline", 110),
     ("change", 1000),
     ("change whose fate is not known", 37),
     ("client killed", 231),
@@ -195,6 +197,7 @@ const REMOTES: &[(&str, u64)] = &[
     ("connection stalls", 266),
     ("connections cut", 439),
     ("connections refused", 178),
+    ("exclusive access lost", 40),
     ("flush", 1000),
     ("forced change", 998),
     ("read", 1000),
@@ -202,7 +205,8 @@ const REMOTES: &[(&str, u64)] = &[
     ("server killed", 469),
     ("server loses its power", 455),
     ("server slow", 423),
-    ("server: a Weir", 241),
+    ("server: a Weir", 97),
+    ("server: a Weir, exclusively", 150),
     ("server: a slow Weir", 263),
     ("server: another", 252),
     ("server: another, trusted", 243),

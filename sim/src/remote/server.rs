@@ -73,7 +73,8 @@ impl Server {
         let mut listener = self.network.listen(&at).await.expect("nobody else listens");
         self.openings.set(self.openings.get() + 1);
         let mut instance = [0; 16];
-        instance[..8].copy_from_slice(&self.openings.get().to_le_bytes());
+        // Far from each other, as random ones are: tags are counted from them.
+        instance[8..].copy_from_slice(&self.openings.get().to_le_bytes());
         let instance = self.tells_openings.then_some(instance);
         let (medium, given) = (Rc::clone(&self.medium), Rc::clone(&self.given));
         let options = ConnectionOptions::new(SourceId(1), "node");

@@ -24,6 +24,9 @@ pub struct Given {
     pub tag: Tag,
     /// The session.
     pub session: SessionId,
+    /// The tag that the session had shown for it, if that was good: it counts for this session until it shows the new
+    /// one, since the answer may have been lost.
+    pub shown: Option<Tag>,
 }
 
 const HELD: &str = "another client has exclusive write access to this export";
@@ -78,15 +81,18 @@ impl State {
         }
         let count = self.holder.as_ref().map_or(0, |holder| holder.count) + 1;
         self.holder = Some(Holder { session, count, client: client.to_owned() });
-        // A session knows its tag, or is about to be told once more: an answer may have been lost.
+        let known = attachment.known;
         if let Some(given) = self.given.filter(|given| given.session == session) {
-            return Ok(Exclusive { tag: given.tag, is_unchanged: true });
+            let is_unchanged = known.is_some()
+                && (known == Some(given.tag) || known == given.shown)
+                || mutant("lost_answer_taken_for_unchanged");
+            return Ok(Exclusive { tag: given.tag, is_unchanged });
         }
-        let is_unchanged = self.given.is_some_and(|given| Some(given.tag) == attachment.known);
+        let is_unchanged = self.given.is_some_and(|given| Some(given.tag) == known);
         self.tags += 1;
         // Of no other opening: an instance is random.
         let tag = u128::from_le_bytes(instance).wrapping_add(self.tags).to_le_bytes();
-        self.given = Some(Given { tag, session });
+        self.given = Some(Given { tag, session, shown: known.filter(|_| is_unchanged) });
         Ok(Exclusive { tag, is_unchanged })
     }
 
@@ -408,10 +414,14 @@ mod tests {
         let (second, is_unchanged) = shown(2, first);
         assert!(is_unchanged && second != first, "a client that was started anew");
         assert_eq!(shown(2, first), (second, true), "it did not get the answer");
+        assert_eq!(shown(2, second), (second, true));
         assert!(!shown(3, first).1, "a copy of the first one");
-        let (third, _) = shown(4, [0; 16]);
+        let (third, _) = shown(4, [7; 16]);
         drop(plain(&access, None));
-        assert!(!shown(4, third).1, "somebody may have written");
+        let (fourth, is_unchanged) = shown(4, third);
+        assert!(!is_unchanged, "somebody may have written");
+        assert!(!shown(4, third).1, "nor where that answer was lost");
+        assert!(shown(4, fourth).1);
     }
 
     #[test]

@@ -59,6 +59,7 @@ struct Record {
     epoch: u64,
     tag: [u8; 16],
     session: [u8; 16],
+    shown: Option<[u8; 16]>,
 }
 
 /// What is known at this opening, which writes it down as its own. Where nothing is known the record goes.
@@ -74,7 +75,7 @@ fn restore(path: &Path, report: &OpenReport) -> io::Result<Option<Given>> {
     let record = found.ok().and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
     let record =
         record.filter(|record| is_whole && record.epoch.checked_add(1) == Some(report.epoch));
-    let given = record.map(|Record { tag, session, .. }| Given { tag, session });
+    let given = record.map(|Record { tag, session, shown, .. }| Given { tag, session, shown });
     keep(path, report.epoch, given)?;
     Ok(given)
 }
@@ -84,14 +85,14 @@ fn restore(path: &Path, report: &OpenReport) -> io::Result<Option<Given>> {
 /// # Errors
 /// What the disk says.
 fn keep(path: &Path, epoch: u64, given: Option<Given>) -> io::Result<()> {
-    let Some(Given { tag, session }) = given else {
+    let Some(Given { tag, session, shown }) = given else {
         return match std::fs::remove_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
             Ok(()) => sync_parent(path),
         };
     };
-    let text = serde_json::to_string(&Record { epoch, tag, session })?;
+    let text = serde_json::to_string(&Record { epoch, tag, session, shown })?;
     replace_file(path, &text)?;
     sync_parent(path)
 }
@@ -108,7 +109,7 @@ mod tests {
     fn a_record_counts_for_the_next_opening_with_the_journal_in_place() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("given");
-        let given = Some(Given { tag: [1; 16], session: [2; 16] });
+        let given = Some(Given { tag: [1; 16], session: [2; 16], shown: Some([3; 16]) });
         let report = |epoch| OpenReport { epoch, ..OpenReport::default() };
         assert_eq!(restore(&path, &report(4)).unwrap(), None);
         keep(&path, 4, given).unwrap();
