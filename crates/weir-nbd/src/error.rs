@@ -58,7 +58,7 @@ pub enum ProtocolError {
         reason: &'static str,
     },
     /// The server refused what the client cannot do without.
-    #[error("the server refuses option {option} with reply {reply:#x}: {message}")]
+    #[error("the server refuses: {}", words(*.option, *.reply, message))]
     Refused {
         /// Number of the option.
         option: u32,
@@ -67,6 +67,14 @@ pub enum ProtocolError {
         /// The server's words, possibly none.
         message: String,
     },
+}
+
+/// The server's words, or the numbers where it has none.
+fn words(option: u32, reply: u32, message: &str) -> String {
+    match message {
+        "" => format!("option {option}, reply {reply:#x}"),
+        message => message.to_owned(),
+    }
 }
 
 impl ProtocolError {

@@ -220,6 +220,12 @@ pub enum NodeError {
         /// That process.
         process: ProcessId,
     },
+    /// A volume of a store is wanted of a process without one.
+    #[error("this process has no store that volume {name:?} could be in")]
+    NoStoreHere {
+        /// Name of the volume.
+        name: String,
+    },
     /// A volume that is in no store, but in memory or on another server, cannot do this.
     #[error("volume {name:?} is no volume of a store, and {reason}")]
     InMemory {
@@ -467,7 +473,9 @@ impl NodeError {
             | Self::NothingToDiscard { .. }
             | Self::SnapshotName(_)
             | Self::Config { .. } => ErrorKind::Invalid,
-            Self::InMemory { .. } | Self::SingleVolume { .. } => ErrorKind::Unsupported,
+            Self::InMemory { .. } | Self::SingleVolume { .. } | Self::NoStoreHere { .. } => {
+                ErrorKind::Unsupported
+            }
             Self::NotServedHere { .. } => ErrorKind::NotFound,
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
             Self::NoJournalRoom { .. } => ErrorKind::NoSpace,
@@ -517,7 +525,7 @@ impl NodeError {
                 true => format!(
                     "leave --size away to serve it as it is; `weir volume resize {name} SIZE` grows it"
                 ),
-                false => "leave --size away to serve it as it is".to_owned(),
+                false => "leave --size away to serve it as it is; it grows where it is kept".to_owned(),
             }),
             Self::NotSalvaged { name, .. } => Some(salvage_help(name)),
             Self::NotKnownSalvaged { name, .. } => Some(unknown_help(name)),
@@ -564,11 +572,17 @@ impl NodeError {
 fn image_help(error: &DiskError) -> Option<String> {
     Some(match error {
         DiskError::ImageInUse { .. } => {
-            "end what uses it first, or serve it with --read-only beside others that only read it"
+            "end what uses it first; several can serve it only if all of them do so with --read-only"
                 .into()
         }
         DiskError::NoDirectIo { .. } => {
             "serve it through the page cache, without --file-direct".into()
+        }
+        error if error.kind() == ErrorKind::NotFound => {
+            "a file is made with --size SIZE, or size in the configuration, but not one that is only read".into()
+        }
+        error if error.kind() == ErrorKind::Busy => {
+            "it is mounted, or part of another device such as a RAID: see findmnt and lsblk".into()
         }
         _ => return None,
     })

@@ -301,9 +301,13 @@ impl Session {
     /// wrote.
     pub(crate) fn superseded(&self, why: &str) {
         let bytes = self.state.borrow().unflushed.bytes();
+        let unsent = match bytes {
+            0 => String::new(),
+            bytes => format!("; {bytes} bytes that were acknowledged and not flushed are not sent"),
+        };
         let message = format!(
-            "exclusive access is lost: {why}; {bytes} bytes that were acknowledged and not flushed are not sent. \
-             Detach the volume, and attach it again to use what the export holds now"
+            "exclusive access is lost: {why}{unsent}. Detach the volume and attach it again, or start weir up anew, to use \
+             what the export holds now"
         );
         let error = self.error(ErrorKind::Fenced, &message);
         tracing::error!(%error, "the remote volume answers nothing any more");

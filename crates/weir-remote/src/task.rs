@@ -203,7 +203,8 @@ impl Task {
             match self.while_looking(trying).await {
                 None => return false,
                 Some(Ok(connected)) if !self.session.is_still_alone(&connected.found) => {
-                    self.session.superseded("another client has written to the export meanwhile");
+                    self.session
+                        .superseded("another client may have written to the export meanwhile");
                     return false;
                 }
                 Some(Err(RemoteError::NotExclusive { reason })) => {

@@ -260,13 +260,18 @@ pub(crate) fn up(
     // A flag takes the place of what the file says.
     let remote = listed.filter(|_| !up.file.is_given()).and_then(|volume| volume.remote.clone());
     let image = listed.filter(|_| !up.remote.is_given()).and_then(|volume| volume.file.clone());
-    let (remote, image) = (up.remote.or(remote), up.file.or(image)?);
+    let (remote, image) = (up.remote.or(remote)?, up.file.or(image)?);
     let endpoint = match up.endpoint {
         up::EndpointKind::Log => {
             endpoint(&up.name, (remote.as_ref(), image.as_ref()), replica.is_some())?
         }
         up::EndpointKind::Memory => EndpointKind::Memory,
     };
+    if global.encrypt && !matches!(endpoint, EndpointKind::Log) {
+        let help = "leave --encrypt away: a file is encrypted below it, with LUKS, and an export by its server";
+        let message = format!("volume {}: Weir encrypts volumes of a store only", up.name);
+        return Err(Failure::usage(message).with_help(help.to_owned()));
+    }
     let trace = up.trace.or_else(|| listed.and_then(|volume| volume.trace.clone()));
     let read_only = is_read_only(up.read_only, file.read_only);
     let read_only = is_read_only(read_only, listed.and_then(|volume| volume.read_only));

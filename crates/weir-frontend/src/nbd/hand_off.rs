@@ -119,7 +119,7 @@ impl<R: ExportDirectory> Catalog for DirectoryCatalog<'_, R> {
         (info, channel): (&ExportInfo, &HandOff),
         attachment: &Attachment,
     ) -> Result<Option<Exclusive>, &'static str> {
-        self.admittance.attach(&channel.access, info, attachment)
+        self.admittance.attach(&channel.access, (info, &self.named()), attachment)
     }
 
     fn admit(
@@ -127,7 +127,17 @@ impl<R: ExportDirectory> Catalog for DirectoryCatalog<'_, R> {
         (info, channel): (&ExportInfo, &HandOff),
         attachment: Option<&Attachment>,
     ) -> Result<Admission, &'static str> {
-        self.admittance.admit(&channel.access, info, attachment)
+        self.admittance.admit(&channel.access, (info, &self.named()), attachment)
+    }
+}
+
+impl<R> DirectoryCatalog<'_, R> {
+    /// The client as people know it: who it has proved to be, where it has.
+    fn named(&self) -> String {
+        match &*self.client.borrow() {
+            Identity::Anonymous => self.admittance.client().to_owned(),
+            identity => format!("{} {identity}", self.admittance.client()),
+        }
     }
 }
 

@@ -64,7 +64,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
         (info, _): (&ExportInfo, &Self::Handle),
         attachment: &Attachment,
     ) -> Result<Option<Exclusive>, &'static str> {
-        self.admittance.attach(self.access, info, attachment)
+        self.admittance.attach(self.access, (info, self.admittance.client()), attachment)
     }
 
     fn admit(
@@ -72,7 +72,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
         (info, _): (&ExportInfo, &Self::Handle),
         attachment: Option<&Attachment>,
     ) -> Result<Admission, &'static str> {
-        self.admittance.admit(self.access, info, attachment)
+        self.admittance.admit(self.access, (info, self.admittance.client()), attachment)
     }
 }
 

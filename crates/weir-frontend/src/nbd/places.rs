@@ -204,21 +204,26 @@ impl<'a> Admittance<'a> {
     pub(super) fn attach(
         &self,
         access: &Access,
-        info: &ExportInfo,
+        (info, client): (&ExportInfo, &str),
         attachment: &Attachment,
     ) -> Result<Option<Exclusive>, &'static str> {
-        access.attach(info, attachment, (self.client, &mut self.rights.borrow_mut()))
+        access.attach(info, attachment, (client, &mut self.rights.borrow_mut()))
+    }
+
+    /// The client's name in the log.
+    pub(super) fn client(&self) -> &'a str {
+        self.client
     }
 
     /// Takes a place, and the right to write if the client may; a sentence for the client if there is no place.
     pub(super) fn admit(
         &self,
         access: &Access,
-        info: &ExportInfo,
+        (info, client): (&ExportInfo, &str),
         attachment: Option<&Attachment>,
     ) -> Result<Admission, &'static str> {
         self.take_place()?;
-        Ok(access.admit(info, attachment, (self.client, &mut self.rights.borrow_mut())))
+        Ok(access.admit(info, attachment, (client, &mut self.rights.borrow_mut())))
     }
 
     /// What the client has until it leaves.

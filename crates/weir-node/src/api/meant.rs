@@ -30,9 +30,11 @@ fn compare(core: &Core, request: &Request) -> Result<(), NodeError> {
     let header = |name| request.headers().get(name).map(|value| value.as_bytes());
     let name = request.uri().path().strip_prefix(VOLUMES).unwrap_or_default();
     let name = name.split('/').next().unwrap_or_default();
-    let store = core.store.as_ref().map(weir_store::Store::location).unwrap_or_default();
-    if header(STORE_HEADER).is_some_and(|meant| meant != store.as_bytes()) {
-        let served = core.store.as_ref().map_or("none", |store| store.url()).to_owned();
+    // A process without a store has nothing of any: its volumes are files and exports of other servers.
+    if let Some(store) = &core.store
+        && header(STORE_HEADER).is_some_and(|meant| meant != store.location().as_bytes())
+    {
+        let served = store.url().to_owned();
         let process = ProcessId(i32::try_from(std::process::id()).ok());
         return Err(NodeError::OtherStore { name: name.to_owned(), process, served });
     }

@@ -246,7 +246,7 @@ async fn open(
     let (ready, mut started) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
     let (home, store) = (core.home.clone(), core.store.clone());
-    let (read_only, replica) = (spec.read_only, spec.replica.clone());
+    let replica = spec.replica.clone();
     let ends = host::Ends { ready, waits, stop: stopped, tls: core.tls.clone() };
     let hosting = core.node.submit(shard, {
         let spec = spec.clone();
@@ -282,7 +282,7 @@ async fn open(
         shard,
         gate: hosting.gate,
         spec,
-        read_only,
+        read_only: hosting.read_only,
         created: hosting.created,
         place: hosting.place,
         report: hosting.report,
@@ -368,7 +368,9 @@ pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), Nod
 
 /// Checks that what is served, by this opening or by one before it, is what was asked for.
 fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
-    let (name, read_only, found) = (entry.name.to_string(), entry.read_only, entry.gate.size());
+    let (name, found) = (entry.name.to_string(), entry.gate.size());
+    // As it was asked for: a device may take no writes for reasons of its own.
+    let read_only = entry.spec.read_only;
     if read_only != asked.read_only {
         return Err(NodeError::ServedOtherwise { name, read_only });
     }

@@ -2,14 +2,15 @@
 
 use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weir_device::{Device, DeviceExt, Event, VolumeId};
-use weir_disk::ImageMode;
+use weir_device::{AlignedBuf, Device, DeviceExt, Event, VolumeId};
+use weir_disk::{Image, ImageMode};
 use weir_frontend::nbd::{Attachments, HandOff, Instance, ListenerOptions, serve_handed_off};
 use weir_log::catalog;
 use weir_log::{Closed, LogError, OpenReport, Takeover};
@@ -28,12 +29,18 @@ use crate::node::shard::ShardContext;
 use crate::serve::one_export::{OneExport, connection_options};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
 
+/// How images in other formats than raw begin.
+const FORMATS: &[(&[u8], &str)] =
+    &[(b"QFI\xfb", "qcow2"), (b"KDMV", "vmdk"), (b"vhdxfile", "vhdx"), (b"conectix", "vpc")];
+
 /// What is known of a volume once it can be served.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosting {
     pub(crate) id: VolumeId,
     pub(crate) gate: Arc<Gate>,
     pub(crate) created: bool,
+    /// Whether writes are refused: as the settings say, or because the device takes none.
+    pub(crate) read_only: bool,
     pub(crate) place: String,
     pub(crate) report: OpenReport,
     /// The channel for its clients.
@@ -78,7 +85,10 @@ pub(crate) async fn host(
             }
             (_, EndpointKind::Remote(remote)) => open_remote(&context, &spec, remote, tls).await,
             (_, EndpointKind::File(file)) => open_file(&context, &spec, file).await,
-            _ => open_memory(&context, &spec).await,
+            (_, EndpointKind::Memory) => open_memory(&context, &spec).await,
+            (None, EndpointKind::Log) => {
+                Err(NodeError::NoStoreHere { name: spec.name.to_string() })
+            }
         }
     };
     let opened = tokio::select! {
@@ -106,11 +116,19 @@ pub(crate) async fn host(
             return Err(error);
         }
     }
+    let read_only = spec.read_only || opened.stack.info().is_read_only;
+    if read_only && !spec.read_only && matches!(spec.endpoint, EndpointKind::Remote(_)) {
+        tracing::warn!(
+            volume = %spec.name,
+            "the server gives it read-only: it may be so there, or another client has exclusive access; once that is over, \
+             detach the volume and attach it again"
+        );
+    }
     let hosted = Rc::new(Hosted {
         id: opened.id,
         name: spec.name.clone(),
         stack: Rc::clone(&opened.stack),
-        read_only: spec.read_only,
+        read_only,
         clients: OnceCell::new(),
         gate: Gate::new(opened.stack.size()),
         access,
@@ -126,6 +144,7 @@ pub(crate) async fn host(
         id: opened.id,
         gate: Arc::clone(&hosted.gate),
         created: opened.created,
+        read_only,
         place: opened.place,
         report: opened.report,
         hand_off,
@@ -320,12 +339,30 @@ async fn open_file(
     let FileConfig { path, direct } = file;
     let mode = ImageMode { read_only: spec.read_only, direct: *direct, create: spec.size };
     let image = context.disks.image(path, mode).await?;
+    warn_of_formats(&image, path).await;
     let place = format!("in {}", path.display());
     let created = image.created;
     let stages = spec.stages.describe(&spec.name);
     let described =
         StackSpec { endpoint: EndpointSpec::File(Box::new(image), spec.read_only), stages };
     open_elsewhere(context, spec, described, (place, created)).await
+}
+
+/// An image in another format than raw is served byte by byte all the same: whoever writes it destroys it.
+async fn warn_of_formats(image: &Image, path: &Path) {
+    let block = usize::try_from(image.zero_bytes).unwrap_or(usize::MAX).clamp(16, 4096);
+    if image.size < block as u64 {
+        return;
+    }
+    let (head, read) = image.file.read_at(AlignedBuf::zeroed(block), 0).await;
+    // What cannot be read is said when a client asks for it.
+    let Ok(()) = read else { return };
+    for (magic, format) in FORMATS {
+        if head.starts_with(magic) {
+            let path = path.display();
+            tracing::warn!(%path, format, "the file looks like an image of this format, and is served as raw bytes");
+        }
+    }
 }
 
 /// Opens a volume that is in no store: it is given an identity for as long as it is served.

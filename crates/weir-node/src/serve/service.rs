@@ -99,13 +99,18 @@ impl ServiceOptions {
                 }
             }
         }
-        // A certificate for a client will do where this process is only that, of remote volumes.
+        self.check_certificates()?;
+        sockets::check_length(&self.home.data.api_socket())?;
+        self.api_tcp.as_ref().map_or(Ok(()), TcpApi::check)
+    }
+
+    /// A certificate for a client will do where this process is only that, of remote volumes.
+    fn check_certificates(&self) -> Result<(), NodeError> {
         let over_tcp = |address: &NbdAddress| matches!(address, NbdAddress::Tcp { .. });
         if self.nbd.iter().any(over_tcp) || self.api_tcp.is_some() || !self.has_remote() {
             self.tls.as_ref().map_or(Ok(()), Tls::check_serves)?;
         }
-        sockets::check_length(&self.home.data.api_socket())?;
-        self.api_tcp.as_ref().map_or(Ok(()), TcpApi::check)
+        Ok(())
     }
 
     fn has_remote(&self) -> bool {
@@ -211,6 +216,7 @@ impl Node {
     ) -> LocalBoxFuture<'a, Result<Service, NodeError>> {
         Box::pin(async move {
             let home = options.home.clone();
+            options.check_certificates()?;
             home.data.prepare()?;
             let mut sockets = Vec::new();
             let mut listeners = Vec::new();
@@ -442,10 +448,10 @@ impl Service {
         // Attached by hand, or otherwise than the settings say.
         let is_otherwise = |entry: &Entry| {
             self.core.is_attached(&entry.name)
-                || entry.read_only != self.core.spec_of(&entry.name).read_only
+                || entry.spec.read_only != self.core.spec_of(&entry.name).read_only
         };
         let was = |entry: &Entry| match is_otherwise(entry) && !mutant("attached_not_handed_on") {
-            true => Was::Attached { read_only: entry.read_only },
+            true => Was::Attached { read_only: entry.spec.read_only },
             false => Was::Served,
         };
         let entries = self.core.entries().into_iter();

@@ -22,7 +22,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 #[serde(deny_unknown_fields, default)]
 pub struct FlushVolume {
     /// To the store
-    #[arg(long, env = "WEIR_REMOTE", hide_env_values = true)]
+    #[arg(long, env = "WEIR_FLUSH_REMOTE", hide_env_values = true)]
     pub remote: bool,
     /// Return when it is done
     #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]

@@ -66,7 +66,12 @@ pub(crate) async fn show(
     home: &Home,
     name: &VolumeName,
 ) -> Result<Shown, NodeError> {
-    let store = home.open_store(context, Access::Read).await?;
+    let store = match home.open_store(context, Access::Read).await {
+        Err(error @ NodeError::NoStore { .. }) => {
+            return served_without_store(home, name).await?.ok_or(error);
+        }
+        opened => opened?,
+    };
     let mut details = match catalog::show(&store, &context.env, name).await {
         Err(error @ LogError::NoSuchVolume { .. }) => {
             return served_without_store(home, name).await?.ok_or(error.into());

@@ -32,6 +32,9 @@ impl FileFlags {
             }
             None => match listed {
                 Some(listed) => listed,
+                None if self.file_direct => {
+                    return Err(Failure::usage("--file-direct needs --file PATH".to_owned()));
+                }
                 None => return Ok(None),
             },
         };

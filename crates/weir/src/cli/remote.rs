@@ -3,6 +3,8 @@
 use clap::Args;
 use weir_node::config::RemoteConfig;
 
+use crate::terminal::failure::Failure;
+
 /// An export of another server as the volume.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Another server's export as the volume")]
@@ -32,16 +34,25 @@ pub(crate) struct RemoteFlags {
 
 impl RemoteFlags {
     /// What the flags say; what they do not, the settings of the volume in the file.
-    pub(crate) fn or(&self, listed: Option<RemoteConfig>) -> Option<RemoteConfig> {
+    pub(crate) fn or(&self, listed: Option<RemoteConfig>) -> Result<Option<RemoteConfig>, Failure> {
         let given = self.remote.clone().map(|uri| RemoteConfig { uri, ..RemoteConfig::default() });
-        let config = given.or(listed)?;
-        Some(RemoteConfig {
+        let Some(config) = given.or(listed) else {
+            let has_settings = self.remote_connections.is_some()
+                || self.remote_deadline.is_some()
+                || self.remote_resend
+                || self.remote_exclusive;
+            return match has_settings {
+                true => Err(Failure::usage("flags of --remote-... need --remote URI".to_owned())),
+                false => Ok(None),
+            };
+        };
+        Ok(Some(RemoteConfig {
             connections: self.remote_connections.or(config.connections),
             deadline: self.remote_deadline.or(config.deadline),
             resend: self.remote_resend.then_some(true).or(config.resend),
             exclusive: self.remote_exclusive.then_some(true).or(config.exclusive),
             ..config
-        })
+        }))
     }
 
     /// Whether a flag names one.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use weir_node::api::types::{
-    Background, CertificateStatus, Health, Lease, Limits, LogStatus, NodeStatus, Operations,
+    Background, CertificateStatus, Health, Layer, Lease, Limits, LogStatus, NodeStatus, Operations,
     ServedVolume,
 };
 use weir_node::config::Config;
@@ -358,6 +358,18 @@ fn lease(lease: &Lease) -> String {
     format!("  lease {}: {left} of {length} left{missed}\n", lease.node)
 }
 
+/// What would be lost with this host. Of a volume that is in no store, what its endpoint says.
+fn at_risk(volume: &ServedVolume) -> String {
+    let endpoint = volume.layers.last().filter(|_| volume.log.is_none());
+    match endpoint {
+        Some(Layer { remote: Some(remote), .. }) if remote.unflushed_bytes > 0 => {
+            format!("{}, not flushed", human(remote.unflushed_bytes))
+        }
+        Some(Layer { file: Some(_), .. }) => "everything, unless its disk survives".to_owned(),
+        _ => volume.at_risk.to_string(),
+    }
+}
+
 fn row(volume: &ServedVolume) -> Vec<String> {
     let of_log = |say: fn(&LogStatus) -> String| volume.log.as_ref().map_or(String::new(), say);
     let journal = of_log(|log| {
@@ -378,7 +390,7 @@ fn row(volume: &ServedVolume) -> Vec<String> {
         of_log(|log| human(log.object_bytes)),
         of_log(LogStatus::live_share),
         of_log(LogStatus::amplification),
-        volume.at_risk.to_string(),
+        at_risk(volume),
     ]
 }
 
