@@ -16,6 +16,7 @@ impl Catalog for Shelf {
             size: 1 << 20,
             read_only,
             instance: (!read_only).then_some([7; 16]),
+            volume: Some([9; 16]),
             earlier: if read_only { ["a".to_owned(), "b".to_owned()].into() } else { [].into() },
         };
         match name {

@@ -120,6 +120,11 @@ const MUTANTS: &[(&str, u64, &str)] = &[
         REMOTE,
         "say that nothing has changed to a session that may not have heard that it has",
     ),
+    (
+        "whole_before_sent_again",
+        REMOTE,
+        "take an opening for whole before what was lost is there again",
+    ),
     ("exclusive_loss_ignored", REMOTE, "go on though another client has had exclusive access"),
     ("exclusive_shared", REMOTE, "give exclusive access beside others that may write"),
     ("tag_outlives_a_writer", REMOTE, "keep a tag though another client may have written"),

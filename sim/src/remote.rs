@@ -171,7 +171,7 @@ pub(crate) async fn run(seed: u64) -> Outcome {
     world.note(name, [world.profile.connections as u64, world.profile.operations, 0]);
     let all = LocalSet::new();
     // What stopped it is noted.
-    let _ = all.run_until(client::lives(Rc::clone(&world))).await;
+    let _ = all.run_until(Box::pin(client::lives(Rc::clone(&world)))).await;
     drop(all);
     let counters = world.network.counters();
     let world = Rc::into_inner(world);

@@ -48,6 +48,8 @@ pub enum EngineChoice {
 #[derive(Clone, Debug)]
 pub struct Disks {
     engine: Engine,
+    /// The same for images, with helper threads of its own: what users name may hang without the journals.
+    images: Engine,
     direct: DirectIo,
 }
 
@@ -56,7 +58,8 @@ impl Disks {
     /// thread that will use it. Dropping the last handle waits for operations in flight.
     pub fn new(choice: EngineChoice) -> Result<Self, DiskError> {
         let engine = Engine::start(choice)?;
-        Ok(Self { engine, direct: DirectIo::default() })
+        let images = engine.with_own_helpers();
+        Ok(Self { engine, images, direct: DirectIo::default() })
     }
 
     /// The same engine, opening files as `direct` says.
@@ -101,7 +104,7 @@ impl Disks {
             let (path, shown) = (path.clone(), Arc::from(path.to_string_lossy()));
             let job = move || image::open(&path, mode);
             let job = MetadataJob { operation: DiskOperation::Open, path: shown, job };
-            match metadata::run(&self.engine, job).await {
+            match metadata::run(&self.images, job).await {
                 // Requests in flight of a process that was killed hold the lock as well, so that no write of theirs
                 // lands behind one that is made now.
                 Err(DiskError::ImageInUse { .. }) if began.elapsed() < IMAGE_LOCK_MAX => {
@@ -110,9 +113,9 @@ impl Disks {
                 opened => break opened?,
             }
         };
-        let OpenImage { file, size, zero_bytes, created } = opened;
-        let file = File::real(file, self.engine.clone());
-        Ok(Image { file, size, zero_bytes, created })
+        let OpenImage { file, size, zero_bytes, can_zero, created } = opened;
+        let file = File::real(file, self.images.clone());
+        Ok(Image { file, size, zero_bytes, can_zero, created })
     }
 }
 
@@ -137,6 +140,15 @@ impl Engine {
         };
         tracing::info!(engine = engine.name(), ?choice, "disk engine started");
         Ok(engine)
+    }
+
+    fn with_own_helpers(&self) -> Self {
+        match self {
+            Self::Threads(_) => Self::Threads(ThreadEngine::new()),
+            Self::Uring(ring, _) => {
+                Self::Uring(ring.clone(), ThreadEngine::with_threads(HELPER_THREADS_MAX))
+            }
+        }
     }
 
     fn uring() -> Result<Self, Errno> {

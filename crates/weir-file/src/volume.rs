@@ -17,7 +17,7 @@ use weir_device::{
     Event, Events, Extent, ExtentState, IoHeader, Operation, RangeLock, RangeMode, Reply, Segment,
     SharedBuf, WriteZeroesFlags, mutant,
 };
-use weir_disk::{DiskError, File, Image, Run, Zeroing};
+use weir_disk::{DiskError, DiskOperation, File, Image, Run, Zeroing};
 
 use crate::finish::{Changed, Finishing};
 use crate::status::FileStatus;
@@ -38,6 +38,8 @@ struct Inner {
     block_bytes: u64,
     /// What ranges that are zeroed without being written must be a multiple of.
     zero_bytes: u64,
+    /// Whether it may be tried.
+    can_zero: bool,
     is_read_only: bool,
     locks: RangeLock,
     /// Why nothing is written any more (F2).
@@ -66,7 +68,7 @@ impl FileVolume {
     /// # Errors
     /// [`ErrorKind::Invalid`]: the image is empty, or its length cannot be addressed past the page cache.
     pub fn open(env: Env, image: Image, is_read_only: bool) -> Result<Rc<Self>, DeviceError> {
-        let Image { file, size, zero_bytes, .. } = image;
+        let Image { file, size, zero_bytes, can_zero, .. } = image;
         let block_bytes = file.alignment() as u64;
         let invalid = |message: String| Err(DeviceError::new(ErrorKind::Invalid, message));
         if size == 0 {
@@ -84,6 +86,7 @@ impl FileVolume {
             size,
             block_bytes,
             zero_bytes,
+            can_zero,
             is_read_only,
             locks: RangeLock::default(),
             poisoned: RefCell::default(),
@@ -131,11 +134,37 @@ impl Inner {
             return Ok(Data::default());
         }
         let around = range.blocks_around(self.block_bytes);
+        // A change whose caller has left may be under way still: it is over before the read, or comes not before it.
+        let _guard = self.locks.lock(around, RangeMode::Shared).await;
+        self.read_locked(range).await
+    }
+
+    async fn read_locked(&self, range: ByteRange) -> Result<Data, DeviceError> {
+        let around = range.blocks_around(self.block_bytes);
         let buf = self.env.buffers.alloc(to_usize(around.len()));
         let (buf, result) = self.file.read_at(buf, around.start).await;
-        result.map_err(error_of)?;
+        result.map_err(|error| self.noted(error))?;
         let found = buf.freeze();
         Ok(found.slice(to_usize(range.start - around.start), to_usize(range.len())).into())
+    }
+
+    /// An error of the file; after one that says that the file became shorter nothing is written any more, which would
+    /// make what is missing read as zeroes.
+    fn noted(&self, error: DiskError) -> DeviceError {
+        if matches!(error, DiskError::Short { operation: DiskOperation::Read, .. }) {
+            let message = format!(
+                "{error}: the file is shorter than the volume; give it its length and its bytes back, and serve it anew"
+            );
+            self.poison(&DeviceError::new(ErrorKind::Poisoned, message));
+        }
+        error_of(error)
+    }
+
+    fn poison(&self, error: &DeviceError) {
+        if self.poisoned.borrow().is_none() {
+            self.poisoned.replace(Some(error.clone()));
+            self.events.push(Event::Degraded(error.clone()));
+        }
     }
 
     /// Whether the device takes changes at all.
@@ -162,10 +191,7 @@ impl Inner {
              the volume, and serve it anew"
         );
         let error = DeviceError::new(ErrorKind::Poisoned, message);
-        if self.poisoned.borrow().is_none() {
-            self.poisoned.replace(Some(error.clone()));
-            self.events.push(Event::Degraded(error.clone()));
-        }
+        self.poison(&error);
         Err(error)
     }
 
@@ -183,9 +209,14 @@ impl Inner {
             true => RangeMode::Shared,
             false => RangeMode::Exclusive,
         };
+        if mutant("poison_asked_before_its_turn") {
+            self.check_writable()?;
+        }
         let _guard = self.locks.lock(around, mode).await;
         // Asked when it is its turn: a sync may have failed while it waited.
-        self.check_writable()?;
+        if !mutant("poison_asked_before_its_turn") {
+            self.check_writable()?;
+        }
         match change {
             Change::Data(data) => self.write(range, data).await,
             Change::Zeroes(_) | Change::Discard(_) => self.zero(range, flags).await,
@@ -237,7 +268,7 @@ impl Inner {
         start: u64,
     ) -> Result<(), DeviceError> {
         let at = to_usize(block.start - start);
-        self.read(block).await?.copy_to(&mut whole[at..at + to_usize(block.len())]);
+        self.read_locked(block).await?.copy_to(&mut whole[at..at + to_usize(block.len())]);
         Ok(())
     }
 
@@ -247,6 +278,7 @@ impl Inner {
         let how = if flags.no_hole { Zeroing::Provisioned } else { Zeroing::Hole };
         let zeroed = match inside.is_empty() {
             true => true,
+            false if !self.can_zero => false,
             false => {
                 let zeroing = self.file.zero(inside.start, inside.len(), how);
                 zeroing.await.map_err(error_of)?
@@ -297,7 +329,8 @@ impl Inner {
         if range.is_empty() || extents_max == 0 {
             return Ok(Vec::new());
         }
-        let runs = self.file.runs(range.start, range.end, extents_max).await.map_err(error_of)?;
+        let runs = self.file.runs(range.start, range.end, extents_max).await;
+        let runs = runs.map_err(|error| self.noted(error))?;
         let mut at = range.start;
         let extents = runs.into_iter().map(|Run { is_data, end }| {
             let len = end - at;
@@ -336,7 +369,7 @@ impl Device for FileVolume {
             Operation::WriteZeroes { flags, .. } => {
                 let change = async move {
                     inner.apply(range, Change::Zeroes(range.len()), flags).await?;
-                    inner.sync_if(flags.fua).await
+                    inner.sync_if(flags.fua && !mutant("zeroes_forced_without_sync")).await
                 };
                 self.change(change).await?;
                 Body::Done

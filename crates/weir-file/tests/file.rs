@@ -15,8 +15,8 @@ use tokio::task::LocalSet;
 use tokio::time::sleep;
 use weir_device::testing::env;
 use weir_device::{
-    Device, DeviceExt, ErrorKind, ExtentState, FlushScope, IoHeader, Operation, SharedBuf,
-    WriteZeroesFlags, conformance,
+    Change, Device, DeviceExt, ErrorKind, ExtentState, FlushScope, IoHeader, Operation, Segment,
+    SharedBuf, WriteZeroesFlags, conformance,
 };
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_disk::{DiskError, Disks, EngineChoice, Image, ImageMode, OpenMode};
@@ -41,7 +41,8 @@ async fn sim_volume(disk: &SimDisk, mode: OpenMode) -> Rc<FileVolume> {
         file.extend_zeroed(0, SIZE).await.unwrap();
     }
     let zero_bytes = file.alignment() as u64;
-    let image = Image { file, size: SIZE, zero_bytes, created: mode == OpenMode::CreateNew };
+    let created = mode == OpenMode::CreateNew;
+    let image = Image { file, size: SIZE, zero_bytes, can_zero: true, created };
     FileVolume::open(env(0), image, false).unwrap()
 }
 
@@ -150,6 +151,45 @@ fn after_a_sync_that_failed_nothing_is_acknowledged_any_more() {
         assert_eq!(volume.discard(0, 4096).await.unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(byte(&volume, 0).await, 1, "reads go on");
     });
+}
+
+#[test]
+fn what_is_to_survive_by_itself_is_synced_and_fails_where_that_fails() {
+    let fua = WriteZeroesFlags { fua: true, ..WriteZeroesFlags::default() };
+    let one = Segment { offset: 0, change: Change::Data(bytes(1, 512)) };
+    let forced = [
+        Operation::Write { offset: 0, data: bytes(1, 512), fua: true },
+        Operation::WriteZeroes { offset: 0, len: 512, flags: fua },
+        Operation::Batch { segments: vec![one], fua: true },
+    ];
+    for operation in forced {
+        run(true, async {
+            let disk = sim_disk(1, 512);
+            let volume = sim_volume(&disk, OpenMode::CreateNew).await;
+            disk.fail_next_syncs(1);
+            let failed = volume.internal(operation).await.unwrap_err();
+            assert_eq!(failed.kind(), ErrorKind::Poisoned);
+        });
+    }
+}
+
+#[test]
+fn what_waits_for_its_turn_while_a_sync_fails_is_not_acknowledged() {
+    let mut refused = 0;
+    for seed in 0..20 {
+        run(true, async {
+            let disk = sim_disk(seed, 512);
+            let volume = sim_volume(&disk, OpenMode::CreateNew).await;
+            disk.fail_next_syncs(1);
+            let writes = (0..6).map(|nth| volume.write(0, bytes(nth, 512)));
+            let flush = volume.flush(FlushScope::Local);
+            let (written, flushed) =
+                futures_util::future::join(futures_util::future::join_all(writes), flush).await;
+            assert_eq!(flushed.unwrap_err().kind(), ErrorKind::Poisoned);
+            refused += written.iter().filter(|result| result.is_err()).count();
+        });
+    }
+    assert!(refused > 20, "{refused} of those that waited");
 }
 
 #[test]
@@ -263,5 +303,9 @@ fn what_cannot_be_served_is_refused_and_says_why() {
         let read = Operation::Read { offset: 990, len: 10 };
         let short = volume.call(IoHeader::internal(), read).await.unwrap_err();
         assert_eq!(short.kind(), ErrorKind::Corrupt, "{short}");
+        let told = volume.extents(0, 1000, 5).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Corrupt, "what is missing is no hole");
+        let refused = volume.write(999, bytes(5, 1)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Poisoned, "it would make the rest read as zeroes");
     });
 }

@@ -232,6 +232,7 @@ impl ExportDirectory for OneExport {
             size: self.1,
             read_only: false,
             instance: None,
+            volume: None,
             earlier: [].into(),
         };
         (name == "disk").then(|| (info, self.0.clone())).ok_or(NotOffered::Unknown)
@@ -287,6 +288,28 @@ fn a_client_is_served_on_the_thread_of_the_export_that_it_chose() {
         assert_eq!(first.try_receive().await, None, "the server hung up");
     });
     thread.join().unwrap();
+}
+
+#[test]
+fn a_client_that_was_handed_over_keeps_its_place_until_it_leaves() {
+    run(async {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("nbd");
+        let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let (channel, server) = serve_handed_off(Rc::new(Shelf(TestDevice::new(SIZE))), listener());
+        let options = listener();
+        let places = options.connection.places.clone();
+        let listening = listen_on(Listening::Unix(socket)).expect("it listens");
+        let unix = hand_off_clients(listening, Rc::new(OneExport(channel, SIZE)), options);
+        let stream = UnixStream::connect(&path).await.unwrap();
+        let mut client = Client::connect(stream, wish("disk", ReplyStyle::Simple)).await;
+        client.write(NONE, 1, &pattern(3, 1000)).await.ok();
+        assert_eq!(places.taken(), 1);
+        drop(client);
+        unix.stop().await;
+        server.stop().await;
+        assert_eq!(places.taken(), 0);
+    });
 }
 
 #[test]

@@ -42,6 +42,7 @@ impl ExportDirectory for OneExport {
             size: SIZE,
             read_only: false,
             instance: None,
+            volume: None,
             earlier: [].into(),
         };
         Ok((info, self.channel.clone()))

@@ -23,8 +23,8 @@ pub use error::ProtocolError;
 pub use handshake::{
     ALLOCATION_CONTEXT, Admission, Agreement, Attached, Attachment, BlockSizes, Catalog,
     ChosenContext, ClientHandshake, ClientProgress, ClientStep, ClientWish, Context, Exclusive,
-    ExportInfo, Fact, HandshakeProgress, HandshakeStep, Instance, NotOffered, OptionFault,
-    OptionReply, OptionRequest, ServerHandshake, Tag, TlsOffer, Wanted, decode_option,
+    ExportInfo, Fact, HandshakeProgress, HandshakeStep, Instance, NotAttached, NotOffered,
+    OptionFault, OptionReply, OptionRequest, ServerHandshake, Tag, TlsOffer, Wanted, decode_option,
     decode_option_reply, encode_option, encode_option_reply,
 };
 pub use numbers::{

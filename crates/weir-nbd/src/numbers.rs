@@ -215,6 +215,8 @@ codes! {
         ERR_UNSUP = OPTION_ERROR_BIT | 1;
         /// The option is forbidden here.
         ERR_POLICY = OPTION_ERROR_BIT | 2;
+        /// Answer to WEIR_ATTACH: another client has the export, or it is not what this one knows.
+        ERR_WEIR_TAKEN = OPTION_ERROR_BIT | 0x57_4549;
         /// The option's data is wrong, or it comes at the wrong time.
         ERR_INVALID = OPTION_ERROR_BIT | 3;
         /// Not on this platform.

@@ -18,6 +18,9 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_QUESTIONS: u32 = 4;
 
+/// Time in milliseconds that the other end has to acknowledge what was sent: as long as all questions together.
+const UNANSWERED_MS: u32 = 120_000;
+
 /// The sockets of this host.
 ///
 /// Listening and connecting must be done on a thread whose runtime does I/O, and the connections stay there until they
@@ -166,6 +169,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_QUESTIONS)?;
+    // While something is on its way no question is asked: then this counts.
+    sockopt::set_tcp_user_timeout(stream, UNANSWERED_MS)?;
     Ok(())
 }
 

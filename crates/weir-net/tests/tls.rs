@@ -323,6 +323,20 @@ fn a_revoked_certificate_opens_nothing_and_ends_what_is_open() {
 }
 
 #[test]
+fn a_client_goes_to_no_server_whose_certificate_is_revoked() {
+    run(async {
+        let certificates = Certificates::new();
+        let (server, alice) = (certificates.of("server"), certificates.of("alice"));
+        secured(&server, &alice).await;
+        assert_eq!(certificates.authority().revoke("server").expect("revoked"), 1);
+        alice.reload().expect("reloaded");
+        let (_, refused) = shake_hands(&server, &alice, "server").await;
+        let error = refused.expect_err("revoked");
+        assert!(error.to_string().contains("Revoked"), "{error}");
+    });
+}
+
+#[test]
 fn an_expired_certificate_opens_nothing_and_ends_nothing() {
     run(async {
         let certificates = Certificates::new();

@@ -77,20 +77,21 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// As it is where exclusive access was asked for, which the server may have refused.
-    pub(crate) fn of_exclusive(self) -> Self {
+    /// As it is where the server may have refused the attachment.
+    pub(crate) fn of_attachment(self) -> Self {
         match self {
             Self::Protocol { source: ProtocolError::Refused { option, reply, message } }
                 if option == OptionCode::WEIR_ATTACH.0 =>
             {
-                match reply {
-                    reply if reply == OptionReplyCode::ERR_POLICY.0 => {
-                        Self::NotExclusive { reason: message }
-                    }
-                    _ => Self::Unusable {
+                match OptionReplyCode(reply) {
+                    OptionReplyCode::ERR_WEIR_TAKEN => Self::NotExclusive { reason: message },
+                    OptionReplyCode::ERR_UNSUP => Self::Unusable {
                         reason: "the server cannot give exclusive access: it is no Weir, or the export is a snapshot. \
                                  Leave remote.exclusive (--remote-exclusive) out to share the export"
                             .to_owned(),
+                    },
+                    _ => Self::Protocol {
+                        source: ProtocolError::Refused { option, reply, message },
                     },
                 }
             }

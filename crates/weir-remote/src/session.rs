@@ -7,8 +7,8 @@
 //!      first, so that no read shows less than an earlier one.
 //!  S3. Where bytes that were acknowledged may be lost and cannot be sent again, no change and no flush succeeds any
 //!      more, and no read of those bytes.
-//!  S4. Where exclusive access was asked for, nothing is answered any more once another client may have written: what
-//!      this one knows of the content is not so any more.
+//!  S4. Nothing is answered any more once the export is not what it was: the content was replaced, another volume answers,
+//!      or, where exclusive access was asked for, another client may have written.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -42,6 +42,8 @@ pub(crate) struct State {
     /// S2.
     pub(crate) is_ready: bool,
     is_closing: bool,
+    /// What was not answered when the volume was closed is not waited for.
+    is_abandoned: bool,
     /// The task has ended: nothing is sent any more.
     is_over: bool,
     /// Requests of calls that were not sent.
@@ -56,6 +58,8 @@ pub(crate) struct State {
     whole_at: Option<Instance>,
     /// What comes with exclusive access: the tag to show the next time.
     tag: Option<Tag>,
+    /// The identity of the volume, if the server tells it.
+    volume: Option<[u8; 16]>,
     /// S3, S4.
     pub(crate) lost: Option<DeviceError>,
     /// S4.
@@ -94,6 +98,7 @@ impl Session {
             connections: 0,
             is_ready: false,
             is_closing: false,
+            is_abandoned: false,
             is_over: false,
             waiting: VecDeque::new(),
             first: VecDeque::new(),
@@ -102,6 +107,7 @@ impl Session {
             instance: None,
             whole_at: None,
             tag: None,
+            volume: None,
             lost: None,
             is_superseded: false,
             times_lost: 0,
@@ -170,6 +176,16 @@ impl Session {
     pub(crate) fn close(&self) {
         self.state.borrow_mut().is_closing = true;
         self.wake();
+    }
+
+    /// What was not answered is not waited for any more.
+    pub(crate) fn abandon(&self) {
+        self.state.borrow_mut().is_abandoned = true;
+        self.wake();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.state.borrow().is_abandoned
     }
 
     pub(crate) fn status(&self) -> RemoteStatus {
@@ -269,6 +285,10 @@ impl Session {
             || mutant("another_opening_taken_for_same");
         (state.exported, state.connections, state.server) = (exported, connections, server);
         state.instance = instance;
+        if mutant("whole_before_sent_again") {
+            state.whole_at = instance;
+        }
+        state.volume = attached.and_then(|attached| attached.volume).or(state.volume);
         state.tag = attached.and_then(|attached| attached.exclusive).map(|given| given.tag);
         state.first.clear();
         drop(state);
@@ -289,24 +309,33 @@ impl Session {
         self.state.borrow().tag
     }
 
-    /// Whether nobody else has written since the last connection, where that is asked for.
-    pub(crate) fn is_still_alone(&self, found: &Found) -> bool {
+    /// Why what answers now is not what answered on the last connection, if it is not.
+    pub(crate) fn is_not_the_same(&self, found: &Found) -> Option<&'static str> {
+        let (known, now) = (self.state.borrow().volume, found.attached.and_then(|a| a.volume));
+        if known.is_some() && now.is_some() && known != now {
+            return Some("another volume answers under its name");
+        }
         let given = found.attached.and_then(|attached| attached.exclusive);
-        self.tag().is_none()
+        let is_alone = self.tag().is_none()
             || given.is_some_and(|given| given.is_unchanged)
-            || mutant("exclusive_loss_ignored")
+            || mutant("exclusive_loss_ignored");
+        (!is_alone).then_some("another client may have written to the export meanwhile")
     }
 
     /// S4. What was not flushed is not sent again: it would be written over what the other client
     /// wrote.
     pub(crate) fn superseded(&self, why: &str) {
         let bytes = self.state.borrow().unflushed.bytes();
+        let what = match self.args.exclusive {
+            true => "exclusive access is lost",
+            false => "the export is not what it was",
+        };
         let unsent = match bytes {
             0 => String::new(),
             bytes => format!("; {bytes} bytes that were acknowledged and not flushed are not sent"),
         };
         let message = format!(
-            "exclusive access is lost: {why}{unsent}. Detach the volume and attach it again, or start weir up anew, to use \
+            "{what}: {why}{unsent}. Detach the volume and attach it again, or start weir up anew, to use \
              what the export holds now"
         );
         let error = self.error(ErrorKind::Fenced, &message);
@@ -578,7 +607,12 @@ impl State {
                 let read = ByteRange::at(offset, length.into());
                 read.is_some_and(|range| self.unflushed.overlaps(range))
             }
-            Command::BlockStatus { .. } | Command::Cache { .. } => false,
+            // What is lost must not be told as a hole.
+            Command::BlockStatus { offset, length, .. } => {
+                let asked = ByteRange::at(offset, length);
+                asked.is_some_and(|range| self.unflushed.overlaps(range))
+            }
+            Command::Cache { .. } => false,
             _ => true,
         };
         is_touched.then(|| lost.clone())

@@ -26,6 +26,9 @@ const CONNECT: Duration = Duration::from_secs(15);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// A connection that lasts so long is a good one: after it the next is tried without a pause.
+const GOOD: Duration = Duration::from_secs(5);
+
 /// Time for what is queued and the goodbye to leave when the volume is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -56,7 +59,7 @@ async fn greet(
             contexts: vec![ALLOCATION_CONTEXT.to_owned()],
         };
         let shaken = shake_hands(stream, wish, security).await;
-        shaken.map_err(|error| if args.exclusive { error.of_exclusive() } else { error })
+        shaken.map_err(RemoteError::of_attachment)
     };
     let seconds = CONNECT.as_secs();
     timeout(CONNECT, connecting).await.unwrap_or(Err(RemoteError::Silent { seconds }))
@@ -91,9 +94,10 @@ pub(crate) async fn connect(
     Ok(Connected { links, found: Found { exported, attached, server } })
 }
 
-/// Whether two connections are to the same opening.
+/// Whether two connections are to the same opening, with nobody else between them.
 fn is_same(one: Option<Attached>, other: Option<Attached>) -> bool {
-    one.map(|one| one.instance) == other.map(|other| other.instance)
+    let told = |attached: Attached| (attached.instance, attached.exclusive.map(|given| given.tag));
+    one.map(told) == other.map(told)
 }
 
 /// Wakes the task while requests wait, so that their deadlines are seen.
@@ -144,12 +148,17 @@ pub(crate) struct Task {
     looks: Looks,
     /// Of the connections that there are, or are being made.
     attachment: Attachment,
+    connected_at: Instant,
+    /// Before the next try.
+    pause: Duration,
 }
 
 impl Task {
     pub(crate) fn new(session: Rc<Session>, connected: Connected, attachment: Attachment) -> Self {
         let looks = Looks::new(session.args.deadline);
-        let mut task = Self { session, links: Vec::new(), looks, attachment };
+        let (connected_at, pause) = (Instant::now(), Duration::ZERO);
+        let links = Vec::new();
+        let mut task = Self { session, links, looks, attachment, connected_at, pause };
         task.take(connected);
         task
     }
@@ -188,44 +197,47 @@ impl Task {
     /// Connects until it succeeds. Whether it did; not if the volume is closed.
     async fn reconnect(&mut self) -> bool {
         let began = Instant::now();
-        let mut pause = Duration::ZERO;
+        // Connections that succeed and end at once are not made without a pause either.
+        if self.connected_at.elapsed() >= GOOD {
+            self.pause = Duration::ZERO;
+        }
         let session = Rc::clone(&self.session);
         loop {
             if !mutant("same_generation") {
                 self.attachment.generation += 1;
             }
             self.attachment.known = session.tag();
-            let attachment = self.attachment;
+            let (attachment, pause) = (self.attachment, self.pause);
             let trying = async {
                 sleep(pause).await;
                 connect(&session.env, &session.args, attachment).await
             };
             match self.while_looking(trying).await {
                 None => return false,
-                Some(Ok(connected)) if !self.session.is_still_alone(&connected.found) => {
-                    self.session
-                        .superseded("another client may have written to the export meanwhile");
-                    return false;
+                Some(Ok(connected)) => {
+                    if let Some(why) = session.is_not_the_same(&connected.found) {
+                        session.superseded(why);
+                        return false;
+                    }
+                    let seconds = began.elapsed().as_secs_f64();
+                    tracing::info!(url = %session.shown, seconds, "connected again");
+                    self.take(connected);
+                    self.connected_at = Instant::now();
+                    return true;
                 }
                 Some(Err(RemoteError::NotExclusive { reason })) => {
                     self.session.superseded(&reason);
                     return false;
-                }
-                Some(Ok(connected)) => {
-                    let seconds = began.elapsed().as_secs_f64();
-                    tracing::info!(url = %session.shown, seconds, "connected again");
-                    self.take(connected);
-                    return true;
                 }
                 Some(Err(error)) => {
                     tracing::debug!(url = %session.shown, %error, "connecting failed");
                     session.note_trouble(&error);
                 }
             }
-            let longest = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            let longest = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
             // Not all clients of a server that comes back at once.
             let share = u32::from(session.env.random.next_u64().to_le_bytes()[0]);
-            pause = longest / 2 + longest / 2 * share / 256;
+            self.pause = longest / 2 + longest / 2 * share / 256;
         }
     }
 
@@ -269,7 +281,7 @@ impl Task {
                 return Poll::Ready(Carried::First);
             }
             let has_requests = in_flight > 0 || session.has_waiting();
-            if session.is_closing() && !has_requests {
+            if session.is_closing() && (!has_requests || session.is_abandoned()) {
                 return Poll::Ready(Carried::Closed);
             }
             if self.looks.poll(cx, has_requests).is_ready() {

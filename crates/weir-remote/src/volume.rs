@@ -108,7 +108,11 @@ impl RemoteVolume {
             Err(self.session.error(ErrorKind::Unavailable, &message))
         });
         self.session.close();
-        self.session.until_over().await;
+        let over = timeout(deadline.max(CLOSE_MIN), self.session.until_over()).await;
+        if over.is_err() {
+            self.session.abandon();
+            self.session.until_over().await;
+        }
         flushed
     }
 
@@ -185,7 +189,11 @@ impl RemoteVolume {
             true => RangeMode::Shared,
             false => RangeMode::Exclusive,
         };
-        let guard = Rc::new(self.session.locks.lock(range, mode).await);
+        // A request that is stuck at the server holds its range beyond its own deadline.
+        let locking =
+            timeout(self.session.args.deadline, self.session.locks.lock(range, mode)).await;
+        let late = |_| self.session.overdue_error(&self.session.state.borrow());
+        let guard = Rc::new(locking.map_err(late)?);
         Ok(Changing { guard, fua })
     }
 

@@ -217,6 +217,7 @@ impl ExportDirectory for Directory {
             size: served.stack.size(),
             read_only: false,
             instance: None,
+            volume: None,
             earlier: [].into(),
         };
         Ok((info, hand_off.clone()))

@@ -18,6 +18,7 @@ pub(crate) struct OpenImage {
     pub(crate) file: OpenFile,
     pub(crate) size: u64,
     pub(crate) zero_bytes: u64,
+    pub(crate) can_zero: bool,
     pub(crate) created: bool,
 }
 
@@ -79,7 +80,8 @@ pub(crate) fn open(path: &Path, mode: ImageMode) -> Result<OpenImage, DiskError>
         size = wanted;
     }
     let zero_bytes = block.max(alignment as u64);
-    Ok(OpenImage { file, size, zero_bytes, created })
+    let can_zero = mode.direct || !is_device;
+    Ok(OpenImage { file, size, zero_bytes, can_zero, created })
 }
 
 /// Makes a file as long as it is to be, durably, and the name as well where it is new.
@@ -148,6 +150,13 @@ pub(crate) fn runs_job(
 ) -> MetadataJob<impl FnOnce() -> Result<Vec<Run>, DiskError> + Send + 'static> {
     let path = Arc::clone(&file.path);
     let job = move || {
+        // A file that was made shorter has no hole where its bytes were.
+        let present = length(&file)?;
+        if present < end {
+            let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX);
+            let there = usize::try_from(present.saturating_sub(offset)).unwrap_or(0);
+            return Err(file.short(DiskOperation::Read, offset, wanted, there));
+        }
         let mut runs = Vec::new();
         let mut at = offset;
         while at < end && runs.len() < runs_max {

@@ -8,11 +8,11 @@
 //!      written since. Another session that shows it is given a new one, so that of two copies of a client's state one
 //!      alone can go on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_device::{DeviceError, mutant};
-use weir_nbd::{Admission, Attachment, Exclusive, ExportInfo, Instance, Tag};
+use weir_nbd::{Admission, Attachment, Exclusive, ExportInfo, Instance, NotAttached, Tag};
 
 /// A session of one export.
 type SessionId = [u8; 16];
@@ -34,6 +34,8 @@ const WRITTEN: &str =
     "exclusive access is not possible: another client that may write uses this export";
 const FORWARDED: &str =
     "this export is a remote volume itself: two nodes could wait for each other; use its server";
+const REPLACED: &str = "the content was replaced meanwhile, by a rollback or a shrink";
+const LOST: &str = "exclusive access was lost while the client shook hands: it is to attach again";
 const FROZEN: &str = "exclusive access is not possible: this export takes no writes";
 
 /// A session that alone may write.
@@ -60,6 +62,20 @@ struct State {
     tags: u128,
     /// Requests are forwarded to another server.
     is_forwarded: bool,
+    /// Sessions that have attached, the latest last, and those of them under which the content was replaced.
+    seen: VecDeque<SessionId>,
+    replaced: VecDeque<SessionId>,
+}
+
+/// Sessions that are remembered, of each kind.
+const SESSIONS_MAX: usize = 1024;
+
+fn remember(sessions: &mut VecDeque<SessionId>, session: SessionId) {
+    sessions.retain(|known| *known != session);
+    sessions.push_back(session);
+    if sessions.len() > SESSIONS_MAX {
+        sessions.pop_front();
+    }
 }
 
 impl State {
@@ -68,16 +84,16 @@ impl State {
         attachment: &Attachment,
         instance: Instance,
         client: &str,
-    ) -> Result<Exclusive, &'static str> {
+    ) -> Result<Exclusive, NotAttached> {
         let session = attachment.session;
         if let Some(Holder { client: holder, .. }) = self.holder_beside(Some(session)) {
             tracing::warn!(client, holder, "exclusive access is refused: another client has it");
-            return Err(HELD);
+            return Err(NotAttached::Taken(HELD));
         }
         if self.writers.keys().any(|writer| *writer != Some(session)) && !mutant("exclusive_shared")
         {
             tracing::warn!(client, "exclusive access is refused: another client may write");
-            return Err(WRITTEN);
+            return Err(NotAttached::Taken(WRITTEN));
         }
         let count = self.holder.as_ref().map_or(0, |holder| holder.count) + 1;
         self.holder = Some(Holder { session, count, client: client.to_owned() });
@@ -99,6 +115,12 @@ impl State {
     /// Who keeps this session, or a client without one, from writing.
     fn holder_beside(&self, session: Option<SessionId>) -> Option<&Holder> {
         self.holder.as_ref().filter(|holder| Some(holder.session) != session)
+    }
+
+    /// Whether a session has what it was told when it attached.
+    fn has_exclusive(&self, session: SessionId) -> bool {
+        let holds = self.holder.as_ref().is_some_and(|holder| holder.session == session);
+        holds && self.given.is_some_and(|given| given.session == session)
     }
 
     fn admit(&mut self, session: Option<SessionId>, client: &str) -> Admission {
@@ -206,6 +228,8 @@ impl Access {
     pub fn forget(&self, export: &str) {
         if let Some(state) = self.lock().get_mut(export) {
             state.given = None;
+            let seen = std::mem::take(&mut state.seen);
+            seen.into_iter().for_each(|session| remember(&mut state.replaced, session));
         }
     }
 
@@ -221,19 +245,28 @@ impl Access {
         info: &ExportInfo,
         attachment: &Attachment,
         (client, rights): (&str, &mut Rights),
-    ) -> Result<Option<Exclusive>, &'static str> {
+    ) -> Result<Option<Exclusive>, NotAttached> {
         rights.exclusive = None;
-        if self.lock().get(&info.name).is_some_and(|state| state.is_forwarded) {
-            return Err(FORWARDED);
+        if let Some(state) = self.lock().get_mut(&info.name) {
+            if state.is_forwarded {
+                return Err(NotAttached::Refused(FORWARDED));
+            }
+            if state.replaced.contains(&attachment.session) {
+                return Err(NotAttached::Taken(REPLACED));
+            }
         }
         let (session, Some(instance)) = (attachment.session, info.instance) else {
             return Ok(None);
         };
+        if !info.read_only {
+            let mut exports = self.lock();
+            remember(&mut exports.entry(info.name.clone()).or_default().seen, session);
+        }
         if !attachment.exclusive {
             return Ok(None);
         }
         if info.read_only {
-            return Err(FROZEN);
+            return Err(NotAttached::Refused(FROZEN));
         }
         let mut exports = self.lock();
         let state = exports.entry(info.name.clone()).or_default();
@@ -249,20 +282,31 @@ impl Access {
         info: &ExportInfo,
         attachment: Option<&Attachment>,
         (client, rights): (&str, &mut Rights),
-    ) -> Admission {
+    ) -> Result<Admission, &'static str> {
         // What was said of another export, or taken back.
         if !attachment.is_some_and(|attachment| attachment.exclusive) {
             rights.exclusive = None;
         }
         if info.read_only {
-            return Admission::AsOffered;
+            return Ok(Admission::AsOffered);
         }
         let session = attachment.map(|attachment| attachment.session);
-        let admission = self.lock().entry(info.name.clone()).or_default().admit(session, client);
+        let mut exports = self.lock();
+        let state = exports.entry(info.name.clone()).or_default();
+        // Another opening, or a verb, may have come in between.
+        let lacks = |attachment: &&Attachment| {
+            attachment.exclusive && !state.has_exclusive(attachment.session)
+                || state.replaced.contains(&attachment.session)
+        };
+        if attachment.as_ref().is_some_and(lacks) {
+            return Err(LOST);
+        }
+        let admission = state.admit(session, client);
+        drop(exports);
         if admission == Admission::AsOffered {
             rights.writes = Some(self.right(&info.name, Kind::Writes(session)));
         }
-        admission
+        Ok(admission)
     }
 
     /// Has `keep` write down what was given to whom, if that has changed since (E2).
@@ -309,6 +353,7 @@ mod tests {
             size: 1,
             read_only,
             instance: Some([7; 16]),
+            volume: None,
             earlier: Arc::default(),
         }
     }
@@ -322,7 +367,7 @@ mod tests {
     }
 
     /// A connection of a session with exclusive access that has begun.
-    fn exclusive(access: &Access, session: u8) -> Result<(Tag, Rights), &'static str> {
+    fn exclusive(access: &Access, session: u8) -> Result<(Tag, Rights), NotAttached> {
         let (given, rights) = showing(access, session, None)?;
         Ok((given.tag, rights))
     }
@@ -331,12 +376,12 @@ mod tests {
         access: &Access,
         session: u8,
         known: Option<Tag>,
-    ) -> Result<(Exclusive, Rights), &'static str> {
+    ) -> Result<(Exclusive, Rights), NotAttached> {
         let mut rights = Rights::default();
         let attachment = Attachment { known, ..attachment(session, true) };
         let given = access.attach(&info(false), &attachment, ("one", &mut rights))?.expect("a tag");
         let admission = access.admit(&info(false), Some(&attachment), ("one", &mut rights));
-        assert_eq!(admission, Admission::AsOffered);
+        assert_eq!(admission, Ok(Admission::AsOffered));
         Ok((given, rights))
     }
 
@@ -345,7 +390,7 @@ mod tests {
         let mut rights = Rights::default();
         let attachment = session.map(|session| attachment(session, false));
         let admission = access.admit(&info(false), attachment.as_ref(), ("another", &mut rights));
-        (admission, rights)
+        (admission.expect("it has attached here"), rights)
     }
 
     #[test]
@@ -354,12 +399,12 @@ mod tests {
         let (tag, one) = exclusive(&access, 1).expect("nobody is there");
         let (same, two) = exclusive(&access, 1).expect("the same session");
         assert_eq!((tag, access.holder("disk").as_deref()), (same, Some("one")));
-        assert_eq!(exclusive(&access, 2).unwrap_err(), HELD);
+        assert_eq!(exclusive(&access, 2).unwrap_err(), NotAttached::Taken(HELD));
         assert_eq!(plain(&access, None).0, Admission::ReadOnly);
         assert_eq!(plain(&access, Some(2)).0, Admission::ReadOnly);
         assert_eq!(plain(&access, Some(1)).0, Admission::AsOffered, "it is the same client");
         drop(one);
-        assert_eq!(exclusive(&access, 2).unwrap_err(), HELD);
+        assert_eq!(exclusive(&access, 2).unwrap_err(), NotAttached::Taken(HELD));
         drop(two);
         assert_eq!(access.holder("disk"), None);
         exclusive(&access, 2).expect("nobody has it any more");
@@ -369,17 +414,17 @@ mod tests {
     fn it_is_refused_beside_others_that_may_write_and_of_what_takes_no_writes() {
         let access = Access::default();
         let (_, writer) = plain(&access, None);
-        assert_eq!(exclusive(&access, 1).unwrap_err(), WRITTEN);
+        assert_eq!(exclusive(&access, 1).unwrap_err(), NotAttached::Taken(WRITTEN));
         let (_, second) = plain(&access, None);
         drop(writer);
-        assert_eq!(exclusive(&access, 1).unwrap_err(), WRITTEN);
+        assert_eq!(exclusive(&access, 1).unwrap_err(), NotAttached::Taken(WRITTEN));
         drop(second);
         let (_, own) = plain(&access, Some(1));
         exclusive(&access, 1).expect("its own");
         drop(own);
         let mut rights = Rights::default();
         let refused = access.attach(&info(true), &attachment(1, true), ("one", &mut rights));
-        assert_eq!(refused, Err(FROZEN));
+        assert_eq!(refused, Err(NotAttached::Refused(FROZEN)));
         let (_, reader) = (access.admit(&info(true), None, ("one", &mut rights)), &rights);
         assert!(reader.writes.is_none(), "who only reads is no writer");
         exclusive(&access, 1).expect("nobody writes");
@@ -399,7 +444,8 @@ mod tests {
         let third = exclusive(&access, 1).expect("alone").0;
         assert!(third != second && third != tag);
         access.forget("disk");
-        assert_ne!(exclusive(&access, 1).expect("alone").0, third);
+        let fourth = exclusive(&access, 4).expect("a session that was not there before").0;
+        assert!(![tag, second, third].contains(&fourth));
     }
 
     #[test]
@@ -425,6 +471,27 @@ mod tests {
     }
 
     #[test]
+    fn sessions_under_which_the_content_was_replaced_are_told_so_and_new_ones_are_not() {
+        let access = Access::default();
+        drop(exclusive(&access, 1).expect("alone"));
+        let mut rights = Rights::default();
+        let shared = attachment(2, false);
+        access.attach(&info(false), &shared, ("one", &mut rights)).expect("shared");
+        let (mut between, third) = (Rights::default(), attachment(3, true));
+        access.attach(&info(false), &third, ("one", &mut between)).expect("alone");
+        access.forget("disk");
+        let admitted = access.admit(&info(false), Some(&third), ("one", &mut between));
+        assert_eq!(admitted, Err(LOST), "it was told before");
+        drop(between);
+        for session in [1, 2, 3] {
+            let came = attachment(session, false);
+            let refused = access.attach(&info(false), &came, ("one", &mut rights));
+            assert_eq!(refused, Err(NotAttached::Taken(REPLACED)));
+        }
+        exclusive(&access, 4).expect("a new one");
+    }
+
+    #[test]
     fn what_was_asked_for_and_taken_back_is_nobodys() {
         let access = Access::default();
         let (mut rights, disk) = (Rights::default(), info(false));
@@ -434,7 +501,7 @@ mod tests {
             .expect("asks for nothing");
         assert_eq!(access.holder("disk"), None);
         access.attach(&disk, &attachment(1, true), ("one", &mut rights)).expect("alone");
-        access.admit(&disk, None, ("one", &mut rights));
+        access.admit(&disk, None, ("one", &mut rights)).expect("it asks for nothing");
         assert_eq!(access.holder("disk"), None, "it begins without what it said of another name");
     }
 

@@ -5,10 +5,10 @@ use std::future::Future;
 use std::rc::Rc;
 
 use tokio::sync::mpsc;
-use weir_device::{ByteStream, DetachedStream, SourceId};
+use weir_device::{ByteStream, DetachedStream, SourceId, mutant};
 use weir_nbd::{
-    Admission, Attachment, Catalog, Exclusive, ExportInfo, NotOffered, ServerHandshake, Session,
-    Wanted,
+    Admission, Attachment, Catalog, Exclusive, ExportInfo, NotAttached, NotOffered,
+    ServerHandshake, Session, Wanted,
 };
 
 use super::access::Access;
@@ -118,7 +118,7 @@ impl<R: ExportDirectory> Catalog for DirectoryCatalog<'_, R> {
         &self,
         (info, channel): (&ExportInfo, &HandOff),
         attachment: &Attachment,
-    ) -> Result<Option<Exclusive>, &'static str> {
+    ) -> Result<Option<Exclusive>, NotAttached> {
         self.admittance.attach(&channel.access, (info, &self.named()), attachment)
     }
 
@@ -280,7 +280,8 @@ pub(super) async fn serve<E: Exports>(
     let HandedOff { stream, unread, session, attachment, info, client, source, standing, .. } =
         handed_off;
     // Until it has left.
-    let (_taken, _channel) = (handed_off.taken, handed_off.channel);
+    let (taken, _channel) = (handed_off.taken, handed_off.channel);
+    let _taken = (!mutant("rights_end_at_hand_off")).then_some(taken);
     (options.client, options.source) = (client.clone(), source);
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else {

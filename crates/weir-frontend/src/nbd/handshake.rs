@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use weir_device::DeviceExt;
 use weir_nbd::{
     Admission, Attachment, Catalog, Exclusive, ExportInfo, HandshakeProgress, HandshakeStep,
-    NotOffered, ServerHandshake, Session, Wanted,
+    NotAttached, NotOffered, ServerHandshake, Session, Wanted,
 };
 
 use super::access::Access;
@@ -50,6 +50,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
             size: export.device.size(),
             read_only: export.read_only,
             instance: self.exports.instance(),
+            volume: Some(export.volume.0),
             earlier: export.history.as_ref().map(|h| h.earlier().into()).unwrap_or_default(),
         };
         Ok((info, export))
@@ -63,7 +64,7 @@ impl<E: Exports> Catalog for ExportsCatalog<'_, E> {
         &self,
         (info, _): (&ExportInfo, &Self::Handle),
         attachment: &Attachment,
-    ) -> Result<Option<Exclusive>, &'static str> {
+    ) -> Result<Option<Exclusive>, NotAttached> {
         self.admittance.attach(self.access, (info, self.admittance.client()), attachment)
     }
 

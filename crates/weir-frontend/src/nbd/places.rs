@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_device::Peer;
-use weir_nbd::{Admission, Attachment, Exclusive, ExportInfo};
+use weir_nbd::{Admission, Attachment, Exclusive, ExportInfo, NotAttached};
 
 use super::access::{Access, Rights};
 use super::tls_rate::TlsRate;
@@ -206,7 +206,7 @@ impl<'a> Admittance<'a> {
         access: &Access,
         (info, client): (&ExportInfo, &str),
         attachment: &Attachment,
-    ) -> Result<Option<Exclusive>, &'static str> {
+    ) -> Result<Option<Exclusive>, NotAttached> {
         access.attach(info, attachment, (client, &mut self.rights.borrow_mut()))
     }
 
@@ -223,7 +223,7 @@ impl<'a> Admittance<'a> {
         attachment: Option<&Attachment>,
     ) -> Result<Admission, &'static str> {
         self.take_place()?;
-        Ok(access.admit(info, attachment, (client, &mut self.rights.borrow_mut())))
+        access.admit(info, attachment, (client, &mut self.rights.borrow_mut()))
     }
 
     /// What the client has until it leaves.

@@ -48,8 +48,19 @@ pub struct Exclusive {
 pub struct Attached {
     /// Which opening of the export answers.
     pub instance: Instance,
+    /// Names the volume, where it lasts: another one under the same name has other bytes.
+    pub volume: Option<[u8; 16]>,
     /// Where exclusive access was asked for.
     pub exclusive: Option<Exclusive>,
+}
+
+/// Why a client may not attach; a sentence for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAttached {
+    /// Another client has the export, or it is not what this one knows of it: what it has not flushed is void.
+    Taken(&'static str),
+    /// It may not now, or never, for another reason.
+    Refused(&'static str),
 }
 
 pub(super) fn put_attachment(out: &mut Vec<u8>, attachment: &Attachment) {
@@ -81,6 +92,7 @@ pub(super) fn put_attached(out: &mut Vec<u8>, attached: &Attached) {
     };
     put_u16(out, flags);
     out.extend_from_slice(&attached.exclusive.map(|given| given.tag).unwrap_or_default());
+    out.extend_from_slice(&attached.volume.unwrap_or_default());
 }
 
 pub(super) fn read_attached(mut reader: Reader<'_>) -> Option<Attached> {
@@ -88,5 +100,6 @@ pub(super) fn read_attached(mut reader: Reader<'_>) -> Option<Attached> {
     let (instance, flags, tag) = (reader.array()?, reader.u16()?, reader.array()?);
     let given = Exclusive { tag, is_unchanged: flags & UNCHANGED != 0 };
     let exclusive = (flags & EXCLUSIVE != 0).then_some(given);
-    (version == VERSION && reader.is_empty()).then_some(Attached { instance, exclusive })
+    let volume = Some(reader.array()?).filter(|volume| *volume != [0; 16]);
+    (version == VERSION && reader.is_empty()).then_some(Attached { instance, volume, exclusive })
 }

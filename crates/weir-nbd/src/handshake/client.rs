@@ -171,6 +171,9 @@ impl ClientHandshake {
             (true, true) => self.ask(&OptionRequest::StartTls, out)?,
             (true, false) => self.ask_for_style(out)?,
             (false, true) => return Err(unexpected("the server is too old for TLS")),
+            (false, false) if self.asks_for_exclusive() => {
+                return Err(unexpected("the server is too old for exclusive access"));
+            }
             (false, false) => self.ask_by_name_only(out)?,
         }
         Ok(ClientProgress { consumed: GREETING_BYTES, step: ClientStep::Again })
@@ -326,7 +329,10 @@ impl ClientHandshake {
             }
             // Whatever is wrong with the export is said when it is asked for.
             OptionCode::WEIR_ATTACH
-                if code != OptionReplyCode::ERR_POLICY && !self.asks_for_exclusive() =>
+                if !matches!(
+                    code,
+                    OptionReplyCode::ERR_POLICY | OptionReplyCode::ERR_WEIR_TAKEN
+                ) && !self.asks_for_exclusive() =>
             {
                 self.attached = None;
                 self.ask_for_export(out)

@@ -18,6 +18,8 @@ pub struct ExportInfo {
     /// Which opening of it this is: another one may have lost what was not flushed. Without it, connections are not
     /// attached to a client's use of the export.
     pub instance: Option<Instance>,
+    /// Names the volume for as long as it is the same, over openings and hosts; nothing where there is no such name.
+    pub volume: Option<[u8; 16]>,
     /// Names of earlier states that it can be compared with: a context `qemu:dirty-bitmap:NAME` each.
     pub earlier: Arc<[String]>,
 }

@@ -11,7 +11,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use attachment::{Attached, Attachment, Exclusive, Instance, Tag};
+pub use attachment::{Attached, Attachment, Exclusive, Instance, NotAttached, Tag};
 pub use client::{Agreement, ClientHandshake, ClientProgress, ClientStep, ClientWish};
 pub use context::{ALLOCATION_CONTEXT, ChosenContext, Context};
 pub use export::ExportInfo;

@@ -9,7 +9,9 @@
 //!  H5. Where TLS is required, nothing is said of any export before it is there; what was agreed on before it is
 //!      forgotten.
 
-use super::attachment::{Attached, Attachment, Exclusive};
+use weir_device::mutant;
+
+use super::attachment::{Attached, Attachment, Exclusive, Instance, NotAttached};
 use super::context::ChosenContext;
 use super::export::ExportInfo;
 use super::layout::EXPORT_NAME_ZEROES;
@@ -61,6 +63,9 @@ pub enum TlsOffer {
     Required,
 }
 
+const OPENED_ANEW: &str =
+    "the export was opened anew since this client attached: it is to do so again";
+
 /// The exports that a handshake may offer.
 pub trait Catalog {
     /// What the caller needs to serve an export.
@@ -79,13 +84,14 @@ pub trait Catalog {
     /// more, of this export or another. What comes with exclusive access where it has that from now on.
     ///
     /// # Errors
-    /// A sentence for the client, which does not get the exclusive access that it asks for.
+    /// [`NotAttached`].
     fn attach(
         &self,
         _found: (&ExportInfo, &Self::Handle),
         attachment: &Attachment,
-    ) -> Result<Option<Exclusive>, &'static str> {
-        if attachment.exclusive { Err("exclusive access is not given here") } else { Ok(None) }
+    ) -> Result<Option<Exclusive>, NotAttached> {
+        let refused = NotAttached::Refused("exclusive access is not given here");
+        if attachment.exclusive { Err(refused) } else { Ok(None) }
     }
 
     /// Called when a client wants to begin with an export, before that is answered. An error is a sentence for the
@@ -171,8 +177,8 @@ pub struct ServerHandshake {
     style: ReplyStyle,
     /// The metadata contexts that were chosen, and the export name that they were chosen for.
     contexts: Option<(String, Vec<ChosenContext>)>,
-    /// What the connection belongs to, and the export name that it was said for.
-    attachment: Option<(String, Attachment)>,
+    /// What the connection belongs to, the export name that it was said for, and the opening that took it.
+    attachment: Option<(String, Attachment, Instance)>,
     options_left: u32,
     /// What is offered still; nothing once it is there.
     tls: TlsOffer,
@@ -439,7 +445,13 @@ impl ServerHandshake {
 
     /// What the connection belongs to, if that was said for this export.
     fn attachment_to(&self, name: &str) -> Option<&Attachment> {
-        self.attachment.as_ref().filter(|(export, _)| export == name).map(|(_, one)| one)
+        self.attachment.as_ref().filter(|(export, ..)| export == name).map(|(_, one, _)| one)
+    }
+
+    /// Whether the export was opened anew since the client attached: what it was told is not so any more.
+    fn is_another_opening(&self, name: &str, info: &ExportInfo) -> bool {
+        let attached = self.attachment.as_ref().filter(|(export, ..)| export == name);
+        attached.is_some_and(|(.., instance)| Some(*instance) != info.instance)
     }
 
     /// H3: a new attempt replaces the earlier choice even where it fails.
@@ -484,9 +496,13 @@ impl ServerHandshake {
         }
         let refused = |why: NotOffered| ProtocolError::ExportRefused { reason: why.reply().1 };
         let (mut info, handle) = catalog.find(name).map_err(refused)?;
+        if self.is_another_opening(name, &info) {
+            return Err(ProtocolError::ExportRefused { reason: OPENED_ANEW });
+        }
         let admitted = catalog.admit((&info, &handle), self.attachment_to(name));
         let admission = admitted.map_err(|reason| ProtocolError::ExportRefused { reason })?;
-        info.read_only |= admission == Admission::ReadOnly;
+        info.read_only |=
+            admission == Admission::ReadOnly && !mutant("export_name_writes_beside_holder");
         put_u64(out, info.size);
         put_u16(out, self.transmission_flags(&info).0);
         if !self.client.contains(ClientFlags::NO_ZEROES) {
@@ -515,12 +531,17 @@ impl ServerHandshake {
         };
         match catalog.attach((&info, &handle), &attachment) {
             Ok(exclusive) => {
-                let attached = Attached { instance, exclusive };
+                let attached = Attached { instance, volume: info.volume, exclusive };
                 encode_option_reply(code, &OptionReply::Attached(attached), out);
                 encode_option_reply(code, &OptionReply::Ack, out);
-                self.attachment = Some((name.to_owned(), attachment));
+                self.attachment = Some((name.to_owned(), attachment, instance));
             }
-            Err(reason) => refuse(code, OptionReplyCode::ERR_POLICY, reason, out),
+            Err(NotAttached::Taken(reason)) => {
+                refuse(code, OptionReplyCode::ERR_WEIR_TAKEN, reason, out);
+            }
+            Err(NotAttached::Refused(reason)) => {
+                refuse(code, OptionReplyCode::ERR_POLICY, reason, out);
+            }
         }
     }
 
@@ -551,7 +572,11 @@ impl ServerHandshake {
             }
         };
         if code == OptionCode::GO {
-            match catalog.admit((&info, &handle), self.attachment_to(name)) {
+            let admitted = match self.is_another_opening(name, &info) {
+                true => Err(OPENED_ANEW),
+                false => catalog.admit((&info, &handle), self.attachment_to(name)),
+            };
+            match admitted {
                 Ok(admission) => info.read_only |= admission == Admission::ReadOnly,
                 Err(reason) => {
                     refuse(code, OptionReplyCode::ERR_POLICY, reason, out);

@@ -599,6 +599,7 @@ fn the_examples_of_the_documentation_hold() {
         attach,
         answer(OptionReply::Attached(Attached {
             instance: *b"the opening of 1",
+            volume: Some(*b"volume number 01"),
             exclusive: Some(Exclusive { tag: *b"the tag of 00002", is_unchanged: true }),
         })),
         answer(OptionReply::Ack),

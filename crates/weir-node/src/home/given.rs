@@ -4,6 +4,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
@@ -21,16 +23,33 @@ pub(crate) struct GivenRecord {
     pub(crate) path: PathBuf,
     /// Number of the opening.
     pub(crate) epoch: u64,
+    /// How many times it was asked to write, and the newest of them that was begun. A caller may go away while its file is
+    /// being written: an older one never takes the place of a newer one.
+    asked: Arc<AtomicU64>,
+    written: Arc<Mutex<u64>>,
 }
 
 impl GivenRecord {
+    pub(crate) fn new(path: PathBuf, epoch: u64) -> Self {
+        let (asked, written) = Default::default();
+        Self { path, epoch, asked, written }
+    }
+
     /// Writes down what was given in this opening, durably.
     ///
     /// # Errors
     /// It could not be written.
     pub(crate) async fn keep(&self, given: Option<Given>) -> Result<(), DeviceError> {
         let (record, shown) = (self.clone(), self.path.display().to_string());
-        let keeping = spawn_blocking(move || keep(&record.path, record.epoch, given));
+        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let keeping = spawn_blocking(move || {
+            let mut written = record.written.lock().unwrap_or_else(PoisonError::into_inner);
+            if *written > number {
+                return Ok(());
+            }
+            *written = number;
+            keep(&record.path, record.epoch, given)
+        });
         let kept = keeping.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         kept.map_err(|error| {
             DeviceError::new(ErrorKind::Unavailable, format!("writing {shown}: {error}"))

@@ -592,7 +592,10 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
                     reloaded.kept_as_they_are.push(name.clone());
                 }
             }
-            None if is_wanted(name) => {}
+            None if is_wanted(name) => {
+                // Attached by a verb, as the settings of all volumes say now.
+                lock(&entry.allowed).clone_from(&core.spec_of(name).allowed);
+            }
             None => match leave_out(core, name).await {
                 Ok(()) => reloaded.detached.push(name.clone()),
                 Err(error) => reloaded.failed.push(failed(name, &error)),

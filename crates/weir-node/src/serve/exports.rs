@@ -19,6 +19,7 @@ use crate::serve::core::{Core, Entry};
 use crate::serve::events::EventKind;
 use crate::serve::lock::lock;
 use crate::serve::one_export::{OneExport, connection_options, describe};
+use crate::serve::spec::EndpointKind;
 use crate::serve::views::{View, split};
 
 /// What a client is told that may not have an export.
@@ -41,7 +42,12 @@ impl Exported {
     /// Whether a client may use an export: a volume, or a snapshot of it.
     fn allows(&self, export: &str, client: &Identity) -> bool {
         let volume = export.split_once('@').map_or(export, |(volume, _)| volume);
-        self.entry(volume).is_none_or(|entry| lock(&entry.allowed).allows(client))
+        match (self.entry(volume), VolumeName::new(volume)) {
+            (Some(entry), _) => lock(&entry.allowed).allows(client),
+            // A snapshot may be served of a volume that is not open just now.
+            (None, Ok(name)) => self.0.spec_of(&name).allowed.allows(client),
+            (None, Err(_)) => true,
+        }
     }
 
     async fn volume(&self, name: &str) -> Option<(ExportInfo, HandOff)> {
@@ -54,6 +60,8 @@ impl Exported {
             size: entry.gate.size(),
             read_only: entry.read_only,
             instance: Some(entry.instance),
+            // Others are given an identity for as long as they are served.
+            volume: (entry.spec.endpoint == EndpointKind::Log).then_some(entry.id.0),
             earlier: [].into(),
         };
         Some((info, entry.hand_off.clone()))
@@ -195,6 +203,7 @@ fn export_of(name: &str, volume: VolumeId, stack: &Rc<Stack>) -> (ExportInfo, On
         size: stack.size(),
         read_only: true,
         instance: None,
+        volume: None,
         earlier: earlier.into(),
     };
     let stack = Rc::clone(stack);

@@ -108,7 +108,7 @@ pub(crate) async fn host(
     let record = opened
         .stack
         .is_log()
-        .then(|| GivenRecord { path: home.data.given(opened.id), epoch: opened.report.epoch });
+        .then(|| GivenRecord::new(home.data.given(opened.id), opened.report.epoch));
     match record.as_ref().map(|record| record.restore(&opened.report, spec.consent)).transpose() {
         Ok(given) => access.restore(spec.name.as_str(), given.flatten()),
         Err(error) => {

@@ -41,6 +41,7 @@ impl OneExport {
                 read_only: hosted.read_only,
                 // Told by the thread that shakes hands.
                 instance: None,
+                volume: None,
                 earlier: [].into(),
             },
             stack: Rc::clone(&hosted.stack),

@@ -148,6 +148,7 @@ mod tests {
                 size: 4096,
                 read_only: true,
                 instance: None,
+                volume: None,
                 earlier: [].into(),
             };
             let (stack, volume) = (in_memory().await, VolumeId([1; 16]));

@@ -99,7 +99,15 @@ impl Catalog for Old {
         let (name, description) = (name.to_owned(), String::new());
         let earlier = earlier.into();
         Ok((
-            ExportInfo { name, description, size: 1, read_only: true, instance: None, earlier },
+            ExportInfo {
+                name,
+                description,
+                size: 1,
+                read_only: true,
+                instance: None,
+                volume: None,
+                earlier,
+            },
             (),
         ))
     }
