@@ -16,7 +16,12 @@ fn handshake(style_max: ReplyStyle, mut input: &[u8]) -> Option<(ReplyStyle, &[u
     let wish = ClientWish {
         export: "disk".to_owned(),
         tls: false,
-        attachment: Some(weir_nbd::Attachment { session: [3; 16], generation: 1, exclusive: true, known: None }),
+        attachment: Some(weir_nbd::Attachment {
+            session: [3; 16],
+            generation: 1,
+            exclusive: true,
+            known: None,
+        }),
         style_max,
         contexts,
     };

@@ -162,7 +162,8 @@ async fn both(choices: &[u8], piece: usize) {
     let cut = |at: usize| if number(at) % 4 == 1 { position(at + 1) } else { usize::MAX };
     let server = End { io: one, read: 0, flips: flips(0), cut: cut(20), piece };
     let client = End { io: other, read: 0, flips: flips(10), cut: cut(23), piece };
-    let is_harmed = |end: &End| end.cut != usize::MAX || end.flips.iter().any(|(_, mask)| *mask != 0);
+    let is_harmed =
+        |end: &End| end.cut != usize::MAX || end.flips.iter().any(|(_, mask)| *mask != 0);
     let is_whole = !is_harmed(&server) && !is_harmed(&client);
     let serves = async {
         let secured = tls().accept(Box::new(server)).await.ok()?;

@@ -1,7 +1,8 @@
 //! A remote volume of one node over a server of another: the product's own client and front end over a simulated
 //! network, a medium that forgets what was not flushed, and an oracle of what a client may read.
 //!
-//! Three kinds of servers, by the seed: another Weir, of which the client may ask for exclusive access while others try to write; a server that does not tell its openings apart, to which changes
+//! Three kinds of servers, by the seed: another Weir, of which the client may ask for exclusive access while others
+//! try to write; a server that does not tell its openings apart, to which changes
 //! are sent again because the user says so; and one to which they are not. The first one may also be slow to carry out
 //! what it has taken, so that an old request could come behind a newer one: only there is that kept from happening.
 

@@ -8,8 +8,8 @@
 
 Kinds: `deaf` asks for reads of 32 MiB and takes no reply; `half` sends 31 MiB of a write of 32 MiB; `slow` sends one
 byte of its handshake a second; `silent` connects and sends nothing. Under TLS: `tls-slow` sends one byte of its hello
-a second; `tls-silent` sends nothing once TLS may begin; `stranger` shakes hands with a certificate of another authority,
-again and again. Clients take turns over the EXPORTs. What the server ends is connected again, once a second.
+a second; `tls-silent` sends nothing once TLS may begin; `stranger` shakes hands with a certificate of another
+authority, again and again. Clients take turns over the EXPORTs. What the server ends is connected again, once a second.
 
 Certificates are in the directories CERTIFICATES and STRANGER, of the environment.
 """

@@ -103,14 +103,16 @@ refuse "alone: a second one is refused" "another client has exclusive" "$weir" u
     --remote "nbd+unix:///disk?socket=$work/server.sock" --remote-exclusive
 kill_server
 serve_disk
-check "alone: goes on after a restart of the server" qemu-io -f raw "$uri" -c "write -P 9 4k 4k" -c "read -P 7 0 4k" -c flush
+check "alone: goes on after a restart of the server" qemu-io -f raw "$uri" -c "write -P 9 4k 4k" \
+    -c "read -P 7 0 4k" -c flush
 refuse "a remote volume is not served to another node" "use its server" "$weir" up third --data-dir "$work/third" \
     --remote "$uri"
 # Somebody else writes while it is not there.
 kill -STOP "$weir_pid"
 kill_server
 serve_disk
-check "another client writes meanwhile" qemu-io -f raw "nbd+unix:///disk?socket=$work/server.sock" -c "write -P 8 0 4k" -c flush
+check "another client writes meanwhile" qemu-io -f raw "nbd+unix:///disk?socket=$work/server.sock" \
+    -c "write -P 8 0 4k" -c flush
 kill -CONT "$weir_pid"
 refuse "alone no more: nothing is answered" "error|fail" qemu-io -f raw "$uri" -c "read -P 7 0 4k"
 refuse "status says why" "exclusive access is lost" sh -c "'$weir' status; exit 1"
@@ -171,8 +173,10 @@ END
 "$weir" serve --config "$work/weir.toml" --nbd-socket "$work/nbd.sock" >"$work/weir.out" 2>"$work/weir.log" </dev/null &
 weir_pid=$!
 wait_for_export "nbd+unix:///far?socket=$work/nbd.sock"
-check "both are served" sh -c "nbdinfo --list --json 'nbd+unix:///?socket=$work/nbd.sock' | jq -e '.exports | length == 2'"
-refuse "a snapshot of it is refused with the reason" "is no volume of a store, and has no snapshots" "$weir" snapshot create far@one
+both() { nbdinfo --list --json "nbd+unix:///?socket=$work/nbd.sock" | jq -e '.exports | length == 2'; }
+check "both are served" both
+refuse "a snapshot of it is refused with the reason" "is no volume of a store, and has no snapshots" \
+    "$weir" snapshot create far@one
 check "it is shown" sh -c "'$weir' volume show far --output json | jq -e '.serving.layers[-1].remote.connected'"
 check "it can be detached" "$weir" volume detach far
 check "and attached" "$weir" volume attach far

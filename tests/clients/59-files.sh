@@ -24,7 +24,8 @@ for way in "" "--file-direct"; do
     check "$named: written and verified" run_fio --bsrange=512-1M --blockalign=512
     check "$named: at odd offsets" run_fio --bsrange=512-128k --blockalign=512 --offset=16777219
     check "$named: bytes, zeroes and discards" qemu-io -f raw "$uri" -c "write -P 5 0 1M" -c "write -P 6 1001 3" \
-        -c "write -z 4k 64k" -c "discard 512k 100k" -c "read -P 5 0 1001" -c "read -P 6 1001 3" -c "read -P 5 1004 100" \
+        -c "write -z 4k 64k" -c "discard 512k 100k" -c "read -P 5 0 1001" -c "read -P 6 1001 3" \
+        -c "read -P 5 1004 100" \
         -c "read -P 0 4k 64k" -c "read -P 0 512k 100k" -c "read -P 5 612k 1k"
     check "$named: discarding all leaves nothing" qemu-io -f raw "$uri" -c "discard 0 128M" -c flush
     check "$named: the file takes no space again" test "$(used_kib "$image")" -lt 100
@@ -39,8 +40,8 @@ done
 image=$work/disk.raw
 start disk --file "$image"
 qemu-io -f raw "$uri" -c "write -P 97 1M 64k" >/dev/null
-(cd "$work" && fio --ioengine=nbd --uri="$uri" --name=load --rw=randwrite --bs=16k --iodepth=32 --size=64M --offset=64M \
-    --time_based --runtime=20 --minimal >/dev/null 2>&1) &
+(cd "$work" && fio --ioengine=nbd --uri="$uri" --name=load --rw=randwrite --bs=16k --iodepth=32 --size=64M \
+    --offset=64M --time_based --runtime=20 --minimal >/dev/null 2>&1) &
 load=$!
 processes+=("$load")
 sleep 1
@@ -51,9 +52,11 @@ check "what was acknowledged before a kill is there" qemu-io -f raw "$uri" -c "r
 
 # What is refused, and why.
 refuse "a second server" "in use" "$weir" up other --data-dir "$work/other" --file "$image"
-refuse "a file that is not there" "No such file|not found" "$weir" up disk --data-dir "$work/other" --file "$work/none.raw"
+refuse "a file that is not there" "a file is made with --size" "$weir" up disk --data-dir "$work/other" \
+    --file "$work/none.raw"
 refuse "a directory" "neither a file nor a block device" "$weir" up disk --data-dir "$work/other" --file "$work"
-refuse "another size" "134217728 bytes, not" "$weir" up disk --data-dir "$work/other" --file "$work/disk--file-direct.raw" --size 1M
+refuse "another size" "134217728 bytes, not" "$weir" up disk --data-dir "$work/other" \
+    --file "$work/disk--file-direct.raw" --size 1M
 refuse "a file and a server" "cannot be used with" "$weir" up disk --file "$image" --remote nbd://localhost/x
 truncate -s 1000 "$work/odd.raw"
 refuse "a length that cannot be read past the page cache" "no multiple of|O_DIRECT" \
@@ -107,8 +110,9 @@ if [ "$(id -u)" = 0 ] && losetup --find >/dev/null 2>&1; then
         start disk --file "$device" $way
         check "a block device $way: written and verified" run_fio --bsrange=512-1M --blockalign=512
         check "a block device $way: at odd offsets" run_fio --bsrange=512-128k --blockalign=512 --offset=16777219
-        check "a block device $way: zeroes and discards" qemu-io -f raw "$uri" -c "write -P 5 0 1M" -c "write -z 100 64k" \
-            -c "discard 512k 100k" -c "read -P 5 0 100" -c "read -P 0 100 64k" -c "read -P 0 512k 100k" -c "read -P 5 612k 1k"
+        check "a block device $way: zeroes and discards" qemu-io -f raw "$uri" -c "write -P 5 0 1M" \
+            -c "write -z 100 64k" -c "discard 512k 100k" -c "read -P 5 0 100" -c "read -P 0 100 64k" \
+            -c "read -P 0 512k 100k" -c "read -P 5 612k 1k"
         stop
     done
     mkfs.ext4 -q "$device"

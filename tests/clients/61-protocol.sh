@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every command of NBD with every flag, as libnbd sends them: to Weir, and through remote volumes of Weir to other servers.
+# Every command of NBD with every flag, as libnbd sends them: to Weir, and through remote volumes of Weir to other
+# servers.
 # The results are the table of docs/operations/conformance.md: `61-protocol.sh --write` writes it anew.
 . "$(dirname "$0")/_lib.sh"
 
@@ -8,7 +9,8 @@ columns=()
 # ask COLUMN URI: one column of the table.
 ask() {
     columns+=("$1")
-    check "$1" sh -c '/usr/bin/python3 "$1/protocol.py" "$2" >"$3"' - "$(dirname "$0")" "$2" "$work/column-${#columns[@]}"
+    check "$1" sh -c '/usr/bin/python3 "$1/protocol.py" "$2" >"$3"' - "$(dirname "$0")" "$2" \
+        "$work/column-${#columns[@]}"
 }
 wait_for_socket() { wait_on=$2 wait_until "$1 is there" test -S "$1" || exit 1; }
 
@@ -67,7 +69,8 @@ table() {
     local head='| command |' line='| --- |' column
     for column in "${columns[@]}"; do head+=" $column |" line+=" --- |"; done
     printf '%s\n%s\n' "$head" "$line"
-    paste "$work"/column-* | awk -F '\t' '{ row = "| " $1 " |"; for (i = 2; i <= NF; i += 2) row = row " " $i " |"; print row }'
+    paste "$work"/column-* \
+        | awk -F '\t' '{ row = "| " $1 " |"; for (i = 2; i <= NF; i += 2) row = row " " $i " |"; print row }'
 }
 written() { sed -n '/<!-- table -->/,/<!-- \/table -->/p' "$page" | grep '^|'; }
 if [ "${1:-}" = --write ]; then

@@ -135,7 +135,8 @@ impl File {
     }
 
     /// Makes a range read as zeroes without writing it; false, and nothing done, where the file system or the device
-    /// cannot. Runs to its end like a write. Nothing is durable before a [`File::sync`] that starts after this returned.
+    /// cannot. Runs to its end like a write. Nothing is durable before a [`File::sync`] that starts after this
+    /// returned.
     pub async fn zero(&self, offset: u64, len: u64, how: Zeroing) -> Result<bool, DiskError> {
         match &self.inner {
             Inner::Real(file) => {

@@ -22,8 +22,8 @@ pub struct Image {
     pub size: u64,
     /// Ranges that [`File::zero`] takes begin and end at multiples of it.
     pub zero_bytes: u64,
-    /// Whether [`File::zero`] may be called. Not on a block device through the page cache: where the device cannot zero,
-    /// the kernel says so only after it has dropped what was written to the range and is not on the device yet.
+    /// Whether [`File::zero`] may be called. Not on a block device through the page cache: where the device cannot
+    /// zero, the kernel says so only after it has dropped what was written to the range and is not on the device yet.
     pub can_zero: bool,
     /// Whether it was created just now.
     pub created: bool,

@@ -7,8 +7,8 @@
 //!      first, so that no read shows less than an earlier one.
 //!  S3. Where bytes that were acknowledged may be lost and cannot be sent again, no change and no flush succeeds any
 //!      more, and no read of those bytes.
-//!  S4. Nothing is answered any more once the export is not what it was: the content was replaced, another volume answers,
-//!      or, where exclusive access was asked for, another client may have written.
+//!  S4. Nothing is answered any more once the export is not what it was: the content was replaced, another volume
+//!      answers, or, where exclusive access was asked for, another client may have written.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -242,6 +242,20 @@ fn endpoint(
     checked.map_err(refused)
 }
 
+/// Refuses to encrypt what is in no store.
+fn check_encrypts(
+    global: &Global,
+    name: &VolumeName,
+    endpoint: &EndpointKind,
+) -> Result<(), Failure> {
+    if !global.encrypt || matches!(endpoint, EndpointKind::Log) {
+        return Ok(());
+    }
+    let help = "leave --encrypt away: a file is encrypted below it, with LUKS, and an export by its server";
+    let message = format!("volume {name}: Weir encrypts volumes of a store only");
+    Err(Failure::usage(message).with_help(help.to_owned()))
+}
+
 /// The threads of `weir up`, and what it serves.
 pub(crate) fn up(
     global: &Global,
@@ -267,11 +281,7 @@ pub(crate) fn up(
         }
         up::EndpointKind::Memory => EndpointKind::Memory,
     };
-    if global.encrypt && !matches!(endpoint, EndpointKind::Log) {
-        let help = "leave --encrypt away: a file is encrypted below it, with LUKS, and an export by its server";
-        let message = format!("volume {}: Weir encrypts volumes of a store only", up.name);
-        return Err(Failure::usage(message).with_help(help.to_owned()));
-    }
+    check_encrypts(global, &up.name, &endpoint)?;
     let trace = up.trace.or_else(|| listed.and_then(|volume| volume.trace.clone()));
     let read_only = is_read_only(up.read_only, file.read_only);
     let read_only = is_read_only(read_only, listed.and_then(|volume| volume.read_only));

@@ -1,5 +1,5 @@
-//! Another client, which wants to write while the first one has exclusive access: it gets in only where the first one is
-//! not connected.
+//! Another client, which wants to write while the first one has exclusive access: it gets in only where the first one
+//! is not connected.
 
 use std::rc::Rc;
 use std::time::Duration;

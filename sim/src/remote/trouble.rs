@@ -59,8 +59,8 @@ impl World {
                 self.note("connection falls silent", [0; 3]);
                 self.network.silence(connection);
             }
-            // What is held back on a connection that is gone would reach the server behind newer changes: a server that is
-            // not told which connections are older must not be given any, and that is what the user vouches for.
+            // What is held back on a connection that is gone would reach the server behind newer changes: a server that
+            // is not told which connections are older must not be given any, and that is what the user vouches for.
             (40..50, Some(connection)) if self.profile.kind != Kind::Trusted => {
                 let ms = self.below(2000);
                 self.note("connection stalls", [ms, 0, 0]);

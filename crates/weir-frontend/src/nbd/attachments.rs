@@ -6,8 +6,8 @@
 //!      it.
 //!  A2. A connection that is older than the newest one of its session is turned away.
 //!
-//! Clients that attach connect anew without losing anything. So they are sent away, too, where they are to learn what is
-//! told in the handshake only: the size of the export.
+//! Clients that attach connect anew without losing anything. So they are sent away, too, where they are to learn what
+//! is told in the handshake only: the size of the export.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

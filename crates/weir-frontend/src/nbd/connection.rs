@@ -185,10 +185,7 @@ where
         slot_bytes: size_of_future(&operate),
         operate,
         bytes_in_flight: 0,
-        share: match chosen.attachment.is_some() {
-            true => options.memory.share_of_node(),
-            false => options.memory.share(),
-        },
+        share: options.memory.share(chosen.attachment.is_some()),
         is_short: false,
         large_read: None,
         large_write: None,

@@ -11,9 +11,9 @@
 //! - a request that has to be whole and is alone on its connection may take more, down to a quarter that stays free;
 //! - while a client waits that took its replies lately, nobody gets anything of the rest who did not.
 //!
-//! Requests that another node forwards have a reserve: two nodes that serve each other's volumes would otherwise wait for
-//! each other, each with its memory full of requests of its own clients. A forwarded request is not forwarded again, so
-//! that whatever holds a part of the reserve ends without memory of another node.
+//! Requests that another node forwards have a reserve: two nodes that serve each other's volumes would otherwise wait
+//! for each other, each with its memory full of requests of its own clients. A forwarded request is not forwarded
+//! again, so that whatever holds a part of the reserve ends without memory of another node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,26 +83,21 @@ impl RequestMemory {
         self.0.shared_bytes.load(Ordering::Relaxed)
     }
 
-    /// The part of a new connection.
-    pub(super) fn share(&self) -> Share {
+    /// The part of a new connection, of another node or not.
+    pub(super) fn share(&self, is_forwarding: bool) -> Share {
         self.0.connections.fetch_add(1, Ordering::Relaxed);
+        if is_forwarding {
+            self.0.forwarding.fetch_add(1, Ordering::Relaxed);
+        }
         Share {
             memory: self.clone(),
             held: 0,
             reserve_bytes: 0,
-            is_forwarding: false,
+            is_forwarding,
             window_bytes: 0,
             is_waiting: false,
             is_good: false,
         }
-    }
-
-    /// The part of a new connection of another node.
-    pub(super) fn share_of_node(&self) -> Share {
-        self.0.forwarding.fetch_add(1, Ordering::Relaxed);
-        let mut share = self.share();
-        share.is_forwarding = true;
-        share
     }
 
     /// The reserve for forwarded requests, while there may be some.
@@ -285,7 +280,7 @@ mod tests {
     fn everybody_has_a_part_of_its_own_whatever_others_hold() {
         let memory = RequestMemory::new(32 * MIB);
         assert_eq!(memory.connections_max(), 512);
-        let mut shares: Vec<Share> = (0..512).map(|_| memory.share()).collect();
+        let mut shares: Vec<Share> = (0..512).map(|_| memory.share(false)).collect();
         for share in &mut shares {
             while share.take(8 << 10) {}
         }
@@ -300,11 +295,11 @@ mod tests {
     #[test]
     fn stuck_connections_leave_something_to_the_next() {
         let memory = RequestMemory::new(32 * MIB);
-        let mut stuck: Vec<Share> = (0..120).map(|_| memory.share()).collect();
+        let mut stuck: Vec<Share> = (0..120).map(|_| memory.share(false)).collect();
         for share in &mut stuck {
             while share.take(MIB) || share.take(64 << 10) || share.take(4 << 10) {}
         }
-        let mut good = memory.share();
+        let mut good = memory.share(false);
         let mut requests = 0;
         while good.take(5 << 10) {
             requests += 1;
@@ -319,7 +314,7 @@ mod tests {
     #[test]
     fn a_request_that_must_be_whole_is_let_through_where_a_quarter_stays_free() {
         let memory = RequestMemory::new(32 * MIB);
-        let mut shares: Vec<Share> = (0..10).map(|_| memory.share()).collect();
+        let mut shares: Vec<Share> = (0..10).map(|_| memory.share(false)).collect();
         let whole = shares.iter_mut().filter_map(|share| share.take(4 * MIB).then_some(())).count();
         assert_eq!(whole, 5, "while a quarter of what is shared stays free");
         shares.remove(0);
@@ -330,7 +325,7 @@ mod tests {
     #[test]
     fn who_took_its_replies_comes_before_who_did_not() {
         let memory = RequestMemory::new(32 * MIB);
-        let [mut holder, mut stuck, mut good] = [0; 3].map(|_| memory.share());
+        let [mut holder, mut stuck, mut good] = [0; 3].map(|_| memory.share(false));
         assert!(holder.take(16 * MIB) && !stuck.take(20 * MIB), "it waits");
         good.set_good(true);
         assert!(!good.take(20 * MIB) && good.others_wait() && holder.others_wait());
@@ -352,16 +347,16 @@ mod tests {
     #[test]
     fn what_another_node_forwards_finds_memory_however_much_its_own_clients_hold() {
         let memory = RequestMemory::new(32 * MIB);
-        let mut node = memory.share_of_node();
-        let mut own: Vec<Share> = (0..400).map(|_| memory.share()).collect();
+        let mut node = memory.share(true);
+        let mut own: Vec<Share> = (0..400).map(|_| memory.share(false)).collect();
         for share in &mut own {
             while share.take(MIB) || share.take(8 << 10) {}
         }
-        let mut late = memory.share();
+        let mut late = memory.share(false);
         late.take(OWN_BYTES);
         assert!(!late.take(MIB), "nothing is left");
         assert!(node.take(MIB) && node.take(MIB));
-        let mut other_node = memory.share_of_node();
+        let mut other_node = memory.share(true);
         assert!(other_node.take(MIB) && other_node.take(MIB));
         assert!(!other_node.take(MIB), "the reserve is bounded");
         node.give_back(2 * MIB);
@@ -374,7 +369,7 @@ mod tests {
     #[test]
     fn windows_are_given_only_while_half_is_free() {
         let memory = RequestMemory::new(32 * MIB);
-        let mut shares: Vec<Share> = (0..200).map(|_| memory.share()).collect();
+        let mut shares: Vec<Share> = (0..200).map(|_| memory.share(false)).collect();
         let windows =
             shares.iter_mut().filter_map(|s| s.take_window(256 << 10).then_some(())).count();
         assert!((40..=64).contains(&windows), "{windows}");

@@ -1,5 +1,5 @@
-//! How often one peer may begin TLS: a handshake costs the thread of the listener some hundreds of microseconds, whoever
-//! asks for it.
+//! How often one peer may begin TLS: a handshake costs the thread of the listener some hundreds of microseconds,
+//! whoever asks for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

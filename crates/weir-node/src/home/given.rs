@@ -23,8 +23,8 @@ pub(crate) struct GivenRecord {
     pub(crate) path: PathBuf,
     /// Number of the opening.
     pub(crate) epoch: u64,
-    /// How many times it was asked to write, and the newest of them that was begun. A caller may go away while its file is
-    /// being written: an older one never takes the place of a newer one.
+    /// How many times it was asked to write, and the newest of them that was begun. A caller may go away while its
+    /// file is being written: an older one never takes the place of a newer one.
     asked: Arc<AtomicU64>,
     written: Arc<Mutex<u64>>,
 }

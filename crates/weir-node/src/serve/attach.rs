@@ -564,9 +564,11 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
     let Wanted { specs: wanted, unreadable, left_out } = wanted(core).await?;
     let mut reloaded = Reloaded { left_out, ..Reloaded::default() };
     let failed = |name: &VolumeName, error: &NodeError| (name.clone(), with_causes(error));
-    reloaded.failed.extend(unreadable.iter().map(|(name, error)| failed(name, error)));
-    for (name, error) in unreadable.iter().filter(|(name, _)| core.entry(name.as_str()).is_none()) {
-        core.note_failed(name, error);
+    for (name, error) in &unreadable {
+        reloaded.failed.push(failed(name, error));
+        if core.entry(name.as_str()).is_none() {
+            core.note_failed(name, error);
+        }
     }
     // What cannot be read just now is in the store all the same.
     let is_unreadable = |name: &VolumeName| unreadable.iter().any(|(other, _)| other == name);
@@ -583,25 +585,7 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
             left::close_if_held(core, name)?;
         }
     }
-    for entry in core.entries() {
-        let name = &entry.name;
-        match wanted.iter().find(|spec| spec.name == *name) {
-            Some(spec) => {
-                lock(&entry.allowed).clone_from(&spec.allowed);
-                if !spec.serves_like(&entry.spec) {
-                    reloaded.kept_as_they_are.push(name.clone());
-                }
-            }
-            None if is_wanted(name) => {
-                // Attached by a verb, as the settings of all volumes say now.
-                lock(&entry.allowed).clone_from(&core.spec_of(name).allowed);
-            }
-            None => match leave_out(core, name).await {
-                Ok(()) => reloaded.detached.push(name.clone()),
-                Err(error) => reloaded.failed.push(failed(name, &error)),
-            },
-        }
-    }
+    bring_in_line(core, &wanted, &is_wanted, &mut reloaded).await;
     core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
     let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
     let first = core.least_used_shard();
@@ -630,6 +614,32 @@ pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloa
         }
     }
     Ok(reloaded)
+}
+
+/// Has what is served served as the settings say, or no more.
+async fn bring_in_line(
+    core: &Arc<Core>,
+    wanted: &[VolumeSpec],
+    is_wanted: impl Fn(&VolumeName) -> bool,
+    reloaded: &mut Reloaded,
+) {
+    for entry in core.entries() {
+        let name = &entry.name;
+        match wanted.iter().find(|spec| spec.name == *name) {
+            Some(spec) => {
+                lock(&entry.allowed).clone_from(&spec.allowed);
+                if !spec.serves_like(&entry.spec) {
+                    reloaded.kept_as_they_are.push(name.clone());
+                }
+            }
+            // Attached by a verb, as the settings of all volumes say now.
+            None if is_wanted(name) => *lock(&entry.allowed) = core.spec_of(name).allowed,
+            None => match leave_out(core, name).await {
+                Ok(()) => reloaded.detached.push(name.clone()),
+                Err(error) => reloaded.failed.push((name.clone(), with_causes(&error))),
+            },
+        }
+    }
 }
 
 /// Serves a volume no more that the settings do not name.

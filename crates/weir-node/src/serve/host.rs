@@ -11,7 +11,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_device::{AlignedBuf, Device, DeviceExt, Event, VolumeId};
 use weir_disk::{Image, ImageMode};
-use weir_frontend::nbd::{Attachments, HandOff, Instance, ListenerOptions, serve_handed_off};
+use weir_frontend::nbd::{
+    Access, Attachments, HandOff, Instance, ListenerOptions, serve_handed_off,
+};
 use weir_log::catalog;
 use weir_log::{Closed, LogError, OpenReport, Takeover};
 use weir_net::tls::Tls;
@@ -78,19 +80,7 @@ pub(crate) async fn host(
     ends: Ends,
 ) -> Result<Stopped, NodeError> {
     let Ends { mut ready, waits, stop, tls } = ends;
-    let opening = async {
-        match (&store, &spec.endpoint) {
-            (Some(store), EndpointKind::Log) => {
-                open_log(&context, &home, store, &spec, waits).await
-            }
-            (_, EndpointKind::Remote(remote)) => open_remote(&context, &spec, remote, tls).await,
-            (_, EndpointKind::File(file)) => open_file(&context, &spec, file).await,
-            (_, EndpointKind::Memory) => open_memory(&context, &spec).await,
-            (None, EndpointKind::Log) => {
-                Err(NodeError::NoStoreHere { name: spec.name.to_string() })
-            }
-        }
-    };
+    let opening = open(&context, &home, store.as_ref(), &spec, (waits, tls));
     let opened = tokio::select! {
         biased;
         // The receiver is gone only if the process stops. Nothing was acknowledged, and an opening can be ended
@@ -101,29 +91,8 @@ pub(crate) async fn host(
     let options = ListenerOptions::new(connection_options(&context));
     let access = options.connection.access.clone();
     let attachments = options.connection.attachments.clone();
-    // Only a log volume knows whether it was opened elsewhere in between.
-    if matches!(spec.endpoint, EndpointKind::Remote(_)) {
-        access.forwards(spec.name.as_str());
-    }
-    let record = opened
-        .stack
-        .is_log()
-        .then(|| GivenRecord::new(home.data.given(opened.id), opened.report.epoch));
-    match record.as_ref().map(|record| record.restore(&opened.report, spec.consent)).transpose() {
-        Ok(given) => access.restore(spec.name.as_str(), given.flatten()),
-        Err(error) => {
-            close(&home, (opened.id, &opened.stack), spec.options.close_deadline).await?;
-            return Err(error);
-        }
-    }
-    let read_only = spec.read_only || opened.stack.info().is_read_only;
-    if read_only && !spec.read_only && matches!(spec.endpoint, EndpointKind::Remote(_)) {
-        tracing::warn!(
-            volume = %spec.name,
-            "the server gives it read-only: it may be so there, or another client has exclusive access; once that is over, \
-             detach the volume and attach it again"
-        );
-    }
+    let record = restore_access(&home, &spec, &opened, &access).await?;
+    let read_only = is_read_only(&spec, &opened.stack);
     let hosted = Rc::new(Hosted {
         id: opened.id,
         name: spec.name.clone(),
@@ -168,6 +137,63 @@ pub(crate) async fn host(
     // The task holds the volume, and with it the lock of its directory.
     let _ = listening.await;
     close(&home, (opened.id, &opened.stack), deadline).await
+}
+
+/// Opens what keeps the bytes.
+async fn open(
+    context: &ShardContext,
+    home: &Home,
+    store: Option<&Store>,
+    spec: &VolumeSpec,
+    (waits, tls): (Option<oneshot::Sender<String>>, Option<Tls>),
+) -> Result<Opened, NodeError> {
+    match (store, &spec.endpoint) {
+        (Some(store), EndpointKind::Log) => open_log(context, home, store, spec, waits).await,
+        (None, EndpointKind::Log) => Err(NodeError::NoStoreHere { name: spec.name.to_string() }),
+        (_, EndpointKind::Remote(remote)) => open_remote(context, spec, remote, tls).await,
+        (_, EndpointKind::File(file)) => open_file(context, spec, file).await,
+        (_, EndpointKind::Memory) => open_memory(context, spec).await,
+    }
+}
+
+/// What is known from before of who may write; the record that keeps it. Only a log volume knows whether it was opened
+/// elsewhere in between. After an error the volume is closed.
+async fn restore_access(
+    home: &Home,
+    spec: &VolumeSpec,
+    opened: &Opened,
+    access: &Access,
+) -> Result<Option<GivenRecord>, NodeError> {
+    if matches!(spec.endpoint, EndpointKind::Remote(_)) {
+        access.forwards(spec.name.as_str());
+    }
+    if !opened.stack.is_log() {
+        return Ok(None);
+    }
+    let record = GivenRecord::new(home.data.given(opened.id), opened.report.epoch);
+    match record.restore(&opened.report, spec.consent) {
+        Ok(given) => {
+            access.restore(spec.name.as_str(), given);
+            Ok(Some(record))
+        }
+        Err(error) => {
+            close(home, (opened.id, &opened.stack), spec.options.close_deadline).await?;
+            Err(error)
+        }
+    }
+}
+
+/// Whether writes are refused: as the settings say, or because the device takes none.
+fn is_read_only(spec: &VolumeSpec, stack: &Stack) -> bool {
+    let is_so_below = stack.info().is_read_only;
+    if is_so_below && !spec.read_only && matches!(spec.endpoint, EndpointKind::Remote(_)) {
+        tracing::warn!(
+            volume = %spec.name,
+            "the server gives it read-only: it may be so there, or another client has exclusive access; once that is \
+             over, detach the volume and attach it again"
+        );
+    }
+    spec.read_only || is_so_below
 }
 
 /// Passes the events of a volume on to those who serve it, and logs them.

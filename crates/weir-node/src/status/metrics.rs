@@ -545,14 +545,8 @@ mod tests {
         let mut counted = Counted { bytes: 8192, nanoseconds: 30_000, ..Counted::default() };
         (counted.buckets[0], counted.buckets[1]) = (1, 1);
         let operations = [counted, Counted::default(), Counted::default(), Counted::default()];
-        let snapshot = Snapshot {
-            size: 1 << 40,
-            clients: 2,
-            exclusive: None,
-            operations,
-            layers: Vec::new(),
-            log: None,
-        };
+        let (exclusive, layers, log) = (None, Vec::new(), None);
+        let snapshot = Snapshot { size: 1 << 40, clients: 2, exclusive, operations, layers, log };
         let scrape = Scrape {
             volumes: vec![("demo".to_owned(), Health::Degraded, snapshot)],
             replicas: vec![(
