@@ -75,7 +75,9 @@ fn answers(style: ReplyStyle, mut input: &[u8]) {
         asked += usize::from(requests.request(command, &mut out).is_ok());
     }
     let (mut told, mut answered) = (0, 0);
-    while let Ok(progress) = requests.advance(input) {
+    loop {
+        // After an error nothing is told of the request that it is about: the connection ends with it.
+        let Ok(progress) = requests.advance(input) else { return };
         input = &input[progress.consumed..];
         match progress.step {
             ReplyStep::NeedMore(bytes) => {
