@@ -100,7 +100,11 @@ mod tests {
         assert!(found.len() > 50, "{}", found.len());
         for (command, flag) in found {
             let long = flag.get_long().unwrap().to_uppercase().replace('-', "_");
-            let expected = format!("WEIR_{long}");
+            // `WEIR_REMOTE` is the export of `up`.
+            let expected = match (command.as_str(), long.as_str()) {
+                ("flush", "REMOTE") => "WEIR_FLUSH_REMOTE".to_owned(),
+                _ => format!("WEIR_{long}"),
+            };
             let variable = flag.get_env().map(|name| name.to_string_lossy().into_owned());
             assert_eq!(variable, Some(expected), "{command}");
         }
