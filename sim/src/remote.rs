@@ -70,7 +70,7 @@ struct World {
     oracle: RefCell<Oracle>,
     violation: RefCell<Option<String>>,
     operations: Cell<u64>,
-    /// Times that another client tried to write, and what that number was when one last did.
+    /// Times that another client tried to get in, and writes of such clients that were answered.
     intrusions: Cell<u64>,
     written_by_another: Cell<u64>,
 }

@@ -44,7 +44,7 @@ struct Client {
     world: Rc<World>,
     volume: Rc<RemoteVolume>,
     is_refused: Cell<bool>,
-    /// How often another client had tried to write before this one was opened, and which of them had, once it was.
+    /// How often another client had tried to get in before this one was opened, and its writes by the time it was.
     intrusions: u64,
     written: u64,
 }
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// A call was begun; [`Self::answered`] wants to know when another client had written last.
+    /// A call was begun; [`Self::answered`] wants to know what other clients had written by then.
     fn begin(&self) -> (Instant, u64) {
         (Instant::now(), self.world.written_by_another.get())
     }
@@ -134,7 +134,7 @@ impl Client {
         let fua = fua && !matches!(operation, Operation::Discard { .. });
         let (began, written) = self.begin();
         let result = self.in_time(self.volume.internal(operation)).await?;
-        world.oracle.borrow_mut().changed(cells, result.is_ok(), fua);
+        world.oracle.borrow_mut().changed(cells, number, result.is_ok(), fua);
         match result {
             Ok(_) => {
                 self.answered(written)?;

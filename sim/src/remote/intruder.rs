@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 use weir_device::{Address, Device, DeviceExt, FlushScope, SharedBuf};
+use weir_net::sim::Side;
 use weir_remote::RemoteVolume;
 
 use super::client::arguments;
@@ -16,6 +17,12 @@ use super::{DEADLINE, World};
 
 /// Cells that it writes at most.
 const CELLS_MAX: u64 = 60;
+
+/// Writes of one that may write, at most.
+const WRITES_MAX: u64 = 4;
+
+/// Bytes that a server sends before requests begin, about.
+const HANDSHAKE_BYTES: u64 = 400;
 
 impl World {
     /// The first client is kept away for a while, or not, and another one tries to write.
@@ -40,6 +47,23 @@ impl World {
         };
         // What it has under way is gone with it, as with a client that is killed.
         let _ = tasks.run_until(timeout(DEADLINE, intruding)).await;
+        if self.percent(50) {
+            self.lose_next_handshake().await;
+        }
+    }
+
+    /// The next connection is lost while it is set up: what the server has decided by then may not be heard.
+    async fn lose_next_handshake(&self) {
+        let before = self.network.connections();
+        for _ in 0..2000 {
+            sleep(Duration::from_millis(1)).await;
+            let all = self.network.connections();
+            if let Some(connection) = all.into_iter().find(|each| !before.contains(each)) {
+                self.note("connection lost while it is set up", [0; 3]);
+                let bytes = usize::try_from(self.below(HANDSHAKE_BYTES)).expect("few");
+                return self.network.reset_after(connection, Side::Client, bytes);
+            }
+        }
     }
 
     async fn writes_as_another(&self, volume: &RemoteVolume) {
@@ -47,6 +71,19 @@ impl World {
             self.note("another client may not write", [0; 3]);
             return;
         }
+        for _ in 0..=self.below(WRITES_MAX) {
+            self.write_as_another(volume).await;
+            if self.percent(50) {
+                sleep(Duration::from_millis(self.below(3000))).await;
+            }
+        }
+        if self.percent(70) {
+            // The server may be gone.
+            let _ = volume.close(Duration::ZERO).await;
+        }
+    }
+
+    async fn write_as_another(&self, volume: &RemoteVolume) {
         let length = 1 + self.below(CELLS_MAX);
         let start = self.below(CELLS - length);
         let to_usize = |cells: u64| usize::try_from(cells).expect("few");
@@ -55,18 +92,11 @@ impl World {
         let data = SharedBuf::copy_of(&number.to_le_bytes().repeat(cells.len()));
         if volume.write(start * CELL_BYTES, data).await.is_ok() {
             self.note("another client writes", [start, length, number]);
-            self.written_by_another.set(self.intrusions.get());
+            self.written_by_another.set(self.written_by_another.get() + 1);
             self.oracle.borrow_mut().intruded(cells.clone(), number, false);
             if volume.flush(FlushScope::Local).await.is_ok() {
                 self.oracle.borrow_mut().intruded(cells, number, true);
             }
-        }
-        if self.percent(50) {
-            sleep(Duration::from_millis(self.below(3000))).await;
-        }
-        if self.percent(70) {
-            // The server may be gone.
-            let _ = volume.close(Duration::ZERO).await;
         }
     }
 }

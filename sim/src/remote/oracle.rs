@@ -29,6 +29,11 @@ struct Cell {
 }
 
 impl Cell {
+    /// Where a change stands that was asked for. Another client's may have been asked for since.
+    fn place_of(&self, number: u64) -> usize {
+        self.asked.iter().rposition(|asked| *asked == number).expect("it was asked for")
+    }
+
     fn fall(&mut self) {
         if self.durable < self.floor {
             (self.floor, self.falls) = (self.durable, self.falls + 1);
@@ -102,11 +107,11 @@ impl Oracle {
     }
 
     /// It ended; `fua` where it was to survive by itself.
-    pub(super) fn changed(&mut self, cells: Range<usize>, succeeded: bool, fua: bool) {
+    pub(super) fn changed(&mut self, cells: Range<usize>, number: u64, succeeded: bool, fua: bool) {
         for cell in &mut self.cells[cells] {
             cell.is_busy = false;
             if succeeded {
-                (cell.floor, cell.life) = (cell.asked.len() - 1, self.life);
+                (cell.floor, cell.life) = (cell.place_of(number), self.life);
                 if fua {
                     cell.durable = cell.floor;
                 }
@@ -124,8 +129,7 @@ impl Oracle {
     /// Its change was acknowledged, or flushed: nothing older is seen from then on.
     pub(super) fn intruded(&mut self, cells: Range<usize>, number: u64, is_durable: bool) {
         for cell in &mut self.cells[cells] {
-            let at = cell.asked.iter().rposition(|asked| *asked == number);
-            let at = at.expect("it was asked for");
+            let at = cell.place_of(number);
             (cell.floor, cell.life) = (cell.floor.max(at), u64::MAX);
             if is_durable {
                 cell.durable = cell.durable.max(at);
