@@ -25,6 +25,29 @@ refuse "a file that is no trace" "in no format that can be guessed" "$weir" trac
 refuse "a trace that is not there" "No such file" "$weir" trace sim "$work/nothing"
 refuse "a batch that is too large" "40M is the largest" "$weir" trace sim --generate zipf --batch 1G
 
+# A cache of one band of two that are read in turn, and of both.
+printf '1,R,0,0,262144\n2,R,0,262144,4096\n3,W,0,0,4096\n4,R,0,262144,8192\n' >"$work/cache.csv"
+cached() { # NAME ARGUMENTS...: a number of what `trace cache` says of the first cache
+    "$weir" trace cache "$work/cache.csv" --policy lru "${@:2}" --output json |
+        sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" | head -n 1
+}
+check "a cache of one band has nothing" is "$(cached hits --size 256K)" 0
+check "all of them made room" is "$(cached evictions --size 256K)" 3
+check "a cache of both has what came before" is "$(cached hits --size 100%)" 2
+check "of the blocks that were asked for" is "$(cached blocks --size 100%)" 68
+check "neighbours lie beside each other" is "$(cached sequential_permille --size 512K --policy lru)" 0
+policies=' (six-factor|six-factor-alone|lru|arc|s3-fifo|block-lru) '
+check "all policies stand in one table" is \
+    "$("$weir" trace cache "$work/cache.csv" --size 50% | grep -cE "$policies")" 6
+check "weights are found" is "$("$weir" trace cache "$work/cache.csv" --size 256K --tune 2>&1 | grep -c '^best: ')" 1
+refuse "a share of nothing" "more than 0%" "$weir" trace cache "$work/cache.csv" --size 0%
+refuse "five weights" "six numbers" "$weir" trace cache "$work/cache.csv" --weights 1,1,1,1,1
+refuse "an unknown policy" "there are six-factor" "$weir" trace cache "$work/cache.csv" --policy clock
+printf '1,F,0,0,0\n' >"$work/empty.csv"
+refuse "a trace of flushes" "nothing is read or written" "$weir" trace cache "$work/empty.csv"
+printf '1,R,0,9000000000000000000,4096\n' >"$work/far.csv"
+refuse "a disk that is too large" "128 PiB" "$weir" trace cache "$work/far.csv"
+
 # The same requests in each format, with the answers that traces.py works out by itself.
 /usr/bin/python3 "$repository/tests/clients/traces.py" "$work/traces" >"$work/answers" || not_ok "traces are generated"
 answers() { # FILE FORMAT READS WRITES WRITTEN STORED

@@ -1,44 +1,38 @@
-//! `weir trace`: what a block trace would come to.
+//! `weir trace sim`: what the writes of a trace would come to as objects.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::ExitCode;
 
 use serde::Serialize;
 use weir_log::{Merging, Replay, ReplayReport};
 use weir_node::size::{Size, human};
 use weir_trace::{Op, Request, TraceError};
 
-use crate::cli::trace::{TraceCommand, TraceShape};
+use super::{failed, open};
+use crate::cli::trace::{SimArgs, TraceShape};
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
 use crate::terminal::output;
 
 /// Runs the verb.
-pub(crate) fn run(verb: TraceCommand) -> Result<ExitCode, Failure> {
-    match verb {
-        TraceCommand::Sim { file, generate, format, batch, output } => {
-            let report = match (file, generate) {
-                (Some(file), _) => {
-                    let failed = |error: TraceError| Failure::new(error.to_string());
-                    let trace = weir_trace::open(Path::new(&file), format).map_err(failed)?;
-                    let form = trace.format().name();
-                    sim(file.display().to_string(), form, trace, &batch).map_err(failed)?
-                }
-                (None, Some(shape)) => {
-                    let (name, shape) = match shape {
-                        TraceShape::Zipf => ("zipf", weir_trace::Shape::Zipf),
-                        TraceShape::Holes => ("holes", weir_trace::Shape::Holes),
-                    };
-                    let requests = weir_trace::generate(shape).into_iter().map(Ok);
-                    let simulated = sim(name.to_owned(), "generated", requests, &batch);
-                    simulated.map_err(|error: TraceError| Failure::new(error.to_string()))?
-                }
-                (None, None) => return Err(Failure::usage("name a trace, or pass --generate")),
-            };
-            print(&report, output.output).map(|()| ExitCode::SUCCESS)
+pub(super) fn run(args: SimArgs) -> Result<(), Failure> {
+    let SimArgs { file, generate, format, batch, output } = args;
+    let report = match (file, generate) {
+        (Some(file), _) => {
+            let trace = open(&file, format)?;
+            let form = trace.format().name();
+            sim(file.display().to_string(), form, trace, &batch).map_err(failed)?
         }
-    }
+        (None, Some(shape)) => {
+            let (name, shape) = match shape {
+                TraceShape::Zipf => ("zipf", weir_trace::Shape::Zipf),
+                TraceShape::Holes => ("holes", weir_trace::Shape::Holes),
+            };
+            let requests = weir_trace::generate(shape).into_iter().map(Ok);
+            sim(name.to_owned(), "generated", requests, &batch).map_err(failed)?
+        }
+        (None, None) => return Err(Failure::usage("name a trace, or pass --generate")),
+    };
+    print(&report, output.output)
 }
 
 /// What is printed as JSON.

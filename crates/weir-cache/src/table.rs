@@ -1,0 +1,73 @@
+//! The table with its policy: what is in the cache, and what is to be.
+
+use crate::geometry::{Band, Geometry, Place};
+use crate::policy::Replacement;
+use crate::slots::{Slot, Slots};
+
+/// Whether something is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It is read.
+    Read,
+    /// It is written.
+    Write,
+}
+
+/// Where a band is taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its place.
+    pub place: Place,
+    /// What was there and goes.
+    pub evicted: Option<(Band, Slot)>,
+}
+
+/// The table of bands.
+#[derive(Clone, Debug)]
+pub struct Table<P> {
+    slots: Slots,
+    policy: P,
+}
+
+impl<P: Replacement> Table<P> {
+    /// An empty table.
+    #[must_use]
+    pub fn new(geometry: Geometry, policy: P) -> Self {
+        Self { slots: Slots::new(geometry), policy }
+    }
+
+    /// What is in it.
+    #[must_use]
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// A band is used; where it is, if it is there.
+    pub fn use_band(&mut self, band: Band, use_: Use) -> Option<Place> {
+        let place = self.slots.find(band)?;
+        self.policy.used(&self.slots, place);
+        let used = self.slots.count_use();
+        let slot = self.slots.at_mut(place);
+        slot.used = used;
+        let count = if use_ == Use::Read { &mut slot.reads } else { &mut slot.writes };
+        *count = count.saturating_add(1);
+        Some(place)
+    }
+
+    /// A place for a band that is not there; `None` where it is not to be cached.
+    pub fn take_in(&mut self, band: Band) -> Option<Taken> {
+        debug_assert!(self.slots.find(band).is_none(), "a band has one place");
+        let place = match self.slots.free(band) {
+            Some(place) => place,
+            None => self.policy.victim(&self.slots, band)?,
+        };
+        self.policy.comes(&self.slots, place, band);
+        let old = self.slots.put(place, band);
+        Some(Taken { place, evicted: old.band().map(|band| (band, old)) })
+    }
+
+    /// Blocks came into a place.
+    pub fn fill(&mut self, place: Place, blocks: u64) {
+        self.slots.at_mut(place).present |= blocks;
+    }
+}
