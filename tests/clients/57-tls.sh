@@ -249,6 +249,49 @@ check "others do" size_is "$(at bob open)" $((64 << 20))
 revoked() { "$weir" pki list --output json | jq -e 'map(select(.name == "mallory"))[0].state == "revoked"'; }
 check "the list says so" revoked
 
+# TLS 1.2, where it is allowed.
+listed_by_kernel_client() {
+    nbd-client -l localhost "$port" -certfile "$(issued bob)/client-cert.pem" -keyfile "$(issued bob)/client-key.pem" \
+        -cacertfile "$pki/ca-cert.pem" | grep -qx open
+}
+shown() { "$weir" status | grep -q "$1"; }
+check "status says that 1.3 alone is spoken" shown 'TLS 1.3 alone is spoken'
+if command -v nbd-client >/dev/null; then
+    refuse "nbd-client speaks 1.2 only" "." listed_by_kernel_client
+    check "which the log names" grep -q SupportedVersionsExtensionRequired "$work/weir.log"
+fi
+sed -i 's/^\[tls\]$/[tls]\nmin_version = "1.2"/' "$work/weir.toml"
+kill -HUP "$weir_pid"
+eventually "1.2 is spoken from a reload on" shown 'TLS is spoken from version 1.2 on'
+if command -v nbd-client >/dev/null; then
+    check "nbd-client gets through then" listed_by_kernel_client
+else
+    skip "nbd-client is not installed"
+fi
+/usr/bin/python3 -W ignore "$work/versions.py" "$port" "$(issued alice)" >"$work/versions.out" 2>&1
+sed 's/^/    /' "$work/versions.out"
+only_12() {
+    [ "$(grep -c ' refused ' "$work/versions.out")" = 2 ] && grep -q '^TLSv1_3 accepted' "$work/versions.out" \
+        && grep -q '^TLSv1_2 accepted ECDHE-ECDSA-CHACHA20-POLY1305' "$work/versions.out"
+}
+check "1.2 and 1.3, and nothing older" only_12
+for protocol in tls1 tls1_1; do
+    refuse "$protocol is refused still" "protocol version|alert|no protocols" handshake "-$protocol" \
+        -cipher 'ALL:@SECLEVEL=0'
+done
+agreed_old() { grep -q "Cipher is $1" <<<"$(handshake -tls1_2 -cipher "$1" 2>/dev/null)"; }
+for cipher in ECDHE-ECDSA-CHACHA20-POLY1305 ECDHE-ECDSA-AES256-GCM-SHA384 ECDHE-ECDSA-AES128-GCM-SHA256; do
+    check "$cipher is taken" agreed_old "$cipher"
+done
+for cipher in ECDHE-ECDSA-AES256-SHA384 ECDHE-ECDSA-AES128-SHA ECDHE-ECDSA-AES128-CCM DHE-RSA-AES256-GCM-SHA384 \
+    AES256-GCM-SHA384; do
+    refuse "$cipher is refused" "handshake failure|alert" handshake -tls1_2 -cipher "$cipher:@SECLEVEL=0"
+done
+sed -i '/^min_version/d' "$work/weir.toml"
+kill -HUP "$weir_pid"
+eventually "and 1.3 alone again" shown 'TLS 1.3 alone is spoken'
+refuse "a version that is none" "1.2 or 1.3" "$weir" serve --check --tls-min-version 1.1
+
 # The list of names, changed while it serves.
 sed -i 's/allow = \["alice"\]/allow = ["alice", "bob"]/' "$work/weir.toml"
 kill -HUP "$weir_pid"

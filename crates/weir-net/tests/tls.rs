@@ -19,7 +19,7 @@ use tokio::task::LocalSet;
 use weir_device::{Address, ByteStream, Network};
 use weir_net::HostNetwork;
 use weir_net::pki::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, PkiError, Request, Usage};
-use weir_net::tls::{Secured, Tls, TlsError};
+use weir_net::tls::{MinVersion, Secured, Tls, TlsError};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -334,6 +334,80 @@ fn a_client_goes_to_no_server_whose_certificate_is_revoked() {
         let error = refused.expect_err("revoked");
         assert!(error.to_string().contains("Revoked"), "{error}");
     });
+}
+
+#[test]
+fn tls_1_2_is_spoken_only_where_it_is_allowed_and_from_a_reload_on() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let at = certificates.authority().directory_of("alice");
+        // What a client offers that speaks 1.2 alone.
+        let old = old_client(&at);
+        let (theirs, ours) = pair().await;
+        let (refused, _) = futures_util::join!(server.accept(theirs), connect_old(&old, ours));
+        let error = refused.expect_err("1.3 alone").to_string();
+        assert!(error.contains("Tls12NotOfferedOrEnabled"), "{error}");
+        server.reload_with(MinVersion::Tls12).expect("reloaded");
+        assert_eq!(server.status().min_version, MinVersion::Tls12);
+        server.reload().expect("a reload of the certificates alone leaves it");
+        let (theirs, ours) = pair().await;
+        let (accepted, suite) = futures_util::join!(server.accept(theirs), connect_old(&old, ours));
+        let mut accepted = accepted.expect("1.2 is allowed");
+        assert_eq!(accepted.peer.holder.name, "alice");
+        let (suite, mut client) = suite.expect("accepted");
+        // One whose keys last as long as the connection, though the client prefers another.
+        assert_eq!(suite, "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256");
+        accepted.stream.write_all(b"hello").await.expect("sent");
+        accepted.stream.flush().await.expect("sent");
+        let mut hello = [0; 5];
+        client.read_exact(&mut hello).await.expect("received");
+        assert_eq!(&hello, b"hello");
+        // Both speak 1.3, so that it is what they agree on; a client that allows 1.2 goes to a server that has 1.3
+        // alone.
+        let new = Tls::load_with(&at, MinVersion::Tls12).expect("loads");
+        secured(&server, &new).await;
+        server.reload_with(MinVersion::Tls13).expect("reloaded");
+        secured(&server, &new).await;
+        let (theirs, ours) = pair().await;
+        let (refused, _) = futures_util::join!(server.accept(theirs), connect_old(&old, ours));
+        refused.expect_err("1.3 alone again");
+        // Who is connected stays.
+        accepted.stream.write_all(b"hello").await.expect("sent");
+        accepted.stream.flush().await.expect("sent");
+        client.read_exact(&mut hello).await.expect("received");
+    });
+}
+
+/// A client that speaks TLS 1.2 alone, with the certificate in this directory.
+fn old_client(directory: &Path) -> std::sync::Arc<rustls::ClientConfig> {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let certificate = |file| CertificateDer::from_pem_file(directory.join(file)).expect("read");
+    let key = PrivateKeyDer::from_pem_file(directory.join("client-key.pem")).expect("read");
+    let mut authorities = rustls::RootCertStore::empty();
+    authorities.add(certificate("ca-cert.pem")).expect("an authority");
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .expect("1.2 is built in")
+        .with_root_certificates(authorities)
+        .with_client_auth_cert(vec![certificate("client-cert.pem")], key)
+        .expect("a certificate");
+    std::sync::Arc::new(config)
+}
+
+type OldStream = tokio_rustls::client::TlsStream<Box<dyn ByteStream>>;
+
+/// Shakes hands; the cipher that was agreed on.
+async fn connect_old(
+    config: &std::sync::Arc<rustls::ClientConfig>,
+    stream: Box<dyn ByteStream>,
+) -> io::Result<(String, OldStream)> {
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::clone(config));
+    let stream = connector.connect(name("server"), stream).await?;
+    let suite = stream.get_ref().1.negotiated_cipher_suite().expect("agreed");
+    Ok((format!("{:?}", suite.suite()), stream))
 }
 
 #[test]

@@ -210,7 +210,8 @@ fn nbd_access(access: &SocketAccess, file: &Config) -> Result<NbdAccess, Failure
 /// The certificates for TLS, if there are any.
 fn tls(access: &TlsAccess, file: &Config) -> Result<Option<Tls>, Failure> {
     let directory = access.tls_certificates.as_ref().or(file.tls.certificates.as_ref());
-    let loaded = directory.map(|directory| Tls::load(directory)).transpose();
+    let min_version = access.tls_min_version.or(file.tls.min_version).unwrap_or_default();
+    let loaded = directory.map(|directory| Tls::load_with(directory, min_version)).transpose();
     loaded.map_err(|error| NodeError::from(error).into())
 }
 
@@ -471,6 +472,8 @@ fn is_read_only(said_of_all: bool, said_here: Option<bool>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_net::pki::{Authority, Request, Usage};
+
     use super::*;
 
     #[test]
@@ -479,6 +482,34 @@ mod tests {
             assert!(is_read_only(true, said_here), "{said_here:?}");
             assert_eq!(is_read_only(false, said_here), said_here == Some(true));
         }
+    }
+
+    #[test]
+    fn the_oldest_version_of_tls_is_that_of_the_flag_then_of_the_file_then_1_3() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let pki = directory.path();
+        let mut authority = Authority::create(pki, "test", 10).expect("an authority");
+        let request = Request { name: "node", hosts: &[], usage: Usage::Both, days: 1 };
+        let certificates = Some(authority.issue(&request).expect("issued"));
+        let spoken = |flag: Option<&str>, in_file: &str| {
+            let tls_min_version = flag.map(|text| text.parse().expect("a version"));
+            let access = TlsAccess {
+                tls_certificates: certificates.clone(),
+                tls_min_version,
+                ..TlsAccess::default()
+            };
+            let file = Config::parse(in_file, "here").expect("valid");
+            let tls = tls(&access, &file).expect("loads").expect("there are certificates");
+            tls.min_version().to_string()
+        };
+        let in_file = "[tls]\nmin_version = \"1.2\"\n";
+        assert_eq!(spoken(None, ""), "1.3");
+        assert_eq!(spoken(None, in_file), "1.2");
+        assert_eq!(spoken(Some("1.3"), in_file), "1.3");
+        assert_eq!(spoken(Some("1.2"), ""), "1.2");
+        let refused = Config::parse("[tls]\nmin_version = \"1.1\"\n", "here").unwrap_err();
+        let told = std::error::Error::source(&refused).map_or(String::new(), ToString::to_string);
+        assert!(format!("{refused} {told}").contains("`1.2`"), "{refused} {told}");
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! TLS with certificates on both sides: who is at the other end is known by name, or there is no connection.
 //!
-//! TLS 1.3 only. Sessions are not resumed: each connection shows its certificate, so that a revoked one opens none.
-//! An expired revocation list still counts: whoever keeps a newer one away gains nothing that it revokes later, and a
-//! list that nobody renewed ends no service.
+//! TLS 1.3 only, unless 1.2 is allowed ([`MinVersion`]). Sessions are not resumed: each connection shows its
+//! certificate, so that a revoked one opens none. An expired revocation list still counts: whoever keeps a newer one
+//! away gains nothing that it revokes later, and a list that nobody renewed ends no service.
 
 mod certificate;
 mod error;
 mod files;
 mod stream;
+mod version;
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ pub(crate) use self::files::holder_of_pem;
 pub use self::files::{AUTHORITY, CLIENT, CLIENT_KEY, REVOKED, SERVER, SERVER_KEY};
 use self::files::{Files, Own};
 use self::stream::TlsStream;
+pub use self::version::MinVersion;
 
 /// The certificates of a process and what it trusts, read from a directory, and read again without a restart. Cheap to
 /// clone; clones are the same.
@@ -59,6 +61,8 @@ pub struct TlsStatus {
     pub server: Option<Holder>,
     /// This process as a client.
     pub client: Option<Holder>,
+    /// The oldest version that is spoken.
+    pub min_version: MinVersion,
 }
 
 /// A connection whose peer is known.
@@ -92,13 +96,21 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the certificates in `directory`: [`AUTHORITY`], and those of a server, a client, or both. Blocks for a few
-    /// file operations.
+    /// Reads the certificates in `directory`: [`AUTHORITY`], and those of a server, a client, or both. TLS 1.3 is
+    /// spoken. Blocks for a few file operations.
     ///
     /// # Errors
     /// [`TlsError`] names the file and what is wrong with it.
     pub fn load(directory: &Path) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(Current::read(directory)?));
+        Self::load_with(directory, MinVersion::default())
+    }
+
+    /// As [`Tls::load`], with older versions allowed.
+    ///
+    /// # Errors
+    /// As [`Tls::load`].
+    pub fn load_with(directory: &Path, min_version: MinVersion) -> Result<Self, TlsError> {
+        let current = RwLock::new(Arc::new(Current::read(directory, min_version)?));
         let directory = directory.to_owned();
         Ok(Self(Arc::new(Shared { directory, current, changed: Notify::new() })))
     }
@@ -109,7 +121,15 @@ impl Tls {
     /// # Errors
     /// As [`Tls::load`]; what was in use stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let read = Arc::new(Current::read(&self.0.directory)?);
+        self.reload_with(self.min_version())
+    }
+
+    /// As [`Tls::reload`], and changes which versions are spoken on connections that begin from now on.
+    ///
+    /// # Errors
+    /// As [`Tls::load`]; what was in use stays in use, the versions included.
+    pub fn reload_with(&self, min_version: MinVersion) -> Result<(), TlsError> {
+        let read = Arc::new(Current::read(&self.0.directory, min_version)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         self.0.changed.notify_waiters();
         Ok(())
@@ -125,6 +145,12 @@ impl Tls {
     #[must_use]
     pub fn status(&self) -> TlsStatus {
         self.current().status.clone()
+    }
+
+    /// The oldest version that is spoken.
+    #[must_use]
+    pub fn min_version(&self) -> MinVersion {
+        self.current().status.min_version
     }
 
     /// Whether there is a certificate for a server.
@@ -228,9 +254,9 @@ impl PeerCertificate {
 }
 
 impl Current {
-    fn read(directory: &Path) -> Result<Self, TlsError> {
+    fn read(directory: &Path, min_version: MinVersion) -> Result<Self, TlsError> {
         let Files { authorities, authority, revoked, server, client } = Files::read(directory)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(min_version.provider());
         let authority_wrong = |error: &dyn std::fmt::Display| {
             TlsError::file(&directory.join(AUTHORITY), error.to_string())
         };
@@ -244,9 +270,11 @@ impl Current {
             authority,
             server: server.as_ref().map(|own| own.holder.clone()),
             client: client.as_ref().map(|own| own.holder.clone()),
+            min_version,
         };
+        let speaks = (&provider, min_version);
         let server = match server {
-            Some(own) => Some(server_config(&provider, Arc::clone(&verifier), own)?),
+            Some(own) => Some(server_config(speaks, Arc::clone(&verifier), own)?),
             None => None,
         };
         let client = match client {
@@ -257,7 +285,7 @@ impl Current {
                     .allow_unknown_revocation_status()
                     .build()
                     .map_err(|error| authority_wrong(&error))?;
-                Some(client_config(&provider, servers, own)?)
+                Some(client_config(speaks, servers, own)?)
             }
             None => None,
         };
@@ -275,34 +303,37 @@ impl Current {
 }
 
 fn server_config(
-    provider: &Arc<CryptoProvider>,
+    (provider, min_version): (&Arc<CryptoProvider>, MinVersion),
     verifier: Arc<dyn ClientCertVerifier>,
     own: Own,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let wrong = |error: rustls::Error| TlsError::file(&own.path, error.to_string());
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])
+        .with_protocol_versions(min_version.versions())
         .map_err(wrong)?
         .with_client_cert_verifier(verifier)
         .with_single_cert(own.chain, own.key)
         .map_err(wrong)?;
+    config.ignore_client_order = min_version.has_own_order();
+    config.require_ems = true;
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))
 }
 
 fn client_config(
-    provider: &Arc<CryptoProvider>,
+    (provider, min_version): (&Arc<CryptoProvider>, MinVersion),
     servers: Arc<WebPkiServerVerifier>,
     own: Own,
 ) -> Result<Arc<ClientConfig>, TlsError> {
     let wrong = |error: rustls::Error| TlsError::file(&own.path, error.to_string());
     let mut config = ClientConfig::builder_with_provider(Arc::clone(provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])
+        .with_protocol_versions(min_version.versions())
         .map_err(wrong)?
         .with_webpki_verifier(servers)
         .with_client_auth_cert(own.chain, own.key)
         .map_err(wrong)?;
+    config.require_ems = true;
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }

@@ -168,6 +168,9 @@ pub struct NodeStatus {
     /// The certificates for TLS; none where clients do not speak it.
     #[serde(default)]
     pub certificates: Vec<CertificateStatus>,
+    /// The oldest version of TLS that is spoken, `1.2` or `1.3`; none where clients do not speak it.
+    #[serde(default)]
+    pub tls_min_version: Option<String>,
     /// Number of the newest event.
     pub last_event: u64,
 }

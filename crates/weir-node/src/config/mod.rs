@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 use weir_log::catalog::VolumeName;
+use weir_net::tls::MinVersion;
 
 pub use self::file::FileConfig;
 pub use self::memory::{MEMORY_BYTES_DEFAULT, Memory};
@@ -96,6 +97,8 @@ pub struct TlsConfig {
     /// Names in certificates that may use the volumes that have no list of their own; everybody with a certificate,
     /// where there is none.
     pub allow: Option<Vec<String>>,
+    /// The oldest version that is spoken, with clients, callers of the API and other servers: `1.2` or `1.3`.
+    pub min_version: Option<MinVersion>,
 }
 
 /// The API over TCP.

@@ -17,7 +17,7 @@ use weir_device::{LocalBoxFuture, VolumeId, mutant};
 use weir_frontend::nbd::{ConnectionOptions, ListenerOptions, Security, Sources, hand_off_clients};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
-use weir_net::tls::{Tls, TlsStatus};
+use weir_net::tls::{MinVersion, Tls, TlsStatus};
 use weir_net::{Listening, listen_on};
 use weir_store::{Access, Store};
 
@@ -413,13 +413,17 @@ impl Service {
         Box::pin(async move { attach::reload(&self.core, volumes).await })
     }
 
-    /// Reads the certificates anew, where there are any; whose they are.
+    /// Reads the certificates anew, where there are any; whose they are. From now on `min_version` is the oldest
+    /// version that is spoken; it stays as it is where none is given.
     ///
     /// # Errors
-    /// What is wrong with a file. The certificates that were in use stay in use.
-    pub fn reload_certificates(&self) -> Result<Option<TlsStatus>, NodeError> {
+    /// What is wrong with a file. The certificates that were in use stay in use, and so does the version.
+    pub fn reload_certificates(
+        &self,
+        min_version: Option<MinVersion>,
+    ) -> Result<Option<TlsStatus>, NodeError> {
         let Some(tls) = &self.core.tls else { return Ok(None) };
-        tls.reload()?;
+        tls.reload_with(min_version.unwrap_or_else(|| tls.min_version()))?;
         Ok(Some(tls.status()))
     }
 

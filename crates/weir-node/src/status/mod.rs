@@ -343,6 +343,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         background: background(core.node.pacer()),
         lease,
         certificates: holders.iter().map(|(role, holder)| certificate(role, holder)).collect(),
+        tls_min_version: core.tls.as_ref().map(|tls| tls.min_version().to_string()),
         last_event: core.events.count(),
         volumes,
     }
@@ -371,7 +372,7 @@ pub(crate) async fn lease(core: &Core) -> Option<Lease> {
 /// The certificates that the process uses, by what they are for.
 pub(crate) fn certificates(core: &Core) -> Vec<(&'static str, Holder)> {
     let Some(status) = core.tls.as_ref().map(Tls::status) else { return Vec::new() };
-    let TlsStatus { authority, server, client } = status;
+    let TlsStatus { authority, server, client, .. } = status;
     let all = [("server", server), ("client", client), ("authority", Some(authority))];
     all.into_iter().filter_map(|(role, holder)| Some((role, holder?))).collect()
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use weir_log::catalog::VolumeName;
+use weir_net::tls::MinVersion;
 use weir_node::size::Size;
 
 use crate::cli::tuning::Tuning;
@@ -124,6 +125,9 @@ pub(crate) struct TlsAccess {
     )]
     #[arg(hide_env_values = true)]
     pub(crate) allow: Vec<String>,
+    /// Oldest version of TLS that is spoken, 1.2 or 1.3; nbd-client needs 1.2 [default: 1.3]
+    #[arg(long, value_name = "VERSION", env = "WEIR_TLS_MIN_VERSION", hide_env_values = true)]
+    pub(crate) tls_min_version: Option<MinVersion>,
 }
 
 /// Permissions in octal digits.

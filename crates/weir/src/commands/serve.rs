@@ -9,9 +9,12 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinError;
+use weir_net::tls::{MinVersion, Tls};
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
-use weir_node::{HandedOver, Inherited, Node, Service, ServiceOptions, Stopped, VolumeSet};
+use weir_node::{
+    HandedOver, Inherited, Node, Reloaded, Service, ServiceOptions, Stopped, VolumeSet,
+};
 
 use crate::cli::global::Global;
 use crate::cli::serve::Serve;
@@ -42,11 +45,13 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
         return check(global, file, &runtime, &options);
     }
     let node = Node::start(config)?;
-    let volumes = || {
+    let anew = || {
         let file = settings::file(global)?;
-        Ok(settings::serve(global, &file, serve, Inherited::default())?.1.volumes)
+        let options = settings::serve(global, &file, serve, Inherited::default())?.1;
+        let min_version = options.tls.as_ref().map(Tls::min_version);
+        Ok(Anew { volumes: options.volumes, min_version })
     };
-    let serving = async |node: &Node| serve_until_told(node, options, &mut told, &volumes).await;
+    let serving = async |node: &Node| serve_until_told(node, options, &mut told, &anew).await;
     match threads::on_started(&runtime, node, serving)? {
         End::Stopped => Ok(ExitCode::SUCCESS),
         End::Replaced { program, sockets, volumes } => {
@@ -79,6 +84,13 @@ impl Told {
             reload: reload.transpose()?,
         })
     }
+}
+
+/// What counts of a configuration that is loaded anew.
+struct Anew {
+    volumes: VolumeSet,
+    /// The oldest version of TLS, where it names certificates.
+    min_version: Option<MinVersion>,
 }
 
 /// How serving ended.
@@ -135,7 +147,7 @@ async fn serve_until_told(
     node: &Node,
     options: ServiceOptions,
     told: &mut Told,
-    volumes: &dyn Fn() -> Result<VolumeSet, Failure>,
+    anew: &dyn Fn() -> Result<Anew, Failure>,
 ) -> Result<End, Failure> {
     let Told { end: signals, replace, reload } = told;
     signals::disregard(&[SignalKind::user_defined1()])?;
@@ -154,7 +166,7 @@ async fn serve_until_told(
             Some(()) = received(reload.as_mut()) => tokio::select! {
                 biased;
                 _ = signals.next() => break,
-                () = load_anew(&service, volumes) => {}
+                () = load_anew(&service, anew) => {}
             },
             _ = replace.recv() => match may_be_replaced(&service).await {
                 Ok(Ok(program)) => {
@@ -183,9 +195,27 @@ async fn serve_until_told(
 }
 
 /// Loads the configuration anew and serves what it names. If there is an error in it, nothing changes.
-async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Failure>) {
+async fn load_anew(service: &Service, anew: &dyn Fn() -> Result<Anew, Failure>) {
     systemd::notify("RELOADING=1\n");
-    match service.reload_certificates() {
+    let anew = anew();
+    load_certificates(service, anew.as_ref().ok().and_then(|anew| anew.min_version));
+    let reloaded = match anew {
+        Ok(anew) => service.reload(anew.volumes).await.map_err(Failure::from),
+        Err(failure) => Err(failure),
+    };
+    systemd::notify("READY=1\n");
+    match reloaded {
+        Ok(reloaded) => tell(service, &reloaded),
+        Err(failure) => {
+            say!("the configuration was not loaded; what is served stays as it is");
+            failure.print();
+        }
+    }
+}
+
+/// Loads the certificates anew, also where the configuration is wrong: whom they revoke is not to wait for that.
+fn load_certificates(service: &Service, min_version: Option<MinVersion>) {
+    match service.reload_certificates(min_version) {
         Ok(None) => {}
         Ok(Some(status)) => {
             let of_client = status.client.filter(|client| Some(client) != status.server.as_ref());
@@ -199,18 +229,10 @@ async fn load_anew(service: &Service, volumes: &dyn Fn() -> Result<VolumeSet, Fa
             Failure::from(error).print();
         }
     }
-    let reloaded = match volumes() {
-        Ok(volumes) => service.reload(volumes).await.map_err(Failure::from),
-        Err(failure) => Err(failure),
-    };
-    systemd::notify("READY=1\n");
-    let reloaded = match reloaded {
-        Ok(reloaded) => reloaded,
-        Err(failure) => {
-            say!("the configuration was not loaded; what is served stays as it is");
-            return failure.print();
-        }
-    };
+}
+
+/// Says what a reload has changed.
+fn tell(service: &Service, reloaded: &Reloaded) {
     for name in &reloaded.attached {
         match reloaded.created.iter().find(|(created, _)| created == name) {
             Some((_, size)) => say!(

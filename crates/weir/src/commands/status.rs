@@ -312,6 +312,7 @@ fn summary(status: &NodeStatus) -> String {
     }
     text.extend(status.lease.as_ref().map(lease));
     text.extend(status.certificates.iter().filter(|one| one.role != "authority").map(certificate));
+    text.extend(status.tls_min_version.as_deref().map(versions));
     for reason in &status.reasons {
         text.push_str(&format!("  {reason}\n"));
     }
@@ -345,6 +346,14 @@ fn certificate(certificate: &CertificateStatus) -> String {
     let expires = UNIX_EPOCH + Duration::from_secs(*expires);
     let expires = humantime::format_rfc3339_seconds(expires);
     format!("  certificate of the {role}, {name}, expires at {expires}\n")
+}
+
+/// Which versions of TLS are spoken.
+fn versions(oldest: &str) -> String {
+    match oldest {
+        "1.3" => "  TLS 1.3 alone is spoken\n".to_owned(),
+        _ => format!("  TLS is spoken from version {oldest} on\n"),
+    }
 }
 
 fn lease(lease: &Lease) -> String {
