@@ -249,6 +249,37 @@ check "others do" size_is "$(at bob open)" $((64 << 20))
 revoked() { "$weir" pki list --output json | jq -e 'map(select(.name == "mallory"))[0].state == "revoked"'; }
 check "the list says so" revoked
 
+# A list of another authority, one that is gone, and one that is late.
+list=$(issued server)/ca-crl.pem
+cp "$list" "$work/good.crl"
+cp "$work/other/ca-crl.pem" "$list"
+wrong="ca-crl.pem: .*(no list of an authority|not signed by the authority)"
+refuse "a list of another authority" "$wrong" "$weir" serve --check --tls-certificates "$(issued server)"
+kill -HUP "$weir_pid"
+eventually "is named at a reload" grep -qE "$wrong" "$work/weir.log"
+refuse "and mallory stays revoked" "." nbdinfo --size "$(at mallory open)"
+rm "$list"
+kill -HUP "$weir_pid"
+eventually "a list that is gone is named" grep -q "ca-crl.pem is missing" "$work/weir.log"
+refuse "mallory stays revoked still" "." nbdinfo --size "$(at mallory open)"
+printf '%s\n' '[ca]' default_ca=it '[it]' "database=$work/index.txt" default_md=sha256 "crlnumber=$work/number" \
+    crl_extensions=of_list '[of_list]' authorityKeyIdentifier=keyid >"$work/ca.conf"
+: >"$work/index.txt"
+echo 1000 >"$work/number"
+check "openssl makes a list that is late" openssl ca -config "$work/ca.conf" -gencrl -keyfile "$pki/ca-key.pem" \
+    -cert "$pki/ca-cert.pem" -crl_lastupdate 20250101000000Z -crl_nextupdate 20250201000000Z -out "$list"
+kill -HUP "$weir_pid"
+# It ends with an error where something is wrong.
+late() { grep -q "to be renewed by 2025-02-01T00:00:00Z" <<<"$("$weir" status)"; }
+eventually "status says that it is late" late
+check "and so does the log" grep -q "was to be renewed by 2025-02-01T00:00:00Z" "$work/weir.log"
+check "it ends no service" size_is "$(at bob open)" $((64 << 20))
+cp "$work/good.crl" "$list"
+kill -HUP "$weir_pid"
+in_time() { ! late; }
+eventually "a new list is in time" in_time
+refuse "and names mallory" "." nbdinfo --size "$(at mallory open)"
+
 # TLS 1.2, where it is allowed.
 listed_by_kernel_client() {
     nbd-client -l localhost "$port" -certfile "$(issued bob)/client-cert.pem" -keyfile "$(issued bob)/client-key.pem" \

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, RevokedCertParams,
+    SerialNumber,
 };
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
@@ -18,7 +19,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
 use weir_device::{Address, ByteStream, Network};
 use weir_net::HostNetwork;
-use weir_net::pki::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, PkiError, Request, Usage};
+use weir_net::pki::{
+    AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, PkiError, Request, Revoked, Usage,
+};
 use weir_net::tls::{MinVersion, Secured, Tls, TlsError};
 
 const SOON: Duration = Duration::from_secs(5);
@@ -60,18 +63,49 @@ impl Certificates {
         self.authority().issue(&request).expect("issued")
     }
 
+    /// The authority as somebody has it who has its key.
+    fn issuer(&self) -> Issuer<'static, KeyPair> {
+        let read = |file| std::fs::read_to_string(self.path().join(file)).expect("read");
+        let key = KeyPair::from_pem(&read("ca-key.pem")).expect("a key");
+        Issuer::from_ca_cert_pem(&read("ca-cert.pem"), key).expect("an authority")
+    }
+
+    /// The serial number of the newest certificate of a name.
+    fn serial(&self, name: &str) -> SerialNumber {
+        let authority = self.authority();
+        let newest = authority.entries().iter().rev().find(|entry| entry.name == name);
+        let digits = &newest.expect("issued").serial;
+        let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+        let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).expect("digits"));
+        SerialNumber::from_slice(&bytes.collect::<Vec<_>>())
+    }
+
+    /// What the authority knows of a name is that its certificates expired long ago.
+    fn note_expired(&self, name: &str) {
+        let path = self.path().join("index.json");
+        let text = std::fs::read_to_string(&path).expect("read");
+        let mut index: serde_json::Value = serde_json::from_str(&text).expect("an index");
+        for entry in index["entries"].as_array_mut().expect("a list") {
+            if entry["name"] == name {
+                entry["expires"] = 1_000_000.into();
+            }
+        }
+        std::fs::write(path, index.to_string()).expect("written");
+    }
+
     /// Gives a holder another certificate for clients, which expires then.
     fn expire(&self, name: &str, at: time::OffsetDateTime) -> Tls {
         let read = |path: PathBuf| std::fs::read_to_string(path).expect("read");
-        let key = KeyPair::from_pem(&read(self.path().join("ca-key.pem"))).expect("a key");
-        let issuer = Issuer::from_ca_cert_pem(&read(self.path().join("ca-cert.pem")), key);
+        let issuer = self.issuer();
         let directory = self.authority().directory_of(name);
         let own = KeyPair::from_pem(&read(directory.join("client-key.pem"))).expect("a key");
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         (params.not_before, params.not_after) = (at - time::Duration::days(30), at);
-        let signed = params.signed_by(&own, &issuer.expect("an authority")).expect("signed");
+        // It takes the place of the one that the authority knows.
+        params.serial_number = Some(self.serial(name));
+        let signed = params.signed_by(&own, &issuer).expect("signed");
         std::fs::write(directory.join("client-cert.pem"), signed.pem()).expect("written");
         Tls::load(&directory).expect("loads")
     }
@@ -296,7 +330,7 @@ fn a_revoked_certificate_opens_nothing_and_ends_what_is_open() {
         let (alice, bob) = (certificates.of("alice"), certificates.of("bob"));
         let (of_alice, _alice) = secured(&server, &alice).await;
         let (of_bob, _bob) = secured(&server, &bob).await;
-        assert_eq!(certificates.authority().revoke("alice").expect("revoked"), 1);
+        assert_eq!(certificates.authority().revoke("alice").expect("revoked").count, 1);
         let until = |secured: &Secured| {
             let (server, peer) = (server.clone(), secured.peer.clone());
             async move {
@@ -328,7 +362,7 @@ fn a_client_goes_to_no_server_whose_certificate_is_revoked() {
         let certificates = Certificates::new();
         let (server, alice) = (certificates.of("server"), certificates.of("alice"));
         secured(&server, &alice).await;
-        assert_eq!(certificates.authority().revoke("server").expect("revoked"), 1);
+        assert_eq!(certificates.authority().revoke("server").expect("revoked").count, 1);
         alice.reload().expect("reloaded");
         let (_, refused) = shake_hands(&server, &alice, "server").await;
         let error = refused.expect_err("revoked");
@@ -432,6 +466,122 @@ fn an_expired_certificate_opens_nothing_and_ends_nothing() {
 }
 
 #[test]
+fn a_connection_that_stands_on_an_expired_certificate_ends_when_that_is_revoked() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let soon = time::OffsetDateTime::now_utc() + time::Duration::seconds(2);
+        let (of_alice, _alice) = secured(&server, &certificates.expire("alice", soon)).await;
+        let (of_bob, _bob) = secured(&server, &certificates.of("bob")).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        server.reload().expect("reloaded");
+        assert!(server.accepts(&of_alice.peer), "that it expired ends nothing");
+        certificates.note_expired("alice");
+        let revoked = certificates.authority().revoke("alice").expect("revoked");
+        assert_eq!(revoked, Revoked { count: 1, expired: 1 });
+        // It is in later lists as well: this server reads only the second one.
+        assert_eq!(certificates.authority().revoke("bob").expect("revoked").expired, 0);
+        server.reload().expect("reloaded");
+        for peer in [&of_alice.peer, &of_bob.peer] {
+            let refused = server.until_refused(peer);
+            tokio::time::timeout(SOON, refused).await.expect("it is disconnected");
+        }
+    });
+}
+
+/// A list of revocations with these serial numbers, which was to be renewed then.
+fn list(
+    certificates: &Certificates,
+    serials: &[SerialNumber],
+    until: time::OffsetDateTime,
+) -> String {
+    let revoked = |serial: &SerialNumber| RevokedCertParams {
+        serial_number: serial.clone(),
+        revocation_time: until - time::Duration::days(20),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let list = CertificateRevocationListParams {
+        this_update: until - time::Duration::days(10),
+        next_update: until,
+        crl_number: SerialNumber::from(7_u64),
+        issuing_distribution_point: None,
+        revoked_certs: serials.iter().map(revoked).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    list.signed_by(&certificates.issuer()).expect("signed").pem().expect("encoded")
+}
+
+#[test]
+fn a_list_of_another_authority_is_refused_and_what_was_revoked_stays_so() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let alice = certificates.of("alice");
+        certificates.authority().revoke("alice").expect("revoked");
+        server.reload().expect("reloaded");
+        let path = server.directory().join("ca-crl.pem");
+        let ours = std::fs::read_to_string(&path).expect("read");
+        let still_revoked = async || {
+            let (refused, _) = shake_hands(&server, &alice, "server").await;
+            let error = refused.expect_err("revoked").to_string();
+            assert!(error.contains("Revoked"), "{error}");
+        };
+        // One of the same name, and one of another.
+        let directory = TempDir::new().expect("a directory");
+        drop(Authority::create(directory.path(), "elsewhere", AUTHORITY_DAYS).expect("made"));
+        let elsewhere = std::fs::read_to_string(directory.path().join("ca-crl.pem"));
+        let elsewhere = elsewhere.expect("read");
+        let same_name = list(&Certificates::new(), &[], time::OffsetDateTime::now_utc());
+        let bad = [
+            (&same_name, "is not signed by the authority of that name"),
+            (&elsewhere, "it has no list of an authority in ca-cert.pem"),
+            (&(ours.clone() + &same_name), "is not signed by the authority of that name"),
+        ];
+        for (text, says) in bad {
+            std::fs::write(&path, text).expect("written");
+            for error in [
+                server.reload().expect_err("at a reload").to_string(),
+                Tls::load(server.directory()).expect_err("at a start").to_string(),
+            ] {
+                assert!(error.contains("ca-crl.pem: ") && error.contains(says), "{error}");
+            }
+            still_revoked().await;
+        }
+        // One more may be that of an authority in between, which only peers show.
+        std::fs::write(&path, elsewhere + &ours).expect("written");
+        server.reload().expect("ours is there");
+        still_revoked().await;
+        // Nobody is let in again because the file was forgotten.
+        std::fs::remove_file(&path).expect("removed");
+        let error = server.reload().expect_err("it was there before").to_string();
+        assert!(error.contains("ca-crl.pem is missing"), "{error}");
+        still_revoked().await;
+        Tls::load(server.directory()).expect("a start may go on without");
+    });
+}
+
+#[test]
+fn a_list_that_was_to_be_renewed_counts_on_and_says_so() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let (alice, bob) = (certificates.of("alice"), certificates.of("bob"));
+        let renewal = server.status().revocations.expect("a list").renewal.expect("a date");
+        assert_eq!(renewal, server.status().authority.expires, "that of weir pki");
+        let yesterday = time::OffsetDateTime::now_utc() - time::Duration::days(1);
+        let text = list(&certificates, &[certificates.serial("alice")], yesterday);
+        std::fs::write(server.directory().join("ca-crl.pem"), text).expect("written");
+        server.reload().expect("a service does not end because a list is late");
+        let renewal = server.status().revocations.expect("a list").renewal.expect("a date");
+        assert_eq!(i64::try_from(renewal.as_secs()).expect("soon"), yesterday.unix_timestamp());
+        let (refused, _) = shake_hands(&server, &alice, "server").await;
+        refused.expect_err("revoked in a list that is late");
+        secured(&server, &bob).await;
+    });
+}
+
+#[test]
 fn a_reload_that_fails_changes_nothing() {
     run(async {
         let certificates = Certificates::new();
@@ -528,7 +678,7 @@ fn an_authority_is_never_replaced_and_says_what_is_wrong_with_a_request() {
     drop(authority);
     let mut authority = open().expect("there");
     assert_eq!(authority.entries().len(), 1);
-    assert_eq!(authority.revoke("node").expect("revoked"), 1);
+    assert_eq!(authority.revoke("node").expect("revoked"), Revoked { count: 1, expired: 0 });
     assert!(matches!(authority.renew("node", 1), Err(PkiError::NotIssued { .. })));
     authority.issue(&request("node")).expect("a new one");
     assert_eq!(authority.entries().len(), 2);

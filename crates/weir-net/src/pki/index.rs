@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use weir_device::mutant;
 
 use super::error::PkiError;
 use super::files;
@@ -66,6 +67,15 @@ pub struct Entry {
     pub revoked: Option<i64>,
 }
 
+/// Certificates of a name that are revoked now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// All of them.
+    pub count: usize,
+    /// Those that have expired. They open no connection; one that was opened before may stand on them.
+    pub expired: usize,
+}
+
 /// The index of an authority.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Index {
@@ -113,10 +123,18 @@ impl Index {
         newest.revoked.is_none().then_some(newest)
     }
 
-    /// Revokes all of a name that have not expired; how many are revoked now.
-    pub(super) fn revoke(&mut self, name: &str, now: i64) -> usize {
-        let of_name = self.entries.iter_mut().filter(|e| e.name == name && e.expires > now);
-        of_name.map(|entry| entry.revoked.get_or_insert(now)).count()
+    /// Revokes all of a name, those that have expired as well.
+    pub(super) fn revoke(&mut self, name: &str, now: i64) -> Revoked {
+        let mut revoked = Revoked { count: 0, expired: 0 };
+        for entry in self.entries.iter_mut().filter(|entry| entry.name == name) {
+            if entry.expires <= now && mutant("expired_not_revoked") {
+                continue;
+            }
+            entry.revoked.get_or_insert(now);
+            revoked.count += 1;
+            revoked.expired += usize::from(entry.expires <= now);
+        }
+        revoked
     }
 }
 

@@ -29,7 +29,7 @@ use time::OffsetDateTime;
 pub use self::error::PkiError;
 use self::files::{lock, make_private_directory, read, write, write_private};
 use self::index::Index;
-pub use self::index::{Entry, Usage};
+pub use self::index::{Entry, Revoked, Usage};
 use crate::tls::{AUTHORITY, CLIENT, CLIENT_KEY, REVOKED, SERVER, SERVER_KEY};
 
 /// The key of the authority.
@@ -196,21 +196,22 @@ impl Authority {
         Ok(directory)
     }
 
-    /// Revokes every certificate of a name that has not expired; how many are revoked now. The new list is in the
-    /// authority's directory, and in those of all holders that are still here: hosts that have copies need the new one.
+    /// Revokes every certificate of a name, also those that have expired: a connection that was opened before may stand
+    /// on one. How many are revoked now. The new list is in the authority's directory, and in those of all holders that
+    /// are still here: hosts that have copies need the new one.
     ///
     /// # Errors
     /// [`PkiError`], also where there is none. After one, the same call completes what was begun.
-    pub fn revoke(&mut self, name: &str) -> Result<usize, PkiError> {
+    pub fn revoke(&mut self, name: &str) -> Result<Revoked, PkiError> {
         let now = OffsetDateTime::now_utc();
-        let count = self.index.revoke(name, now.unix_timestamp());
-        if count == 0 {
+        let revoked = self.index.revoke(name, now.unix_timestamp());
+        if revoked.count == 0 {
             return Err(PkiError::NotIssued { name: name.to_owned() });
         }
         // The index first: a list that was made from it can be made again.
         self.save()?;
         self.publish_revoked(now)?;
-        Ok(count)
+        Ok(revoked)
     }
 
     fn sign(&mut self, request: &Request<'_>, key: &KeyPair, at: &Path) -> Result<(), PkiError> {
@@ -254,13 +255,13 @@ impl Authority {
         Ok(())
     }
 
-    /// Writes the list of what is revoked and has not expired.
+    /// Writes the list of what is revoked. What has expired stays in it: a server that reads it late may have
+    /// connections that stand on that.
     fn publish_revoked(&mut self, now: OffsetDateTime) -> Result<(), PkiError> {
         let revoked = |entry: &Entry| {
-            let revoked = entry.revoked.filter(|_| entry.expires > now.unix_timestamp())?;
             Some(RevokedCertParams {
                 serial_number: SerialNumber::from_slice(&index::serial_bytes(&entry.serial)?),
-                revocation_time: OffsetDateTime::from_unix_timestamp(revoked).ok()?,
+                revocation_time: OffsetDateTime::from_unix_timestamp(entry.revoked?).ok()?,
                 reason_code: Some(RevocationReason::Unspecified),
                 invalidity_date: None,
             })

@@ -22,6 +22,14 @@ pub enum TlsError {
         /// The file.
         path: String,
     },
+    /// The list of what is revoked is gone.
+    #[error(
+        "{path} is missing, and those that it revoked would be let in again: put it back, or restart to go on without"
+    )]
+    ListGone {
+        /// The file.
+        path: String,
+    },
     /// There is no certificate for a server.
     #[error("{directory} has no certificate for a server; `weir pki issue NAME` makes one")]
     NoServer {

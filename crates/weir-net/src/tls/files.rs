@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 
 use super::certificate::Holder;
 use super::error::TlsError;
+use super::revoked::{self, Revocations};
 
 /// The certificates that peers' certificates must descend from.
 pub const AUTHORITY: &str = "ca-cert.pem";
@@ -38,6 +39,8 @@ pub(super) struct Files {
     pub(super) authorities: Arc<RootCertStore>,
     pub(super) authority: Holder,
     pub(super) revoked: Vec<CertificateRevocationListDer<'static>>,
+    /// None where there is no list.
+    pub(super) revocations: Option<Revocations>,
     pub(super) server: Option<Own>,
     pub(super) client: Option<Own>,
 }
@@ -54,15 +57,21 @@ impl Files {
         }
         let authority = Holder::of_authority(&found[0]);
         let authority = authority.map_err(|error| TlsError::file(&path, error.to_string()))?;
-        let path = directory.join(REVOKED);
-        let revoked = match read(&path)? {
-            Some(text) => all(&path, CertificateRevocationListDer::pem_slice_iter(&text))?,
-            None => Vec::new(),
-        };
         let server = own(&directory.join(SERVER), &directory.join(SERVER_KEY))?;
         let client = own(&directory.join(CLIENT), &directory.join(CLIENT_KEY))?;
+        let path = directory.join(REVOKED);
+        let (revoked, revocations) = match read(&path)? {
+            Some(text) => {
+                let lists = all(&path, CertificateRevocationListDer::pem_slice_iter(&text))?;
+                let between = server.iter().chain(&client).flat_map(|own| own.chain.iter().skip(1));
+                let known: Vec<_> = found.iter().chain(between).cloned().collect();
+                let revocations = revoked::check(&path, &lists, &known)?;
+                (lists, Some(revocations))
+            }
+            None => (Vec::new(), None),
+        };
         let authorities = Arc::new(authorities);
-        Ok(Self { authorities, authority, revoked, server, client })
+        Ok(Self { authorities, authority, revoked, revocations, server, client })
     }
 }
 

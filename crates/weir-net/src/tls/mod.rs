@@ -7,6 +7,7 @@
 mod certificate;
 mod error;
 mod files;
+mod revoked;
 mod stream;
 mod version;
 
@@ -29,6 +30,7 @@ pub use self::error::TlsError;
 pub(crate) use self::files::holder_of_pem;
 pub use self::files::{AUTHORITY, CLIENT, CLIENT_KEY, REVOKED, SERVER, SERVER_KEY};
 use self::files::{Files, Own};
+pub use self::revoked::Revocations;
 use self::stream::TlsStream;
 pub use self::version::MinVersion;
 
@@ -61,6 +63,8 @@ pub struct TlsStatus {
     pub server: Option<Holder>,
     /// This process as a client.
     pub client: Option<Holder>,
+    /// The lists of what is revoked; none where there is none.
+    pub revocations: Option<Revocations>,
     /// The oldest version that is spoken.
     pub min_version: MinVersion,
 }
@@ -119,7 +123,7 @@ impl Tls {
     /// is told by [`Tls::until_refused`]. Blocks for a few file operations.
     ///
     /// # Errors
-    /// As [`Tls::load`]; what was in use stays in use.
+    /// As [`Tls::load`], and where a list of what is revoked was in use and is gone; what was in use stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.reload_with(self.min_version())
     }
@@ -127,9 +131,16 @@ impl Tls {
     /// As [`Tls::reload`], and changes which versions are spoken on connections that begin from now on.
     ///
     /// # Errors
-    /// As [`Tls::load`]; what was in use stays in use, the versions included.
+    /// As [`Tls::reload`]; what was in use stays in use, the versions included.
     pub fn reload_with(&self, min_version: MinVersion) -> Result<(), TlsError> {
         let read = Arc::new(Current::read(&self.0.directory, min_version)?);
+        // Nobody is let in again because a file was forgotten.
+        let had_list =
+            self.status().revocations.is_some() && !mutant("list_that_is_gone_forgotten");
+        if had_list && read.status.revocations.is_none() {
+            let path = self.0.directory.join(REVOKED).display().to_string();
+            return Err(TlsError::ListGone { path });
+        }
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         self.0.changed.notify_waiters();
         Ok(())
@@ -255,7 +266,8 @@ impl PeerCertificate {
 
 impl Current {
     fn read(directory: &Path, min_version: MinVersion) -> Result<Self, TlsError> {
-        let Files { authorities, authority, revoked, server, client } = Files::read(directory)?;
+        let Files { authorities, authority, revoked, revocations, server, client } =
+            Files::read(directory)?;
         let provider = Arc::new(min_version.provider());
         let authority_wrong = |error: &dyn std::fmt::Display| {
             TlsError::file(&directory.join(AUTHORITY), error.to_string())
@@ -270,6 +282,7 @@ impl Current {
             authority,
             server: server.as_ref().map(|own| own.holder.clone()),
             client: client.as_ref().map(|own| own.holder.clone()),
+            revocations,
             min_version,
         };
         let speaks = (&provider, min_version);

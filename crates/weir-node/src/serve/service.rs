@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
@@ -41,7 +41,7 @@ use crate::serve::running::{ANCILLARY_TIME, Changing, Running};
 use crate::serve::sockets::{self, BoundSocket, Inherited};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
-use crate::status::watch;
+use crate::status::{self, watch};
 
 /// Where verbs reach the process.
 #[derive(Clone, Debug)]
@@ -203,6 +203,14 @@ impl Drop for Service {
     }
 }
 
+/// Logs that revocations since a while are not known, if so.
+fn warn_of_late_list(tls: &Tls) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    if let Some(told) = status::late_list(&tls.status(), now) {
+        tracing::warn!(directory = %tls.directory().display(), "{told}");
+    }
+}
+
 impl Node {
     /// Opens volumes and serves them; returns once clients can connect.
     ///
@@ -217,6 +225,7 @@ impl Node {
         Box::pin(async move {
             let home = options.home.clone();
             options.check_certificates()?;
+            options.tls.iter().for_each(warn_of_late_list);
             home.data.prepare()?;
             let mut sockets = Vec::new();
             let mut listeners = Vec::new();
@@ -424,6 +433,7 @@ impl Service {
     ) -> Result<Option<TlsStatus>, NodeError> {
         let Some(tls) = &self.core.tls else { return Ok(None) };
         tls.reload_with(min_version.unwrap_or_else(|| tls.min_version()))?;
+        warn_of_late_list(tls);
         Ok(Some(tls.status()))
     }
 

@@ -313,6 +313,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let holders = certificates(core);
     reasons.extend(holders.iter().filter_map(|(role, holder)| expires_soon(role, holder, now)));
+    reasons.extend(core.tls.as_ref().and_then(|tls| late_list(&tls.status(), now)));
     if core.is_stopping.load(Ordering::Relaxed) {
         reasons.push("the process is stopping".to_owned());
     }
@@ -398,6 +399,17 @@ fn expires_soon(role: &str, holder: &Holder, now: Duration) -> Option<String> {
         let left = humantime::format_duration(left);
         format!("the {role}'s certificate ({}) expires in {left}", holder.name)
     })
+}
+
+/// Says that a list of what is revoked was to be renewed by now, if so. It counts on: a list that nobody renewed ends
+/// no service, and lets nobody in again.
+pub(crate) fn late_list(status: &TlsStatus, now: Duration) -> Option<String> {
+    let renewal = status.revocations?.renewal.filter(|renewal| *renewal <= now)?;
+    let renewal = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + renewal);
+    Some(format!(
+        "the revocation list, ca-crl.pem, was to be renewed by {renewal}: it counts on, and what was revoked since \
+         is not known"
+    ))
 }
 
 /// A lease is renewed only while log volumes are open.
@@ -499,6 +511,7 @@ pub(crate) fn resident_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use weir_log::PutError;
+    use weir_net::tls::{MinVersion, Revocations};
 
     use super::*;
 
@@ -633,6 +646,28 @@ mod tests {
             let expired = "the server's certificate (node) has expired";
             assert_eq!(told(365, late).as_deref(), Some(expired));
         }
+    }
+
+    #[test]
+    fn a_list_of_revocations_says_that_it_is_late() {
+        let name = || "test".to_owned();
+        let zero = Duration::ZERO;
+        let status = |revocations| TlsStatus {
+            authority: Holder { name: name(), serial: name(), begins: zero, expires: zero },
+            server: None,
+            client: None,
+            revocations,
+            min_version: MinVersion::Tls13,
+        };
+        let told = |renewal, now| {
+            let renewal = Option::map(renewal, Duration::from_secs);
+            late_list(&status(Some(Revocations { renewal })), Duration::from_secs(now))
+        };
+        assert_eq!(late_list(&status(None), Duration::MAX), None, "there is no list");
+        assert_eq!(told(None, u64::MAX), None, "it does not say");
+        assert_eq!(told(Some(100_000), 99_999), None);
+        let late = told(Some(100_000), 100_000).expect("late");
+        assert!(late.contains("by 1970-01-02T03:46:40Z: it counts on"), "{late}");
     }
 
     #[test]

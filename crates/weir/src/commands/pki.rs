@@ -45,8 +45,12 @@ pub(crate) fn run(global: &Global, file: &Config, command: Pki) -> Result<ExitCo
         }
         PkiVerb::Revoke { name } => {
             let mut authority = Authority::open(&directory).map_err(failure)?;
-            let count = authority.revoke(&name).map_err(failure)?;
-            say!("certificates of {name} that are revoked: {count}");
+            let revoked = authority.revoke(&name).map_err(failure)?;
+            let expired = match revoked.expired {
+                0 => String::new(),
+                count => format!(", {count} of which had expired"),
+            };
+            say!("certificates of {name} that are revoked: {}{expired}", revoked.count);
             say!("put ca-crl.pem on every server, and tell each: SIGHUP");
             print_path(&directory.join(weir_net::tls::REVOKED))?;
         }
