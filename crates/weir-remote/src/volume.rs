@@ -149,7 +149,10 @@ impl RemoteVolume {
                 let Some((piece, answered)) = under_way.pop_front() else { break };
                 let answered = self.session.answer(answered).await;
                 let taken = answered.and_then(|answer| on_answer(piece, answer));
-                result = result.and(taken);
+                result = match mutant("later_answer_hides_a_failure") {
+                    true => taken,
+                    false => result.and(taken),
+                };
             }
             if is_over {
                 return result;
@@ -184,7 +187,11 @@ impl RemoteVolume {
             return Err(self.session.error(ErrorKind::ReadOnly, "the export is read-only"));
         }
         self.session.room_for_changes().await?;
-        let range = if range.is_empty() { range } else { self.blocks().around(range) };
+        // Whole blocks: what lies beside a change is read and written with it.
+        let range = match range.is_empty() || mutant("blocks_beside_a_change_not_locked") {
+            true => range,
+            false => self.blocks().around(range),
+        };
         let mode = match mutant("changes_not_locked") {
             true => RangeMode::Shared,
             false => RangeMode::Exclusive,

@@ -1,11 +1,13 @@
 //! Images as their users name them, and the calls that only they need: zeroes without writing them, and what is a hole.
 //! Blocking, and always run on a helper thread.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use weir_device::mutant;
 
 use crate::engine::metadata::{MetadataJob, direct_alignment, failed, length};
 use crate::engine::open_file::{Descriptor, OpenFile};
@@ -87,7 +89,7 @@ pub(crate) fn open(path: &Path, mode: ImageMode) -> Result<OpenImage, DiskError>
 /// Makes a file as long as it is to be, durably, and the name as well where it is new.
 fn give_length(file: &OpenFile, path: &Path, len: u64, created: bool) -> Result<(), DiskError> {
     let error = |errno| failed(DiskOperation::Create, &file.path)(errno);
-    let given = rustix::fs::ftruncate(&file.fd, len).and_then(|()| rustix::fs::fsync(&file.fd));
+    let given = rustix::fs::ftruncate(&file.fd, len).and_then(|()| sync(&file.fd));
     if let Err(errno) = given {
         if created {
             // Nothing is in it yet; whoever tries again finds what was there before.
@@ -105,7 +107,16 @@ fn give_length(file: &OpenFile, path: &Path, len: u64, created: bool) -> Result<
         let adopted = crate::owner::adopt(&file.fd, &parent);
         adopted.map_err(|e| error(e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)))?;
     }
-    rustix::fs::fsync(&parent).map_err(error)
+    if mutant("name_of_new_image_not_synced") {
+        return Ok(());
+    }
+    sync(&parent).map_err(error)
+}
+
+fn sync(fd: impl AsFd) -> Result<(), Errno> {
+    #[cfg(test)]
+    tests::note_synced(fd.as_fd());
+    rustix::fs::fsync(fd)
 }
 
 /// Zeroes a range without writing it; false where the file system or the device cannot.
@@ -188,4 +199,40 @@ fn run_at(file: &OpenFile, at: u64, end: u64) -> Result<Run, DiskError> {
     let hole = hole.map_err(|errno| file.error(DiskOperation::Length, Some(at), errno))?;
     // The end of the file is a hole; it never is before what was just found to be data, but for a file that shrinks.
     Ok(Run { is_data: true, end: hole.min(end).max(at + 1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+
+    thread_local! {
+        /// The inodes that were synced on this thread, in order.
+        static SYNCED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn note_synced(fd: BorrowedFd<'_>) {
+        let inode = rustix::fs::fstat(fd).expect("it is open").st_ino;
+        SYNCED.with_borrow_mut(|synced| synced.push(inode));
+    }
+
+    #[test]
+    fn a_new_image_and_its_name_are_durable_before_anybody_has_it() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let path = directory.path().join("disk.img");
+        let inode = |path: &Path| rustix::fs::stat(path).expect("it is there").st_ino;
+        let mode = ImageMode { create: Some(4096), direct: false, read_only: false };
+        let opened = |mode| {
+            let image = open(&path, mode).expect("it opens");
+            (image.created, image.size, SYNCED.take())
+        };
+        let both = || vec![inode(&path), inode(directory.path())];
+        assert_eq!(opened(mode), (true, 4096, both()));
+        assert_eq!(opened(mode), (false, 4096, vec![]), "nothing is new about it");
+        // What a process left that ended in between has neither a length nor a durable name.
+        std::fs::write(&path, b"").expect("cut off");
+        assert_eq!(opened(mode), (false, 4096, both()));
+    }
 }

@@ -1,5 +1,6 @@
 //! A remote volume over a simulated network: one behaviour per test.
 
+mod blocks;
 mod conforming;
 mod exclusive;
 mod losses;

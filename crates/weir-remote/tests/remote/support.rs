@@ -2,14 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_device::{
-    Address, Body, Device, DeviceError, DeviceExt, DeviceInfo, Env, ErrorKind, IoHeader,
-    MemoryDevice, Network, Operation, OperationKind, Reply, SharedBuf, SourceId, VolumeId, testing,
+    Address, Body, ByteStream, Device, DeviceError, DeviceExt, DeviceInfo, Env, ErrorKind,
+    IoHeader, MemoryDevice, Network, Operation, OperationKind, Reply, SharedBuf, SourceId,
+    VolumeId, testing,
 };
 use weir_frontend::nbd::{ConnectionOptions, Export, Exports, Given, Instance, serve_connection};
 use weir_net::sim::{SimNetwork, SimNetworkOptions};
@@ -31,6 +36,8 @@ pub(crate) struct Volatile {
     /// The next change waits for it.
     held: RefCell<Option<oneshot::Receiver<()>>>,
     pub(crate) failing: Cell<Option<(OperationKind, ErrorKind)>>,
+    /// Only what begins there fails.
+    pub(crate) failing_at: Cell<Option<u64>>,
     dice: Cell<u64>,
 }
 
@@ -53,6 +60,7 @@ impl Volatile {
             gate: watch::Sender::new(true),
             held: RefCell::default(),
             failing: Cell::new(None),
+            failing_at: Cell::new(None),
             dice: Cell::new(seed | 1),
         }
     }
@@ -121,6 +129,7 @@ impl Device for Volatile {
         }
         if let Some((failing, error)) = self.failing.get()
             && failing == kind
+            && self.failing_at.get().is_none_or(|offset| offset == operation.span().0)
         {
             return Err(DeviceError::new(error, "the test asked for it"));
         }
@@ -184,6 +193,8 @@ pub(crate) struct Server {
     pub(crate) device: Rc<Volatile>,
     /// Whether it is a Weir, which tells its openings apart.
     pub(crate) is_weir: Cell<bool>,
+    /// The smallest unit and the longest payload that it says, of connections that begin from now on.
+    units: Rc<Cell<Option<(u32, u32)>>>,
     openings: Cell<u8>,
     clients: Cell<u8>,
     /// What it keeps of exclusive access over its restarts.
@@ -198,6 +209,14 @@ impl Server {
         Self::start_as(seed, false).await
     }
 
+    /// One that takes whole blocks of `minimum` bytes only, and no payload longer than this.
+    pub(crate) async fn start_with_blocks(seed: u64, minimum: u32, payload_max: u32) -> Self {
+        let server = Self::start(seed).await;
+        server.units.set(Some((minimum, payload_max)));
+        server.device.crash(u64::from(minimum) * 64).await;
+        server
+    }
+
     /// Another Weir.
     pub(crate) async fn start_weir(seed: u64) -> Self {
         Self::start_as(seed, true).await
@@ -208,6 +227,7 @@ impl Server {
             network: SimNetwork::new(seed, SimNetworkOptions::default()),
             device: Rc::new(Volatile::new(SIZE, seed)),
             is_weir: Cell::new(is_weir),
+            units: Rc::default(),
             openings: Cell::new(0),
             clients: Cell::new(0),
             given: Rc::default(),
@@ -227,17 +247,15 @@ impl Server {
         let options = ConnectionOptions::new(SourceId(7), "test");
         options.access.restore("disk", given.get());
         let shelf = Rc::new(Shelf { device, instance, given });
+        let units = Rc::clone(&self.units);
         let task = tokio::task::spawn_local(async move {
             let mut connections = JoinSet::new();
             loop {
                 let accepted = poll_fn(|cx| listener.poll_accept(cx)).await.expect("a client");
                 let (exports, options) = (Rc::clone(&shelf), options.clone());
-                let serving = serve_connection(
-                    accepted.stream,
-                    exports,
-                    options,
-                    std::future::pending::<()>(),
-                );
+                let stream = Says { stream: accepted.stream, units: units.get() };
+                let serving =
+                    serve_connection(stream, exports, options, std::future::pending::<()>());
                 connections.spawn_local(serving);
             }
         });
@@ -294,6 +312,50 @@ impl Server {
         change(&mut args);
         self.clients.set(self.clients.get() + 1);
         RemoteVolume::open(env(&self.network, self.clients.get()), args).await
+    }
+}
+
+/// What the server sends, with other units than Weir's in what it says of the export.
+struct Says {
+    stream: Box<dyn ByteStream>,
+    units: Option<(u32, u32)>,
+}
+
+/// The units as Weir says them: the length and the number of the information, and the smallest unit.
+const SAYS_BLOCKS: [u8; 10] = [0, 0, 0, 14, 0, 3, 0, 0, 0, 1];
+
+impl AsyncWrite for Says {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let found = buf.windows(SAYS_BLOCKS.len()).position(|window| window == SAYS_BLOCKS);
+        let (Some(at), Some((minimum, payload_max))) = (found, self.units) else {
+            return Pin::new(&mut self.stream).poll_write(cx, buf);
+        };
+        let mut said = buf.to_vec();
+        said[at + 6..at + 10].copy_from_slice(&minimum.to_be_bytes());
+        said[at + 14..at + 18].copy_from_slice(&payload_max.to_be_bytes());
+        Pin::new(&mut self.stream).poll_write(cx, &said)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl AsyncRead for Says {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
