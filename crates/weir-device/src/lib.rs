@@ -21,6 +21,7 @@ mod range_lock;
 mod reply;
 mod room;
 pub mod testing;
+mod whole_blocks;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, BufferPool, SharedBuf, Unneeded};
 pub use data::{Data, Slice};
@@ -42,3 +43,4 @@ pub use range_lock::{RangeGuard, RangeLock, RangeLocking, RangeMode, RangeToken}
 pub use reply::{Body, Extent, ExtentState, Lease, Leases, Reply};
 pub use room::Room;
 pub use weir_pacer::{Pacer, mutant};
+pub use whole_blocks::whole_blocks;

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use weir_device::{
     AlignedBuf, Body, ByteRange, Change, Data, Device, DeviceError, DeviceInfo, Env, ErrorKind,
     Event, Events, Extent, ExtentState, IoHeader, Operation, RangeLock, RangeMode, Reply, Segment,
-    SharedBuf, WriteZeroesFlags, mutant,
+    SharedBuf, WriteZeroesFlags, mutant, whole_blocks,
 };
 use weir_disk::{DiskError, DiskOperation, File, Image, Run, Zeroing};
 
@@ -234,42 +234,13 @@ impl Inner {
                 copy.copy_from_slice(&data);
                 copy.freeze()
             }
-            false => self.with_edges(range, around, &data).await?,
+            false => {
+                let read = async |block| self.read_locked(block).await;
+                whole_blocks(&self.env.buffers, (range, &data), self.block_bytes, read).await?
+            }
         };
         let (_, written) = self.file.write_at(vec![whole], around.start).await;
         written.map_err(error_of)
-    }
-
-    /// What whole blocks hold once `data` is in the middle of them.
-    async fn with_edges(
-        &self,
-        range: ByteRange,
-        around: ByteRange,
-        data: &[u8],
-    ) -> Result<SharedBuf, DeviceError> {
-        let mut whole = self.env.buffers.alloc(to_usize(around.len()));
-        let first = ByteRange::new(around.start, around.start + self.block_bytes);
-        let last = ByteRange::new(around.end - self.block_bytes, around.end);
-        if range.start > around.start || (range.end < around.end && first == last) {
-            self.read_into(first, &mut whole, around.start).await?;
-        }
-        if range.end < around.end && first != last {
-            self.read_into(last, &mut whole, around.start).await?;
-        }
-        let at = to_usize(range.start - around.start);
-        whole[at..at + data.len()].copy_from_slice(data);
-        Ok(whole.freeze())
-    }
-
-    async fn read_into(
-        &self,
-        block: ByteRange,
-        whole: &mut AlignedBuf,
-        start: u64,
-    ) -> Result<(), DeviceError> {
-        let at = to_usize(block.start - start);
-        self.read_locked(block).await?.copy_to(&mut whole[at..at + to_usize(block.len())]);
-        Ok(())
     }
 
     /// Zeroes a range whose blocks are locked: without writing it where that is possible.

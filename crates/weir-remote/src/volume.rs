@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use weir_device::{
     AlignedBuf, Body, ByteRange, Change, Data, Device, DeviceError, DeviceInfo, Env, ErrorKind,
     Event, Extent, ExtentState, IoHeader, Operation, RangeGuard, RangeMode, Reply, Segment,
-    SharedBuf, WriteZeroesFlags, mutant,
+    SharedBuf, WriteZeroesFlags, mutant, whole_blocks,
 };
 use weir_nbd::{Attachment, Command, TransmissionFlags};
 
@@ -232,30 +232,10 @@ impl RemoteVolume {
         if range.is_empty() || blocks.fits(range) {
             return self.write_blocks(changing, range, data).await;
         }
-        let around = blocks.around(range);
-        let mut whole = self.session.env.buffers.alloc(to_usize(around.len()));
-        let first = ByteRange::new(around.start, around.start + blocks.minimum);
-        let last = ByteRange::new(around.end - blocks.minimum, around.end);
-        if range.start > around.start || (range.end < around.end && first == last) {
-            self.read_into(first, &mut whole, around.start).await?;
-        }
-        if range.end < around.end && first != last {
-            self.read_into(last, &mut whole, around.start).await?;
-        }
-        let at = to_usize(range.start - around.start);
-        whole[at..at + data.len()].copy_from_slice(&data);
-        self.write_blocks(changing, around, whole.freeze()).await
-    }
-
-    async fn read_into(
-        &self,
-        range: ByteRange,
-        whole: &mut AlignedBuf,
-        start: u64,
-    ) -> Result<(), DeviceError> {
-        let at = to_usize(range.start - start);
-        self.read(range).await?.copy_to(&mut whole[at..at + to_usize(range.len())]);
-        Ok(())
+        let read = async |block| self.read(block).await;
+        let (buffers, change) = (&self.session.env.buffers, (range, &data[..]));
+        let whole = whole_blocks(buffers, change, blocks.minimum, read).await?;
+        self.write_blocks(changing, blocks.around(range), whole).await
     }
 
     async fn write_blocks(
