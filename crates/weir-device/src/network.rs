@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::task::{Context, Poll};
 
@@ -69,6 +70,12 @@ pub trait DetachedStream: Send + fmt::Debug {
     /// # Errors
     /// When the runtime of this thread does not take it; the connection has ended then.
     fn attach(self: Box<Self>) -> io::Result<Box<dyn ByteStream>>;
+
+    /// The socket that it is, where another process can go on with that alone.
+    ///
+    /// # Errors
+    /// The connection itself, where more than a socket belongs to it, or none: this process must go on with it.
+    fn into_socket(self: Box<Self>) -> Result<OwnedFd, Box<dyn DetachedStream>>;
 }
 
 /// A connection that a listener took.

@@ -8,9 +8,12 @@
 mod host;
 mod outgoing;
 pub mod pki;
+mod relay;
 pub mod sim;
 mod socket;
 pub mod tls;
 
 pub use host::{HostNetwork, Listening, listen_on};
 pub use outgoing::Outgoing;
+pub use relay::relay;
+pub use socket::connected;

@@ -208,6 +208,16 @@ impl DetachedStream for Detached {
     fn attach(self: Box<Self>) -> io::Result<Box<dyn ByteStream>> {
         Ok(Box::new(Socket::new(self.0)?))
     }
+
+    fn into_socket(self: Box<Self>) -> Result<OwnedFd, Box<dyn DetachedStream>> {
+        Ok(self.0)
+    }
+}
+
+/// A connected socket that another process had before.
+#[must_use]
+pub fn connected(socket: OwnedFd) -> Box<dyn DetachedStream> {
+    Box::new(Detached(socket))
 }
 
 #[cfg(test)]

@@ -33,7 +33,10 @@ pub use node::{Node, NodeConfig};
 pub use serve::attach::Reloaded;
 pub use serve::events::Event;
 pub use serve::nbd_place::{NbdAccess, NbdAddress};
-pub use serve::service::{ApiPlace, HandedOver, ServedInfo, Service, ServiceOptions, Was};
+pub use serve::service::{ApiPlace, HandedOver, Parting, ServedInfo, Service, ServiceOptions, Was};
+#[cfg(fuzzing)]
+pub use serve::sessions::fuzz_session_records;
+pub use serve::sessions::{KeptSession, Passed, Relayed};
 pub use serve::sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
 pub use serve::spec::{Allowed, Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 pub use serve::stages::Stages;

@@ -539,7 +539,7 @@ fn what_was_attached_or_detached_by_hand_stays_so_until_its_settings_change() {
         // The program is replaced.
         let mut options = place.options(VolumeOptions::default());
         options.left = service.handed_over();
-        drop(service.hand_over().await);
+        drop(service.hand_over(false).await);
         let service = place.node.serve(options).await.expect("two is served");
         assert_eq!(served(&service), ["two"]);
         stays(&service).await;
@@ -574,7 +574,7 @@ fn a_volume_that_was_attached_read_only_stays_so_when_the_program_is_replaced() 
         place.call("one", AttachVolume { read_only: true, ..AttachVolume::default() }).await;
         let mut options = place.options(VolumeOptions::default());
         options.left = service.handed_over();
-        drop(service.hand_over().await);
+        drop(service.hand_over(false).await);
         let service = place.node.serve(options).await.expect("one is served");
         let one = HandedOver { name: name("one"), was: Was::Attached { read_only: true } };
         assert_eq!(service.handed_over(), [one]);
@@ -597,7 +597,7 @@ fn a_volume_whose_deletion_did_not_come_to_its_end_is_served_again() {
         let mut options = place.options(VolumeOptions::default());
         options.left = service.handed_over();
         assert!(options.left.iter().any(|one| matches!(one.was, Was::Going { .. })));
-        drop(service.hand_over().await);
+        drop(service.hand_over(false).await);
         let service = place.node.serve(options).await.expect("both are served");
         assert_eq!(served(&service), ["one", "two"]);
         service.stop(Closing::ToStore).await.expect("all are closed");

@@ -17,7 +17,11 @@
 //!      for room in a journal. It is given up without an answer, and its client asks whoever serves next.
 //!  C9. What a client does not take at once is copied into buffers of its connection, which are counted by C2: a client
 //!      that is stuck holds neither the memory of a cache nor the room of a journal.
+//! C10. A connection that another process is to go on with takes no request from then on, and is left between two: what
+//!      it took has been answered, and the answers were sent. What it has received beyond that goes with it. If that
+//!      does not come about within `linger`, it ends as by C8.
 
+mod cost;
 mod large;
 
 use std::future::Future;
@@ -33,18 +37,19 @@ use weir_device::{
     mutant,
 };
 use weir_nbd::{
-    Command, ContextStatus, Decoded, Refusal, ReplyTo, RequestHeader, Session, Verdict,
-    decode_request,
+    Command, Decoded, Refusal, ReplyTo, RequestHeader, Session, Verdict, decode_request,
 };
 use weir_net::Outgoing;
 
+use self::cost::{REPLY_BYTES, cost_bytes, size_of_future, status_bytes};
 use self::large::{LargeRead, LargeWrite, WHOLE_READ_BYTES_MAX, WHOLE_WRITE_BYTES_MAX};
 use super::answer::error_code;
 use super::error::NbdError;
 use super::export::Export;
 use super::handshake::Chosen;
+use super::keep::Left;
 use super::memory::Share;
-use super::operation::{self, Answer, Answered, CACHE_PIECE_BYTES, Target};
+use super::operation::{self, Answer, Answered, Target};
 use super::options::ConnectionOptions;
 use super::slots::Slots;
 use super::watch::{self, Look, Watch};
@@ -55,12 +60,6 @@ const ROUNDS_MAX: usize = 16;
 
 /// Most bytes received into the window where a payload that goes into its own buffer is likely next: a few headers.
 const HEADER_READ_BYTES: usize = 4096;
-
-/// Memory that a queued reply without data stands for, in bytes: its header and, at worst, its message.
-const REPLY_BYTES: usize = 512;
-
-/// The head of one chunk of a block status, in bytes.
-const STATUS_HEAD_BYTES: usize = 40;
 
 /// Device errors of one connection that are logged one by one; the rest are counted, so that a failing device does not
 /// fill the log as well.
@@ -142,6 +141,8 @@ struct Connection<'a, F, M> {
     is_sending: bool,
     /// What is in flight is given up (C8).
     is_cut: bool,
+    /// Another process is to go on with it (C10).
+    is_leaving: bool,
     needs_flush: bool,
     /// What the replies that are queued depend on (C6).
     leases: Leases,
@@ -151,14 +152,16 @@ struct Connection<'a, F, M> {
     result: Result<(), NbdError>,
 }
 
-/// Serves requests until the client leaves, breaks the protocol, or `shutdown` completes.
+/// Serves requests until the client leaves, breaks the protocol, or `shutdown` completes. Then, if `may_stay` says so,
+/// what is needed to go on.
 pub(super) async fn run<S, D>(
     stream: &mut S,
     window: Window,
     chosen: Chosen<Export<D>>,
     options: &ConnectionOptions,
     mut shutdown: Pin<&mut impl Future<Output = ()>>,
-) -> Result<(), NbdError>
+    may_stay: impl Fn() -> bool,
+) -> Result<Option<Left>, NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     D: Device,
@@ -172,34 +175,8 @@ where
         contexts: chosen.session.contexts.clone(),
     });
     let operate = |command, payload| operation::run(Rc::clone(&target), command, payload);
-    let mut connection = Connection {
-        options,
-        session: chosen.session,
-        export: &export.name,
-        pool: options.pool.clone(),
-        window,
-        receiving: Receiving::Header,
-        slots: Slots::new(options.in_flight_max.max(1)),
-        completed: Vec::new(),
-        outgoing: Outgoing::default(),
-        slot_bytes: size_of_future(&operate),
-        operate,
-        bytes_in_flight: 0,
-        share: options.memory.share(chosen.attachment.is_some()),
-        is_short: false,
-        large_read: None,
-        large_write: None,
-        watch: Watch::new(),
-        waits_for_rest: false,
-        is_taking: true,
-        is_sending: true,
-        is_cut: false,
-        needs_flush: false,
-        leases: Leases::default(),
-        expects_payload: false,
-        errors_count: 0,
-        result: Ok(()),
-    };
+    let agreed = (chosen.session, export.name.as_str(), chosen.attachment.is_some());
+    let mut connection = Connection::new(options, agreed, window, operate);
     let mut is_shut_down = false;
     let mut linger: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(|cx| {
@@ -208,11 +185,15 @@ where
             if mutant("detach_answers_what_it_drops") {
                 connection.answer_unwritten();
             }
-            connection.stop_taking(Ok(()));
+            match may_stay() {
+                true => connection.is_leaving = true,
+                false => connection.stop_taking(Ok(())),
+            }
             linger = Some(Box::pin(tokio::time::sleep(options.linger)));
         }
         if linger.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready()) {
             linger = None;
+            connection.stop_taking(Ok(()));
             connection.stop_sending();
             connection.cut();
         }
@@ -220,40 +201,54 @@ where
     })
     .await;
     connection.log_errors_count();
-    connection.result
+    let is_whole = connection.is_leaving && connection.is_taking && connection.is_sending;
+    let Connection { session, window, result, .. } = connection;
+    result.map(|()| is_whole.then(|| Left { session, unread: window.unread().to_vec() }))
 }
 
-/// Memory that the buffers of a command and its reply take, payload and answer together.
-fn cost_bytes(command: &Command) -> usize {
-    let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    REPLY_BYTES
-        + match command {
-            Command::Write { length, .. } | Command::Read { length, .. } => {
-                BufferPool::bytes_for(to_usize(u64::from(*length)))
-            }
-            Command::Cache { length, .. } => {
-                BufferPool::bytes_for(to_usize(CACHE_PIECE_BYTES.min(*length)))
-            }
-            Command::BlockStatus { .. } => to_usize(command.reply_payload_bytes_max()),
-            Command::WriteZeroes { .. } | Command::Trim { .. } | Command::Flush => 0,
-        }
-}
-
-/// Memory of the future that `operate` makes.
-fn size_of_future<F>(_operate: &impl FnMut(Command, SharedBuf) -> F) -> usize {
-    size_of::<Option<F>>()
-}
-
-/// Memory that a queued block status stands for, beside [`REPLY_BYTES`].
-fn status_bytes(statuses: &[ContextStatus]) -> usize {
-    statuses.iter().map(|status| STATUS_HEAD_BYTES + 16 * status.extents.len()).sum()
-}
-
-impl<F, M> Connection<'_, F, M>
+impl<'a, F, M> Connection<'a, F, M>
 where
     F: Future<Output = Result<Answered, DeviceError>>,
     M: FnMut(Command, SharedBuf) -> F,
 {
+    /// A connection that begins, of a client that may have attached to its export.
+    fn new(
+        options: &'a ConnectionOptions,
+        (session, export, is_attached): (Session, &'a str, bool),
+        window: Window,
+        operate: M,
+    ) -> Self {
+        Self {
+            options,
+            session,
+            export,
+            pool: options.pool.clone(),
+            window,
+            receiving: Receiving::Header,
+            slots: Slots::new(options.in_flight_max.max(1)),
+            completed: Vec::new(),
+            outgoing: Outgoing::default(),
+            slot_bytes: size_of_future(&operate),
+            operate,
+            bytes_in_flight: 0,
+            share: options.memory.share(is_attached),
+            is_short: false,
+            large_read: None,
+            large_write: None,
+            watch: Watch::new(),
+            waits_for_rest: false,
+            is_taking: true,
+            is_sending: true,
+            is_cut: false,
+            is_leaving: false,
+            needs_flush: false,
+            leases: Leases::default(),
+            expects_payload: false,
+            errors_count: 0,
+            result: Ok(()),
+        }
+    }
+
     fn poll<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
@@ -302,7 +297,13 @@ where
             return true;
         }
         let is_quiet = self.slots.active() == 0 && self.outgoing.is_empty() && !self.needs_flush;
-        !self.is_taking && is_quiet && self.large_read.is_none() && self.large_write.is_none()
+        let takes_more = self.is_taking && !self.is_between_and_leaving();
+        !takes_more && is_quiet && self.large_read.is_none() && self.large_write.is_none()
+    }
+
+    /// C10.
+    fn is_between_and_leaving(&self) -> bool {
+        self.is_leaving && matches!(self.receiving, Receiving::Header)
     }
 
     fn is_between_requests(&self) -> bool {
@@ -376,6 +377,7 @@ where
         self.is_short = false;
         while self.is_taking {
             let taken = match &self.receiving {
+                Receiving::Header if self.is_leaving => return Taken::HeldBack,
                 // Its reply may have to be unbroken.
                 Receiving::Header if self.large_read.is_some() => return Taken::HeldBack,
                 Receiving::Header => self.take_header(device),

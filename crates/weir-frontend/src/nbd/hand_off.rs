@@ -5,19 +5,21 @@ use std::future::Future;
 use std::rc::Rc;
 
 use tokio::sync::mpsc;
-use weir_device::{ByteStream, DetachedStream, SourceId, mutant};
+use weir_device::{ByteStream, DetachedStream, Peer, SourceId, mutant};
 use weir_nbd::{
     Admission, Attachment, Catalog, Exclusive, ExportInfo, NotAttached, NotOffered,
-    ServerHandshake, Session, Wanted,
+    ServerHandshake, Session, TransmissionFlags, Wanted,
 };
+use weir_net::tls::Tls;
 
 use super::access::Access;
 use super::error::NbdError;
 use super::export::Exports;
 use super::handshake::{self, Chosen, Prepared, Shaken};
-use super::identity::Identity;
+use super::identity::{Identity, Sources};
+use super::keep::{Kept, KeptState, Left};
 use super::options::ConnectionOptions;
-use super::places::{Admittance, Taken};
+use super::places::{Admittance, Places, Taken};
 use super::security::{Standing, until_ended};
 use super::session::transmit;
 use super::window::Window;
@@ -33,6 +35,7 @@ pub struct HandedOff {
     info: ExportInfo,
     client: String,
     source: SourceId,
+    peer: Peer,
     standing: Option<Standing>,
     /// Until it has left.
     taken: Taken,
@@ -212,10 +215,15 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         info,
         client,
         source,
+        peer: options.peer,
         standing,
         taken,
         channel,
     };
+    send(&sender, handed_off);
+}
+
+fn send(sender: &mpsc::Sender<HandedOff>, handed_off: HandedOff) {
     if let Err(error) = sender.try_send(handed_off) {
         let (reason, refused) = match error {
             mpsc::error::TrySendError::Full(refused) => ("too many clients wait for it", refused),
@@ -224,6 +232,58 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         let (client, export) = (refused.client, refused.info.name);
         tracing::warn!(client, export, reason, "a client was turned away");
     }
+}
+
+/// Goes on with a connection that another process kept: hands it to the thread that serves its export now.
+///
+/// # Errors
+/// A sentence why it cannot be gone on with; it has ended then.
+pub fn go_on(
+    kept: Kept,
+    (info, channel): (ExportInfo, HandOff),
+    (places, sources): (&Places, &Sources),
+    tls: Option<&Tls>,
+) -> Result<(), &'static str> {
+    let Kept { stream, state } = kept;
+    let source = sources.of(&state.identity());
+    let KeptState { session, size, client, peer, certificate, unread, .. } = state;
+    let is_read_only = session.flags.contains(TransmissionFlags::READ_ONLY);
+    if info.size < size {
+        return Err("the export is smaller now");
+    }
+    if info.read_only && !is_read_only {
+        return Err("the export takes no writes any more");
+    }
+    let standing = match (certificate, tls) {
+        (None, _) => None,
+        (Some(certificate), Some(tls)) => Some(Standing { tls: tls.clone(), certificate }),
+        (Some(_), None) => return Err("there are no certificates any more"),
+    };
+    let admittance = Admittance::of(places, &peer, &client);
+    // Who was told that it may not write takes nobody's right to.
+    let asked = ExportInfo { read_only: is_read_only, ..info.clone() };
+    match admittance.admit(&channel.access, (&asked, &client), None)? {
+        Admission::AsOffered => {}
+        Admission::ReadOnly => return Err("another client has exclusive access"),
+    }
+    let taken = admittance.taken();
+    let sender = channel.sender.clone();
+    let attachment = None;
+    let handed_off = HandedOff {
+        stream,
+        unread,
+        session,
+        attachment,
+        info,
+        client,
+        source,
+        peer,
+        standing,
+        taken,
+        channel,
+    };
+    send(&sender, handed_off);
+    Ok(())
 }
 
 /// A connection whose client has chosen its export, and what it stands on.
@@ -277,8 +337,8 @@ pub(super) async fn serve<E: Exports>(
     mut options: ConnectionOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    let HandedOff { stream, unread, session, attachment, info, client, source, standing, .. } =
-        handed_off;
+    let HandedOff { stream, unread, session, attachment, info, client, source, .. } = handed_off;
+    let (peer, standing) = (handed_off.peer, handed_off.standing);
     // Until it has left.
     let (taken, _channel) = (handed_off.taken, handed_off.channel);
     let _taken = (!mutant("rights_end_at_hand_off")).then_some(taken);
@@ -300,13 +360,30 @@ pub(super) async fn serve<E: Exports>(
         return;
     }
     let window = Window::of(&unread);
+    let (export, size) = (info.name.clone(), info.size);
     let chosen = Chosen { session, attachment, info, handle };
-    let shutdown = std::pin::pin!(until_ended(shutdown, standing.as_ref(), &client));
-    match stream.attach() {
-        // It logs how it ended.
-        Ok(stream) => drop(transmit(stream, window, chosen, &*exports, options, shutdown).await),
+    let stream = match stream.attach() {
+        Ok(stream) => stream,
         Err(error) => {
             tracing::warn!(client = options.client, %error, "a client could not be taken over");
+            return;
         }
+    };
+    let keeper = options.keeper.clone();
+    let served = {
+        let shutdown = std::pin::pin!(until_ended(shutdown, standing.as_ref(), &client));
+        // It logs how it ended.
+        transmit(stream, window, chosen, &*exports, options, shutdown).await
+    };
+    let (Ok(Some((stream, Left { session, unread }))), Some(keeper)) = (served, keeper) else {
+        return;
+    };
+    let certificate = standing.map(|standing| standing.certificate);
+    match stream.detach() {
+        Ok(stream) => {
+            let state = KeptState { export, session, size, client, peer, certificate, unread };
+            keeper.keep(Kept { stream, state });
+        }
+        Err(error) => tracing::warn!(client, %error, "a client could not be handed over"),
     }
 }

@@ -13,6 +13,7 @@ mod export;
 mod hand_off;
 mod handshake;
 mod identity;
+mod keep;
 mod listener;
 mod memory;
 mod operation;
@@ -31,8 +32,9 @@ pub use answer::error_code;
 pub use attachments::Attachments;
 pub use error::NbdError;
 pub use export::{Export, Exports};
-pub use hand_off::{ExportDirectory, HandOff, HandedOff, WeakHandOff};
+pub use hand_off::{ExportDirectory, HandOff, HandedOff, WeakHandOff, go_on};
 pub use identity::{Identity, Sources};
+pub use keep::{Keeper, Kept, KeptState};
 pub use listener::{ListenerOptions, Server, hand_off_clients, serve, serve_handed_off};
 pub use memory::RequestMemory;
 pub use options::{

@@ -7,6 +7,7 @@ use weir_device::{BufferPool, Peer, SourceId};
 use super::access::Access;
 use super::attachments::Attachments;
 use super::identity::Sources;
+use super::keep::Keeper;
 use super::memory::RequestMemory;
 use super::places::{HANDSHAKES_MAX, Handshakes, Places};
 use super::security::Security;
@@ -62,6 +63,8 @@ pub struct ConnectionOptions {
     pub access: Access,
     /// Whether clients speak TLS, where one thread shakes hands and another serves.
     pub security: Security,
+    /// Where connections go that another process is to go on with, if any may.
+    pub keeper: Option<Keeper>,
 }
 
 impl ConnectionOptions {
@@ -85,6 +88,7 @@ impl ConnectionOptions {
             attachments: Attachments::default(),
             access: Access::default(),
             security: Security::Clear,
+            keeper: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use weir_nbd::ServerHandshake;
 use super::error::NbdError;
 use super::export::{Export, Exports};
 use super::handshake::{Chosen, ExportsCatalog, Prepared, Shaken};
+use super::keep::{Keeper, Left};
 use super::options::ConnectionOptions;
 use super::places::Admittance;
 use super::window::Window;
@@ -49,7 +50,8 @@ where
         Ok(Some(chosen)) => {
             // Until the client has left.
             let _taken = catalog.admittance.taken();
-            transmit(stream, window, chosen, &*exports, options.clone(), shutdown).await
+            let options = options.clone();
+            transmit(stream, window, chosen, &*exports, options, shutdown).await.map(drop)
         }
         Ok(None) => end(stream, &options, Ok(())).await,
         Err(error) => end(stream, &options, Err(error)).await,
@@ -77,7 +79,8 @@ where
     })
 }
 
-/// Serves a client that has chosen its export; see [`serve_connection`].
+/// Serves a client that has chosen its export; see [`serve_connection`]. Returns the connection if another process is
+/// to go on with it.
 pub(super) async fn transmit<S, E>(
     mut stream: S,
     window: Window,
@@ -85,15 +88,17 @@ pub(super) async fn transmit<S, E>(
     exports: &E,
     options: ConnectionOptions,
     shutdown: Pin<&mut impl Future<Output = ()>>,
-) -> Result<(), NbdError>
+) -> Result<Option<(S, Left)>, NbdError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     E: Exports,
 {
+    // A client that attaches comes again by itself, and is told of another opening.
+    let keeper = options.keeper.clone().filter(|_| chosen.attachment.is_none());
     let joined = chosen.attachment.map(|one| options.attachments.join(&chosen.info.name, one));
     let attached = match joined.transpose() {
         Ok(attached) => attached,
-        Err(error) => return end(stream, &options, Err(error)).await,
+        Err(error) => return end(stream, &options, Err(error)).await.map(|()| None),
     };
     tracing::info!(client = options.client, export = chosen.info.name, "client connected");
     let running = async {
@@ -103,7 +108,8 @@ where
         let keep = async |given| exports.keep_given(given).await;
         let settled = options.access.settle(&chosen.info.name, keep).await;
         settled.map_err(|source| NbdError::AccessNotKept { source })?;
-        connection::run(&mut stream, window, chosen, &options, shutdown).await
+        let may_stay = || keeper.as_ref().is_some_and(Keeper::keeps);
+        connection::run(&mut stream, window, chosen, &options, shutdown, may_stay).await
     };
     let result = match &attached {
         None => running.await,
@@ -115,7 +121,11 @@ where
         },
     };
     drop(attached);
-    end(stream, &options, result).await
+    match result {
+        Ok(Some(left)) => Ok(Some((stream, left))),
+        Ok(None) => end(stream, &options, Ok(())).await.map(|()| None),
+        Err(error) => end(stream, &options, Err(error)).await.map(|()| None),
+    }
 }
 
 async fn end<S: AsyncWrite + Unpin>(

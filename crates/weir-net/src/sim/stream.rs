@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -139,5 +140,9 @@ struct Detached(End);
 impl DetachedStream for Detached {
     fn attach(self: Box<Self>) -> io::Result<Box<dyn ByteStream>> {
         Ok(Box::new(SimStream::new(self.0)))
+    }
+
+    fn into_socket(self: Box<Self>) -> Result<OwnedFd, Box<dyn DetachedStream>> {
+        Err(self)
     }
 }

@@ -248,6 +248,21 @@ async fn secured(
 }
 
 impl PeerCertificate {
+    /// The certificates, the peer's own first, as [`PeerCertificate::of`] takes them.
+    #[must_use]
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
+    /// As [`PeerCertificate::of`], of certificates in DER.
+    ///
+    /// # Errors
+    /// [`NoHolder`].
+    pub fn of_der(chain: &[&[u8]]) -> Result<Self, NoHolder> {
+        let chain: Vec<_> = chain.iter().map(|der| CertificateDer::from(*der)).collect();
+        Self::of(&chain)
+    }
+
     /// The first certificate of a chain that a session has verified.
     ///
     /// # Errors

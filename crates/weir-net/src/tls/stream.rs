@@ -8,6 +8,7 @@
 //!  T3. Memory is bounded: one buffer for what arrives, and [`UNSENT_BYTES_MAX`] of records on their way out.
 
 use std::io::{self, IoSlice, Read};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -253,5 +254,10 @@ impl DetachedStream for Detached {
     fn attach(self: Box<Self>) -> io::Result<Box<dyn ByteStream>> {
         let Self { io, session, received, has_ended, said_goodbye } = *self;
         Ok(Box::new(TlsStream { io: io.attach()?, session, received, has_ended, said_goodbye }))
+    }
+
+    /// The state of the session is this process's: another one cannot go on with the records.
+    fn into_socket(self: Box<Self>) -> Result<OwnedFd, Box<dyn DetachedStream>> {
+        Err(self)
     }
 }

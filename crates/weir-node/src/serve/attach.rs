@@ -247,12 +247,12 @@ async fn open(
     let (stop, stopped) = oneshot::channel();
     let (home, store) = (core.home.clone(), core.store.clone());
     let replica = spec.replica.clone();
-    let ends = host::Ends { ready, waits, stop: stopped, tls: core.tls.clone() };
-    let hosting = core.node.submit(shard, {
+    let (tls, sessions) = (core.tls.clone(), core.sessions.clone());
+    let ends = host::Ends { ready, waits, stop: stopped, tls, sessions };
+    let mut ended = core.node.submit(shard, {
         let spec = spec.clone();
         move |context| host::host(context, home, store, spec, ends)
-    });
-    let mut ended = hosting?;
+    })?;
     let begun = tokio::select! {
         biased;
         begun = &mut started => begun,

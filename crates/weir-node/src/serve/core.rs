@@ -28,6 +28,7 @@ use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
 use crate::serve::running::{Changing, Ended, Openings, Running};
+use crate::serve::sessions::kept::Sessions;
 use crate::serve::spec::{Allowed, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
 
@@ -97,6 +98,8 @@ pub(crate) struct Core {
     pub(crate) views: Views,
     pub(crate) nbd_places: Mutex<Vec<NbdPlace>>,
     pub(crate) limits: Mutex<Limits>,
+    /// Sessions of clients that the next process is to go on with.
+    pub(crate) sessions: Sessions,
 }
 
 impl Core {

@@ -29,6 +29,7 @@ use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
 use crate::serve::one_export::{OneExport, connection_options};
+use crate::serve::sessions::kept::Sessions;
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
 
 /// How images in other formats than raw begin.
@@ -69,6 +70,8 @@ pub(crate) struct Ends {
     pub(crate) stop: oneshot::Receiver<Closing>,
     /// The certificates of the process, for other servers.
     pub(crate) tls: Option<Tls>,
+    /// Where the sessions go that stay when the program is replaced.
+    pub(crate) sessions: Sessions,
 }
 
 /// Opens a volume and serves those who are handed off to it until it is told to stop.
@@ -79,7 +82,7 @@ pub(crate) async fn host(
     spec: VolumeSpec,
     ends: Ends,
 ) -> Result<Stopped, NodeError> {
-    let Ends { mut ready, waits, stop, tls } = ends;
+    let Ends { mut ready, waits, stop, tls, sessions } = ends;
     let opening = open(&context, &home, store.as_ref(), &spec, (waits, tls));
     let opened = tokio::select! {
         biased;
@@ -88,7 +91,9 @@ pub(crate) async fn host(
         () = ready.closed() => return Ok(Stopped::Clean),
         opened = opening => opened?,
     };
-    let options = ListenerOptions::new(connection_options(&context));
+    let mut options = ListenerOptions::new(connection_options(&context));
+    let (keeper, epoch) = (sessions.of_volume(), opened.report.epoch);
+    options.connection.keeper = opened.stack.is_log().then(|| keeper.clone());
     let access = options.connection.access.clone();
     let attachments = options.connection.attachments.clone();
     let record = restore_access(&home, &spec, &opened, &access).await?;
@@ -136,7 +141,9 @@ pub(crate) async fn host(
     listening.abort();
     // The task holds the volume, and with it the lock of its directory.
     let _ = listening.await;
-    close(&home, (opened.id, &opened.stack), deadline).await
+    let stopped = close(&home, (opened.id, &opened.stack), deadline).await?;
+    sessions.closed(&keeper, opened.id, epoch);
+    Ok(stopped)
 }
 
 /// Opens what keeps the bytes.

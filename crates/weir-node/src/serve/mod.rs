@@ -16,6 +16,7 @@ mod one_export;
 pub(crate) mod replica;
 mod running;
 pub(crate) mod service;
+pub(crate) mod sessions;
 pub(crate) mod sockets;
 pub(crate) mod spec;
 pub(crate) mod stages;

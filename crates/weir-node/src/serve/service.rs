@@ -38,6 +38,8 @@ use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::serve::one_export::connection_options;
 use crate::serve::replica::End;
 use crate::serve::running::{ANCILLARY_TIME, Changing, Running};
+use crate::serve::sessions::kept::{KeptSession, Sessions};
+use crate::serve::sessions::resume::resume;
 use crate::serve::sockets::{self, BoundSocket, Inherited};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
@@ -178,6 +180,15 @@ pub struct ServedInfo {
     pub report: OpenReport,
 }
 
+/// What a process leaves to the next one beside its volumes.
+#[derive(Debug)]
+pub struct Parting {
+    /// Its listening sockets.
+    pub sockets: Vec<std::os::fd::OwnedFd>,
+    /// The sessions of its clients.
+    pub sessions: Vec<KeptSession>,
+}
+
 /// A listener on a shard, to be ended.
 #[derive(Debug)]
 struct ListenerHandle {
@@ -249,6 +260,8 @@ impl Node {
                 .map(|one| one.name);
             let left = left.filter(|name| !core.offers(name.as_str())).collect();
             left::close(&core, left)?;
+            // Before anybody new is let in.
+            resume(&core, options.inherited.take_sessions()).await;
             let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
             let mut service = Service {
                 core,
@@ -319,6 +332,7 @@ impl Node {
             views: Views::default(),
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
+            sessions: Sessions::default(),
         })
     }
 }
@@ -632,20 +646,25 @@ impl Service {
         Box::pin(async move { self.end(closing).await })
     }
 
-    /// [`Service::stop`] for a next process: socket files stay, and the listening sockets are returned.
+    /// [`Service::stop`] for a next process: socket files stay, and the listening sockets are returned, with the
+    /// sessions that the next process can go on with, if it takes any.
     ///
     /// A volume that could not be closed (it was fenced, its disk failed) is logged, and the others are handed over all
     /// the same: the next process says what is wrong with it.
     #[inline(never)]
-    pub fn hand_over(mut self) -> LocalBoxFuture<'static, Vec<std::os::fd::OwnedFd>> {
+    pub fn hand_over(mut self, takes_sessions: bool) -> LocalBoxFuture<'static, Parting> {
         Box::pin(async move {
+            if takes_sessions {
+                self.core.sessions.begin();
+            }
             if let Err(error) = self.end(Closing::Quick).await {
                 tracing::warn!(%error, "handing over without a clean end of all volumes");
             }
             for socket in self.sockets.drain(..) {
                 socket.leave();
             }
-            std::mem::take(&mut self.handles)
+            let sockets = std::mem::take(&mut self.handles);
+            Parting { sockets, sessions: self.core.sessions.take() }
         })
     }
 

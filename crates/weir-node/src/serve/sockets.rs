@@ -12,6 +12,8 @@ use weir_net::Listening;
 
 use crate::error::NodeError;
 use crate::serve::nbd_place::NbdAddress;
+use crate::serve::sessions::kept::KeptSession;
+use crate::serve::sessions::pass;
 
 /// Longest path of a unix socket in bytes: `sun_path` has 108 with the closing zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -110,6 +112,8 @@ pub(crate) async fn check_free(
 pub struct Inherited {
     unix: Vec<UnixListener>,
     tcp: Vec<TcpListener>,
+    /// Sessions of clients.
+    sessions: Vec<KeptSession>,
 }
 
 /// The first descriptor that files and sockets of this process may have.
@@ -143,24 +147,38 @@ impl Inherited {
     /// variables out of the environment.
     ///
     /// # Errors
-    /// When one of them is no listening socket, or the process may not have that many open files.
+    /// When one of them is neither a listening socket nor the sessions of the process before this one, or
+    /// the process may not have that many open files.
     pub fn from_environment() -> Result<Self, NodeError> {
         let mut listed = listenfd::ListenFd::from_env();
-        let mut inherited = Self::default();
+        let (mut inherited, mut channel) = (Self::default(), None);
         for index in 0..listed.len() {
             let failed =
                 |source| NodeError::io("taking", format!("socket {index} of LISTEN_FDS"), source);
             if let Ok(Some(listener)) = listed.take_unix_listener(index) {
                 inherited.unix.push(moved(listener)?);
+            } else if let Ok(Some(socket)) = listed.take_unix_datagram(index) {
+                channel = Some(moved(socket)?);
             } else if let Some(listener) = listed.take_tcp_listener(index).map_err(failed)? {
                 inherited.tcp.push(moved(listener)?);
             }
         }
         reserve_handed_over()?;
+        // Only now: the sockets in it get the lowest free descriptors.
+        match channel.map_or(Ok(Vec::new()), |channel| pass::take(&channel)) {
+            Ok(sessions) => inherited.sessions = sessions,
+            // Their clients connect anew.
+            Err(error) => tracing::warn!(%error, "sessions of clients are not taken over"),
+        }
         Ok(inherited)
     }
 
-    /// Whether there are none, or none are left.
+    /// The sessions of clients that came with them.
+    pub(crate) fn take_sessions(&mut self) -> Vec<KeptSession> {
+        std::mem::take(&mut self.sessions)
+    }
+
+    /// Whether there are no sockets, or none are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.unix.is_empty() && self.tcp.is_empty()

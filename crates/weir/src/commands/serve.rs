@@ -1,7 +1,6 @@
 //! `weir serve`: many volumes, as a service.
 
 use std::io::IsTerminal;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,13 +12,16 @@ use weir_net::tls::{MinVersion, Tls};
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
 use weir_node::{
-    HandedOver, Inherited, Node, Reloaded, Service, ServiceOptions, Stopped, VolumeSet,
+    HANDED_OVER_MAX, HandedOver, Inherited, Node, Parting, Passed, Reloaded, Service,
+    ServiceOptions, Stopped, VolumeSet,
 };
 
 use crate::cli::global::Global;
 use crate::cli::serve::Serve;
 use crate::commands::up;
+use crate::process::relay::{self, Side};
 use crate::process::signals::{self, Signals, quit, received};
+use crate::process::upgrade::Successor;
 use crate::process::{descriptors, systemd, threads, upgrade};
 use crate::settings;
 use crate::terminal::failure::Failure;
@@ -54,15 +56,58 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
     let serving = async |node: &Node| serve_until_told(node, options, &mut told, &anew).await;
     match threads::on_started(&runtime, node, serving)? {
         End::Stopped => Ok(ExitCode::SUCCESS),
-        End::Replaced { program, sockets, volumes } => {
+        End::Replaced { program, parting, volumes } => {
             signals::hold_back()?;
             // A signal that came earlier would be lost with this program. The journals have what was acknowledged.
-            match runtime.block_on(told.end.came()) {
-                Some(number) => quit(number),
-                None => Err(upgrade::replace(program, sockets, &volumes)),
+            if let Some(number) = runtime.block_on(told.end.came()) {
+                quit(number);
             }
+            drop(told);
+            runtime.shutdown_timeout(RUNTIME_TIME);
+            replace(program, parting, &volumes)
         }
     }
+}
+
+/// Time for what the main thread has begun in the background.
+const RUNTIME_TIME: Duration = Duration::from_secs(1);
+
+/// Executes the new program, which goes on with the sessions of clients. Those under TLS get a process that passes them
+/// on; there this returns, once the last of them has left.
+fn replace(
+    program: PathBuf,
+    parting: Parting,
+    volumes: &[HandedOver],
+) -> Result<ExitCode, Failure> {
+    let Parting { mut sockets, sessions } = parting;
+    if sessions.is_empty() || sockets.len() >= HANDED_OVER_MAX {
+        return Err(upgrade::replace(program, sockets, volumes));
+    }
+    match Passed::of(sessions) {
+        Ok(Passed { channel, count, relayed }) => {
+            say!(
+                "{} of clients go on, {} of them under TLS",
+                counted(count, "session"),
+                relayed.len()
+            );
+            if !relayed.is_empty() {
+                match relay::begin() {
+                    Ok(Side::Relay) => {
+                        drop((sockets, channel));
+                        return relay::run(relayed);
+                    }
+                    Ok(Side::Between) => return Ok(ExitCode::SUCCESS),
+                    Ok(Side::Successor) => {}
+                    Err(failure) => failure.print(),
+                }
+            }
+            // Where nothing passes them on, their clients see an end.
+            drop(relayed);
+            sockets.push(channel);
+        }
+        Err(error) => say!("warning: the sessions of clients end: {error}"),
+    }
+    Err(upgrade::replace(program, sockets, volumes))
 }
 
 /// The signals that this command handles.
@@ -99,7 +144,7 @@ enum End {
     /// The new program is to be executed in this process.
     Replaced {
         program: PathBuf,
-        sockets: Vec<OwnedFd>,
+        parting: Parting,
         volumes: Vec<HandedOver>,
     },
 }
@@ -127,6 +172,7 @@ fn check(
         VolumeSet::Listed(specs) => counted(specs.len(), "volume"),
     };
     say!("the settings are right: {volumes} of {}", options.home.store_url);
+    upgrade::answer_about_sessions()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -134,7 +180,7 @@ fn check(
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The new program, if this one can be ended and the new one can be run.
-async fn may_be_replaced(service: &Service) -> Result<Result<PathBuf, Failure>, JoinError> {
+async fn may_be_replaced(service: &Service) -> Result<Result<Successor, Failure>, JoinError> {
     if !service.store_answers(STORE_ANSWER_MAX).await {
         let message = "the program is not replaced: the file system of the store does not answer";
         let help = "the volumes are served on; send SIGUSR2 again once it does";
@@ -169,15 +215,15 @@ async fn serve_until_told(
                 () = load_anew(&service, anew) => {}
             },
             _ = replace.recv() => match may_be_replaced(&service).await {
-                Ok(Ok(program)) => {
+                Ok(Ok(Successor { program, takes_sessions })) => {
                     say!("replacing the program by {}", program.display());
                     let volumes = service.handed_over();
-                    let sockets = tokio::select! {
+                    let parting = tokio::select! {
                         biased;
                         number = signals.next() => quit(number),
-                        sockets = service.hand_over() => sockets,
+                        parting = service.hand_over(takes_sessions) => parting,
                     };
-                    return Ok(End::Replaced { program, sockets, volumes });
+                    return Ok(End::Replaced { program, parting, volumes });
                 }
                 Ok(Err(failure)) => failure.print(),
                 Err(error) => say!("error: the program was not replaced: {error}"),

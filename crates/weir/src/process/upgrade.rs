@@ -2,7 +2,8 @@
 //!
 //! The process stays: it finishes what clients have in flight, closes its volumes into their journals, and executes the
 //! new program with the listening sockets handed over the way systemd does it (`LISTEN_FDS`). Clients that reconnect
-//! wait in the sockets' queues meanwhile.
+//! wait in the sockets' queues meanwhile. Sessions of clients come with them in a socket of their own, the last one, if
+//! the new program says that it takes them.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::{HANDED_OVER_FIRST, HandedOver, Was};
 
 use crate::terminal::failure::Failure;
-use crate::terminal::output::say;
+use crate::terminal::output::{print, say};
 
 /// The program that this process runs, even if its file was replaced or removed.
 const RUNNING: &str = "/proc/self/exe";
@@ -31,6 +32,28 @@ const DELETED: &[u8] = b" (deleted)";
 /// goes on serving it. One that was detached has a `-` there, and its identity behind a `:` where that is known: the
 /// next process does not serve it, whatever the settings say.
 const VOLUMES: &str = "WEIR_HANDED_OVER";
+
+/// Set where the program that runs asks whether another one could take its place.
+const ASKS: &str = "WEIR_ASKS_ABOUT_SESSIONS";
+
+/// What a program says on standard output that takes sessions of clients, in the form that this one writes. Programs
+/// that do not know them say nothing.
+const TAKES_SESSIONS: &str = "takes sessions of version 1";
+
+/// Says whether this program takes sessions of clients, if the one that runs asks.
+pub(crate) fn answer_about_sessions() -> Result<(), Failure> {
+    match std::env::var_os(ASKS) {
+        Some(_) => print(&format!("{TAKES_SESSIONS}\n")),
+        None => Ok(()),
+    }
+}
+
+/// The program to be executed in the place of this one.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    pub(crate) program: PathBuf,
+    pub(crate) takes_sessions: bool,
+}
 
 /// What may be before a name there.
 const MARKS: [char; 4] = ['+', '~', '-', '!'];
@@ -86,17 +109,20 @@ fn installed() -> Result<PathBuf, Failure> {
 }
 
 /// Asks the installed program whether it would run with the settings of this one. Blocks while it looks.
-pub(crate) fn check() -> Result<PathBuf, Failure> {
+pub(crate) fn check() -> Result<Successor, Failure> {
     let program = installed()?;
     let mut command = Command::new(&program);
-    command.args(arguments()).arg("--check").stdin(Stdio::null()).stdout(Stdio::null());
+    command.args(arguments()).arg("--check").env(ASKS, "1").stdin(Stdio::null());
     let shown = program.display();
     let output = command
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .output()
         .map_err(|error| Failure::new(format!("trying {shown}: {error}")))?;
     if output.status.success() {
-        return Ok(program);
+        let said = String::from_utf8_lossy(&output.stdout);
+        let takes_sessions = said.lines().any(|line| line == TAKES_SESSIONS);
+        return Ok(Successor { program, takes_sessions });
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(Failure::new(format!("{shown} does not run with these settings: {}", said.trim())))

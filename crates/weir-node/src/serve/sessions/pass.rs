@@ -1,0 +1,187 @@
+//! Sessions from one process to the program that it executes: their sockets wait in a pair of datagram sockets, with a
+//! file in memory before them that holds the records.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use weir_device::DetachedStream;
+use weir_net::connected;
+
+use super::format;
+use super::kept::{KeptSession, SESSIONS_MAX, SessionRecord};
+
+/// Descriptors in one message; the kernel takes 253. All messages together fit a queue of ten.
+const MESSAGE_DESCRIPTORS: usize = 250;
+
+const _: () = assert!(SESSIONS_MAX.div_ceil(MESSAGE_DESCRIPTORS) < 10, "they fit the queue");
+
+/// A connection that this process must go on with, and the socket of which the next one has the other end.
+#[derive(Debug)]
+pub struct Relayed {
+    /// The client.
+    pub client: Box<dyn DetachedStream>,
+    /// The next process.
+    pub server: Box<dyn DetachedStream>,
+}
+
+/// Sessions that are ready to be handed to the next program.
+#[derive(Debug)]
+pub struct Passed {
+    /// What the next program takes them from.
+    pub channel: OwnedFd,
+    /// How many they are.
+    pub count: usize,
+    /// What this process has to pass on meanwhile.
+    pub relayed: Vec<Relayed>,
+}
+
+impl Passed {
+    /// Makes sessions ready. Those beyond [`SESSIONS_MAX`] end.
+    ///
+    /// # Errors
+    /// What the system does not give; all of them have ended then.
+    pub fn of(mut sessions: Vec<KeptSession>) -> io::Result<Self> {
+        if sessions.len() > SESSIONS_MAX {
+            tracing::warn!(
+                count = sessions.len() - SESSIONS_MAX,
+                most = SESSIONS_MAX,
+                "sessions of clients end: there are more than can be handed over"
+            );
+            sessions.truncate(SESSIONS_MAX);
+        }
+        let (mut records, mut sockets, mut relayed) = (Vec::new(), Vec::new(), Vec::new());
+        for KeptSession { stream, record } in sessions {
+            sockets.push(match stream.into_socket() {
+                Ok(socket) => socket,
+                Err(client) => {
+                    let (near, far) = UnixStream::pair()?;
+                    relayed.push(Relayed { client, server: connected(near.into()) });
+                    far.into()
+                }
+            });
+            records.push(record);
+        }
+        let channel = send(&records, &sockets)?;
+        Ok(Self { channel, count: records.len(), relayed })
+    }
+}
+
+fn send(records: &[SessionRecord], sockets: &[OwnedFd]) -> io::Result<OwnedFd> {
+    let too_long = || io::Error::other("the records of sessions are too long");
+    let bytes = format::encode(records).ok_or_else(too_long)?;
+    let mut file = File::from(memfd_create("weir-sessions", MemfdFlags::CLOEXEC)?);
+    file.write_all(&bytes)?;
+    file.rewind()?;
+    let (channel, sender) = UnixDatagram::pair()?;
+    sender.set_nonblocking(true)?;
+    send_descriptors(&sender, &[file.as_fd()])?;
+    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    for some in sockets.chunks(MESSAGE_DESCRIPTORS) {
+        send_descriptors(&sender, some)?;
+    }
+    Ok(channel.into())
+}
+
+fn send_descriptors(sender: &UnixDatagram, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors for a message"));
+    }
+    sendmsg(sender, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive_descriptors(channel: &UnixDatagram) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    recvmsg(channel, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    let messages = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    Ok(messages.flatten().collect())
+}
+
+/// Takes the sessions that the process before this one handed over.
+pub(crate) fn take(channel: &UnixDatagram) -> io::Result<Vec<KeptSession>> {
+    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let Some(file) = receive_descriptors(channel)?.pop() else {
+        return Err(wrong("there are no records of sessions"));
+    };
+    let mut bytes = Vec::new();
+    File::from(file).take(2 * format::BYTES_MAX as u64).read_to_end(&mut bytes)?;
+    let records = format::decode(&bytes).map_err(wrong)?;
+    let mut sockets = Vec::new();
+    while sockets.len() < records.len() {
+        let some = receive_descriptors(channel)?;
+        if some.is_empty() {
+            return Err(wrong("there are fewer sockets than sessions"));
+        }
+        sockets.extend(some);
+    }
+    let sessions = sockets.into_iter().zip(records);
+    Ok(sessions.map(|(socket, record)| KeptSession { stream: connected(socket), record }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use weir_device::{Peer, VolumeId};
+    use weir_frontend::nbd::KeptState;
+    use weir_nbd::{ReplyStyle, Session, TransmissionFlags};
+
+    use super::*;
+
+    fn session(number: u64) -> (KeptSession, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (style, flags) = (ReplyStyle::Structured, TransmissionFlags(1));
+        let state = KeptState {
+            export: "disk".to_owned(),
+            session: Session { style, flags, contexts: Vec::new() },
+            size: number,
+            client: String::new(),
+            peer: Peer::Unknown,
+            certificate: None,
+            unread: vec![1; 100_000],
+        };
+        let record = SessionRecord { volume: VolumeId([1; 16]), epoch: 1, state };
+        (KeptSession { stream: connected(near.into()), record }, far)
+    }
+
+    #[test]
+    fn sockets_arrive_with_the_records_that_are_theirs() {
+        let (sessions, clients): (Vec<_>, Vec<_>) = (0..300).map(session).unzip();
+        let passed = Passed::of(sessions).unwrap();
+        assert_eq!((passed.count, passed.relayed.len()), (300, 0));
+        let taken = take(&UnixDatagram::from(passed.channel)).unwrap();
+        assert_eq!(taken.len(), 300);
+        for (number, (KeptSession { stream, record }, mut client)) in
+            taken.into_iter().zip(clients).enumerate()
+        {
+            assert_eq!(record.state.size, number as u64);
+            let mut socket = UnixStream::from(stream.into_socket().unwrap());
+            client.write_all(&number.to_le_bytes()).unwrap();
+            let mut bytes = [0; 8];
+            socket.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, number.to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn a_channel_with_nothing_in_it_has_no_sessions() {
+        let (channel, _sender) = UnixDatagram::pair().unwrap();
+        take(&channel).unwrap_err();
+    }
+}
