@@ -25,6 +25,9 @@ size = "256M"
 [[volumes]]
 name = "other"
 size = "64M"
+[[volumes]]
+name = "third"
+size = "64M"
 END
 serve() {
     : >"$work/weir.log"
@@ -206,6 +209,15 @@ check "and all go on once more" all_go_on 2
 goes_on tls && goes_on clear && ok "clients in the clear and under TLS go on once more"
 check "the same process passes them on" kill -0 "$relay"
 
+# ---- two processes pass on ----
+load "$(at alice third)" late 3
+replace 3
+check "one that came between two replacements goes on as well" all_go_on 3
+goes_on tls && goes_on clear && goes_on late && ok "beside the others"
+late_relay=$(relays | tail -n 1)
+processes+=("$late_relay")
+check "with a process of its own" [ "$relay" != "$late_relay" ]
+
 # ---- a revoked certificate ends a session that is passed on ----
 check "mallory still reads" kill -0 "$mallory"
 check "mallory is revoked" "$weir" pki revoke mallory
@@ -225,6 +237,8 @@ wait "$qemu"
 check "QEMU under TLS saw no error, and read what it wrote" qemu_is_well
 saw_nothing tls "${loads[0]}"
 saw_nothing clear "${loads[1]}"
+saw_nothing late "${loads[2]}"
+eventually "its process ends with it" has_ended "$late_relay"
 check "a client that does nothing keeps it" kill -0 "$relay"
 touch "$work/idle.enough"
 ended_well "that one saw nothing of it" "$idle" idle.out
@@ -234,7 +248,7 @@ check "which the log says" says "^process $relay has no client under TLS any mor
 # ---- the end of the program ends clients that are passed on ----
 loads=()
 load "$(at alice disk)" stopped 4
-replace 3
+replace 4
 goes_on stopped
 relay=$(relays | tail -n 1)
 processes+=("$relay")

@@ -126,6 +126,32 @@ fn what_was_taken_is_answered_and_what_was_not_is_answered_by_the_next() {
 }
 
 #[test]
+fn what_was_received_of_a_request_that_is_not_whole_goes_along() {
+    run(async {
+        for cut in [1, 14, 27, 28, 500] {
+            let device = TestDevice::new(SIZE);
+            let host = Host::of(&device, LONG);
+            let (mut client, _listener) = host.client(wish("disk", ReplyStyle::Structured)).await;
+            client.read(0, 512).await.ok();
+            let data = pattern(4, 2000);
+            let (cookie, mut bytes) = client.encode(CommandCode::WRITE, NONE, 4096, 2000);
+            bytes.extend(&data);
+            client.stream.write_all(&bytes[..cut]).await.expect("sent");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            host.keeper.begin();
+            host.server.stop().await;
+            let kept = host.keeper.take().pop().expect("it stays");
+            assert_eq!(kept.state.unread, bytes[..cut]);
+            let next = Host::of(&device, LONG);
+            next.take_up(kept).expect("it goes on");
+            client.stream.write_all(&bytes[cut..]).await.expect("sent");
+            assert_eq!(client.receive().await.ok().cookie, cookie, "{cut}");
+            assert_eq!(client.read(4096, 2000).await.ok().data, data, "{cut}");
+        }
+    });
+}
+
+#[test]
 fn what_does_not_end_in_time_ends_the_connection_and_so_does_a_server_that_keeps_none() {
     run(async {
         let device = TestDevice::new(SIZE);
