@@ -18,13 +18,26 @@ const USES_MAX: u8 = 3;
 /// Uses after which something new goes on to the main queue.
 const USES_TO_STAY: u8 = 2;
 
+/// A row in a queue: a byte, of which a large cache has one for each band.
+type Row = u8;
+
 /// The queues of one set, the oldest first, by row.
 #[derive(Clone, Debug, Default)]
 struct Set {
-    small: VecDeque<u32>,
-    main: VecDeque<u32>,
-    /// What went from the small queue; no more of them than rows.
-    ghosts: VecDeque<Band>,
+    small: VecDeque<Row>,
+    main: VecDeque<Row>,
+    /// What went from the small queue, by [`fingerprint`]; no more of them than rows.
+    ghosts: VecDeque<u32>,
+}
+
+/// A band in four bytes. One that is taken for another stays longer, or goes sooner, than it should.
+fn fingerprint(band: Band) -> u32 {
+    let mixed = band.number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(band.device);
+    u32::try_from(mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32).expect("32 bits are left")
+}
+
+fn row(place: Place) -> Row {
+    Row::try_from(place.row).expect("a table has at most 64 rows")
 }
 
 /// The queues of all sets.
@@ -44,13 +57,13 @@ pub(super) struct Candidate {
 
 /// Where in a queue the one with the least score is; of equal ones the oldest.
 fn least(
-    queue: &VecDeque<u32>,
+    queue: &VecDeque<Row>,
     column: u32,
     may_go: impl Fn(Place) -> bool,
     score: &impl Fn(Candidate) -> f64,
 ) -> Option<usize> {
     let newest = u32::try_from(queue.len().max(2) - 1).expect("no more than the rows");
-    let places = (0_u32..).zip(queue).map(|(at, &row)| (at, Place { row, column }));
+    let places = (0_u32..).zip(queue).map(|(at, &row)| (at, Place { row: row.into(), column }));
     let scores = places.filter(|(_, place)| may_go(*place)).map(|(at, place)| {
         (at as usize, score(Candidate { place, recency: f64::from(at) / f64::from(newest) }))
     });
@@ -81,10 +94,10 @@ impl Queues {
         while set.small.len() >= small_max || set.main.is_empty() {
             let at = least(&set.small, column, |_| true, score)?;
             let row = set.small.remove(at)?;
-            let place = Place { row, column };
+            let place = Place { row: row.into(), column };
             let uses = &mut self.uses[geometry.index(place)];
             if *uses < USES_TO_STAY {
-                set.ghosts.extend(slots.at(place).band());
+                set.ghosts.extend(slots.at(place).band().map(fingerprint));
                 if set.ghosts.len() > geometry.rows as usize {
                     set.ghosts.pop_front();
                 }
@@ -101,18 +114,18 @@ impl Queues {
             // Those that it passed over because they were used go behind the others.
             let mut spared = 0;
             for _ in 0..found.unwrap_or(set.main.len()) {
-                let place = Place { row: set.main[spared], column };
+                let place = Place { row: set.main[spared].into(), column };
                 let uses = &mut uses[geometry.index(place)];
                 if *uses == 0 {
                     spared += 1;
                 } else {
                     *uses -= 1;
                     set.main.remove(spared);
-                    set.main.push_back(place.row);
+                    set.main.push_back(row(place));
                 }
             }
             if let Some(row) = victim {
-                return Some(Place { row, column });
+                return Some(Place { row: row.into(), column });
             }
         }
     }
@@ -121,12 +134,12 @@ impl Queues {
     pub(super) fn comes(&mut self, slots: &Slots, place: Place, band: Band) {
         let set = &mut self.sets[place.column as usize];
         self.uses[slots.geometry().index(place)] = 0;
-        let known = set.ghosts.iter().position(|ghost| *ghost == band);
+        let known = set.ghosts.iter().position(|ghost| *ghost == fingerprint(band));
         if let Some(at) = known {
             set.ghosts.remove(at);
-            set.main.push_back(place.row);
+            set.main.push_back(row(place));
         } else {
-            set.small.push_back(place.row);
+            set.small.push_back(row(place));
         }
     }
 }
