@@ -82,7 +82,6 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use tokio::task::JoinHandle;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::socket::{Socket, connected};
@@ -136,9 +135,7 @@ mod tests {
         on_local(async {
             let (mut client, server, relaying) = relayed();
             drop(server);
-            let began = Instant::now();
             assert_eq!(client.read(&mut [0; 8]).await.expect("the end"), 0);
-            assert!(began.elapsed() < Duration::from_secs(1));
             relaying.await.expect("no panic").expect("an end");
             let (client, mut server, relaying) = relayed();
             drop(client);

@@ -34,7 +34,6 @@ pub use serve::attach::Reloaded;
 pub use serve::events::Event;
 pub use serve::nbd_place::{NbdAccess, NbdAddress};
 pub use serve::service::{ApiPlace, HandedOver, Parting, ServedInfo, Service, ServiceOptions, Was};
-#[cfg(fuzzing)]
 pub use serve::sessions::fuzz_session_records;
 pub use serve::sessions::{KeptSession, Passed, Relayed};
 pub use serve::sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};

@@ -668,6 +668,7 @@ const PAGES: [&str; 49] = [
     "weir-status.1",
     "weir-store-probe.1",
     "weir-store.1",
+    "weir-trace-cache.1",
     "weir-trace-sim.1",
     "weir-trace.1",
     "weir-up.1",

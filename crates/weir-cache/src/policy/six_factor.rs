@@ -33,7 +33,7 @@ impl Weights {
         [recency, dirty, sequential, sequential_after, near, far_after]
     }
 
-    /// Found on traces ([`tune`](crate::tune)).
+    /// Found on traces ([`tune`](fn@crate::tune)).
     pub const DEFAULT: Self = Self { near: 0.5, far_after: 0.5, ..Self::EQUAL };
 
     /// All factors count alike, as in the paper.

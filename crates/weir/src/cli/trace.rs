@@ -58,22 +58,22 @@ pub(crate) struct CacheArgs {
     pub(crate) format: Option<Format>,
     /// Sizes of the cache, in bytes or in percent of the bands of 256 KiB that a trace touches; may be given again, and
     /// with commas
-    #[arg(long, value_name = "SIZE", env = "WEIR_CACHE_SIZE", hide_env_values = true)]
+    #[arg(long, value_name = "SIZE", env = "WEIR_SIZE", hide_env_values = true)]
     #[arg(value_delimiter = ',', default_value = "2%,5%,10%,20%,40%")]
     pub(crate) size: Vec<CacheSize>,
     /// Policies of replacement: six-factor, six-factor-alone, lru, arc, s3-fifo, and block-lru for a cache without
     /// bands, as a reference; with commas [default: all of them]
-    #[arg(long, value_name = "POLICY", env = "WEIR_CACHE_POLICY", hide_env_values = true)]
+    #[arg(long, value_name = "POLICY", env = "WEIR_POLICY", hide_env_values = true)]
     #[arg(value_delimiter = ',', value_parser = policy)]
     pub(crate) policy: Vec<Policy>,
     /// Weights of the six factors: recency, dirtiness, sequentiality now and after, nearness now, distance after
     /// [default: 1,1,1,1,0.5,0.5]
-    #[arg(long, value_name = "WEIGHTS", env = "WEIR_CACHE_WEIGHTS", hide_env_values = true)]
+    #[arg(long, value_name = "WEIGHTS", env = "WEIR_WEIGHTS", hide_env_values = true)]
     #[arg(value_parser = weights)]
     pub(crate) weights: Option<Weights>,
     /// Find the weights that have the most hits in the mean over all traces and sizes, and say them; it takes some
     /// hundred times as long. Test them on other traces, with --weights
-    #[arg(long, conflicts_with = "policy", env = "WEIR_CACHE_TUNE", hide_env_values = true)]
+    #[arg(long, conflicts_with = "policy", env = "WEIR_TUNE", hide_env_values = true)]
     pub(crate) tune: bool,
     /// Form of the output
     #[command(flatten)]

@@ -236,7 +236,9 @@ fn peer_of(kind: u8, number: u128) -> Result<Peer, Wrong> {
 }
 
 /// What a fuzzer gives it: bytes that are no records are refused, and what is read is written as it was.
-#[cfg(fuzzing)]
+///
+/// # Panics
+/// If it is not.
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(records) = decode(bytes) {
         let written = encode(&records).expect("no longer than what was read");

@@ -13,7 +13,6 @@ pub(crate) mod kept;
 pub(crate) mod pass;
 pub(crate) mod resume;
 
-#[cfg(fuzzing)]
 pub use self::format::fuzz as fuzz_session_records;
 pub use self::kept::KeptSession;
 pub use self::pass::{Passed, Relayed};
