@@ -233,6 +233,35 @@ fn damage_where_nothing_lives_keeps_nothing_from_being_collected() {
 }
 
 #[test]
+fn what_lives_in_an_object_is_found_step_by_step() {
+    const PIECES: u64 = 16;
+    run(async {
+        let mut host = Host::new().await;
+        host.options.collect.start_percent = 0;
+        host.options.map.apply_step_extents = 2;
+        host.options.batch.bytes = PIECES * PIECE;
+        let (volume, _) = host.open().await;
+        // Apart from each other, so that each is an extent.
+        let at = |number: u64| number * 3 * PIECE;
+        let piece = |number: u64| pattern(number, to_usize(PIECE));
+        for number in 0..PIECES {
+            write(&volume, at(number), &piece(number)).await.expect("written");
+        }
+        volume.flush_remote().await.unwrap();
+        for number in (0..PIECES).step_by(2) {
+            write(&volume, at(number), &piece(number + 100)).await.expect("written");
+        }
+        volume.flush_remote().await.unwrap();
+        let report = volume.compact(100, |_, _| {}).await.unwrap();
+        assert_eq!((report.obstacle, report.live_percent_after), (None, 100));
+        for number in 0..PIECES {
+            let expected = piece(if number % 2 == 0 { number + 100 } else { number });
+            expect_bytes(&volume, at(number), &expected).await;
+        }
+    });
+}
+
+#[test]
 fn compacting_gives_back_what_the_collector_leaves() {
     run(async {
         let mut host = Host::new().await;
