@@ -49,7 +49,7 @@ prepare_guide_one_writer() {
 }
 prepare_operations_api() { demo && serve_all; }
 prepare_operations_traces() {
-    printf '1,W,0,0,4096\n2,W,0,8192,4096\n3,R,0,0,4096\n' >trace.csv
+    printf '1,W,0,0,4096\n2,W,0,8192,4096\n3,R,0,0,4096\n' | tee trace.csv one.csv >two.csv
     printf '0,W,0,4096,1\n0,R,4096,4096,2\n' | gzip >trace.gz
 }
 prepare_guide_service() {

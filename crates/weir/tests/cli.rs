@@ -645,7 +645,7 @@ fn flags_come_from_the_environment_too() {
 }
 
 /// One page for each command.
-const PAGES: [&str; 49] = [
+const PAGES: [&str; 50] = [
     "weir-completion.1",
     "weir-limits-set.1",
     "weir-limits-show.1",
