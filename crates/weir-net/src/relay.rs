@@ -5,16 +5,19 @@
 //!  P1. Bytes arrive in the order in which they were sent, each once, and none is kept back while its reader is ready.
 //!  P2. Memory is bounded: one piece of [`PIECE_BYTES`] in each direction. A side that does not read holds the other
 //!      back.
-//!  P3. The end of the server's side ends the client's at once. The end of the client's side is passed on, and what the
-//!      server still has to say goes to the client.
+//!  P3. The end of the server's side ends the client's at once, or after [`GOODBYE`] where the client takes nothing.
+//!      The end of the client's side is passed on, and what the server still has to say goes to the client.
 
 use std::future::pending;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use weir_device::ByteStream;
+
+use crate::socket::{connected, until_closed};
 
 /// What is passed on at a time, in each direction.
 const PIECE_BYTES: usize = 64 << 10;
@@ -25,11 +28,13 @@ const STALL: Duration = Duration::from_secs(60);
 /// Time for the last words to a client.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Passes everything on between a client and its server until one of them is gone.
+/// Passes everything on between a client and its server, a unix socket, until one of them is gone.
 ///
 /// # Errors
 /// How the connection ended, where nobody said that it ends.
-pub async fn relay(client: Box<dyn ByteStream>, server: Box<dyn ByteStream>) -> io::Result<()> {
+pub async fn relay(client: Box<dyn ByteStream>, server: OwnedFd) -> io::Result<()> {
+    let watched = server.try_clone()?;
+    let server = connected(server).attach()?;
     let (mut from_client, mut to_client) = split(client);
     let (mut from_server, mut to_server) = split(server);
     let up = async {
@@ -44,10 +49,21 @@ pub async fn relay(client: Box<dyn ByteStream>, server: Box<dyn ByteStream>) -> 
         }
     };
     let down = pass_on(&mut from_server, &mut to_client, Some(STALL));
+    // P3: its end is behind what it has said, and that is not read while the client takes nothing.
+    let gone = async {
+        match until_closed(watched).await {
+            Ok(()) => {
+                sleep(GOODBYE).await;
+                io::ErrorKind::ConnectionAborted.into()
+            }
+            Err(error) => error,
+        }
+    };
     let ended = tokio::select! {
         biased;
         ended = down => ended,
         error = up => Err(error),
+        error = gone => Err(error),
     };
     // It may be gone already; there is nobody to tell.
     let _ = timeout(GOODBYE, to_client.shutdown()).await;
@@ -84,17 +100,17 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-    use crate::socket::{Socket, connected};
+    use crate::socket::Socket;
 
-    fn pair() -> (Box<dyn ByteStream>, Socket) {
+    fn pair() -> (OwnedFd, Socket) {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
-        let near = connected(near.into()).attach().expect("registered");
-        (near, Socket::new(far).expect("registered"))
+        (near.into(), Socket::new(far).expect("registered"))
     }
 
     /// The ends of a client and of a server, and what passes bytes on between them.
     fn relayed() -> (Socket, Socket, JoinHandle<io::Result<()>>) {
         let ((near, client), (far, server)) = (pair(), pair());
+        let near = connected(near).attach().expect("registered");
         (client, server, tokio::task::spawn_local(relay(near, far)))
     }
 
@@ -162,6 +178,26 @@ mod tests {
             assert!(sent < 4 << 20, "{sent} bytes");
             let ended = relaying.await.expect("no panic").expect_err("cut off");
             assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+            drop(client);
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_server_ends_a_client_that_takes_nothing() {
+        on_local(async {
+            let (client, mut server, relaying) = relayed();
+            let piece = [7; 4096];
+            let held_back = async {
+                loop {
+                    server.write_all(&piece).await.expect("sent");
+                }
+            };
+            assert!(timeout(Duration::from_secs(1), held_back).await.is_err(), "it is held back");
+            drop(server);
+            // Long before the client would be cut off for taking nothing.
+            let ended = timeout(STALL / 2, relaying).await.expect("it ends").expect("no panic");
+            assert_eq!(ended.expect_err("cut off").kind(), io::ErrorKind::ConnectionAborted);
             drop(client);
         })
         .await;

@@ -214,6 +214,19 @@ impl DetachedStream for Detached {
     }
 }
 
+/// Completes when nobody has the other end of a unix socket any more, also while what it has sent is not read.
+pub(crate) async fn until_closed(socket: OwnedFd) -> io::Result<()> {
+    // Of bytes that arrive nothing is reported.
+    let socket = register(socket, Interest::PRIORITY)?;
+    loop {
+        let mut ready = socket.ready(Interest::PRIORITY).await?;
+        if ready.ready().is_read_closed() {
+            return Ok(());
+        }
+        ready.clear_ready();
+    }
+}
+
 /// A connected socket that another process had before.
 #[must_use]
 pub fn connected(socket: OwnedFd) -> Box<dyn DetachedStream> {

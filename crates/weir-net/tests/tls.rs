@@ -562,6 +562,47 @@ fn a_list_of_another_authority_is_refused_and_what_was_revoked_stays_so() {
 }
 
 #[test]
+fn lists_that_would_let_the_revoked_in_again_are_refused() {
+    run(async {
+        let certificates = Certificates::new();
+        let server = certificates.of("server");
+        let (authorities, lists) =
+            (server.directory().join("ca-cert.pem"), server.directory().join("ca-crl.pem"));
+        let before = std::fs::read_to_string(&lists).expect("read");
+        certificates.authority().revoke("alice").expect("revoked");
+        server.reload().expect("reloaded");
+        let newest = std::fs::read_to_string(&lists).expect("read");
+        // One from before, copied back.
+        std::fs::write(&lists, &before).expect("written");
+        let error = server.reload().expect_err("older").to_string();
+        assert!(error.contains("is older than the one that is in use"), "{error}");
+        Tls::load(server.directory()).expect("a start may go on with it");
+        // A second authority, whose list is left out again.
+        let directory = TempDir::new().expect("a directory");
+        let text = |file: &str| std::fs::read_to_string(directory.path().join(file)).expect("read");
+        drop(Authority::create(directory.path(), "elsewhere", AUTHORITY_DAYS).expect("made"));
+        let ours = std::fs::read_to_string(&authorities).expect("read");
+        std::fs::write(&authorities, ours.clone() + &text("ca-cert.pem")).expect("written");
+        std::fs::write(&lists, newest.clone() + &text("ca-crl.pem")).expect("written");
+        server.reload().expect("both");
+        std::fs::write(&lists, &newest).expect("written");
+        let error = server.reload().expect_err("left out").to_string();
+        assert!(error.contains("no list of CN=elsewhere any more"), "{error}");
+        // Without the authority its list is not needed.
+        std::fs::write(&authorities, &ours).expect("written");
+        server.reload().expect("nobody of it is let in");
+        // Two of one name: the library would look for a certificate in the list of the other one.
+        let twin = TempDir::new().expect("a directory");
+        let name = server.status().authority.name;
+        drop(Authority::create(twin.path(), &name, AUTHORITY_DAYS).expect("made"));
+        let twin = std::fs::read_to_string(twin.path().join("ca-cert.pem")).expect("read");
+        std::fs::write(&authorities, ours + &twin).expect("written");
+        let error = server.reload().expect_err("two of one name").to_string();
+        assert!(error.contains("two authorities in ca-cert.pem have the name"), "{error}");
+    });
+}
+
+#[test]
 fn a_list_that_was_to_be_renewed_counts_on_and_says_so() {
     run(async {
         let certificates = Certificates::new();

@@ -3,8 +3,10 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 use weir_nbd::ServerHandshake;
 
 use super::error::NbdError;
@@ -15,6 +17,9 @@ use super::options::ConnectionOptions;
 use super::places::Admittance;
 use super::window::Window;
 use super::{connection, handshake};
+
+/// Time for the last words to a client.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Serves one client until it leaves, breaks the protocol, or `shutdown` completes.
 ///
@@ -133,11 +138,49 @@ async fn end<S: AsyncWrite + Unpin>(
     options: &ConnectionOptions,
     result: Result<(), NbdError>,
 ) -> Result<(), NbdError> {
-    // The client may be gone already; there is nobody to tell.
-    let _ = stream.shutdown().await;
+    // The client may be gone already, or take nothing: under TLS the goodbye waits behind what was not sent.
+    let _ = timeout(GOODBYE, stream.shutdown()).await;
     match &result {
         Ok(()) => tracing::info!(client = options.client, "client disconnected"),
         Err(error) => tracing::warn!(client = options.client, %error, "client connection ended"),
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::task::{Context, Poll};
+
+    use weir_device::SourceId;
+
+    use super::*;
+
+    /// A connection of a client that takes nothing.
+    struct Stuck;
+
+    impl AsyncWrite for Stuck {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_not_waited_for() {
+        let options = ConnectionOptions::new(SourceId(1), "client");
+        let ended = timeout(2 * GOODBYE, end(Stuck, &options, Ok(()))).await;
+        ended.expect("it ends").expect("as it was told");
+    }
 }

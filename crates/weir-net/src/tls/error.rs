@@ -30,6 +30,28 @@ pub enum TlsError {
         /// The file.
         path: String,
     },
+    /// The list of one authority is gone.
+    #[error(
+        "{path} has no list of {issuer} any more, and those that it revoked would be let in again: add it, or restart \
+         to go on without"
+    )]
+    ListDropped {
+        /// The file.
+        path: String,
+        /// The authority.
+        issuer: String,
+    },
+    /// The list of an authority was made before the one that is in use.
+    #[error(
+        "{path}: the list of {issuer} is older than the one that is in use, and those that were revoked since would be \
+         let in again: copy the newest one there, or restart to go on with this one"
+    )]
+    ListOlder {
+        /// The file.
+        path: String,
+        /// The authority.
+        issuer: String,
+    },
     /// There is no certificate for a server.
     #[error("{directory} has no certificate for a server; `weir pki issue NAME` makes one")]
     NoServer {

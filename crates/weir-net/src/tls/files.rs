@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 
 use super::certificate::Holder;
 use super::error::TlsError;
-use super::revoked::{self, Revocations};
+use super::revoked::{self, Lists};
 
 /// The certificates that peers' certificates must descend from.
 pub const AUTHORITY: &str = "ca-cert.pem";
@@ -40,7 +40,7 @@ pub(super) struct Files {
     pub(super) authority: Holder,
     pub(super) revoked: Vec<CertificateRevocationListDer<'static>>,
     /// None where there is no list.
-    pub(super) revocations: Option<Revocations>,
+    pub(super) lists: Option<Lists>,
     pub(super) server: Option<Own>,
     pub(super) client: Option<Own>,
 }
@@ -60,18 +60,18 @@ impl Files {
         let server = own(&directory.join(SERVER), &directory.join(SERVER_KEY))?;
         let client = own(&directory.join(CLIENT), &directory.join(CLIENT_KEY))?;
         let path = directory.join(REVOKED);
-        let (revoked, revocations) = match read(&path)? {
+        let (revoked, lists) = match read(&path)? {
             Some(text) => {
-                let lists = all(&path, CertificateRevocationListDer::pem_slice_iter(&text))?;
+                let revoked = all(&path, CertificateRevocationListDer::pem_slice_iter(&text))?;
                 let between = server.iter().chain(&client).flat_map(|own| own.chain.iter().skip(1));
                 let known: Vec<_> = found.iter().chain(between).cloned().collect();
-                let revocations = revoked::check(&path, &lists, &known)?;
-                (lists, Some(revocations))
+                let lists = revoked::check(&path, &revoked, &known)?;
+                (revoked, Some(lists))
             }
             None => (Vec::new(), None),
         };
         let authorities = Arc::new(authorities);
-        Ok(Self { authorities, authority, revoked, revocations, server, client })
+        Ok(Self { authorities, authority, revoked, lists, server, client })
     }
 }
 

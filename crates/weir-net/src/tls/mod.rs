@@ -30,6 +30,7 @@ pub use self::error::TlsError;
 pub(crate) use self::files::holder_of_pem;
 pub use self::files::{AUTHORITY, CLIENT, CLIENT_KEY, REVOKED, SERVER, SERVER_KEY};
 use self::files::{Files, Own};
+use self::revoked::Lists;
 pub use self::revoked::Revocations;
 use self::stream::TlsStream;
 pub use self::version::MinVersion;
@@ -51,6 +52,7 @@ struct Current {
     server: Option<Arc<ServerConfig>>,
     client: Option<Arc<ClientConfig>>,
     verifier: Arc<dyn ClientCertVerifier>,
+    lists: Option<Lists>,
     status: TlsStatus,
 }
 
@@ -123,7 +125,8 @@ impl Tls {
     /// is told by [`Tls::until_refused`]. Blocks for a few file operations.
     ///
     /// # Errors
-    /// As [`Tls::load`], and where a list of what is revoked was in use and is gone; what was in use stays in use.
+    /// As [`Tls::load`], and where a list of what is revoked was in use and is gone, or an older one is there; what was
+    /// in use stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.reload_with(self.min_version())
     }
@@ -134,12 +137,14 @@ impl Tls {
     /// As [`Tls::reload`]; what was in use stays in use, the versions included.
     pub fn reload_with(&self, min_version: MinVersion) -> Result<(), TlsError> {
         let read = Arc::new(Current::read(&self.0.directory, min_version)?);
-        // Nobody is let in again because a file was forgotten.
-        let had_list =
-            self.status().revocations.is_some() && !mutant("list_that_is_gone_forgotten");
-        if had_list && read.status.revocations.is_none() {
-            let path = self.0.directory.join(REVOKED).display().to_string();
-            return Err(TlsError::ListGone { path });
+        // Nobody is let in again because a file was forgotten, or an old one was copied back.
+        let path = self.0.directory.join(REVOKED);
+        match (&self.current().lists, &read.lists) {
+            (Some(_), None) if !mutant("list_that_is_gone_forgotten") => {
+                return Err(TlsError::ListGone { path: path.display().to_string() });
+            }
+            (Some(before), Some(now)) => now.check_after(before, &path)?,
+            _ => {}
         }
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         self.0.changed.notify_waiters();
@@ -281,7 +286,7 @@ impl PeerCertificate {
 
 impl Current {
     fn read(directory: &Path, min_version: MinVersion) -> Result<Self, TlsError> {
-        let Files { authorities, authority, revoked, revocations, server, client } =
+        let Files { authorities, authority, revoked, lists, server, client } =
             Files::read(directory)?;
         let provider = Arc::new(min_version.provider());
         let authority_wrong = |error: &dyn std::fmt::Display| {
@@ -297,7 +302,7 @@ impl Current {
             authority,
             server: server.as_ref().map(|own| own.holder.clone()),
             client: client.as_ref().map(|own| own.holder.clone()),
-            revocations,
+            revocations: lists.as_ref().map(|lists| lists.revocations),
             min_version,
         };
         let speaks = (&provider, min_version);
@@ -317,7 +322,7 @@ impl Current {
             }
             None => None,
         };
-        Ok(Self { server, client, verifier, status })
+        Ok(Self { server, client, verifier, lists, status })
     }
 
     fn accepts(&self, client: &PeerCertificate) -> bool {

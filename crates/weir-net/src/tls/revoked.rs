@@ -18,19 +18,102 @@ pub struct Revocations {
     pub renewal: Option<Duration>,
 }
 
+/// A list that counts: whose it is, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// The name of its authority, as it stands in certificates.
+    issuer: Vec<u8>,
+    /// The same for people.
+    pub(super) name: String,
+    /// Its number: how many bytes it has, and these, so that a later one is greater. None where it has no number.
+    number: Option<(usize, Vec<u8>)>,
+    /// When it was made, in seconds since the epoch of Unix.
+    made: i64,
+}
+
+impl Counted {
+    fn new(list: &CertificateRevocationList<'_>) -> Self {
+        let number = list.crl_number().map(num_bytes);
+        Self {
+            issuer: list.tbs_cert_list.issuer.as_raw().to_vec(),
+            name: list.issuer().to_string().escape_debug().to_string(),
+            number,
+            made: list.last_update().timestamp(),
+        }
+    }
+
+    /// Whether it was made before another one of the same authority.
+    fn is_older_than(&self, other: &Self) -> bool {
+        match (&self.number, &other.number) {
+            (Some(one), Some(other)) => one < other,
+            _ => self.made < other.made,
+        }
+    }
+}
+
+fn num_bytes(number: &x509_parser::num_bigint::BigUint) -> (usize, Vec<u8>) {
+    let bytes = number.to_bytes_be();
+    (bytes.len(), bytes)
+}
+
+/// The lists that a directory had when it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Lists {
+    pub(super) revocations: Revocations,
+    counted: Vec<Counted>,
+    /// The names of the authorities.
+    authorities: Vec<Vec<u8>>,
+}
+
+impl Lists {
+    /// What must keep these from taking the place of others: those that are revoked there would be let in again.
+    pub(super) fn check_after(&self, before: &Self, path: &Path) -> Result<(), TlsError> {
+        for old in &before.counted {
+            // Of an authority that is none any more nobody is let in.
+            if !self.authorities.contains(&old.issuer) {
+                continue;
+            }
+            let of_it = || self.counted.iter().filter(|new| new.issuer == old.issuer);
+            let (path, issuer) = (path.display().to_string(), old.name.clone());
+            if of_it().next().is_none() {
+                return Err(TlsError::ListDropped { path, issuer });
+            }
+            if of_it().all(|new| new.is_older_than(old)) && !mutant("older_list_taken") {
+                return Err(TlsError::ListOlder { path, issuer });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Looks whose the lists in a file are. The library does not ask: it leaves a list of an authority that it does not
 /// know out of account, and with it what was revoked.
 pub(super) fn check(
     path: &Path,
     lists: &[CertificateRevocationListDer<'_>],
     authorities: &[CertificateDer<'_>],
-) -> Result<Revocations, TlsError> {
+) -> Result<Lists, TlsError> {
     let wrong = |reason: &dyn std::fmt::Display| TlsError::file(path, reason.to_string());
     let authorities = authorities.iter().map(|one| X509Certificate::from_der(one));
     let authorities: Vec<X509Certificate<'_>> =
         authorities.filter_map(|parsed| Some(parsed.ok()?.1)).collect();
+    // The library finds the list of a certificate by the name of its issuer.
+    for (at, one) in authorities.iter().enumerate() {
+        let is_twin = |other: &X509Certificate<'_>| {
+            other.subject().as_raw() == one.subject().as_raw()
+                && other.public_key().raw != one.public_key().raw
+        };
+        if authorities[..at].iter().any(is_twin) {
+            let name = one.subject().to_string().escape_debug().to_string();
+            return Err(wrong(&format!(
+                "two authorities in ca-cert.pem have the name {name} and different keys, so that it cannot be told \
+                 whose list this is: leave one of them out, or make the new authority under another name (`weir pki \
+                 init --name NAME`)"
+            )));
+        }
+    }
     let mut renewal: Option<Duration> = None;
-    let mut is_ours = false;
+    let mut counted = Vec::new();
     for list in lists {
         let (_, list) = CertificateRevocationList::from_der(list).map_err(|error| wrong(&error))?;
         let named = |one: &&X509Certificate<'_>| {
@@ -48,17 +131,18 @@ pub(super) fn check(
                  of that authority here"
             )));
         }
-        is_ours = true;
+        counted.push(Counted::new(&list));
         let until = list.next_update().map(|at| u64::try_from(at.timestamp()).unwrap_or(0));
         renewal = renewal.into_iter().chain(until.map(Duration::from_secs)).min();
     }
-    if !is_ours && !mutant("list_of_another_authority_taken") {
+    if counted.is_empty() && !mutant("list_of_another_authority_taken") {
         return Err(wrong(
             &"it has no list of an authority in ca-cert.pem: copy the ca-crl.pem of that authority here; where the \
               list is that of an authority in between, put its certificate into ca-cert.pem as well",
         ));
     }
-    Ok(Revocations { renewal })
+    let authorities = authorities.iter().map(|one| one.subject().as_raw().to_vec()).collect();
+    Ok(Lists { revocations: Revocations { renewal }, counted, authorities })
 }
 
 /// Whether a list is signed with the key of an authority.

@@ -261,7 +261,10 @@ impl Node {
             let left = left.filter(|name| !core.offers(name.as_str())).collect();
             left::close(&core, left)?;
             // Before anybody new is let in.
-            resume(&core, options.inherited.take_sessions()).await;
+            let is_insecure =
+                |at: &NbdAddress| matches!(at, NbdAddress::Tcp { insecure: true, .. });
+            let needs_tls = core.tls.is_some() && !options.nbd.iter().any(is_insecure);
+            resume(&core, options.inherited.take_sessions(), needs_tls).await;
             let watch = core.node.workers.spawn(watch::run(Arc::clone(&core)));
             let mut service = Service {
                 core,
@@ -274,8 +277,10 @@ impl Node {
             match service.listen(options, listeners).await {
                 Ok(()) => Ok(service),
                 Err(error) => {
-                    // No client could connect, so nothing is lost if this close fails.
-                    let _ = service.stop(Closing::ToStore).await;
+                    // Nobody new could connect, but sessions of the program before may have gone on.
+                    if let Err(error) = service.stop(Closing::ToStore).await {
+                        tracing::error!(%error, "not all volumes could be closed in order");
+                    }
                     Err(error)
                 }
             }

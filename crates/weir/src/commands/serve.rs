@@ -80,6 +80,12 @@ fn replace(
     volumes: &[HandedOver],
 ) -> Result<ExitCode, Failure> {
     let Parting { mut sockets, sessions } = parting;
+    if sockets.len() >= HANDED_OVER_MAX && !sessions.is_empty() {
+        let count = counted(sessions.len(), "session");
+        say!(
+            "warning: {count} of clients end: with {HANDED_OVER_MAX} sockets nothing else can be handed over"
+        );
+    }
     if sessions.is_empty() || sockets.len() >= HANDED_OVER_MAX {
         return Err(upgrade::replace(program, sockets, volumes));
     }

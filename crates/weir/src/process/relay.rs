@@ -3,8 +3,8 @@
 //!
 //! It is a copy of the process that ends (`fork`), made when that one has no volume and no other thread any more, so
 //! that the new program keeps the number of the process, its parent and its place with systemd. It holds the sockets of
-//! its clients and nothing else, and listens to no signal: it ends with its last client, and each of those ends at once
-//! where the new program is gone or closes its side.
+//! its clients and nothing else, and listens to no signal: it ends with its last client, and each of those ends within
+//! two seconds where the new program is gone or closes its side.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -89,10 +89,7 @@ pub(crate) fn run(relayed: Vec<Relayed>) -> Result<ExitCode, Failure> {
     LocalSet::new().block_on(&runtime, async {
         let mut connections = JoinSet::new();
         for Relayed { client, server } in relayed {
-            connections.spawn_local(async move {
-                let (client, server) = (client.attach()?, server.attach()?);
-                weir_net::relay(client, server).await
-            });
+            connections.spawn_local(async move { weir_net::relay(client.attach()?, server).await });
         }
         while let Some(ended) = connections.join_next().await {
             let left = connections.len();

@@ -37,6 +37,13 @@ fn checksum(header: &[u8], body: &[u8]) -> u32 {
     u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
 }
 
+/// The length of a record; `None` where something of it is longer than the format lets it be.
+pub(super) fn length(record: &SessionRecord) -> Option<usize> {
+    let mut bytes = Vec::new();
+    encode_one(record, &mut bytes)?;
+    Some(bytes.len())
+}
+
 /// The records as bytes. `None` where one of them, or all together, are longer than the format lets them be.
 pub(super) fn encode(records: &[SessionRecord]) -> Option<Vec<u8>> {
     if records.len() > SESSIONS_MAX {

@@ -29,7 +29,7 @@ pub struct Relayed {
     /// The client.
     pub client: Box<dyn DetachedStream>,
     /// The next process.
-    pub server: Box<dyn DetachedStream>,
+    pub server: OwnedFd,
 }
 
 /// Sessions that are ready to be handed to the next program.
@@ -44,33 +44,53 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// Makes sessions ready. Those beyond [`SESSIONS_MAX`] end.
+    /// Makes sessions ready. What cannot be handed over of them ends, and its client connects anew.
     ///
     /// # Errors
     /// What the system does not give; all of them have ended then.
-    pub fn of(mut sessions: Vec<KeptSession>) -> io::Result<Self> {
-        if sessions.len() > SESSIONS_MAX {
-            tracing::warn!(
-                count = sessions.len() - SESSIONS_MAX,
-                most = SESSIONS_MAX,
-                "sessions of clients end: there are more than can be handed over"
-            );
-            sessions.truncate(SESSIONS_MAX);
-        }
+    pub fn of(sessions: Vec<KeptSession>) -> io::Result<Self> {
         let (mut records, mut sockets, mut relayed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bytes = 0_usize;
         for KeptSession { stream, record } in sessions {
-            sockets.push(match stream.into_socket() {
-                Ok(socket) => socket,
-                Err(client) => {
-                    let (near, far) = UnixStream::pair()?;
-                    relayed.push(Relayed { client, server: connected(near.into()) });
-                    far.into()
+            let length = format::length(&record).map(|length| bytes.saturating_add(length));
+            let taken = match length {
+                _ if records.len() == SESSIONS_MAX => {
+                    Err(format!("there are {SESSIONS_MAX} others"))
                 }
-            });
-            records.push(record);
+                None => Err("its certificates, or something else of it, are too long".to_owned()),
+                Some(all) if all > format::BYTES_MAX => Err("all are too long together".to_owned()),
+                Some(all) => socket_of(stream).map(|taken| (taken, all)).map_err(|e| e.to_string()),
+            };
+            match taken {
+                Ok(((socket, one), all)) => {
+                    bytes = all;
+                    sockets.push(socket);
+                    relayed.extend(one);
+                    records.push(record);
+                }
+                Err(reason) => {
+                    let client = record.state.client;
+                    tracing::warn!(
+                        client,
+                        reason,
+                        "the session of a client cannot be handed over: it ends"
+                    );
+                }
+            }
         }
         let channel = send(&records, &sockets)?;
         Ok(Self { channel, count: records.len(), relayed })
+    }
+}
+
+/// What the next process gets of a connection, and what this one passes on to it where that is not the client's own.
+fn socket_of(stream: Box<dyn DetachedStream>) -> io::Result<(OwnedFd, Option<Relayed>)> {
+    match stream.into_socket() {
+        Ok(socket) => Ok((socket, None)),
+        Err(client) => {
+            let (near, far) = UnixStream::pair()?;
+            Ok((far.into(), Some(Relayed { client, server: near.into() })))
+        }
     }
 }
 
@@ -177,6 +197,19 @@ mod tests {
             socket.read_exact(&mut bytes).unwrap();
             assert_eq!(bytes, number.to_le_bytes());
         }
+    }
+
+    #[test]
+    fn a_session_that_cannot_be_handed_over_ends_alone() {
+        let (mut sessions, clients): (Vec<_>, Vec<_>) = (0..3).map(session).unzip();
+        sessions[1].record.state.export = "x".repeat(1 << 16);
+        let passed = Passed::of(sessions).unwrap();
+        assert_eq!(passed.count, 2);
+        let taken = take(&UnixDatagram::from(passed.channel)).unwrap();
+        let sizes: Vec<u64> = taken.iter().map(|one| one.record.state.size).collect();
+        assert_eq!(sizes, [0, 2]);
+        let mut ended = &clients[1];
+        assert_eq!(ended.read(&mut [0; 8]).unwrap(), 0, "it has ended");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use weir_device::DetachedStream;
+use weir_device::{DetachedStream, Peer};
 use weir_frontend::nbd::{ExportDirectory, Kept, go_on};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
@@ -17,15 +17,21 @@ use crate::serve::exports::Exported;
 /// Time to find the export of a session.
 const FIND_MAX: Duration = Duration::from_secs(5);
 
-/// Goes on with the sessions of the process before this one, where that can be done.
-pub(crate) async fn resume(core: &Arc<Core>, sessions: Vec<KeptSession>) {
+/// Goes on with the sessions of the process before this one, where that can be done. `needs_tls`: whether whoever
+/// connects over TCP now is served under TLS only.
+pub(crate) async fn resume(core: &Arc<Core>, sessions: Vec<KeptSession>, needs_tls: bool) {
     if sessions.is_empty() {
         return;
     }
     let (mut count, of) = (0_usize, sessions.len());
     for KeptSession { stream, record } in sessions {
         let (client, export) = (record.state.client.clone(), record.state.export.clone());
-        match resume_one(core, stream, record).await {
+        let is_clear = record.state.certificate.is_none();
+        let resumed = match &record.state.peer {
+            Peer::Host(_) if needs_tls && is_clear => Err("clients over TCP must use TLS now"),
+            _ => resume_one(core, stream, record).await,
+        };
+        match resumed {
             Ok(()) => count += 1,
             Err(reason) => {
                 tracing::warn!(
