@@ -265,7 +265,8 @@ refuse "mallory stays revoked still" "." nbdinfo --size "$(at mallory open)"
 printf '%s\n' '[ca]' default_ca=it '[it]' "database=$work/index.txt" default_md=sha256 "crlnumber=$work/number" \
     crl_extensions=of_list '[of_list]' authorityKeyIdentifier=keyid >"$work/ca.conf"
 : >"$work/index.txt"
-echo 1000 >"$work/number"
+# Of the number of the good one: an older list is refused.
+openssl crl -in "$work/good.crl" -noout -crlnumber | sed 's/.*=\(0x\)\{0,1\}//' >"$work/number"
 check "openssl makes a list that is late" openssl ca -config "$work/ca.conf" -gencrl -keyfile "$pki/ca-key.pem" \
     -cert "$pki/ca-cert.pem" -crl_lastupdate 20250101000000Z -crl_nextupdate 20250201000000Z -out "$list"
 kill -HUP "$weir_pid"
