@@ -235,7 +235,6 @@ fn damage_where_nothing_lives_keeps_nothing_from_being_collected() {
 #[test]
 fn what_lives_in_an_object_is_found_step_by_step() {
     const PIECES: u64 = 16;
-    const HOUR: Duration = Duration::from_secs(3600);
     run(async {
         let mut host = Host::new().await;
         host.options.collect.start_percent = 0;
@@ -253,9 +252,8 @@ fn what_lives_in_an_object_is_found_step_by_step() {
             write(&volume, at(number), &piece(number + 100)).await.expect("written");
         }
         volume.flush_remote().await.unwrap();
-        // What is not found would be looked for again and again.
-        let compacted = tokio::time::timeout(HOUR, volume.compact(100, |_, _| {})).await;
-        let report = compacted.expect("it ends").unwrap();
+        // What is not found would be looked for without an end.
+        let report = volume.compact(100, |_, _| {}).await.unwrap();
         assert_eq!((report.obstacle, report.live_percent_after), (None, 100));
         for number in 0..PIECES {
             let expected = piece(if number % 2 == 0 { number + 100 } else { number });

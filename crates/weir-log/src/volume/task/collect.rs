@@ -183,9 +183,6 @@ fn give_up(shared: &Shared, id: ObjectId, error: &DeviceError) {
 async fn live_runs(shared: &Shared, header: &ObjectHeader, found: &mut Vec<Run>) {
     let mut placement = header.placement();
     for extents in header.extents.chunks(shared.options.map.apply_step_extents) {
-        if weir_device::mutant("live_runs_begin_anew_each_chunk") {
-            placement = header.placement();
-        }
         {
             let state = shared.state.borrow();
             runs::live(&state.head.objects, header.id, extents, &mut placement, found);
