@@ -206,7 +206,6 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         }
     };
     let unread = window.unread().to_vec();
-    let sender = channel.sender.clone();
     let handed_off = HandedOff {
         stream,
         unread,
@@ -220,10 +219,12 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         taken,
         channel,
     };
-    send(&sender, handed_off);
+    send(handed_off);
 }
 
-fn send(sender: &mpsc::Sender<HandedOff>, handed_off: HandedOff) {
+/// Sends it through the channel that it is for.
+fn send(handed_off: HandedOff) {
+    let sender = handed_off.channel.sender.clone();
     if let Err(error) = sender.try_send(handed_off) {
         let (reason, refused) = match error {
             mpsc::error::TrySendError::Full(refused) => ("too many clients wait for it", refused),
@@ -267,7 +268,6 @@ pub fn go_on(
         Admission::ReadOnly => return Err("another client has exclusive access"),
     }
     let taken = admittance.taken();
-    let sender = channel.sender.clone();
     let attachment = None;
     let handed_off = HandedOff {
         stream,
@@ -282,7 +282,7 @@ pub fn go_on(
         taken,
         channel,
     };
-    send(&sender, handed_off);
+    send(handed_off);
     Ok(())
 }
 

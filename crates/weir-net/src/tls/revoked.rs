@@ -6,7 +6,8 @@ use std::time::Duration;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use weir_device::mutant;
-use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+use x509_parser::num_bigint::BigUint;
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate, X509Name};
 
 use super::error::TlsError;
 
@@ -24,20 +25,19 @@ pub(super) struct Counted {
     /// The name of its authority, as it stands in certificates.
     issuer: Vec<u8>,
     /// The same for people.
-    pub(super) name: String,
-    /// Its number: how many bytes it has, and these, so that a later one is greater. None where it has no number.
-    number: Option<(usize, Vec<u8>)>,
+    name: String,
+    /// Its number, which rises from list to list. None where it has no number.
+    number: Option<BigUint>,
     /// When it was made, in seconds since the epoch of Unix.
     made: i64,
 }
 
 impl Counted {
     fn new(list: &CertificateRevocationList<'_>) -> Self {
-        let number = list.crl_number().map(num_bytes);
         Self {
-            issuer: list.tbs_cert_list.issuer.as_raw().to_vec(),
-            name: list.issuer().to_string().escape_debug().to_string(),
-            number,
+            issuer: list.issuer().as_raw().to_vec(),
+            name: shown(list.issuer()),
+            number: list.crl_number().cloned(),
             made: list.last_update().timestamp(),
         }
     }
@@ -51,9 +51,9 @@ impl Counted {
     }
 }
 
-fn num_bytes(number: &x509_parser::num_bigint::BigUint) -> (usize, Vec<u8>) {
-    let bytes = number.to_bytes_be();
-    (bytes.len(), bytes)
+/// A name for people. It is somebody else's text.
+fn shown(name: &X509Name<'_>) -> String {
+    name.to_string().escape_debug().to_string()
 }
 
 /// The lists that a directory had when it was read.
@@ -104,7 +104,7 @@ pub(super) fn check(
                 && other.public_key().raw != one.public_key().raw
         };
         if authorities[..at].iter().any(is_twin) {
-            let name = one.subject().to_string().escape_debug().to_string();
+            let name = shown(one.subject());
             return Err(wrong(&format!(
                 "two authorities in ca-cert.pem have the name {name} and different keys, so that it cannot be told \
                  whose list this is: leave one of them out, or make the new authority under another name (`weir pki \
@@ -125,7 +125,7 @@ pub(super) fn check(
             continue;
         }
         if !mutant("list_signed_by_nobody_taken") && !named.any(|one| has_signed(one, &list)) {
-            let issuer = list.issuer().to_string().escape_debug().to_string();
+            let issuer = shown(list.issuer());
             return Err(wrong(&format!(
                 "the list of {issuer} is not signed by the authority of that name in ca-cert.pem: copy the ca-crl.pem \
                  of that authority here"

@@ -80,13 +80,14 @@ fn replace(
     volumes: &[HandedOver],
 ) -> Result<ExitCode, Failure> {
     let Parting { mut sockets, sessions } = parting;
-    if sockets.len() >= HANDED_OVER_MAX && !sessions.is_empty() {
+    if sessions.is_empty() {
+        return Err(upgrade::replace(program, sockets, volumes));
+    }
+    if sockets.len() >= HANDED_OVER_MAX {
         let count = counted(sessions.len(), "session");
         say!(
-            "warning: {count} of clients end: with {HANDED_OVER_MAX} sockets nothing else can be handed over"
+            "warning: {count} of clients end: {HANDED_OVER_MAX} sockets are all that can be handed over"
         );
-    }
-    if sessions.is_empty() || sockets.len() >= HANDED_OVER_MAX {
         return Err(upgrade::replace(program, sockets, volumes));
     }
     match Passed::of(sessions) {

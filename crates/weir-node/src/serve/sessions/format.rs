@@ -37,35 +37,26 @@ fn checksum(header: &[u8], body: &[u8]) -> u32 {
     u32::try_from(digest.finalize()).expect("a CRC of 32 bits")
 }
 
-/// The length of a record; `None` where something of it is longer than the format lets it be.
-pub(super) fn length(record: &SessionRecord) -> Option<usize> {
-    let mut bytes = Vec::new();
-    encode_one(record, &mut bytes)?;
-    Some(bytes.len())
-}
-
-/// The records as bytes. `None` where one of them, or all together, are longer than the format lets them be.
-pub(super) fn encode(records: &[SessionRecord]) -> Option<Vec<u8>> {
-    if records.len() > SESSIONS_MAX {
-        return None;
-    }
-    let mut body = Vec::new();
-    records.iter().try_for_each(|record| encode_one(record, &mut body))?;
-    if body.len() > BYTES_MAX {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+/// The records of so many sessions, one after the other, as what holds them. No more than [`SESSIONS_MAX`], and
+/// [`BYTES_MAX`] all together.
+pub(super) fn file(count: usize, records: &[u8]) -> Vec<u8> {
+    let number = |length: usize| u32::try_from(length).expect("within its bound").to_le_bytes();
+    assert!(count <= SESSIONS_MAX && records.len() <= BYTES_MAX, "the caller keeps the bounds");
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + records.len());
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&u32::try_from(records.len()).ok()?.to_le_bytes());
-    bytes.extend_from_slice(&u32::try_from(body.len()).ok()?.to_le_bytes());
-    let crc = checksum(&bytes, &body);
+    bytes.extend_from_slice(&number(count));
+    bytes.extend_from_slice(&number(records.len()));
+    let crc = checksum(&bytes, records);
     bytes.extend_from_slice(&crc.to_le_bytes());
-    bytes.extend_from_slice(&body);
-    Some(bytes)
+    bytes.extend_from_slice(records);
+    bytes
 }
 
-fn encode_one(record: &SessionRecord, out: &mut Vec<u8>) -> Option<()> {
+/// A record as bytes; `None` where something of it is longer than the format lets it be.
+pub(super) fn encode(record: &SessionRecord) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let out = &mut bytes;
     let SessionRecord { volume, epoch, state } = record;
     let Session { style, flags, contexts } = &state.session;
     out.extend_from_slice(&volume.0);
@@ -100,7 +91,8 @@ fn encode_one(record: &SessionRecord, out: &mut Vec<u8>) -> Option<()> {
     for certificate in chain {
         put_bytes(certificate, out)?;
     }
-    put_bytes(&state.unread, out)
+    put_bytes(&state.unread, out)?;
+    Some(bytes)
 }
 
 fn put_text(text: &str, out: &mut Vec<u8>) -> Option<()> {
@@ -242,13 +234,19 @@ fn peer_of(kind: u8, number: u128) -> Result<Peer, Wrong> {
     })
 }
 
+/// All of some records, none of which is too long.
+fn all(records: &[SessionRecord]) -> Vec<u8> {
+    let each = records.iter().map(|record| encode(record).expect("no record is too long"));
+    file(records.len(), &each.collect::<Vec<_>>().concat())
+}
+
 /// What a fuzzer gives it: bytes that are no records are refused, and what is read is written as it was.
 ///
 /// # Panics
 /// If it is not.
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(records) = decode(bytes) {
-        let written = encode(&records).expect("no longer than what was read");
+        let written = all(&records);
         let but_checksum = |bytes: &[u8]| [&bytes[..20], &bytes[24..]].concat();
         assert_eq!(but_checksum(&written), but_checksum(bytes));
     }
@@ -287,7 +285,7 @@ mod tests {
 
     #[test]
     fn records_are_read_as_they_were_written_and_nothing_less_is_read() {
-        let bytes = encode(&records()).expect("small");
+        let bytes = all(&records());
         assert_eq!(shown(&decode(&bytes).expect("whole")), shown(&records()));
         for length in 0..bytes.len() {
             decode(&bytes[..length]).expect_err("cut short");
@@ -297,12 +295,12 @@ mod tests {
             damaged[at] ^= 1;
             decode(&damaged).expect_err("damaged");
         }
-        assert_eq!(decode(&encode(&[]).expect("none")).expect("none").len(), 0);
+        assert_eq!(decode(&all(&[])).expect("none").len(), 0);
     }
 
     #[test]
     fn the_bytes_of_a_record_stay_as_they_are() {
-        let bytes = encode(&records()[..1]).expect("small");
+        let bytes = all(&records()[..1]);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, FROZEN);
     }

@@ -16,7 +16,7 @@ use weir_device::DetachedStream;
 use weir_net::connected;
 
 use super::format;
-use super::kept::{KeptSession, SESSIONS_MAX, SessionRecord};
+use super::kept::{KeptSession, SESSIONS_MAX};
 
 /// Descriptors in one message; the kernel takes 253. All messages together fit a queue of ten.
 const MESSAGE_DESCRIPTORS: usize = 250;
@@ -50,23 +50,26 @@ impl Passed {
     /// What the system does not give; all of them have ended then.
     pub fn of(sessions: Vec<KeptSession>) -> io::Result<Self> {
         let (mut records, mut sockets, mut relayed) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bytes = 0_usize;
         for KeptSession { stream, record } in sessions {
-            let length = format::length(&record).map(|length| bytes.saturating_add(length));
-            let taken = match length {
-                _ if records.len() == SESSIONS_MAX => {
+            let encoded = match format::encode(&record) {
+                _ if sockets.len() == SESSIONS_MAX => {
                     Err(format!("there are {SESSIONS_MAX} others"))
                 }
                 None => Err("its certificates, or something else of it, are too long".to_owned()),
-                Some(all) if all > format::BYTES_MAX => Err("all are too long together".to_owned()),
-                Some(all) => socket_of(stream).map(|taken| (taken, all)).map_err(|e| e.to_string()),
+                Some(bytes) if bytes.len() > format::BYTES_MAX - records.len() => {
+                    Err("all are too long together".to_owned())
+                }
+                Some(bytes) => Ok(bytes),
             };
+            let taken = encoded.and_then(|bytes| {
+                let (socket, one) = socket_of(stream).map_err(|error| error.to_string())?;
+                Ok((bytes, socket, one))
+            });
             match taken {
-                Ok(((socket, one), all)) => {
-                    bytes = all;
+                Ok((bytes, socket, one)) => {
+                    records.extend(bytes);
                     sockets.push(socket);
                     relayed.extend(one);
-                    records.push(record);
                 }
                 Err(reason) => {
                     let client = record.state.client;
@@ -78,8 +81,8 @@ impl Passed {
                 }
             }
         }
-        let channel = send(&records, &sockets)?;
-        Ok(Self { channel, count: records.len(), relayed })
+        let channel = send(&format::file(sockets.len(), &records), &sockets)?;
+        Ok(Self { channel, count: sockets.len(), relayed })
     }
 }
 
@@ -94,11 +97,9 @@ fn socket_of(stream: Box<dyn DetachedStream>) -> io::Result<(OwnedFd, Option<Rel
     }
 }
 
-fn send(records: &[SessionRecord], sockets: &[OwnedFd]) -> io::Result<OwnedFd> {
-    let too_long = || io::Error::other("the records of sessions are too long");
-    let bytes = format::encode(records).ok_or_else(too_long)?;
+fn send(records: &[u8], sockets: &[OwnedFd]) -> io::Result<OwnedFd> {
     let mut file = File::from(memfd_create("weir-sessions", MemfdFlags::CLOEXEC)?);
-    file.write_all(&bytes)?;
+    file.write_all(records)?;
     file.rewind()?;
     let (channel, sender) = UnixDatagram::pair()?;
     sender.set_nonblocking(true)?;
@@ -162,6 +163,7 @@ mod tests {
     use weir_frontend::nbd::KeptState;
     use weir_nbd::{ReplyStyle, Session, TransmissionFlags};
 
+    use super::super::kept::SessionRecord;
     use super::*;
 
     fn session(number: u64) -> (KeptSession, UnixStream) {
