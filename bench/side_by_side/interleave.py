@@ -26,7 +26,7 @@ def need_bytes(volume_bytes, kinds):
     return files + weirs * (Weir.STORE_BYTES_EXTRA_MAX + 3 * place.GIB)
 
 
-def _measure(servers, jobs, sizes, pairs):
+def measure(servers, jobs, sizes, pairs):
     """All runs: in each pair, for each job, every candidate in a new random order."""
     runs = []
     order = random.Random()
@@ -54,7 +54,7 @@ def run(servers, jobs, sizes, pairs):
         print(f"filling {server.name}", file=sys.stderr)
         server.start()
         server.fill()
-    runs = _measure(servers, jobs, sizes, pairs)
+    runs = measure(servers, jobs, sizes, pairs)
     for server in servers:
         server.stop()
     return runs

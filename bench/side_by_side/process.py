@@ -33,6 +33,12 @@ def thread_cpu_seconds(pid, prefix):
     return total / TICKS_PER_SECOND
 
 
+def io_of(pid):
+    """What the kernel counts of a process: `read_bytes` and `write_bytes` are those of the disk."""
+    with open(f"/proc/{pid}/io", encoding="utf-8") as file:
+        return {key: int(value) for key, value in (line.split(": ") for line in file)}
+
+
 class Process:
     """A child that is ended by its pid, at the latest when this program ends."""
 

@@ -3,13 +3,12 @@ of a Weir of its own that keeps its bytes in memory."""
 
 import json
 import os
-import re
 import subprocess
-import time
 
 from . import process
-from .place import REPOSITORY, Refused, clean_environment, weir_binary
-from .servers import START_SECONDS_MAX, Server
+from .place import Refused, clean_environment, weir_binary
+from .proxy import Proxy, wait_for
+from .servers import Server
 
 EXPORT = "bench"
 
@@ -29,17 +28,6 @@ class Way:
     def of(self, name):
         """The directory of one side's certificates."""
         return os.path.join(self.certificates, "issued", name)
-
-
-def _wait_for(pattern, started, what):
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while True:
-        found = re.search(pattern, started.log(), re.MULTILINE)
-        if found:
-            return found
-        if not started.alive() or time.monotonic() > deadline:
-            raise Refused(f"{what} did not start:\n{started.log()}")
-        time.sleep(0.02)
 
 
 class Far:
@@ -62,7 +50,7 @@ class Far:
         self.server = process.Process(
             [weir_binary(), "--data-dir", data, "up", EXPORT, "--size", str(self.size_bytes), "--endpoint", "memory",
              *where], log, clean_environment())
-        served = _wait_for(r"^serving nbds?(?:\+unix)?://(?:127\.0\.0\.1:(\d+))?", self.server, "the far server")
+        served = wait_for(r"^serving nbds?(?:\+unix)?://(?:127\.0\.0\.1:(\d+))?", self.server, "the far server")
         address = place if served.group(1) is None else f"127.0.0.1:{served.group(1)}"
         if self.way.delay_us:
             address = self._delayed(address)
@@ -70,16 +58,12 @@ class Far:
 
     def _delayed(self, address):
         at = "127.0.0.1:0" if self.way.certificates else os.path.join(self.directory, "proxy.sock")
-        log = os.path.join(self.directory, "proxy.log")
-        binary = os.path.join(REPOSITORY, "target", "release", "netproxy")
-        # It ends with its standard input, which is this program's to close.
-        command = [binary, "--listen", at, "--to", address, "--delay-us", str(self.way.delay_us)]
-        self.proxy = process.Process(command, log, stdin=subprocess.PIPE)
-        return _wait_for(r"^listening at (\S+)", self.proxy, "netproxy").group(1)
+        self.proxy = Proxy(self.directory, (at, address), self.way.delay_us)
+        return self.proxy.address
 
     def stop(self):
         if self.proxy:
-            self.proxy.kill()
+            self.proxy.stop()
         self.server.stop()
 
 

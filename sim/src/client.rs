@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -11,7 +10,7 @@ use weir_device::{
     AlignedBuf, Change, Device, DeviceError, DeviceExt, ErrorKind, FlushScope, IoHeader, Operation,
     Reply, Segment, SourceId, WriteZeroesFlags,
 };
-use weir_log::{MemoryFrameCache, NodeLease, VolumeStatus};
+use weir_log::{BlockStore, NodeLease, VolumeStatus};
 use weir_stack::Stack;
 
 use crate::content::{self, Pattern, WriteId};
@@ -60,7 +59,7 @@ pub(crate) struct Life {
     pub(crate) host: usize,
     /// Of the process; other volumes may share them.
     pub(crate) lease: NodeLease,
-    pub(crate) cache: Arc<MemoryFrameCache>,
+    pub(crate) blocks: BlockStore,
     pub(crate) read_deadline: Duration,
     pub(crate) close_deadline: Duration,
     /// Clients begin nothing more.

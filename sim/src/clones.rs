@@ -15,8 +15,8 @@ use weir_disk::DiskError;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::catalog::{self, DeleteConsent, VolumeName};
 use weir_log::{
-    CheckOptions, Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, ObjectId, OpenArgs,
-    Takeover, VolumeOptions,
+    BlockStore, CheckOptions, Closed, LogError, LogVolume, MemoryFrameCache, NodeLease, ObjectId,
+    OpenArgs, Takeover, VolumeOptions,
 };
 use weir_store::Fault;
 
@@ -40,7 +40,7 @@ const LOCKED_TRIES_MAX: u64 = 36;
 type Shared = Rc<RefCell<KnownClone>>;
 
 /// Lease and cache of a node that has another volume open already.
-type Place = (NodeLease, Arc<MemoryFrameCache>);
+type Place = (NodeLease, BlockStore);
 
 /// Makes and uses clones until the life ends.
 pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
@@ -63,7 +63,7 @@ pub(crate) async fn run(life: Rc<Life>, env: Env, mut dice: Dice) {
             delete(&world, &env, clone, life.host).await;
             continue;
         }
-        let place = dice.percent(50).then(|| (life.lease.clone(), Arc::clone(&life.cache)));
+        let place = dice.percent(50).then(|| (life.lease.clone(), life.blocks.clone()));
         let beside = place.is_some();
         let mut opened = open(&world, &env, &mut dice, clone, place.clone()).await;
         // Requests that a close did not wait for keep it locked until they end.
@@ -293,10 +293,10 @@ async fn open(
         close_deadline: Duration::from_secs(60),
         ..world.profile.draw_options(dice)
     };
-    let (lease, cache) = place.unwrap_or_else(|| {
+    let (lease, blocks) = place.unwrap_or_else(|| {
         let settings = world.profile.lease_settings(dice);
         let lease = NodeLease::start(world.store.clone(), env, id.0, "clone", settings);
-        (lease, Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)))
+        (lease, Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)).into())
     });
     let args = OpenArgs {
         store: world.store.clone(),
@@ -305,7 +305,7 @@ async fn open(
         env: env.clone(),
         keys: world.keys.clone(),
         options,
-        cache,
+        blocks,
         lease,
         accept_loss: false,
         take_over: false,

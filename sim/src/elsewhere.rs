@@ -40,7 +40,7 @@ pub(crate) async fn open(
             read_deadline: Duration::from_secs(5),
             ..world.profile.draw_options(dice)
         },
-        cache: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)),
+        blocks: Arc::new(MemoryFrameCache::new(world.profile.volume_bytes / 3)).into(),
         accept_loss: false,
         take_over: true,
         discard_journal: false,

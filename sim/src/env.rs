@@ -4,13 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use weir_device::{BufferPool, Clock, Env, NoNetwork, Random, Spawn};
-use weir_log::{MemoryFrameCache, NodeLease};
+use weir_log::{BlockStore, NodeLease};
 
 use crate::dice::Dice;
 
@@ -150,5 +149,5 @@ pub(crate) struct Process {
     pub(crate) tasks: Rc<LocalSet>,
     pub(crate) env: Env,
     pub(crate) lease: NodeLease,
-    pub(crate) cache: Arc<MemoryFrameCache>,
+    pub(crate) blocks: BlockStore,
 }

@@ -15,6 +15,7 @@ mod client;
 mod clones;
 mod content;
 mod dice;
+mod disk_cache;
 mod duo;
 mod elsewhere;
 mod env;

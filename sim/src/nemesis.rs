@@ -293,6 +293,8 @@ impl Life {
         events.count("objects written by the collector", status.collected_objects);
         events.count("objects deleted", status.deleted_objects);
         events.count("rpo missed", status.rpo_missed);
+        events.count("cache: reads answered", status.cache_hits);
+        events.count("cache: reads not answered", status.cache_misses);
         for (class, waited) in [
             (Class::Upload, "paced: uploads wait for leave"),
             (Class::Copy, "paced: copies wait for leave"),

@@ -7,7 +7,6 @@ mod process;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, LocalSet};
@@ -22,6 +21,7 @@ use self::copies::Copies;
 use crate::client::{self, Life};
 use crate::clones;
 use crate::dice::Dice;
+use crate::disk_cache::{self, DiskCache};
 use crate::env::{HANG, Hidden, Process, Stop, env};
 use crate::heard::Heard;
 use crate::known::Known;
@@ -79,6 +79,7 @@ pub(crate) struct Node {
     process_dice: Dice,
     /// For what is served over NBD.
     nbd_dice: Dice,
+    disk_cache: DiskCache,
 }
 
 struct Opened {
@@ -90,7 +91,7 @@ struct Opened {
 
 impl Node {
     pub(crate) fn new(world: Rc<World>, seed: u64) -> Self {
-        let pending = Point::ALL;
+        let (pending, disk_cache) = (Point::ALL, DiskCache::new(seed, &world));
         Self {
             world,
             dice: Dice::new(seed, 3),
@@ -109,6 +110,7 @@ impl Node {
             left: None,
             process_dice: Dice::new(seed, 47),
             nbd_dice: Dice::new(seed, 45),
+            disk_cache,
         }
     }
 
@@ -125,6 +127,10 @@ impl Node {
             if self.may_live_on(&opened, end).await? {
                 self.detach(opened).await;
             } else {
+                if end == End::Close && self.is_closed && self.disk_cache.is_saved() {
+                    let Process { tasks, blocks, .. } = &opened.process;
+                    tasks.run_until(disk_cache::close(&self.world, blocks)).await;
+                }
                 self.end(opened, end);
                 self.set_store_back(end).await;
             }
@@ -205,7 +211,8 @@ impl Node {
             .then(|| Duration::from_micros(self.dice.below(60_000)));
         let outage = self.dice.percent(profile.outage_percent);
         let outage = outage.then(|| Duration::from_millis(self.dice.below(3_000)));
-        let opening = self.attempt(options.clone(), &process, outage);
+        let is_cached = self.disk_cache.begin(&world);
+        let opening = self.attempt(options.clone(), &process, (outage, is_cached));
         let limit = crash_after.unwrap_or(HANG);
         let opened = process.tasks.run_until(timeout(limit, opening)).await;
         world.end_outage();
@@ -237,15 +244,18 @@ impl Node {
         &self,
         options: VolumeOptions,
         process: &Process,
-        outage: Option<Duration>,
+        (outage, is_cached): (Option<Duration>, bool),
     ) -> impl Future<Output = Result<(Rc<Stack>, OpenReport), LogError>> + use<> {
         let world = Rc::clone(&self.world);
-        let Process { env, lease, cache, .. } = process.clone();
+        let Process { env, lease, blocks, .. } = process.clone();
         let (accept_loss, take_over, discard_journal, adopt_journal) =
             (self.accept_loss, self.take_over, self.discard_journal, self.copies.adopt);
         async move {
             if outage.is_some() {
                 world.set_outage(true, false);
+            }
+            if is_cached {
+                disk_cache::open(&world, &env, &blocks).await;
             }
             let root = world.disk().directory();
             let stack_env = env.clone();
@@ -255,7 +265,7 @@ impl Node {
                 directory: root.subdirectory(DIRECTORY).await?,
                 env,
                 options,
-                cache,
+                blocks,
                 keys: world.keys.clone(),
                 lease,
                 accept_loss,
@@ -340,7 +350,7 @@ impl Node {
             stack,
             host: self.world.host.get(),
             lease: process.lease.clone(),
-            cache: Arc::clone(&process.cache),
+            blocks: process.blocks.clone(),
             read_deadline: options.read_deadline,
             close_deadline: options.close_deadline,
             stopping: Cell::new(false),

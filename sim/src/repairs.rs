@@ -231,7 +231,8 @@ impl Host {
                 let (store, volume) = (&world.bare_store, (world.id.get(), &world.keys));
                 let patience = Duration::from_secs(5);
                 let opened =
-                    SnapshotView::open(store, &self.env, volume, &name, cache, patience).await;
+                    SnapshotView::open(store, &self.env, volume, &name, cache.into(), patience)
+                        .await;
                 let Ok(view) = opened else { return Some(name) };
                 if snapshots::read(world, &*view).await.is_err() {
                     return Some(name);

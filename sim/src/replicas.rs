@@ -186,7 +186,7 @@ async fn look_once(world: &World, env: &Env, tasks: &LocalSet) -> Result<(), Wro
     let volume = (world.id.get(), &world.keys);
     // The other host may look meanwhile, and see more than this look, which may have been stopped.
     let floor = Point::at(replica.floor.get());
-    let opened = SnapshotView::open_replica(store, env, volume, cache(), patience);
+    let opened = SnapshotView::open_replica(store, env, volume, cache().into(), patience);
     let view = match tasks.run_until(opened).await {
         Ok(view) => view,
         Err(LogError::NoReplica { .. } | LogError::Inconsistent { .. }) if !replica.seen.get() => {
@@ -240,7 +240,8 @@ async fn look_at_snapshots(world: &World, env: &Env, tasks: &LocalSet) -> Result
     for (name, shown) in known {
         let cache = Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
         let (store, volume) = (&world.replica.bare_store, (world.id.get(), &world.keys));
-        let opened = SnapshotView::open(store, env, volume, &name, cache, Duration::from_secs(9));
+        let opened =
+            SnapshotView::open(store, env, volume, &name, cache.into(), Duration::from_secs(9));
         let failed = |error: &dyn std::fmt::Display, kind| {
             Wrong::failed(format!("snapshot {name} of the replica: {error}"), kind)
         };

@@ -200,7 +200,8 @@ pub(crate) async fn look(world: &World, dice: &mut Dice) -> Option<String> {
         let cache = Arc::new(MemoryFrameCache::new(world.profile.volume_bytes));
         let (store, deadline) = (&world.bare_store, Duration::from_secs(9));
         let volume = (world.id.get(), &world.keys);
-        let opened = SnapshotView::open(store, &env, volume, &snapshot.name, cache, deadline);
+        let opened =
+            SnapshotView::open(store, &env, volume, &snapshot.name, cache.into(), deadline);
         let view = match tasks.run_until(opened).await {
             Ok(view) => view,
             Err(weir_log::LogError::NoSuchSnapshot { .. })

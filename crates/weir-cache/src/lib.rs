@@ -1,5 +1,6 @@
 //! The band cache (vStore): which bands of slower devices stay on the local disk, and where.
 
+pub mod engine;
 pub mod format;
 mod geometry;
 pub mod policy;

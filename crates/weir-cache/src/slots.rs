@@ -40,6 +40,8 @@ pub struct Slots {
     geometry: Geometry,
     slots: Vec<Slot>,
     uses: u32,
+    /// What tells devices apart, whatever their numbers are; those beyond have their number.
+    seeds: Vec<u32>,
 }
 
 impl Slots {
@@ -47,7 +49,22 @@ impl Slots {
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         let bands = usize::try_from(geometry.bands()).expect("a table fits memory");
-        Self { geometry, slots: vec![Slot::default(); bands], uses: 0 }
+        Self { geometry, slots: vec![Slot::default(); bands], uses: 0, seeds: Vec::new() }
+    }
+
+    /// Bands of a device belong where `seed` says from now on. It has none in the table.
+    pub(crate) fn set_seed(&mut self, device: u32, seed: u32) {
+        while self.seeds.len() <= device as usize {
+            self.seeds.push(u32::try_from(self.seeds.len()).expect("below DEVICES_MAX"));
+        }
+        self.seeds[device as usize] = seed;
+    }
+
+    /// The place that a band takes where it is free.
+    #[must_use]
+    pub fn home(&self, band: Band) -> Place {
+        let seed = self.seeds.get(band.device as usize).copied().unwrap_or(band.device);
+        self.geometry.home(seed, band.number)
     }
 
     /// Its rows and columns.
@@ -84,15 +101,13 @@ impl Slots {
     #[must_use]
     pub fn find(&self, band: Band) -> Option<Place> {
         let tag = tag(band);
-        self.set(self.geometry.home(band).column)
-            .find(|(_, slot)| slot.tag == tag)
-            .map(|(place, _)| place)
+        self.set(self.home(band).column).find(|(_, slot)| slot.tag == tag).map(|(place, _)| place)
     }
 
     /// The free place of a band's set that is nearest to its home.
     #[must_use]
     pub fn free(&self, band: Band) -> Option<Place> {
-        let home = self.geometry.home(band);
+        let home = self.home(band);
         let free = self.set(home.column).filter(|(_, slot)| slot.tag == 0);
         free.map(|(place, _)| place).min_by_key(|place| self.geometry.distance(place.row, home.row))
     }
@@ -126,13 +141,11 @@ impl Slots {
         std::mem::replace(self.at_mut(place), slot)
     }
 
-    /// All that is in the table.
+    /// All that is in the table, set by set.
     pub fn bands(&self) -> impl Iterator<Item = (Place, Band, &Slot)> {
-        let columns = self.geometry.columns as usize;
-        self.slots.iter().enumerate().filter_map(move |(index, slot)| {
-            let small = |number: usize| u32::try_from(number).expect("a row or a column");
-            let place = Place { row: small(index / columns), column: small(index % columns) };
-            Some((place, slot.band()?, slot))
-        })
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(index, slot)| Some((self.geometry.place(index), slot.band()?, slot)))
     }
 }

@@ -70,4 +70,22 @@ impl<P: Replacement> Table<P> {
     pub fn fill(&mut self, place: Place, blocks: u64) {
         self.slots.at_mut(place).present |= blocks;
     }
+
+    /// Blocks of a place are not there any more.
+    pub(crate) fn drop_blocks(&mut self, place: Place, blocks: u64) {
+        self.slots.at_mut(place).present &= !blocks;
+    }
+
+    /// A band is found in a place, as after a restart. The table does not have it, nor anything in that place.
+    pub(crate) fn restore(&mut self, place: Place, band: Band, present: u64) {
+        debug_assert!(self.slots.find(band).is_none() && self.slots.at(place).band().is_none());
+        self.policy.comes(&self.slots, place, band);
+        self.slots.put(place, band);
+        self.fill(place, present);
+    }
+
+    /// Bands of a device belong where `seed` says.
+    pub(crate) fn set_seed(&mut self, device: u32, seed: u32) {
+        self.slots.set_seed(device, seed);
+    }
 }

@@ -189,7 +189,7 @@ fn holds_together<P: Replacement>(geometry: Geometry, policy: P, uses: &[(u32, u
             continue;
         }
         let taken = table.take_in(band).expect("these policies refuse nothing");
-        let home = geometry.home(band);
+        let home = geometry.home(band.device, band.number);
         assert!(taken.place.row < geometry.rows && taken.place.column == home.column);
         if let Some((gone, _)) = taken.evicted {
             assert_eq!(cached.remove(&gone), Some(taken.place), "of {gone:?}");
@@ -276,9 +276,9 @@ impl Replacement for Choice {
 /// The bands of one device that share the column of band 100 of device 1.
 fn of_its_column() -> Vec<Band> {
     let geometry = Geometry { rows: 4, columns: 3 };
-    let column = geometry.home(Band { device: 1, number: 100 }).column;
+    let column = geometry.home(1, 100).column;
     let bands = (0..12).map(|number| Band { device: 0, number });
-    bands.filter(|band| geometry.home(*band).column == column).collect()
+    bands.filter(|band| geometry.home(band.device, band.number).column == column).collect()
 }
 
 #[test]
@@ -308,8 +308,8 @@ fn a_factor_alone_chooses_what_it_says() {
     assert_eq!(victim([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], with_neighbours), Some(bands[2]));
     // The place that is nearest to where the new one belongs.
     let geometry = Geometry { rows: 4, columns: 3 };
-    let home = geometry.home(Band { device: 1, number: 100 });
-    let there = bands.iter().find(|band| geometry.home(**band) == home).copied();
+    let home = geometry.home(1, 100);
+    let there = bands.iter().find(|band| geometry.home(band.device, band.number) == home).copied();
     assert!(there.is_some());
     assert_eq!(victim([0.0, 0.0, 0.0, 0.0, 0.0, 1.0], fill), there);
 }

@@ -38,6 +38,7 @@ pub use keys::{FixedKeys, KeyError, KeySource, Keys, WrappingKeys};
 pub use options::{CheckpointLimits, CollectLimits, CollectPolicy, MapLimits, VolumeOptions};
 pub use own::chain::Retention;
 pub use own::lease::{LeaseSettings, LeaseStatus, NodeLease};
+pub use read::block_store::BlockStore;
 pub use read::cache::{FrameCache, FrameKey, FrameResult, Look, MemoryFrameCache, ObjectKey};
 pub use read::table::FrameTable;
 pub use recover::args::{JOURNAL_FILE, LOCK_FILE, OnWait, OpenArgs};

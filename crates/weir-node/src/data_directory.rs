@@ -70,6 +70,12 @@ impl DataDirectory {
         self.path.join("volumes").join(id.to_string())
     }
 
+    /// Where the cache of all volumes is.
+    #[must_use]
+    pub fn cache(&self) -> PathBuf {
+        self.path.join("cache")
+    }
+
     /// The volumes that have files here, in no order.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use weir_cache::engine::CacheError;
 use weir_device::{DeviceError, ErrorKind, VolumeId, with_causes};
 use weir_disk::DiskError;
 use weir_frontend::nbd::NbdError;
@@ -401,6 +402,9 @@ pub enum NodeError {
     /// A local file failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// The cache on the local disk cannot be used, or was not closed in order.
+    #[error("the cache on the local disk: {0}")]
+    Cache(#[from] CacheError),
     /// The node's threads went away in the middle of the work.
     #[error("the node is shutting down")]
     ShuttingDown,
@@ -498,6 +502,9 @@ impl NodeError {
             Self::Store(source) => source.kind(),
             Self::Device(source) => source.kind(),
             Self::Disk(source) => source.kind(),
+            Self::Cache(CacheError::Disk(source)) => source.kind(),
+            Self::Cache(CacheError::TooSmall { .. }) => ErrorKind::Invalid,
+            Self::Cache(CacheError::Busy) => ErrorKind::Busy,
             Self::Frontend(source) => source.kind(),
         }
     }

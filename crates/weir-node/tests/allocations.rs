@@ -220,6 +220,7 @@ fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
         api_tcp: None,
         tls: None,
         limits: Default::default(),
+        cache: Default::default(),
         inherited: Inherited::default(),
         left: Vec::new(),
     };

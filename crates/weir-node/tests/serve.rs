@@ -111,6 +111,7 @@ impl Place {
             api_tcp: None,
             tls: None,
             limits: Default::default(),
+            cache: Default::default(),
             inherited: Inherited::default(),
             left: Vec::new(),
         }
@@ -507,7 +508,7 @@ fn a_drained_node_says_so_and_nothing_holds_its_uploads_back() {
         place.call("one", FlushVolume { remote: true, wait: true, publish: false }).await;
         let background = place.status().await.background;
         let names: Vec<_> = background.classes.iter().map(|one| one.class.as_str()).collect();
-        assert_eq!(names, ["upload", "collect", "delete"]);
+        assert_eq!(names, ["upload", "collect", "delete", "fill"]);
         assert!(background.classes[0].bytes >= 1 << 20, "{background:?}");
         service.stop(Closing::ToStore).await.expect("closed");
         let service = place.serve().await;

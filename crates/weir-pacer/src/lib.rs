@@ -66,14 +66,16 @@ pub enum Class {
     Copy,
     /// Objects that nothing needs.
     Delete,
+    /// What a cache on the local disk takes in.
+    Fill,
 }
 
 impl Class {
     /// Number of classes.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 
     /// All of them.
-    pub const ALL: [Self; Self::COUNT] = [Self::Upload, Self::Copy, Self::Delete];
+    pub const ALL: [Self; Self::COUNT] = [Self::Upload, Self::Copy, Self::Delete, Self::Fill];
 
     /// As metrics and messages call it.
     #[must_use]
@@ -82,6 +84,7 @@ impl Class {
             Self::Upload => "upload",
             Self::Copy => "collect",
             Self::Delete => "delete",
+            Self::Fill => "fill",
         }
     }
 

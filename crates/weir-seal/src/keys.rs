@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use zeroize::Zeroizing;
 
+use crate::block::BlockKey;
 use crate::seal::{Forged, NONCE_BYTES, SealKey, TAG_BYTES};
 
 /// Bytes of every key.
@@ -40,6 +41,10 @@ pub enum Purpose {
     Object,
     /// The pieces of one opening of a journal.
     Journal,
+    /// Blocks that a cache on a local disk keeps of the objects of one opening: what they are sealed with.
+    CachedBlocks,
+    /// What those are checked with.
+    CachedChecks,
 }
 
 impl Purpose {
@@ -47,6 +52,8 @@ impl Purpose {
         match self {
             Self::Object => b"weir object 1",
             Self::Journal => b"weir journal 1",
+            Self::CachedBlocks => b"weir cached blocks 1",
+            Self::CachedChecks => b"weir cached checks 1",
         }
     }
 }
@@ -101,10 +108,21 @@ impl DataKey {
     /// The key of one thing. `context` names it, and holds something random (K1).
     #[must_use]
     pub fn derive(&self, purpose: Purpose, context: &[&[u8]]) -> SealKey {
+        SealKey::new(&self.derived(purpose, context))
+    }
+
+    /// The keys of blocks that are cached of one thing. `context` names it, and holds something random (K1).
+    #[must_use]
+    pub fn block_key(&self, context: &[&[u8]]) -> BlockKey {
+        let cipher = self.derived(Purpose::CachedBlocks, context);
+        BlockKey::new(self.id, &cipher, self.derived(Purpose::CachedChecks, context))
+    }
+
+    fn derived(&self, purpose: Purpose, context: &[&[u8]]) -> Zeroizing<[u8; KEY_BYTES]> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         let context = context.concat();
         derive(&self.secret, &[purpose.label(), &context], &mut key[..]);
-        SealKey::new(&key)
+        key
     }
 }
 

@@ -1,7 +1,6 @@
 //! The bottom of a stack, dispatched by enum so that a steady state makes no allocation.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use weir_device::{
 use weir_disk::Image;
 use weir_file::FileVolume;
 use weir_log::catalog::VolumeName;
-use weir_log::{FrameCache, Keys, LogVolume, OpenArgs, OpenReport, SnapshotView};
+use weir_log::{BlockStore, Keys, LogVolume, OpenArgs, OpenReport, SnapshotView};
 use weir_remote::{RemoteArgs, RemoteVolume};
 use weir_store::Store;
 
@@ -26,8 +25,8 @@ pub struct ViewArgs {
     pub id: VolumeId,
     /// Where the keys of encrypted volumes come from.
     pub keys: Keys,
-    /// The node's frame cache.
-    pub cache: Arc<dyn FrameCache>,
+    /// The node's block store.
+    pub blocks: BlockStore,
     /// How long a read waits for a store that fails.
     pub read_deadline: Duration,
 }
@@ -80,14 +79,15 @@ impl EndpointSpec {
                 let (volume, report) = LogVolume::open(*args).await?;
                 return Ok((Endpoint::Log(volume), report));
             }
-            Self::Snapshot(ViewArgs { store, id, keys, cache, read_deadline }, name) => {
+            Self::Snapshot(ViewArgs { store, id, keys, blocks, read_deadline }, name) => {
                 let volume = (id, &keys);
-                let opening = SnapshotView::open(&store, env, volume, &name, cache, read_deadline);
+                let opening = SnapshotView::open(&store, env, volume, &name, blocks, read_deadline);
                 Endpoint::Snapshot(opening.await?)
             }
-            Self::Replica(ViewArgs { store, id, keys, cache, read_deadline }) => {
+            Self::Replica(ViewArgs { store, id, keys, blocks, read_deadline }) => {
                 let volume = (id, &keys);
-                let opening = SnapshotView::open_replica(&store, env, volume, cache, read_deadline);
+                let opening =
+                    SnapshotView::open_replica(&store, env, volume, blocks, read_deadline);
                 Endpoint::View(opening.await?)
             }
             Self::Remote(args) => Endpoint::Remote(RemoteVolume::open(env.clone(), *args).await?),

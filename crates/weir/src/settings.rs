@@ -322,6 +322,7 @@ pub(crate) fn up(
         api_tcp: None,
         tls: tls(&up.tls, file)?,
         limits,
+        cache: up.tuning.cache.or(file.cache).unwrap_or_default(),
         inherited: Inherited::default(),
         left: Vec::new(),
     };
@@ -366,6 +367,7 @@ pub(crate) fn serve(
         api_tcp: api_tcp(file, serve, &tls, insecure(file.api.insecure))?,
         tls,
         limits,
+        cache: serve.tuning.cache.or(file.cache).unwrap_or_default(),
         inherited,
         left: Vec::new(),
     };

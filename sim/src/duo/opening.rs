@@ -7,7 +7,9 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use weir_device::{DeviceExt, ErrorKind};
-use weir_log::{LogError, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, VolumeOptions};
+use weir_log::{
+    BlockStore, LogError, MemoryFrameCache, NodeLease, OpenArgs, OpenReport, VolumeOptions,
+};
 use weir_stack::{EndpointSpec, Stack, StackSpec};
 use weir_store::Fault;
 
@@ -36,7 +38,7 @@ pub(super) struct Attempt {
     may_be_held: bool,
     pub(super) options: VolumeOptions,
     lease: NodeLease,
-    cache: Arc<MemoryFrameCache>,
+    blocks: BlockStore,
     pub(super) result: Rc<RefCell<Option<OpenResult>>>,
     pub(super) done: Rc<Notify>,
 }
@@ -57,7 +59,7 @@ impl Duo {
             may_be_held: self.world.rule.may_be_manual(),
             options: options.clone(),
             lease: process.lease.clone(),
-            cache: Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3)),
+            blocks: Arc::new(MemoryFrameCache::new(self.world.profile.volume_bytes / 3)).into(),
             result: Rc::default(),
             done: Rc::default(),
         };
@@ -72,7 +74,7 @@ impl Duo {
         }
         let root = self.world.disks[index].directory();
         let (id, env, lease) = (self.world.id.get(), process.env.clone(), process.lease.clone());
-        let cache = Arc::clone(&attempt.cache);
+        let blocks = attempt.blocks.clone();
         let (store, discard_journal) = (side.store.clone(), side.discard_journal.get());
         let (result, done) = (Rc::clone(&attempt.result), Rc::clone(&attempt.done));
         let (take_over, keys) = (attempt.take_over, self.world.keys.clone());
@@ -87,7 +89,7 @@ impl Duo {
                     directory,
                     env,
                     options,
-                    cache,
+                    blocks,
                     keys,
                     lease,
                     accept_loss: false,
@@ -267,7 +269,7 @@ impl Duo {
             stack,
             host: attempt.side,
             lease: attempt.lease.clone(),
-            cache: Arc::clone(&attempt.cache),
+            blocks: attempt.blocks.clone(),
             read_deadline: options.read_deadline,
             close_deadline: options.close_deadline,
             stopping: Cell::new(false),

@@ -32,8 +32,8 @@ impl Node {
         let host = u8::try_from(world.host.get()).expect("two hosts");
         let settings = profile.lease_settings(&mut self.dice);
         let lease = NodeLease::start(world.store.clone(), &env, [host; 16], "simulated", settings);
-        let cache = Arc::new(MemoryFrameCache::new(profile.volume_bytes / 3));
-        Process { tasks, env, lease, cache }
+        let blocks = Arc::new(MemoryFrameCache::new(profile.volume_bytes / 3)).into();
+        Process { tasks, env, lease, blocks }
     }
 
     /// Whether the process of a life that ended so lives on. The volume was closed then, and nothing is under way.

@@ -13,10 +13,10 @@ const FLOORS: [(&str, u8); 25] = [
     ("weir-frontend", 5),
     ("weir-client", 5),
     ("weir-log", 4),
-    ("weir-cache", 4),
     ("weir-remote", 4),
     ("weir-file", 4),
     ("weir-route", 4),
+    ("weir-cache", 3),
     ("weir-journal", 3),
     ("weir-extent", 3),
     ("weir-store", 3),
@@ -94,10 +94,11 @@ mod tests {
         };
         let count = |d: &str, s: &str| arrows("x", &manifest(d, s)).len();
         assert_eq!(count("weir-store", "dependencies"), 0);
-        assert_eq!(count("weir-cache", "dependencies"), 1);
+        assert_eq!(count("weir-cache", "dependencies"), 0);
+        assert_eq!(count("weir-remote", "dependencies"), 1);
         assert_eq!(count("weir-node", "dependencies"), 1);
         assert_eq!(count("weir-unknown", "dependencies"), 1);
-        assert_eq!(count("weir-cache", "dev-dependencies"), 0);
+        assert_eq!(count("weir-remote", "dev-dependencies"), 0);
         assert_eq!(arrows("x", "name = \"weir-new\"\n").len(), 1);
     }
 }

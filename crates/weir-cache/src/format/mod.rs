@@ -1,5 +1,6 @@
 //! What is in the cache's file, byte by byte: `docs/formats/cache.md`. Pure: bytes in, values out.
 
+pub mod index;
 pub mod run;
 pub mod superblock;
 

@@ -6,6 +6,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::run::RunPlace;
 use super::{BLOCK_LEN, CRC_END, CRC_OFFSET, CacheId, DecodeError, checksum, verified, within};
 use crate::geometry::{BAND_BLOCKS, BLOCK_BYTES, Geometry, ROWS};
 
@@ -82,6 +83,19 @@ impl Superblock {
     pub fn band_bytes(&self) -> u64 {
         let runs = BAND_BLOCKS / self.run_blocks;
         u64::from(runs) * u64::from(1 + self.run_blocks) * BLOCK_BYTES
+    }
+
+    /// Where a run begins, with its header.
+    #[must_use]
+    pub fn run_offset(&self, at: RunPlace) -> u64 {
+        let in_band = u64::from(at.run) * u64::from(1 + self.run_blocks) * BLOCK_BYTES;
+        BANDS_OFFSET + self.geometry.disk_index(at.place) * self.band_bytes() + in_band
+    }
+
+    /// Where a block of a run begins.
+    #[must_use]
+    pub fn block_offset(&self, at: RunPlace, block: u32) -> u64 {
+        self.run_offset(at) + u64::from(1 + block) * BLOCK_BYTES
     }
 
     /// Where the saved index begins: behind the last band.

@@ -68,7 +68,7 @@ impl Replacement for Arc {
     }
 
     fn victim(&mut self, slots: &Slots, band: Band) -> Option<Place> {
-        let (rows, column) = (slots.geometry().rows, slots.geometry().home(band).column);
+        let (rows, column) = (slots.geometry().rows, slots.home(band).column);
         let once = self.used_once(slots, column);
         let set = &mut self.sets[column as usize];
         let (ghosts_once, ghosts_often) = (count(&set.once), count(&set.often));

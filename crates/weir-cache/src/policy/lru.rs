@@ -12,7 +12,7 @@ impl Replacement for Lru {
     fn used(&mut self, _: &Slots, _: Place) {}
 
     fn victim(&mut self, slots: &Slots, band: Band) -> Option<Place> {
-        let set = slots.set(slots.geometry().home(band).column);
+        let set = slots.set(slots.home(band).column);
         set.max_by_key(|(_, slot)| slots.age(slot.used)).map(|(place, _)| place)
     }
 

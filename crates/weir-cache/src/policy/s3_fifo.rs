@@ -23,7 +23,7 @@ impl Replacement for S3Fifo {
     }
 
     fn victim(&mut self, slots: &Slots, band: Band) -> Option<Place> {
-        self.0.victim(slots, slots.geometry().home(band).column, &|candidate| candidate.recency)
+        self.0.victim(slots, slots.home(band).column, &|candidate| candidate.recency)
     }
 
     fn comes(&mut self, slots: &Slots, place: Place, band: Band) {

@@ -60,8 +60,7 @@ fn score(weights: &Weights, slots: &Slots, new: Band, candidate: Candidate) -> f
     let slot = slots.at(place);
     let Some(old) = slot.band() else { return f64::NEG_INFINITY };
     let farthest = f64::from((geometry.rows / 2).max(1));
-    let from_home =
-        |band| f64::from(geometry.distance(place.row, geometry.home(band).row)) / farthest;
+    let from_home = |band| f64::from(geometry.distance(place.row, slots.home(band).row)) / farthest;
     let beside = |band| f64::from(slots.neighbours(place, band)) / 2.0;
     weights.recency * candidate.recency
         + weights.dirty * f64::from(slot.dirty.count_ones()) / f64::from(u64::BITS)
@@ -88,7 +87,7 @@ impl Replacement for SixFactorAlone {
 
     fn victim(&mut self, slots: &Slots, band: Band) -> Option<Place> {
         // Ages are compared by rank: hours and milliseconds count alike.
-        let set = slots.set(slots.geometry().home(band).column);
+        let set = slots.set(slots.home(band).column);
         let mut ages: Vec<_> = set.map(|(place, slot)| (slots.age(slot.used), place)).collect();
         ages.sort_unstable_by(|one, other| other.cmp(one));
         let newest = f64::from(slots.geometry().rows.max(2) - 1);
@@ -123,7 +122,7 @@ impl Replacement for SixFactor {
     }
 
     fn victim(&mut self, slots: &Slots, band: Band) -> Option<Place> {
-        let column = slots.geometry().home(band).column;
+        let column = slots.home(band).column;
         let score = |candidate| score(&self.weights, slots, band, candidate);
         self.queues.victim(slots, column, &score)
     }

@@ -259,6 +259,8 @@ pub struct EncodedObject {
     pub header: ObjectHeader,
     /// Header bytes, then the frames.
     pub parts: Vec<Bytes>,
+    /// The frames as they are read back, piece by piece.
+    pub frames: Vec<Vec<Bytes>>,
 }
 
 impl EncodedObject {
@@ -352,7 +354,7 @@ pub fn encode(
     };
     header.check(&Reader::new(WHAT, &[]))?;
     parts[0] = Bytes::from(header.encode(object_key.as_ref()));
-    Ok(EncodedObject { header, parts })
+    Ok(EncodedObject { header, parts, frames: raw_frames })
 }
 
 /// Frames, the checksums of their blocks, and what is stored of them, behind an empty part for the header.

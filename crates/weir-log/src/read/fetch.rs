@@ -28,7 +28,9 @@ use crate::limits::{
     FRAMES_PER_GET_MAX, FRAMES_READ_ALONG_MAX, HEADER_GUESS_BYTES,
 };
 use crate::random::splitmix;
+use crate::read::block_store::BlockStore;
 use crate::read::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
+use crate::read::disk::DiskBlocks;
 use crate::read::parts::{self, InMemory};
 use crate::read::table::{FramePlace, FrameTable};
 
@@ -47,6 +49,11 @@ impl Histories {
     pub(crate) fn of(manifest: &Manifest) -> Self {
         let named = |entry: &EpochEntry| Some((Epoch(entry.epoch), entry.opening?));
         Self(manifest.epochs.iter().filter_map(named).collect())
+    }
+
+    /// The openings that have names.
+    fn named(&self) -> impl Iterator<Item = (Epoch, HexId)> {
+        self.0.iter().copied()
     }
 
     /// The opening of that epoch, or else the next one that has a name: it goes on from exactly one history.
@@ -69,13 +76,15 @@ pub(crate) struct Fetcher {
     pub(super) reads: Store,
     pub(crate) env: Env,
     pub(super) cache: Arc<dyn FrameCache>,
+    /// The local disk behind that.
+    pub(crate) disk: DiskBlocks,
     /// How long a read waits for a failing store.
     deadline: Duration,
     /// For the pauses of the next read that is tried again. Asked of the kernel for each read, it costs a call.
     next_seed: Cell<u64>,
     pub(super) in_memory: InMemory,
-    /// Whether a part of a frame costs less than all of it.
-    pub(super) in_parts: bool,
+    /// Whether a request to the store costs less than bytes.
+    requests_are_cheap: bool,
 }
 
 /// A run of frames, or of blocks of one frame, that the caller is the one to fetch. What is not settled in the end is
@@ -118,10 +127,11 @@ impl Fetcher {
         histories: Histories,
         store: Store,
         env: Env,
-        cache: Arc<dyn FrameCache>,
+        BlockStore { memory: cache, disk }: BlockStore,
         deadline: Duration,
     ) -> Rc<Self> {
-        let in_parts = store.requests_are_cheap();
+        let requests_are_cheap = store.requests_are_cheap();
+        let disk = DiskBlocks::new(disk, (volume, key.clone()), histories.named());
         let reads = store.measured(&env.pacer);
         let next_seed = Cell::new(env.random.next_u64());
         Rc::new(Self {
@@ -132,11 +142,22 @@ impl Fetcher {
             reads,
             env,
             cache,
+            disk,
             deadline,
             next_seed,
             in_memory: InMemory::default(),
-            in_parts,
+            requests_are_cheap,
         })
+    }
+
+    /// Whether a part of a frame is read rather than all of it. The cache on the local disk takes whole frames.
+    pub(super) fn in_parts(&self) -> bool {
+        self.requests_are_cheap && !self.disk.is_there()
+    }
+
+    /// Whether blocks may be had without their frames.
+    pub(super) fn looks_for_blocks(&self) -> bool {
+        self.requests_are_cheap || self.disk.is_there()
     }
 
     /// What the cache knows an object by. Of other streams the history is not known here.
@@ -363,16 +384,30 @@ async fn get_run(
     if first.index == HEADER_INDEX {
         return Ok(get_header_frame(fetcher, object).await?.map(|header| vec![header]));
     }
-    let table = table_of(fetcher, object).await?;
-    let reader = Reader::new(fetcher, object);
     if let Some(block) = first.block {
+        let table = table_of(fetcher, object).await?;
+        let reader = Reader::new(fetcher, object);
         let range = BlockRange { first: block.into(), last };
         // A few blocks cost less than the way to another thread and back.
         let read = || parts::get_blocks(&reader, &table, first.index, range);
         let blocks = reader.retry(read).await?;
         return Ok(Some(parts::split(&blocks)));
     }
-    let first = first.index;
+    if fetcher.disk.is_there() {
+        return get_run_by_disk(fetcher, object, first.index, last).await;
+    }
+    get_run_of_store(fetcher, object, first.index, last).await
+}
+
+/// Frames of an object from the store, in order; nothing where the worker threads are gone.
+async fn get_run_of_store(
+    fetcher: &Rc<Fetcher>,
+    object: ObjectId,
+    first: u32,
+    last: u32,
+) -> Result<Option<Vec<Bytes>>, DeviceError> {
+    let table = table_of(fetcher, object).await?;
+    let reader = Reader::new(fetcher, object);
     let got = fetcher.env.background(async move {
         let read = || get_frames(&reader, &table, first, last);
         reader.retry(read).await
@@ -381,18 +416,51 @@ async fn get_run(
     Ok(Some(got?))
 }
 
+/// The same, from the local disk as far as it has them. It is given the others.
+async fn get_run_by_disk(
+    fetcher: &Rc<Fetcher>,
+    object: ObjectId,
+    first: u32,
+    last: u32,
+) -> Result<Option<Vec<Bytes>>, DeviceError> {
+    if fetcher.disk.is_unknown(object) {
+        table_of(fetcher, object).await?;
+    }
+    let looks = (first..=last).map(|index| fetcher.disk.frame(object, index));
+    let mut frames = futures_util::future::join_all(looks).await;
+    let is_missing = |index: &u32| frames[(index - first) as usize].is_none();
+    let missing: Vec<u32> = (first..=last).filter(is_missing).collect();
+    for (from, to) in runs_of(&missing) {
+        let Some(fetched) = get_run_of_store(fetcher, object, from, to).await? else {
+            return Ok(None);
+        };
+        for (index, frame) in (from..).zip(fetched) {
+            frames[(index - first) as usize] = Some(frame);
+        }
+    }
+    // Memory keeps them before anything else happens on this thread.
+    for index in missing {
+        let (memory, key) = (Arc::clone(&fetcher.cache), fetcher.frame_key(object, index));
+        fetcher.disk.offer(object, index, move || memory.get(&key));
+    }
+    Ok(frames.into_iter().collect())
+}
+
 /// Where the frames of an object are. Its header is asked for once, however many runs of it are wanted at a time.
 pub(super) async fn table_of(
     fetcher: &Rc<Fetcher>,
     object: ObjectId,
 ) -> Result<Arc<FrameTable>, DeviceError> {
+    let of_epoch = (object.stream, object.epoch);
     if let Some(table) = fetcher.cache.table(&fetcher.key_of(object)) {
+        fetcher.disk.learn(of_epoch, table.opening);
         return Ok(table);
     }
     // Boxed: a run waits for its header, which is a run of its own kind.
     let bytes = Box::pin(again(fetcher, fetcher.frame_key(object, HEADER_INDEX))).await?;
     let opened = ObjectHeader::open(&bytes, fetcher.key.as_ref());
     let (header, key) = opened.map_err(|source| LogError::Object { object, source })?;
+    fetcher.disk.learn(of_epoch, header.opening);
     Ok(fetcher.keep_table(&header, key))
 }
 

@@ -1,6 +1,8 @@
-//! Reads: overlay, then object map, then frame cache, then ranged GETs.
+//! Reads: overlay, then object map, then the block store (memory, local disk), then ranged GETs.
 
+pub(crate) mod block_store;
 pub(crate) mod cache;
+pub(crate) mod disk;
 pub(crate) mod failed;
 pub(crate) mod fetch;
 pub(crate) mod parts;
@@ -135,7 +137,7 @@ pub(crate) async fn read_frames(
     payload_offset: u32,
     len: u64,
 ) -> Result<Data, DeviceError> {
-    if fetcher.in_parts && len <= PART_BYTES_MAX {
+    if fetcher.looks_for_blocks() && len <= PART_BYTES_MAX {
         return match parts::read_at_once(fetcher, object, payload_offset, len) {
             Ok(data) => Ok(data),
             // Boxed: whatever else a client asks for would carry the room for it.

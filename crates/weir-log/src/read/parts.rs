@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
-use weir_device::{Data, DeviceError, Slice};
+use weir_device::{Data, DeviceError, ErrorKind, Slice};
 use weir_store::StoreError;
 
 use crate::error::LogError;
@@ -202,8 +202,8 @@ fn find(fetcher: &Fetcher, object: ObjectId, span: Span) -> Found {
         Part::Coming(frame) => return Found::Coming(frame),
         Part::Missing(table) => table,
     };
-    let Some(blocks) = table.as_ref().and_then(|table| read_now(fetcher, object, table, span))
-    else {
+    let readable = table.as_ref().filter(|_| fetcher.in_parts());
+    let Some(blocks) = readable.and_then(|table| read_now(fetcher, object, table, span)) else {
         return Found::None(table);
     };
     let is_wrong = weir_device::mutant("block_kept_for_first_frame");
@@ -236,6 +236,22 @@ async fn read_span(
         },
         Found::None(table) => table,
     };
+    if fetcher.disk.is_there() {
+        if fetcher.disk.is_unknown(object) {
+            fetch::table_of(fetcher, object).await?;
+        }
+        if let Some(data) = read_disk(fetcher, object, span).await {
+            return Ok(data);
+        }
+    }
+    if !fetcher.in_parts() && failed.is_none() {
+        match fetch::frames(fetcher, object, span.index, span.index).await {
+            Ok(frames) => return Ok(span.of_frame(&frames[0]).ok_or_else(short)?.into()),
+            // What is damaged may be a block that nobody asked for.
+            Err(error) if error.kind() == ErrorKind::Corrupt => failed = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
     let table = match known {
         Some(table) => table,
         None => fetch::table_of(fetcher, object).await?,
@@ -255,6 +271,16 @@ async fn read_span(
     let first = block_key(frame, range.first);
     let blocks = fetch::blocks(fetcher, &table, first, range.last).await?;
     Ok(span.of_blocks(&blocks).ok_or_else(short)?)
+}
+
+/// Bytes of a frame, if the local disk has their blocks.
+async fn read_disk(fetcher: &Fetcher, object: ObjectId, span: Span) -> Option<Data> {
+    let (frame, range) = (fetcher.frame_key(object, span.index), span.blocks());
+    let blocks = fetcher.disk.blocks(object, span.index, range).await?;
+    for (block, bytes) in (range.first..).zip(split(&blocks)) {
+        fetcher.cache.keep(block_key(frame, block), bytes);
+    }
+    span.of_blocks(&[blocks])
 }
 
 /// Blocks of a frame, if the store has them in memory. Whatever is wrong with them, the way through [`fetch::blocks`]

@@ -1,7 +1,6 @@
 //! What an opening is given.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use weir_device::{Env, VolumeId};
 use weir_disk::Directory;
@@ -10,7 +9,7 @@ use weir_store::Store;
 use crate::keys::Keys;
 use crate::options::VolumeOptions;
 use crate::own::lease::NodeLease;
-use crate::read::cache::FrameCache;
+use crate::read::block_store::BlockStore;
 
 /// File name of the journal in the volume's directory.
 pub const JOURNAL_FILE: &str = "journal";
@@ -31,8 +30,8 @@ pub struct OpenArgs {
     pub env: Env,
     /// Settings.
     pub options: VolumeOptions,
-    /// The node's frame cache.
-    pub cache: Arc<dyn FrameCache>,
+    /// The node's block store.
+    pub blocks: BlockStore,
     /// Where the keys of encrypted volumes come from.
     pub keys: Keys,
     /// The lease of this node in the store.

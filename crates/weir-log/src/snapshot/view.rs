@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use weir_device::{
@@ -20,7 +19,7 @@ use crate::map::load;
 use crate::map::objects::ObjectMap;
 use crate::own::manifests;
 use crate::read;
-use crate::read::cache::FrameCache;
+use crate::read::block_store::BlockStore;
 use crate::read::fetch::{Fetcher, Histories};
 use crate::snapshot::history::Comparisons;
 
@@ -43,7 +42,7 @@ impl SnapshotView {
         env: &Env,
         (volume, keys): (VolumeId, &Keys),
         name: &VolumeName,
-        cache: Arc<dyn FrameCache>,
+        blocks: BlockStore,
         read_deadline: Duration,
     ) -> Result<Rc<Self>, LogError> {
         let manifest = manifests::newest(store, env, volume).await?;
@@ -57,7 +56,7 @@ impl SnapshotView {
         let (store, env) = (store.clone(), env.clone());
         let comparisons = Comparisons::of(&manifest, name.as_str(), key.clone());
         let histories = Histories::of(&manifest);
-        let fetcher = Fetcher::new((volume, key), histories, store, env, cache, read_deadline);
+        let fetcher = Fetcher::new((volume, key), histories, store, env, blocks, read_deadline);
         Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }))
     }
 
@@ -70,7 +69,7 @@ impl SnapshotView {
         store: &Store,
         env: &Env,
         (volume, keys): (VolumeId, &Keys),
-        cache: Arc<dyn FrameCache>,
+        blocks: BlockStore,
         read_deadline: Duration,
     ) -> Result<Rc<Self>, LogError> {
         let mut manifest = manifests::newest(store, env, volume).await?;
@@ -103,7 +102,7 @@ impl SnapshotView {
             let comparisons = Comparisons::default();
             let histories = Histories::of(&manifest);
             let volume = (volume, key);
-            let fetcher = Fetcher::new(volume, histories, store, env, cache, read_deadline);
+            let fetcher = Fetcher::new(volume, histories, store, env, blocks, read_deadline);
             return Ok(Rc::new(Self { record, objects: loaded.objects, fetcher, comparisons }));
         }
     }

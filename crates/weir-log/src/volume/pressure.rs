@@ -63,6 +63,7 @@ impl Shared {
             Class::Upload => &self.pressures.upload,
             Class::Copy => &self.pressures.copy,
             Class::Delete => &self.pressures.delete,
+            Class::Fill => unreachable!("a volume sends nothing to the store for its cache"),
         };
         self.store.at_pace(Pace::new(&self.env.pacer, class, pressure))
     }

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 /// A host of its own for a clone of `parent@snapshot`.
-async fn clone_of(host: &Host, seed: u64, from: (&str, &str), clone: &str) -> Host {
+pub(crate) async fn clone_of(host: &Host, seed: u64, from: (&str, &str), clone: &str) -> Host {
     let id = create(host, from, clone).await.expect("cloned");
     Host { id, ..host.other(seed) }
 }
@@ -321,14 +321,16 @@ fn what_a_flatten_leaves_out_of_a_damaged_frame_is_no_zeroes_to_others() {
         let clone = clone_of(&host, 7, ("demo", "cut"), "flattened").await;
         let other = clone_of(&host, 8, ("demo", "cut"), "other").await;
         let cache = Arc::new(MemoryFrameCache::new(1 << 20));
-        let (copy, _) = clone.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        let (copy, _) =
+            clone.try_open(|args| args.blocks = cache.clone().into()).await.expect("opens");
         // All of the clone's frame that may be damaged is its own.
         write(&copy, FRAME as u64 + 4096, &data[..44 << 10]).await.expect("written");
         copy.flush_remote().await.expect("stored");
         host.faults.flip_bit(&hurt, HURT as u64);
         let report = copy.flatten(|_, _| {}).await.expect("flattened");
         assert_eq!(report.obstacle, None, "what it needs can be read");
-        let (volume, _) = other.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        let (volume, _) =
+            other.try_open(|args| args.blocks = cache.clone().into()).await.expect("opens");
         let error = read(&volume, FRAME as u64, FRAME).await.map(drop).expect_err("damaged");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         host.faults.heal(&hurt);
@@ -401,7 +403,7 @@ fn a_thousand_clones_of_one_image_cost_what_each_writes() {
         let mut clones = Vec::new();
         for n in 0..20_u64 {
             let host = Host { id: id_of(&host, n).await, ..host.other(10 + n) };
-            let opened = host.try_open(|args| args.cache = Arc::clone(&cache) as _).await;
+            let opened = host.try_open(|args| args.blocks = Arc::clone(&cache).into()).await;
             clones.push((host, opened.expect("opened").0));
         }
         let opened = counters();

@@ -17,7 +17,7 @@ async fn view(host: &Host, snapshot: &str) -> Rc<SnapshotView> {
     let cache = Arc::new(MemoryFrameCache::new(256 << 10));
     let deadline = Duration::from_secs(30);
     let (store, env) = (&host.store, &host.env);
-    SnapshotView::open(store, env, (host.id, &host.keys), &name(snapshot), cache, deadline)
+    SnapshotView::open(store, env, (host.id, &host.keys), &name(snapshot), cache.into(), deadline)
         .await
         .expect("opens")
 }

@@ -3,6 +3,7 @@
 
 mod adopted;
 mod behaviour;
+mod cached;
 mod changes;
 mod clones;
 mod collect;

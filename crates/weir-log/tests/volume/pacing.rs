@@ -194,7 +194,8 @@ fn copies_wait_before_they_read() {
         let mut host = Host::new().await;
         host.options.collect.start_percent = 0;
         let cache = Arc::new(MemoryFrameCache::new(256 << 10));
-        let (volume, _) = host.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        let (volume, _) =
+            host.try_open(|args| args.blocks = cache.clone().into()).await.expect("opens");
         fill(&volume, 1).await;
         volume.flush_remote().await.expect("stored");
         // A quarter of it is dead: less than makes the collector wanted, more than it leaves once it has begun.
@@ -204,7 +205,8 @@ fn copies_wait_before_they_read() {
         volume.close().await.expect("closes");
         drop(volume);
         // Where frames are in the objects is known from here on: what waits is the copy itself.
-        let (volume, _) = host.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        let (volume, _) =
+            host.try_open(|args| args.blocks = cache.clone().into()).await.expect("opens");
         read(&volume, 0, usize::try_from(SIZE).expect("small")).await.expect("read");
         volume.close().await.expect("closes");
         drop(volume);
@@ -212,7 +214,8 @@ fn copies_wait_before_they_read() {
         let others = busy_others(&host);
         sleep(Duration::from_secs(1)).await;
         owe(&host, Class::Copy).await;
-        let (volume, _) = host.try_open(|args| args.cache = cache.clone()).await.expect("opens");
+        let (volume, _) =
+            host.try_open(|args| args.blocks = cache.clone().into()).await.expect("opens");
         let before = host.store.counters().bytes_down;
         sleep(Duration::from_secs(5)).await;
         let read = host.store.counters().bytes_down - before;

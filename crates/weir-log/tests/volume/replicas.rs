@@ -73,7 +73,7 @@ impl Elsewhere {
         let of = (volume, &self.host.keys);
         let cache = Arc::new(MemoryFrameCache::new(256 << 10));
         let (env, patience) = (&self.host.env, Duration::from_secs(30));
-        let view = SnapshotView::open_replica(&self.store, env, of, cache, patience).await;
+        let view = SnapshotView::open_replica(&self.store, env, of, cache.into(), patience).await;
         let bytes = all_of(&view.expect("opens")).await;
         self.expect_whole(volume).await;
         bytes
@@ -84,7 +84,7 @@ impl Elsewhere {
         let (env, patience) = (&self.host.env, Duration::from_secs(30));
         let name = VolumeName::new(name).expect("valid");
         let of = (volume, &self.host.keys);
-        let view = SnapshotView::open(&self.store, env, of, &name, cache, patience).await;
+        let view = SnapshotView::open(&self.store, env, of, &name, cache.into(), patience).await;
         all_of(&view.expect("opens")).await
     }
 
@@ -201,7 +201,7 @@ fn cut_off_anywhere_the_replica_shows_a_root_and_the_next_run_goes_on() {
                 let patience = Duration::from_secs(30);
                 let (store, env) = (&there.store, &there.host.env);
                 let of = (host.id, &host.keys);
-                match SnapshotView::open_replica(store, env, of, cache, patience).await {
+                match SnapshotView::open_replica(store, env, of, cache.into(), patience).await {
                     Ok(view) => assert!(shown.contains(&all_of(&view).await), "one root, whole"),
                     Err(LogError::NoReplica { .. } | LogError::Inconsistent { .. }) => {
                         assert_eq!(round, 0, "there was a root already");

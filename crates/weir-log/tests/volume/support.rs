@@ -188,7 +188,7 @@ impl Host {
             directory: self.disk.directory(),
             env: self.env.clone(),
             options: self.options.clone(),
-            cache: Arc::new(MemoryFrameCache::new(256 << 10)),
+            blocks: Arc::new(MemoryFrameCache::new(256 << 10)).into(),
             keys: self.keys.clone(),
             lease,
             accept_loss: false,
@@ -396,7 +396,8 @@ pub(crate) async fn show(host: &Host, snapshot: &str) -> Vec<u8> {
     let cache = Arc::new(MemoryFrameCache::new(256 << 10));
     let deadline = Duration::from_secs(30);
     let (store, env, volume) = (&host.store, &host.env, (host.id, &host.keys));
-    let view = SnapshotView::open(store, env, volume, &name(snapshot), cache, deadline).await;
+    let view =
+        SnapshotView::open(store, env, volume, &name(snapshot), cache.into(), deadline).await;
     let view = view.expect("opens");
     let mut bytes = vec![0xee; usize::try_from(view.size()).expect("small")];
     view.read(0, &mut bytes).await.expect("read");

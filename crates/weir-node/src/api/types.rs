@@ -1,5 +1,6 @@
 //! What the API says and takes. Sizes are bytes; times are as the names say.
 
+mod cache;
 mod reports;
 mod said;
 mod space;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
 
+pub use cache::CacheReport;
 pub use reports::{CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport};
 pub use space::SnapshotSpace;
 
@@ -158,6 +160,9 @@ pub struct NodeStatus {
     pub store_requests: StoreRequests,
     /// Memory by kind.
     pub memory: Memory,
+    /// The cache of objects on the local disk.
+    #[serde(default)]
+    pub cache: CacheReport,
     /// Limits on uploads.
     pub limits: Limits,
     /// Work that no client waits for, and what it leaves to clients.
@@ -474,6 +479,12 @@ pub struct LogStatus {
     /// How much presses its uploads, in thousandths: at 1000 they go as if clients waited for them.
     #[serde(default)]
     pub upload_pressure: u64,
+    /// Reads beyond memory that the cache on the local disk answered.
+    #[serde(default)]
+    pub cache_hits: u64,
+    /// Those that it did not.
+    #[serde(default)]
+    pub cache_misses: u64,
     /// PUTs of objects in flight.
     pub puts_in_flight: u64,
     /// Objects written since it was opened.

@@ -19,6 +19,7 @@ pub use self::volume::{
     check_rpo, check_seconds,
 };
 use crate::error::NodeError;
+use crate::serve::cache::CacheSetting;
 use crate::size::Size;
 
 /// All settings that a file can have. What it does not set is left to flags, variables and defaults.
@@ -37,6 +38,8 @@ pub struct Config {
     pub read_only: Option<bool>,
     /// Memory for buffers; maps come on top.
     pub memory: Option<Size>,
+    /// Cache of objects on the local disk: `auto`, `off` or a size.
+    pub cache: Option<CacheSetting>,
     /// Threads that volumes live on.
     pub shards: Option<usize>,
     /// Length of the node's lease in seconds.

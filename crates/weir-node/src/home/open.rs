@@ -1,7 +1,6 @@
 //! Opening a volume of a home for writing, to serve it or for one piece of work.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use weir_device::VolumeId;
@@ -58,7 +57,7 @@ impl Home {
             directory: directory.leaving_room(LeaveRoom::of_process(beside_store)),
             env: context.env.clone(),
             options,
-            cache: Arc::clone(&context.cache),
+            blocks: context.blocks.clone(),
             keys: self.keys.clone(),
             lease,
             accept_loss: consent.accept_loss,

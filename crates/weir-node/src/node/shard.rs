@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use weir_device::{BufferPool, Env, LocalBoxFuture, Pacer, VolumeId};
 use weir_disk::{Disks, EngineChoice};
-use weir_log::FrameCache;
+use weir_log::{BlockStore, FrameCache};
 
 use crate::error::NodeError;
 use crate::node::clients::Clients;
@@ -36,8 +36,8 @@ pub struct ShardContext {
     pub disks: Disks,
     /// Clocks, randomness, tasks.
     pub env: Env,
-    /// Decoded frames of objects: the one thing that all shards share.
-    pub cache: Arc<dyn FrameCache>,
+    /// Blocks of objects: the one thing that all shards share.
+    pub blocks: BlockStore,
     /// What the clients of all shards share.
     pub(crate) clients: Clients,
     /// How this node is called in messages to others.
@@ -177,7 +177,7 @@ fn run(
                     shared.pacer,
                 ),
                 disks,
-                cache: shared.cache,
+                blocks: BlockStore { memory: shared.cache, disk: Rc::default() },
                 clients: shared.clients,
                 node_name: shared.node_name,
                 hosted: RefCell::default(),

@@ -23,6 +23,7 @@ use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
 use crate::serve::by_hand::ByHand;
+use crate::serve::cache::NodeCache;
 use crate::serve::events::Events;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     /// The store is on the disk of the journals.
     pub(crate) store_shares_disk: bool,
     pub(crate) node: NodeHandle,
+    /// The cache on the local disk.
+    pub(crate) cache: NodeCache,
     /// Certificates, where clients may speak TLS.
     pub(crate) tls: Option<Tls>,
     /// The numbers of clients' identities.

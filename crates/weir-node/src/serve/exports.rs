@@ -160,7 +160,7 @@ async fn open(
             store,
             id,
             keys: events.home.keys.clone(),
-            cache: Arc::clone(&context.cache),
+            blocks: context.blocks.clone(),
             read_deadline: VolumeOptions::default().read_deadline,
         };
         let spec = StackSpec::plain(EndpointSpec::Snapshot(args, snapshot));

@@ -285,7 +285,7 @@ async fn open_replica(
         store: store.clone(),
         id,
         keys: home.keys.clone(),
-        cache: Arc::clone(&context.cache),
+        blocks: context.blocks.clone(),
         read_deadline,
     };
     let spec = StackSpec { endpoint: EndpointSpec::Replica(args), stages };

@@ -5,6 +5,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod by_hand;
+pub(crate) mod cache;
 pub(crate) mod core;
 pub(crate) mod events;
 mod exports;

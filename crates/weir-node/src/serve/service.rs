@@ -29,6 +29,7 @@ use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::serve::attach::{self, Reloaded, Wanted};
 use crate::serve::by_hand::Left;
+use crate::serve::cache::{CacheSetting, NodeCache};
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::{EventKind, Events};
 use crate::serve::exports::Exported;
@@ -75,6 +76,8 @@ pub struct ServiceOptions {
     pub tls: Option<Tls>,
     /// Limits on uploads.
     pub limits: Limits,
+    /// The cache on the local disk.
+    pub cache: CacheSetting,
     /// Sockets that were inherited, and listen already.
     pub inherited: Inherited,
     /// Volumes that the process before this one served. Those that were attached to it are served on, those that were
@@ -249,6 +252,10 @@ impl Node {
             sockets::check_free(&options.nbd, &options.inherited, options.tls.is_some()).await?;
             let core = self.core(&options).await?;
             core.set_limits(options.limits)?;
+            if core.store.is_some() {
+                let place = (&core.home, core.store_shares_disk);
+                core.cache.open(&core.node, options.cache, place).await;
+            }
             let core = Arc::new(core);
             let wanted = wanted_after(&core, &options.left).await?;
             // A process that took over goes on even if no volume can be opened: clients and verbs ask it what is wrong.
@@ -316,6 +323,7 @@ impl Node {
             home,
             store,
             node: self.handle(),
+            cache: NodeCache::default(),
             tls: options.tls.clone(),
             sources: Sources::default(),
             events: Events::default(),
@@ -728,6 +736,7 @@ impl Service {
         for api in self.api.drain(..) {
             api.stop().await;
         }
+        self.core.cache.close(&self.core.node, &self.core.home).await;
         first_error.filter(|_| !mutant("stop_hides_failed_close")).map_or(Ok(stopped), Err)
     }
 }

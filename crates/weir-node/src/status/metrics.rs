@@ -14,7 +14,8 @@ use weir_remote::RemoteStatus;
 use weir_stack::{BUCKETS_US, Counted, Kind, StageStatus};
 
 use crate::api::types::{
-    Background, BackgroundClass, Health, Lease, Limits, NbdClients, ReplicaState, StoreRequests,
+    Background, BackgroundClass, CacheReport, Health, Lease, Limits, NbdClients, ReplicaState,
+    StoreRequests,
 };
 use crate::serve::core::Core;
 use crate::status::{self, Snapshot};
@@ -28,6 +29,7 @@ struct Scrape {
     store: StoreRequests,
     limits: Limits,
     background: Background,
+    cache: CacheReport,
     lease: Option<Lease>,
     certificates: Vec<(&'static str, Holder)>,
     frame_cache: u64,
@@ -60,6 +62,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         store: status::store_requests(core),
         limits,
         background: status::background(core.node.pacer()),
+        cache: core.cache.report(),
         lease: status::lease(core).await,
         certificates: status::certificates(core),
         frame_cache: core.node.cache.bytes(),
@@ -193,6 +196,7 @@ impl Collector for Scrape {
         self.encode_node(&mut encoder)?;
         self.encode_store(&mut encoder)?;
         self.encode_background(&mut encoder)?;
+        self.encode_cache(&mut encoder)?;
         self.encode_lease(&mut encoder)?;
         self.encode_volumes(&mut encoder)?;
         self.encode_replicas(&mut encoder)?;
@@ -330,6 +334,42 @@ impl Scrape {
         single(encoder, "limit_drain", help, MetricType::Gauge, |m| {
             gauge(m, u64::from(self.limits.drain))
         })
+    }
+
+    fn encode_cache(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
+        let cache = &self.cache;
+        for (name, help, value) in [
+            (
+                "cache_capacity_bytes",
+                "Bytes of objects that the local disk can hold",
+                cache.capacity_bytes,
+            ),
+            ("cache_bytes", "Bytes of objects that the local disk holds", cache.bytes),
+        ] {
+            single(encoder, name, help, MetricType::Gauge, |m| gauge(m, value))?;
+        }
+        let looks = [("hit", cache.hits), ("miss", cache.misses)];
+        family(encoder, "cache_reads", "Looks into the cache on the local disk", "result", &looks)?;
+        let failed = [("damaged", cache.damaged), ("failed", cache.failed_reads)];
+        let help = "Reads of the cache on the local disk that the store answered instead";
+        family(encoder, "cache_read_errors", help, "reason", &failed)?;
+        for (name, help, value) in [
+            (
+                "cache_filled_bytes",
+                "Bytes written to the cache on the local disk",
+                cache.filled_bytes,
+            ),
+            ("cache_fills", "Frames written to the cache on the local disk", cache.fills),
+            ("cache_fills_dropped", "Frames that came too fast to be cached", cache.dropped),
+            (
+                "cache_evictions",
+                "Bands that made room in the cache on the local disk",
+                cache.evictions,
+            ),
+        ] {
+            single(encoder, name, help, MetricType::Counter, |m| counter(m, value))?;
+        }
+        Ok(())
     }
 
     fn encode_lease(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
@@ -556,6 +596,7 @@ mod tests {
             not_served: 1,
             store: StoreRequests { puts: 7, upload_wait_ms: 1500, ..StoreRequests::default() },
             limits: Limits { drain: true, ..Limits::default() },
+            cache: CacheReport::default(),
             background: background(),
             lease: Some(Lease {
                 node: String::new(),

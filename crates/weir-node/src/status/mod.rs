@@ -269,6 +269,8 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
             rpo_ms: log.rpo_ms,
             rpo_missed: log.rpo_missed,
             upload_pressure: log.upload_pressure,
+            cache_hits: log.cache_hits,
+            cache_misses: log.cache_misses,
             puts_in_flight: log.puts_in_flight,
             objects_written: log.objects_written,
             checkpoints_published: log.checkpoints_published,
@@ -314,6 +316,12 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     let holders = certificates(core);
     reasons.extend(holders.iter().filter_map(|(role, holder)| expires_soon(role, holder, now)));
     reasons.extend(core.tls.as_ref().and_then(|tls| late_list(&tls.status(), now)));
+    let cache = core.cache.report();
+    if cache.failed {
+        let why = cache.none_because.as_deref().unwrap_or("its disk failed");
+        reasons
+            .push(format!("the cache on the local disk is left out until the next start: {why}"));
+    }
     if core.is_stopping.load(Ordering::Relaxed) {
         reasons.push("the process is stopping".to_owned());
     }
@@ -340,6 +348,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         not_served,
         store_requests: store_requests(core),
         memory: memory(core, &volumes),
+        cache,
         limits: core.limits(),
         background: background(core.node.pacer()),
         lease,
@@ -534,6 +543,8 @@ mod tests {
             rpo_ms: 60_000,
             rpo_missed: 0,
             upload_pressure: 0,
+            cache_hits: 0,
+            cache_misses: 0,
             puts_in_flight: 0,
             objects_written: 0,
             checkpoints_published: 0,

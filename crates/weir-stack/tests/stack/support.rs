@@ -101,7 +101,7 @@ impl Host {
             directory: self.disk.directory(),
             env: self.env.clone(),
             options: self.options.clone(),
-            cache: Arc::new(MemoryFrameCache::new(256 << 10)),
+            blocks: Arc::new(MemoryFrameCache::new(256 << 10)).into(),
             keys: Keys::default(),
             lease,
             accept_loss: false,

@@ -29,7 +29,7 @@ async fn view(host: &Host, snapshot: &str) -> Rc<Stack> {
         store: host.store.clone(),
         id: host.id,
         keys: weir_log::Keys::default(),
-        cache: std::sync::Arc::new(MemoryFrameCache::new(256 << 10)),
+        blocks: std::sync::Arc::new(MemoryFrameCache::new(256 << 10)).into(),
         read_deadline: Duration::from_secs(1),
     };
     let spec = StackSpec::plain(EndpointSpec::Snapshot(args, name(snapshot)));

@@ -1,6 +1,7 @@
 //! Flags of the settings that a volume is served with.
 
 use clap::{Args, ValueEnum};
+use weir_node::CacheSetting;
 use weir_node::config::{self, CompressionKind, VolumeSettings, check_percent};
 use weir_node::size::Size;
 
@@ -59,6 +60,10 @@ pub(crate) struct Tuning {
     /// Memory for buffers; the maps of volumes come on top of it [default: 512M]
     #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY", hide_env_values = true)]
     pub(crate) memory: Option<Size>,
+    /// Cache of the store's objects in the data directory, for all volumes together: a size, "off", or "auto": a tenth
+    /// of the free space, 64G at most, unless the store is on the same disk [default: auto]
+    #[arg(long, value_name = "SIZE", env = "WEIR_CACHE", hide_env_values = true)]
+    pub(crate) cache: Option<CacheSetting>,
     /// Bytes per second uploaded to the store at most [default: no limit]
     #[arg(help_heading = "Limits on uploads")]
     #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]

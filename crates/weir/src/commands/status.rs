@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use weir_node::api::types::{
-    Background, CertificateStatus, Health, Layer, Lease, Limits, LogStatus, NodeStatus, Operations,
-    ServedVolume,
+    Background, CacheReport, CertificateStatus, Health, Layer, Lease, Limits, LogStatus,
+    NodeStatus, Operations, ServedVolume,
 };
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
@@ -309,6 +309,7 @@ fn summary(status: &NodeStatus) -> String {
     text.extend(limits(&status.limits));
     if status.volumes.iter().any(|volume| volume.log.is_some()) {
         text.extend(background(&status.background, &status.limits));
+        text.extend(cache(&status.cache));
     }
     text.extend(status.lease.as_ref().map(lease));
     text.extend(status.certificates.iter().filter(|one| one.role != "authority").map(certificate));
@@ -324,6 +325,24 @@ fn limits(limits: &Limits) -> Option<String> {
     let requests = limits.upload_requests_per_second.map(|count| format!("{count} requests/s"));
     let limits: Vec<String> = bandwidth.into_iter().chain(requests).collect();
     (!limits.is_empty()).then(|| format!("  uploads at most {}\n", limits.join(", ")))
+}
+
+/// What the cache on the local disk holds; nothing where there is none.
+fn cache(cache: &CacheReport) -> Option<String> {
+    if let (Some(why), true) = (&cache.none_because, cache.failed) {
+        return Some(format!("  cache: left out until the next start: {why}\n"));
+    }
+    if cache.capacity_bytes == 0 {
+        return None;
+    }
+    let (held, all) = (human(cache.bytes), human(cache.capacity_bytes));
+    let share = (cache.hits * 100).checked_div(cache.hits + cache.misses);
+    let hits =
+        share.map_or(String::new(), |share| format!(", {share} % of the reads beyond memory"));
+    let reading = cache.recovered_permille.map_or(String::new(), |permille| {
+        format!(", {} % of it known after a crash", permille / 10)
+    });
+    Some(format!("  cache: {held} of {all} on the local disk{hits}{reading}\n"))
 }
 
 /// What bounds work in the background; nothing where the process does not say.
@@ -482,6 +501,22 @@ mod tests {
         let expected = Some("  uploads at most 5.0 MiB/s, 7 requests/s\n".to_owned());
         assert_eq!(limits(&both), expected);
         assert_eq!(limits(&Limits::default()), None);
+    }
+
+    #[test]
+    fn the_cache_is_said_where_there_is_one() {
+        assert_eq!(cache(&CacheReport::default()), None);
+        let mut report =
+            CacheReport { capacity_bytes: 8 << 30, bytes: 2 << 30, ..CacheReport::default() };
+        let text = |report: &CacheReport| cache(report).expect("there is one");
+        assert_eq!(text(&report), "  cache: 2.0 GiB of 8.0 GiB on the local disk\n");
+        (report.hits, report.misses, report.recovered_permille) = (3, 1, Some(505));
+        assert!(
+            text(&report)
+                .ends_with("75 % of the reads beyond memory, 50 % of it known after a crash\n")
+        );
+        (report.failed, report.none_because) = (true, Some("EIO".to_owned()));
+        assert_eq!(text(&report), "  cache: left out until the next start: EIO\n");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use weir_node::api::types::{Shown, Snapshot, VolumeState};
 use weir_node::size::counted;
 use weir_node::verbs::list_snapshots::ListSnapshots;
 use weir_node::{
-    Allowed, ApiPlace, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess, NbdAddress,
-    Node, NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
+    Allowed, ApiPlace, CacheSetting, Closing, Consent, EndpointKind, Home, Inherited, NbdAccess,
+    NbdAddress, Node, NodeError, Service, ServiceOptions, Stages, Stopped, VolumeSet, VolumeSpec,
 };
 
 use super::qemu::READING_FAILED;
@@ -224,6 +224,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         api_tcp: None,
         tls: None,
         limits: setup.limits,
+        cache: CacheSetting::Off,
         inherited: Inherited::default(),
         left: Vec::new(),
     }

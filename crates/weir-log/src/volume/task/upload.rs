@@ -454,12 +454,17 @@ pub(crate) fn send(
         let encoded = object::encode(spec, &payload(), encoding, key.as_ref())
             .map_err(|source| LogError::NotSent { object, source })?;
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
-        Ok::<_, LogError>(Arc::new(encoded.header))
+        Ok::<_, LogError>((Arc::new(encoded.header), encoded.frames))
     });
     let sender = Rc::clone(shared);
     shared.spawn(async move {
         match sent.await {
-            Some(Ok(header)) => on_stored(&sender, header),
+            Some(Ok((header, frames))) => {
+                if header.kind != ObjectKind::Checkpoint {
+                    sender.fetcher.disk.offer_object(&header, frames);
+                }
+                on_stored(&sender, header);
+            }
             Some(Err(error)) => sender.fail(error),
             None => {}
         }

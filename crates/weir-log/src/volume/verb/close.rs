@@ -60,6 +60,10 @@ pub struct VolumeStatus {
     pub rpo_missed: u64,
     /// How much presses the uploads, in thousandths: at 1000 they go as if clients waited for them.
     pub upload_pressure: u64,
+    /// Reads beyond memory that the cache on the local disk answered, and those that it did not.
+    pub cache_hits: u64,
+    /// See there.
+    pub cache_misses: u64,
     /// How long the oldest object has waited to be stored, in milliseconds.
     pub object_wait_ms: Option<u64>,
     /// Object PUTs in flight.
@@ -154,6 +158,8 @@ impl LogVolume {
             rpo_ms: milliseconds(shared.options.batch.rpo),
             rpo_missed: state.writes.unsent.missed(),
             upload_pressure: shared.pressures.upload_thousandths(),
+            cache_hits: shared.fetcher.disk.counts().0,
+            cache_misses: shared.fetcher.disk.counts().1,
             object_wait_ms: unsent.closed_age.map(milliseconds),
             puts_in_flight: state.writes.pipeline.in_flight() as u64,
             objects_written: state.writes.objects_written,

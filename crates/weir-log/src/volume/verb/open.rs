@@ -415,7 +415,7 @@ fn shared_of(args: OpenArgs, parts: Parts) -> Rc<Shared> {
     let (store, env) = (args.store.clone(), args.env.clone());
     let volume = (args.id, key.clone());
     let histories = Histories::of(writer.current());
-    let fetcher = Fetcher::new(volume, histories, store, env, args.cache, deadline);
+    let fetcher = Fetcher::new(volume, histories, store, env, args.blocks, deadline);
     Rc::new(Shared {
         id: args.id,
         epoch: begun.epoch,

@@ -1,0 +1,41 @@
+//! What is said of a cache.
+
+/// What happened since the cache was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// Looks that found all blocks, and looks that did not.
+    pub hits: u64,
+    /// See there.
+    pub misses: u64,
+    /// Runs that were written.
+    pub fills: u64,
+    /// Bytes of those, with their headers.
+    pub filled_bytes: u64,
+    /// Runs that were offered and not taken, because too many were waiting.
+    pub dropped: u64,
+    /// Bands that the policy did not take in.
+    pub refused: u64,
+    /// Bands that made room.
+    pub evictions: u64,
+    /// Reads of blocks that were not what they should be.
+    pub damaged: u64,
+    /// Reads that failed, or took too long.
+    pub failed_reads: u64,
+}
+
+/// The state of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheStatus {
+    /// Bytes of blocks that it can hold.
+    pub capacity_bytes: u64,
+    /// Bytes of blocks that it holds.
+    pub bytes: u64,
+    /// Sets that are known, and all of them: while it is read after a crash.
+    pub recovery: Option<(u32, u32)>,
+    /// Why it is left out.
+    pub left_out: Option<String>,
+    /// Bytes of memory that it takes.
+    pub memory_bytes: u64,
+    /// What happened.
+    pub counts: CacheCounts,
+}

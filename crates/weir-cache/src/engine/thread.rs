@@ -1,0 +1,78 @@
+//! A thread's way to the cache of its node: the file, as the thread has it open, and what it is about to write.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use weir_device::Env;
+use weir_disk::{Directory, File, LockGuard};
+
+use super::cache::Cache;
+use super::error::CacheError;
+use super::limits::BLOCKS_FILE;
+use super::queue::Queue;
+
+/// The way of one thread to the cache of its node, which may come and go.
+#[derive(Debug, Default)]
+pub struct ThreadCache {
+    open: RefCell<Option<Rc<Open>>>,
+    /// Keeps other processes out, on the thread that opened the cache.
+    lock: RefCell<Option<LockGuard>>,
+}
+
+/// What a thread reads and writes the cache with.
+pub(super) struct Open {
+    pub(super) cache: Cache,
+    pub(super) file: File,
+    pub(super) env: Env,
+    pub(super) queue: Queue,
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Open")
+    }
+}
+
+impl ThreadCache {
+    /// Uses a cache from now on that another thread opened. `directory` is the cache's, opened by this thread.
+    ///
+    /// # Errors
+    /// When its file cannot be opened.
+    pub async fn attach(
+        &self,
+        cache: &Cache,
+        directory: &Directory,
+        env: &Env,
+    ) -> Result<(), CacheError> {
+        let file = directory.open(BLOCKS_FILE, weir_disk::OpenMode::Existing).await?;
+        let open = Open { cache: cache.clone(), file, env: env.clone(), queue: Queue::default() };
+        *self.open.borrow_mut() = Some(Rc::new(open));
+        Ok(())
+    }
+
+    /// Uses no cache any more. What is on its way ends by itself.
+    pub fn detach(&self) {
+        self.take();
+    }
+
+    /// Whether there is a cache.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.open.borrow().is_some()
+    }
+
+    /// Ends its use of the cache; what it was used with.
+    pub(super) fn take(&self) -> Option<Rc<Open>> {
+        self.open.borrow_mut().take()
+    }
+
+    /// Holds the lock of the cache, or lets it go.
+    pub(super) fn hold(&self, lock: Option<LockGuard>) {
+        *self.lock.borrow_mut() = lock;
+    }
+
+    pub(super) fn current(&self) -> Option<Rc<Open>> {
+        self.open.borrow().clone()
+    }
+}

@@ -1,0 +1,171 @@
+//! The second level of the block store: frames on the local disk, in the node's band cache.
+//!
+//! A frame is cached under its stream, the opening that wrote its object, its object and its place in that, so that the
+//! same name in another history of the stream is another address. Objects of programs that knew no openings are not
+//! cached. Of the volume's own stream the manifest says the openings; of others, which a clone reads, the header of one
+//! object says it for all of its epoch.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weir_cache::engine::{Blocks, Pieces, RunAddress, Source, ThreadCache};
+use weir_cache::format::run::DeviceIdentity;
+use weir_device::VolumeId;
+use weir_journal::Epoch;
+use weir_seal::{BlockKey, DataKey};
+
+use crate::format::blocks::BlockRange;
+use crate::format::manifest::HexId;
+use crate::format::object::ObjectHeader;
+use crate::ids::ObjectId;
+use crate::limits::{BLOCK_BYTES, FRAME_BYTES, OBJECTS_MAX, PAYLOAD_BITS};
+
+/// Frames between the addresses of two objects that follow each other: more than an object has.
+const FRAMES_PER_OBJECT: u64 = (1 << PAYLOAD_BITS) / FRAME_BYTES as u64;
+
+const _: () = assert!(FRAME_BYTES as usize == weir_cache::engine::RUN_BYTES);
+
+/// What the frames of an opening are cached as.
+struct Opening {
+    device: DeviceIdentity,
+    key: Option<Arc<BlockKey>>,
+}
+
+/// What is known of the opening that wrote an object.
+enum Known {
+    Opening(Rc<Opening>),
+    /// It has no name: its objects are not cached.
+    Nameless,
+    /// The header of an object of it was not read yet.
+    No,
+}
+
+/// By stream and epoch; nothing for those without a name.
+type Openings = HashMap<(VolumeId, Epoch), Option<Rc<Opening>>>;
+
+/// The frames of a volume's objects on the local disk.
+pub(crate) struct DiskBlocks {
+    cache: Rc<ThreadCache>,
+    key: Option<DataKey>,
+    openings: RefCell<Openings>,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+}
+
+impl DiskBlocks {
+    /// `named` are the openings of the volume's own stream, by their epochs.
+    pub(super) fn new(
+        cache: Rc<ThreadCache>,
+        (volume, key): (VolumeId, Option<DataKey>),
+        named: impl Iterator<Item = (Epoch, HexId)>,
+    ) -> Self {
+        let (openings, hits, misses) = Default::default();
+        let blocks = Self { cache, key, openings, hits, misses };
+        for (epoch, opening) in named {
+            blocks.learn((volume, epoch), Some(opening));
+        }
+        blocks
+    }
+
+    /// Whether there is a cache.
+    pub(super) fn is_there(&self) -> bool {
+        self.cache.is_there()
+    }
+
+    /// Looks that found what they asked for, and looks that did not.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.hits.get(), self.misses.get())
+    }
+
+    /// The opening that wrote the objects of an epoch of a stream.
+    pub(super) fn learn(&self, (stream, epoch): (VolumeId, Epoch), opening: Option<HexId>) {
+        let mut openings = self.openings.borrow_mut();
+        openings.entry((stream, epoch)).or_insert_with(|| {
+            let opening = opening?;
+            let mut device = [0; 32];
+            device[..16].copy_from_slice(&stream.0);
+            if !weir_device::mutant("cached_without_opening") {
+                device[16..].copy_from_slice(&opening.0);
+            }
+            let key = self.key.as_ref().map(|key| Arc::new(key.block_key(&[&device])));
+            Some(Rc::new(Opening { device: DeviceIdentity(device), key }))
+        });
+    }
+
+    /// Whether nobody has read a header of the object's epoch yet.
+    pub(super) fn is_unknown(&self, object: ObjectId) -> bool {
+        matches!(self.known(object), Known::No)
+    }
+
+    fn known(&self, object: ObjectId) -> Known {
+        match self.openings.borrow().get(&(object.stream, object.epoch)) {
+            Some(Some(opening)) => Known::Opening(Rc::clone(opening)),
+            Some(None) => Known::Nameless,
+            None => Known::No,
+        }
+    }
+
+    fn address(&self, object: ObjectId, frame: u32) -> Option<(RunAddress, Rc<Opening>)> {
+        let Known::Opening(opening) = self.known(object) else { return None };
+        if object.seq.0 >= OBJECTS_MAX {
+            return None;
+        }
+        let run = object.seq.0 * FRAMES_PER_OBJECT + u64::from(frame);
+        Some((RunAddress { device: opening.device, run }, opening))
+    }
+
+    /// Blocks of a frame, if the disk has them all. The last one of a frame is filled up with zeroes.
+    pub(super) async fn blocks(
+        &self,
+        object: ObjectId,
+        frame: u32,
+        range: BlockRange,
+    ) -> Option<Bytes> {
+        self.read(object, frame, Blocks::Some(range.first..=range.last)).await
+    }
+
+    /// A frame, if the disk has it, filled up to whole blocks.
+    pub(super) async fn frame(&self, object: ObjectId, frame: u32) -> Option<Bytes> {
+        self.read(object, frame, Blocks::All).await
+    }
+
+    async fn read(&self, object: ObjectId, frame: u32, blocks: Blocks) -> Option<Bytes> {
+        let (address, opening) = self.address(object, frame)?;
+        let found = self.cache.read(&address, blocks, opening.key.as_deref()).await;
+        let counter = if found.is_some() { &self.hits } else { &self.misses };
+        counter.set(counter.get() + 1);
+        found.map(Bytes::from_owner)
+    }
+
+    /// A frame was read from the store, and `kept` gives it as long as it is in memory.
+    pub(super) fn offer(
+        &self,
+        object: ObjectId,
+        frame: u32,
+        kept: impl Fn() -> Option<Bytes> + 'static,
+    ) {
+        self.offer_from(object, frame, Source::Kept(Box::new(kept)));
+    }
+
+    fn offer_from(&self, object: ObjectId, frame: u32, source: Source) {
+        if let Some((address, opening)) = self.address(object, frame) {
+            self.cache.offer(address, source, opening.key.clone());
+        }
+    }
+
+    /// An object is in the store whose frames are still in memory: they will not be read from there.
+    pub(crate) fn offer_object(&self, header: &ObjectHeader, frames: Vec<Vec<Bytes>>) {
+        if !self.is_there() {
+            return;
+        }
+        self.learn((header.id.stream, header.id.epoch), header.opening);
+        for (index, frame) in (0..).zip(frames) {
+            self.offer_from(header.id, index, Source::Here(Pieces::from_vec(frame)));
+        }
+    }
+}
+
+const _: () = assert!(BLOCK_BYTES == 4096);

@@ -1,0 +1,143 @@
+//! Objects on the local disk: what is there is read without the store, and is never another history's.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_cache::engine::{CacheSize, Found, ThreadCache};
+use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_log::{BlockStore, Closed, LogVolume, MemoryFrameCache};
+
+use crate::clones::clone_of;
+use crate::support::{Backup, Host, SIZE, expect_bytes, fill, name, objects, pattern, run, write};
+
+const CACHE_BYTES: u64 = 24 << 20;
+
+/// The cache of a process that begins now, on a disk of its own; nothing is in memory.
+async fn block_store(host: &Host, disk: &SimDisk) -> BlockStore {
+    let thread = Rc::new(ThreadCache::default());
+    let size = CacheSize::Exactly(CACHE_BYTES);
+    let (_, found) = thread.open(&disk.directory(), &host.env, size).await.expect("opens");
+    assert!(!matches!(found, Found::Nothing(_)), "{found:?}");
+    thread.recover().await;
+    BlockStore { memory: Arc::new(MemoryFrameCache::new(128 << 10)), disk: thread }
+}
+
+async fn open(host: &Host, blocks: &BlockStore) -> Rc<LogVolume> {
+    host.try_open(|args| args.blocks = blocks.clone()).await.expect("opens").0
+}
+
+/// Fills that were begun end.
+async fn rest() {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+}
+
+fn gets(host: &Host) -> u64 {
+    host.store.counters().gets
+}
+
+/// Everything, in pieces that have nothing to do with blocks.
+async fn read_all(volume: &LogVolume, data: &[u8]) {
+    for (at, piece) in (0..).step_by(7000).zip(data.chunks(7000)) {
+        expect_bytes(volume, at, piece).await;
+    }
+}
+
+#[test]
+fn what_is_cached_is_read_without_the_store_also_by_the_next_process() {
+    run(async {
+        for host in [Host::new().await, Host::encrypted().await] {
+            let disk = SimDisk::new(5, SimDiskOptions::default());
+            let blocks = block_store(&host, &disk).await;
+            let volume = open(&host, &blocks).await;
+            let data = fill(&volume, 3).await;
+            volume.flush_remote().await.expect("stored");
+            assert_eq!(volume.close().await.expect("closed"), Closed::Clean);
+            drop(volume);
+            rest().await;
+            // What was written is there without a read; what it had no room for, after one.
+            let volume = open(&host, &blocks).await;
+            read_all(&volume, &data).await;
+            assert!(volume.status().cache_hits > 0, "{:?}", volume.status());
+            rest().await;
+            volume.close().await.expect("closed");
+            drop(volume);
+            disk.crash_process();
+            let blocks = block_store(&host, &disk).await;
+            let volume = open(&host, &blocks).await;
+            let before = gets(&host);
+            read_all(&volume, &data).await;
+            assert_eq!(gets(&host), before, "nothing was asked of the store");
+            // Large reads as well, past what memory has of them.
+            for at in (0..SIZE).step_by(256 << 10) {
+                let from = usize::try_from(at).expect("small");
+                expect_bytes(&volume, at, &data[from..from + (256 << 10)]).await;
+            }
+            assert_eq!(gets(&host), before, "nor for large ones");
+            assert_eq!(volume.status().cache_misses, 0);
+        }
+    });
+}
+
+#[test]
+fn a_clone_reads_what_its_parent_cached() {
+    run(async {
+        let host = Host::new().await;
+        let disk = SimDisk::new(5, SimDiskOptions::default());
+        let blocks = block_store(&host, &disk).await;
+        let volume = open(&host, &blocks).await;
+        let data = fill(&volume, 3).await;
+        volume.snapshot(&name("cut")).await.expect("taken");
+        volume.flush_remote().await.expect("stored");
+        rest().await;
+        read_all(&volume, &data).await;
+        rest().await;
+        let copy = clone_of(&host, 7, ("demo", "cut"), "copy").await;
+        let other = BlockStore {
+            memory: Arc::new(MemoryFrameCache::new(128 << 10)),
+            disk: Rc::clone(&blocks.disk),
+        };
+        let copy = open(&copy, &other).await;
+        let before = gets(&host);
+        read_all(&copy, &data).await;
+        // The header of one object says which opening wrote those of its epoch.
+        assert_eq!((gets(&host) - before, copy.status().cache_misses), (1, 0));
+    });
+}
+
+/// The store is set back, and goes on with other objects of the same names: what the disk has of those that are gone is
+/// shown to nobody.
+#[test]
+fn objects_of_a_history_that_was_given_up_are_not_shown() {
+    run(async {
+        let host = Host::new().await;
+        let disk = SimDisk::new(5, SimDiskOptions::default());
+        let backup = Backup::of(&host.store).await;
+        let blocks = block_store(&host, &disk).await;
+        let volume = open(&host, &blocks).await;
+        let [gone, data] = [1, 2].map(|seed| pattern(seed, 64 << 10));
+        write(&volume, 0, &gone).await.expect("written");
+        volume.flush_remote().await.expect("stored");
+        volume.close().await.expect("closed");
+        drop(volume);
+        rest().await;
+        let volume = open(&host, &blocks).await;
+        expect_bytes(&volume, 0, &gone).await;
+        assert!(volume.status().cache_hits > 0, "it is on the disk");
+        volume.close().await.expect("closed");
+        drop(volume);
+        let before = objects(&host).await;
+        backup.restore(&host.store).await;
+        let host = host.other(9);
+        let volume = open(&host, &blocks).await;
+        write(&volume, 0, &data).await.expect("written");
+        volume.flush_remote().await.expect("stored");
+        assert!(before.contains(&objects(&host).await[0]), "it has the same name");
+        volume.close().await.expect("closed");
+        drop(volume);
+        let nothing = Arc::new(MemoryFrameCache::new(128 << 10));
+        let blocks = BlockStore { memory: nothing, disk: Rc::clone(&blocks.disk) };
+        let volume = open(&host, &blocks).await;
+        expect_bytes(&volume, 0, &data).await;
+    });
+}

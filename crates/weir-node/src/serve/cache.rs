@@ -1,0 +1,232 @@
+//! The cache on the local disk: opened before the volumes, and closed after them.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use serde::{Deserialize, Deserializer};
+use weir_cache::engine::{CACHE_BYTES_MIN, Cache, CacheSize, CacheStatus, Found};
+
+use crate::api::types::CacheReport;
+use crate::error::NodeError;
+use crate::home::Home;
+use crate::node::NodeHandle;
+use crate::node::shard::ShardContext;
+use crate::serve::lock::lock;
+use crate::size::Size;
+
+/// Part of the free space that a cache gets unless told otherwise, as a divisor.
+const FREE_DIVISOR: u64 = 10;
+
+/// Bounds of that, in bytes: less is not worth it, and more takes more memory than somebody who was not asked may want
+/// to give (76 MiB).
+const DEFAULT_BYTES_MIN: u64 = 1 << 30;
+const DEFAULT_BYTES_MAX: u64 = 64 << 30;
+
+/// Whether a node has a cache on its local disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheSetting {
+    /// Where the store is not a directory of the same disk, and a tenth of what is free is at least 1 GiB.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// Of so many bytes.
+    Bytes(u64),
+}
+
+impl FromStr for CacheSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => match text.parse() {
+                Ok(Size(bytes)) if bytes >= CACHE_BYTES_MIN => Ok(Self::Bytes(bytes)),
+                Ok(Size(bytes)) => Err(format!(
+                    "a cache of {bytes} bytes is too small: give it at least {}",
+                    Size(CACHE_BYTES_MIN)
+                )),
+                Err(_) => Err(format!("\"{text}\" is neither \"auto\", \"off\" nor a size as 20G")),
+            },
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for CacheSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The cache of a process that serves, if it has one; why, if not.
+#[derive(Debug)]
+pub(crate) struct NodeCache(Mutex<Result<Cache, String>>);
+
+impl Default for NodeCache {
+    fn default() -> Self {
+        Self(Mutex::new(Err("this process has none".to_owned())))
+    }
+}
+
+/// Bytes of the cache to open, or why there is none.
+fn size_of(setting: CacheSetting, home: &Home, shares_disk: bool) -> Result<CacheSize, String> {
+    match setting {
+        CacheSetting::Off => Err("it is turned off".to_owned()),
+        CacheSetting::Bytes(bytes) => Ok(CacheSize::Exactly(bytes)),
+        CacheSetting::Auto if shares_disk => Err("the store is on the same disk".to_owned()),
+        CacheSetting::Auto => {
+            let default = default_bytes(home.data.path())?;
+            // One that is there keeps its size: what is free changes with it.
+            match (default, home.data.cache().join(weir_cache::engine::BLOCKS_FILE).exists()) {
+                (bytes, true) => Ok(CacheSize::KeepOr(bytes.max(DEFAULT_BYTES_MIN))),
+                (bytes, false) if bytes >= DEFAULT_BYTES_MIN => Ok(CacheSize::KeepOr(bytes)),
+                (bytes, false) => Err(format!(
+                    "a tenth of what is free, {}, is too little: give it a size",
+                    Size(bytes)
+                )),
+            }
+        }
+    }
+}
+
+/// A tenth of what is free, within bounds.
+fn default_bytes(path: &Path) -> Result<u64, String> {
+    let room = rustix::fs::statvfs(path).map_err(|error| format!("free space: {error}"))?;
+    let tenth = room.f_bavail * room.f_frsize / FREE_DIVISOR;
+    Ok((tenth >> 20 << 20).min(DEFAULT_BYTES_MAX))
+}
+
+impl NodeCache {
+    /// Opens the cache, or notes why there is none: nobody needs it to be served.
+    pub(crate) async fn open(
+        &self,
+        node: &NodeHandle,
+        setting: CacheSetting,
+        (home, shares_disk): (&Home, bool),
+    ) {
+        let opened = match size_of(setting, home, shares_disk) {
+            Ok(size) => open_on_all(node, home, size).await.map_err(|error| {
+                tracing::warn!(%error, "serving without a cache on the local disk");
+                error.to_string()
+            }),
+            Err(why) => {
+                tracing::debug!(why, "no cache on the local disk");
+                Err(why)
+            }
+        };
+        *lock(&self.0) = opened;
+    }
+
+    /// Closes it, once no volume is served.
+    pub(crate) async fn close(&self, node: &NodeHandle, home: &Home) {
+        if std::mem::replace(&mut *lock(&self.0), Err("it is closed".to_owned())).is_err() {
+            return;
+        }
+        for shard in 1..node.shard_count() {
+            // An error means that the thread ended, and its use with it.
+            let _ = node.run(shard, |context| async move { context.blocks.disk.detach() }).await;
+        }
+        let path = home.data.cache();
+        let closed = node.run(0, |context: Rc<ShardContext>| async move {
+            let directory = context.disks.directory(path)?;
+            context.blocks.disk.close(&directory).await?;
+            Ok::<_, NodeError>(())
+        });
+        if let Err(error) = closed.await.and_then(|closed| closed) {
+            tracing::warn!(%error, "the cache is read anew at the next start");
+        }
+    }
+
+    /// How it is, or why there is none.
+    pub(crate) fn report(&self) -> CacheReport {
+        match &*lock(&self.0) {
+            Ok(cache) => report_of(cache.status()),
+            Err(why) => CacheReport { none_because: Some(why.clone()), ..CacheReport::default() },
+        }
+    }
+}
+
+fn report_of(status: CacheStatus) -> CacheReport {
+    let counts = status.counts;
+    let permille = |(known, all): (u32, u32)| u64::from(known) * 1000 / u64::from(all.max(1));
+    CacheReport {
+        failed: status.left_out.is_some(),
+        none_because: status.left_out,
+        capacity_bytes: status.capacity_bytes,
+        bytes: status.bytes,
+        memory_bytes: status.memory_bytes,
+        recovered_permille: status.recovery.map(permille),
+        hits: counts.hits,
+        misses: counts.misses,
+        fills: counts.fills,
+        filled_bytes: counts.filled_bytes,
+        dropped: counts.dropped,
+        evictions: counts.evictions,
+        damaged: counts.damaged,
+        failed_reads: counts.failed_reads,
+    }
+}
+
+/// Opens the cache on the first shard, and lets the others use it.
+async fn open_on_all(node: &NodeHandle, home: &Home, size: CacheSize) -> Result<Cache, NodeError> {
+    let path = home.data.cache();
+    let open = move |context: Rc<ShardContext>| async move {
+        let directory = context.disks.directory(&path)?;
+        let disk = Rc::clone(&context.blocks.disk);
+        let (cache, found) = disk.open(&directory, &context.env, size).await?;
+        let bytes = cache.status().capacity_bytes;
+        match &found {
+            Found::New => tracing::info!(bytes, "a new cache on the local disk"),
+            Found::Nothing(why) => {
+                tracing::warn!(
+                    why,
+                    "the cache on the local disk could not be used and begins empty"
+                );
+            }
+            Found::Index => tracing::info!(bytes, "the cache on the local disk is as it was left"),
+            Found::Unknown(why) => {
+                tracing::info!(bytes, why, "the cache on the local disk is being read");
+            }
+        }
+        if matches!(found, Found::Unknown(_)) {
+            let status = cache.clone();
+            context.env.spawn_local(async move {
+                let begun = tokio::time::Instant::now();
+                disk.recover().await;
+                let (bytes, took) = (status.status().bytes, begun.elapsed());
+                tracing::info!(bytes, ?took, "all of the cache on the local disk is known");
+            });
+        }
+        Ok::<_, NodeError>(cache)
+    };
+    let cache = node.run(0, open).await??;
+    for shard in 1..node.shard_count() {
+        let (path, cache) = (home.data.cache(), cache.clone());
+        let attach = move |context: Rc<ShardContext>| async move {
+            let directory = context.disks.directory(path)?;
+            context.blocks.disk.attach(&cache, &directory, &context.env).await?;
+            Ok::<_, NodeError>(())
+        };
+        node.run(shard, attach).await??;
+    }
+    Ok(cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_asked_for_by_size_or_word() {
+        let parse = |text: &str| text.parse::<CacheSetting>();
+        assert_eq!(parse("auto"), Ok(CacheSetting::Auto));
+        assert_eq!(parse("off"), Ok(CacheSetting::Off));
+        assert_eq!(parse("20G"), Ok(CacheSetting::Bytes(20 << 30)));
+        assert!(parse("1M").unwrap_err().contains("at least 8"));
+        assert!(parse("on").unwrap_err().contains("neither \"auto\", \"off\" nor a size"));
+    }
+}

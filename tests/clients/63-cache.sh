@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# The cache of the store's objects on the local disk: filled, warm after a stop and after a kill, and never a wrong
+# byte, whatever happens to its file.
+. "$(dirname "$0")/_lib.sh"
+
+prints() { "$weir" "${@:2}" >"$work/out" 2>&1 && grep -qE -- "$1" "$work/out" || { cat "$work/out"; return 1; }; }
+holds() { qemu-img convert -f raw -O raw "$uri" "$work/back" && cmp "$work/pattern" "$work/back"; }
+# cached NAME: a number of what the process says of the cache.
+cached() { "$weir" status --output json | sed -n '/"cache": {/,/}/s/.*"'"$1"'": \([0-9]*\).*/\1/p' | head -n 1; }
+cached_bytes() { [ "$(cached bytes)" -ge "$1" ] || { echo "$(cached bytes) of $1 bytes"; return 1; }; }
+no_misses() { [ "$(cached misses)" = 0 ] && [ "$(cached hits)" -gt 0 ] || { "$weir" status --output json; return 1; }; }
+damaged() { [ "$(cached damaged)" -gt 0 ] || { "$weir" status --output json; return 1; }; }
+# All of the volume is in the cache: what a queue had no room for comes with the next look.
+fills() {
+    holds || return 1
+    wait_for_bytes=$((32 << 20))
+    cached_bytes "$wait_for_bytes"
+}
+file=$WEIR_DATA_DIR/cache/blocks
+head -c 32M /dev/urandom >"$work/pattern"
+
+refuse "too small a cache" 'a cache of 1048576 bytes is too small' "$weir" up demo --size 32M --cache 1M
+refuse "no size" 'neither "auto", "off" nor a size' "$weir" up demo --size 32M --cache much
+
+if [ -z "$test_store" ]; then
+    start demo --size 32M
+    check "none where the store is on the same disk" prints '"none_because": "the store is on the same disk"' \
+        status --output json
+    check "nor a line of it" grep -vq cache <("$weir" status)
+    stop
+fi
+start demo --size 32M --cache 96M
+check "write" qemu-img convert -n -f raw -O raw "$work/pattern" "$uri"
+check "all of it in the store" "$weir" volume flush demo --remote --wait
+stop
+# A new process, which reads objects.
+start demo --cache 96M
+check "what is read is cached" wait_until "all of it is in the cache" fills
+check "status says so" prints 'cache: 32\.0 MiB of [0-9.]+ MiB on the local disk' status
+metrics() { curl -sS --unix-socket "$WEIR_DATA_DIR"/control/*.sock http://weir/metrics; }
+check "so do the metrics" grep -qE '^weir_cache_bytes 33554432$' <(metrics)
+stop
+start demo --cache 96M
+check "after a stop nothing is read from the store" holds
+check "not one look was in vain" no_misses
+crash
+start demo --cache 96M
+is_known() { ! "$weir" status --output json | grep -q recovered_permille; }
+known() { wait_until "all of it is known" is_known; }
+check "after a kill the file is read anew" known
+check "and all is there" holds
+check "again not one look was in vain" no_misses
+
+# A second process in the same data directory.
+"$weir" up other --size 32M --cache 96M >"$work/other.out" 2>"$work/other.log" </dev/null &
+processes+=($!)
+check "another process serves without it" wait_until "it serves" grep '^serving ' "$work/other.log"
+check "and says why" grep -q "serving without a cache on the local disk.*is locked" "$work/other.log"
+kill "${processes[-1]}" && wait "${processes[-1]}"
+stop
+
+# Every seventh block of the file is other bytes, as of a disk that lies.
+for ((block = 300; block < 8000; block += 7)); do
+    printf 'damage' | dd of="$file" bs=1 seek=$((block * 4096 + 1000)) conv=notrunc status=none
+done
+start demo --cache 96M
+check "damaged blocks are read from the store" holds
+check "and counted" damaged
+stop
+truncate --size=20M "$file"
+start demo --cache 96M
+check "a file that was cut off is no obstacle" holds
+stop
+printf 'no superblock' | dd of="$file" conv=notrunc status=none
+printf 'no superblock' | dd of="$file" seek=8 conv=notrunc status=none
+start demo --cache 96M
+check "nor is one that is no cache" holds
+check "it is begun anew, and that is said" grep -q "could not be used and begins empty" "$work/weir.log"
+stop
+start demo --cache 128M
+check "another size begins anew" grep -q "it had another size" "$work/weir.log"
+check "and all is read" holds
+stop
+start demo --cache off
+check "turned off it is not used" prints '"none_because": "it is turned off"' status --output json
+check "and all is read still" holds
+stop
+
+# Encrypted: nothing of a volume is in the file.
+mark="marked plaintext of this test: $$-$RANDOM."
+while :; do echo "$mark $RANDOM$RANDOM$RANDOM"; done | head -c 32M >"$work/pattern"
+shows() { grep -qaF -- "$mark" "$file"; }
+start plain --size 32M --cache 96M
+check "write a mark to a plain volume" qemu-img convert -n -f raw -O raw "$work/pattern" "$uri"
+check "flush it" "$weir" volume flush plain --remote --wait
+stop
+start plain --cache 96M
+check "it is cached" wait_until "all of it is in the cache" fills
+stop
+check "it is in the file, so the search works" shows
+rm -r "$WEIR_DATA_DIR/cache"
+head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$work/keys"
+chmod 600 "$work/keys"
+export WEIR_KEY_FILE=$work/keys
+start secret --size 32M --cache 96M --encrypt
+check "write it to an encrypted one" qemu-img convert -n -f raw -O raw "$work/pattern" "$uri"
+check "flush that" "$weir" volume flush secret --remote --wait
+stop
+start secret --cache 96M
+check "that is cached" wait_until "all of it is in the cache" fills
+crash
+check "the mark is not in the file" [ "$(shows && echo shown)" = "" ]
+start secret --cache 96M
+check "its file is read anew" known
+check "and it is read from there" holds
+check "without one look in vain" no_misses
+stop
