@@ -13,7 +13,7 @@ use weir_cache::engine::{
     RunAddress, Source, ThreadCache,
 };
 use weir_cache::format::run::DeviceIdentity;
-use weir_device::Env;
+use weir_device::{Env, SharedBuf};
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_seal::{BlockKey, DataKey};
 
@@ -286,6 +286,10 @@ fn a_file_that_is_of_no_use_is_begun_anew() {
         let file = disk.directory().open(BLOCKS_FILE, weir_disk::OpenMode::CreateNew).await;
         drop(file);
         assert!(begin(CACHE_BYTES).await.contains("too short"));
+        let file = disk.directory().open(BLOCKS_FILE, weir_disk::OpenMode::Existing).await;
+        let len = file.expect("opens").len().await.expect("known");
+        cut(&disk, len - 4096).await;
+        assert!(begin(CACHE_BYTES).await.contains("shorter than it says"));
         // One copy of the superblock is enough.
         disk.rot(BLOCKS_FILE, 100);
         let (_host, found) = Host::start(&disk).await;
@@ -293,6 +297,16 @@ fn a_file_that_is_of_no_use_is_begun_anew() {
         let small = Host::try_start(&SimDisk::new(1, SimDiskOptions::default()), 1 << 20).await;
         assert!(matches!(small, Err(CacheError::TooSmall { .. })));
     });
+}
+
+/// The file as a copy has it that ended too early.
+async fn cut(disk: &SimDisk, len: u64) {
+    let mut bytes = vec![0; usize::try_from(len).expect("small")];
+    disk.peek(BLOCKS_FILE, 0, &mut bytes);
+    disk.directory().remove(BLOCKS_FILE).await.expect("removed");
+    let file = disk.directory().open(BLOCKS_FILE, weir_disk::OpenMode::CreateNew).await;
+    let (_, written) = file.expect("made").write_at(vec![SharedBuf::copy_of(&bytes)], 0).await;
+    written.expect("written");
 }
 
 #[test]

@@ -15,12 +15,12 @@ use super::scan::Scan;
 use super::state::{Ended, State};
 use super::thread::ThreadCache;
 use crate::format::index::{BAND_ENTRY_BYTES, DEVICE_BYTES};
-use crate::format::superblock::{BANDS_OFFSET, SLOT_OFFSETS, Superblock};
+use crate::format::superblock::{BANDS_OFFSET, OPENING_BITS, SLOT_OFFSETS, Superblock};
 use crate::format::{BLOCK_LEN, CacheId};
 use crate::geometry::{BAND_BLOCKS, Geometry};
 
 /// Bits of the number of a fill that count within an opening.
-const FILL_BITS: u32 = 40;
+const FILL_BITS: u32 = u64::BITS - OPENING_BITS;
 
 /// How long requests are waited for at the end.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(5);
@@ -86,7 +86,11 @@ async fn read_superblock(file: &File) -> Result<Result<Superblock, String>, Disk
             Err(error) => wrong = error,
         }
     }
-    Ok(newest.ok_or(wrong))
+    let Some(newest) = newest else { return Ok(Err(wrong)) };
+    match file.len().await? < file_bytes(&newest) {
+        true => Ok(Err("it is shorter than it says".to_owned())),
+        false => Ok(Ok(newest)),
+    }
 }
 
 /// Where a superblock is written that replaces only one of the copies.

@@ -19,6 +19,9 @@ pub const SLOT_OFFSETS: [u64; 2] = [0, BLOCK_BYTES];
 /// Where bands begin.
 pub const BANDS_OFFSET: u64 = 1 << 20;
 
+/// Bits of the number of an opening. A file that was opened more often is as good as none.
+pub const OPENING_BITS: u32 = 24;
+
 /// Most columns: 64 rows of so many bands are 256 TiB.
 pub const COLUMNS_MAX: u32 = 1 << 24;
 
@@ -144,6 +147,9 @@ impl Superblock {
             BAND_BLOCKS.into()..=BAND_BLOCKS.into(),
         )?;
         within("run_blocks", run_blocks.into(), 1..=super::run::BLOCKS_MAX as u64)?;
+        // One more of each can be counted.
+        within("generation", block.generation.get(), 0..=1 << 62)?;
+        within("opening", block.opening.get(), 0..=(1 << OPENING_BITS) - 2)?;
         if !run_blocks.is_power_of_two() {
             return Err(DecodeError::Field { field: "run_blocks", value: run_blocks.into() });
         }

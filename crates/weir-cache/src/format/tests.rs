@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::index::{BAND_ENTRY_BYTES, HEAD_BYTES, IndexBand, IndexHead, decode_device};
 use super::run::{DeviceIdentity, Entry, RANGES_MAX, RunHeader, RunPlace};
 use super::superblock::{SavedIndex, Superblock};
 use super::{BLOCK_LEN, CacheId, DecodeError, checksum};
@@ -191,5 +192,61 @@ proptest! {
         let dirty = dirty & there.fold(0, |bits, number| bits | 1 << number);
         let header = RunHeader { entries, dirty, fill, ..header() };
         prop_assert_eq!(decode(&header.encode(CACHE)).unwrap(), header);
+    }
+}
+
+const GEOMETRY: Geometry = Geometry { rows: 64, columns: 300 };
+
+fn index_band() -> IndexBand {
+    let mut checks = [0; 64];
+    (checks[0], checks[1]) = (0x0403_0201, 0x0807_0605);
+    IndexBand { device: 1, place: Place { row: 2, column: 7 }, band: 11, present: 3, checks }
+}
+
+#[test]
+fn the_page_shows_the_bytes_of_an_index() {
+    let head = IndexHead { devices: 2, bands: 1 };
+    assert_eq!(head.index_bytes(), 24 + 2 * 32 + 288);
+    assert_eq!(IndexHead::decode(&head.encode()).unwrap(), head);
+    let band = index_band().encode();
+    assert_eq!(IndexBand::decode(&band, GEOMETRY, 2).unwrap(), index_band());
+    assert!(band[40..].iter().all(|byte| *byte == 0));
+    for hex in [dump(&head.encode(), 0), dump(&band[..48], 0)] {
+        assert!(PAGE.contains(&hex), "docs/formats/cache.md must contain\n{hex}");
+    }
+}
+
+#[test]
+fn an_index_is_read_within_its_bounds() {
+    let head = IndexHead { devices: 2, bands: 1 }.encode();
+    for len in 0..HEAD_BYTES {
+        assert_eq!(IndexHead::decode(&head[..len]), Err(DecodeError::Short { have: len }));
+    }
+    let mut newer = head;
+    newer[8] = 2;
+    assert_eq!(IndexHead::decode(&newer), Err(DecodeError::Version { found: 2, known: 1 }));
+    let mut other = head;
+    other[0] ^= 1;
+    assert_eq!(IndexHead::decode(&other), Err(DecodeError::Magic));
+    assert!(decode_device(&[7; 31]).is_err() && decode_device(&[7; 32]).is_ok());
+    let band = index_band().encode();
+    assert!(IndexBand::decode(&band[..BAND_ENTRY_BYTES - 1], GEOMETRY, 2).is_err());
+    assert!(IndexBand::decode(&band, GEOMETRY, 1).is_err(), "there is no such device");
+    for (rows, columns) in [(2, 300), (64, 7)] {
+        assert!(IndexBand::decode(&band, Geometry { rows, columns }, 2).is_err());
+    }
+    // Reserved bytes, and a band beyond any device.
+    for at in [12, 16 + 7] {
+        let mut wrong = band;
+        wrong[at] = 1;
+        assert!(IndexBand::decode(&wrong, GEOMETRY, 2).is_err(), "{at}");
+    }
+}
+
+#[test]
+fn counters_of_a_superblock_have_room_for_one_more() {
+    for (generation, opening) in [(u64::MAX, 3), (5, (1 << 24) - 1)] {
+        let superblock = Superblock { generation, opening, ..superblock() };
+        assert!(matches!(Superblock::decode(&superblock.encode()), Err(DecodeError::Field { .. })));
     }
 }

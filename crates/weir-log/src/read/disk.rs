@@ -71,7 +71,7 @@ impl DiskBlocks {
     }
 
     /// Whether there is a cache.
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.cache.is_there()
     }
 

@@ -449,18 +449,21 @@ pub(crate) fn send(
     let encoding = shared.options.encoding();
     let key = shared.key.clone();
     let seed = shared.env.random.next_u64();
+    let is_cached = spec.kind != ObjectKind::Checkpoint && shared.fetcher.disk.is_there();
     let sent = shared.env.background_while_awaited(async move {
         let object = spec.id;
         let encoded = object::encode(spec, &payload(), encoding, key.as_ref())
             .map_err(|source| LogError::NotSent { object, source })?;
+        // Without a cache they need not stay in memory until the store has them.
+        let frames = is_cached.then_some(encoded.frames);
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
-        Ok::<_, LogError>((Arc::new(encoded.header), encoded.frames))
+        Ok::<_, LogError>((Arc::new(encoded.header), frames))
     });
     let sender = Rc::clone(shared);
     shared.spawn(async move {
         match sent.await {
             Some(Ok((header, frames))) => {
-                if header.kind != ObjectKind::Checkpoint {
+                if let Some(frames) = frames {
                     sender.fetcher.disk.offer_object(&header, frames);
                 }
                 on_stored(&sender, header);
