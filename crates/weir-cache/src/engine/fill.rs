@@ -26,8 +26,13 @@ impl ThreadCache {
     /// takes it when it can, or not.
     pub fn offer(&self, address: RunAddress, source: Source, key: Option<Arc<BlockKey>>) {
         let Some(open) = self.current() else { return };
-        if !open.cache.state().wants(&address) {
-            return;
+        {
+            let mut state = open.cache.state();
+            // Who read it looked here first.
+            state.counts.misses += u64::from(matches!(source, Source::Kept(_)));
+            if !state.wants(&address) {
+                return;
+            }
         }
         if !open.queue.push(Offer { address, source, key }) {
             open.cache.state().counts.dropped += 1;
@@ -69,9 +74,12 @@ type Run = (RunAddress, Pieces, Option<Arc<BlockKey>>);
 
 impl Open {
     async fn fill(&self, run: Run, mut filling: Filling) {
-        if let Some(wait) = filling.wait.take() {
-            // The last one who reads what was there says so. Nobody else has the sender.
-            let _ = wait.await;
+        // The last one who uses what was there says so. Where somebody else took the place meanwhile, nobody does.
+        if let Some(wait) = filling.wait.take()
+            && wait.await.is_err()
+        {
+            self.cache.state().end_fill(&filling.pin, None);
+            return;
         }
         let Some(Encoded { bytes, checks }) = self.encode(run, &filling).await else {
             self.cache.state().end_fill(&filling.pin, None);

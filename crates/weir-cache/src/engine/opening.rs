@@ -211,7 +211,12 @@ impl Cache {
         let all_unknown = || Some(Scan::new(geometry.columns));
         let (state, found) = match (before, saved) {
             (Err(why), _) => {
-                provision(&file, file_bytes(&superblock)).await?;
+                if let Err(error) = provision(&file, file_bytes(&superblock)).await {
+                    // What a full disk gave of it is somebody else's.
+                    drop(file);
+                    directory.remove(BLOCKS_FILE).await?;
+                    return Err(error.into());
+                }
                 (empty(None), why)
             }
             (Ok(_), None) => (empty(all_unknown()), Found::Unknown("it was not closed".to_owned())),

@@ -3,21 +3,25 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_device::{Pacer, SharedBuf};
 use weir_pacer::RequestKind;
 use weir_seal::BlockKey;
 
 use super::block::{RunAddress, apply, check_of, hash};
 use super::cache::Cache;
-use super::state::Reading;
+use super::state::{Outcome, Reading};
 use super::thread::{Open, ThreadCache};
 use crate::format::BLOCK_LEN;
 
 /// A read that takes longer is not waited for: its disk hangs, and the store may answer.
 const READ_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Reads that fail before the cache is left out.
-const FAILED_READS_MAX: u64 = 16;
+/// After one, the disk is left alone for as long.
+const REST: Duration = Duration::from_secs(1);
+
+/// Reads that fail one after the other before the cache is left out.
+const FAILED_READS_MAX: u32 = 16;
 
 /// Blocks of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +36,12 @@ pub enum Blocks {
 struct Reader<'a> {
     cache: &'a Cache,
     reading: Reading,
-    is_good: bool,
+    outcome: Outcome,
 }
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        self.cache.state().end_read(&self.reading.pin, self.is_good);
+        self.cache.state().end_read(&self.reading.pin, self.outcome);
     }
 }
 
@@ -65,8 +69,15 @@ impl Open {
             Blocks::All => (0, None),
             Blocks::Some(range) => (*range.start(), Some(range.end() - range.start() + 1)),
         };
-        let reading = self.cache.state().begin_read(address, first, count)?;
-        let mut reader = Reader { cache: &self.cache, reading, is_good: true };
+        let began = Instant::now();
+        let reading = {
+            let mut state = self.cache.state();
+            if state.rests() {
+                return None;
+            }
+            state.begin_read(address, first, count)?
+        };
+        let mut reader = Reader { cache: &self.cache, reading, outcome: Outcome::Good };
         let Reading { at, first, checks, .. } = &reader.reading;
         let (first, count) = (*first, checks.len());
         let offset = self.cache.superblock().block_offset(*at, first);
@@ -79,7 +90,7 @@ impl Open {
                     let is_good = check_of(&hash(bytes, address, number, key)) == *check
                         || weir_device::mutant("cache_serves_unchecked");
                     if !is_good {
-                        reader.is_good = false;
+                        reader.outcome = Outcome::Damaged;
                         tracing::warn!(
                             offset = offset + u64::from(number - first) * BLOCK_LEN as u64,
                             "a block of the cache is not what was written; it is read from the store"
@@ -90,19 +101,20 @@ impl Open {
                         apply(key, address, number, bytes);
                     }
                 }
+                self.cache.state().on_good_read();
                 return Some(buf.freeze());
             }
-            Ok((_, Err(error))) => error.to_string(),
+            Ok((_, Err(error))) => {
+                reader.outcome = Outcome::Failed;
+                error.to_string()
+            }
             Err(_) => {
+                self.cache.state().rest_until(Instant::now() + REST);
                 format!("{}: a read takes longer than {READ_TIME_MAX:?}", self.file.display())
             }
         };
         drop(reader);
-        let failed = {
-            let counts = &mut self.cache.state().counts;
-            counts.failed_reads += 1;
-            counts.failed_reads
-        };
+        let failed = self.cache.state().on_failed_read(began);
         tracing::warn!(error = failure, "reading the cache; the store is read instead");
         if failed >= FAILED_READS_MAX {
             self.cache.leave_out(&failure);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::block::{BAND_RUNS, RUN_BLOCKS, RunAddress};
 use super::devices::{Devices, seed_of};
@@ -26,6 +27,17 @@ struct Busy {
     writing: u32,
     /// Hear that the last old user is gone.
     waiting: Vec<oneshot::Sender<()>>,
+}
+
+/// How a read ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It had what it should, or nobody waited for it.
+    Good,
+    /// The blocks are not what they should be.
+    Damaged,
+    /// The disk gave none.
+    Failed,
 }
 
 /// A use of a place. It is given back to [`State::end_read`] or [`State::end_fill`].
@@ -80,6 +92,10 @@ pub(super) struct State {
     pub(super) ended: Option<Ended>,
     pub(super) blocks: u64,
     pub(super) counts: CacheCounts,
+    /// Reads that failed one after the other, and when the last one did.
+    failures: u32,
+    failed_at: Option<Instant>,
+    rests_until: Option<Instant>,
 }
 
 /// Bits of a run in those of its band.
@@ -112,6 +128,9 @@ impl State {
             ended: None,
             blocks: 0,
             counts: CacheCounts::default(),
+            failures: 0,
+            failed_at: None,
+            rests_until: None,
         }
     }
 
@@ -195,11 +214,7 @@ impl State {
         count: Option<u32>,
     ) -> Option<Reading> {
         let reading = self.find(address, first, count);
-        let counter = match reading {
-            Some(_) => &mut self.counts.hits,
-            None => &mut self.counts.misses,
-        };
-        *counter += 1;
+        self.counts.hits += u64::from(reading.is_some());
         reading
     }
 
@@ -220,13 +235,10 @@ impl State {
     }
 
     /// A read is over. What is not what it should be is dropped with its run.
-    pub(super) fn end_read(&mut self, pin: &Pin, is_good: bool) {
+    pub(super) fn end_read(&mut self, pin: &Pin, outcome: Outcome) {
         let is_current = self.unpin(pin);
-        if is_good {
-            return;
-        }
-        self.counts.damaged += 1;
-        if is_current {
+        self.counts.damaged += u64::from(outcome == Outcome::Damaged);
+        if is_current && outcome != Outcome::Good {
             self.drop_run(pin.place, pin.run);
         }
     }
@@ -307,6 +319,10 @@ impl State {
             busy.old_users += std::mem::take(&mut busy.users);
             busy.since = self.takings;
             busy.writing = 0;
+            // Fills that wait are among the old users now, and would wait for themselves: they are given up.
+            if !weir_device::mutant("cache_fill_waits_for_itself") {
+                busy.waiting.clear();
+            }
         }
         Some(taken.place)
     }
@@ -393,6 +409,32 @@ impl State {
         if self.scan.as_mut().is_some_and(|scan| scan.end(column)) {
             self.scan = None;
         }
+    }
+
+    /// A read that began then failed, or took too long; how many did so one after the other since one went well. Those
+    /// that were on their way together count once.
+    pub(super) fn on_failed_read(&mut self, began: Instant) -> u32 {
+        self.counts.failed_reads += 1;
+        if self.failed_at.is_none_or(|failed_at| began >= failed_at) {
+            self.failures += 1;
+            self.failed_at = Some(Instant::now());
+        }
+        self.failures
+    }
+
+    /// A read went well.
+    pub(super) fn on_good_read(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The disk hangs: nothing is read from it until then.
+    pub(super) fn rest_until(&mut self, then: Instant) {
+        self.rests_until = Some(then);
+    }
+
+    pub(super) fn rests(&mut self) -> bool {
+        self.rests_until.take_if(|until| Instant::now() >= *until);
+        self.rests_until.is_some()
     }
 
     /// Nothing is looked up any more; whether that is new.

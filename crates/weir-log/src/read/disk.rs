@@ -75,7 +75,7 @@ impl DiskBlocks {
         self.cache.is_there()
     }
 
-    /// Looks that found what they asked for, and looks that did not.
+    /// Reads that it answered, and frames that were read from the store.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.hits.get(), self.misses.get())
     }
@@ -110,7 +110,7 @@ impl DiskBlocks {
 
     fn address(&self, object: ObjectId, frame: u32) -> Option<(RunAddress, Rc<Opening>)> {
         let Known::Opening(opening) = self.known(object) else { return None };
-        if object.seq.0 >= OBJECTS_MAX {
+        if object.seq.0 >= OBJECTS_MAX || u64::from(frame) >= FRAMES_PER_OBJECT {
             return None;
         }
         let run = object.seq.0 * FRAMES_PER_OBJECT + u64::from(frame);
@@ -135,8 +135,7 @@ impl DiskBlocks {
     async fn read(&self, object: ObjectId, frame: u32, blocks: Blocks) -> Option<Bytes> {
         let (address, opening) = self.address(object, frame)?;
         let found = self.cache.read(&address, blocks, opening.key.as_deref()).await;
-        let counter = if found.is_some() { &self.hits } else { &self.misses };
-        counter.set(counter.get() + 1);
+        self.hits.set(self.hits.get() + u64::from(found.is_some()));
         found.map(Bytes::from_owner)
     }
 
@@ -152,6 +151,7 @@ impl DiskBlocks {
 
     fn offer_from(&self, object: ObjectId, frame: u32, source: Source) {
         if let Some((address, opening)) = self.address(object, frame) {
+            self.misses.set(self.misses.get() + u64::from(matches!(source, Source::Kept(_))));
             self.cache.offer(address, source, opening.key.clone());
         }
     }

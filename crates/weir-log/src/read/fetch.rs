@@ -423,9 +423,7 @@ async fn get_run_by_disk(
     first: u32,
     last: u32,
 ) -> Result<Option<Vec<Bytes>>, DeviceError> {
-    if fetcher.disk.is_unknown(object) {
-        table_of(fetcher, object).await?;
-    }
+    learn(fetcher, object).await?;
     let looks = (first..=last).map(|index| fetcher.disk.frame(object, index));
     let mut frames = futures_util::future::join_all(looks).await;
     let is_missing = |index: &u32| frames[(index - first) as usize].is_none();
@@ -451,17 +449,24 @@ pub(super) async fn table_of(
     fetcher: &Rc<Fetcher>,
     object: ObjectId,
 ) -> Result<Arc<FrameTable>, DeviceError> {
-    let of_epoch = (object.stream, object.epoch);
     if let Some(table) = fetcher.cache.table(&fetcher.key_of(object)) {
-        fetcher.disk.learn(of_epoch, table.opening);
         return Ok(table);
     }
     // Boxed: a run waits for its header, which is a run of its own kind.
     let bytes = Box::pin(again(fetcher, fetcher.frame_key(object, HEADER_INDEX))).await?;
     let opened = ObjectHeader::open(&bytes, fetcher.key.as_ref());
     let (header, key) = opened.map_err(|source| LogError::Object { object, source })?;
-    fetcher.disk.learn(of_epoch, header.opening);
     Ok(fetcher.keep_table(&header, key))
+}
+
+/// Finds out which opening wrote the objects of an epoch, from the header of one that the store has now: what memory
+/// knows may be of a history that was given up since.
+pub(super) async fn learn(fetcher: &Fetcher, object: ObjectId) -> Result<(), DeviceError> {
+    if fetcher.disk.is_unknown(object) {
+        let opening = header(fetcher, object).await?.opening;
+        fetcher.disk.learn((object.stream, object.epoch), opening);
+    }
+    Ok(())
 }
 
 /// The header as it is stored; nothing where the worker threads are gone.

@@ -237,9 +237,7 @@ async fn read_span(
         Found::None(table) => table,
     };
     if fetcher.disk.is_there() {
-        if fetcher.disk.is_unknown(object) {
-            fetch::table_of(fetcher, object).await?;
-        }
+        fetch::learn(fetcher, object).await?;
         if let Some(data) = read_disk(fetcher, object, span).await {
             return Ok(data);
         }

@@ -4,7 +4,6 @@ use weir_seal::SealKey;
 
 use crate::format::blocks::{self, BlockRange, Blocks};
 use crate::format::frame::{Codec, Frame};
-use crate::format::manifest::HexId;
 use crate::format::object::{ObjectHeader, ObjectVersion};
 use crate::limits::FRAME_BYTES;
 
@@ -18,8 +17,6 @@ pub struct FrameTable {
     in_blocks: bool,
     /// Of the object, if it is encrypted.
     pub(super) key: Option<SealKey>,
-    /// The opening that wrote the object, if it has a name.
-    pub(super) opening: Option<HexId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,13 +58,7 @@ impl FrameTable {
     /// Of an object without frames.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {
-        Self {
-            frames: Box::default(),
-            sums: Box::default(),
-            in_blocks: false,
-            key: None,
-            opening: None,
-        }
+        Self { frames: Box::default(), sums: Box::default(), in_blocks: false, key: None }
     }
 
     pub(super) fn of(header: &ObjectHeader, key: Option<SealKey>) -> Self {
@@ -91,7 +82,6 @@ impl FrameTable {
                 || (header.version == ObjectVersion::V2
                     && weir_device::mutant("version_2_read_in_blocks")),
             key,
-            opening: header.opening,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The cache on the local disk: opened before the volumes, and closed after them.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -23,6 +24,9 @@ const FREE_DIVISOR: u64 = 10;
 /// to give (76 MiB).
 const DEFAULT_BYTES_MIN: u64 = 1 << 30;
 const DEFAULT_BYTES_MAX: u64 = 64 << 30;
+
+/// What a cache of a given size leaves free for journals at least: the first segments of a few.
+const LEFT_FREE_BYTES: u64 = 256 << 20;
 
 /// Whether a node has a cache on its local disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +80,7 @@ impl Default for NodeCache {
 fn size_of(setting: CacheSetting, home: &Home, shares_disk: bool) -> Result<CacheSize, String> {
     match setting {
         CacheSetting::Off => Err("it is turned off".to_owned()),
-        CacheSetting::Bytes(bytes) => Ok(CacheSize::Exactly(bytes)),
+        CacheSetting::Bytes(bytes) => has_room(home, bytes).map(|()| CacheSize::Exactly(bytes)),
         CacheSetting::Auto if shares_disk => Err("the store is on the same disk".to_owned()),
         CacheSetting::Auto => {
             let default = default_bytes(home.data.path())?;
@@ -90,6 +94,19 @@ fn size_of(setting: CacheSetting, home: &Home, shares_disk: bool) -> Result<Cach
                 )),
             }
         }
+    }
+}
+
+/// Whether a cache of so many bytes leaves the journals some room. The one that is there would make room for it.
+fn has_room(home: &Home, bytes: u64) -> Result<(), String> {
+    let file = home.data.cache().join(weir_cache::engine::BLOCKS_FILE);
+    let there = std::fs::metadata(file).map_or(0, |file| file.blocks() * 512);
+    let room =
+        rustix::fs::statvfs(home.data.path()).map_err(|error| format!("free space: {error}"))?;
+    let free = room.f_bavail * room.f_frsize + there;
+    match bytes + LEFT_FREE_BYTES <= free {
+        true => Ok(()),
+        false => Err(format!("there is no room for {}: {} are free", Size(bytes), Size(free))),
     }
 }
 
@@ -114,7 +131,14 @@ impl NodeCache {
                 error.to_string()
             }),
             Err(why) => {
-                tracing::debug!(why, "no cache on the local disk");
+                match setting {
+                    CacheSetting::Bytes(_) => {
+                        tracing::warn!(why, "serving without a cache on the local disk");
+                    }
+                    CacheSetting::Auto | CacheSetting::Off => {
+                        tracing::debug!(why, "no cache on the local disk");
+                    }
+                }
                 Err(why)
             }
         };
@@ -126,19 +150,7 @@ impl NodeCache {
         if std::mem::replace(&mut *lock(&self.0), Err("it is closed".to_owned())).is_err() {
             return;
         }
-        for shard in 1..node.shard_count() {
-            // An error means that the thread ended, and its use with it.
-            let _ = node.run(shard, |context| async move { context.blocks.disk.detach() }).await;
-        }
-        let path = home.data.cache();
-        let closed = node.run(0, |context: Rc<ShardContext>| async move {
-            let directory = context.disks.directory(path)?;
-            context.blocks.disk.close(&directory).await?;
-            Ok::<_, NodeError>(())
-        });
-        if let Err(error) = closed.await.and_then(|closed| closed) {
-            tracing::warn!(%error, "the cache is read anew at the next start");
-        }
+        close_on_all(node, home).await;
     }
 
     /// How it is, or why there is none.
@@ -168,6 +180,23 @@ fn report_of(status: CacheStatus) -> CacheReport {
         evictions: counts.evictions,
         damaged: counts.damaged,
         failed_reads: counts.failed_reads,
+    }
+}
+
+/// Ends its use on all shards, on the first one last.
+async fn close_on_all(node: &NodeHandle, home: &Home) {
+    for shard in 1..node.shard_count() {
+        // An error means that the thread ended, and its use with it.
+        let _ = node.run(shard, |context| async move { context.blocks.disk.detach() }).await;
+    }
+    let path = home.data.cache();
+    let closed = node.run(0, |context: Rc<ShardContext>| async move {
+        let directory = context.disks.directory(path)?;
+        context.blocks.disk.close(&directory).await?;
+        Ok::<_, NodeError>(())
+    });
+    if let Err(error) = closed.await.and_then(|closed| closed) {
+        tracing::warn!(%error, "the cache is read anew at the next start");
     }
 }
 
@@ -206,12 +235,15 @@ async fn open_on_all(node: &NodeHandle, home: &Home, size: CacheSize) -> Result<
     let cache = node.run(0, open).await??;
     for shard in 1..node.shard_count() {
         let (path, cache) = (home.data.cache(), cache.clone());
-        let attach = move |context: Rc<ShardContext>| async move {
+        let attached = move |context: Rc<ShardContext>| async move {
             let directory = context.disks.directory(path)?;
             context.blocks.disk.attach(&cache, &directory, &context.env).await?;
             Ok::<_, NodeError>(())
         };
-        node.run(shard, attach).await??;
+        if let Err(error) = node.run(shard, attached).await.and_then(|attached| attached) {
+            close_on_all(node, home).await;
+            return Err(error);
+        }
     }
     Ok(cache)
 }

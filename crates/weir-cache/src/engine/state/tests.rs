@@ -24,7 +24,7 @@ fn fill(state: &mut State, address: &RunAddress, checks: &[u32]) -> Place {
 fn has(state: &mut State, address: &RunAddress) -> bool {
     let reading = state.begin_read(address, 0, None);
     if let Some(reading) = &reading {
-        state.end_read(&reading.pin, true);
+        state.end_read(&reading.pin, Outcome::Good);
     }
     reading.is_some()
 }
@@ -40,11 +40,11 @@ fn blocks_are_there_once_their_fill_ended_and_by_their_address_only() {
     assert!(state.begin_fill(&address(1, 5)).is_none(), "it is there");
     let reading = state.begin_read(&address(1, 5), 1, Some(2)).unwrap();
     assert_eq!((reading.first, &reading.checks[..]), (1, &[8, 9][..]));
-    state.end_read(&reading.pin, true);
+    state.end_read(&reading.pin, Outcome::Good);
     assert!(state.begin_read(&address(1, 5), 1, Some(3)).is_none(), "the frame is shorter");
     let all = state.begin_read(&address(1, 5), 0, None).unwrap();
     assert_eq!(all.checks, [7, 8, 9]);
-    state.end_read(&all.pin, true);
+    state.end_read(&all.pin, Outcome::Good);
     for other in [address(2, 5), address(1, 4), address(1, 9)] {
         assert!(!has(&mut state, &other));
     }
@@ -78,12 +78,12 @@ fn a_place_is_written_once_nobody_reads_what_was_there() {
     let mut beside_waits = beside.wait.expect("somebody reads there");
     for (number, reading) in readings.iter().enumerate() {
         if number != at {
-            state.end_read(&reading.pin, true);
+            state.end_read(&reading.pin, Outcome::Good);
         }
     }
     assert!(wait.try_recv().is_err() && beside_waits.try_recv().is_err());
     // What was read there is not what was to be read: the new band has nothing to do with it.
-    state.end_read(&readings[at].pin, false);
+    state.end_read(&readings[at].pin, Outcome::Damaged);
     assert!(wait.try_recv().is_ok() && beside_waits.try_recv().is_ok());
     state.end_fill(&filling.pin, Some(&[2]));
     state.end_fill(&beside.pin, Some(&[3, 4]));
@@ -123,7 +123,7 @@ fn what_is_not_what_it_should_be_is_dropped_with_its_run_alone() {
     fill(&mut state, &address(1, 0), &[1, 2]);
     fill(&mut state, &address(1, 1), &[3]);
     let reading = state.begin_read(&address(1, 0), 1, Some(1)).unwrap();
-    state.end_read(&reading.pin, false);
+    state.end_read(&reading.pin, Outcome::Damaged);
     assert!(!has(&mut state, &address(1, 0)) && has(&mut state, &address(1, 1)));
     assert_eq!((state.counts.damaged, state.blocks), (1, 1));
     fill(&mut state, &address(1, 0), &[1, 2]);
@@ -169,7 +169,7 @@ fn a_place_found_after_a_crash_belongs_to_its_newest_fill() {
     }
     let reading = state.begin_read(&address(3, 0), 0, None).unwrap();
     assert_eq!((reading.at.place.row, &reading.checks[..]), (2, &[3, 3][..]));
-    state.end_read(&reading.pin, true);
+    state.end_read(&reading.pin, Outcome::Good);
     for there in [address(2, 2), address(4, 0), address(4, 1)] {
         assert!(has(&mut state, &there), "{there:?}");
     }
@@ -183,4 +183,38 @@ fn nothing_is_looked_up_once_the_cache_is_left_out() {
     assert!(state.leave_out("its disk failed") && !state.leave_out("again"));
     assert!(!has(&mut state, &address(1, 0)) && state.begin_fill(&address(2, 0)).is_none());
     assert_eq!(state.ended, Some(Ended::LeftOut("its disk failed".to_owned())));
+}
+
+/// A place is taken again while the fill that took it before still waits.
+#[test]
+fn a_fill_that_waits_never_waits_for_itself() {
+    let mut state = state();
+    for band in 0..4 {
+        fill(&mut state, &address(1, band * 4), &[1]);
+    }
+    let readings: Vec<_> =
+        (0..4).map(|band| state.begin_read(&address(1, band * 4), 0, None).unwrap()).collect();
+    let mut fillings: Vec<_> =
+        (0..20).filter_map(|band| state.begin_fill(&address(2, band * 4))).collect();
+    for reading in &readings {
+        state.end_read(&reading.pin, Outcome::Good);
+    }
+    // Each is woken, or told that its place is somebody else's, once those before it ended.
+    let mut steps = 0;
+    while !fillings.is_empty() {
+        steps += 1;
+        assert!(steps < 100, "{} fills wait for ever", fillings.len());
+        let mut left = Vec::new();
+        for mut filling in fillings {
+            match filling.wait.as_mut().map(oneshot::Receiver::try_recv) {
+                Some(Err(oneshot::error::TryRecvError::Empty)) => left.push(filling),
+                Some(Err(oneshot::error::TryRecvError::Closed)) => {
+                    state.end_fill(&filling.pin, None)
+                }
+                Some(Ok(())) | None => state.end_fill(&filling.pin, Some(&[2])),
+            }
+        }
+        fillings = left;
+    }
+    assert!(state.is_idle());
 }
