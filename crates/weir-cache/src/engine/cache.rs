@@ -45,15 +45,7 @@ impl Cache {
             );
         }
     }
-}
 
-impl fmt::Debug for Cache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cache")
-    }
-}
-
-impl Cache {
     /// How it is.
     #[must_use]
     pub fn status(&self) -> CacheStatus {
@@ -71,5 +63,11 @@ impl Cache {
             memory_bytes: bands * MEMORY_PER_BAND,
             counts: state.counts,
         }
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cache")
     }
 }

@@ -1,6 +1,5 @@
-//! Fills: what was read from below, or is about to be, is written here as background work. Too many at a time are not
-//! taken;
-//! nobody waits for one.
+//! Fills: what was read from below, or was written just now, is written here as background work. Too many at a time are
+//! not taken; nobody waits for one.
 
 use std::rc::Rc;
 use std::sync::Arc;

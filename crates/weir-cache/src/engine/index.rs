@@ -13,7 +13,6 @@ use crate::format::index::{
     BAND_ENTRY_BYTES, DEVICE_BYTES, HEAD_BYTES, IndexBand, IndexHead, decode_device,
 };
 use crate::format::superblock::{SavedIndex, Superblock};
-use crate::geometry::{BAND_BYTES, DEVICE_BYTES_MAX};
 
 /// Bytes that are read or written at a time.
 const STEP_BYTES: usize = 4 << 20;
@@ -159,9 +158,6 @@ pub(super) async fn load(
     for _ in 0..head.bands {
         let bytes = reader.next(BAND_ENTRY_BYTES).await.map_err(text)?;
         let entry = IndexBand::decode(bytes, superblock.geometry, head.devices).map_err(wrong)?;
-        if entry.band > DEVICE_BYTES_MAX / BAND_BYTES {
-            return Err("a band is beyond its device".to_owned());
-        }
         let run = entry.band * u64::from(BAND_RUNS);
         let address = RunAddress { device: devices[entry.device as usize], run };
         if !state.restore(entry.place, &address, entry.present, &entry.checks) {

@@ -297,14 +297,19 @@ impl State {
         Some(Filling { pin, at: RunPlace { place, run }, number, wait })
     }
 
-    fn take_in(&mut self, address: &RunAddress) -> Option<Place> {
+    /// The band of an address that is about to come: its device has one more. `None` where there are too many devices.
+    fn add_band(&mut self, address: &RunAddress) -> Option<Band> {
         let (device, is_new) = self.devices.add(&address.device)?;
         if is_new {
             self.table.set_seed(device, seed_of(&address.device));
         }
-        let band = Band { device, number: address.band() };
+        Some(Band { device, number: address.band() })
+    }
+
+    fn take_in(&mut self, address: &RunAddress) -> Option<Place> {
+        let band = self.add_band(address)?;
         let Some(taken) = self.table.take_in(band) else {
-            self.devices.remove(device);
+            self.devices.remove(band.device);
             self.counts.refused += 1;
             return None;
         };
@@ -359,13 +364,9 @@ impl State {
         if home != place.column || self.slots().at(place).band().is_some() {
             return false;
         }
-        let Some((device, is_new)) = self.devices.add(&address.device) else { return false };
-        if is_new {
-            self.table.set_seed(device, seed_of(&address.device));
-        }
-        let band = Band { device, number: address.band() };
+        let Some(band) = self.add_band(address) else { return false };
         if self.slots().find(band).is_some() {
-            self.devices.remove(device);
+            self.devices.remove(band.device);
             return false;
         }
         self.table.restore(place, band, present);
