@@ -77,7 +77,7 @@ impl Open {
             }
             state.begin_read(address, first, count)?
         };
-        let mut reader = Reader { cache: &self.cache, reading, outcome: Outcome::Good };
+        let mut reader = Reader { cache: &self.cache, reading, outcome: Outcome::Dropped };
         let Reading { at, first, checks, .. } = &reader.reading;
         let (first, count) = (*first, checks.len());
         let offset = self.cache.superblock().block_offset(*at, first);
@@ -101,7 +101,7 @@ impl Open {
                         apply(key, address, number, bytes);
                     }
                 }
-                self.cache.state().on_good_read();
+                reader.outcome = Outcome::Good;
                 return Some(buf.freeze());
             }
             Ok((_, Err(error))) => {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -32,8 +33,10 @@ struct Busy {
 /// How a read ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It had what it should, or nobody waited for it.
+    /// It had what it should.
     Good,
+    /// Nobody waited for it.
+    Dropped,
     /// The blocks are not what they should be.
     Damaged,
     /// The disk gave none.
@@ -49,13 +52,16 @@ pub(super) struct Pin {
     run: u32,
 }
 
+/// What the blocks of a run must be, from some block on.
+pub(super) type Checks = SmallVec<[u32; RUN_BLOCKS as usize]>;
+
 /// A read that may begin: where, and what the blocks must be.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) pin: Pin,
     pub(super) at: RunPlace,
     pub(super) first: u32,
-    pub(super) checks: Vec<u32>,
+    pub(super) checks: Checks,
 }
 
 /// A fill that may begin: where, once nobody uses what was there.
@@ -229,7 +235,7 @@ impl State {
             return None;
         }
         let begin = self.first_check(place) + (run * RUN_BLOCKS + first) as usize;
-        let checks = self.checks[begin..begin + count as usize].to_vec();
+        let checks = Checks::from_slice(&self.checks[begin..begin + count as usize]);
         let pin = self.pin(place, run);
         Some(Reading { pin, at: RunPlace { place, run }, first, checks })
     }
@@ -238,7 +244,10 @@ impl State {
     pub(super) fn end_read(&mut self, pin: &Pin, outcome: Outcome) {
         let is_current = self.unpin(pin);
         self.counts.damaged += u64::from(outcome == Outcome::Damaged);
-        if is_current && outcome != Outcome::Good {
+        if outcome == Outcome::Good {
+            self.failures = 0;
+        }
+        if is_current && matches!(outcome, Outcome::Damaged | Outcome::Failed) {
             self.drop_run(pin.place, pin.run);
         }
     }
@@ -421,11 +430,6 @@ impl State {
             self.failed_at = Some(Instant::now());
         }
         self.failures
-    }
-
-    /// A read went well.
-    pub(super) fn on_good_read(&mut self) {
-        self.failures = 0;
     }
 
     /// The disk hangs: nothing is read from it until then.
