@@ -1,7 +1,7 @@
 """Forges blocks in the file of the cache, for a control: other bytes with the hash that belongs to them.
 
 Nobody but a program that computes the hashes anew gets a wrong block past the cache. So what is found after this was read
-from the file, and its reader was judged. The format is docs/formats/cache.md; BLAKE3 and CRC32C are here because Python
+from the file, and its reader was judged. The format is docs/formats/cache.md; XXH3 and CRC32C are here because Python
 brings neither.
 """
 
@@ -13,54 +13,69 @@ BAND_BLOCKS = 64
 MAGIC_SUPERBLOCK, MAGIC_RUN = b"WEIR-CSB", b"WEIR-CRH"
 ENTRIES_AT, ENTRY = 2048, 64
 
-_IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
-_ORDER = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
-_MIXED = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15),
-          (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
-_CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
-_MASK = 0xFFFFFFFF
+_MASK, _MASK64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_PRIMES32 = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
+_PRIMES64 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+_SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743248e"
+    "e03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a"
+    "51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8f"
+    "f8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
 
 
-def _turned(value, by):
-    return (value >> by | value << 32 - by) & _MASK
+def _word(data, at):
+    return int.from_bytes(data[at:at + 8], "little")
 
 
-def _compress(chain, words, counter, length, flags):
-    state = [*chain, *_IV[:4], counter & _MASK, counter >> 32, length, flags]
-    for turn in range(7):
-        for number, (a, b, c, d) in enumerate(_MIXED):
-            for word, first, second in ((words[2 * number], 16, 12), (words[2 * number + 1], 8, 7)):
-                state[a] = (state[a] + state[b] + word) & _MASK
-                state[d] = _turned(state[d] ^ state[a], first)
-                state[c] = (state[c] + state[d]) & _MASK
-                state[b] = _turned(state[b] ^ state[c], second)
-        if turn < 6:
-            words = [words[index] for index in _ORDER]
-    return [state[index] ^ state[index + 8] for index in range(8)]
+def _folded(one, other):
+    product = one * other
+    return (product ^ product >> 64) & _MASK64
 
 
-def _tree(data, first, is_root):
-    """The chaining value of what begins at chunk `first`."""
-    root = _ROOT if is_root else 0
-    if len(data) > 1024:
-        left = 1024
-        while left * 2 < len(data):
-            left *= 2
-        both = _tree(data[:left], first, False) + _tree(data[left:], first + left // 1024, False)
-        return _compress(_IV, both, 0, 64, _PARENT | root)
-    chain = _IV
-    blocks = [data[at:at + 64] for at in range(0, len(data), 64)] or [b""]
-    for number, block in enumerate(blocks):
-        flags = _CHUNK_START if number == 0 else 0
-        if number == len(blocks) - 1:
-            flags |= _CHUNK_END | root
-        words = struct.unpack("<16I", block.ljust(64, b"\0"))
-        chain = _compress(chain, words, first, len(block), flags)
-    return chain
+def _avalanche(value):
+    value = (value ^ value >> 37) * 0x165667919E3779F9 & _MASK64
+    return value ^ value >> 32
 
 
-def blake3(data):
-    return struct.pack("<8I", *_tree(data, 0, True))
+def xxh3_64(data):
+    """XXH3 of 33 to 64 bytes."""
+    value = len(data) * _PRIMES64[0]
+    for at, secret in ((16, 32), (len(data) - 32, 48), (0, 0), (len(data) - 16, 16)):
+        value += _folded(_word(data, at) ^ _word(_SECRET, secret), _word(data, at + 8) ^ _word(_SECRET, secret + 8))
+    return _avalanche(value & _MASK64)
+
+
+def _accumulated(lanes, stripe, secret):
+    for lane in range(8):
+        word = _word(stripe, 8 * lane)
+        keyed = word ^ _word(secret, 8 * lane)
+        lanes[lane ^ 1] = (lanes[lane ^ 1] + word) & _MASK64
+        lanes[lane] = (lanes[lane] + (keyed & _MASK) * (keyed >> 32)) & _MASK64
+
+
+def _merged(lanes, secret, begin):
+    value = begin + sum(
+        _folded(lanes[lane] ^ _word(secret, 8 * lane), lanes[lane + 1] ^ _word(secret, 8 * lane + 8))
+        for lane in range(0, 8, 2))
+    return _avalanche(value & _MASK64)
+
+
+def xxh3_128(data, seed):
+    """XXH3 of a block, little-endian."""
+    secret = b"".join(
+        struct.pack("<2Q", (_word(_SECRET, at) + seed) & _MASK64, (_word(_SECRET, at + 8) - seed) & _MASK64)
+        for at in range(0, len(_SECRET), 16))
+    lanes = [_PRIMES32[2], *_PRIMES64[:4], _PRIMES32[1], _PRIMES64[4], _PRIMES32[0]]
+    for number, at in enumerate(range(0, len(data) - 64, 64)):
+        if number and number % 16 == 0:
+            for lane in range(8):
+                value = lanes[lane] ^ lanes[lane] >> 47 ^ _word(secret, len(secret) - 64 + 8 * lane)
+                lanes[lane] = value * _PRIMES32[0] & _MASK64
+        _accumulated(lanes, data[at:at + 64], secret[number % 16 * 8:])
+    _accumulated(lanes, data[-64:], secret[len(secret) - 71:])
+    low = _merged(lanes, secret[11:], len(data) * _PRIMES64[0] & _MASK64)
+    high = _merged(lanes, secret[len(secret) - 75:], ~(len(data) * _PRIMES64[1]) & _MASK64)
+    return struct.pack("<2Q", low, high)
 
 
 def _crc_table():
@@ -94,7 +109,7 @@ def _superblock(file):
 def _hash(block, header, index, run_blocks):
     device, band = header[48:80], struct.unpack_from("<Q", header, 80)[0]
     run = band * (BAND_BLOCKS // run_blocks) + struct.unpack_from("<I", header, 40)[0]
-    return blake3(block + device + struct.pack("<QI", run, index))[:16]
+    return xxh3_128(block, xxh3_64(device + struct.pack("<QI", run, index)))
 
 
 def forge(path, instead_of, most):
