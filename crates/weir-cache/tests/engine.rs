@@ -200,6 +200,29 @@ fn all_is_there_after_a_clean_stop_and_after_a_crash() {
 }
 
 #[test]
+fn a_scan_after_a_restart_leaves_what_was_kept_before_it() {
+    run(async {
+        let disk = disk(3);
+        let band = |device, number: u64| address(device, number * 4);
+        let hot: Vec<_> = (0..40).map(|number| band(1, number)).collect();
+        let scan = |device| (0..150).map(|number| band(device, number)).collect::<Vec<_>>();
+        let (host, _) = Host::start(&disk).await;
+        host.fill(&hot).await;
+        for _ in 0..3 {
+            assert_eq!(host.count(&hot).await, hot.len());
+        }
+        host.fill(&scan(2)).await;
+        assert_eq!(host.count(&hot).await, hot.len(), "a scan passes by");
+        host.close().await;
+        let (host, found) = Host::start(&disk).await;
+        assert_eq!(found, Found::Index);
+        host.fill(&scan(3)).await;
+        assert!(host.cache.status().counts.evictions > 100, "{:?}", host.cache.status());
+        assert_eq!(host.count(&hot).await, hot.len(), "so does the first one of a process");
+    });
+}
+
+#[test]
 fn a_flipped_bit_is_never_served_and_its_run_can_be_filled_again() {
     run(async {
         let (disk, one) = (disk(3), address(1, 0));

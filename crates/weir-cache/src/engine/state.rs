@@ -364,7 +364,7 @@ impl State {
     /// A band of a device is in a place, by the saved index.
     pub(super) fn restore(
         &mut self,
-        place: Place,
+        (place, is_kept): (Place, bool),
         address: &RunAddress,
         present: u64,
         checks: &[u32],
@@ -378,7 +378,7 @@ impl State {
             self.devices.remove(band.device);
             return false;
         }
-        self.table.restore(place, band, present);
+        self.table.restore((place, is_kept), band, present);
         self.blocks += u64::from(present.count_ones());
         let first = self.first_check(place);
         self.checks[first..first + checks.len()].copy_from_slice(checks);
@@ -414,7 +414,8 @@ impl State {
                 checks[begin..begin + run.checks.len()].copy_from_slice(&run.checks);
                 present |= to_band(first_blocks(run.checks.len()), run.at.run);
             }
-            self.restore(*place, address, present, &checks);
+            // Headers do not say what was kept.
+            self.restore((*place, false), address, present, &checks);
         }
         if self.scan.as_mut().is_some_and(|scan| scan.end(column)) {
             self.scan = None;
