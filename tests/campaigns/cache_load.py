@@ -2,7 +2,7 @@
 """The client of the cache campaign: stamped blocks, and a model that every read is held against.
 
     cache_load.py load STATE SOCKET --seed S       reads, writes and zeroes until the server is gone
-    cache_load.py judge STATE SOCKET [--share 0.5] reads what was open and a share of the rest; exits with 1 on a violation
+    cache_load.py judge STATE SOCKET [--share 0.5] reads what was open and a share of the rest; 1 on a wrong one
     cache_load.py fresh STATE VOLUME MIB           the volume is new and empty, whatever had its name before
     cache_load.py fill STATE SOCKET VOLUME         writes all of it
     cache_load.py snapshot STATE VOLUME SNAPSHOT   one was taken, while nobody wrote
@@ -14,12 +14,12 @@
     cache_load.py forge STATE FILE                 a control: puts older contents into the file of the cache, with the
                                                    hashes that belong to them; exits with 1 where it found no block
 
-Each write has a number that no other write ever gets, of whatever volume. A block of 4 KiB says which write put it there
-and where it lies, and the rest of it follows from both: so a block that is old, that belongs elsewhere, or that is torn is
-told from the one that belongs there. No two writes are on their way to one block. A read must show, of each block, what
-was acknowledged last before the read was issued, or a write that was on its way during the read. After the server is gone
-a block shows what was acknowledged last or what was on its way then: no acknowledged write is lost by the death of a
-process. What a judge saw of such a block must stay.
+Each write has a number that no other write ever gets, of whatever volume. A block of 4 KiB says which write put it
+there and where it lies, and the rest of it follows from both: so a block that is old, that belongs elsewhere, or that
+is torn is told from the one that belongs there. No two writes are on their way to one block. A read must show, of
+each block, what was acknowledged last before the read was issued, or a write that was on its way during the read.
+After the server is gone a block shows what was acknowledged last or what was on its way then: no acknowledged write
+is lost by the death of a process. What a judge saw of such a block must stay.
 """
 
 import argparse

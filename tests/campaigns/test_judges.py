@@ -102,7 +102,7 @@ class Writers(unittest.TestCase):
 
 
 class CacheLoad(unittest.TestCase):
-    """A volume of eight blocks: block 1 was written twice, block 2 is zeroes again, to block 3 a write is on its way."""
+    """Eight blocks: block 1 was written twice, block 2 is zeroes again, to block 3 a write is on its way."""
 
     def setUp(self):
         self.model = cache_load.Model()
@@ -226,7 +226,8 @@ class CacheForge(unittest.TestCase):
             file.seek(cache_forge.BANDS_AT)
             runs = file.read()
         header = runs[:4096]
-        self.assertEqual([runs[4096 * at:4096 * at + 4096] for at in range(1, 5)], [self.block, other, other, self.block])
+        blocks = [runs[4096 * at:4096 * at + 4096] for at in range(1, 5)]
+        self.assertEqual(blocks, [self.block, other, other, self.block])
         self.assertEqual(header[2048 + 64:2064 + 64], self.hash(other, 0, 1))
         self.assertEqual(struct.unpack_from("<I", header, 12)[0], cache_forge.crc32c(header[:12] + header[16:]))
         self.assertEqual(runs[17 * 4096:18 * 4096], self.run_of(1))
