@@ -170,6 +170,23 @@ fn what_was_filled_is_served_in_blocks_and_as_a_whole() {
 }
 
 #[test]
+fn runs_that_lie_behind_each_other_are_written_at_once() {
+    run(async {
+        let disk = disk(6);
+        let host = Host::start(&disk).await.0;
+        let writes = || disk.counters().writes;
+        let before = writes();
+        // The third of the second band is short, so that what is behind it is apart.
+        let runs: Vec<_> = (0..8).map(|run| address(1, run)).collect();
+        host.fill(&runs).await;
+        assert_eq!(host.count(&runs).await, 8);
+        assert_eq!(writes() - before, 3);
+        host.fill(&[address(2, 0), address(2, 2), address(3, 3)]).await;
+        assert_eq!(writes() - before, 6, "others are not behind each other");
+    });
+}
+
+#[test]
 fn all_is_there_after_a_clean_stop_and_after_a_crash() {
     run(async {
         let (disk, runs) = (disk(2), some_runs());

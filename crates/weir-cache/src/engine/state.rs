@@ -44,7 +44,7 @@ pub(super) enum Outcome {
 }
 
 /// A use of a place. It is given back to [`State::end_read`] or [`State::end_fill`].
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[must_use = "a place that stays in use is never written again"]
 pub(super) struct Pin {
     place: Place,
