@@ -72,7 +72,7 @@ async fn fill_all(open: &Open) {
 type Run = (RunAddress, Pieces, Option<Arc<BlockKey>>);
 
 impl Open {
-    async fn fill(&self, run: Run, mut filling: Filling) {
+    pub(super) async fn fill(&self, run: Run, mut filling: Filling) {
         // The last one who uses what was there says so. Where somebody else took the place meanwhile, nobody does.
         if let Some(wait) = filling.wait.take()
             && wait.await.is_err()

@@ -13,4 +13,8 @@ pub trait Replacement {
 
     /// A place is about to take a band; what was there goes.
     fn comes(&mut self, slots: &Slots, place: Place, band: Band);
+
+    /// Somebody asked that what a place holds stays: it counts as used often. Without it a policy against scans lets
+    /// what comes in bulk go first.
+    fn stays(&mut self, _slots: &Slots, _place: Place) {}
 }

@@ -130,4 +130,8 @@ impl Replacement for SixFactor {
     fn comes(&mut self, slots: &Slots, place: Place, band: Band) {
         self.queues.comes(slots, place, band);
     }
+
+    fn stays(&mut self, slots: &Slots, place: Place) {
+        self.queues.stays(slots, place);
+    }
 }
