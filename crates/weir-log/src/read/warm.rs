@@ -384,8 +384,9 @@ impl Warming<'_> {
             self.fetcher.cache.keep(self.fetcher.frame_key(object, index), frame.clone());
         }
         self.fetcher.disk.put(object, index, frame).await;
+        let is_there = self.fetcher.disk.keep(object, index) > Some(0);
         let counts = &mut *self.counts.borrow_mut();
-        counts.report.warmed_bytes += bytes;
+        counts.report.warmed_bytes += if is_there { bytes } else { 0 };
         counts.done += 1;
     }
 
