@@ -122,7 +122,7 @@ impl Wanted {
         if takes <= holds || weir_device::mutant("warming_looks_at_no_room") {
             return Ok(());
         }
-        let [has, takes, holds] = [self.bytes(), takes, holds].map(mib);
+        let [has, takes, holds] = [self.bytes(), takes, holds].map(size);
         let message = format!(
             "the range has {has} of objects, which take {takes} of the cache on the local disk, and that \
              holds {holds}: warm a part with --range FROM..TO, or give the process a larger --cache"
@@ -131,8 +131,12 @@ impl Wanted {
     }
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", bytes.div_ceil(1 << 20))
+/// For people. What is less than a MiB is not rounded up to one.
+fn size(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        mib => format!("{mib} MiB"),
+    }
 }
 
 /// Bytes of the blocks that hold a frame, as the cache counts them.
@@ -416,7 +420,7 @@ impl Warming<'_> {
         ];
         let because = because.iter().filter(|(frames, _)| *frames > 0);
         let obstacles: Vec<String> =
-            because.map(|(frames, why)| format!("{} {why}", mib(frames * FRAME))).collect();
+            because.map(|(frames, why)| format!("{} {why}", size(frames * FRAME))).collect();
         report.journal_bytes = wanted.journal_bytes;
         report.left_bytes = (missing + refused) * FRAME;
         report.obstacle = (!obstacles.is_empty()).then(|| obstacles.join("; "));

@@ -1,6 +1,7 @@
 //! Warming: what a volume has of a range, or one of its snapshots, comes to the local disk, and is read without the
 //! store from then on.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,8 +235,8 @@ fn a_cache_that_is_too_small_or_gone_is_said() {
     });
 }
 
-/// Warms a volume over a slow store, and does something else with it meanwhile.
-async fn warmed_while(act: impl AsyncFn(&Host, Rc<LogVolume>)) -> DeviceError {
+/// Warms a volume over a store that is slow, or away, and does something else with it meanwhile.
+async fn warmed_while(is_away: bool, act: impl AsyncFn(&Host, Rc<LogVolume>)) -> DeviceError {
     let mut host = Host::new().await;
     host.options.batch.bytes = 256 << 10;
     let (volume, _) = host.open().await;
@@ -246,7 +247,7 @@ async fn warmed_while(act: impl AsyncFn(&Host, Rc<LogVolume>)) -> DeviceError {
     let disk = SimDisk::new(5, SimDiskOptions::default());
     let volume = open(&host, &block_store(&host, &disk).await).await;
     let slow = Duration::from_secs(3);
-    host.faults.change(|plan| plan.latency = slow..=slow);
+    host.faults.change(|plan| (plan.latency, plan.outage) = (slow..=slow, is_away));
     let warming = warm(&volume, ALL);
     let acting = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -259,12 +260,18 @@ async fn warmed_while(act: impl AsyncFn(&Host, Rc<LogVolume>)) -> DeviceError {
 #[test]
 fn it_ends_with_its_volume() {
     run(async {
-        let error = warmed_while(async |_, volume| {
+        let error = warmed_while(false, async |_, volume| {
             volume.close().await.expect("closed");
         });
         let error = error.await;
         assert!(error.to_string().contains("closed"), "{error}");
-        let error = warmed_while(async |host, volume| {
+        // It does not wait for a store that is away.
+        let error = warmed_while(true, async |_, volume| {
+            volume.close_within(Duration::from_secs(2)).await.ok();
+        });
+        let error = error.await;
+        assert!(error.to_string().contains("closed"), "{error}");
+        let error = warmed_while(false, async |host, volume| {
             volume.rollback(&name("cut")).await.expect("set back");
             host.faults.change(|plan| plan.latency = Duration::ZERO..=Duration::ZERO);
             let report = warm(&volume, ALL).await.expect("warmed");
@@ -276,31 +283,32 @@ fn it_ends_with_its_volume() {
 }
 
 #[test]
-fn what_is_moved_meanwhile_is_warmed_where_it_is() {
+fn what_is_given_up_meanwhile_is_looked_for_where_it_is() {
     run(async {
-        let mut host = Host::new().await;
-        let (mut data, _disk, _blocks, volume) = cold(&mut host).await;
-        let slow = Duration::from_millis(500);
+        let host = Host::new().await;
+        let mut data = filled(&host, 3).await;
+        let host = host.other(9);
+        let disk = SimDisk::new(5, SimDiskOptions::default());
+        let volume = open(&host, &block_store(&host, &disk).await).await;
+        let slow = Duration::from_secs(1);
         host.faults.change(|plan| plan.latency = slow..=slow);
-        let warming = async {
-            // Again and again, while the collector gives objects up.
-            for _ in 0..20 {
-                warm(&volume, ALL).await.expect("warmed");
-            }
-        };
-        let newer = pattern(9, 16 << 10);
+        let looks = Cell::new(0);
+        let warming =
+            volume.warm(None, ALL, |done, _| looks.set(looks.get() + u32::from(done == 0)));
+        // The objects of the second half are read last, and deleted before that.
+        let half = data.len() / 2;
+        let newer = pattern(9, half);
+        data[half..].copy_from_slice(&newer);
         let writing = async {
-            for at in (0..data.len()).step_by(32 << 10) {
-                data[at..at + newer.len()].copy_from_slice(&newer);
-                write(&volume, at as u64, &newer).await.expect("written");
-                tokio::time::sleep(Duration::from_millis(300)).await;
+            for (at, piece) in (half as u64..).step_by(32 << 10).zip(newer.chunks(32 << 10)) {
+                write(&volume, at, piece).await.expect("written");
             }
             volume.flush(FlushScope::Store).await.expect("stored");
-            volume.compact(95, |_, _| {}).await.expect("compacted");
         };
-        futures_util::join!(warming, writing);
-        host.faults.change(|plan| plan.latency = Duration::ZERO..=Duration::ZERO);
-        warm(&volume, ALL).await.expect("warmed");
+        let (warmed, ()) = futures_util::join!(warming, writing);
+        let report = warmed.expect("warmed");
+        assert!(looks.get() > 1, "an object was gone");
+        assert_eq!((report.left_bytes, &report.obstacle), (0, &None), "{report:?}");
         let before = gets(&host);
         read_all(&volume, &data).await;
         assert_eq!(gets(&host), before);
