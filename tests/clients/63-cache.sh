@@ -91,6 +91,34 @@ check "turned off it is not used" prints '"none_because": "it is turned off"' st
 check "and all is read still" holds
 stop
 
+# Warmed: nobody has read it before.
+rm -r "$WEIR_DATA_DIR/cache"
+refuse "warm what nobody serves" 'volume "demo" is not served by this process' "$weir" volume warm demo
+start demo --cache off
+refuse "warm without a cache" 'no cache on its local disk, because it is turned off: start it with --cache' \
+    "$weir" volume warm demo
+stop
+start demo --cache 8M
+refuse "warm more than the cache holds" 'of the cache on the local disk, and that holds .*--range FROM..TO' \
+    "$weir" volume warm demo
+stop
+start demo --cache 96M
+refuse "warm what is beyond the volume" 'goes beyond the volume' "$weir" volume warm demo --range 1M..33M
+refuse "warm no range" 'is no range: give it as FROM..TO' "$weir" volume warm demo --range 1M
+check "warm a range" prints '^demo: [89]\.[0-9] MiB warmed, 0 B were there already; [0-9]+ objects? read in ' \
+    volume warm demo --range 8M..16M
+check "and no more" [ "$(cached bytes)" -lt $((10 << 20)) ]
+check "warm the rest" prints '^demo: 2[0-9]\.[0-9] MiB warmed, [89]\.[0-9] MiB were there already; ' volume warm demo
+check "all of it is in the cache" cached_bytes $((32 << 20))
+check "it is read from there" holds
+check "without one look in vain" no_misses
+check "warmed again it costs nothing" prints '"requests": 0$' volume warm demo --output json
+check "take a snapshot" "$weir" snapshot create demo@cut
+check "its blocks are the same" prints '^demo@cut: 0 B warmed, 3[0-9]\.[0-9] MiB were there already; 0 objects' \
+    volume warm demo@cut
+refuse "warm a snapshot that is not there" 'no snapshot "?none' "$weir" volume warm demo@none
+stop
+
 # Encrypted: nothing of a volume is in the file.
 mark="marked plaintext of this test: $$-$RANDOM."
 while :; do echo "$mark $RANDOM$RANDOM$RANDOM"; done | head -c 32M >"$work/pattern"

@@ -54,6 +54,12 @@ impl<P: Replacement> Table<P> {
         Some(place)
     }
 
+    /// Somebody asked that what a place holds stays.
+    pub(crate) fn stays(&mut self, place: Place) {
+        self.slots.at_mut(place).used = self.slots.count_use();
+        self.policy.stays(&self.slots, place);
+    }
+
     /// A place for a band that is not there; `None` where it is not to be cached.
     pub fn take_in(&mut self, band: Band) -> Option<Taken> {
         debug_assert!(self.slots.find(band).is_none(), "a band has one place");

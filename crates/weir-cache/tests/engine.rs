@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::engine::{
-    BLOCKS_FILE, Blocks, Cache, CacheError, CacheSize, Found, Pieces, RUN_BLOCKS, RUN_BYTES,
-    RunAddress, Source, ThreadCache,
+    BAND_RUNS, BLOCKS_FILE, Blocks, Cache, CacheError, CacheSize, Found, Pieces, RUN_BLOCKS,
+    RUN_BYTES, RunAddress, Source, ThreadCache,
 };
 use weir_cache::format::run::DeviceIdentity;
 use weir_device::SharedBuf;
@@ -489,6 +489,47 @@ fn sealed_blocks_are_nowhere_in_the_file_in_the_clear() {
         let mut host = Host::start_known(&disk).await;
         host.key = Some(key());
         assert!(host.has(one, None).await, "and is opened after a crash");
+    });
+}
+
+#[test]
+fn what_is_asked_for_stays_where_what_comes_in_bulk_goes() {
+    run(async {
+        let (host, _) = Host::start(&disk(10)).await;
+        let bands = host.cache.status().capacity_bytes / (u64::from(BAND_RUNS) * RUN_BYTES as u64);
+        let bands_of = |device, count| (0..count).map(move |band| address(device, 4 * band));
+        let (used, asked): (Vec<_>, Vec<_>) =
+            (bands_of(1, bands).collect(), bands_of(2, 20).collect());
+        host.fill(&used).await;
+        for _ in 0..4 {
+            assert_eq!(host.count(&used).await, used.len());
+        }
+        for address in &asked {
+            assert_eq!(host.thread.keep(address), 0);
+            host.thread.put(*address, Pieces::from_iter([content(address)]), None).await;
+        }
+        assert_eq!(host.cache.status().counts.misses, 0, "nobody looked in vain");
+        for address in &asked {
+            let blocks = content(address).len().div_ceil(BLOCK);
+            assert_eq!(host.thread.keep(address) as usize, blocks);
+        }
+        host.fill(&bands_of(3, 2 * bands).collect::<Vec<_>>()).await;
+        assert_eq!(host.count(&asked).await, asked.len());
+        assert!(host.count(&used).await > used.len() / 2, "they took the place of some");
+    });
+}
+
+#[test]
+fn a_run_that_was_asked_for_comes_whoever_goes_away() {
+    run(async {
+        let (host, _) = Host::start(&disk(11)).await;
+        let one = address(1, 0);
+        let put = host.thread.put(one, Pieces::from_iter([content(&one)]), None);
+        // Once it has leave the write is under way.
+        assert!(tokio::time::timeout(Duration::from_micros(1), put).await.is_err());
+        host.rest().await;
+        assert!(host.has(one, None).await);
+        host.close().await;
     });
 }
 

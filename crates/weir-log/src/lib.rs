@@ -41,6 +41,7 @@ pub use own::lease::{LeaseSettings, LeaseStatus, NodeLease};
 pub use read::block_store::BlockStore;
 pub use read::cache::{FrameCache, FrameKey, FrameResult, Look, MemoryFrameCache, ObjectKey};
 pub use read::table::FrameTable;
+pub use read::warm::WarmReport;
 pub use recover::args::{JOURNAL_FILE, LOCK_FILE, OnWait, OpenArgs};
 pub use recover::refusal::{Refusal, RefusalReason};
 pub use replay::{Merging, Replay, ReplayReport};

@@ -103,6 +103,10 @@ pub const FRAMES_PER_GET_MAX: u32 = 16;
 /// Frames that one ranged GET of the collector asks for at most (4 MiB): half a default batch.
 pub const COLLECTED_FRAMES_PER_GET_MAX: u32 = 64;
 
+/// Objects that are read at a time to warm the cache on the local disk. With [`COLLECTED_FRAMES_PER_GET_MAX`] they take
+/// 16 MiB, and hide the latency of a store.
+pub const WARMED_OBJECTS_MAX: usize = 4;
+
 /// Frames that are asked for one by one at a time, where some of those asked for at once are damaged.
 pub const FRAMES_ALONE_IN_FLIGHT_MAX: usize = 4;
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use weir_device::{
-    DeviceError, DeviceExt, ErrorKind, FlushScope, LocalBoxFuture, Operation, mutant,
+    ByteRange, DeviceError, DeviceExt, ErrorKind, FlushScope, LocalBoxFuture, Operation, mutant,
 };
 use weir_log::catalog::VolumeName;
 use weir_log::{
     Closed, CompactReport, FlattenReport, GivenUp, ObjectId, RepairReport, Salvage, SnapshotRecord,
-    Takeover, VolumeStatus,
+    SnapshotView, Takeover, VolumeStatus, WarmReport,
 };
 
 use crate::endpoint::Endpoint;
@@ -249,6 +249,19 @@ impl Stack {
         on_progress: impl FnMut(u64, u64),
     ) -> Result<FlattenReport, DeviceError> {
         self.log()?.flatten(on_progress).await
+    }
+
+    /// Brings what a range of the volume, or of a snapshot of it, has in the store to the cache on the local disk.
+    ///
+    /// # Errors
+    /// As [`LogVolume::warm`](weir_log::LogVolume::warm).
+    pub async fn warm(
+        &self,
+        snapshot: Option<&SnapshotView>,
+        range: ByteRange,
+        on_progress: impl Fn(u64, u64),
+    ) -> Result<WarmReport, DeviceError> {
+        self.log()?.warm(snapshot, range, on_progress).await
     }
 
     /// Gives up what cannot be read of objects, after what the stages hold was written: it may replace what is damaged.

@@ -645,7 +645,7 @@ fn flags_come_from_the_environment_too() {
 }
 
 /// One page for each command.
-const PAGES: [&str; 50] = [
+const PAGES: [&str; 51] = [
     "weir-completion.1",
     "weir-limits-set.1",
     "weir-limits-show.1",
@@ -694,6 +694,7 @@ const PAGES: [&str; 50] = [
     "weir-volume-salvage.1",
     "weir-volume-set.1",
     "weir-volume-show.1",
+    "weir-volume-warm.1",
     "weir-volume.1",
     "weir.1",
 ];

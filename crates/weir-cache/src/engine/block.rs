@@ -15,8 +15,8 @@ pub const RUN_BLOCKS: u32 = 16;
 /// Bytes of a run without its header.
 pub const RUN_BYTES: usize = RUN_BLOCKS as usize * BLOCK_LEN;
 
-/// Runs of a band.
-pub(super) const BAND_RUNS: u32 = BAND_BLOCKS / RUN_BLOCKS;
+/// Runs of a band, which takes a place as soon as one of them is cached.
+pub const BAND_RUNS: u32 = BAND_BLOCKS / RUN_BLOCKS;
 
 /// Version of blocks that never change.
 const VERSION: u64 = 1;

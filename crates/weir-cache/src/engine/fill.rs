@@ -77,14 +77,14 @@ async fn fill_all(open: &Open) {
 type Offers = SmallVec<[Offer; BAND_RUNS as usize]>;
 
 /// A run that is written, and where.
-struct Fill {
-    address: RunAddress,
-    frame: Pieces,
-    key: Option<Arc<BlockKey>>,
-    filling: Filling,
+pub(super) struct Fill {
+    pub(super) address: RunAddress,
+    pub(super) frame: Pieces,
+    pub(super) key: Option<Arc<BlockKey>>,
+    pub(super) filling: Filling,
 }
 
-type Fills = SmallVec<[Fill; BAND_RUNS as usize]>;
+pub(super) type Fills = SmallVec<[Fill; BAND_RUNS as usize]>;
 
 impl Fill {
     /// Whether another one lies right behind it on the disk, and one write does for both.
@@ -109,7 +109,8 @@ impl Open {
         Some(Fill { address, frame, key, filling })
     }
 
-    async fn fill(&self, mut fills: Fills) {
+    /// Writes runs that lie behind each other.
+    pub(super) async fn fill(&self, mut fills: Fills) {
         let pins: SmallVec<[Pin; BAND_RUNS as usize]> =
             fills.iter().map(|fill| fill.filling.pin).collect();
         let mut is_free = true;

@@ -21,6 +21,7 @@ mod fill;
 mod index;
 mod limits;
 mod opening;
+mod put;
 mod queue;
 mod read;
 mod recover;
@@ -29,7 +30,7 @@ mod state;
 mod status;
 mod thread;
 
-pub use block::{RUN_BLOCKS, RUN_BYTES, RunAddress};
+pub use block::{BAND_RUNS, RUN_BLOCKS, RUN_BYTES, RunAddress};
 pub use cache::Cache;
 pub use error::CacheError;
 pub use limits::{BLOCKS_FILE, CACHE_BYTES_MIN, LOCK_FILE};

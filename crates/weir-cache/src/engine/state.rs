@@ -278,6 +278,14 @@ impl State {
         of_run(self.slots().at(place).present, run) == 0 && !is_writing
     }
 
+    /// Blocks that are there of a run. Somebody asks for its band, which is to stay.
+    pub(super) fn stay(&mut self, address: &RunAddress) -> u32 {
+        let Some(band) = self.band_of(address) else { return 0 };
+        let Some(place) = self.slots().find(band) else { return 0 };
+        self.table.stays(place);
+        of_run(self.slots().at(place).present, address.in_band()).trailing_ones()
+    }
+
     /// Takes a place for a run, and what was there out.
     pub(super) fn begin_fill(&mut self, address: &RunAddress) -> Option<Filling> {
         if !self.wants(address) {

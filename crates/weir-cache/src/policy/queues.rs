@@ -141,6 +141,16 @@ impl Queues {
         self.sets[place.column as usize].main.contains(&row(place))
     }
 
+    /// What a place holds counts as used often: it does not wait in the small queue.
+    pub(super) fn stays(&mut self, slots: &Slots, place: Place) {
+        let set = &mut self.sets[place.column as usize];
+        if let Some(at) = set.small.iter().position(|small| *small == row(place)) {
+            set.small.remove(at);
+            set.main.push_back(row(place));
+        }
+        self.uses[slots.geometry().index(place)] = USES_MAX;
+    }
+
     /// A place takes a band.
     pub(super) fn comes(&mut self, slots: &Slots, place: Place, band: Band) {
         let set = &mut self.sets[place.column as usize];

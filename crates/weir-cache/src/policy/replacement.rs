@@ -25,4 +25,8 @@ pub trait Replacement {
         let _ = place;
         false
     }
+
+    /// Somebody asked that what a place holds stays: it counts as used often. Without it a policy against scans lets
+    /// what comes in bulk go first.
+    fn stays(&mut self, _slots: &Slots, _place: Place) {}
 }

@@ -138,4 +138,8 @@ impl Replacement for SixFactor {
     fn is_kept(&self, place: Place) -> bool {
         self.queues.is_kept(place)
     }
+
+    fn stays(&mut self, slots: &Slots, place: Place) {
+        self.queues.stays(slots, place);
+    }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weir_cache::engine::{Blocks, Pieces, RunAddress, Source, ThreadCache};
+use weir_cache::engine::{Blocks, CacheStatus, Pieces, RunAddress, Source, ThreadCache};
 use weir_cache::format::run::DeviceIdentity;
 use weir_device::VolumeId;
 use weir_journal::Epoch;
@@ -162,6 +162,23 @@ impl DiskBlocks {
             self.misses.set(self.misses.get() + u64::from(matches!(source, Source::Kept(_))));
             self.cache.offer(address, source, opening.key.clone());
         }
+    }
+
+    /// How the cache is, if there is one.
+    pub(super) fn status(&self) -> Option<CacheStatus> {
+        self.cache.status()
+    }
+
+    /// Blocks that the disk has of a frame, which somebody wants there; nothing where it takes none of its object.
+    pub(super) fn keep(&self, object: ObjectId, frame: u32) -> Option<u32> {
+        let (address, _) = self.address(object, frame)?;
+        Some(self.cache.keep(&address))
+    }
+
+    /// Writes a frame that somebody wants there, and waits for that.
+    pub(super) async fn put(&self, object: ObjectId, frame: u32, bytes: Bytes) {
+        let Some((address, opening)) = self.address(object, frame) else { return };
+        self.cache.put(address, Pieces::from_iter([bytes]), opening.key.clone()).await;
     }
 
     /// An object is in the store whose frames are still in memory: they will not be read from there.

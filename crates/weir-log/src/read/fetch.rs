@@ -161,7 +161,7 @@ impl Fetcher {
     }
 
     /// What the cache knows an object by. Of other streams the history is not known here.
-    fn key_of(&self, object: ObjectId) -> ObjectKey {
+    pub(super) fn key_of(&self, object: ObjectId) -> ObjectKey {
         let own = object.stream == self.volume;
         let history = if own { self.histories.find(object.epoch) } else { None };
         ObjectKey { id: object, history }
@@ -498,13 +498,13 @@ async fn get_header_frame(
 pub(super) struct Reader {
     pub(super) store: Store,
     pub(super) object: ObjectId,
-    key: Option<DataKey>,
+    pub(super) key: Option<DataKey>,
     deadline: Duration,
     seed: u64,
 }
 
 impl Reader {
-    fn new(fetcher: &Fetcher, object: ObjectId) -> Self {
+    pub(super) fn new(fetcher: &Fetcher, object: ObjectId) -> Self {
         let (store, key) = (fetcher.reads.clone(), fetcher.key.clone());
         let seed = fetcher.next_seed.get();
         fetcher.next_seed.set(seed.wrapping_add(SEED_STEP));
@@ -655,7 +655,7 @@ pub(crate) fn slices_of(
 
 /// One attempt at a run of frames. The outer error is the store's, the inner one says that bytes came but are not what
 /// was written.
-async fn get_frames(
+pub(super) async fn get_frames(
     reader: &Reader,
     table: &FrameTable,
     first: u32,

@@ -7,6 +7,7 @@ pub(crate) mod failed;
 pub(crate) mod fetch;
 pub(crate) mod parts;
 pub(crate) mod table;
+pub(crate) mod warm;
 
 use std::rc::Rc;
 
@@ -95,7 +96,7 @@ pub(crate) fn resolve(
 }
 
 /// What the overlay does not know: `start..end` of the object map.
-fn resolve_objects(
+pub(crate) fn resolve_objects(
     objects: &ObjectMap,
     start: u64,
     end: u64,

@@ -26,8 +26,8 @@ use crate::snapshot::history::Comparisons;
 /// A snapshot that is open for reading.
 pub struct SnapshotView {
     record: SnapshotRecord,
-    objects: ObjectMap,
-    fetcher: Rc<Fetcher>,
+    pub(crate) objects: ObjectMap,
+    pub(crate) fetcher: Rc<Fetcher>,
     comparisons: Comparisons,
 }
 

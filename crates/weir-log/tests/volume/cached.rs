@@ -13,17 +13,26 @@ use crate::support::{Backup, Host, SIZE, expect_bytes, fill, name, objects, patt
 
 const CACHE_BYTES: u64 = 24 << 20;
 
+/// Memory that holds little.
+const MEMORY_BYTES: u64 = 128 << 10;
+
 /// The cache of a process that begins now, on a disk of its own; nothing is in memory.
-async fn block_store(host: &Host, disk: &SimDisk) -> BlockStore {
+pub(crate) async fn block_store(host: &Host, disk: &SimDisk) -> BlockStore {
     let thread = Rc::new(ThreadCache::default());
     let size = CacheSize::Exactly(CACHE_BYTES);
     let (_, found) = thread.open(&disk.directory(), &host.env, size).await.expect("opens");
     assert!(!matches!(found, Found::Nothing(_)), "{found:?}");
     thread.recover().await;
-    BlockStore { memory: Arc::new(MemoryFrameCache::new(128 << 10)), disk: thread }
+    BlockStore { memory: Arc::new(MemoryFrameCache::new(MEMORY_BYTES)), disk: thread }
 }
 
-async fn open(host: &Host, blocks: &BlockStore) -> Rc<LogVolume> {
+/// The same cache on the local disk, with other memory.
+pub(crate) fn block_store_of(blocks: &BlockStore) -> BlockStore {
+    let memory = Arc::new(MemoryFrameCache::new(MEMORY_BYTES));
+    BlockStore { memory, disk: Rc::clone(&blocks.disk) }
+}
+
+pub(crate) async fn open(host: &Host, blocks: &BlockStore) -> Rc<LogVolume> {
     host.try_open(|args| args.blocks = blocks.clone()).await.expect("opens").0
 }
 
@@ -32,12 +41,12 @@ async fn rest() {
     tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
-fn gets(host: &Host) -> u64 {
+pub(crate) fn gets(host: &Host) -> u64 {
     host.store.counters().gets
 }
 
 /// Everything, in pieces that have nothing to do with blocks.
-async fn read_all(volume: &LogVolume, data: &[u8]) {
+pub(crate) async fn read_all(volume: &LogVolume, data: &[u8]) {
     for (at, piece) in (0..).step_by(7000).zip(data.chunks(7000)) {
         expect_bytes(volume, at, piece).await;
     }
@@ -93,11 +102,7 @@ fn a_clone_reads_what_its_parent_cached() {
         read_all(&volume, &data).await;
         rest().await;
         let copy = clone_of(&host, 7, ("demo", "cut"), "copy").await;
-        let other = BlockStore {
-            memory: Arc::new(MemoryFrameCache::new(128 << 10)),
-            disk: Rc::clone(&blocks.disk),
-        };
-        let copy = open(&copy, &other).await;
+        let copy = open(&copy, &block_store_of(&blocks)).await;
         let before = gets(&host);
         read_all(&copy, &data).await;
         // The header of one object says which opening wrote those of its epoch.
@@ -135,9 +140,7 @@ fn objects_of_a_history_that_was_given_up_are_not_shown() {
         assert!(before.contains(&objects(&host).await[0]), "it has the same name");
         volume.close().await.expect("closed");
         drop(volume);
-        let nothing = Arc::new(MemoryFrameCache::new(128 << 10));
-        let blocks = BlockStore { memory: nothing, disk: Rc::clone(&blocks.disk) };
-        let volume = open(&host, &blocks).await;
+        let volume = open(&host, &block_store_of(&blocks)).await;
         expect_bytes(&volume, 0, &data).await;
     });
 }

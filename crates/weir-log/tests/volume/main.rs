@@ -27,3 +27,4 @@ mod scale;
 mod snapshots;
 mod support;
 mod takeover;
+mod warm;

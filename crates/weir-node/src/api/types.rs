@@ -12,7 +12,9 @@ use utoipa::ToSchema;
 use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
 
 pub use cache::CacheReport;
-pub use reports::{CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport};
+pub use reports::{
+    CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport, WarmReport,
+};
 pub use space::SnapshotSpace;
 
 /// Whether something does what it should.
@@ -723,8 +725,8 @@ pub struct Snapshot {
 pub enum Progress<R> {
     /// Still at work.
     Running {
-        /// What is done so far: objects of a check or a deletion, bytes of a compaction or a
-        /// flatten; nothing of a flush.
+        /// What is done so far: objects of a check or a deletion, bytes of a compaction, a
+        /// flatten or a warming; nothing of a flush.
         done: u64,
         /// What there is to do: objects, or bytes; for a flush, bytes still to go.
         total: u64,

@@ -19,6 +19,8 @@ pub enum Subject {
     Store,
     /// A volume, NAME.
     Volume,
+    /// A volume, or a snapshot of it, NAME or VOLUME@SNAPSHOT.
+    VolumeOrSnapshot,
     /// A snapshot of a volume, VOLUME@SNAPSHOT.
     Snapshot,
 }

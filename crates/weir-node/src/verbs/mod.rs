@@ -33,6 +33,7 @@ pub mod set;
 pub mod show;
 pub mod space;
 pub mod verb;
+pub mod warm;
 mod words;
 
 use self::command::CommandEntry;
@@ -77,6 +78,7 @@ list! {
     resize::ResizeVolume: verb, command;
     flush::FlushVolume: verb, command;
     compact::CompactVolume: verb, command;
+    warm::WarmVolume: verb, command;
     clone::CloneVolume: verb, command;
     flatten::FlattenVolume: verb, command;
     rekey::RekeyVolume: command;

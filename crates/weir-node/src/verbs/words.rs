@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_log::catalog::VolumeName;
 
+use super::warm::ByteSpan;
 use crate::config::check_seconds;
 use crate::size::Size;
 
@@ -39,9 +40,40 @@ pub(super) fn size_bytes(text: &str) -> Result<u64, String> {
     text.parse().map(|Size(bytes)| bytes)
 }
 
+/// Bytes from one place to another, as `1G..2G`; either may be left out.
+pub(super) fn byte_span(text: &str) -> Result<ByteSpan, String> {
+    let Some((from, to)) = text.split_once("..") else {
+        return Err(format!("{text:?} is no range: give it as FROM..TO, as 0..20G or 1T.."));
+    };
+    let bytes = |text: &str| match text {
+        "0" => Ok(0),
+        _ => size_bytes(text),
+    };
+    let from = if from.is_empty() { 0 } else { bytes(from)? };
+    let to = if to.is_empty() { None } else { Some(bytes(to)?) };
+    match to {
+        Some(to) if to <= from => {
+            Err(format!("{text:?} is empty: give an end behind its begin, as 1G..2G"))
+        }
+        _ => Ok(ByteSpan { from, to }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_has_two_ends_which_may_be_left_out() {
+        let span = |text| byte_span(text).map(|ByteSpan { from, to }| (from, to));
+        assert_eq!(span("1M..2M"), Ok((1 << 20, Some(2 << 20))));
+        assert_eq!((span("0..4K"), span("4K..")), (Ok((0, Some(4096))), Ok((4096, None))));
+        assert_eq!((span(".."), span("..7")), (Ok((0, None)), Ok((0, Some(7)))));
+        for (wrong, why) in [("5G", "is no range"), ("2M..1M", "is empty"), ("x..1M", "no size")] {
+            let error = span(wrong).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
 
     #[test]
     fn what_is_no_number_is_said_in_words() {

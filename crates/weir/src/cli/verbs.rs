@@ -14,7 +14,7 @@ use weir_node::verbs::commands;
 use weir_node::verbs::verb::Named;
 use weir_node::{Home, Node, NodeError};
 
-use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
+use crate::cli::words::{SnapshotPath, VolumePath, snapshot_path, volume_name, volume_path};
 use crate::terminal::failure::{DAMAGED, Failure};
 use crate::terminal::form::{Output, OutputForm};
 use crate::terminal::output::say;
@@ -125,6 +125,10 @@ fn clap_command(entry: &CommandEntry) -> clap::Command {
             let name = subject.value_name("NAME").value_parser(volume_name);
             command = command.arg(name.help("Name of the volume"));
         }
+        Subject::VolumeOrSnapshot => {
+            let path = subject.value_name("NAME[@SNAPSHOT]").value_parser(volume_path);
+            command = command.arg(path.help("The volume, or a snapshot of it, as demo@monday"));
+        }
         Subject::Snapshot => {
             let path = subject.value_name("VOLUME@SNAPSHOT").value_parser(snapshot_path);
             command = command.arg(path.help("The volume and the snapshot, as demo@monday"));
@@ -150,6 +154,11 @@ fn parse(entry: &CommandEntry, matches: &mut ArgMatches) -> Result<Typed, clap::
     let names = match entry.subject {
         Subject::Store => Names::default(),
         Subject::Volume => Names { volume: matches.remove_one(SUBJECT), snapshot: None },
+        Subject::VolumeOrSnapshot => {
+            let path = matches.remove_one::<VolumePath>(SUBJECT);
+            let (volume, snapshot) = path.map(|path| (path.volume, path.snapshot)).unzip();
+            Names { volume, snapshot: snapshot.flatten() }
+        }
         Subject::Snapshot => {
             let path = matches.remove_one::<SnapshotPath>(SUBJECT);
             let (volume, snapshot) = path.map(|path| (path.volume, path.snapshot)).unzip();

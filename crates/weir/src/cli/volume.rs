@@ -9,7 +9,7 @@ use weir_log::catalog::VolumeName;
 use weir_node::size::Size;
 
 use crate::cli::verbs::{Below, Group};
-use crate::cli::words::{SnapshotPath, snapshot_path, volume_name};
+use crate::cli::words::{VolumePath, volume_name, volume_path};
 use crate::terminal::form::Output;
 
 /// How a check goes about it.
@@ -198,11 +198,8 @@ pub(crate) struct VolumePlace {
 
 /// A volume or a snapshot in a store.
 fn in_store(store: Option<String>, text: &str) -> Result<VolumePlace, String> {
-    if !text.contains('@') {
-        return Ok(VolumePlace { store, name: volume_name(text)?, snapshot: None });
-    }
-    let SnapshotPath { volume, snapshot } = snapshot_path(text)?;
-    Ok(VolumePlace { store, name: volume, snapshot: Some(snapshot) })
+    let VolumePath { volume, snapshot } = volume_path(text)?;
+    Ok(VolumePlace { store, name: volume, snapshot })
 }
 
 fn volume_place(text: &str) -> Result<VolumePlace, String> {

@@ -32,6 +32,23 @@ pub(crate) fn snapshot_path(text: &str) -> Result<SnapshotPath, String> {
     Ok(SnapshotPath { volume: volume_name(volume)?, snapshot: snapshot_name(snapshot)? })
 }
 
+/// A volume, or a snapshot of it.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumePath {
+    /// The volume.
+    pub(crate) volume: VolumeName,
+    /// The snapshot of it that is meant, if one is.
+    pub(crate) snapshot: Option<VolumeName>,
+}
+
+pub(crate) fn volume_path(text: &str) -> Result<VolumePath, String> {
+    if !text.contains('@') {
+        return Ok(VolumePath { volume: volume_name(text)?, snapshot: None });
+    }
+    let SnapshotPath { volume, snapshot } = snapshot_path(text)?;
+    Ok(VolumePath { volume, snapshot: Some(snapshot) })
+}
+
 /// A name of a snapshot, for which the rules of volumes' names hold.
 pub(crate) fn snapshot_name(text: &str) -> Result<VolumeName, String> {
     volume_name(text).map_err(|error| error.replacen("volume name", "snapshot name", 1))

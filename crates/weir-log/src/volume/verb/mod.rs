@@ -10,3 +10,4 @@ mod resize;
 pub(crate) mod salvage;
 mod snapshot;
 mod takeover;
+mod warm;

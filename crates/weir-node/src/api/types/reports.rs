@@ -171,6 +171,40 @@ impl From<weir_log::FlattenReport> for FlattenReport {
     }
 }
 
+/// What a warming did. Bytes are those of frames of 64 KiB, which is what the cache takes in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct WarmReport {
+    /// Bytes that came into the cache.
+    pub warmed_bytes: u64,
+    /// Bytes that were there already.
+    pub there_bytes: u64,
+    /// Bytes of the volume that the journal has, on the local disk as well.
+    pub journal_bytes: u64,
+    /// Bytes that are not in the cache in the end.
+    pub left_bytes: u64,
+    /// Why they are not; none when all are.
+    pub obstacle: Option<String>,
+    /// Objects that were read from the store.
+    pub objects: u64,
+    /// Reads of the store, those of objects' headers as well.
+    pub requests: u64,
+}
+
+impl From<weir_log::WarmReport> for WarmReport {
+    fn from(report: weir_log::WarmReport) -> Self {
+        Self {
+            warmed_bytes: report.warmed_bytes,
+            there_bytes: report.there_bytes,
+            journal_bytes: report.journal_bytes,
+            left_bytes: report.left_bytes,
+            obstacle: report.obstacle,
+            objects: report.objects,
+            requests: report.requests,
+        }
+    }
+}
+
 /// One thing that is damaged or missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Damage {

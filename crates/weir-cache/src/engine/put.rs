@@ -1,0 +1,61 @@
+//! What somebody asks to have in the cache: it is waited for, and does not pass through the queue of what is merely
+//! offered, which has no room now and then. Background work all the same.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use weir_pacer::{Class, Work};
+use weir_seal::BlockKey;
+
+use super::block::{RUN_BYTES, RunAddress};
+use super::fill::{Fill, Fills};
+use super::queue::{Pieces, len_of};
+use super::status::CacheStatus;
+use super::thread::ThreadCache;
+use crate::format::BLOCK_LEN;
+
+impl ThreadCache {
+    /// How the cache is, if there is one.
+    #[must_use]
+    pub fn status(&self) -> Option<CacheStatus> {
+        self.current().map(|open| open.cache.status())
+    }
+
+    /// Blocks that the cache has of a run, without a look at its disk. From now on their band counts as used often, so
+    /// that what comes in bulk after it does not take its place.
+    #[must_use]
+    pub fn keep(&self, address: &RunAddress) -> u32 {
+        self.current().map_or(0, |open| open.cache.state().stay(address))
+    }
+
+    /// Writes a run that is asked for, and waits for that. What it came to, [`ThreadCache::keep`] says: other bands
+    /// that are asked for may take its place at once.
+    pub async fn put(&self, address: RunAddress, pieces: Pieces, key: Option<Arc<BlockKey>>) {
+        let Some(open) = self.current() else { return };
+        let len = len_of(&pieces);
+        if len == 0 || len > RUN_BYTES {
+            return;
+        }
+        let work =
+            Work { class: Class::Fill, bytes: (RUN_BYTES + BLOCK_LEN) as u64, operations: 0 };
+        // Nothing presses: whoever asked waits, but no client does.
+        let leave = open.env.pacer.leave(work, || 0.0).await;
+        let begun = open.cache.state().begin_fill(&address);
+        let Some(filling) = begun else { return };
+        if !weir_device::mutant("cache_put_may_go_at_once") {
+            let _ = open.cache.state().stay(&address);
+        }
+        let (done, filled) = oneshot::channel();
+        let filler = Rc::clone(&open);
+        // Begun, a fill comes to its end whoever goes away: its place is in use until then.
+        open.env.spawn_local(async move {
+            filler.fill(Fills::from_iter([Fill { address, frame: pieces, key, filling }])).await;
+            leave.used();
+            // Whoever asked may be gone.
+            let _ = done.send(());
+        });
+        // An error means that the thread ends.
+        let _ = filled.await;
+    }
+}
