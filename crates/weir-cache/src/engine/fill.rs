@@ -59,7 +59,7 @@ async fn fill_all(open: &Open) {
         if len == 0 || len > RUN_BYTES {
             continue;
         }
-        let begun = open.cache.state().begin_fill(&address);
+        let begun = open.cache.state().begin_fill_of(&address, len);
         if let Some(filling) = begun {
             open.fill((address, frame, key), filling).await;
             leave.used();

@@ -130,6 +130,13 @@ impl Queues {
         }
     }
 
+    /// What is in a place goes.
+    pub(super) fn goes(&mut self, place: Place) {
+        let set = &mut self.sets[place.column as usize];
+        set.small.retain(|other| *other != row(place));
+        set.main.retain(|other| *other != row(place));
+    }
+
     /// A place takes a band.
     pub(super) fn comes(&mut self, slots: &Slots, place: Place, band: Band) {
         let set = &mut self.sets[place.column as usize];
