@@ -56,6 +56,20 @@ check "after a kill the file is read anew" known
 check "and all is there" holds
 check "again not one look was in vain" no_misses
 
+# Shown, and given other sizes while it is in use.
+check "it is shown" prints 'hit ratio +100\.0 %' cache show
+check "so is what the volume has of it" prints 'demo +[0-9]+ bands' cache show
+refuse "a size beyond the disk" 'leaves less than 256.0 MiB to journals' "$weir" cache resize 900P
+refuse "removing what is in use" 'has the cache of .* open' "$weir" cache destroy --yes
+check "another size" prints 'which says 96M: set' cache resize 128M
+check "all is read all the same" holds
+check "and cached anew" wait_until "all of it is in the cache" fills
+check "turned off while in use" prints 'no cache: it is turned off' cache resize off
+check "all is read from the store" holds
+check "turned on again it has what it had" prints 'which holds 3[0-9.]+ MiB' cache resize 128M
+check "its old size again" prints 'has it so as well' cache resize 96M
+check "filled again" wait_until "all of it is in the cache" fills
+
 # A second process in the same data directory.
 "$weir" up other --size 32M --cache 96M >"$work/other.out" 2>"$work/other.log" </dev/null &
 processes+=($!)
@@ -85,6 +99,13 @@ stop
 start demo --cache 128M
 check "another size begins anew" grep -q "it had another size" "$work/weir.log"
 check "and all is read" holds
+stop
+check "the file is shown without a process" prints 'closed in order' cache show
+check "it is removed" "$weir" cache destroy --yes
+refuse "there is none then" 'there is no cache in' "$weir" cache show
+check "it is made beforehand" "$weir" cache create 128M
+start demo --cache 128M
+check "that one is used" holds
 stop
 start demo --cache off
 check "turned off it is not used" prints '"none_because": "it is turned off"' status --output json

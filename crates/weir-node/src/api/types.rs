@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
 
-pub use cache::CacheReport;
+pub use cache::{CacheFileReport, CacheOfVolume, CacheReport, CacheResized, CacheShown};
 pub use reports::{CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport};
 pub use space::SnapshotSpace;
 

@@ -1,5 +1,6 @@
 //! The status of a process: what it serves, what is degraded and why, and what would be lost if the host died now.
 
+pub(crate) mod cache;
 pub(crate) mod metrics;
 pub(crate) mod unsent;
 pub(crate) mod watch;
