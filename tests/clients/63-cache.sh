@@ -64,6 +64,9 @@ refuse "removing what is in use" 'has the cache of .* open' "$weir" cache destro
 check "another size" prints 'which says 96M: set' cache resize 128M
 check "all is read all the same" holds
 check "and cached anew" wait_until "all of it is in the cache" fills
+check "a map of it" curl -sSf --unix-socket "$WEIR_DATA_DIR"/control/*.sock -o "$work/map.png" \
+    http://weir/v1/cache/map
+check "is a picture" [ "$(head -c 4 "$work/map.png" | tail -c 3)" = PNG ]
 check "turned off while in use" prints 'no cache: it is turned off' cache resize off
 check "all is read from the store" holds
 check "turned on again it has what it had" prints 'which holds 3[0-9.]+ MiB' cache resize 128M
@@ -104,8 +107,17 @@ check "the file is shown without a process" prints 'closed in order' cache show
 check "it is removed" "$weir" cache destroy --yes
 refuse "there is none then" 'there is no cache in' "$weir" cache show
 check "it is made beforehand" "$weir" cache create 128M
-start demo --cache 128M
+start demo --cache 128M --cache-share 5% --cache-wear 500G
 check "that one is used" holds
+not_more() {
+    sleep 2
+    [ "$(cached bands)" -le 25 ] && [ "$(cached bands)" -gt 0 ] || { "$weir" cache show; return 1; }
+}
+check "up to its share" not_more
+check "which is shown" prints ' 5 %' cache show
+check "as is the limit on wear" prints '500\.0 GiB a day' cache show
+check "the share is taken away" "$weir" volume limit demo --none
+check "so that all of it fits" wait_until "all of it is in the cache" fills
 stop
 start demo --cache off
 check "turned off it is not used" prints '"none_because": "it is turned off"' status --output json

@@ -180,3 +180,23 @@ fn no_more_is_written_in_a_day_than_may_be_and_hits_go_on() {
         assert_eq!((cache.status().wear, count(&thread, &runs).await), (None, 60));
     });
 }
+
+#[test]
+fn a_map_says_whose_band_is_in_which_place() {
+    run(async {
+        let (thread, cache) = open(&disk(4), 1).await;
+        let places = cache.status().band_places;
+        let map = cache.map(u32::MAX);
+        assert_eq!(u64::from(map.rows) * u64::from(map.columns), places);
+        assert!(map.owners.iter().all(Option::is_none), "it is empty");
+        fill(&thread, &bands(MODEST, 1, 30)).await;
+        fill(&thread, &bands(GREEDY, 1, 10)).await;
+        let map = cache.map(u32::MAX);
+        let count = |owner| map.owners.iter().filter(|there| **there == Some(owner)).count() as u64;
+        assert_eq!((count(MODEST), count(GREEDY)), (has(&cache, MODEST), has(&cache, GREEDY)));
+        let narrow = cache.map(1);
+        assert_eq!((narrow.columns, narrow.owners.len()), (1, narrow.rows as usize));
+        let first = map.owners.iter().step_by(map.columns as usize);
+        assert!(narrow.owners.iter().eq(first), "every so many columns");
+    });
+}

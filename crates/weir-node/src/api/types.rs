@@ -438,6 +438,10 @@ pub struct VolumeLimit {
     pub bytes_per_second: Option<u64>,
     /// What these let through in so many milliseconds passes at once after a pause.
     pub burst_ms: u64,
+    /// What the volume may have of the cache on the local disk at most, in percent; nothing in the description of a
+    /// layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_share: Option<u64>,
 }
 
 /// Operations of one kind.

@@ -15,6 +15,7 @@ use crate::error::NodeError;
 use crate::home::Home;
 use crate::node::NodeHandle;
 use crate::node::shard::ShardContext;
+use crate::serve::cache_limits::CacheLimits;
 use crate::serve::lock::lock;
 use crate::size::Size;
 
@@ -86,6 +87,7 @@ impl<'de> Deserialize<'de> for CacheSetting {
 #[derive(Debug)]
 pub(crate) struct NodeCache {
     pub(super) cache: Mutex<Result<Cache, String>>,
+    pub(super) limits: Mutex<CacheLimits>,
     /// Whoever has it opens, closes or resizes the cache.
     pub(super) turn: tokio::sync::Mutex<Turn>,
 }
@@ -102,7 +104,11 @@ pub(super) struct Turn {
 impl Default for NodeCache {
     fn default() -> Self {
         let none = Err("this process has none".to_owned());
-        Self { cache: Mutex::new(none), turn: tokio::sync::Mutex::default() }
+        Self {
+            cache: Mutex::new(none),
+            limits: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
     }
 }
 
@@ -214,7 +220,7 @@ impl NodeCache {
                 Err(why)
             }
         };
-        *lock(&self.cache) = opened;
+        self.put(opened);
     }
 
     /// Closes it, once no volume is served.
@@ -260,6 +266,10 @@ fn report_of(status: CacheStatus) -> CacheReport {
         fills: counts.fills,
         filled_bytes: counts.filled_bytes,
         dropped: counts.dropped,
+        over_share: counts.over_share,
+        worn: counts.worn,
+        wear_bytes_per_day: status.wear.map(|(_, per_day)| per_day),
+        wear_bytes_left: status.wear.map(|(left, _)| left),
         evictions: counts.evictions,
         damaged: counts.damaged,
         failed_reads: counts.failed_reads,

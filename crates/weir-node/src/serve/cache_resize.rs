@@ -56,7 +56,7 @@ impl NodeCache {
             }
             (Err(error), None) => (Err(error.to_string()), Err(error)),
         };
-        *lock(&self.cache) = now;
+        self.put(now);
         result
     }
 }

@@ -91,7 +91,7 @@ async fn show(node: &Node, home: Home, form: OutputForm) -> Result<(), Failure> 
         output::print_table(&[], rows_of(shown))?;
         if shown.cache.capacity_bytes > 0 && !shown.volumes.is_empty() {
             output::print("\n")?;
-            let headings = ["VOLUME", "HOLDS", "HITS", "MISSES", "HIT RATIO"];
+            let headings = ["VOLUME", "HOLDS", "AT MOST", "HITS", "MISSES", "HIT RATIO"];
             output::print_table(&headings, shown.volumes.iter().map(row).collect())?;
         }
     }
@@ -155,6 +155,14 @@ fn rows_of(shown: &CacheShown) -> Vec<Vec<String>> {
         ("left out", counted(cache.dropped, "fill")),
         ("memory", human(cache.memory_bytes)),
     ];
+    if let (Some(left), Some(per_day)) = (cache.wear_bytes_left, cache.wear_bytes_per_day) {
+        let worn = counted(cache.worn, "fill");
+        let limit = format!("{} a day, {} now; {worn} left out", human(per_day), human(left));
+        said.push(("may write", limit));
+    }
+    if cache.over_share > 0 {
+        said.push(("over a share", format!("{} left out", counted(cache.over_share, "band"))));
+    }
     if let Some(permille) = cache.recovered_permille {
         said.push(("known", format!("{} % of it, after a crash", permille / 10)));
     }
@@ -172,6 +180,7 @@ fn row(volume: &CacheOfVolume) -> Vec<String> {
     vec![
         volume.name.clone(),
         counted(volume.bands, "band"),
+        volume.share_percent.map_or_else(String::new, |percent| format!("{percent} %")),
         volume.hits.to_string(),
         volume.misses.to_string(),
         ratio(volume.hits, volume.misses),

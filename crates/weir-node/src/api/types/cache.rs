@@ -40,6 +40,18 @@ pub struct CacheReport {
     pub filled_bytes: u64,
     /// Frames that came faster than they could be written beside clients, and were left out.
     pub dropped: u64,
+    /// Bands that were not taken in, because their volume has its share and none of it in their place.
+    #[serde(default)]
+    pub over_share: u64,
+    /// Frames that were not written, because as much was written as may be for now.
+    #[serde(default)]
+    pub worn: u64,
+    /// Bytes that may be written to it in a day, where that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wear_bytes_per_day: Option<u64>,
+    /// Bytes of those that may be written now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wear_bytes_left: Option<u64>,
     /// Bands of 256 KiB that made room for others.
     pub evictions: u64,
     /// Blocks that were not what they should be; they were read from the store.
@@ -81,10 +93,15 @@ pub struct CacheOfVolume {
     pub id: String,
     /// Bands of 256 KiB that hold what it wrote.
     pub bands: u64,
+    /// What it may have at most, in percent, where that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_percent: Option<u64>,
     /// Its reads beyond memory that the cache answered, since it was opened.
     pub hits: u64,
     /// Those that it did not.
     pub misses: u64,
+    /// Its colour in the map of the cache, as `#ff8000`.
+    pub colour: String,
 }
 
 /// The file of a cache, as it says itself.
