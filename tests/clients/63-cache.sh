@@ -49,7 +49,8 @@ start demo --cache 96M
 check "after a stop nothing is read from the store" holds
 check "not one look was in vain" no_misses
 crash
-start demo --cache 96M
+# Memory holds less than the volume, so that what another size of the cache lacks is read from the store.
+start demo --cache 96M --memory 64M
 is_known() { ! "$weir" status --output json | grep -q recovered_permille; }
 known() { wait_until "all of it is known" is_known; }
 check "after a kill the file is read anew" known
@@ -107,7 +108,7 @@ check "the file is shown without a process" prints 'closed in order' cache show
 check "it is removed" "$weir" cache destroy --yes
 refuse "there is none then" 'there is no cache in' "$weir" cache show
 check "it is made beforehand" "$weir" cache create 128M
-start demo --cache 128M --cache-share 5% --cache-wear 500G
+start demo --cache 128M --cache-share 5% --cache-wear 500G --memory 64M
 check "that one is used" holds
 not_more() {
     sleep 2
@@ -116,6 +117,9 @@ not_more() {
 check "up to its share" not_more
 check "which is shown" prints ' 5 %' cache show
 check "as is the limit on wear" prints '500\.0 GiB a day' cache show
+refuse "a share of nothing" 'is no share: give 1 to 100 percent' "$weir" volume limit demo --cache-share 0%
+check "another share" prints '10 % of the cache' volume limit demo --cache-share 10%
+check "is shown at once" prints ' 10 %' cache show
 check "the share is taken away" "$weir" volume limit demo --none
 check "so that all of it fits" wait_until "all of it is in the cache" fills
 stop

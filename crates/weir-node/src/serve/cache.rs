@@ -204,10 +204,16 @@ impl NodeCache {
         let mut turn = self.turn.lock().await;
         turn.setting = setting;
         let opened = match size_of(setting, home, shares_disk) {
-            Ok(size) => open_on_all(node, home, size).await.map_err(|error| {
-                tracing::warn!(%error, "serving without a cache on the local disk");
-                error.to_string()
-            }),
+            Ok(size) => match open_on_all(node, home, size).await {
+                Ok((cache, found)) => {
+                    tell_found(&cache, &found);
+                    Ok(cache)
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "serving without a cache on the local disk");
+                    Err(error.to_string())
+                }
+            },
             Err(why) => {
                 match setting {
                     CacheSetting::Bytes(_) => {
@@ -303,13 +309,12 @@ pub(super) async fn open_on_all(
     node: &NodeHandle,
     home: &Home,
     size: CacheSize,
-) -> Result<Cache, NodeError> {
+) -> Result<(Cache, Found), NodeError> {
     let path = home.data.cache();
     let open = move |context: Rc<ShardContext>| async move {
         let directory = context.disks.directory(&path)?;
         let disk = Rc::clone(&context.blocks.disk);
         let (cache, found) = disk.replace(&directory, &context.env, size).await?;
-        tell_found(&cache, &found);
         if matches!(found, Found::Unknown(_)) {
             let status = cache.clone();
             context.env.spawn_local(async move {
@@ -322,9 +327,9 @@ pub(super) async fn open_on_all(
                 }
             });
         }
-        Ok::<_, NodeError>(cache)
+        Ok::<_, NodeError>((cache, found))
     };
-    let cache = node.run(0, open).await??;
+    let (cache, found) = node.run(0, open).await??;
     for shard in 1..node.shard_count() {
         let (path, cache) = (home.data.cache(), cache.clone());
         let attached = move |context: Rc<ShardContext>| async move {
@@ -337,7 +342,7 @@ pub(super) async fn open_on_all(
             return Err(error);
         }
     }
-    Ok(cache)
+    Ok((cache, found))
 }
 
 fn tell_found(cache: &Cache, found: &Found) {

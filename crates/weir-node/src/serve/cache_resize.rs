@@ -49,9 +49,14 @@ impl NodeCache {
         detach_others(node).await;
         let opened = open_on_all(node, home, CacheSize::Exactly(bytes)).await;
         let (now, result) = match (opened, old_bytes) {
-            (Ok(cache), _) => (Ok(cache), Ok(told)),
+            (Ok((cache, _)), _) => {
+                let bytes = cache.status().capacity_bytes;
+                tracing::info!(bytes, "the cache on the local disk has another size");
+                (Ok(cache), Ok(told))
+            }
             (Err(error), Some(bytes)) => {
                 let before = open_on_all(node, home, CacheSize::Exactly(bytes)).await;
+                let before = before.map(|(cache, _)| cache);
                 (before.map_err(|error| error.to_string()), Err(error))
             }
             (Err(error), None) => (Err(error.to_string()), Err(error)),
