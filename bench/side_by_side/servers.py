@@ -54,13 +54,16 @@ class Server:
     def prepare(self):
         """Makes what must exist before the first start."""
 
-    def start(self):
+    def begin(self):
+        """Starts its process, and waits for nothing."""
         self.prepare()
         if os.path.exists(self.socket):
             os.unlink(self.socket)
         log = os.path.join(self.directory, "log")
         pin = [] if self.pinned_to is None else ["taskset", "--cpu-list", str(self.pinned_to)]
         self.process = process.Process(pin + self.command(), log, self.environment())
+    def start(self):
+        self.begin()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self.is_ready():
             if not self.process.alive() or time.monotonic() > deadline:

@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.join(REPOSITORY, "bench"))
 
+import cache_forge
+import cache_load
 import logger
 import one_writer
 import writers
@@ -96,6 +99,139 @@ class Writers(unittest.TestCase):
         self.assertEqual(self.judge(c=self.a), 3)
         self.assertIsNone(self.judge(b=self.a, c=self.a))
         self.assertIsNone(self.judge())
+
+
+class CacheLoad(unittest.TestCase):
+    """Eight blocks: block 1 was written twice, block 2 is zeroes again, to block 3 a write is on its way."""
+
+    def setUp(self):
+        self.model = cache_load.Model()
+        self.volume = cache_load.Volume(8)
+        self.model.volumes["disk"] = self.volume
+        self.older, self.newer, self.gone, self.base, self.under_way = (self.model.next() for _ in range(5))
+        self.volume.shows[1], self.volume.shows[3] = self.newer, self.base
+        self.volume.open[3] = self.under_way
+
+    def pin(self, block, number, at=None, spoil=False):
+        """Whether the judge takes it that `block` shows what write `number` put `at` some block."""
+        data = cache_load.block_of(number, block if at is None else at)
+        if spoil:
+            data = data[:2048] + cache_load.block_of(self.older, block)[2048:]
+        self.model.pin("disk", block, data)
+        faults, self.model.faults = self.model.faults, []
+        return not faults
+
+    def test_what_was_acknowledged_last_must_show(self):
+        self.assertTrue(self.pin(1, self.newer))
+        self.assertFalse(self.pin(1, self.older))
+        self.assertFalse(self.pin(1, 0))
+        self.assertFalse(self.pin(1, self.newer, spoil=True))
+        self.assertFalse(self.pin(1, self.newer, at=5))
+        self.assertFalse(self.pin(1, self.newer + 40))
+        self.assertTrue(self.pin(2, 0))
+        self.assertFalse(self.pin(2, self.gone))
+        self.assertTrue(self.pin(1, self.newer))
+
+    def test_what_was_on_its_way_may_show_and_must_stay_then(self):
+        self.assertFalse(self.pin(3, self.older))
+        self.volume.open[3] = self.under_way
+        self.assertTrue(self.pin(3, self.under_way))
+        self.assertFalse(self.pin(3, self.base))
+        self.volume.shows[3], self.volume.open[3] = self.base, self.under_way
+        self.assertTrue(self.pin(3, self.base))
+        self.assertFalse(self.pin(3, self.under_way))
+
+    def test_a_volume_that_was_set_back_or_made_anew_shows_nothing_newer(self):
+        self.volume.open.clear()
+        cache_load.change(self.model, "snapshot", ["disk", "s"])
+        self.volume.shows[1] = written = self.model.next()
+        cache_load.change(self.model, "rollback", ["disk", "s"])
+        self.volume = self.model.volumes["disk"]
+        self.assertFalse(self.pin(1, written))
+        self.assertTrue(self.pin(1, self.newer))
+        cache_load.change(self.model, "clone", ["disk", "s", "clone"])
+        self.assertEqual(self.model.volumes["clone"].shows[1], self.newer)
+        cache_load.change(self.model, "fresh", ["disk", "1"])
+        self.assertFalse(self.pin(1, self.newer))
+        self.assertTrue(self.pin(1, 0))
+
+    def read(self, *numbers, then=None):
+        """Whether a read of blocks 1 to 3 may show these writes, `then` having been written meanwhile."""
+        read = cache_load.Read("disk", self.volume, 1, 3)
+        if then:
+            read.may_show(*then)
+        read.judge(self.model, b"".join(cache_load.block_of(number, 1 + at) for at, number in enumerate(numbers)))
+        faults, self.model.faults = self.model.faults, []
+        return not faults
+
+    def test_a_read_shows_what_was_there_or_came_meanwhile(self):
+        self.assertTrue(self.read(self.newer, 0, self.base))
+        self.assertTrue(self.read(self.newer, 0, self.under_way))
+        self.assertFalse(self.read(self.older, 0, self.base))
+        self.assertFalse(self.read(self.newer, self.gone, self.base))
+        later = self.model.next()
+        self.assertFalse(self.read(later, 0, self.base))
+        self.assertTrue(self.read(later, 0, self.base, then=(1, later)))
+        self.assertTrue(self.read(self.newer, 0, self.base, then=(1, later)))
+        self.assertFalse(self.read(self.older, 0, self.base, then=(1, later)))
+        self.assertTrue(self.read(self.newer, 0, self.base, then=(7, later)))
+
+
+class CacheForge(unittest.TestCase):
+    """A cache of one band whose two runs have the same blocks."""
+
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.path = os.path.join(self.directory.name, "blocks")
+        self.block = cache_load.block_of(7, 3)
+        head = bytearray(b"WEIR-CSB".ljust(4096, b"\0"))
+        struct.pack_into("<4I", head, 40, 1, 1, 64, 16)
+        with open(self.path, "wb") as file:
+            file.write(head)
+            file.seek(cache_forge.BANDS_AT)
+            for number in range(2):
+                file.write(self.run_of(number) + self.block * 16)
+
+    @staticmethod
+    def header(number):
+        header = bytearray(b"WEIR-CRH".ljust(4096, b"\0"))
+        struct.pack_into("<I", header, 40, number)
+        header[48:80] = b"device".ljust(32, b"d")
+        struct.pack_into("<Q", header, 80, 5)
+        struct.pack_into("<I", header, 144, 0b110)
+        return header
+
+    def hash(self, block, number, index):
+        seed = cache_forge.xxh3_64(b"device".ljust(32, b"d") + struct.pack("<QI", 20 + number, index))
+        return cache_forge.xxh3_128(block, seed)
+
+    def run_of(self, number):
+        header = self.header(number)
+        for index in (1, 2):
+            # The second run has the hash of another block.
+            header[2048 + 64 * index:2064 + 64 * index] = self.hash(self.block, 0, index)
+        return header
+
+    def test_the_hashes_are_those_of_others(self):
+        self.assertEqual(cache_forge.crc32c(b"123456789"), 0xE3069283)
+        self.assertEqual(f"{cache_forge.xxh3_64(bytes(range(44))):016x}", "88837c359af56b89")
+        data = bytes(byte % 251 for byte in range(4096))
+        self.assertEqual(cache_forge.xxh3_128(data, 7).hex(), "c5171c12ce3ecc83d10b1f0d89574e33")
+
+    def test_blocks_that_count_are_forged_with_their_hash(self):
+        other = cache_load.block_of(6, 3)
+        self.assertEqual(cache_forge.forge(self.path, lambda data: other if data == self.block else None, 9), 2)
+        with open(self.path, "rb") as file:
+            file.seek(cache_forge.BANDS_AT)
+            runs = file.read()
+        header = runs[:4096]
+        blocks = [runs[4096 * at:4096 * at + 4096] for at in range(1, 5)]
+        self.assertEqual(blocks, [self.block, other, other, self.block])
+        self.assertEqual(header[2048 + 64:2064 + 64], self.hash(other, 0, 1))
+        self.assertEqual(struct.unpack_from("<I", header, 12)[0], cache_forge.crc32c(header[:12] + header[16:]))
+        self.assertEqual(runs[17 * 4096:18 * 4096], self.run_of(1))
+        self.assertEqual(cache_forge.forge(self.path, lambda data: None, 9), 0)
 
 
 class Logger(unittest.TestCase):

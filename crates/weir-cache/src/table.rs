@@ -76,12 +76,18 @@ impl<P: Replacement> Table<P> {
         self.slots.at_mut(place).present &= !blocks;
     }
 
-    /// A band is found in a place, as after a restart. The table does not have it, nor anything in that place.
-    pub(crate) fn restore(&mut self, place: Place, band: Band, present: u64) {
+    /// A band is found in a place, as after a restart, the oldest of a set first. The table does not have it, nor
+    /// anything in that place.
+    pub(crate) fn restore(&mut self, (place, is_kept): (Place, bool), band: Band, present: u64) {
         debug_assert!(self.slots.find(band).is_none() && self.slots.at(place).band().is_none());
-        self.policy.comes(&self.slots, place, band);
+        self.policy.restored(&self.slots, place, band, is_kept);
         self.slots.put(place, band);
         self.fill(place, present);
+    }
+
+    /// Whether the policy keeps what a place holds before what is new.
+    pub(crate) fn is_kept(&self, place: Place) -> bool {
+        self.policy.is_kept(place)
     }
 
     /// Bands of a device belong where `seed` says.

@@ -113,6 +113,28 @@ impl Host {
         true
     }
 
+    /// Runs that follow each other, compared with what they must be; which of them are there.
+    async fn has_runs(&self, first: RunAddress, count: u32) -> Vec<bool> {
+        let found = self.thread.read_runs(&first, count, self.key.as_deref()).await;
+        assert_eq!(found.len(), count as usize);
+        let compared = (first.run..).zip(found).map(|(run, found)| {
+            let mut whole = content(&RunAddress { run, ..first }).to_vec();
+            whole.resize(whole.len().next_multiple_of(BLOCK), 0);
+            assert!(found.as_ref().is_none_or(|found| found[..] == whole), "run {run}");
+            found.is_some()
+        });
+        compared.collect()
+    }
+
+    /// One of the ways to read; whether something was there.
+    async fn looks(&self, address: RunAddress, first: u32, kind: u64) -> bool {
+        match kind {
+            0 | 1 => self.has_runs(address, 1 + 4 * first).await.contains(&true),
+            2 | 3 => self.has(address, Some(first..=first + 1)).await,
+            _ => self.has(address, None).await,
+        }
+    }
+
     async fn count(&self, addresses: &[RunAddress]) -> usize {
         let mut count = 0;
         for address in addresses {
@@ -170,6 +192,53 @@ fn what_was_filled_is_served_in_blocks_and_as_a_whole() {
 }
 
 #[test]
+fn runs_that_lie_behind_each_other_are_read_at_once() {
+    run(async {
+        for key in [None, Some(key())] {
+            let disk = disk(8);
+            let mut host = Host::start(&disk).await.0;
+            host.key = key;
+            // The fourth band has a short run, the last two are not there, and of the second one run is damaged.
+            let runs: Vec<_> = (0..18).filter(|run| *run != 9).map(|run| address(1, run)).collect();
+            host.fill(&runs).await;
+            let at = |run| {
+                let mut block = content(&address(1, run))[BLOCK..2 * BLOCK].to_vec();
+                if let Some(key) = &host.key {
+                    let nonce = weir_seal::counter_nonce(run, 1);
+                    key.apply(nonce, &mut block);
+                }
+                find(&disk, &block).expect("it is in the file")
+            };
+            disk.rot(BLOCKS_FILE, at(5) + 7);
+            let there = host.has_runs(address(1, 0), 20).await;
+            let is_there = |run: usize| !matches!(run, 5 | 9 | 18 | 19);
+            assert_eq!(there, (0..20).map(is_there).collect::<Vec<_>>());
+            assert_eq!(host.cache.status().counts.damaged, 1);
+            assert_eq!(host.has_runs(address(2, 0), 3).await, [false; 3]);
+            host.fill(&[address(1, 5)]).await;
+            assert_eq!(host.has_runs(address(1, 4), 3).await, [true; 3], "it is filled again");
+        }
+    });
+}
+
+#[test]
+fn runs_that_lie_behind_each_other_are_written_at_once() {
+    run(async {
+        let disk = disk(6);
+        let host = Host::start(&disk).await.0;
+        let writes = || disk.counters().writes;
+        let before = writes();
+        // The third of the second band is short, so that what is behind it is apart.
+        let runs: Vec<_> = (0..8).map(|run| address(1, run)).collect();
+        host.fill(&runs).await;
+        assert_eq!(host.count(&runs).await, 8);
+        assert_eq!(writes() - before, 3);
+        host.fill(&[address(2, 0), address(2, 2), address(3, 3)]).await;
+        assert_eq!(writes() - before, 6, "others are not behind each other");
+    });
+}
+
+#[test]
 fn all_is_there_after_a_clean_stop_and_after_a_crash() {
     run(async {
         let (disk, runs) = (disk(2), some_runs());
@@ -196,6 +265,29 @@ fn all_is_there_after_a_clean_stop_and_after_a_crash() {
         let (host, found) = Host::start(&disk).await;
         assert_eq!(found, Found::Index);
         assert_eq!(host.count(&runs).await, runs.len());
+    });
+}
+
+#[test]
+fn a_scan_after_a_restart_leaves_what_was_kept_before_it() {
+    run(async {
+        let disk = disk(3);
+        let band = |device, number: u64| address(device, number * 4);
+        let hot: Vec<_> = (0..40).map(|number| band(1, number)).collect();
+        let scan = |device| (0..150).map(|number| band(device, number)).collect::<Vec<_>>();
+        let (host, _) = Host::start(&disk).await;
+        host.fill(&hot).await;
+        for _ in 0..3 {
+            assert_eq!(host.count(&hot).await, hot.len());
+        }
+        host.fill(&scan(2)).await;
+        assert_eq!(host.count(&hot).await, hot.len(), "a scan passes by");
+        host.close().await;
+        let (host, found) = Host::start(&disk).await;
+        assert_eq!(found, Found::Index);
+        host.fill(&scan(3)).await;
+        assert!(host.cache.status().counts.evictions > 100, "{:?}", host.cache.status());
+        assert_eq!(host.count(&hot).await, hot.len(), "so does the first one of a process");
     });
 }
 
@@ -448,8 +540,8 @@ async fn lives(seed: u64, met: &mut Met) {
                 _ => {
                     let host = Rc::clone(&host);
                     let first = u32::try_from(below(3)).expect("small");
-                    let range = (below(2) == 0).then_some(first..=first + 1);
-                    reads.spawn_local(async move { host.has(address, range).await });
+                    let kind = below(6);
+                    reads.spawn_local(async move { host.looks(address, first, kind).await });
                 }
             }
         }

@@ -9,6 +9,7 @@ use weir_cache::engine::{
     inspect,
 };
 use weir_cache::format::run::DeviceIdentity;
+use weir_cache::format::superblock::VERSION;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 
 const SMALL: u64 = 16 << 20;
@@ -153,7 +154,7 @@ fn a_file_says_what_it_is_without_being_opened() {
         let found =
             || async { inspect(&disk.directory()).await.expect("is read").expect("is there") };
         let capacity_bytes = cache.status().capacity_bytes;
-        let file = CacheFile { version: 1, capacity_bytes, is_closed: false, openings: 1 };
+        let file = CacheFile { version: VERSION, capacity_bytes, is_closed: false, openings: 1 };
         assert_eq!(found().await, Ok(file));
         thread.close(&disk.directory()).await.expect("closes");
         assert_eq!(found().await, Ok(CacheFile { is_closed: true, ..file }));

@@ -113,6 +113,24 @@ impl File {
         }
     }
 
+    /// The same into several buffers, one after the other, by one read.
+    ///
+    /// # Panics
+    /// As [`File::read_at`].
+    pub async fn read_pieces_at(
+        &self,
+        pieces: Vec<AlignedBuf>,
+        offset: u64,
+    ) -> (Vec<AlignedBuf>, Result<(), DiskError>) {
+        for piece in &pieces {
+            assert_aligned(offset, piece.len(), self.alignment());
+        }
+        match &self.inner {
+            Inner::Real(file) => file.engine.read_pieces(&file.open, pieces, offset).await,
+            Inner::Sim(file) => file.read_pieces_at(pieces, offset).await,
+        }
+    }
+
     /// Writes all pieces one after the other from `offset`. After an error any part of them may be
     /// on the disk. Nothing is durable before a [`File::sync`] that starts after this returned.
     ///

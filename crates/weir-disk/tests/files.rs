@@ -52,6 +52,27 @@ fn reads_give_back_what_vectored_writes_wrote() {
 }
 
 #[test]
+fn one_read_fills_several_pieces() {
+    on_every_engine(async |setup| {
+        let file = fresh(&setup).await;
+        let block = file.alignment().max(512);
+        let content = pattern(9, 2500 * block);
+        write(&file, 0, &content).await;
+        // More than one call takes, and of different lengths.
+        let lens = (0..1200).map(|number| block * (1 + number % 3));
+        let pieces = lens.map(AlignedBuf::zeroed).collect();
+        let (pieces, result) = file.read_pieces_at(pieces, block as u64).await;
+        result.unwrap();
+        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+        assert!(bytes == content[block..block + bytes.len()]);
+        let pieces = (0..3).map(|_| AlignedBuf::zeroed(block)).collect();
+        let (pieces, result) = file.read_pieces_at(pieces, 2498 * block as u64).await;
+        assert!(matches!(result, Err(DiskError::Short { .. })), "{result:?}");
+        assert_eq!(pieces.len(), 3, "they come back");
+    });
+}
+
+#[test]
 fn more_pieces_than_one_call_takes_are_written() {
     on_every_engine(async |setup| {
         let file = fresh(&setup).await;

@@ -214,7 +214,7 @@ fn a_cache_gets_another_size_while_clients_read() {
         refused(ended, ErrorKind::NotFound, "no process has a cache");
         let known = place.node.known_cache(place.home.clone()).await.expect("its file is there");
         let file = known.file.expect("it is there");
-        assert!(file.closed && file.capacity_bytes == small && file.version == 1, "{file:?}");
+        assert!(file.closed && file.capacity_bytes == small && file.version > 0, "{file:?}");
         let there = place.node.create_cache(place.home.clone(), 16 << 20).await;
         refused(there.expect_err("it is there"), ErrorKind::Exists, "is there already");
         place.node.destroy_cache(place.home.clone()).await.expect("it is removed");

@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use weir_pacer::{Class, Work};
 use weir_seal::BlockKey;
 
-use super::block::{Encoded, RUN_BYTES, RunAddress, Written, encode};
+use super::block::{BAND_RUNS, Encoded, RUN_BYTES, RunAddress, Written, encode};
 use super::queue::{Offer, Pieces, Source, len_of};
-use super::state::Filling;
+use super::state::{Filling, Pin};
 use super::thread::{Open, ThreadCache};
 use crate::format::BLOCK_LEN;
 
@@ -47,68 +48,117 @@ impl ThreadCache {
 }
 
 async fn fill_all(open: &Open) {
-    while let Some(Offer { address, source, key }) = open.queue.pop() {
-        let bytes = (RUN_BYTES + BLOCK_LEN) as u64;
+    while let Some(first) = open.queue.pop() {
+        let mut offers = Offers::from_iter([first]);
+        while let Some(next) = open.queue.pop_behind(&offers[offers.len() - 1]) {
+            offers.push(next);
+        }
+        let bytes = (offers.len() * (RUN_BYTES + BLOCK_LEN)) as u64;
         let work = Work { class: Class::Fill, bytes, operations: 0 };
         let leave = open.env.pacer.leave(work, || open.queue.pressure()).await;
-        let Some(frame) = source.take() else {
-            open.cache.state().counts.dropped += 1;
-            continue;
-        };
-        let len = len_of(&frame);
-        if len == 0 || len > RUN_BYTES {
-            continue;
+        let begun: Fills = offers.into_iter().filter_map(|offer| open.begin(offer)).collect();
+        let is_used = !begun.is_empty();
+        let mut begun = begun.into_iter().peekable();
+        while let Some(first) = begun.next() {
+            let mut fills = Fills::from_iter([first]);
+            while let Some(next) = begun.next_if(|next| fills[fills.len() - 1].is_before(next)) {
+                fills.push(next);
+            }
+            open.fill(fills).await;
         }
-        let begun = open.cache.state().begin_fill_of(&address, len);
-        if let Some(filling) = begun {
-            open.fill((address, frame, key), filling).await;
+        if is_used {
             leave.used();
         }
     }
     open.queue.fillers.set(open.queue.fillers.get() - 1);
 }
 
-/// What is written.
-type Run = (RunAddress, Pieces, Option<Arc<BlockKey>>);
+/// What waits and lies within one band.
+type Offers = SmallVec<[Offer; BAND_RUNS as usize]>;
+
+/// A run that is written, and where.
+struct Fill {
+    address: RunAddress,
+    frame: Pieces,
+    key: Option<Arc<BlockKey>>,
+    filling: Filling,
+}
+
+type Fills = SmallVec<[Fill; BAND_RUNS as usize]>;
+
+impl Fill {
+    /// Whether another one lies right behind it on the disk, and one write does for both.
+    fn is_before(&self, next: &Self) -> bool {
+        let (at, next) = (self.filling.at, next.filling.at);
+        (at.place, at.run + 1) == (next.place, next.run) && len_of(&self.frame) == RUN_BYTES
+    }
+}
 
 impl Open {
-    async fn fill(&self, run: Run, mut filling: Filling) {
-        // The last one who uses what was there says so. Where somebody else took the place meanwhile, nobody does.
-        if let Some(wait) = filling.wait.take()
-            && wait.await.is_err()
-        {
-            self.cache.state().end_fill(&filling.pin, None);
-            return;
+    /// Takes a place for a run, if its bytes are still there and the cache wants it.
+    fn begin(&self, Offer { address, source, key }: Offer) -> Option<Fill> {
+        let Some(frame) = source.take() else {
+            self.cache.state().counts.dropped += 1;
+            return None;
+        };
+        let len = len_of(&frame);
+        if len == 0 || len > RUN_BYTES {
+            return None;
         }
-        let Some(Encoded { bytes, checks }) = self.encode(run, &filling).await else {
-            self.cache.state().end_fill(&filling.pin, None);
+        let filling = self.cache.state().begin_fill_of(&address, len)?;
+        Some(Fill { address, frame, key, filling })
+    }
+
+    async fn fill(&self, mut fills: Fills) {
+        let pins: SmallVec<[Pin; BAND_RUNS as usize]> =
+            fills.iter().map(|fill| fill.filling.pin).collect();
+        let mut is_free = true;
+        for fill in &mut fills {
+            // The last one who uses what was there says so. Where somebody else took the place meanwhile, nobody does.
+            if let Some(wait) = fill.filling.wait.take() {
+                is_free &= wait.await.is_ok();
+            }
+        }
+        let offset = self.cache.superblock().run_offset(fills[0].filling.at);
+        let encoded = if is_free { self.encode(fills).await } else { None };
+        let Some(runs) = encoded else {
+            let mut state = self.cache.state();
+            pins.iter().for_each(|pin| state.end_fill(pin, None));
             return;
         };
-        let offset = self.cache.superblock().run_offset(filling.at);
-        let (_, written) = self.file.write_at(vec![bytes], offset).await;
-        self.cache.state().end_fill(&filling.pin, written.is_ok().then_some(&checks[..]));
+        let (pieces, checks): (Vec<_>, Vec<_>) =
+            runs.into_iter().map(|run| (run.bytes, run.checks)).unzip();
+        let (_, written) = self.file.write_at(pieces, offset).await;
+        {
+            let mut state = self.cache.state();
+            for (pin, checks) in pins.iter().zip(&checks) {
+                state.end_fill(pin, written.is_ok().then_some(&checks[..]));
+            }
+        }
         if let Err(error) = written {
             self.cache.leave_out(&error.to_string());
         }
     }
 
-    /// Hashing and sealing takes a worker some 50 us. `None` where the workers are gone.
-    async fn encode(&self, (address, frame, key): Run, filling: &Filling) -> Option<Encoded> {
+    /// Hashing and sealing takes a worker some 10 us per run. `None` where the workers are gone.
+    async fn encode(&self, fills: Fills) -> Option<Vec<Encoded>> {
         let (superblock, buffers) = (self.cache.superblock(), self.env.buffers.clone());
-        let (at, fill) = (filling.at, filling.number);
         let since = self.env.clock.wall().saturating_sub(ENTRY_EPOCH).as_secs();
         let used = u32::try_from(since).unwrap_or(u32::MAX);
         let encoded = self.env.background(async move {
-            let written = Written {
-                cache: superblock.cache,
-                at,
-                address,
-                fill,
-                opening_salt: superblock.opening_salt,
-                used,
-                key: key.as_deref(),
+            let encode = |fill: &Fill| {
+                let written = Written {
+                    cache: superblock.cache,
+                    at: fill.filling.at,
+                    address: fill.address,
+                    fill: fill.filling.number,
+                    opening_salt: superblock.opening_salt,
+                    used,
+                    key: fill.key.as_deref(),
+                };
+                encode(&written, &fill.frame, &buffers)
             };
-            encode(&written, &frame, &buffers)
+            fills.iter().map(encode).collect()
         });
         encoded.await
     }

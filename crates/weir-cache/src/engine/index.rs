@@ -1,5 +1,7 @@
 //! The index of a clean stop: saved behind the bands, and read at the next start instead of all headers.
 
+use std::cmp::Reverse;
+
 use weir_device::{AlignedBuf, Env};
 use weir_disk::{DiskError, File};
 
@@ -63,7 +65,12 @@ pub(super) async fn save(cache: &Cache, file: &File) -> Result<SavedIndex, Cache
     let (head, places, devices, numbers) = {
         let state = cache.state();
         let devices: Vec<_> = state.devices.all().collect();
-        let places: Vec<_> = state.table.slots().bands().map(|(place, ..)| place).collect();
+        let slots = state.table.slots();
+        let mut places: Vec<_> = slots.bands().map(|(place, ..)| place).collect();
+        // The oldest of a set first, as they are restored.
+        for set in places.chunk_by_mut(|one, next| one.column == next.column) {
+            set.sort_unstable_by_key(|place| Reverse(slots.age(slots.at(*place).used)));
+        }
         let count = |len: usize| u32::try_from(len).expect("a table has fewer");
         let head = IndexHead { devices: count(devices.len()), bands: count(places.len()) };
         let most = devices.iter().map(|(number, _)| *number as usize + 1).max().unwrap_or(0);
@@ -87,6 +94,8 @@ pub(super) async fn save(cache: &Cache, file: &File) -> Result<SavedIndex, Cache
             IndexBand {
                 device: numbers[band.device as usize],
                 place,
+                is_kept: state.table.is_kept(place)
+                    && !weir_device::mutant("cache_index_keeps_nothing"),
                 band: band.number,
                 present: slot.present,
                 checks: state.checks_of(place).try_into().expect("a check for each block"),
@@ -160,7 +169,7 @@ pub(super) async fn load(
         let entry = IndexBand::decode(bytes, superblock.geometry, head.devices).map_err(wrong)?;
         let run = entry.band * u64::from(BAND_RUNS);
         let address = RunAddress { device: devices[entry.device as usize], run };
-        if !state.restore(entry.place, &address, entry.present, &entry.checks) {
+        if !state.restore((entry.place, entry.is_kept), &address, entry.present, &entry.checks) {
             return Err("a band is where it does not belong".to_owned());
         }
     }

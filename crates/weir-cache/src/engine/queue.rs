@@ -107,6 +107,16 @@ impl Queue {
         Some(offer)
     }
 
+    /// The next one, if it is the run behind another one in its band, and of the same device.
+    pub(super) fn pop_behind(&self, before: &Offer) -> Option<Offer> {
+        let is_behind = self.offers.borrow().front().is_some_and(|next| {
+            next.address.device == before.address.device
+                && next.address.run == before.address.run + 1
+                && next.address.in_band() != 0
+        });
+        if is_behind { self.pop() } else { None }
+    }
+
     /// How much presses: the backlog of what was missed.
     #[allow(clippy::cast_precision_loss, reason = "at most QUEUE_RUNS_MAX")]
     pub(super) fn pressure(&self) -> f64 {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -34,8 +35,10 @@ struct Busy {
 /// How a read ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It had what it should, or nobody waited for it.
+    /// It had what it should.
     Good,
+    /// Nobody waited for it.
+    Dropped,
     /// The blocks are not what they should be.
     Damaged,
     /// The disk gave none.
@@ -43,7 +46,7 @@ pub(super) enum Outcome {
 }
 
 /// A use of a place. It is given back to [`State::end_read`] or [`State::end_fill`].
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[must_use = "a place that stays in use is never written again"]
 pub(super) struct Pin {
     place: Place,
@@ -51,13 +54,16 @@ pub(super) struct Pin {
     run: u32,
 }
 
+/// What the blocks of a run must be, from some block on.
+pub(super) type Checks = SmallVec<[u32; RUN_BLOCKS as usize]>;
+
 /// A read that may begin: where, and what the blocks must be.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) pin: Pin,
     pub(super) at: RunPlace,
     pub(super) first: u32,
-    pub(super) checks: Vec<u32>,
+    pub(super) checks: Checks,
 }
 
 /// A fill that may begin: where, once nobody uses what was there.
@@ -233,7 +239,7 @@ impl State {
             return None;
         }
         let begin = self.first_check(place) + (run * RUN_BLOCKS + first) as usize;
-        let checks = self.checks[begin..begin + count as usize].to_vec();
+        let checks = Checks::from_slice(&self.checks[begin..begin + count as usize]);
         let pin = self.pin(place, run);
         Some(Reading { pin, at: RunPlace { place, run }, first, checks })
     }
@@ -242,7 +248,10 @@ impl State {
     pub(super) fn end_read(&mut self, pin: &Pin, outcome: Outcome) {
         let is_current = self.unpin(pin);
         self.counts.damaged += u64::from(outcome == Outcome::Damaged);
-        if is_current && outcome != Outcome::Good {
+        if outcome == Outcome::Good {
+            self.failures = 0;
+        }
+        if is_current && matches!(outcome, Outcome::Damaged | Outcome::Failed) {
             self.drop_run(pin.place, pin.run);
         }
     }
@@ -368,7 +377,7 @@ impl State {
     /// A band of a device is in a place, by the saved index.
     pub(super) fn restore(
         &mut self,
-        place: Place,
+        (place, is_kept): (Place, bool),
         address: &RunAddress,
         present: u64,
         checks: &[u32],
@@ -382,7 +391,7 @@ impl State {
             self.devices.remove(band.device);
             return false;
         }
-        self.table.restore(place, band, present);
+        self.table.restore((place, is_kept), band, present);
         self.blocks += u64::from(present.count_ones());
         let first = self.first_check(place);
         self.checks[first..first + checks.len()].copy_from_slice(checks);
@@ -418,7 +427,8 @@ impl State {
                 checks[begin..begin + run.checks.len()].copy_from_slice(&run.checks);
                 present |= to_band(first_blocks(run.checks.len()), run.at.run);
             }
-            self.restore(*place, address, present, &checks);
+            // Headers do not say what was kept.
+            self.restore((*place, false), address, present, &checks);
         }
         if self.scan.as_mut().is_some_and(|scan| scan.end(column)) {
             self.scan = None;
@@ -434,11 +444,6 @@ impl State {
             self.failed_at = Some(Instant::now());
         }
         self.failures
-    }
-
-    /// A read went well.
-    pub(super) fn on_good_read(&mut self) {
-        self.failures = 0;
     }
 
     /// The disk hangs: nothing is read from it until then.

@@ -19,6 +19,9 @@ pub const VERSION: u32 = 1;
 pub const HEAD_BYTES: usize = size_of::<HeadV1>();
 /// Bytes of a device.
 pub const DEVICE_BYTES: usize = 32;
+/// The policy keeps the band before those that are new.
+const FLAG_KEPT: u32 = 1;
+
 /// Bytes of a band.
 pub const BAND_ENTRY_BYTES: usize = size_of::<BandV1>();
 
@@ -38,7 +41,7 @@ struct BandV1 {
     device: U32,
     row: U32,
     column: U32,
-    reserved: U32,
+    flags: U32,
     band: U64,
     present: U64,
     checks: [U32; BAND_BLOCKS as usize],
@@ -102,6 +105,8 @@ pub struct IndexBand {
     pub device: u32,
     /// Where it lies.
     pub place: Place,
+    /// Whether the policy keeps it before those that are new.
+    pub is_kept: bool,
     /// Which band of the device.
     pub band: u64,
     /// Blocks that are there.
@@ -118,7 +123,7 @@ impl IndexBand {
             device: U32::new(self.device),
             row: U32::new(self.place.row),
             column: U32::new(self.place.column),
-            reserved: U32::ZERO,
+            flags: U32::new(if self.is_kept { FLAG_KEPT } else { 0 }),
             band: U64::new(self.band),
             present: U64::new(self.present),
             checks: self.checks.map(U32::new),
@@ -144,11 +149,12 @@ impl IndexBand {
         below("device", band.device.get(), devices)?;
         below("row", band.row.get(), geometry.rows)?;
         below("column", band.column.get(), geometry.columns)?;
-        within("reserved", band.reserved.get().into(), 0..=0)?;
+        within("flags", band.flags.get().into(), 0..=FLAG_KEPT.into())?;
         within("band", band.band.get(), 0..=DEVICE_BYTES_MAX / BAND_BYTES)?;
         Ok(Self {
             device: band.device.get(),
             place: Place { row: band.row.get(), column: band.column.get() },
+            is_kept: band.flags.get() & FLAG_KEPT != 0,
             band: band.band.get(),
             present: band.present.get(),
             checks: band.checks.map(U32::get),

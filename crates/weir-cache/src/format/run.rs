@@ -80,7 +80,7 @@ pub struct RunPlace {
 /// What is said of a block that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// First half of BLAKE3 of the block as it lies on the disk, keyed where it is sealed.
+    /// Of the block as it lies on the disk, and of its address.
     pub hash: [u8; 16],
     /// Tag of the sealed block; zero where it is plain.
     pub tag: [u8; 16],

@@ -13,7 +13,7 @@ use crate::geometry::{BAND_BLOCKS, BLOCK_BYTES, Geometry, ROWS};
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"WEIR-CSB";
 /// Format version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The two copies.
 pub const SLOT_OFFSETS: [u64; 2] = [0, BLOCK_BYTES];
 /// Where bands begin.

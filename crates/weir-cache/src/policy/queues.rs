@@ -137,6 +137,17 @@ impl Queues {
         set.main.retain(|other| *other != row(place));
     }
 
+    /// A place has a band as before a restart.
+    pub(super) fn restored(&mut self, place: Place, is_kept: bool) {
+        let set = &mut self.sets[place.column as usize];
+        if is_kept { &mut set.main } else { &mut set.small }.push_back(row(place));
+    }
+
+    /// Whether what a place holds is in the main queue.
+    pub(super) fn is_kept(&self, place: Place) -> bool {
+        self.sets[place.column as usize].main.contains(&row(place))
+    }
+
     /// A place takes a band.
     pub(super) fn comes(&mut self, slots: &Slots, place: Place, band: Band) {
         let set = &mut self.sets[place.column as usize];

@@ -13,4 +13,16 @@ pub trait Replacement {
 
     /// A place is about to take a band; what was there goes.
     fn comes(&mut self, slots: &Slots, place: Place, band: Band);
+
+    /// A place has a band as before a restart: one that was kept, or not. Of a set they come oldest first.
+    fn restored(&mut self, slots: &Slots, place: Place, band: Band, is_kept: bool) {
+        let _ = is_kept;
+        self.comes(slots, place, band);
+    }
+
+    /// Whether what a place holds is kept before what is new.
+    fn is_kept(&self, place: Place) -> bool {
+        let _ = place;
+        false
+    }
 }

@@ -135,4 +135,12 @@ impl Replacement for SixFactor {
     fn comes(&mut self, slots: &Slots, place: Place, band: Band) {
         self.queues.comes(slots, place, band);
     }
+
+    fn restored(&mut self, _: &Slots, place: Place, _: Band, is_kept: bool) {
+        self.queues.restored(place, is_kept);
+    }
+
+    fn is_kept(&self, place: Place) -> bool {
+        self.queues.is_kept(place)
+    }
 }

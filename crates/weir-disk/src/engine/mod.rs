@@ -54,6 +54,18 @@ impl Engine {
         }
     }
 
+    pub(crate) async fn read_pieces(
+        &self,
+        file: &Arc<OpenFile>,
+        pieces: Vec<AlignedBuf>,
+        offset: u64,
+    ) -> (Vec<AlignedBuf>, Result<(), DiskError>) {
+        match self {
+            Self::Threads(threads) => threads.read_pieces(file, pieces, offset).await,
+            Self::Uring(uring, _) => uring.read_pieces(file, pieces, offset).await,
+        }
+    }
+
     pub(crate) async fn write(
         &self,
         file: &Arc<OpenFile>,

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -17,7 +17,7 @@ use weir_device::{AlignedBuf, SharedBuf};
 
 use crate::engine::open_file::OpenFile;
 use crate::engine::sync_gate::{SyncGroup, SyncKind};
-use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
+use crate::engine::transfer::{Next, after_read, after_write, remaining, remaining_mut, total_len};
 use crate::error::{DiskError, DiskOperation};
 
 /// Most threads of one pool: a journal write, a sync, and a few reads beside them.
@@ -157,6 +157,23 @@ impl ThreadEngine {
         }
     }
 
+    pub(crate) async fn read_pieces(
+        &self,
+        file: &Arc<OpenFile>,
+        mut pieces: Vec<AlignedBuf>,
+        offset: u64,
+    ) -> (Vec<AlignedBuf>, Result<(), DiskError>) {
+        let open = Arc::clone(file);
+        let job = move || {
+            let result = read_pieces_blocking(&open, &mut pieces, offset);
+            (pieces, result)
+        };
+        match self.run(job).await {
+            Some(answer) => answer,
+            None => (Vec::new(), Err(stopped(file, DiskOperation::Read))),
+        }
+    }
+
     pub(crate) async fn write(
         &self,
         file: &Arc<OpenFile>,
@@ -205,10 +222,32 @@ fn stopped(file: &OpenFile, operation: DiskOperation) -> DiskError {
 }
 
 fn read_blocking(file: &OpenFile, buf: &mut [u8], offset: u64) -> Result<(), DiskError> {
-    let wanted = buf.len();
+    read_all(file, offset, buf.len(), |done| {
+        rustix::io::pread(&file.fd, &mut buf[done..], offset + done as u64)
+    })
+}
+
+fn read_pieces_blocking(
+    file: &OpenFile,
+    pieces: &mut [AlignedBuf],
+    offset: u64,
+) -> Result<(), DiskError> {
+    read_all(file, offset, total_len(pieces), |done| {
+        let mut slices: Vec<_> = remaining_mut(pieces, done).map(IoSliceMut::new).collect();
+        rustix::io::preadv(&file.fd, &mut slices, offset + done as u64)
+    })
+}
+
+/// Reads on, from as many bytes as were read, until it has all that is wanted.
+fn read_all(
+    file: &OpenFile,
+    offset: u64,
+    wanted: usize,
+    mut read: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<(), DiskError> {
     let mut done = 0;
     while done < wanted {
-        let moved = match rustix::io::pread(&file.fd, &mut buf[done..], offset + done as u64) {
+        let moved = match read(done) {
             Ok(moved) => moved,
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(file.error(DiskOperation::Read, Some(offset), errno)),

@@ -1,6 +1,8 @@
 //! How far a read or write has come: decisions that both engines share.
 
-use weir_device::SharedBuf;
+use std::ops::{Deref, DerefMut};
+
+use weir_device::{AlignedBuf, SharedBuf};
 
 /// Most pieces that the kernel takes in one vectored call (`UIO_MAXIOV`).
 pub(crate) const PIECES_PER_CALL_MAX: usize = 1024;
@@ -57,8 +59,25 @@ pub(crate) fn remaining(pieces: &[SharedBuf], done: usize) -> impl Iterator<Item
         .take(PIECES_PER_CALL_MAX)
 }
 
+/// The same for reading into them.
+pub(crate) fn remaining_mut(
+    pieces: &mut [AlignedBuf],
+    done: usize,
+) -> impl Iterator<Item = &mut [u8]> {
+    let mut skip = done;
+    pieces
+        .iter_mut()
+        .filter_map(move |piece| {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            let rest = &mut piece.deref_mut()[skipped..];
+            (!rest.is_empty()).then_some(rest)
+        })
+        .take(PIECES_PER_CALL_MAX)
+}
+
 /// Bytes in all pieces.
-pub(crate) fn total_len(pieces: &[SharedBuf]) -> usize {
+pub(crate) fn total_len(pieces: &[impl Deref<Target = [u8]>]) -> usize {
     pieces.iter().map(|piece| piece.len()).sum()
 }
 
@@ -75,6 +94,16 @@ mod tests {
             assert_eq!(rest, b"abcdefg"[done..]);
         }
         assert_eq!(total_len(&pieces), 7);
+    }
+
+    #[test]
+    fn what_is_left_to_read_into_skips_whole_and_partial_pieces() {
+        for done in 0..=7 {
+            let mut pieces = [3, 0, 4].map(AlignedBuf::zeroed);
+            remaining_mut(&mut pieces, done).for_each(|rest| rest.fill(1));
+            let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            assert_eq!(bytes, [vec![0; done], vec![1; 7 - done]].concat());
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ use weir_device::{AlignedBuf, SharedBuf};
 
 use crate::engine::open_file::OpenFile;
 use crate::engine::sync_gate::{SyncGroup, SyncKind};
-use crate::engine::transfer::{Next, after_read, after_write, remaining, total_len};
+use crate::engine::transfer::{Next, after_read, after_write, remaining, remaining_mut, total_len};
 use crate::error::{DiskError, DiskOperation};
 
 /// Entries of the submission queue, and most operations with the kernel at once: about as deep as
@@ -64,6 +64,7 @@ struct KernelSlice {
 /// What an operation moves.
 enum Transfer {
     Read(AlignedBuf),
+    ReadPieces(Vec<AlignedBuf>),
     Write(Vec<SharedBuf>),
     /// The group is gone when it has been answered.
     Sync(Option<SyncGroup>),
@@ -180,6 +181,19 @@ impl UringEngine {
         let len = buf.len();
         match self.run(file, Transfer::Read(buf), offset, len).await {
             (Transfer::Read(buf), result) => (buf, result),
+            _ => unreachable!("a read ends as a read"),
+        }
+    }
+
+    pub(crate) async fn read_pieces(
+        &self,
+        file: &Arc<OpenFile>,
+        pieces: Vec<AlignedBuf>,
+        offset: u64,
+    ) -> (Vec<AlignedBuf>, Result<(), DiskError>) {
+        let len = total_len(&pieces);
+        match self.run(file, Transfer::ReadPieces(pieces), offset, len).await {
+            (Transfer::ReadPieces(pieces), result) => (pieces, result),
             _ => unreachable!("a read ends as a read"),
         }
     }
@@ -323,7 +337,7 @@ impl Running {
     /// Decides after a completion: `None` if there is more to do, else the result of the operation.
     fn after(&mut self, result: i32) -> Option<Result<(), DiskError>> {
         let operation = match &mut self.transfer {
-            Transfer::Read(_) => DiskOperation::Read,
+            Transfer::Read(_) | Transfer::ReadPieces(_) => DiskOperation::Read,
             Transfer::Write(_) => DiskOperation::Write,
             Transfer::Sync(group) => {
                 // An interrupted sync is not repeated: a second one could succeed without the
@@ -368,6 +382,15 @@ fn next_entry(running: &mut Running, slices: &mut Vec<KernelSlice>) -> squeue::E
             let rest = &mut buf[running.done_bytes..];
             let len = entry_len(rest.len().min(READ_BYTES_MAX));
             opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
+        }
+        Transfer::ReadPieces(pieces) => {
+            slices.clear();
+            slices.extend(
+                remaining_mut(pieces, running.done_bytes)
+                    .map(|slice| KernelSlice { start: slice.as_mut_ptr(), len: slice.len() }),
+            );
+            let len = entry_len(slices.len());
+            opcode::Readv::new(fd, slices.as_ptr().cast(), len).offset(at).build()
         }
         Transfer::Write(pieces) => {
             slices.clear();

@@ -104,19 +104,33 @@ impl SimFile {
 
     pub(crate) async fn read_at(
         &self,
-        mut buf: AlignedBuf,
+        buf: AlignedBuf,
         offset: u64,
     ) -> (AlignedBuf, Result<(), DiskError>) {
+        let (mut pieces, result) = self.read_pieces_at(vec![buf], offset).await;
+        (pieces.remove(0), result)
+    }
+
+    pub(crate) async fn read_pieces_at(
+        &self,
+        mut pieces: Vec<AlignedBuf>,
+        offset: u64,
+    ) -> (Vec<AlignedBuf>, Result<(), DiskError>) {
         let waited = self.mounted.operate(|_| Action::Wait).await;
         let mut state = self.mounted.state.borrow_mut();
         let result = waited.and_then(|()| {
             let len = state.len(self.file)?;
-            let wanted_bytes = buf.len() as u64;
+            let wanted_bytes = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
             if offset + wanted_bytes > len {
                 let moved_bytes = len.saturating_sub(offset);
                 return Ok(Some((wanted_bytes, moved_bytes)));
             }
-            state.read(self.file, offset, &mut buf).map(|()| None)
+            let mut at = offset;
+            for piece in &mut pieces {
+                state.read(self.file, at, piece)?;
+                at += piece.len() as u64;
+            }
+            Ok(None)
         });
         let result = match result {
             Ok(None) => Ok(()),
@@ -129,7 +143,7 @@ impl SimFile {
             }),
             Err(errno) => Err(self.error(DiskOperation::Read, Some(offset), errno)),
         };
-        (buf, result)
+        (pieces, result)
     }
 
     pub(crate) async fn write_at(

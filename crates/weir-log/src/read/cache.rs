@@ -126,10 +126,12 @@ struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            self.write_u64(u64::from_le_bytes(*word));
+        }
+        for byte in rest {
+            self.write_u8(*byte);
         }
     }
 
@@ -222,12 +224,13 @@ impl Frames {
     fn evict(&mut self, bytes_max: u64) {
         while self.bytes > bytes_max.saturating_sub(self.table_bytes) {
             let Some(victim) = self.queue.pop_front() else { return };
-            let slot = self.slots.get_mut(&victim).expect("every queued key has a slot");
-            if std::mem::take(&mut slot.referenced) {
+            let Entry::Occupied(mut slot) = self.slots.entry(victim) else {
+                unreachable!("every queued key has a slot")
+            };
+            if std::mem::take(&mut slot.get_mut().referenced) {
                 self.queue.push_back(victim);
             } else {
-                let gone = self.slots.remove(&victim).expect("looked up just now");
-                self.bytes -= gone.frame.len() as u64;
+                self.bytes -= slot.remove().frame.len() as u64;
             }
         }
     }

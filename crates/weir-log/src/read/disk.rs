@@ -124,19 +124,27 @@ impl DiskBlocks {
         frame: u32,
         range: BlockRange,
     ) -> Option<Bytes> {
-        self.read(object, frame, Blocks::Some(range.first..=range.last)).await
-    }
-
-    /// A frame, if the disk has it, filled up to whole blocks.
-    pub(super) async fn frame(&self, object: ObjectId, frame: u32) -> Option<Bytes> {
-        self.read(object, frame, Blocks::All).await
-    }
-
-    async fn read(&self, object: ObjectId, frame: u32, blocks: Blocks) -> Option<Bytes> {
         let (address, opening) = self.address(object, frame)?;
+        let blocks = Blocks::Some(range.first..=range.last);
         let found = self.cache.read(&address, blocks, opening.key.as_deref()).await;
         self.hits.set(self.hits.get() + u64::from(found.is_some()));
         found.map(Bytes::from_owner)
+    }
+
+    /// The frames from `first` to `last`, each if the disk has it, filled up to whole blocks.
+    pub(super) async fn frames(
+        &self,
+        object: ObjectId,
+        first: u32,
+        last: u32,
+    ) -> Vec<Option<Bytes>> {
+        let count = last - first + 1;
+        // All are within the object, or none.
+        let ends = self.address(object, first).zip(self.address(object, last));
+        let Some(((address, opening), _)) = ends else { return vec![None; count as usize] };
+        let found = self.cache.read_runs(&address, count, opening.key.as_deref()).await;
+        self.hits.set(self.hits.get() + found.iter().flatten().count() as u64);
+        found.into_iter().map(|run| run.map(Bytes::from_owner)).collect()
     }
 
     /// A frame was read from the store, and `kept` gives it as long as it is in memory.

@@ -424,8 +424,7 @@ async fn get_run_by_disk(
     last: u32,
 ) -> Result<Option<Vec<Bytes>>, DeviceError> {
     learn(fetcher, object).await?;
-    let looks = (first..=last).map(|index| fetcher.disk.frame(object, index));
-    let mut frames = futures_util::future::join_all(looks).await;
+    let mut frames = fetcher.disk.frames(object, first, last).await;
     let is_missing = |index: &u32| frames[(index - first) as usize].is_none();
     let missing: Vec<u32> = (first..=last).filter(is_missing).collect();
     for (from, to) in runs_of(&missing) {

@@ -18,6 +18,8 @@ use crate::volume::shared::Shared;
 pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<Data, DeviceError> {
     // Another node may have written since the lease was lost, which this one would not know.
     shared.check_owned()?;
+    // Reads come in the order of the client and end in any order: only as they come does one follow the other.
+    read_ahead(shared, offset, offset + len);
     for attempt in 1.. {
         match read_once(shared, offset, len).await {
             // The object may have gone because its bytes moved: look where they are now.
@@ -30,7 +32,6 @@ pub(crate) async fn read(shared: &Rc<Shared>, offset: u64, len: u64) -> Result<D
             Err(error) => return Err(error),
             Ok(data) => {
                 forget_failed(shared, offset, offset + len);
-                read_ahead(shared, offset, offset + len);
                 return Ok(data);
             }
         }

@@ -1,9 +1,10 @@
 //! Reading, writing, restarting.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_device::{DeviceExt, Extent, ExtentState, WriteZeroesFlags};
-use weir_log::{Closed, LogError, Takeover, VolumeState, catalog};
+use weir_log::{Closed, LogError, MemoryFrameCache, Takeover, VolumeState, catalog};
 
 use crate::support::{
     Host, SIZE, discard, expect_bytes, fill, filled, flush, objects, read, run, write,
@@ -46,6 +47,38 @@ fn the_header_of_an_object_is_asked_for_once_however_many_read_it_cold() {
             gets <= frames + 2 * headers,
             "{gets} GETs for {frames} frames of {headers} objects"
         );
+    });
+}
+
+#[test]
+fn a_reader_with_several_requests_in_flight_is_read_ahead_of() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.bytes = SIZE;
+        let (volume, _) = host.open().await;
+        let data = fill(&volume, 1).await;
+        volume.close().await.expect("closed");
+        drop(volume);
+        for seed in 10..20 {
+            let host = host.other(seed);
+            let memory = Arc::new(MemoryFrameCache::new(4 * SIZE));
+            let (volume, _) =
+                host.try_open(|args| args.blocks = memory.into()).await.expect("opens");
+            // The store answers them in any order.
+            let latency = Duration::from_millis(1)..=Duration::from_millis(90);
+            host.faults.change(|plan| plan.latency = latency);
+            let frame = 64 << 10;
+            let reads = (0..3).map(|frame_number| {
+                let at = frame_number * frame;
+                expect_bytes(&volume, at as u64, &data[at..at + frame])
+            });
+            futures_util::future::join_all(reads).await;
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let before = host.store.counters().gets;
+            expect_bytes(&volume, 3 * frame as u64, &data[3 * frame..]).await;
+            assert_eq!(host.store.counters().gets, before, "seed {seed}: all of it was there");
+            volume.close().await.expect("closed");
+        }
     });
 }
 
