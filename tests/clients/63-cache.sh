@@ -49,12 +49,30 @@ start demo --cache 96M
 check "after a stop nothing is read from the store" holds
 check "not one look was in vain" no_misses
 crash
-start demo --cache 96M
+# Memory holds less than the volume, so that what another size of the cache lacks is read from the store.
+start demo --cache 96M --memory 64M
 is_known() { ! "$weir" status --output json | grep -q recovered_permille; }
 known() { wait_until "all of it is known" is_known; }
 check "after a kill the file is read anew" known
 check "and all is there" holds
 check "again not one look was in vain" no_misses
+
+# Shown, and given other sizes while it is in use.
+check "it is shown" prints 'hit ratio +100\.0 %' cache show
+check "so is what the volume has of it" prints 'demo +[0-9]+ bands' cache show
+refuse "a size beyond the disk" 'leaves less than 256.0 MiB to journals' "$weir" cache resize 900P
+refuse "removing what is in use" 'has the cache of .* open' "$weir" cache destroy --yes
+check "another size" prints 'which says 96M: set' cache resize 128M
+check "all is read all the same" holds
+check "and cached anew" wait_until "all of it is in the cache" fills
+check "a map of it" curl -sSf --unix-socket "$WEIR_DATA_DIR"/control/*.sock -o "$work/map.png" \
+    http://weir/v1/cache/map
+check "is a picture" [ "$(head -c 4 "$work/map.png" | tail -c 3)" = PNG ]
+check "turned off while in use" prints 'no cache: it is turned off' cache resize off
+check "all is read from the store" holds
+check "turned on again it has what it had" prints 'which holds 3[0-9.]+ MiB' cache resize 128M
+check "its old size again" prints 'has it so as well' cache resize 96M
+check "filled again" wait_until "all of it is in the cache" fills
 
 # A second process in the same data directory.
 "$weir" up other --size 32M --cache 96M >"$work/other.out" 2>"$work/other.log" </dev/null &
@@ -85,6 +103,25 @@ stop
 start demo --cache 128M
 check "another size begins anew" grep -q "it had another size" "$work/weir.log"
 check "and all is read" holds
+stop
+check "the file is shown without a process" prints 'closed in order' cache show
+check "it is removed" "$weir" cache destroy --yes
+refuse "there is none then" 'there is no cache in' "$weir" cache show
+check "it is made beforehand" "$weir" cache create 128M
+start demo --cache 128M --cache-share 5% --cache-wear 500G --memory 64M
+check "that one is used" holds
+not_more() {
+    sleep 2
+    [ "$(cached bands)" -le 25 ] && [ "$(cached bands)" -gt 0 ] || { "$weir" cache show; return 1; }
+}
+check "up to its share" not_more
+check "which is shown" prints ' 5 %' cache show
+check "as is the limit on wear" prints '500\.0 GiB a day' cache show
+refuse "a share of nothing" 'is no share: give 1 to 100 percent' "$weir" volume limit demo --cache-share 0%
+check "another share" prints '10 % of the cache' volume limit demo --cache-share 10%
+check "is shown at once" prints ' 10 %' cache show
+check "the share is taken away" "$weir" volume limit demo --none
+check "so that all of it fits" wait_until "all of it is in the cache" fills
 stop
 start demo --cache off
 check "turned off it is not used" prints '"none_because": "it is turned off"' status --output json

@@ -1,7 +1,7 @@
 //! The table with its policy: what is in the cache, and what is to be.
 
 use crate::geometry::{Band, Geometry, Place};
-use crate::policy::Replacement;
+use crate::policy::{Replacement, SixFactor};
 use crate::slots::{Slot, Slots};
 
 /// Whether something is read or written.
@@ -99,5 +99,17 @@ impl<P: Replacement> Table<P> {
     /// Bands of a device belong where `seed` says.
     pub(crate) fn set_seed(&mut self, device: u32, seed: u32) {
         self.slots.set_seed(device, seed);
+    }
+}
+
+impl Table<SixFactor> {
+    /// A band takes a place of its set that somebody else chose.
+    pub(crate) fn take_place(&mut self, place: Place, band: Band) -> Taken {
+        debug_assert!(self.slots.find(band).is_none(), "a band has one place");
+        debug_assert_eq!(self.slots.home(band).column, place.column, "of its set");
+        self.policy.goes(place);
+        self.policy.comes(&self.slots, place, band);
+        let old = self.slots.put(place, band);
+        Taken { place, evicted: old.band().map(|band| (band, old)) }
     }
 }

@@ -12,6 +12,7 @@ use weir_log::catalog::VolumeName;
 use weir_log::{LogError, RefusalReason};
 use weir_store::StoreError;
 
+use crate::cache_error::CacheCommandError;
 use crate::size::human;
 
 /// Why a process that accepts connections and says nothing does not answer.
@@ -308,6 +309,9 @@ pub enum NodeError {
         /// The data directory.
         data_dir: String,
     },
+    /// The cache on the local disk is not changed.
+    #[error(transparent)]
+    CacheCommand(#[from] CacheCommandError),
     /// A limit of zero would stop all uploads.
     #[error("a limit of zero would stop all uploads")]
     ZeroLimit,
@@ -483,6 +487,7 @@ impl NodeError {
             Self::NotServedHere { .. } => ErrorKind::NotFound,
             Self::KeptInJournal { .. } => ErrorKind::Unavailable,
             Self::NoJournalRoom { .. } => ErrorKind::NoSpace,
+            Self::CacheCommand(error) => error.kind(),
             Self::Connected { .. }
             | Self::Changing { .. }
             | Self::ReplicaInUse { .. }
@@ -569,6 +574,7 @@ impl NodeError {
             Self::Io { source, subject, .. } => io_help(source, subject),
             Self::Disk(error) => image_help(error),
             Self::Log(error) => log_help(error),
+            Self::CacheCommand(error) => Some(error.help().to_owned()),
             Self::Called { error, .. } => error.help(),
             other => live_help(other),
         }

@@ -11,6 +11,7 @@
 )]
 
 pub mod api;
+mod cache_error;
 pub mod config;
 mod data_directory;
 mod error;
@@ -22,9 +23,11 @@ mod status;
 pub mod verbs;
 mod volumes;
 
+pub use cache_error::CacheCommandError;
 pub use config::ReplicateTo;
 pub use data_directory::DataDirectory;
 pub use error::{NodeError, ProcessId};
+pub use home::cache_file::KnownCache;
 pub use home::keys::KeyPlace;
 pub use home::processes::Process;
 pub use home::{Consent, Home};

@@ -167,7 +167,7 @@ fn windows(client: &mut Client, command: u16, depth: usize) -> Vec<u64> {
 fn the_steady_state_of_a_volume_allocates_nothing_and_a_layer_once_per_operation() {
     // No limit that is ever reached: what it costs to have one.
     let limit = LimitSettings::checked(Some(1_000_000_000), None, None).expect("valid");
-    for (layers, stages) in [(0, Stages::default()), (1, Stages { limit, trace: None })] {
+    for (layers, stages) in [(0, Stages::default()), (1, Stages { limit, ..Stages::default() })] {
         COUNTED_THREAD.store(0, Ordering::Relaxed);
         steady_state(layers, stages).iter().for_each(|line| println!("{line}"));
     }
@@ -221,6 +221,7 @@ fn steady_state(layers: u64, stages: Stages) -> Vec<String> {
         tls: None,
         limits: Default::default(),
         cache: Default::default(),
+        cache_wear: None,
         inherited: Inherited::default(),
         left: Vec::new(),
     };

@@ -112,6 +112,7 @@ impl Place {
             tls: None,
             limits: Default::default(),
             cache: Default::default(),
+            cache_wear: None,
             inherited: Inherited::default(),
             left: Vec::new(),
         }

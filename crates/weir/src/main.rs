@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
 use crate::commands::{
-    limits, manual, pki, replicate, serve, snapshot, status, store, trace, up, volume,
+    cache, limits, manual, pki, replicate, serve, snapshot, status, store, trace, up, volume,
 };
 use crate::process::{logging, malloc};
 use crate::terminal::failure::Failure;
@@ -33,6 +33,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Snapshot(verb) => snapshot::run(&cli.global, &file, verb),
         Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),
         Command::Limits(verb) => limits::run(&cli.global, &file, verb),
+        Command::Cache(verb) => cache::run(&cli.global, &file, verb),
         Command::Pki(command) => pki::run(&cli.global, &file, command),
         Command::Store(verb) => store::run(&cli.global, &file, verb),
         Command::Trace(verb) => trace::run(verb),

@@ -14,8 +14,8 @@ use weir_node::config::{
 use weir_node::size::Size;
 use weir_node::{
     Allowed, ApiPlace, Consent, DataDirectory, EndpointKind, Home, Inherited, KeyPlace,
-    LeaseSettings, LimitSettings, NbdAccess, NbdAddress, NodeConfig, NodeError, ServiceOptions,
-    Stages, VolumeSet, VolumeSpec,
+    LeaseSettings, NbdAccess, NbdAddress, NodeConfig, NodeError, ServiceOptions, Stages, VolumeSet,
+    VolumeSpec,
 };
 use weir_store::StoreOptions;
 
@@ -183,9 +183,10 @@ fn note_replaced(volume: Option<&VolumeName>, settings: VolumeSettings) {
     }
 }
 
-/// What clients of a volume with these settings may ask for.
-fn limit(settings: VolumeSettings) -> Result<LimitSettings, Failure> {
-    settings.limit().map_err(|error| Failure::usage(error.to_string()))
+/// What clients of a volume with these settings may ask for, and what it may have of the cache.
+fn stages(settings: VolumeSettings, trace: Option<PathBuf>) -> Result<Stages, Failure> {
+    let limit = settings.limit().map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Stages { limit, trace, cache_share: settings.cache_share })
 }
 
 /// Who may connect to a unix socket for NBD.
@@ -304,11 +305,10 @@ pub(crate) fn up(
         },
         options: settings.options(memory, 1),
         endpoint,
-        stages: Stages { limit: limit(settings)?, trace },
+        stages: stages(settings, trace)?,
         replica,
         allowed: allowed(&up.tls, file, listed_allow),
     };
-    let limits = limits(&up.tuning, file);
     let cache_bytes = Some(memory.frames_bytes());
     let buffer_bytes = Some(memory.buffers_bytes());
     let node = NodeConfig { cache_bytes, buffer_bytes, ..verb_node(global, file) };
@@ -321,8 +321,9 @@ pub(crate) fn up(
         api: ApiPlace::Volume,
         api_tcp: None,
         tls: tls(&up.tls, file)?,
-        limits,
+        limits: limits(&up.tuning, file),
         cache: up.tuning.cache.or(file.cache).unwrap_or_default(),
+        cache_wear: cache_wear(&up.tuning, file),
         inherited: Inherited::default(),
         left: Vec::new(),
     };
@@ -368,10 +369,16 @@ pub(crate) fn serve(
         tls,
         limits,
         cache: serve.tuning.cache.or(file.cache).unwrap_or_default(),
+        cache_wear: cache_wear(&serve.tuning, file),
         inherited,
         left: Vec::new(),
     };
     Ok((node, service))
+}
+
+/// What may be written to the cache in a day.
+fn cache_wear(tuning: &Tuning, file: &Config) -> Option<u64> {
+    tuning.cache_wear.or(file.cache_wear.map(|Size(bytes)| bytes))
 }
 
 /// The volumes to serve, and how one is served that is attached later.
@@ -398,7 +405,7 @@ fn volume_set(
             consent,
             options: settings.options(memory, count),
             endpoint: EndpointKind::Log,
-            stages: Stages { limit: limit(settings)?, trace: None },
+            stages: stages(settings, None)?,
             replica: None,
             allowed: allowed(&serve.tls, file, None),
         })

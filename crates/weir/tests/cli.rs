@@ -397,6 +397,9 @@ fn every_verb_prints_json_and_errors_are_json_then() {
         &["volume", "list"],
         &["volume", "delete", "other", "--yes"],
         &["limits", "show"],
+        &["cache", "create", "16M"],
+        &["cache", "show"],
+        &["cache", "destroy", "--yes"],
         &["status"],
     ] {
         let printed = place.ok(&[arguments, &["--output", "json"]].concat());
@@ -645,7 +648,12 @@ fn flags_come_from_the_environment_too() {
 }
 
 /// One page for each command.
-const PAGES: [&str; 51] = [
+const PAGES: [&str; 56] = [
+    "weir-cache-create.1",
+    "weir-cache-destroy.1",
+    "weir-cache-resize.1",
+    "weir-cache-show.1",
+    "weir-cache.1",
     "weir-completion.1",
     "weir-limits-set.1",
     "weir-limits-show.1",
@@ -727,7 +735,7 @@ fn completions_and_manual_pages_are_generated() {
 fn help_shows_every_verb_and_every_flag_has_a_variable() {
     let place = Place::new();
     let help = place.ok(&["--help"]);
-    for verb in ["up", "serve", "status", "volume", "limits", "pki", "completion", "man"] {
+    for verb in ["up", "serve", "status", "volume", "limits", "cache", "pki", "completion", "man"] {
         assert!(help.contains(&format!("\n  {verb} ")), "{verb}");
     }
     every_flag_has_a_variable(&place.ok(&["up", "--help"]));

@@ -1,9 +1,13 @@
 //! What the threads of a node share of their cache.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
+
 use super::scan::Scan;
+use super::shares::Owner;
 use super::state::{Ended, State};
 use super::status::CacheStatus;
 use crate::format::BLOCK_LEN;
@@ -21,11 +25,13 @@ struct Shared {
     state: Mutex<State>,
     /// Of this opening.
     superblock: Superblock,
+    opened: Instant,
 }
 
 impl Cache {
     pub(super) fn new(state: State, superblock: Superblock) -> Self {
-        Self(Arc::new(Shared { state: Mutex::new(state), superblock }))
+        let opened = Instant::now();
+        Self(Arc::new(Shared { state: Mutex::new(state), superblock, opened }))
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -49,7 +55,7 @@ impl Cache {
     /// How it is.
     #[must_use]
     pub fn status(&self) -> CacheStatus {
-        let state = self.state();
+        let mut state = self.state();
         let bands = state.table.slots().geometry().bands();
         let left_out = match &state.ended {
             Some(Ended::LeftOut(why)) => Some(why.clone()),
@@ -58,11 +64,32 @@ impl Cache {
         CacheStatus {
             capacity_bytes: bands * BAND_BYTES,
             bytes: state.blocks * BLOCK_LEN as u64,
+            bands: state.devices.shares.all().map(|(_, bands)| bands).sum(),
+            band_places: bands,
+            open_for: self.0.opened.elapsed(),
             recovery: state.scan.as_ref().map(Scan::progress),
             left_out,
             memory_bytes: bands * MEMORY_PER_BAND,
+            wear: state.wear.left(),
             counts: state.counts,
         }
+    }
+
+    /// So many bytes are written in a day from now on; `None` for as many as come.
+    pub fn limit_wear(&self, bytes_per_day: Option<u64>) {
+        self.state().wear.limit(bytes_per_day);
+    }
+
+    /// An owner has so many bands at most from now on, so that it does not push out others; `None` for no limit. Once
+    /// it has them, what comes replaces its own. What it has beyond is left to it until others need the places.
+    pub fn limit_share(&self, owner: Owner, bands: Option<u64>) {
+        self.state().devices.shares.limit(owner, bands);
+    }
+
+    /// How many bands each owner has.
+    #[must_use]
+    pub fn owners(&self) -> BTreeMap<Owner, u64> {
+        self.state().devices.shares.all().collect()
     }
 }
 

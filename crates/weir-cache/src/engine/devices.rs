@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::shares::{Owner, Shares};
 use crate::format::run::DeviceIdentity;
 use crate::geometry::DEVICES_MAX;
 
@@ -18,6 +19,7 @@ pub(super) struct Devices {
     numbers: HashMap<DeviceIdentity, u32>,
     devices: Vec<Option<Device>>,
     free: Vec<u32>,
+    pub(super) shares: Shares,
 }
 
 /// What tells the bands of a device apart from those of others, in this process and the next.
@@ -37,6 +39,7 @@ impl Devices {
         if let Some(&number) = self.numbers.get(identity) {
             let device = self.devices[number as usize].as_mut().expect("a number has a device");
             device.bands += 1;
+            self.shares.comes(Owner::of(identity));
             return Some((number, false));
         }
         let device = Some(Device { identity: *identity, bands: 1 });
@@ -55,6 +58,7 @@ impl Devices {
             }
         };
         self.numbers.insert(*identity, number);
+        self.shares.comes(Owner::of(identity));
         Some((number, true))
     }
 
@@ -62,12 +66,21 @@ impl Devices {
     pub(super) fn remove(&mut self, number: u32) {
         let slot = &mut self.devices[number as usize];
         let device = slot.as_mut().expect("a band has a device");
+        if !weir_device::mutant("cache_share_not_given_back") {
+            self.shares.goes(Owner::of(&device.identity));
+        }
         device.bands -= 1;
         if device.bands == 0 {
             self.numbers.remove(&device.identity);
             *slot = None;
             self.free.push(number);
         }
+    }
+
+    /// Whose a device with bands is.
+    pub(super) fn owner(&self, number: u32) -> Owner {
+        let device = self.devices[number as usize].as_ref().expect("a band has a device");
+        Owner::of(&device.identity)
     }
 
     /// All of them, by number.

@@ -105,7 +105,7 @@ impl Open {
         if len == 0 || len > RUN_BYTES {
             return None;
         }
-        let filling = self.cache.state().begin_fill(&address)?;
+        let filling = self.cache.state().begin_fill_of(&address, len)?;
         Some(Fill { address, frame, key, filling })
     }
 

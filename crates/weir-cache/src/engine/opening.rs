@@ -17,7 +17,7 @@ use super::thread::ThreadCache;
 use crate::format::index::{BAND_ENTRY_BYTES, DEVICE_BYTES};
 use crate::format::superblock::{BANDS_OFFSET, OPENING_BITS, SLOT_OFFSETS, Superblock};
 use crate::format::{BLOCK_LEN, CacheId};
-use crate::geometry::{BAND_BLOCKS, Geometry};
+use crate::geometry::{BAND_BLOCKS, BAND_BYTES, Geometry};
 
 /// Bits of the number of a fill that count within an opening.
 const FILL_BITS: u32 = u64::BITS - OPENING_BITS;
@@ -62,12 +62,20 @@ fn geometry_of(bytes: u64) -> Result<Geometry, CacheError> {
     Ok(Geometry::of_bands((bytes - BANDS_OFFSET - 2 * BLOCK_LEN as u64) / each))
 }
 
+/// Bytes of blocks that a cache of so many bytes on the disk can hold.
+///
+/// # Errors
+/// [`CacheError::TooSmall`].
+pub fn capacity_bytes(bytes: u64) -> Result<u64, CacheError> {
+    Ok(geometry_of(bytes)?.bands() * BAND_BYTES)
+}
+
 fn file_bytes(superblock: &Superblock) -> u64 {
     superblock.index_offset() + index::bytes_max(superblock.geometry.bands())
 }
 
 /// The newest superblock of a file; or why there is none.
-async fn read_superblock(file: &File) -> Result<Result<Superblock, String>, DiskError> {
+pub(super) async fn read_superblock(file: &File) -> Result<Result<Superblock, String>, DiskError> {
     if file.len().await? < BANDS_OFFSET {
         return Ok(Err("it is too short".to_owned()));
     }
@@ -160,7 +168,10 @@ impl ThreadCache {
         env: &Env,
         size: CacheSize,
     ) -> Result<(Cache, Found), CacheError> {
-        let lock = directory.lock(LOCK_FILE).await?;
+        let lock = match self.held() {
+            Some(held) => held,
+            None => directory.lock(LOCK_FILE).await?,
+        };
         let (cache, found) = Cache::open(directory, env, size).await?;
         self.attach(&cache, directory, env).await?;
         self.hold(Some(lock));
@@ -234,21 +245,31 @@ impl Cache {
         Ok((Self::new(state, superblock), found))
     }
 
-    /// Nothing is looked up or filled any more, and what is in it is saved.
-    async fn close(&self, directory: &Directory) -> Result<(), CacheError> {
-        {
+    /// Nothing is looked up or filled any more; returns once nothing is on its way. Whether it was in use until now.
+    pub(super) async fn end(&self) -> Result<bool, CacheError> {
+        let was_in_use = {
             let mut state = self.state();
-            if state.ended.is_some() {
-                return Ok(());
-            }
-            state.ended = Some(Ended::Closing);
-        }
+            let was_in_use = state.ended.is_none();
+            state.ended.get_or_insert(Ended::Closing);
+            was_in_use
+        };
         let begun = Instant::now();
         while !self.state().is_idle() {
             if begun.elapsed() > IDLE_TIME_MAX {
                 return Err(CacheError::Busy);
             }
             tokio::time::sleep(IDLE_PAUSE).await;
+        }
+        Ok(was_in_use)
+    }
+
+    /// Nothing is looked up or filled any more, and what is in it is saved.
+    async fn close(&self, directory: &Directory) -> Result<(), CacheError> {
+        if self.state().ended.is_some() {
+            return Ok(());
+        }
+        if !self.end().await? {
+            return Ok(());
         }
         if self.state().scan.is_some() {
             // An index would say that what is not read yet is not there.

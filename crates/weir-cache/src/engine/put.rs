@@ -41,7 +41,7 @@ impl ThreadCache {
             Work { class: Class::Fill, bytes: (RUN_BYTES + BLOCK_LEN) as u64, operations: 0 };
         // Nothing presses: whoever asked waits, but no client does.
         let leave = open.env.pacer.leave(work, || 0.0).await;
-        let begun = open.cache.state().begin_fill(&address);
+        let begun = open.cache.state().begin_fill_of(&address, len);
         let Some(filling) = begun else { return };
         if !weir_device::mutant("cache_put_may_go_at_once") {
             let _ = open.cache.state().stay(&address);

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 use super::block::{BAND_RUNS, RUN_BLOCKS, RunAddress};
 use super::devices::{Devices, seed_of};
 use super::scan::{FoundRun, Scan};
+use super::shares::{self, Owner};
 use super::status::CacheCounts;
+use super::wear::Wear;
 use crate::format::run::RunPlace;
 use crate::geometry::{BAND_BLOCKS, Band, Geometry, Place};
 use crate::policy::{SixFactor, Weights};
@@ -98,6 +100,7 @@ pub(super) struct State {
     pub(super) ended: Option<Ended>,
     pub(super) blocks: u64,
     pub(super) counts: CacheCounts,
+    pub(super) wear: Wear,
     /// Reads that failed one after the other, and when the last one did.
     failures: u32,
     failed_at: Option<Instant>,
@@ -134,6 +137,7 @@ impl State {
             ended: None,
             blocks: 0,
             counts: CacheCounts::default(),
+            wear: Wear::default(),
             failures: 0,
             failed_at: None,
             rests_until: None,
@@ -324,10 +328,19 @@ impl State {
     }
 
     fn take_in(&mut self, address: &RunAddress) -> Option<Place> {
+        let is_full = self.devices.shares.is_full(Owner::of(&address.device))
+            && !weir_device::mutant("cache_shares_not_limited");
         let band = self.add_band(address)?;
-        let Some(taken) = self.table.take_in(band) else {
+        let own = || shares::own_place(self.table.slots(), &self.devices, band);
+        let taken = match is_full {
+            true => own().map(|place| self.table.take_place(place, band)),
+            false => self.table.take_in(band),
+        };
+        let Some(taken) = taken else {
             self.devices.remove(band.device);
-            self.counts.refused += 1;
+            let count =
+                if is_full { &mut self.counts.over_share } else { &mut self.counts.refused };
+            *count += 1;
             return None;
         };
         self.takings += 1;

@@ -1,5 +1,7 @@
 //! What is said of a cache.
 
+use std::time::Duration;
+
 /// What happened since the cache was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
@@ -15,6 +17,10 @@ pub struct CacheCounts {
     pub dropped: u64,
     /// Bands that the policy did not take in.
     pub refused: u64,
+    /// Bands that were not taken in, because their owner has its share and none in their set.
+    pub over_share: u64,
+    /// Runs that were not written, because the disk was written to enough for now.
+    pub worn: u64,
     /// Bands that made room.
     pub evictions: u64,
     /// Reads of blocks that were not what they should be.
@@ -30,12 +36,20 @@ pub struct CacheStatus {
     pub capacity_bytes: u64,
     /// Bytes of blocks that it holds.
     pub bytes: u64,
+    /// Bands that have a place in it, and how many places there are.
+    pub bands: u64,
+    /// See there.
+    pub band_places: u64,
+    /// How long it is open: the time of the counts.
+    pub open_for: Duration,
     /// Sets that are known, and all of them: while it is read after a crash.
     pub recovery: Option<(u32, u32)>,
     /// Why it is left out.
     pub left_out: Option<String>,
     /// Bytes of memory that it takes.
     pub memory_bytes: u64,
+    /// Bytes that may be written now, and in a day, where that is limited.
+    pub wear: Option<(u64, u64)>,
     /// What happened.
     pub counts: CacheCounts,
 }

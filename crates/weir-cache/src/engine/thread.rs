@@ -72,6 +72,11 @@ impl ThreadCache {
         *self.lock.borrow_mut() = lock;
     }
 
+    /// The lock of the cache, if this thread holds it; it is the caller's from now on.
+    pub(super) fn held(&self) -> Option<LockGuard> {
+        self.lock.borrow_mut().take()
+    }
+
     pub(super) fn current(&self) -> Option<Rc<Open>> {
         self.open.borrow().clone()
     }

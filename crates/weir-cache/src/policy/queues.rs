@@ -130,6 +130,13 @@ impl Queues {
         }
     }
 
+    /// What is in a place goes.
+    pub(super) fn goes(&mut self, place: Place) {
+        let set = &mut self.sets[place.column as usize];
+        set.small.retain(|other| *other != row(place));
+        set.main.retain(|other| *other != row(place));
+    }
+
     /// A place has a band as before a restart.
     pub(super) fn restored(&mut self, place: Place, is_kept: bool) {
         let set = &mut self.sets[place.column as usize];

@@ -114,6 +114,11 @@ impl SixFactor {
     pub fn new(geometry: Geometry, weights: Weights) -> Self {
         Self { queues: Queues::new(geometry), weights }
     }
+
+    /// What is in a place goes, though nobody asked for a victim.
+    pub(crate) fn goes(&mut self, place: Place) {
+        self.queues.goes(place);
+    }
 }
 
 impl Replacement for SixFactor {

@@ -40,6 +40,7 @@ fn described() -> OpenApiRouter<Arc<Core>> {
         .routes(routes!(node_status))
         .routes(routes!(events))
         .routes(routes!(limits, set_limits))
+        .routes(routes!(cache_map))
         .routes(routes!(metrics_text));
     add_verbs(of_node)
 }
@@ -119,6 +120,21 @@ async fn set_limits(State(core): State<Arc<Core>>, body: Body<Limits>) -> Answer
     core.set_limits(limits)?;
     core.events.note(EventKind::LimitsChanged, None, format!("{limits:?}"));
     Ok(Json(core.limits()))
+}
+
+/// A picture of the cache on the local disk: a pixel for each band, in the colour of the volume that wrote it; black
+/// where there is none. Of a cache with more than 4096 columns every so many are shown.
+#[utoipa::path(get, path = "/v1/cache/map", tag = "node",
+    responses((status = 200, body = Vec<u8>, content_type = "image/png"),
+        (status = 404, body = ErrorBody)))]
+async fn cache_map(State(core): State<Arc<Core>>) -> Answer<Response> {
+    let Some(cache) = core.cache.get() else {
+        let why = core.cache.report().none_because.unwrap_or_default();
+        let message = format!("there is no cache: {why}");
+        return Err(Refusal::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message));
+    };
+    let picture = status::cache::picture(&cache);
+    Ok(([(header::CONTENT_TYPE, "image/png")], picture).into_response())
 }
 
 /// Metrics as Prometheus reads them.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
 
-pub use cache::CacheReport;
+pub use cache::{CacheFileReport, CacheOfVolume, CacheReport, CacheResized, CacheShown};
 pub use reports::{
     CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport, WarmReport,
 };
@@ -440,6 +440,10 @@ pub struct VolumeLimit {
     pub bytes_per_second: Option<u64>,
     /// What these let through in so many milliseconds passes at once after a pause.
     pub burst_ms: u64,
+    /// What the volume may have of the cache on the local disk at most, in percent; nothing in the description of a
+    /// layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_share: Option<u64>,
 }
 
 /// Operations of one kind.

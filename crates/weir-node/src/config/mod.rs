@@ -16,7 +16,7 @@ pub use self::memory::{MEMORY_BYTES_DEFAULT, Memory};
 pub use self::remote::{Remote, RemoteConfig};
 pub use self::volume::{
     CollectOrder, CompressionKind, ReplicateTo, VolumeConfig, VolumeSettings, check_percent,
-    check_rpo, check_seconds,
+    check_rpo, check_seconds, parse_share,
 };
 use crate::error::NodeError;
 use crate::serve::cache::CacheSetting;
@@ -40,6 +40,8 @@ pub struct Config {
     pub memory: Option<Size>,
     /// Cache of objects on the local disk: `auto`, `off` or a size.
     pub cache: Option<CacheSetting>,
+    /// Bytes that are written to it in a day at most.
+    pub cache_wear: Option<Size>,
     /// Threads that volumes live on.
     pub shards: Option<usize>,
     /// Length of the node's lease in seconds.
@@ -128,6 +130,22 @@ pub struct LimitsConfig {
     pub upload_requests: Option<u64>,
 }
 
+/// Least that may be written to a cache in a day: with less it is of no use.
+const WEAR_BYTES_MIN: u64 = 1 << 30;
+
+/// Checks how much may be written to the cache in a day.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_wear(bytes: u64) -> Result<u64, String> {
+    (bytes >= WEAR_BYTES_MIN).then_some(bytes).ok_or_else(|| {
+        format!(
+            "{bytes} bytes a day are too few for a cache: give it at least {}",
+            Size(WEAR_BYTES_MIN)
+        )
+    })
+}
+
 /// Checks the length of a lease.
 ///
 /// # Errors
@@ -180,6 +198,9 @@ impl Config {
     fn check(&self) -> Result<(), (String, Option<String>)> {
         if let Some(Size(bytes)) = self.memory {
             Memory::new(bytes).map_err(|message| (message, None))?;
+        }
+        if let Some(Size(bytes)) = self.cache_wear {
+            check_wear(bytes).map_err(|message| (message, None))?;
         }
         if self.shards == Some(0) {
             return Err(("shards must be at least 1".to_owned(), None));
@@ -266,6 +287,8 @@ mod tests {
         assert_eq!(config.defaults.collect(), CollectLimits::default());
         assert_eq!(config.volumes[1].settings().collect_order, Some(CollectOrder::CostBenefit));
         assert_eq!(config.lease, Some(60.0));
+        assert_eq!(config.cache_wear, Some(Size(500 << 30)));
+        assert_eq!(config.volumes[1].settings().cache_share, Some(20));
         let limit = config.volumes[1].settings().limit().unwrap();
         assert_eq!((limit.iops.map(u64::from), limit.burst), (Some(500), Duration::from_secs(2)));
         assert_eq!(config.volumes[1].trace, Some("/var/lib/weir/archive.csv".into()));
@@ -300,6 +323,9 @@ mod tests {
             ("memory = \"lots\"", "is no size"),
             ("memory = -1", "is no size"),
             ("shards = 0", "at least 1"),
+            ("cache_wear = \"1M\"", "1048576 bytes a day are too few for a cache"),
+            ("[defaults]\ncache_share = 0", "\"0\" is no share: give 1 to 100 percent"),
+            ("[[volumes]]\nname = \"a\"\ncache_share = \"101%\"", "\"101%\" is no share"),
             ("lease = 0.5", "seconds from 1 to 3600"),
             ("read_only = 1", "line 1"),
             ("[defaults]\nbatch_age = 0.0", "seconds from 0.01"),

@@ -83,6 +83,9 @@ pub struct VolumeSettings {
     /// Seconds' worth of that which pass at once after a pause.
     #[serde(deserialize_with = "seconds")]
     pub burst: Option<f64>,
+    /// What it may have of the cache on the local disk at most, in percent.
+    #[serde(deserialize_with = "share")]
+    pub cache_share: Option<u64>,
 }
 
 /// Least time in seconds between two states of a replica.
@@ -148,6 +151,9 @@ pub struct VolumeConfig {
     /// As in [`VolumeSettings`].
     #[serde(default, deserialize_with = "seconds")]
     pub burst: Option<f64>,
+    /// As in [`VolumeSettings`].
+    #[serde(default, deserialize_with = "share")]
+    pub cache_share: Option<u64>,
     /// File that operations of clients are recorded in.
     #[serde(default)]
     pub trace: Option<PathBuf>,
@@ -183,6 +189,7 @@ impl VolumeConfig {
             iops: None,
             bandwidth: None,
             burst: None,
+            cache_share: None,
             trace: None,
             allow: None,
             replicate_to: None,
@@ -212,6 +219,7 @@ impl VolumeConfig {
             iops: self.iops,
             bandwidth: self.bandwidth,
             burst: self.burst,
+            cache_share: self.cache_share,
         }
     }
 }
@@ -251,6 +259,31 @@ pub fn check_percent(number: u64) -> Result<u64, String> {
     in_range.ok_or_else(|| format!("\"{number}\" is no percentage from 0 to 100"))
 }
 
+/// Reads a share of the cache: `20%` and `20` are 20 percent.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_share(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches('%').trim_end();
+    let percent = number.parse().ok().filter(|percent| (1..=100).contains(percent));
+    percent.ok_or_else(|| format!("{text:?} is no share: give 1 to 100 percent, as 20%"))
+}
+
+/// As text, or as a number of percent.
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Percent(i64),
+        Text(String),
+    }
+    let text = match Form::deserialize(deserializer)? {
+        Form::Percent(percent) => percent.to_string(),
+        Form::Text(text) => text,
+    };
+    parse_share(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     let number = f64::deserialize(deserializer)?;
     check_seconds(number).map(Some).map_err(serde::de::Error::custom)
@@ -282,6 +315,7 @@ impl VolumeSettings {
             iops: self.iops.or(others.iops),
             bandwidth: self.bandwidth.or(others.bandwidth),
             burst: self.burst.or(others.burst),
+            cache_share: self.cache_share.or(others.cache_share),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Where volumes live: a store, a data directory, and what this machine knows of both.
 
+pub(crate) mod cache_file;
 pub(crate) mod given;
 pub(crate) mod keys;
 pub(crate) mod known_stores;

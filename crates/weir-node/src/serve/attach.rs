@@ -323,6 +323,7 @@ async fn offer(
             return Err(NodeError::ShuttingDown);
         }
         if !opening.is_taken_back() {
+            core.cache.limit_share(entry.id, entry.spec.stages.cache_share);
             all.insert(name.clone(), running);
             lock(&core.volumes).insert(name, Arc::new(entry));
             return Ok(());

@@ -1,19 +1,21 @@
 //! The cache on the local disk: opened before the volumes, and closed after them.
 
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Mutex;
 
 use serde::{Deserialize, Deserializer};
-use weir_cache::engine::{CACHE_BYTES_MIN, Cache, CacheSize, CacheStatus, Found};
+use weir_cache::engine::{BLOCKS_FILE, CACHE_BYTES_MIN, Cache, CacheSize, CacheStatus, Found};
 
 use crate::api::types::CacheReport;
+use crate::cache_error::CacheCommandError;
 use crate::error::NodeError;
 use crate::home::Home;
 use crate::node::NodeHandle;
 use crate::node::shard::ShardContext;
+use crate::serve::cache_limits::CacheLimits;
 use crate::serve::lock::lock;
 use crate::size::Size;
 
@@ -59,6 +61,21 @@ impl FromStr for CacheSetting {
     }
 }
 
+/// As it is read back.
+impl fmt::Display for CacheSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Off => f.write_str("off"),
+            Self::Bytes(bytes) => match bytes {
+                bytes if bytes % (1 << 30) == 0 => write!(f, "{}G", bytes >> 30),
+                bytes if bytes % (1 << 20) == 0 => write!(f, "{}M", bytes >> 20),
+                bytes => write!(f, "{bytes}"),
+            },
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for CacheSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -68,11 +85,30 @@ impl<'de> Deserialize<'de> for CacheSetting {
 
 /// The cache of a process that serves, if it has one; why, if not.
 #[derive(Debug)]
-pub(crate) struct NodeCache(Mutex<Result<Cache, String>>);
+pub(crate) struct NodeCache {
+    pub(super) cache: Mutex<Result<Cache, String>>,
+    pub(super) limits: Mutex<CacheLimits>,
+    /// Whoever has it opens, closes or resizes the cache.
+    pub(super) turn: tokio::sync::Mutex<Turn>,
+}
+
+/// What whoever changes the cache must know.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// What the process was started with.
+    pub(super) setting: CacheSetting,
+    /// The process stops.
+    pub(super) is_over: bool,
+}
 
 impl Default for NodeCache {
     fn default() -> Self {
-        Self(Mutex::new(Err("this process has none".to_owned())))
+        let none = Err("this process has none".to_owned());
+        Self {
+            cache: Mutex::new(none),
+            limits: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
     }
 }
 
@@ -80,41 +116,81 @@ impl Default for NodeCache {
 fn size_of(setting: CacheSetting, home: &Home, shares_disk: bool) -> Result<CacheSize, String> {
     match setting {
         CacheSetting::Off => Err("it is turned off".to_owned()),
-        CacheSetting::Bytes(bytes) => has_room(home, bytes).map(|()| CacheSize::Exactly(bytes)),
+        CacheSetting::Bytes(bytes) => {
+            let free = free_bytes(home).map_err(|error| error.to_string())?;
+            match has_room(bytes, free) {
+                true => Ok(CacheSize::Exactly(bytes)),
+                false => {
+                    Err(format!("there is no room for {}: {} are free", Size(bytes), Size(free)))
+                }
+            }
+        }
         CacheSetting::Auto if shares_disk => Err("the store is on the same disk".to_owned()),
         CacheSetting::Auto => {
-            let default = default_bytes(home.data.path())?;
+            let room = rustix::fs::statvfs(home.data.path())
+                .map_err(|error| format!("free space: {error}"))?;
+            let default = default_bytes(room.f_bavail * room.f_frsize);
             // One that is there keeps its size: what is free changes with it.
-            match (default, home.data.cache().join(weir_cache::engine::BLOCKS_FILE).exists()) {
+            match (default, home.data.cache().join(BLOCKS_FILE).exists()) {
                 (bytes, true) => Ok(CacheSize::KeepOr(bytes.max(DEFAULT_BYTES_MIN))),
                 (bytes, false) if bytes >= DEFAULT_BYTES_MIN => Ok(CacheSize::KeepOr(bytes)),
-                (bytes, false) => Err(format!(
-                    "a tenth of what is free, {}, is too little: give it a size",
-                    Size(bytes)
-                )),
+                (bytes, false) => Err(too_little(bytes)),
             }
         }
     }
 }
 
-/// Whether a cache of so many bytes leaves the journals some room. The one that is there would make room for it.
-fn has_room(home: &Home, bytes: u64) -> Result<(), String> {
-    let file = home.data.cache().join(weir_cache::engine::BLOCKS_FILE);
-    let there = std::fs::metadata(file).map_or(0, |file| file.blocks() * 512);
-    let room =
-        rustix::fs::statvfs(home.data.path()).map_err(|error| format!("free space: {error}"))?;
-    let free = room.f_bavail * room.f_frsize + there;
-    match bytes + LEFT_FREE_BYTES <= free {
-        true => Ok(()),
-        false => Err(format!("there is no room for {}: {} are free", Size(bytes), Size(free))),
-    }
+/// Why a default of so many bytes is none.
+fn too_little(bytes: u64) -> String {
+    format!("a tenth of what is free, {}, is too little: give it a size", Size(bytes))
+}
+
+/// Bytes that a cache could have: those that are free, and those of the one that is there, which would make room.
+pub(crate) fn free_bytes(home: &Home) -> Result<u64, NodeError> {
+    let there = std::fs::metadata(home.data.cache().join(BLOCKS_FILE));
+    let there = there.map_or(0, |file| file.blocks() * 512);
+    let path = home.data.path();
+    let room = rustix::fs::statvfs(path).map_err(|error| {
+        NodeError::io("asking for the free space of", path.display().to_string(), error.into())
+    })?;
+    Ok(room.f_bavail * room.f_frsize + there)
+}
+
+/// Whether a cache of so many bytes leaves the journals some room.
+pub(crate) fn has_room(bytes: u64, free: u64) -> bool {
+    bytes.saturating_add(LEFT_FREE_BYTES) <= free
 }
 
 /// A tenth of what is free, within bounds.
-fn default_bytes(path: &Path) -> Result<u64, String> {
-    let room = rustix::fs::statvfs(path).map_err(|error| format!("free space: {error}"))?;
-    let tenth = room.f_bavail * room.f_frsize / FREE_DIVISOR;
-    Ok((tenth >> 20 << 20).min(DEFAULT_BYTES_MAX))
+fn default_bytes(free: u64) -> u64 {
+    ((free / FREE_DIVISOR) >> 20 << 20).min(DEFAULT_BYTES_MAX)
+}
+
+/// Bytes of a cache that is given this size now, whatever size it has. Nothing is done for an error.
+pub(crate) fn bytes_now(
+    setting: CacheSetting,
+    home: &Home,
+    shares_disk: bool,
+) -> Result<u64, NodeError> {
+    let free = free_bytes(home)?;
+    let bytes = match setting {
+        CacheSetting::Bytes(bytes) => bytes,
+        CacheSetting::Auto if shares_disk => {
+            let why = "the store is on the same disk, where \"auto\" is none";
+            return Err(CacheCommandError::None { why: why.to_owned() }.into());
+        }
+        CacheSetting::Auto if default_bytes(free) < DEFAULT_BYTES_MIN => {
+            return Err(CacheCommandError::None { why: too_little(default_bytes(free)) }.into());
+        }
+        CacheSetting::Auto | CacheSetting::Off => default_bytes(free),
+    };
+    if !has_room(bytes, free) {
+        let directory = home.data.path().display().to_string();
+        return Err(
+            CacheCommandError::NoRoom { directory, bytes, left: LEFT_FREE_BYTES, free }.into()
+        );
+    }
+    Ok(bytes)
 }
 
 impl NodeCache {
@@ -125,11 +201,19 @@ impl NodeCache {
         setting: CacheSetting,
         (home, shares_disk): (&Home, bool),
     ) {
+        let mut turn = self.turn.lock().await;
+        turn.setting = setting;
         let opened = match size_of(setting, home, shares_disk) {
-            Ok(size) => open_on_all(node, home, size).await.map_err(|error| {
-                tracing::warn!(%error, "serving without a cache on the local disk");
-                error.to_string()
-            }),
+            Ok(size) => match open_on_all(node, home, size).await {
+                Ok((cache, found)) => {
+                    tell_found(&cache, &found);
+                    Ok(cache)
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "serving without a cache on the local disk");
+                    Err(error.to_string())
+                }
+            },
             Err(why) => {
                 match setting {
                     CacheSetting::Bytes(_) => {
@@ -142,20 +226,28 @@ impl NodeCache {
                 Err(why)
             }
         };
-        *lock(&self.0) = opened;
+        self.put(opened);
     }
 
     /// Closes it, once no volume is served.
     pub(crate) async fn close(&self, node: &NodeHandle, home: &Home) {
-        if std::mem::replace(&mut *lock(&self.0), Err("it is closed".to_owned())).is_err() {
+        let mut turn = self.turn.lock().await;
+        turn.is_over = true;
+        let closed = Err("it is closed".to_owned());
+        if std::mem::replace(&mut *lock(&self.cache), closed).is_err() {
             return;
         }
         close_on_all(node, home).await;
     }
 
+    /// The cache, if there is one.
+    pub(crate) fn get(&self) -> Option<Cache> {
+        lock(&self.cache).as_ref().ok().cloned()
+    }
+
     /// How it is, or why there is none.
     pub(crate) fn report(&self) -> CacheReport {
-        match &*lock(&self.0) {
+        match &*lock(&self.cache) {
             Ok(cache) => report_of(cache.status()),
             Err(why) => CacheReport { none_because: Some(why.clone()), ..CacheReport::default() },
         }
@@ -170,6 +262,9 @@ fn report_of(status: CacheStatus) -> CacheReport {
         none_because: status.left_out,
         capacity_bytes: status.capacity_bytes,
         bytes: status.bytes,
+        bands: status.bands,
+        band_places: status.band_places,
+        open_ms: u64::try_from(status.open_for.as_millis()).unwrap_or(u64::MAX),
         memory_bytes: status.memory_bytes,
         recovered_permille: status.recovery.map(permille),
         hits: counts.hits,
@@ -177,18 +272,27 @@ fn report_of(status: CacheStatus) -> CacheReport {
         fills: counts.fills,
         filled_bytes: counts.filled_bytes,
         dropped: counts.dropped,
+        over_share: counts.over_share,
+        worn: counts.worn,
+        wear_bytes_per_day: status.wear.map(|(_, per_day)| per_day),
+        wear_bytes_left: status.wear.map(|(left, _)| left),
         evictions: counts.evictions,
         damaged: counts.damaged,
         failed_reads: counts.failed_reads,
     }
 }
 
-/// Ends its use on all shards, on the first one last.
-async fn close_on_all(node: &NodeHandle, home: &Home) {
+/// Ends its use on all shards but the first.
+pub(super) async fn detach_others(node: &NodeHandle) {
     for shard in 1..node.shard_count() {
         // An error means that the thread ended, and its use with it.
         let _ = node.run(shard, |context| async move { context.blocks.disk.detach() }).await;
     }
+}
+
+/// Ends its use on all shards, on the first one last.
+pub(super) async fn close_on_all(node: &NodeHandle, home: &Home) {
+    detach_others(node).await;
     let path = home.data.cache();
     let closed = node.run(0, |context: Rc<ShardContext>| async move {
         let directory = context.disks.directory(path)?;
@@ -200,39 +304,32 @@ async fn close_on_all(node: &NodeHandle, home: &Home) {
     }
 }
 
-/// Opens the cache on the first shard, and lets the others use it.
-async fn open_on_all(node: &NodeHandle, home: &Home, size: CacheSize) -> Result<Cache, NodeError> {
+/// Opens the cache on the first shard, in the place of the one that it has, and lets the others use it.
+pub(super) async fn open_on_all(
+    node: &NodeHandle,
+    home: &Home,
+    size: CacheSize,
+) -> Result<(Cache, Found), NodeError> {
     let path = home.data.cache();
     let open = move |context: Rc<ShardContext>| async move {
         let directory = context.disks.directory(&path)?;
         let disk = Rc::clone(&context.blocks.disk);
-        let (cache, found) = disk.open(&directory, &context.env, size).await?;
-        let bytes = cache.status().capacity_bytes;
-        match &found {
-            Found::New => tracing::info!(bytes, "a new cache on the local disk"),
-            Found::Nothing(why) => {
-                tracing::warn!(
-                    why,
-                    "the cache on the local disk could not be used and begins empty"
-                );
-            }
-            Found::Index => tracing::info!(bytes, "the cache on the local disk is as it was left"),
-            Found::Unknown(why) => {
-                tracing::info!(bytes, why, "the cache on the local disk is being read");
-            }
-        }
+        let (cache, found) = disk.replace(&directory, &context.env, size).await?;
         if matches!(found, Found::Unknown(_)) {
             let status = cache.clone();
             context.env.spawn_local(async move {
                 let begun = tokio::time::Instant::now();
                 disk.recover().await;
-                let (bytes, took) = (status.status().bytes, begun.elapsed());
-                tracing::info!(bytes, ?took, "all of the cache on the local disk is known");
+                let status = status.status();
+                if status.recovery.is_none() {
+                    let (bytes, took) = (status.bytes, begun.elapsed());
+                    tracing::info!(bytes, ?took, "all of the cache on the local disk is known");
+                }
             });
         }
-        Ok::<_, NodeError>(cache)
+        Ok::<_, NodeError>((cache, found))
     };
-    let cache = node.run(0, open).await??;
+    let (cache, found) = node.run(0, open).await??;
     for shard in 1..node.shard_count() {
         let (path, cache) = (home.data.cache(), cache.clone());
         let attached = move |context: Rc<ShardContext>| async move {
@@ -245,7 +342,21 @@ async fn open_on_all(node: &NodeHandle, home: &Home, size: CacheSize) -> Result<
             return Err(error);
         }
     }
-    Ok(cache)
+    Ok((cache, found))
+}
+
+fn tell_found(cache: &Cache, found: &Found) {
+    let bytes = cache.status().capacity_bytes;
+    match found {
+        Found::New => tracing::info!(bytes, "a new cache on the local disk"),
+        Found::Nothing(why) => {
+            tracing::warn!(why, "the cache on the local disk could not be used and begins empty");
+        }
+        Found::Index => tracing::info!(bytes, "the cache on the local disk is as it was left"),
+        Found::Unknown(why) => {
+            tracing::info!(bytes, why, "the cache on the local disk is being read");
+        }
+    }
 }
 
 #[cfg(test)]
@@ -258,6 +369,9 @@ mod tests {
         assert_eq!(parse("auto"), Ok(CacheSetting::Auto));
         assert_eq!(parse("off"), Ok(CacheSetting::Off));
         assert_eq!(parse("20G"), Ok(CacheSetting::Bytes(20 << 30)));
+        for text in ["auto", "off", "20G", "96M", "100000001"] {
+            assert_eq!(parse(text).map(|setting| setting.to_string()), Ok(text.to_owned()));
+        }
         assert!(parse("1M").unwrap_err().contains("at least 8"));
         assert!(parse("on").unwrap_err().contains("neither \"auto\", \"off\" nor a size"));
     }

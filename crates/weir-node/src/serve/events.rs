@@ -57,6 +57,8 @@ pub enum EventKind {
     ReplicaEnded,
     /// The limits of the node were changed.
     LimitsChanged,
+    /// The cache on the local disk has another size.
+    CacheResized,
     /// Clients were refused, because the node has as many as it may have.
     ClientsRefused,
     /// The node stops.

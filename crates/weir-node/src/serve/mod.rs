@@ -6,6 +6,8 @@
 pub(crate) mod attach;
 pub(crate) mod by_hand;
 pub(crate) mod cache;
+mod cache_limits;
+mod cache_resize;
 pub(crate) mod core;
 pub(crate) mod events;
 mod exports;

@@ -78,6 +78,8 @@ pub struct ServiceOptions {
     pub limits: Limits,
     /// The cache on the local disk.
     pub cache: CacheSetting,
+    /// Bytes that are written to it in a day at most.
+    pub cache_wear: Option<u64>,
     /// Sockets that were inherited, and listen already.
     pub inherited: Inherited,
     /// Volumes that the process before this one served. Those that were attached to it are served on, those that were
@@ -252,6 +254,7 @@ impl Node {
             sockets::check_free(&options.nbd, &options.inherited, options.tls.is_some()).await?;
             let core = self.core(&options).await?;
             core.set_limits(options.limits)?;
+            core.cache.limit_wear(options.cache_wear);
             if core.store.is_some() {
                 let place = (&core.home, core.store_shares_disk);
                 core.cache.open(&core.node, options.cache, place).await;

@@ -11,13 +11,15 @@ use weir_device::{DeviceError, ErrorKind, LocalBoxFuture};
 use weir_log::catalog::VolumeName;
 use weir_stack::{LimitSettings, StageSpec, TraceSink, TraceSpec};
 
-/// The stages between the clients of a volume and its endpoint.
+/// The stages between the clients of a volume and its endpoint, and what it may have of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
     /// Limits on the operations and bytes of clients.
     pub limit: LimitSettings,
     /// The file that their operations are recorded in.
     pub trace: Option<PathBuf>,
+    /// Most of the cache on the local disk that it may have, in percent.
+    pub cache_share: Option<u64>,
 }
 
 impl Stages {
@@ -108,7 +110,7 @@ mod tests {
         let name = VolumeName::new("demo").unwrap();
         assert!(Stages::default().describe(&name).is_empty());
         let limit = LimitSettings::checked(Some(5), None, None).unwrap();
-        let stages = Stages { limit, trace: Some("/t".into()) }.describe(&name);
+        let stages = Stages { limit, trace: Some("/t".into()), cache_share: None }.describe(&name);
         assert!(matches!(stages[..], [StageSpec::Limit(_), StageSpec::Trace(_)]));
     }
 }

@@ -348,6 +348,9 @@ impl Scrape {
         ] {
             single(encoder, name, help, MetricType::Gauge, |m| gauge(m, value))?;
         }
+        let refused = [("share", cache.over_share), ("wear", cache.worn)];
+        let help = "Frames that a limit kept from the cache on the local disk";
+        family(encoder, "cache_fills_refused", help, "limit", &refused)?;
         let looks = [("hit", cache.hits), ("miss", cache.misses)];
         family(encoder, "cache_reads", "Looks into the cache on the local disk", "result", &looks)?;
         let failed = [("damaged", cache.damaged), ("failed", cache.failed_reads)];
@@ -623,6 +626,7 @@ mod tests {
         encode(&mut text, &registry).unwrap();
         for line in [
             "weir_store_requests_total{kind=\"put\"} 7",
+            "weir_cache_fills_refused_total{limit=\"wear\"} 0",
             "weir_volume_size_bytes{volume=\"demo\"} 1099511627776.0",
             "weir_volume_health{volume=\"demo\"} 1.0",
             "weir_replica_lag_bytes{volume=\"demo\"} 77.0",

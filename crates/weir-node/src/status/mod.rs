@@ -1,6 +1,8 @@
 //! The status of a process: what it serves, what is degraded and why, and what would be lost if the host died now.
 
+pub(crate) mod cache;
 pub(crate) mod metrics;
+mod png;
 pub(crate) mod unsent;
 pub(crate) mod watch;
 
@@ -167,6 +169,7 @@ impl From<LimitSettings> for VolumeLimit {
             iops: limit.iops.map(std::num::NonZeroU64::get),
             bytes_per_second: limit.bytes_per_second.map(std::num::NonZeroU64::get),
             burst_ms: u64::try_from(limit.burst.as_millis()).unwrap_or(u64::MAX),
+            cache_share: None,
         }
     }
 }

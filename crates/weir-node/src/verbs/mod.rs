@@ -7,6 +7,7 @@
 //! line in the list at the end.
 
 pub mod attach;
+pub mod cache;
 mod call;
 pub mod change_snapshots;
 pub mod check;
@@ -92,4 +93,6 @@ list! {
     repair::RepairVolume: verb;
     change_snapshots::ChangeSnapshots: verb;
     space::ShowSpace: verb;
+    cache::ShowCache: verb;
+    cache::ResizeCache: verb;
 }

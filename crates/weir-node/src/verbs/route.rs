@@ -163,7 +163,7 @@ fn describe<V: Verb>(route: &Route, document: &mut utoipa::openapi::OpenApi) {
     ErrorBody::schemas(&mut schemas);
     schemas.push((ErrorBody::name().into_owned(), ErrorBody::schema()));
     let mut operation = OperationBuilder::new()
-        .tag("volumes")
+        .tag(if route.path.starts_with("/v1/volumes") { "volumes" } else { "node" })
         .summary(Some(about::<V>()))
         .operation_id(Some(route.id));
     if route.path.contains("{name}") {

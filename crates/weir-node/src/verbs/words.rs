@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_log::catalog::VolumeName;
 
 use super::warm::ByteSpan;
-use crate::config::check_seconds;
+use crate::config::{check_seconds, parse_share};
 use crate::size::Size;
 
 /// A name of a volume.
@@ -30,9 +30,7 @@ pub(super) fn count(text: &str) -> Result<u64, String> {
 
 /// A share, as percent; `70%` is `70`.
 pub(super) fn percent(text: &str) -> Result<u64, String> {
-    let number = text.trim_end_matches('%').trim_end();
-    let percent = number.parse().ok().filter(|percent| (1..=100).contains(percent));
-    percent.ok_or_else(|| format!("{text:?} is no share: give 1 to 100 percent, as 70"))
+    parse_share(text)
 }
 
 /// A size, as bytes.

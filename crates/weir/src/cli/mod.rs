@@ -1,5 +1,6 @@
 //! Every command and flag. Help, man pages and completions come from here.
 
+pub(crate) mod cache;
 pub(crate) mod file;
 pub(crate) mod global;
 pub(crate) mod limits;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::cli::cache::CacheCommand;
 use crate::cli::global::Global;
 use crate::cli::limits::LimitsCommand;
 use crate::cli::pki::Pki;
@@ -152,6 +154,9 @@ pub(crate) enum Command {
     /// Show and change the limits on uploads of what is served here
     #[command(subcommand)]
     Limits(LimitsCommand),
+    /// Show, resize, make and remove the cache of the store's objects on the local disk
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Make certificates for TLS, for people who have no certificate authority
     Pki(Pki),
     /// Look at stores

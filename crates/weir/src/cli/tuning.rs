@@ -64,6 +64,16 @@ pub(crate) struct Tuning {
     /// of the free space, 64G at most, unless the store is on the same disk [default: auto]
     #[arg(long, value_name = "SIZE", env = "WEIR_CACHE", hide_env_values = true)]
     pub(crate) cache: Option<CacheSetting>,
+    /// Bytes that are written to that cache in a day at most, as 500G, for disks that bear only so many writes: beyond
+    /// it nothing more is cached for a while, and what is there is served [default: no limit]
+    #[arg(long, value_name = "SIZE", env = "WEIR_CACHE_WEAR", hide_env_values = true)]
+    #[arg(value_parser = wear, hide_short_help = true)]
+    pub(crate) cache_wear: Option<u64>,
+    /// Share of that cache that a volume may have at most, as 20%, so that it does not push out others; what a clone
+    /// reads of its origin counts as the origin's [default: no limit]
+    #[arg(long, value_name = "PERCENT", env = "WEIR_CACHE_SHARE", hide_env_values = true)]
+    #[arg(value_parser = config::parse_share, hide_short_help = true)]
+    cache_share: Option<u64>,
     /// Bytes per second uploaded to the store at most [default: no limit]
     #[arg(help_heading = "Limits on uploads")]
     #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
@@ -117,8 +127,14 @@ impl Tuning {
             iops: self.iops,
             bandwidth: self.bandwidth,
             burst: self.burst,
+            cache_share: self.cache_share,
         }
     }
+}
+
+fn wear(text: &str) -> Result<u64, String> {
+    let Size(bytes) = text.parse()?;
+    config::check_wear(bytes)
 }
 
 pub(crate) fn percent(text: &str) -> Result<u64, String> {

@@ -2,6 +2,7 @@
 //!
 //! Those that are one verb each have no file here: `weir_node::verbs` has what they do, and `cli::verbs` runs them.
 
+pub(crate) mod cache;
 mod check;
 pub(crate) mod limits;
 pub(crate) mod manual;

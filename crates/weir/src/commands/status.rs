@@ -22,6 +22,9 @@ use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
 use crate::terminal::output::{self, say};
 
+/// A frame is not written to the cache where less than this may be written.
+const WORN_BYTES: u64 = 68 << 10;
+
 /// Exit code when something is wrong with what is served.
 const NOT_WELL: u8 = 3;
 
@@ -342,7 +345,13 @@ fn cache(cache: &CacheReport) -> Option<String> {
     let reading = cache.recovered_permille.map_or(String::new(), |permille| {
         format!(", {} % of it known after a crash", permille / 10)
     });
-    Some(format!("  cache: {held} of {all} on the local disk{hits}{reading}\n"))
+    let worn = match (cache.wear_bytes_left, cache.wear_bytes_per_day) {
+        (Some(left), Some(per_day)) if left < WORN_BYTES => {
+            format!(", nothing more is cached for now: {} are written in a day", human(per_day))
+        }
+        _ => String::new(),
+    };
+    Some(format!("  cache: {held} of {all} on the local disk{hits}{reading}{worn}\n"))
 }
 
 /// What bounds work in the background; nothing where the process does not say.

@@ -225,6 +225,7 @@ fn options(setup: &Transfer, at: &VolumeAt, id: VolumeId, how: Use) -> ServiceOp
         tls: None,
         limits: setup.limits,
         cache: CacheSetting::Off,
+        cache_wear: None,
         inherited: Inherited::default(),
         left: Vec::new(),
     }
