@@ -112,8 +112,11 @@ def _hash(block, header, index, run_blocks):
     return xxh3_128(block, xxh3_64(device + struct.pack("<QI", run, index)))
 
 
-def forge(path, instead_of, most):
-    """Puts what `instead_of(block)` says, where it says anything, in place of blocks that verify; how many it was."""
+def forge(path, instead_of, most, most_of_run=2):
+    """Puts what `instead_of(block)` says, where it says anything, in place of blocks that verify; how many it was.
+
+    A few of each run: one whose object was collected holds what a volume shows, and nobody reads it any more.
+    """
     forged = 0
     with open(path, "r+b") as file:
         rows, columns, run_blocks = _superblock(file)
@@ -127,7 +130,8 @@ def forge(path, instead_of, most):
             for index in range(run_blocks):
                 at, entry = (1 + index) * BLOCK, ENTRIES_AT + index * ENTRY
                 data = bytes(run[at:at + BLOCK])
-                other = instead_of(data) if present >> index & 1 and forged < most else None
+                wanted = present >> index & 1 and forged < min(most, before + most_of_run)
+                other = instead_of(data) if wanted else None
                 # Old blocks under a newer header do not count for the cache either.
                 if other is None or run[entry:entry + 16] != _hash(data, run, index, run_blocks):
                     continue
