@@ -22,6 +22,12 @@ impl ThreadCache {
         self.current().map(|open| open.cache.status())
     }
 
+    /// Whether the cache has a run, as far as it is known, without a look at its disk; it does not count as used.
+    #[must_use]
+    pub fn has(&self, address: &RunAddress) -> bool {
+        self.current().is_some_and(|open| open.cache.state().has(address))
+    }
+
     /// Blocks that the cache has of a run, without a look at its disk. From now on their band counts as used often, so
     /// that what comes in bulk after it does not take its place.
     #[must_use]

@@ -282,6 +282,13 @@ impl State {
         of_run(self.slots().at(place).present, run) == 0 && !is_writing
     }
 
+    /// Whether a run is there. It does not count as used.
+    pub(super) fn has(&mut self, address: &RunAddress) -> bool {
+        let Some(band) = self.band_of(address) else { return false };
+        let found = self.slots().find(band);
+        found.is_some_and(|place| of_run(self.slots().at(place).present, address.in_band()) != 0)
+    }
+
     /// Blocks that are there of a run. Somebody asks for its band, which is to stay.
     pub(super) fn stay(&mut self, address: &RunAddress) -> u32 {
         let Some(band) = self.band_of(address) else { return 0 };

@@ -181,13 +181,18 @@ impl DiskBlocks {
         self.cache.put(address, Pieces::from_iter([bytes]), opening.key.clone()).await;
     }
 
-    /// An object is in the store whose frames are still in memory: they will not be read from there.
-    pub(crate) fn offer_object(&self, header: &ObjectHeader, frames: Vec<Vec<Bytes>>) {
+    /// Whether the disk has a frame.
+    pub(crate) fn has(&self, object: ObjectId, frame: u32) -> bool {
+        self.address(object, frame).is_some_and(|(address, _)| self.cache.has(&address))
+    }
+
+    /// An object is in the store of which some frames are still in memory: they will not be read from there.
+    pub(crate) fn offer_object(&self, header: &ObjectHeader, frames: Vec<(u32, Vec<Bytes>)>) {
         if !self.is_there() {
             return;
         }
         self.learn((header.id.stream, header.id.epoch), header.opening);
-        for (index, frame) in (0..).zip(frames) {
+        for (index, frame) in frames {
             self.offer_from(header.id, index, Source::Here(Pieces::from_vec(frame)));
         }
     }

@@ -440,9 +440,13 @@ mod tests {
         CacheStatus {
             capacity_bytes,
             bytes: 0,
+            bands: 0,
+            band_places: capacity_bytes / (4 * FRAME),
+            open_for: Duration::ZERO,
             recovery: None,
             left_out: None,
             memory_bytes: 0,
+            wear: None,
             counts: weir_cache::engine::CacheCounts::default(),
         }
     }

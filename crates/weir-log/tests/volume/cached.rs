@@ -144,3 +144,48 @@ fn objects_of_a_history_that_was_given_up_are_not_shown() {
         expect_bytes(&volume, 0, &data).await;
     });
 }
+
+/// Overwrites a block in each 32 KiB, until the collector has moved what lives of the objects before.
+async fn overwrite(volume: &LogVolume, data: &mut [u8]) {
+    for round in 0..7 {
+        for at in (0..SIZE).step_by(32 << 10) {
+            let at = at + round * 4096;
+            let bytes = pattern(at, 4096);
+            write(volume, at, &bytes).await.expect("written");
+            let at = usize::try_from(at).expect("small");
+            data[at..at + 4096].copy_from_slice(&bytes);
+        }
+        volume.flush_remote().await.expect("stored");
+        rest().await;
+    }
+    assert!(volume.status().collected_objects > 0, "{:?}", volume.status());
+}
+
+#[test]
+fn what_the_collector_copies_is_cached_where_it_was_before() {
+    run(async {
+        for is_cached in [true, false] {
+            let mut host = Host::new().await;
+            // Small objects would take a band each, and the cache has few.
+            host.options.batch.bytes = 256 << 10;
+            let disk = SimDisk::new(5, SimDiskOptions::default());
+            let blocks = block_store(&host, &disk).await;
+            let memory = Arc::new(MemoryFrameCache::new(128 << 10)).into();
+            let first = open(&host, if is_cached { &blocks } else { &memory }).await;
+            let mut data = fill(&first, 3).await;
+            first.close().await.expect("closed");
+            drop(first);
+            rest().await;
+            let volume = open(&host, &blocks).await;
+            overwrite(&volume, &mut data).await;
+            let (misses, before) = (volume.status().cache_misses, gets(&host));
+            read_all(&volume, &data).await;
+            let missed = volume.status().cache_misses - misses;
+            if is_cached {
+                assert_eq!((missed, gets(&host) - before), (0, 0), "it was moved with its bytes");
+            } else {
+                assert!(missed > 0, "it was not there before");
+            }
+        }
+    });
+}

@@ -15,10 +15,11 @@ use crate::collect::garbage::ReadPin;
 use crate::collect::runs::{self, Run};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
+use crate::limits::FRAME_BYTES;
 use crate::map::table::LiveObject;
-use crate::read::fetch;
+use crate::read::{fetch, to_usize};
 use crate::volume::shared::{Shared, State};
-use crate::volume::task::upload;
+use crate::volume::task::upload::{self, Wanted};
 
 /// Pause before a store without room is asked again.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
@@ -222,8 +223,51 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
     whole.then_some(payload)
 }
 
+/// Which frames of a copy go into the cache on the local disk: those of which at least half comes from frames that it
+/// has. All of them would push out what clients read, and wear the disk, for bytes that nobody asked for; none would
+/// lose what it has with each object that is collected.
+fn cached_frames(shared: &Shared, runs: &[Run]) -> Vec<bool> {
+    let disk = &shared.fetcher.disk;
+    if !disk.is_there() {
+        return Vec::new();
+    }
+    if weir_device::mutant("copies_always_cached") {
+        return vec![true; runs.len()];
+    }
+    let frame_bytes = u64::from(FRAME_BYTES);
+    // Bytes of each frame, and those of them that are cached now. Where the copy has gaps between extents, a few count
+    // for the frame before.
+    let mut frames: Vec<(u64, u64)> = Vec::new();
+    let mut looked = None;
+    let mut at = 0;
+    for run in runs {
+        let (mut from, end) =
+            (u64::from(run.payload_offset), u64::from(run.payload_offset) + run.len);
+        while from < end {
+            let next = end.min((from / frame_bytes + 1) * frame_bytes);
+            let frame = u32::try_from(from / frame_bytes).expect("within one object");
+            let is_there = match looked {
+                Some((object, of, is_there)) if (object, of) == (run.object, frame) => is_there,
+                _ => disk.has(run.object, frame),
+            };
+            looked = Some((run.object, frame, is_there));
+            let target = to_usize(at / frame_bytes);
+            if frames.len() <= target {
+                frames.resize(target + 1, (0, 0));
+            }
+            let (all, cached) = &mut frames[target];
+            *all += next - from;
+            *cached += if is_there { next - from } else { 0 };
+            at += next - from;
+            from = next;
+        }
+    }
+    frames.into_iter().map(|(all, cached)| 2 * cached >= all).collect()
+}
+
 fn send(shared: &Rc<Shared>, runs: &[Run], payload: Vec<Bytes>, sources: Vec<ObjectId>) {
+    let wanted = Wanted::Some(cached_frames(shared, runs));
     let spec = upload::moving_object(shared, runs::describe(runs));
     shared.state.borrow_mut().collector.on_sent(spec.id.seq, sources);
-    upload::send(shared, shared.background_store(Class::Copy), spec, || payload);
+    upload::send(shared, shared.background_store(Class::Copy), spec, || payload, wanted);
 }

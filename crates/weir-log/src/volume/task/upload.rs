@@ -384,7 +384,7 @@ async fn send_gathered(
         sources: Vec::new(),
     };
     let store = shared.background_store(Class::Upload);
-    send(shared, store, spec, || payload.into_iter().map(Bytes::from_owner).collect());
+    send(shared, store, spec, || payload.into_iter().map(Bytes::from_owner).collect(), Wanted::All);
 }
 
 fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
@@ -408,7 +408,13 @@ fn send_chunk(shared: &Rc<Shared>, mut chunk: CheckpointChunk) {
         streams: Vec::new(),
         sources: Vec::new(),
     };
-    send(shared, shared.background_store(Class::Upload), spec, || vec![Bytes::from(chunk.payload)]);
+    send(
+        shared,
+        shared.background_store(Class::Upload),
+        spec,
+        || vec![Bytes::from(chunk.payload)],
+        Wanted::All,
+    );
 }
 
 /// The next object of the stream, which moves or gives up what is stored already: no write of a client is in it.
@@ -438,6 +444,24 @@ pub(crate) fn name_object(shared: &Shared) -> (ObjectId, [u8; 16]) {
     (ObjectId { stream: shared.id, seq, epoch: shared.epoch }, salt)
 }
 
+/// Which frames of an object the cache on the local disk is given once the store has it.
+pub(crate) enum Wanted {
+    /// All: they were written just now.
+    All,
+    /// Those that are `true` here, by their number.
+    Some(Vec<bool>),
+}
+
+impl Wanted {
+    fn of(&self, frames: Vec<Vec<Bytes>>) -> Vec<(u32, Vec<Bytes>)> {
+        let is_wanted = |index: u32| match self {
+            Self::All => true,
+            Self::Some(wanted) => wanted.get(index as usize).is_some_and(|wanted| *wanted),
+        };
+        (0..).zip(frames).filter(|(index, _)| is_wanted(*index)).collect()
+    }
+}
+
 /// Encodes on the worker threads and PUTs to `store`, which is the volume's at some pace; the result comes back to the
 /// volume's thread. A closed volume sends nothing more: once it is opened again, nobody would know of the object.
 pub(crate) fn send(
@@ -445,6 +469,7 @@ pub(crate) fn send(
     store: Store,
     spec: ObjectSpec,
     payload: impl FnOnce() -> Vec<Bytes> + Send + 'static,
+    wanted: Wanted,
 ) {
     let encoding = shared.options.encoding();
     let key = shared.key.clone();
@@ -455,7 +480,7 @@ pub(crate) fn send(
         let encoded = object::encode(spec, &payload(), encoding, key.as_ref())
             .map_err(|source| LogError::NotSent { object, source })?;
         // Without a cache they need not stay in memory until the store has them.
-        let frames = is_cached.then_some(encoded.frames);
+        let frames = is_cached.then(|| wanted.of(encoded.frames));
         put_until_stored(&store, &encoded.header, &encoded.parts, seed).await?;
         Ok::<_, LogError>((Arc::new(encoded.header), frames))
     });

@@ -330,7 +330,13 @@ async fn commit(
     }
     let spec = upload::moving_object(shared, described);
     let seq = spec.id.seq;
-    upload::send(shared, shared.background_store(Class::Copy), spec, || payload);
+    upload::send(
+        shared,
+        shared.background_store(Class::Copy),
+        spec,
+        || payload,
+        upload::Wanted::All,
+    );
     let is_committed = |state: &mut State| state.writes.pipeline.committed() >= seq;
     shared.wait_while_open(|state| is_committed(state).then_some(Ok(()))).await
 }
