@@ -132,7 +132,7 @@ stop
 rm -r "$WEIR_DATA_DIR/cache"
 refuse "warm what nobody serves" 'volume "demo" is not served by this process' "$weir" volume warm demo
 start demo --cache off
-refuse "warm without a cache" 'no cache on its local disk, because it is turned off: start it with --cache' \
+refuse "warm without a cache" 'because it is turned off: .weir cache resize SIZE. gives it one now' \
     "$weir" volume warm demo
 stop
 start demo --cache 8M
@@ -145,7 +145,10 @@ refuse "warm no range" 'is no range: give it as FROM..TO' "$weir" volume warm de
 check "warm a range" prints '^demo: [89]\.[0-9] MiB warmed, 0 B were there already; [0-9]+ objects? read in ' \
     volume warm demo --range 8M..16M
 check "and no more" [ "$(cached bytes)" -lt $((10 << 20)) ]
-check "warm the rest" prints '^demo: 2[0-9]\.[0-9] MiB warmed, [89]\.[0-9] MiB were there already; ' volume warm demo
+for _ in 1 2 3 4; do "$weir" volume warm demo --range 16M..24M >>"$work/warm.log" 2>&1 & done
+wait $(jobs -p | tail -n 4)
+check "four at once are one, or one after the other" [ "$(grep -cE 'warmed, |warms a volume already' "$work/warm.log")" = 4 ]
+check "warm the rest" prints '^demo: 1[5-7]\.[0-9] MiB warmed, 1[5-7]\.[0-9] MiB were there already; ' volume warm demo
 check "all of it is in the cache" cached_bytes $((32 << 20))
 check "it is read from there" holds
 check "without one look in vain" no_misses

@@ -390,6 +390,22 @@ fn a_file_that_is_of_no_use_is_begun_anew() {
     });
 }
 
+#[test]
+fn the_length_of_a_file_is_a_size_that_keeps_it() {
+    run(async {
+        for bytes in [9 << 20, (9 << 20) + 4096, 24 << 20, 25_000_001, 100 << 20] {
+            let disk = disk(bytes);
+            let (host, _) = Host::try_start(&disk, bytes).await.expect("opens");
+            host.close().await;
+            let file = disk.directory().open(BLOCKS_FILE, weir_disk::OpenMode::Existing).await;
+            let len = file.expect("opens").len().await.expect("known");
+            assert!(len <= bytes, "{len} of {bytes}");
+            let (_host, found) = Host::try_start(&disk, len).await.expect("opens");
+            assert_eq!(found, Found::Index, "{len} of {bytes}");
+        }
+    });
+}
+
 /// The file as a copy has it that ended too early.
 async fn cut(disk: &SimDisk, len: u64) {
     let mut bytes = vec![0; usize::try_from(len).expect("small")];

@@ -80,7 +80,10 @@ impl CacheCommandError {
                 "`weir cache create SIZE` makes one, and so does a process that serves a store on another disk, or is \
                  given a --cache SIZE"
             }
-            Self::Exists { .. } => "`weir cache destroy` removes it",
+            Self::Exists { .. } => {
+                "`weir cache resize SIZE` changes the one that a process uses; `weir cache destroy` removes one that \
+                 none uses"
+            }
             Self::NoProcess { .. } => {
                 "the next start goes by --cache SIZE, WEIR_CACHE or `cache = \"SIZE\"` in the configuration: set it \
                  there"

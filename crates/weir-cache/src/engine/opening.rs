@@ -59,7 +59,15 @@ fn geometry_of(bytes: u64) -> Result<Geometry, CacheError> {
     let runs = u64::from(BAND_BLOCKS / RUN_BLOCKS);
     let band = runs * (1 + u64::from(RUN_BLOCKS)) * BLOCK_LEN as u64;
     let each = band + (BAND_ENTRY_BYTES + DEVICE_BYTES) as u64;
-    Ok(Geometry::of_bands((bytes - BANDS_OFFSET - 2 * BLOCK_LEN as u64) / each))
+    // As many as fit, so that the length of a file gives the geometry that it was made with.
+    let len = |geometry: Geometry| {
+        BANDS_OFFSET + geometry.bands() * band + index::bytes_max(geometry.bands())
+    };
+    let mut bands = (bytes - BANDS_OFFSET) / each;
+    while len(Geometry::of_bands(bands)) > bytes {
+        bands -= 1;
+    }
+    Ok(Geometry::of_bands(bands))
 }
 
 /// Bytes of blocks that a cache of so many bytes on the disk can hold.

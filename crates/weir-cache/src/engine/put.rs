@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weir_pacer::{Class, Work};
@@ -14,6 +15,9 @@ use super::queue::{Pieces, len_of};
 use super::status::CacheStatus;
 use super::thread::ThreadCache;
 use crate::format::BLOCK_LEN;
+
+/// Pause before the next look at a fill that somebody else began.
+const FILL_PAUSE: Duration = Duration::from_millis(5);
 
 impl ThreadCache {
     /// How the cache is, if there is one.
@@ -47,8 +51,19 @@ impl ThreadCache {
             Work { class: Class::Fill, bytes: (RUN_BYTES + BLOCK_LEN) as u64, operations: 0 };
         // Nothing presses: whoever asked waits, but no client does.
         let leave = open.env.pacer.leave(work, || 0.0).await;
-        let begun = open.cache.state().begin_fill_of(&address, len);
-        let Some(filling) = begun else { return };
+        let filling = loop {
+            {
+                let mut state = open.cache.state();
+                if let Some(filling) = state.begin_fill_of(&address, len) {
+                    break filling;
+                }
+                if !state.is_being_filled(&address) {
+                    return;
+                }
+            }
+            // Somebody read it just now. Whether that fill comes to something is seen when it is over.
+            tokio::time::sleep(FILL_PAUSE).await;
+        };
         if !weir_device::mutant("cache_put_may_go_at_once") {
             let _ = open.cache.state().stay(&address);
         }

@@ -275,11 +275,19 @@ impl State {
         let band = Band { device, number: address.band() };
         let Some(place) = self.slots().find(band) else { return true };
         let run = address.in_band();
-        let is_writing = self
-            .busy
-            .get(&self.geometry().index(place))
-            .is_some_and(|busy| busy.writing & (1 << run) != 0);
-        of_run(self.slots().at(place).present, run) == 0 && !is_writing
+        of_run(self.slots().at(place).present, run) == 0 && !self.is_writing(place, run)
+    }
+
+    fn is_writing(&self, place: Place, run: u32) -> bool {
+        let busy = self.busy.get(&self.geometry().index(place));
+        busy.is_some_and(|busy| busy.writing & (1 << run) != 0)
+    }
+
+    /// Whether a fill of a run is on its way.
+    pub(super) fn is_being_filled(&mut self, address: &RunAddress) -> bool {
+        let Some(band) = self.band_of(address) else { return false };
+        let place = self.slots().find(band);
+        place.is_some_and(|place| self.is_writing(place, address.in_band()))
     }
 
     /// Whether a run is there. It does not count as used.

@@ -410,7 +410,8 @@ impl Warming<'_> {
         let because = [
             (
                 missing - damaged.min(missing),
-                "found no room in the cache: warm a part with --range FROM..TO, or give the process a larger --cache",
+                "are not in the cache: it is too small, or the volume's share or the limit on wear is used up, as \
+                 `weir cache show` says; warm a part with --range FROM..TO, or raise what holds it back",
             ),
             (damaged + unknown, "cannot be read: weir volume check says what is damaged"),
             (
@@ -423,6 +424,9 @@ impl Warming<'_> {
             because.map(|(frames, why)| format!("{} {why}", size(frames * FRAME))).collect();
         report.journal_bytes = wanted.journal_bytes;
         report.left_bytes = (missing + refused) * FRAME;
+        // Some of what was written has made room for the rest.
+        let kept = wanted.bytes().saturating_sub(report.there_bytes + report.left_bytes);
+        report.warmed_bytes = report.warmed_bytes.min(kept);
         report.obstacle = (!obstacles.is_empty()).then(|| obstacles.join("; "));
         report
     }

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Deserializer};
 use weir_cache::engine::{BLOCKS_FILE, CACHE_BYTES_MIN, Cache, CacheSize, CacheStatus, Found};
@@ -88,6 +89,10 @@ impl<'de> Deserialize<'de> for CacheSetting {
 pub(crate) struct NodeCache {
     pub(super) cache: Mutex<Result<Cache, String>>,
     pub(super) limits: Mutex<CacheLimits>,
+    /// One was asked for, and there is none.
+    pub(super) is_missing: AtomicBool,
+    /// Whoever has it warms a volume. One at a time: each reads many MiB at a time, and all would fill one cache.
+    pub(crate) warming: tokio::sync::Mutex<()>,
     /// Whoever has it opens, closes or resizes the cache.
     pub(super) turn: tokio::sync::Mutex<Turn>,
 }
@@ -107,6 +112,8 @@ impl Default for NodeCache {
         Self {
             cache: Mutex::new(none),
             limits: Mutex::default(),
+            is_missing: AtomicBool::new(false),
+            warming: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -130,11 +137,12 @@ fn size_of(setting: CacheSetting, home: &Home, shares_disk: bool) -> Result<Cach
             let room = rustix::fs::statvfs(home.data.path())
                 .map_err(|error| format!("free space: {error}"))?;
             let default = default_bytes(room.f_bavail * room.f_frsize);
-            // One that is there keeps its size: what is free changes with it.
-            match (default, home.data.cache().join(BLOCKS_FILE).exists()) {
-                (bytes, true) => Ok(CacheSize::KeepOr(bytes.max(DEFAULT_BYTES_MIN))),
-                (bytes, false) if bytes >= DEFAULT_BYTES_MIN => Ok(CacheSize::KeepOr(bytes)),
-                (bytes, false) => Err(too_little(bytes)),
+            // One that is there keeps its size, also where it is of no use and begins anew: what is free changes with it.
+            let there = std::fs::metadata(home.data.cache().join(BLOCKS_FILE));
+            match (default, there.map_or(0, |file| file.len())) {
+                (_, bytes) if bytes > 0 => Ok(CacheSize::KeepOr(bytes.max(CACHE_BYTES_MIN))),
+                (bytes, _) if bytes >= DEFAULT_BYTES_MIN => Ok(CacheSize::KeepOr(bytes)),
+                (bytes, _) => Err(too_little(bytes)),
             }
         }
     }
@@ -226,6 +234,8 @@ impl NodeCache {
                 Err(why)
             }
         };
+        let is_missing = opened.is_err() && matches!(setting, CacheSetting::Bytes(_));
+        self.is_missing.store(is_missing, Ordering::Relaxed);
         self.put(opened);
     }
 
@@ -249,7 +259,11 @@ impl NodeCache {
     pub(crate) fn report(&self) -> CacheReport {
         match &*lock(&self.cache) {
             Ok(cache) => report_of(cache.status()),
-            Err(why) => CacheReport { none_because: Some(why.clone()), ..CacheReport::default() },
+            Err(why) => CacheReport {
+                none_because: Some(why.clone()),
+                missing: self.is_missing.load(Ordering::Relaxed),
+                ..CacheReport::default()
+            },
         }
     }
 }
@@ -258,6 +272,7 @@ fn report_of(status: CacheStatus) -> CacheReport {
     let counts = status.counts;
     let permille = |(known, all): (u32, u32)| u64::from(known) * 1000 / u64::from(all.max(1));
     CacheReport {
+        missing: false,
         failed: status.left_out.is_some(),
         none_because: status.left_out,
         capacity_bytes: status.capacity_bytes,

@@ -1,7 +1,9 @@
 //! Another size for the cache of a process that serves, while it serves: reads go to the store meanwhile, and nobody
 //! waits.
 
-use weir_cache::engine::{BLOCKS_FILE, Cache, CacheSize, capacity_bytes};
+use std::sync::atomic::Ordering;
+
+use weir_cache::engine::{BLOCKS_FILE, CACHE_BYTES_MIN, Cache, CacheSize, capacity_bytes};
 
 use crate::error::NodeError;
 use crate::home::Home;
@@ -30,6 +32,7 @@ impl NodeCache {
         let told = next_start(turn.setting, setting, shares_disk);
         if setting == CacheSetting::Off {
             *lock(&self.cache) = Err("it is turned off".to_owned());
+            self.is_missing.store(false, Ordering::Relaxed);
             // Its file stays, with all that is in it.
             close_on_all(node, home).await;
             return Ok(told);
@@ -55,12 +58,15 @@ impl NodeCache {
                 (Ok(cache), Ok(told))
             }
             (Err(error), Some(bytes)) => {
-                let before = open_on_all(node, home, CacheSize::Exactly(bytes)).await;
+                // As it was, if its file is still there.
+                let before =
+                    open_on_all(node, home, CacheSize::KeepOr(bytes.max(CACHE_BYTES_MIN))).await;
                 let before = before.map(|(cache, _)| cache);
                 (before.map_err(|error| error.to_string()), Err(error))
             }
             (Err(error), None) => (Err(error.to_string()), Err(error)),
         };
+        self.is_missing.store(now.is_err(), Ordering::Relaxed);
         self.put(now);
         result
     }

@@ -325,6 +325,9 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         reasons
             .push(format!("the cache on the local disk is left out until the next start: {why}"));
     }
+    if let (Some(why), true) = (&cache.none_because, cache.missing) {
+        reasons.push(format!("there is no cache on the local disk, which was asked for: {why}"));
+    }
     if core.is_stopping.load(Ordering::Relaxed) {
         reasons.push("the process is stopping".to_owned());
     }

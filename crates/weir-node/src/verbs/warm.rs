@@ -76,12 +76,19 @@ fn check_cache(by: Option<&Serving>) -> Result<(), NodeError> {
         // One that failed is said by the volume.
         CacheReport { none_because: Some(why), failed: false, .. } => {
             let message = format!(
-                "this process has no cache on its local disk, because {why}: start it with --cache SIZE, as 20G"
+                "this process has no cache on its local disk, because {why}: `weir cache resize SIZE` gives it \
+                 one now, and --cache SIZE or `cache` in the configuration at the next start"
             );
             Err(DeviceError::new(ErrorKind::Unsupported, message).into())
         }
         _ => Ok(()),
     }
+}
+
+/// The work goes on when its command is interrupted, and must not be begun again each time.
+fn is_warming() -> NodeError {
+    let message = "this process warms a volume already, whose command may have been interrupted: try again later";
+    DeviceError::new(ErrorKind::Busy, message).into()
 }
 
 impl Verb for WarmVolume {
@@ -105,6 +112,9 @@ impl Verb for WarmVolume {
     ) -> Result<WarmReport, NodeError> {
         let stack = volume.log("has no objects")?;
         check_cache(volume.place.serving.as_ref())?;
+        let serving = volume.place.serving.clone();
+        let turn = serving.as_ref().map(|Serving(core)| core.cache.warming.try_lock());
+        let _turn = turn.transpose().map_err(|_| is_warming())?;
         let view = self.view(&volume.place).await?;
         let size = view.as_ref().map_or_else(|| stack.size(), |view| view.size());
         let range = self.range.unwrap_or_default().within(size);
@@ -132,7 +142,8 @@ impl Command for WarmVolume {
         let [warmed, there] = [report.warmed_bytes, report.there_bytes].map(human);
         let mut text = format!("{name}{of}: {warmed} warmed, {there} were there already");
         if report.journal_bytes > 0 {
-            text.push_str(&format!(", {} are in the journal", human(report.journal_bytes)));
+            let journal = human(report.journal_bytes);
+            text.push_str(&format!(", {journal} are in the journal and not in the cache"));
         }
         let [objects, requests] = [(report.objects, "object"), (report.requests, "request")]
             .map(|(n, one)| counted(n, one));

@@ -7,7 +7,7 @@ use weir_node::api::types::{CacheFileReport, CacheOfVolume, CacheShown};
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
 use weir_node::verbs::command::Question;
-use weir_node::{Home, KnownCache, Node, NodeError, ProcessId};
+use weir_node::{CacheSetting, Home, KnownCache, Node, NodeError, ProcessId};
 
 use crate::cli::cache::CacheCommand;
 use crate::cli::global::Global;
@@ -35,13 +35,15 @@ pub(crate) fn run(global: &Global, file: &Config, verb: CacheCommand) -> Result<
             }
             CacheCommand::Create { size, output } => {
                 let made = node.create_cache(home, size).await?;
+                let size = CacheSetting::Bytes(size);
                 match output.output {
                     OutputForm::Json => output::print_json(&made)?,
                     OutputForm::Table => say!(
-                        "{} has {}; it is used by a start with this size, or with \"auto\" where the store is on \
-                         another disk",
+                        "made {} for --cache {size}: it takes {} and holds {}; a start uses it that is given {size}, \
+                         or \"auto\" where the store is on another disk",
                         made.path,
-                        human(made.bytes)
+                        human(made.bytes),
+                        human(made.capacity_bytes)
                     ),
                 }
             }

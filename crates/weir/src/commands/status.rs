@@ -335,6 +335,9 @@ fn cache(cache: &CacheReport) -> Option<String> {
     if let (Some(why), true) = (&cache.none_because, cache.failed) {
         return Some(format!("  cache: left out until the next start: {why}\n"));
     }
+    if let (Some(why), true) = (&cache.none_because, cache.missing) {
+        return Some(format!("  cache: none: {why}\n"));
+    }
     if cache.capacity_bytes == 0 {
         return None;
     }
@@ -347,7 +350,10 @@ fn cache(cache: &CacheReport) -> Option<String> {
     });
     let worn = match (cache.wear_bytes_left, cache.wear_bytes_per_day) {
         (Some(left), Some(per_day)) if left < WORN_BYTES => {
-            format!(", nothing more is cached for now: {} are written in a day", human(per_day))
+            format!(
+                ", nothing more is cached for now: the limit of {} a day is used up",
+                human(per_day)
+            )
         }
         _ => String::new(),
     };
@@ -526,6 +532,9 @@ mod tests {
         );
         (report.failed, report.none_because) = (true, Some("EIO".to_owned()));
         assert_eq!(text(&report), "  cache: left out until the next start: EIO\n");
+        let why = Some("there is no room".to_owned());
+        let report = CacheReport { none_because: why, missing: true, ..CacheReport::default() };
+        assert_eq!(text(&report), "  cache: none: there is no room\n");
     }
 
     #[test]

@@ -9,6 +9,9 @@ pub struct CacheReport {
     /// Why there is none, or why it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub none_because: Option<String>,
+    /// One was asked for, by a size, and there is none.
+    #[serde(default)]
+    pub missing: bool,
     /// Its disk failed while it was in use: it holds nothing until the next start.
     #[serde(default)]
     pub failed: bool,
