@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::engine::{
-    BAND_RUNS, BLOCKS_FILE, Blocks, Cache, CacheError, CacheSize, Found, Pieces, RUN_BLOCKS,
+    BAND_RUNS, BLOCKS_FILE, Blocks, Cache, CacheError, CacheSize, Found, Owner, Pieces, RUN_BLOCKS,
     RUN_BYTES, RunAddress, Source, ThreadCache,
 };
 use weir_cache::format::run::DeviceIdentity;
@@ -269,6 +269,21 @@ fn all_is_there_after_a_clean_stop_and_after_a_crash() {
 }
 
 #[test]
+fn a_stop_before_all_is_known_saves_no_index() {
+    run(async {
+        let (disk, runs) = (disk(14), some_runs());
+        let (host, _) = Host::start(&disk).await;
+        host.fill(&runs).await;
+        disk.crash_process();
+        Host::start(&disk).await.0.close().await;
+        let (host, found) = Host::start(&disk).await;
+        assert!(matches!(found, Found::Unknown(_)), "{found:?}");
+        host.thread.recover().await;
+        assert_eq!(host.count(&runs).await, runs.len());
+    });
+}
+
+#[test]
 fn a_scan_after_a_restart_leaves_what_was_kept_before_it() {
     run(async {
         let disk = disk(3);
@@ -282,6 +297,8 @@ fn a_scan_after_a_restart_leaves_what_was_kept_before_it() {
         }
         host.fill(&scan(2)).await;
         assert_eq!(host.count(&hot).await, hot.len(), "a scan passes by");
+        // What was kept is not what was used last.
+        host.fill(&scan(4)).await;
         host.close().await;
         let (host, found) = Host::start(&disk).await;
         assert_eq!(found, Found::Index);
@@ -459,6 +476,56 @@ fn a_disk_that_fails_is_left_out() {
 }
 
 #[test]
+fn runs_that_one_read_does_not_get_are_dropped_all_of_them() {
+    run(async {
+        let (disk, runs) = (disk(12), [0, 1, 2, 3].map(|run| address(1, run)));
+        let (host, _) = Host::start(&disk).await;
+        host.fill(&runs).await;
+        disk.change_options(|options| options.read_errors_per_million = 1_000_000);
+        assert_eq!(host.has_runs(runs[0], 4).await, [false; 4]);
+        disk.change_options(|options| options.read_errors_per_million = 0);
+        assert_eq!(host.has_runs(runs[0], 4).await, [false; 4], "none of them is tried again");
+        host.fill(&runs).await;
+        assert_eq!(host.has_runs(runs[0], 4).await, [true; 4], "but filled again");
+        assert_eq!(host.cache.status().counts.failed_reads, 1);
+    });
+}
+
+/// A band takes the place of one that is being read, and has to give it to the next one before it is written.
+#[test]
+fn runs_that_wait_for_a_place_that_goes_to_another_band_are_given_up() {
+    run(async {
+        let disk = disk(13);
+        let (host, _) = Host::start(&disk).await;
+        // All are of one owner, who has one place.
+        host.cache.limit_share(Owner([1; 16]), Some(1));
+        let of_band = |band: u64| [8 * band, 8 * band + 1].map(|run| address(1, run));
+        let latency = |time| {
+            disk.change_options(|options| (options.latency_min, options.latency_max) = (time, time))
+        };
+        host.fill(&of_band(0)).await;
+        latency(Duration::from_millis(900));
+        let reading = host.has_runs(address(1, 0), 2);
+        let taking = async {
+            tokio::task::yield_now().await;
+            latency(Duration::from_millis(1));
+            for band in [1, 2] {
+                of_band(band).iter().for_each(|run| host.offer(*run));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            assert_eq!(host.cache.status().counts.fills, 2, "nobody writes under the read");
+        };
+        let (read, ()) = futures_util::join!(reading, taking);
+        assert_eq!(read, [true; 2], "what it began with is there to its end");
+        host.rest().await;
+        let counts = [host.count(&of_band(1)).await, host.count(&of_band(2)).await];
+        assert_eq!((counts, host.cache.status().counts.damaged), ([0, 2], 0));
+        // No place stays in use.
+        host.close().await;
+    });
+}
+
+#[test]
 fn a_hung_disk_is_waited_for_a_second() {
     run(async {
         let (disk, one) = (disk(8), address(1, 0));
@@ -529,6 +596,8 @@ fn what_is_asked_for_stays_where_what_comes_in_bulk_goes() {
             let blocks = content(address).len().div_ceil(BLOCK);
             assert_eq!(host.thread.keep(address) as usize, blocks);
         }
+        // Others are used meanwhile, and these are not.
+        assert!(host.count(&used).await > 0);
         host.fill(&bands_of(3, 2 * bands).collect::<Vec<_>>()).await;
         assert_eq!(host.count(&asked).await, asked.len());
         assert!(host.count(&used).await > used.len() / 2, "they took the place of some");

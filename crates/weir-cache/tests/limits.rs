@@ -60,7 +60,18 @@ async fn count(thread: &ThreadCache, runs: &[RunAddress]) -> usize {
     count
 }
 
-/// The same, and reads each of them again and again, so that it stays for its own sake.
+/// Which of the runs are there.
+async fn which(thread: &ThreadCache, runs: &[RunAddress]) -> Vec<usize> {
+    let mut there = Vec::new();
+    for (number, run) in runs.iter().enumerate() {
+        if count(thread, std::slice::from_ref(run)).await == 1 {
+            there.push(number);
+        }
+    }
+    there
+}
+
+/// Fills runs, and reads each of them again and again, so that it stays for its own sake.
 async fn fill_and_use(thread: &ThreadCache, runs: &[RunAddress]) {
     for chunk in runs.chunks(2) {
         fill(thread, chunk).await;
@@ -178,6 +189,48 @@ fn no_more_is_written_in_a_day_than_may_be_and_hits_go_on() {
         cache.limit_wear(None);
         fill(&thread, &runs).await;
         assert_eq!((cache.status().wear, count(&thread, &runs).await), (None, 60));
+    });
+}
+
+#[test]
+fn what_is_asked_for_is_limited_as_well_and_what_is_not_taken_costs_nothing() {
+    run(async {
+        let (thread, cache) = open(&disk(5), 1).await;
+        let run_bytes = (RUN_BYTES + 4096) as u64;
+        // Three runs at first.
+        cache.limit_wear(Some(72 * run_bytes));
+        cache.limit_share(GREEDY, Some(0));
+        fill(&thread, &bands(GREEDY, 1, 5)).await;
+        assert_eq!(cache.status().counts.over_share, 5);
+        let asked = bands(MODEST, 1, 5);
+        for address in &asked {
+            let bytes = Bytes::from(vec![7; RUN_BYTES]);
+            thread.put(*address, Pieces::from_iter([bytes]), None).await;
+        }
+        let counts = cache.status().counts;
+        assert_eq!((counts.fills, counts.worn), (3, 2));
+        assert_eq!(count(&thread, &asked).await, 3);
+    });
+}
+
+#[test]
+fn of_an_owners_own_that_makes_room_which_was_not_used_for_longest() {
+    run(async {
+        let disk = disk(6);
+        let (thread, cache) = open(&disk, 1).await;
+        assert_eq!(cache.map(u32::MAX).columns, 1, "all bands are of one set");
+        cache.limit_share(GREEDY, Some(3));
+        let runs = bands(GREEDY, 1, 5);
+        fill(&thread, &runs[..3]).await;
+        assert_eq!(count(&thread, &runs[..1]).await, 1);
+        fill(&thread, &runs[3..4]).await;
+        assert_eq!(which(&thread, &runs).await, [0, 2, 3]);
+        assert_eq!(count(&thread, &runs[..1]).await, 1);
+        thread.close(&disk.directory()).await.expect("closes");
+        let (thread, cache) = open(&disk, 2).await;
+        cache.limit_share(GREEDY, Some(3));
+        fill(&thread, &runs[4..]).await;
+        assert_eq!(which(&thread, &runs).await, [0, 3, 4], "a stop does not change the order");
     });
 }
 

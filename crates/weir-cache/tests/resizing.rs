@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::engine::{
-    Blocks, Cache, CacheFile, CacheSize, Found, Pieces, RUN_BYTES, RunAddress, Source, ThreadCache,
-    inspect,
+    Blocks, Cache, CacheError, CacheFile, CacheSize, Found, Pieces, RUN_BYTES, RunAddress, Source,
+    ThreadCache, inspect,
 };
 use weir_cache::format::run::DeviceIdentity;
 use weir_cache::format::superblock::VERSION;
@@ -109,6 +109,26 @@ fn nobody_else_gets_the_file_in_between() {
         let replacing = thread.replace(&directory, &env, CacheSize::Exactly(LARGE));
         let (replaced, ()) = futures_util::join!(replacing, taking);
         replaced.expect("is replaced");
+    });
+}
+
+#[test]
+fn where_requests_do_not_end_the_cache_is_given_up_and_free_for_others() {
+    run(async {
+        let disk = disk(4);
+        let (thread, ..) = open(&disk, 1, SMALL).await;
+        let hang = Duration::from_secs(60);
+        disk.change_options(|options| (options.latency_min, options.latency_max) = (hang, hang));
+        let first = runs().next().expect("a run");
+        thread.offer(first, Source::Here(Pieces::from_iter([content(&first)])), None);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (directory, env) = (disk.directory(), weir_device::testing::env(1));
+        let replaced = thread.replace(&directory, &env, CacheSize::Exactly(LARGE)).await;
+        assert!(matches!(replaced, Err(CacheError::Busy)), "{replaced:?}");
+        assert!(!thread.is_there());
+        tokio::time::sleep(2 * hang).await;
+        assert_eq!(count(&thread).await, 0);
+        open(&disk, 2, SMALL).await;
     });
 }
 

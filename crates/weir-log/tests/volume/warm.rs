@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_cache::engine::CacheSize;
 use weir_device::{ByteRange, DeviceError, DeviceExt, ErrorKind, FlushScope};
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::{BlockStore, LogVolume, MemoryFrameCache, SnapshotView, WarmReport};
@@ -92,6 +93,53 @@ fn a_range_warms_what_it_holds_and_no_more() {
             let error = warm(&volume, ByteRange { start, end }).await.expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }
+    });
+}
+
+#[test]
+fn frames_around_one_that_is_there_come_each_as_itself() {
+    run(async {
+        for is_warmed in [true, false] {
+            let mut host = Host::new().await;
+            let (data, _disk, blocks, volume) = cold(&mut host).await;
+            // One amid those of the first object.
+            let report = warm(&volume, ByteRange::new(96 << 10, 100 << 10)).await.expect("warmed");
+            assert_eq!(report.warmed_bytes, 64 << 10);
+            if is_warmed {
+                let report = warm(&volume, ALL).await.expect("warmed");
+                assert_eq!((report.there_bytes, report.left_bytes), (64 << 10, 0));
+            } else {
+                expect_bytes(&volume, 0, &data[..512 << 10]).await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+            volume.close().await.expect("closed");
+            drop(volume);
+            let volume = open(&host, &block_store_of(&blocks)).await;
+            let before = gets(&host);
+            read_all(&volume, &data).await;
+            assert!(!is_warmed || gets(&host) == before, "nothing was asked of the store");
+        }
+    });
+}
+
+#[test]
+fn what_the_cache_does_not_take_is_not_said_to_be_warmed() {
+    run(async {
+        let mut host = Host::new().await;
+        host.options.batch.bytes = 256 << 10;
+        filled(&host, 3).await;
+        let host = host.other(9);
+        let disk = SimDisk::new(5, SimDiskOptions::default());
+        let blocks = block_store(&host, &disk).await;
+        let size = CacheSize::Exactly(16 << 20);
+        let replaced = blocks.disk.replace(&disk.directory(), &host.env, size).await;
+        let (cache, _) = replaced.expect("is replaced");
+        // What comes in an hour is half of what the volume has.
+        cache.limit_wear(Some(24 * SIZE / 2));
+        let volume = open(&host, &blocks).await;
+        let report = warm(&volume, ALL).await.expect("warmed");
+        assert!(report.left_bytes >= SIZE / 2 && report.obstacle.is_some(), "{report:?}");
+        assert_eq!(report.warmed_bytes, cache.status().bytes);
     });
 }
 
@@ -308,6 +356,7 @@ fn what_is_given_up_meanwhile_is_looked_for_where_it_is() {
         let (warmed, ()) = futures_util::join!(warming, writing);
         let report = warmed.expect("warmed");
         assert!(looks.get() > 1, "an object was gone");
+        assert_eq!(report.there_bytes, 0, "what it brought itself was not there");
         assert_eq!((report.left_bytes, &report.obstacle), (0, &None), "{report:?}");
         let before = gets(&host);
         read_all(&volume, &data).await;
