@@ -89,8 +89,11 @@ pub(super) type Fills = SmallVec<[Fill; BAND_RUNS as usize]>;
 impl Fill {
     /// Whether another one lies right behind it on the disk, and one write does for both.
     fn is_before(&self, next: &Self) -> bool {
+        // Of one taking of the place: those of a later one wait for those of an earlier one.
+        let is_of_one = self.filling.pin.is_as_old_as(&next.filling.pin);
         let (at, next) = (self.filling.at, next.filling.at);
-        (at.place, at.run + 1) == (next.place, next.run) && len_of(&self.frame) == RUN_BYTES
+        let is_behind = (at.place, at.run + 1) == (next.place, next.run);
+        is_of_one && is_behind && len_of(&self.frame) == RUN_BYTES
     }
 }
 
@@ -162,5 +165,50 @@ impl Open {
             fills.iter().map(encode).collect()
         });
         encoded.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use weir_disk::sim::{SimDisk, SimDiskOptions};
+
+    use super::*;
+    use crate::engine::{CacheSize, Owner};
+    use crate::format::run::DeviceIdentity;
+
+    #[test]
+    fn runs_of_a_band_that_lost_its_place_and_has_it_again_are_not_written_at_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let disk =
+                SimDisk::new(1, SimDiskOptions { alignment: 4096, ..SimDiskOptions::default() });
+            let thread = ThreadCache::default();
+            let env = weir_device::testing::env(1);
+            let size = CacheSize::Exactly(24 << 20);
+            let (cache, _) = thread.open(&disk.directory(), &env, size).await.expect("opens");
+            cache.limit_share(Owner([1; 16]), Some(1));
+            let open = thread.current().expect("open");
+            let begin = |run| {
+                let address = RunAddress { device: DeviceIdentity([1; 32]), run };
+                let source = Source::Here(Pieces::from_iter([Bytes::from(vec![1; RUN_BYTES])]));
+                open.begin(Offer { address, source, key: None }).expect("begins")
+            };
+            // Another thread takes the place between the two.
+            let (first, other, second) = (begin(0), begin(8), begin(1));
+            if first.is_before(&second) {
+                let filled = open.fill(Fills::from_iter([first, second]));
+                let filled = tokio::time::timeout(Duration::from_secs(1000), filled);
+                let (filled, ()) =
+                    futures_util::join!(filled, open.fill(Fills::from_iter([other])));
+                filled.expect("it waits for itself");
+            }
+        });
     }
 }

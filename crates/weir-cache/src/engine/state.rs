@@ -54,6 +54,13 @@ pub(super) struct Pin {
     run: u32,
 }
 
+impl Pin {
+    /// Whether no place was taken between two uses.
+    pub(super) fn is_as_old_as(&self, other: &Self) -> bool {
+        self.takings == other.takings
+    }
+}
+
 /// What the blocks of a run must be, from some block on.
 pub(super) type Checks = SmallVec<[u32; RUN_BLOCKS as usize]>;
 
@@ -223,12 +230,6 @@ impl State {
         first: u32,
         count: Option<u32>,
     ) -> Option<Reading> {
-        let reading = self.find(address, first, count);
-        self.counts.hits += u64::from(reading.is_some());
-        reading
-    }
-
-    fn find(&mut self, address: &RunAddress, first: u32, count: Option<u32>) -> Option<Reading> {
         let band = self.band_of(address)?;
         let place = self.table.use_band(band, Use::Read)?;
         let run = address.in_band();
@@ -250,6 +251,7 @@ impl State {
         self.counts.damaged += u64::from(outcome == Outcome::Damaged);
         if outcome == Outcome::Good {
             self.failures = 0;
+            self.counts.hits += 1;
         }
         if is_current && matches!(outcome, Outcome::Damaged | Outcome::Failed) {
             self.drop_run(pin.place, pin.run);
