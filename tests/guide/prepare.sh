@@ -25,6 +25,7 @@ prepare_guide_images() {
     export ELSEWHERE=file://$HOME/elsewhere
 }
 prepare_guide_snapshots() { demo && serve_all; }
+prepare_guide_cache() { demo; }
 prepare_guide_clones() {
     image raw image.raw 64M
     weir volume import image.raw image

@@ -137,7 +137,7 @@ fn size_of(setting: CacheSetting, home: &Home, shares_disk: bool) -> Result<Cach
             let room = rustix::fs::statvfs(home.data.path())
                 .map_err(|error| format!("free space: {error}"))?;
             let default = default_bytes(room.f_bavail * room.f_frsize);
-            // One that is there keeps its size, also where it is of no use and begins anew: what is free changes with it.
+            // One that is there keeps its size, also where it is of no use: what is free changes with it.
             let there = std::fs::metadata(home.data.cache().join(BLOCKS_FILE));
             match (default, there.map_or(0, |file| file.len())) {
                 (_, bytes) if bytes > 0 => Ok(CacheSize::KeepOr(bytes.max(CACHE_BYTES_MIN))),
