@@ -67,9 +67,14 @@ impl<P: Replacement> Table<P> {
             Some(place) => place,
             None => self.policy.victim(&self.slots, band)?,
         };
+        Some(self.take(place, band))
+    }
+
+    /// A place that the policy let go, or that is free, takes a band.
+    fn take(&mut self, place: Place, band: Band) -> Taken {
         self.policy.comes(&self.slots, place, band);
         let old = self.slots.put(place, band);
-        Some(Taken { place, evicted: old.band().map(|band| (band, old)) })
+        Taken { place, evicted: old.band().map(|band| (band, old)) }
     }
 
     /// Blocks came into a place.
@@ -108,8 +113,6 @@ impl Table<SixFactor> {
         debug_assert!(self.slots.find(band).is_none(), "a band has one place");
         debug_assert_eq!(self.slots.home(band).column, place.column, "of its set");
         self.policy.goes(place);
-        self.policy.comes(&self.slots, place, band);
-        let old = self.slots.put(place, band);
-        Taken { place, evicted: old.band().map(|band| (band, old)) }
+        self.take(place, band)
     }
 }

@@ -1,13 +1,15 @@
 //! The cache on a simulated disk: what it serves is what it was given, whatever happens to its file.
 
+mod common;
+
 use std::cell::Cell;
-use std::future::Future;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::{disk, run};
 use weir_cache::engine::{
     BAND_RUNS, BLOCKS_FILE, Blocks, Cache, CacheError, CacheSize, Found, Owner, Pieces, RUN_BLOCKS,
     RUN_BYTES, RunAddress, Source, ThreadCache,
@@ -146,16 +148,6 @@ impl Host {
     async fn close(self) {
         self.thread.close(&self.disk.directory()).await.expect("closes");
     }
-}
-
-fn run(test: impl Future<Output = ()>) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime"), test);
-}
-
-fn disk(seed: u64) -> SimDisk {
-    SimDisk::new(seed, SimDiskOptions { alignment: BLOCK, ..SimDiskOptions::default() })
 }
 
 /// Runs of two bands of each of some devices.

@@ -1,26 +1,18 @@
 //! Limits of a cache: what an owner may have of it, and what may be written to it in a day.
 
-use std::future::Future;
+mod common;
+
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::{disk, run};
 use weir_cache::engine::{
     Blocks, Cache, CacheSize, Owner, Pieces, RUN_BYTES, RunAddress, Source, ThreadCache,
 };
 use weir_cache::format::run::DeviceIdentity;
-use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_disk::sim::SimDisk;
 
 const CACHE_BYTES: u64 = 24 << 20;
-
-fn run(test: impl Future<Output = ()>) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime"), test);
-}
-
-fn disk(seed: u64) -> SimDisk {
-    SimDisk::new(seed, SimDiskOptions { alignment: 4096, ..SimDiskOptions::default() })
-}
 
 const GREEDY: Owner = Owner([1; 16]);
 const MODEST: Owner = Owner([2; 16]);

@@ -1,29 +1,21 @@
 //! A cache that gets another size while it is in use, on a simulated disk.
 
-use std::future::Future;
+mod common;
+
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::{disk, run};
 use weir_cache::engine::{
     Blocks, Cache, CacheError, CacheFile, CacheSize, Found, Pieces, RUN_BYTES, RunAddress, Source,
     ThreadCache, inspect,
 };
 use weir_cache::format::run::DeviceIdentity;
 use weir_cache::format::superblock::VERSION;
-use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_disk::sim::SimDisk;
 
 const SMALL: u64 = 16 << 20;
 const LARGE: u64 = 40 << 20;
-
-fn run(test: impl Future<Output = ()>) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime"), test);
-}
-
-fn disk(seed: u64) -> SimDisk {
-    SimDisk::new(seed, SimDiskOptions { alignment: 4096, ..SimDiskOptions::default() })
-}
 
 fn runs() -> impl Iterator<Item = RunAddress> {
     (0..40).map(|run| RunAddress { device: DeviceIdentity([1; 32]), run })

@@ -190,6 +190,12 @@ impl State {
         Some(Band { device, number: address.band() })
     }
 
+    /// Where that band is.
+    fn place_of(&mut self, address: &RunAddress) -> Option<Place> {
+        let band = self.band_of(address)?;
+        self.slots().find(band)
+    }
+
     fn pin(&mut self, place: Place, run: u32) -> Pin {
         let (index, takings) = (self.geometry().index(place), self.takings);
         self.busy.entry(index).or_default().users += 1;
@@ -287,22 +293,18 @@ impl State {
 
     /// Whether a fill of a run is on its way.
     pub(super) fn is_being_filled(&mut self, address: &RunAddress) -> bool {
-        let Some(band) = self.band_of(address) else { return false };
-        let place = self.slots().find(band);
-        place.is_some_and(|place| self.is_writing(place, address.in_band()))
+        self.place_of(address).is_some_and(|place| self.is_writing(place, address.in_band()))
     }
 
     /// Whether a run is there. It does not count as used.
     pub(super) fn has(&mut self, address: &RunAddress) -> bool {
-        let Some(band) = self.band_of(address) else { return false };
-        let found = self.slots().find(band);
-        found.is_some_and(|place| of_run(self.slots().at(place).present, address.in_band()) != 0)
+        let place = self.place_of(address);
+        place.is_some_and(|place| of_run(self.slots().at(place).present, address.in_band()) != 0)
     }
 
     /// Blocks that are there of a run. Somebody asks for its band, which is to stay.
     pub(super) fn stay(&mut self, address: &RunAddress) -> u32 {
-        let Some(band) = self.band_of(address) else { return 0 };
-        let Some(place) = self.slots().find(band) else { return 0 };
+        let Some(place) = self.place_of(address) else { return 0 };
         self.table.stays(place);
         of_run(self.slots().at(place).present, address.in_band()).trailing_ones()
     }
