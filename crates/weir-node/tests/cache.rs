@@ -1,12 +1,13 @@
 //! The cache of a process that serves, resized and looked at while clients use it.
 #![allow(clippy::disallowed_methods, reason = "a test of a whole node, outside any test module")]
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::{Client, run};
 use weir_device::ErrorKind;
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
@@ -108,49 +109,8 @@ impl Place {
     }
 
     fn client(&self) -> Client {
-        let socket = self.directory.path().join("data/nbd.sock");
-        let mut stream = UnixStream::connect(socket).expect("the socket of the process");
-        stream.read_exact(&mut [0; 18]).expect("greeted");
-        let mut ask = 3_u32.to_be_bytes().to_vec();
-        ask.extend(b"IHAVEOPT");
-        ask.extend(1_u32.to_be_bytes());
-        ask.extend(3_u32.to_be_bytes());
-        ask.extend(b"one");
-        stream.write_all(&ask).expect("sent");
-        stream.read_exact(&mut [0; 10]).expect("the export is offered");
-        Client(stream)
+        Client::connect(&self.directory.path().join("data/nbd.sock"), "one")
     }
-}
-
-/// A client of NBD.
-struct Client(UnixStream);
-
-impl Client {
-    /// Sends a request, and waits for its simple reply.
-    fn ask(&mut self, (command, offset, length): (u16, u64, u32), data: &[u8]) {
-        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
-        request.extend([0, 0]);
-        request.extend(command.to_be_bytes());
-        request.extend(7_u64.to_be_bytes());
-        request.extend(offset.to_be_bytes());
-        request.extend(length.to_be_bytes());
-        request.extend(data);
-        self.0.write_all(&request).expect("sent");
-        let mut reply = [0; 16];
-        self.0.read_exact(&mut reply).expect("answered");
-        assert_eq!(reply[4..8], [0; 4], "no error");
-    }
-
-    fn read(&mut self) -> Vec<u8> {
-        self.ask((0, 0, SIZE), &[]);
-        let mut data = vec![0; SIZE as usize];
-        self.0.read_exact(&mut data).expect("the data follow");
-        data
-    }
-}
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(test);
 }
 
 #[test]
@@ -171,7 +131,7 @@ fn a_cache_gets_another_size_while_clients_read() {
         let reader = std::thread::spawn(move || {
             let expected = pattern();
             while !over.load(Ordering::Relaxed) {
-                assert!(client.read() == expected, "what is read is what was written");
+                assert!(client.read(SIZE) == expected, "what is read is what was written");
                 counted.fetch_add(1, Ordering::Relaxed);
             }
         });

@@ -1,11 +1,12 @@
 //! What a process that serves volumes says at its end, and what it hands on to the one that comes after it.
 #![allow(clippy::disallowed_methods, reason = "a test of a whole node, outside any test module")]
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use common::{Client, run};
 use weir_log::catalog::VolumeName;
 use weir_log::{Takeover, VolumeOptions};
 use weir_node::api::types::{Health, Limits, NodeStatus};
@@ -135,49 +136,8 @@ impl Place {
 
     /// A client of an export, after its handshake.
     fn client(&self, export: &str) -> Client {
-        let socket = self.directory.path().join("data/nbd.sock");
-        let mut stream = UnixStream::connect(socket).expect("the socket of the process");
-        stream.read_exact(&mut [0; 18]).expect("greeted");
-        let mut ask = 3_u32.to_be_bytes().to_vec();
-        ask.extend(b"IHAVEOPT");
-        ask.extend(1_u32.to_be_bytes());
-        ask.extend(u32::try_from(export.len()).expect("short").to_be_bytes());
-        ask.extend(export.as_bytes());
-        stream.write_all(&ask).expect("sent");
-        stream.read_exact(&mut [0; 10]).expect("the export is offered");
-        Client(stream)
+        Client::connect(&self.directory.path().join("data/nbd.sock"), export)
     }
-}
-
-/// A client of NBD.
-struct Client(UnixStream);
-
-impl Client {
-    /// Sends a request, and waits for its simple reply.
-    fn ask(&mut self, (command, offset, length): (u16, u64, u32), data: &[u8]) {
-        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
-        request.extend([0, 0]);
-        request.extend(command.to_be_bytes());
-        request.extend(7_u64.to_be_bytes());
-        request.extend(offset.to_be_bytes());
-        request.extend(length.to_be_bytes());
-        request.extend(data);
-        self.0.write_all(&request).expect("sent");
-        let mut reply = [0; 16];
-        self.0.read_exact(&mut reply).expect("answered");
-        assert_eq!(reply[4..8], [0; 4], "no error");
-    }
-
-    fn read(&mut self, length: u32) -> Vec<u8> {
-        self.ask((0, 0, length), &[]);
-        let mut data = vec![0; length as usize];
-        self.0.read_exact(&mut data).expect("the data follow");
-        data
-    }
-}
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Runtime::new().expect("a runtime").block_on(test);
 }
 
 #[test]

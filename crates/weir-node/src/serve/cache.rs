@@ -134,9 +134,8 @@ fn size_of(setting: CacheSetting, home: &Home, shares_disk: bool) -> Result<Cach
         }
         CacheSetting::Auto if shares_disk => Err("the store is on the same disk".to_owned()),
         CacheSetting::Auto => {
-            let room = rustix::fs::statvfs(home.data.path())
-                .map_err(|error| format!("free space: {error}"))?;
-            let default = default_bytes(room.f_bavail * room.f_frsize);
+            let free = free_bytes(home).map_err(|error| error.to_string())?;
+            let default = default_bytes(free);
             // One that is there keeps its size, also where it is of no use: what is free changes with it.
             let there = std::fs::metadata(home.data.cache().join(BLOCKS_FILE));
             match (default, there.map_or(0, |file| file.len())) {
