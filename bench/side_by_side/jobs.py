@@ -107,4 +107,4 @@ S3_JOBS = (
 
 _BY_KEY = {job.key: job for job in (*S3_JOBS, *JOBS)}
 # What is a burst, of the jobs above.
-BURST_JOBS = tuple(_BY_KEY[key] for key in ("rw32", "rw32-16k", "sw8", "rw1", "fs1"))
+BURST_JOBS = tuple(_BY_KEY[key] for key in ("rw32", "rw32-16k", "sw8", "rw1", "fs1", "rw32x4"))

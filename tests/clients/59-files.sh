@@ -64,6 +64,7 @@ refuse "a length that cannot be read past the page cache" "no multiple of|O_DIRE
 refuse "a snapshot" "is no volume of a store, and has no snapshots" "$weir" snapshot create disk@monday
 check "a flush by the verb" "$weir" volume flush disk
 check "a limit" "$weir" volume limit disk --iops 1000
+refuse "a share of the cache" "nothing of it is cached" "$weir" volume limit disk --cache-share 10%
 check "and makes nothing" test ! -e "$work/none.raw"
 stop
 

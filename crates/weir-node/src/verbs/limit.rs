@@ -9,7 +9,6 @@ use utoipa::ToSchema;
 use weir_device::{DeviceError, ErrorKind};
 use weir_log::catalog::VolumeName;
 use weir_stack::LimitSettings;
-use weir_store::Access;
 
 use super::command::{Command, Subject, Told};
 use super::place::{Place, Served, Serving};
@@ -82,9 +81,8 @@ impl Verb for LimitVolume {
         }
         let stack = &volume.hosted.stack;
         stack.set_limit(settings);
-        let (_, id) = volume.place.find(Access::Read).await?;
         if let Some(Serving(core)) = &volume.place.serving {
-            core.cache.limit_share(id, self.cache_share);
+            core.cache.limit_share(volume.hosted.id, self.cache_share);
         }
         let limit =
             VolumeLimit { cache_share: self.cache_share, ..VolumeLimit::from(stack.limit()) };
