@@ -35,6 +35,10 @@ check "flush it" "$weir" volume flush plain --remote --wait
 check "it is in its objects, so the search works" shows_in "$work/store"
 refuse "a search that finds it says so" "store" hidden
 stop
+check "a snapshot of it" "$weir" snapshot create plain@one
+check "no clone of it is encrypted" refuses 'plain@one cannot be encrypted' volume clone plain@one clone --encrypt
+check "and none is made" refuses 'no volume "clone"' volume show clone
+check "the snapshot goes" "$weir" snapshot delete plain@one
 check "delete it" "$weir" volume delete plain --yes
 check "without a key none is made" refuses 'no key to encrypt with' volume create secret --size 64M --encrypt
 check "nor was it" refuses 'no volume "secret"' volume show secret

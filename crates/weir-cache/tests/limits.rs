@@ -161,7 +161,7 @@ fn no_more_is_written_in_a_day_than_may_be_and_hits_go_on() {
         let (thread, cache) = open(&disk(3), 1).await;
         let run_bytes = (RUN_BYTES + 4096) as u64;
         // Ten runs an hour.
-        cache.limit_wear(Some(240 * run_bytes));
+        cache.limit_wear(Some(240 * run_bytes), None);
         let runs = bands(MODEST, 1, 60);
         fill(&thread, &runs).await;
         let status = cache.status();
@@ -178,7 +178,7 @@ fn no_more_is_written_in_a_day_than_may_be_and_hits_go_on() {
         fill(&thread, &runs[..30]).await;
         let (left, _) = cache.status().wear.expect("it is limited");
         assert!(left > 9 * run_bytes, "{left}");
-        cache.limit_wear(None);
+        cache.limit_wear(None, None);
         fill(&thread, &runs).await;
         assert_eq!((cache.status().wear, count(&thread, &runs).await), (None, 60));
     });
@@ -190,7 +190,7 @@ fn what_is_asked_for_is_limited_as_well_and_what_is_not_taken_costs_nothing() {
         let (thread, cache) = open(&disk(5), 1).await;
         let run_bytes = (RUN_BYTES + 4096) as u64;
         // Three runs at first.
-        cache.limit_wear(Some(72 * run_bytes));
+        cache.limit_wear(Some(72 * run_bytes), None);
         cache.limit_share(GREEDY, Some(0));
         fill(&thread, &bands(GREEDY, 1, 5)).await;
         assert_eq!(cache.status().counts.over_share, 5);

@@ -236,6 +236,12 @@ pub enum NodeError {
         /// What follows from that, as "keeps its size".
         reason: &'static str,
     },
+    /// A clone that is to be encrypted would share the bytes of a volume that is not.
+    #[error("a clone of {snapshot} cannot be encrypted, because that is not")]
+    PlainParent {
+        /// The snapshot.
+        snapshot: String,
+    },
     /// What needs a volume without clients.
     #[error("clients are connected to volume {name:?}: {clients}")]
     Connected {
@@ -480,6 +486,7 @@ impl NodeError {
             | Self::NoName
             | Self::NothingToDiscard { .. }
             | Self::SnapshotName(_)
+            | Self::PlainParent { .. }
             | Self::Config { .. } => ErrorKind::Invalid,
             Self::InMemory { .. } | Self::SingleVolume { .. } | Self::NoStoreHere { .. } => {
                 ErrorKind::Unsupported
@@ -640,6 +647,10 @@ fn live_help(error: &NodeError) -> Option<String> {
         NodeError::SingleVolume { .. } => {
             "end that process instead, or serve many volumes with weir serve".into()
         }
+        NodeError::PlainParent { snapshot } => format!(
+            "`weir volume copy {snapshot} NAME --encrypt` makes a copy that is; for a plain clone leave away \
+             --encrypt, and encrypt in the configuration"
+        ),
         NodeError::Changing { .. } => "try again when it has ended".into(),
         NodeError::NoAnswer { process: ProcessId(Some(id)), reason, .. } if reason == SILENT => {
             format!(

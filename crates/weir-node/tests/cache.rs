@@ -23,7 +23,7 @@ const SMALL: CacheSetting = CacheSetting::Bytes(16 << 20);
 const LARGE: CacheSetting = CacheSetting::Bytes(40 << 20);
 
 /// What may be written to it in a day.
-const WEAR: u64 = 500 << 30;
+const WEAR: u64 = 24 * 64 << 20;
 
 /// Bytes that cannot be compressed.
 fn pattern() -> Vec<u8> {
@@ -142,6 +142,8 @@ fn a_cache_gets_another_size_while_clients_read() {
         assert!(large.next_start.contains("which says 16M: set `cache = \"40M\"`"), "{large:?}");
         // The limits hold for the new one as well.
         assert_eq!(large.cache.wear_bytes_per_day, Some(WEAR));
+        let left = large.cache.wear_bytes_left.expect("it is limited");
+        assert!(left < WEAR / 24, "what the one before wrote counts: {left}");
         assert_eq!(place.shown().await.volumes[0].share_percent, Some(50));
         let (_, off) = resize(CacheSetting::Off).await.expect("it is closed");
         assert_eq!(off.cache.none_because.as_deref(), Some("it is turned off"));

@@ -75,9 +75,10 @@ impl Cache {
         }
     }
 
-    /// So many bytes are written in a day from now on; `None` for as many as come.
-    pub fn limit_wear(&self, bytes_per_day: Option<u64>) {
-        self.state().wear.limit(bytes_per_day);
+    /// So many bytes are written in a day from now on; `None` for as many as come. `left` may be written at once: what
+    /// the cache before this one had left, or an hour's worth where there was none.
+    pub fn limit_wear(&self, bytes_per_day: Option<u64>, left: Option<u64>) {
+        self.state().wear.limit(bytes_per_day, left);
     }
 
     /// An owner has so many bands at most from now on, so that it does not push out others; `None` for no limit. Once

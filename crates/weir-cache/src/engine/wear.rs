@@ -44,11 +44,11 @@ impl Budget {
 }
 
 impl Wear {
-    /// So many bytes a day from now on; `None` for as many as come.
-    pub(super) fn limit(&mut self, bytes_per_day: Option<u64>) {
+    /// So many bytes a day from now on, of which so many at once; `None` for as many as come.
+    pub(super) fn limit(&mut self, bytes_per_day: Option<u64>, left: Option<u64>) {
         self.0 = bytes_per_day.map(|bytes_per_day| Budget {
             bytes_per_day,
-            left: bytes_per_day / FIRST_DIVISOR,
+            left: left.unwrap_or(bytes_per_day / FIRST_DIVISOR).min(bytes_per_day),
             since: Instant::now(),
         });
     }
@@ -90,7 +90,7 @@ mod tests {
     async fn what_may_be_written_comes_evenly_and_is_kept_for_a_day() {
         let mut wear = Wear::default();
         assert_eq!(wear.left(), None);
-        wear.limit(Some(2400));
+        wear.limit(Some(2400), None);
         assert_eq!(wear.left(), Some((100, 2400)), "an hour's worth at first");
         wear.take(100);
         // In steps that each come to less than a byte.
@@ -104,7 +104,9 @@ mod tests {
         assert_eq!(wear.left(), Some((2400, 2400)), "no more than a day's worth");
         wear.take(5000);
         assert_eq!(wear.left(), Some((0, 2400)));
-        wear.limit(None);
+        wear.limit(Some(2400), Some(7));
+        assert_eq!(wear.left(), Some((7, 2400)), "what another cache had left");
+        wear.limit(None, None);
         assert_eq!(wear.left(), None);
     }
 }

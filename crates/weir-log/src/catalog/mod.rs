@@ -235,6 +235,19 @@ async fn is_renewed(verb: &Verb<'_>, manifest: &Manifest) -> bool {
     record.identity() == holder.lease() && verb.env.clock.wall().abs_diff(written) <= length
 }
 
+/// How a volume is encrypted, if it is.
+///
+/// # Errors
+/// [`LogError::NoSuchVolume`], or what the store says.
+pub async fn encryption(
+    store: &Store,
+    env: &Env,
+    name: &VolumeName,
+) -> Result<Option<Encryption>, LogError> {
+    let id = find(store, env, name).await?;
+    Ok(manifests::newest(store, env, id).await?.encryption)
+}
+
 /// What the store knows of a volume.
 ///
 /// # Errors

@@ -135,7 +135,7 @@ fn what_the_cache_does_not_take_is_not_said_to_be_warmed() {
         let replaced = blocks.disk.replace(&disk.directory(), &host.env, size).await;
         let (cache, _) = replaced.expect("is replaced");
         // What comes in an hour is half of what the volume has.
-        cache.limit_wear(Some(24 * SIZE / 2));
+        cache.limit_wear(Some(24 * SIZE / 2), None);
         let volume = open(&host, &blocks).await;
         let report = warm(&volume, ALL).await.expect("warmed");
         assert!(report.left_bytes >= SIZE / 2 && report.obstacle.is_some(), "{report:?}");

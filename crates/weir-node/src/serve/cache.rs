@@ -156,7 +156,9 @@ fn too_little(bytes: u64) -> String {
 pub(crate) fn free_bytes(home: &Home) -> Result<u64, NodeError> {
     let there = std::fs::metadata(home.data.cache().join(BLOCKS_FILE));
     let there = there.map_or(0, |file| file.blocks() * 512);
-    let path = home.data.path();
+    // The directory of the cache may be on another file system. Before the first cache it need not be there.
+    let (own, above) = (home.data.cache(), home.data.path());
+    let path = if own.exists() { own.as_path() } else { above };
     let room = rustix::fs::statvfs(path).map_err(|error| {
         NodeError::io("asking for the free space of", path.display().to_string(), error.into())
     })?;

@@ -13,6 +13,8 @@ use crate::serve::lock::lock;
 #[derive(Debug, Default)]
 pub(super) struct CacheLimits {
     wear: Option<u64>,
+    /// What the cache that was there last had left of that.
+    wear_left: Option<u64>,
     /// In percent, by what wrote the objects: what a clone reads of its origin is the origin's.
     shares: BTreeMap<VolumeId, u64>,
 }
@@ -27,7 +29,7 @@ impl NodeCache {
     pub(crate) fn limit_wear(&self, bytes_per_day: Option<u64>) {
         lock(&self.limits).wear = bytes_per_day;
         if let Some(cache) = self.get() {
-            cache.limit_wear(bytes_per_day);
+            cache.limit_wear(bytes_per_day, None);
         }
     }
 
@@ -48,14 +50,18 @@ impl NodeCache {
         lock(&self.limits).shares.get(&volume).copied()
     }
 
-    /// Puts another cache in the place of the one that was there. The limits hold for it as well.
+    /// Puts another cache, or none, in the place of the one that was there. The limits hold for it as well, and what
+    /// the one before wrote counts: it is the same disk.
     pub(super) fn put(&self, cache: Result<Cache, String>) {
         // Held until the cache can be found, so that a limit of this moment reaches it one way or the other.
-        let limits = lock(&self.limits);
+        let mut limits = lock(&self.limits);
+        if let Some(before) = self.get() {
+            limits.wear_left = before.status().wear.map(|(left, _)| left);
+        }
         if let Ok(cache) = &cache
             && !weir_device::mutant("cache_limits_not_kept")
         {
-            cache.limit_wear(limits.wear);
+            cache.limit_wear(limits.wear, limits.wear_left);
             for (volume, percent) in &limits.shares {
                 cache.limit_share(Owner(volume.0), Some(bands(cache, *percent)));
             }

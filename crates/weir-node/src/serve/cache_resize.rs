@@ -31,7 +31,7 @@ impl NodeCache {
         }
         let told = next_start(turn.setting, setting, shares_disk);
         if setting == CacheSetting::Off {
-            *lock(&self.cache) = Err("it is turned off".to_owned());
+            self.put(Err("it is turned off".to_owned()));
             self.is_missing.store(false, Ordering::Relaxed);
             // Its file stays, with all that is in it.
             close_on_all(node, home).await;

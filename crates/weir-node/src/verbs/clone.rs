@@ -49,6 +49,10 @@ impl Verb for CloneVolume {
         place.home.data.prepare()?;
         let store = place.home.open_store(&place.context, Access::Write).await?;
         let (env, from) = (&place.context.env, (&volume, &snapshot));
+        // A clone shares the bytes of its parent, and so its key or the lack of one.
+        if place.home.encrypt && catalog::encryption(&store, env, &volume).await?.is_none() {
+            return Err(NodeError::PlainParent { snapshot: format!("{volume}@{snapshot}") });
+        }
         catalog::create_clone(&store, env, from, &clone, self.takeover.into()).await?;
         let shown = Shown::new(catalog::show(&store, env, &clone).await?, None);
         place.of(clone).note(EventKind::VolumeCloned, format!("{volume}@{snapshot}"));
