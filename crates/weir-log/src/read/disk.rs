@@ -30,6 +30,7 @@ const _: () = assert!(FRAME_BYTES as usize == weir_cache::engine::RUN_BYTES);
 
 /// What the frames of an opening are cached as.
 struct Opening {
+    name: HexId,
     device: DeviceIdentity,
     key: Option<Arc<BlockKey>>,
 }
@@ -91,13 +92,19 @@ impl DiskBlocks {
                 device[16..].copy_from_slice(&opening.0);
             }
             let key = self.key.as_ref().map(|key| Arc::new(key.block_key(&[&device])));
-            Some(Rc::new(Opening { device: DeviceIdentity(device), key }))
+            Some(Rc::new(Opening { name: opening, device: DeviceIdentity(device), key }))
         });
     }
 
     /// Whether nobody has read a header of the object's epoch yet.
     pub(super) fn is_unknown(&self, object: ObjectId) -> bool {
         matches!(self.known(object), Known::No)
+    }
+
+    /// The opening that wrote the object, where that is known and has a name.
+    pub(super) fn opening(&self, object: ObjectId) -> Option<HexId> {
+        let openings = self.openings.borrow();
+        Some(openings.get(&(object.stream, object.epoch))?.as_ref()?.name)
     }
 
     fn known(&self, object: ObjectId) -> Known {

@@ -1,6 +1,6 @@
 //! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -12,7 +12,6 @@ use futures_util::{StreamExt, stream};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use weir_device::{Data, DeviceError, Env, ErrorKind, Slice, VolumeId};
-use weir_journal::Epoch;
 use weir_seal::{DataKey, SealKey};
 use weir_store::{RetryPolicy, Store, StoreError};
 
@@ -20,7 +19,6 @@ use crate::error::LogError;
 use crate::format::DecodeError;
 use crate::format::blocks::BlockRange;
 use crate::format::frame::{self, Codec};
-use crate::format::manifest::{EpochEntry, HexId, Manifest};
 use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
 use crate::limits::{
@@ -31,6 +29,7 @@ use crate::random::splitmix;
 use crate::read::block_store::BlockStore;
 use crate::read::cache::{FrameCache, FrameKey, FrameResult, Look, ObjectKey};
 use crate::read::disk::DiskBlocks;
+use crate::read::history::{Histories, Learning, know_history, learn};
 use crate::read::parts::{self, InMemory};
 use crate::read::table::{FramePlace, FrameTable};
 
@@ -39,32 +38,6 @@ const HEADER_INDEX: u32 = u32::MAX;
 
 /// Between the seeds of two reads: odd, so that none comes twice.
 const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
-
-/// Which history the objects of a volume's own stream are of, by their epochs.
-#[derive(Debug)]
-pub(crate) struct Histories(Vec<(Epoch, HexId)>);
-
-impl Histories {
-    /// As the manifest says.
-    pub(crate) fn of(manifest: &Manifest) -> Self {
-        let named = |entry: &EpochEntry| Some((Epoch(entry.epoch), entry.opening?));
-        Self(manifest.epochs.iter().filter_map(named).collect())
-    }
-
-    /// The openings that have names.
-    fn named(&self) -> impl Iterator<Item = (Epoch, HexId)> {
-        self.0.iter().copied()
-    }
-
-    /// The opening of that epoch, or else the next one that has a name: it goes on from exactly one history.
-    fn find(&self, epoch: Epoch) -> Option<HexId> {
-        if weir_device::mutant("cache_without_history") {
-            return None;
-        }
-        let next = self.0.partition_point(|(known, _)| *known < epoch);
-        self.0.get(next).map(|(_, opening)| *opening)
-    }
-}
 
 /// Reads objects for a volume.
 pub(crate) struct Fetcher {
@@ -85,6 +58,7 @@ pub(crate) struct Fetcher {
     pub(super) in_memory: InMemory,
     /// Whether a request to the store costs less than bytes.
     requests_are_cheap: bool,
+    pub(super) learning: RefCell<Learning>,
 }
 
 /// A run of frames, or of blocks of one frame, that the caller is the one to fetch. What is not settled in the end is
@@ -147,6 +121,7 @@ impl Fetcher {
             next_seed,
             in_memory: InMemory::default(),
             requests_are_cheap,
+            learning: RefCell::default(),
         })
     }
 
@@ -160,11 +135,20 @@ impl Fetcher {
         self.requests_are_cheap || self.disk.is_there()
     }
 
-    /// What the cache knows an object by. Of other streams the history is not known here.
+    /// What the cache knows an object by, once its history is known ([`know_history`]).
     pub(super) fn key_of(&self, object: ObjectId) -> ObjectKey {
-        let own = object.stream == self.volume;
-        let history = if own { self.histories.find(object.epoch) } else { None };
+        let history = match object.stream == self.volume {
+            true => self.histories.find(object.epoch),
+            false if weir_device::mutant("other_streams_without_history") => None,
+            false => self.disk.opening(object),
+        };
         ObjectKey { id: object, history }
+    }
+
+    /// Whether it is not known yet which opening of another stream wrote the object. Nothing of it is looked for in
+    /// memory until it is: memory may have objects of that name of a history that was given up.
+    pub(super) fn is_of_unknown_history(&self, object: ObjectId) -> bool {
+        object.stream != self.volume && self.disk.is_unknown(object)
     }
 
     pub(super) fn frame_key(&self, object: ObjectId, index: u32) -> FrameKey {
@@ -173,6 +157,9 @@ impl Fetcher {
 
     /// A frame, if the cache has it.
     pub(crate) fn cached(&self, object: ObjectId, index: u32) -> Option<Bytes> {
+        if self.is_of_unknown_history(object) {
+            return None;
+        }
         self.cache.get(&self.frame_key(object, index))
     }
 
@@ -212,6 +199,7 @@ pub(crate) async fn frames(
     first: u32,
     last: u32,
 ) -> Result<Vec<Bytes>, DeviceError> {
+    know_history(fetcher, object).await?;
     let run = Run::look(fetcher, fetcher.frame_key(object, first), last);
     fetcher.fetch(&run.to_fetch);
     run.wait(fetcher).await
@@ -305,6 +293,9 @@ async fn again(fetcher: &Rc<Fetcher>, key: FrameKey) -> FrameResult {
 
 /// Starts fetching frames that are neither cached nor on their way, without waiting for them.
 pub(crate) fn prefetch(fetcher: &Rc<Fetcher>, object: ObjectId, first: u32, last: u32) {
+    if fetcher.is_of_unknown_history(object) {
+        return;
+    }
     let is_missing = |key: &FrameKey| matches!(fetcher.cache.look(key), Look::Missing(_));
     let keys = (first..=last).map(|index| fetcher.frame_key(object, index));
     let to_fetch: Vec<FrameKey> = keys.filter(is_missing).collect();
@@ -448,6 +439,7 @@ pub(super) async fn table_of(
     fetcher: &Rc<Fetcher>,
     object: ObjectId,
 ) -> Result<Arc<FrameTable>, DeviceError> {
+    know_history(fetcher, object).await?;
     if let Some(table) = fetcher.cache.table(&fetcher.key_of(object)) {
         return Ok(table);
     }
@@ -456,16 +448,6 @@ pub(super) async fn table_of(
     let opened = ObjectHeader::open(&bytes, fetcher.key.as_ref());
     let (header, key) = opened.map_err(|source| LogError::Object { object, source })?;
     Ok(fetcher.keep_table(&header, key))
-}
-
-/// Finds out which opening wrote the objects of an epoch, from the header of one that the store has now: what memory
-/// knows may be of a history that was given up since.
-pub(super) async fn learn(fetcher: &Fetcher, object: ObjectId) -> Result<(), DeviceError> {
-    if fetcher.disk.is_unknown(object) {
-        let opening = header(fetcher, object).await?.opening;
-        fetcher.disk.learn((object.stream, object.epoch), opening);
-    }
-    Ok(())
 }
 
 /// The header as it is stored; nothing where the worker threads are gone.
@@ -551,6 +533,7 @@ pub(crate) async fn header(
         reader.retry(read).await
     });
     let (header, key) = got.await.ok_or(LogError::ShuttingDown)??;
+    fetcher.disk.learn((object.stream, object.epoch), header.opening);
     fetcher.keep_table(&header, key);
     Ok(header)
 }
@@ -745,6 +728,8 @@ async fn get_header_bytes(
 
 #[cfg(test)]
 mod tests {
+    use weir_journal::Epoch;
+
     use super::*;
     use crate::ids::ObjectSeq;
 
@@ -757,15 +742,6 @@ mod tests {
         assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 16), [(1, 10)]);
         assert_eq!(near_runs_of(&[1, 2, 3, 6, 9, 10], 2, 8), [(1, 6), (9, 10)]);
         assert_eq!(near_runs_of(&[1, 5], 2, 16), [(1, 1), (5, 5)]);
-    }
-
-    #[test]
-    fn objects_of_a_name_have_a_history_each() {
-        let [third, fifth] = [HexId([3; 16]), HexId([5; 16])];
-        let histories = Histories(vec![(Epoch(3), third), (Epoch(5), fifth)]);
-        // Those of older programs, and of entries that are gone, are of the history that the next one goes on from.
-        let found = [1, 3, 4, 5, 6].map(|epoch| histories.find(Epoch(epoch)));
-        assert_eq!(found, [Some(third), Some(third), Some(fifth), Some(fifth), None]);
     }
 
     #[test]

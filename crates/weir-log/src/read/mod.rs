@@ -5,6 +5,7 @@ pub(crate) mod cache;
 pub(crate) mod disk;
 pub(crate) mod failed;
 pub(crate) mod fetch;
+pub(crate) mod history;
 pub(crate) mod parts;
 pub(crate) mod table;
 pub(crate) mod warm;

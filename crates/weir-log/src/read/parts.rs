@@ -20,6 +20,7 @@ use crate::ids::ObjectId;
 use crate::limits::{BLOCK_BYTES, FRAME_BYTES};
 use crate::read::cache::{FrameKey, FrameResult, Part};
 use crate::read::fetch::{self, Fetcher, Reader};
+use crate::read::history;
 use crate::read::table::{FramePlace, FrameTable};
 use crate::read::to_usize;
 
@@ -195,6 +196,9 @@ pub(super) async fn read(
 }
 
 fn find(fetcher: &Fetcher, object: ObjectId, span: Span) -> Found {
+    if fetcher.is_of_unknown_history(object) {
+        return Found::None(None);
+    }
     let (frame, range) = (fetcher.frame_key(object, span.index), span.blocks());
     let table = match fetcher.cache.part(&frame, range) {
         Part::Frame(bytes) => return Found::of(span.of_frame(&bytes).map(Data::from)),
@@ -223,6 +227,13 @@ async fn read_span(
 ) -> Result<Data, DeviceError> {
     let short = || no_bytes(object, span.to);
     let mut failed = failed.cloned();
+    let found = match fetcher.is_of_unknown_history(object) {
+        true => {
+            history::know_history(fetcher, object).await?;
+            find(fetcher, object, span)
+        }
+        false => found,
+    };
     let known = match found {
         Found::All(data) => return Ok(data),
         // Read ahead. Where it does not come, the blocks say why.
@@ -237,7 +248,7 @@ async fn read_span(
         Found::None(table) => table,
     };
     if fetcher.disk.is_there() {
-        fetch::learn(fetcher, object).await?;
+        history::learn(fetcher, object).await?;
         if let Some(data) = read_disk(fetcher, object, span).await {
             return Ok(data);
         }

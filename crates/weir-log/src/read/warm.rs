@@ -24,6 +24,7 @@ use crate::limits::{
     BLOCK_BYTES, FRAME_BYTES, PAYLOAD_BITS, RESOLVE_ATTEMPTS_MAX, WARMED_OBJECTS_MAX,
 };
 use crate::read::fetch::{self, Fetcher, Reader, collected_runs_of, frame_span, open_header};
+use crate::read::history;
 use crate::read::table::FrameTable;
 use crate::read::{Part, Source};
 
@@ -250,7 +251,7 @@ impl Warming<'_> {
             }
             self.check()?;
             self.counts.borrow_mut().report.requests += 1;
-            match fetch::learn(self.fetcher, *object).await {
+            match history::learn(self.fetcher, *object).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => gone = Some(error),
                 Err(error) if error.kind() == ErrorKind::Corrupt => {

@@ -20,7 +20,8 @@ use crate::map::objects::ObjectMap;
 use crate::own::manifests;
 use crate::read;
 use crate::read::block_store::BlockStore;
-use crate::read::fetch::{Fetcher, Histories};
+use crate::read::fetch::Fetcher;
+use crate::read::history::Histories;
 use crate::snapshot::history::Comparisons;
 
 /// A snapshot that is open for reading.

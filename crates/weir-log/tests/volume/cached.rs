@@ -145,6 +145,44 @@ fn objects_of_a_history_that_was_given_up_are_not_shown() {
     });
 }
 
+/// The same with what a clone reads of its parent, which memory and disk may have of both histories.
+#[test]
+fn a_clone_is_shown_objects_of_its_history_only() {
+    run(async {
+        for with_disk in [false, true] {
+            let host = Host::new().await;
+            let disk = SimDisk::new(5, SimDiskOptions::default());
+            let memory: BlockStore = Arc::new(MemoryFrameCache::new(8 << 20)).into();
+            let on_disk = block_store(&host, &disk).await;
+            let blocks = if with_disk { &on_disk } else { &memory };
+            let backup = Backup::of(&host.store).await;
+            let (mut before, mut host) = (Vec::new(), host);
+            for seed in [1, 2] {
+                let volume = open(&host, blocks).await;
+                let data = pattern(seed, 64 << 10);
+                write(&volume, 0, &data).await.expect("written");
+                volume.snapshot(&name("cut")).await.expect("taken");
+                volume.flush_remote().await.expect("stored");
+                rest().await;
+                expect_bytes(&volume, 0, &data).await;
+                let copy = clone_of(&host, 20 + seed, ("demo", "cut"), "copy").await;
+                let clone = open(&copy, &blocks.clone()).await;
+                // A block, and more than is read in blocks.
+                expect_bytes(&clone, 4096, &data[4096..8192]).await;
+                expect_bytes(&clone, 0, &data).await;
+                rest().await;
+                clone.close().await.expect("closed");
+                volume.close().await.expect("closed");
+                let now = objects(&host).await;
+                assert!(seed == 1 || now.iter().any(|id| before.contains(id)), "names come again");
+                before = now;
+                backup.restore(&host.store).await;
+                host = host.other(8 + seed);
+            }
+        }
+    });
+}
+
 /// Overwrites a block in each 32 KiB, until the collector has moved what lives of the objects before.
 async fn overwrite(volume: &LogVolume, data: &mut [u8]) {
     for round in 0..7 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_device::{ErrorKind, VolumeId};
 use weir_log::catalog::{self, DeleteConsent};
-use weir_log::limits::REFERENCES_LOOK_INTERVAL;
+use weir_log::limits::{HEADER_GUESS_BYTES, REFERENCES_LOOK_INTERVAL};
 use weir_log::{Closed, LogError, LogVolume, MemoryFrameCache, Takeover};
 
 use crate::support::{
@@ -398,7 +398,8 @@ fn a_thousand_clones_of_one_image_cost_what_each_writes() {
         let before = counters();
         expect_bytes(&volume, 0, &cut).await;
         let fetched_alone = counters().bytes_down - before.bytes_down;
-        // Twenty of them are used at once, with one cache: each shared byte comes once.
+        // Twenty of them are used at once, with one cache: each shared byte comes once, and each of them asks once which
+        // history of the image is in the store.
         let cache = Arc::new(MemoryFrameCache::new(64 << 20));
         let mut clones = Vec::new();
         for n in 0..20_u64 {
@@ -410,7 +411,8 @@ fn a_thousand_clones_of_one_image_cost_what_each_writes() {
         let readers = clones.iter().map(|(_, volume)| expect_bytes(volume, 0, &cut));
         futures_util::future::join_all(readers).await;
         let fetched = counters().bytes_down - opened.bytes_down;
-        assert_eq!(fetched, fetched_alone);
+        let asked = 19 * HEADER_GUESS_BYTES;
+        assert!(fetched <= fetched_alone + asked, "{fetched} bytes, and alone {fetched_alone}");
         let before = counters();
         for (n, (_, volume)) in (1..).zip(&clones) {
             write(volume, n * 1000, &pattern(n, 30_000)).await.expect("written");
