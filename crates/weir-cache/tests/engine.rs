@@ -17,6 +17,7 @@ use weir_cache::engine::{
 use weir_cache::format::run::DeviceIdentity;
 use weir_device::SharedBuf;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
+use weir_pacer::{Class, Pacer};
 use weir_seal::{BlockKey, DataKey};
 
 const CACHE_BYTES: u64 = 24 << 20;
@@ -46,6 +47,7 @@ struct Host {
     thread: Rc<ThreadCache>,
     disk: SimDisk,
     key: Option<Arc<BlockKey>>,
+    pacer: Pacer,
 }
 
 thread_local! {
@@ -60,7 +62,8 @@ impl Host {
         let thread = Rc::new(ThreadCache::default());
         let size = CacheSize::Exactly(bytes);
         let (cache, found) = thread.open(&directory, &env, size).await?;
-        Ok((Self { cache, thread, disk: disk.clone(), key: None }, found))
+        let pacer = env.pacer.clone();
+        Ok((Self { cache, thread, disk: disk.clone(), key: None, pacer }, found))
     }
 
     async fn start(disk: &SimDisk) -> (Self, Found) {
@@ -251,6 +254,8 @@ fn all_is_there_after_a_clean_stop_and_after_a_crash() {
         assert!(host.cache.status().recovery.is_some());
         host.thread.recover().await;
         assert_eq!(host.cache.status().recovery, None);
+        let asked = host.pacer.given(Class::Fill).bytes;
+        assert!(asked >= CACHE_BYTES / 32, "a header of each run: {asked}");
         assert_eq!(host.count(&runs).await + host.count(&more).await, runs.len() + 4);
         // Numbers of fills went on, and so does the cache.
         host.close().await;

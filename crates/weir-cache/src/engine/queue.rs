@@ -19,7 +19,7 @@ const QUEUE_RUNS_MAX: usize = 16 << 10;
 
 /// How much a full queue of what was missed presses: to read it from below again takes longer than what clients lose
 /// beside its fill, but none of them waits for it.
-const PRESSURE_MAX: f64 = 0.9;
+pub(super) const PRESSURE_MAX: f64 = 0.9;
 
 /// Runs that were missed and wait, from which on they press as much: 8 MiB.
 const PRESSING_RUNS: usize = 128;

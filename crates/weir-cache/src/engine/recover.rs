@@ -1,6 +1,7 @@
 //! After a crash: what the headers of the runs say, set by set, those first that somebody looks into.
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use weir_pacer::{Class, Work};
 
 use super::block::{BAND_RUNS, RUN_BLOCKS, RunAddress, check_of};
 use super::scan::{FoundRun, Scan};
@@ -24,7 +25,12 @@ impl ThreadCache {
 
 /// Reads set after set until all are known, or the cache ended.
 async fn run(open: &Open) {
+    let headers = u64::from(open.cache.superblock().geometry.rows) * u64::from(BAND_RUNS);
+    let work = Work { class: Class::Fill, bytes: headers * BLOCK_LEN as u64, operations: 0 };
+    let pressure = || open.cache.state().scan.as_ref().map_or(0.0, Scan::pressure);
     loop {
+        // Before it is chosen what to read: what is asked for meanwhile comes first.
+        let leave = open.env.pacer.leave(work, pressure).await;
         let next = {
             let mut state = open.cache.state();
             let is_open = state.ended.is_none();
@@ -32,6 +38,7 @@ async fn run(open: &Open) {
         };
         let Some(column) = next else { return };
         let found = read_set(open, column).await;
+        leave.used();
         open.cache.state().restore_set(column, found);
     }
 }

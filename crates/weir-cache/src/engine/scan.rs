@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::block::RunAddress;
+use super::queue::PRESSURE_MAX;
 use crate::format::run::RunPlace;
 
 /// Sets that are asked for and not read yet; more are read in their turn.
@@ -42,6 +43,12 @@ impl Scan {
         is_known || weir_device::mutant("cache_unscanned_set_counts_as_known")
     }
 
+    /// How much presses: the sets that are asked for.
+    #[allow(clippy::cast_precision_loss, reason = "at most WANTED_MAX")]
+    pub(super) fn pressure(&self) -> f64 {
+        PRESSURE_MAX * (self.wanted.len() as f64 / WANTED_MAX as f64)
+    }
+
     /// The next set to read.
     pub(super) fn take(&mut self) -> Option<u32> {
         while let Some(column) = self.wanted.pop_front() {
@@ -77,7 +84,9 @@ mod tests {
     #[test]
     fn sets_that_are_asked_for_are_read_first_and_each_of_them_once() {
         let mut scan = Scan::new(4);
+        assert!(scan.pressure() < 1e-9);
         assert!(!scan.is_known(2) && !scan.is_known(2) && !scan.is_known(3));
+        assert!(scan.pressure() > 1e-9);
         let mut order = Vec::new();
         while let Some(column) = scan.take() {
             order.push(column);
