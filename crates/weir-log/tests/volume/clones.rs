@@ -398,8 +398,8 @@ fn a_thousand_clones_of_one_image_cost_what_each_writes() {
         let before = counters();
         expect_bytes(&volume, 0, &cut).await;
         let fetched_alone = counters().bytes_down - before.bytes_down;
-        // Twenty of them are used at once, with one cache: each shared byte comes once, and each of them asks once which
-        // history of the image is in the store.
+        // Twenty of them are used at once, with one cache: each shared byte comes once, and each of them asks once of
+        // which history the image is.
         let cache = Arc::new(MemoryFrameCache::new(64 << 20));
         let mut clones = Vec::new();
         for n in 0..20_u64 {
