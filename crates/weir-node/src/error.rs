@@ -170,6 +170,8 @@ pub enum NodeError {
     NoStore {
         /// URL of the store.
         store: String,
+        /// URLs of those that were used from the same data directory.
+        known: Vec<String>,
     },
     /// A unix socket's path is longer than the operating system allows.
     #[error("{path} is too long for a unix socket: {length} bytes, {limit} are allowed")]
@@ -550,9 +552,10 @@ impl NodeError {
             Self::NotKnownSalvaged { name, .. } => Some(unknown_help(name)),
             Self::DeletedElsewhere { name, .. } => Some(left_help(name)),
             Self::StoreGone { store, record, .. } => Some(gone_help(store, record)),
-            Self::NoStore { .. } => {
-                Some("give the URL of one that there is; the first volume creates it".to_owned())
-            }
+            Self::NoStore { known, .. } => Some(match &known[..] {
+                [] => "give the URL of one that there is; the first volume creates it".to_owned(),
+                known => format!("name it with --store; used from here: {}", known.join(", ")),
+            }),
             Self::SizeNeeded { name, .. } => Some(size_help(name)),
             Self::NoJournalRoom { .. } => Some(ROOM_HELP.to_owned()),
             Self::SocketPath { .. } => {

@@ -249,6 +249,10 @@ fn only_whoever_makes_a_volume_creates_a_store() {
     assert_eq!(stores.count(), 0);
     place.ok(&["volume", "create", "v", "--size", "1M", "--store", &store]);
     assert!(place.ok(&["volume", "list", "--store", &store]).contains("closed"));
+    // Whoever forgets the store of what is used here is told.
+    place.ok(&["up", "v", "--store", &store, "--", "true"]);
+    let errors = place.fails(1, &["volume", "flush", "v"]);
+    assert!(errors.contains(&format!("with --store; used from here: {store}\n")), "{errors}");
 }
 
 #[test]

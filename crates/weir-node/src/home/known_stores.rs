@@ -17,13 +17,18 @@ use crate::error::NodeError;
 use crate::home::Home;
 use crate::node::shard::ShardContext;
 
-fn is_known(data: &DataDirectory, url: &str) -> Result<bool, NodeError> {
+/// The URLs, in the order in which they were used first.
+fn known(data: &DataDirectory) -> Result<Vec<String>, NodeError> {
     let path = data.stores();
     match std::fs::read_to_string(&path) {
-        Ok(text) => Ok(text.lines().any(|line| line == url)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(NodeError::io("reading", path.display().to_string(), source)),
     }
+}
+
+fn is_known(data: &DataDirectory, url: &str) -> Result<bool, NodeError> {
+    Ok(known(data)?.iter().any(|line| line == url))
 }
 
 /// Notes that a volume was opened in the store. The note is durable when this returns.
@@ -52,7 +57,8 @@ pub(crate) fn check_there(home: &Home) -> Result<(), NodeError> {
         return Ok(());
     }
     check_not_gone(home)?;
-    Err(NodeError::NoStore { store: home.store_url.clone() })
+    let (store, known) = (home.store_url.clone(), known(&home.data)?);
+    Err(NodeError::NoStore { store, known })
 }
 
 /// Checks that a missing store was never used from here, before it is opened in a way that may create it.

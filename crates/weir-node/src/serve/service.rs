@@ -305,7 +305,7 @@ impl Node {
             let Some(name) = missed else { return home.open_or_make_store(&context).await };
             match home.open_store(&context, Access::Write).await {
                 // The store in the data directory is there as soon as a volume is.
-                Err(NodeError::NoStore { store }) if store == home.data.store_url() => {
+                Err(NodeError::NoStore { store, .. }) if store == home.data.store_url() => {
                     Err(NodeError::SizeNeeded { name, store })
                 }
                 opened => opened,
