@@ -92,21 +92,13 @@ fn replace(
     }
     match Passed::of(sessions) {
         Ok(Passed { channel, count, relayed }) => {
-            say!(
-                "{} of clients go on, {} of them under TLS",
-                counted(count, "session"),
-                relayed.len()
-            );
-            if !relayed.is_empty() {
-                match relay::begin() {
-                    Ok(Side::Relay) => {
-                        drop((sockets, channel));
-                        return relay::run(relayed);
-                    }
-                    Ok(Side::Between) => return Ok(ExitCode::SUCCESS),
-                    Ok(Side::Successor) => {}
-                    Err(failure) => failure.print(),
+            match pass_on(count, relayed.len(), relay::begin, |told| say!("{told}")) {
+                Side::Relay => {
+                    drop((sockets, channel));
+                    return relay::run(relayed);
                 }
+                Side::Between { code } => return Ok(code),
+                Side::Successor => {}
             }
             // Where nothing passes them on, their clients see an end.
             drop(relayed);
@@ -115,6 +107,31 @@ fn replace(
         Err(error) => say!("warning: the sessions of clients end: {error}"),
     }
     Err(upgrade::replace(program, sockets, volumes))
+}
+
+/// Makes what passes on the clients under TLS, where there are any, and tells how many sessions go on once it is known.
+fn pass_on(
+    count: usize,
+    under_tls: usize,
+    begin: impl FnOnce() -> Result<Side, Failure>,
+    tell: impl FnOnce(String),
+) -> Side {
+    let (side, ended) = match under_tls {
+        0 => (Side::Successor, 0),
+        _ => match begin() {
+            Ok(side) => (side, 0),
+            Err(failure) => {
+                failure.print();
+                (Side::Successor, under_tls)
+            }
+        },
+    };
+    // The copies say nothing of it, so that it is said once.
+    if side == Side::Successor {
+        let sessions = counted(count - ended, "session");
+        tell(format!("{sessions} of clients go on, {} of them under TLS", under_tls - ended));
+    }
+    side
 }
 
 /// The signals that this command handles.
@@ -330,5 +347,32 @@ fn announce(service: &Service) {
     }
     for url in service.api_urls() {
         say!("API at {url}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_go_on_whom_something_passes_on_and_only_then_that_is_said() {
+        let told = |under_tls, begin: &dyn Fn() -> Result<Side, Failure>| {
+            let mut told = Vec::new();
+            let side = pass_on(3, under_tls, begin, |text| told.push(text));
+            (side, told.pop())
+        };
+        let all = "3 sessions of clients go on, 2 of them under TLS".to_owned();
+        assert_eq!(told(2, &|| Ok(Side::Successor)), (Side::Successor, Some(all)));
+        let one = "1 session of clients go on, 0 of them under TLS".to_owned();
+        let fails = || Err(Failure::new("nothing passes them on"));
+        assert_eq!(told(2, &fails), (Side::Successor, Some(one)));
+        assert_eq!(
+            told(2, &|| Ok(Side::Relay)),
+            (Side::Relay, None),
+            "the copy says nothing of it"
+        );
+        let clear = "3 sessions of clients go on, 0 of them under TLS".to_owned();
+        let asked = || panic!("there is nobody to pass on");
+        assert_eq!(told(0, &asked), (Side::Successor, Some(clear)));
     }
 }
