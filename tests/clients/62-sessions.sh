@@ -220,12 +220,28 @@ check "with a process of its own" [ "$relay" != "$late_relay" ]
 
 # ---- a revoked certificate ends a session that is passed on ----
 check "mallory still reads" kill -0 "$mallory"
+cp "$(issued server)/ca-crl.pem" "$work/first.pem"
 check "mallory is revoked" "$weir" pki revoke mallory
 cp "$WEIR_PKI/ca-crl.pem" "$(issued server)/"
 kill -HUP "$weir_pid"
 eventually "and disconnected" grep -q '^ended:' "$work/mallory.out"
 check "which the log says" says "certificate is not accepted any more"
 goes_on tls && ok "others go on"
+
+# ---- what would let mallory in again keeps the program from being replaced, as it keeps a reload from counting ----
+list=$(issued server)/ca-crl.pem
+mv "$list" "$work/newest.pem"
+kill -USR2 "$weir_pid"
+eventually "without the list of what is revoked the program is not replaced" \
+    says "^error: the program is not replaced: .*ca-crl.pem is missing, and those that it revoked would be let in again"
+cp "$work/first.pem" "$list"
+kill -USR2 "$weir_pid"
+eventually "nor with an older one" \
+    says "^error: the program is not replaced: .*is older than the one that is in use"
+check "it is the program of before" times '^listening at nbds://' 4
+refuse "mallory stays out" "." nbdinfo --size "$(at mallory disk)"
+goes_on tls && goes_on clear && ok "and nobody else notices"
+mv "$work/newest.pem" "$list"
 
 # ---- the end of the process that passes on ----
 ended_well "fio in the clear saw no error, and read what it wrote" "$fio" fio.out

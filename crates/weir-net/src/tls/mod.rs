@@ -137,18 +137,18 @@ impl Tls {
     /// As [`Tls::reload`]; what was in use stays in use, the versions included.
     pub fn reload_with(&self, min_version: MinVersion) -> Result<(), TlsError> {
         let read = Arc::new(Current::read(&self.0.directory, min_version)?);
-        // Nobody is let in again because a file was forgotten, or an old one was copied back.
-        let path = self.0.directory.join(REVOKED);
-        match (&self.current().lists, &read.lists) {
-            (Some(_), None) if !mutant("list_that_is_gone_forgotten") => {
-                return Err(TlsError::ListGone { path: path.display().to_string() });
-            }
-            (Some(before), Some(now)) => now.check_after(before, &path)?,
-            _ => {}
-        }
+        read.check_after(&self.current(), &self.0.directory)?;
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         self.0.changed.notify_waiters();
         Ok(())
+    }
+
+    /// Whether these may take the place of others that are in use, in this process or the next one.
+    ///
+    /// # Errors
+    /// Where a list of what is revoked is in use there and is gone here, or an older one is here.
+    pub fn check_after(&self, before: &Self) -> Result<(), TlsError> {
+        self.current().check_after(&before.current(), &self.0.directory)
     }
 
     /// Where they lie.
@@ -323,6 +323,19 @@ impl Current {
             None => None,
         };
         Ok(Self { server, client, verifier, lists, status })
+    }
+
+    /// What must keep these from taking the place of others: nobody is let in again because a file was forgotten, or an
+    /// old one was copied back.
+    fn check_after(&self, before: &Self, directory: &Path) -> Result<(), TlsError> {
+        let path = directory.join(REVOKED);
+        match (&before.lists, &self.lists) {
+            (Some(_), None) if !mutant("list_that_is_gone_forgotten") => {
+                Err(TlsError::ListGone { path: path.display().to_string() })
+            }
+            (Some(before), Some(now)) => now.check_after(before, &path),
+            _ => Ok(()),
+        }
     }
 
     fn accepts(&self, client: &PeerCertificate) -> bool {
