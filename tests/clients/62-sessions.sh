@@ -328,3 +328,61 @@ touch "$work/again.enough"
 ended_well "nothing that was answered is lost" "$again" again.out
 check "it was cut off once" grep -q '^cut off: 1$' "$work/again.out"
 stop
+
+# ---- a session that began under TLS 1.2 goes on as long as that is spoken ----
+sed -i 's|^\[tls\]$|[tls]\nmin_version = "1.2"|' "$work/weir.toml"
+serve
+cat >"$work/old.py" <<'END'
+import os, socket, ssl, struct, sys, time
+port, certificates, work = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+OPTION = 0x49484156454F5054
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.load_verify_locations(certificates + "/ca-cert.pem")
+context.load_cert_chain(certificates + "/client-cert.pem", certificates + "/client-key.pem")
+context.maximum_version = ssl.TLSVersion.TLSv1_2
+clear = socket.create_connection(("127.0.0.1", port), timeout=30)
+clear.recv(18, socket.MSG_WAITALL)
+clear.sendall(struct.pack(">IQII", 3, OPTION, 5, 0))
+clear.recv(20, socket.MSG_WAITALL)
+tls = context.wrap_socket(clear, server_hostname="server")
+def get(length):
+    got = b""
+    while len(got) < length:
+        more = tls.recv(length - len(got))
+        if not more:
+            raise ConnectionError("the end")
+        got += more
+    return got
+name = b"disk"
+tls.sendall(struct.pack(">QIII", OPTION, 7, len(name) + 6, len(name)) + name + struct.pack(">H", 0))
+kind = None
+while kind != 1:
+    _, _, kind, length = struct.unpack(">QIII", get(20))
+    get(length)
+print(tls.version(), flush=True)
+count = 0
+try:
+    while True:
+        tls.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, count, 0, 512))
+        assert struct.unpack(">IIQ", get(16))[1:] == (0, count)
+        get(512)
+        count += 1
+        with open(work + "/old.new", "w") as file:
+            file.write(str(count))
+        os.replace(work + "/old.new", work + "/old.count")
+        time.sleep(0.005)
+except (ConnectionError, ssl.SSLError) as error:
+    print("ended:", error)
+END
+/usr/bin/python3 -W ignore "$work/old.py" "$port" "$(issued alice)" "$work" >"$work/old.out" 2>&1 &
+old=$!
+processes+=("$old")
+eventually "a client that speaks TLS 1.2 is served" grep -qx TLSv1.2 "$work/old.out"
+replace 1
+goes_on old && ok "it goes on where that is spoken still"
+sed -i '/^min_version/d' "$work/weir.toml"
+replace 2
+eventually "it ends where 1.3 is demanded since" has_ended "$old"
+check "which the log says" says "must speak a newer version of TLS now"
+check "others are served" nbdinfo --size "$(at alice disk)"
+stop

@@ -389,6 +389,7 @@ fn tls_1_2_is_spoken_only_where_it_is_allowed_and_from_a_reload_on() {
         let (accepted, suite) = futures_util::join!(server.accept(theirs), connect_old(&old, ours));
         let mut accepted = accepted.expect("1.2 is allowed");
         assert_eq!(accepted.peer.holder.name, "alice");
+        assert_eq!(accepted.peer.version(), MinVersion::Tls12);
         let (suite, mut client) = suite.expect("accepted");
         // One whose keys last as long as the connection, though the client prefers another.
         assert_eq!(suite, "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256");
@@ -400,8 +401,10 @@ fn tls_1_2_is_spoken_only_where_it_is_allowed_and_from_a_reload_on() {
         // Both speak 1.3, so that it is what they agree on; a client that allows 1.2 goes to a server that has 1.3
         // alone.
         let new = Tls::load_with(&at, MinVersion::Tls12).expect("loads");
-        secured(&server, &new).await;
+        let (of_new, _new) = secured(&server, &new).await;
+        assert_eq!(of_new.peer.version(), MinVersion::Tls13);
         server.reload_with(MinVersion::Tls13).expect("reloaded");
+        assert!(server.speaks_with(&of_new.peer) && !server.speaks_with(&accepted.peer));
         secured(&server, &new).await;
         let (theirs, ours) = pair().await;
         let (refused, _) = futures_util::join!(server.accept(theirs), connect_old(&old, ours));
