@@ -1,14 +1,14 @@
 #!/usr/bin/python3
 """Serves volumes as systemd does, and replaces the program again and again while it is told to.
 
-    upgrade_server.py SOCKET EVERY BINARY... -- weir-ARGUMENTS...
+    upgrade_server.py SOCKET EVERY WAYS BINARY... -- weir-ARGUMENTS...
 
 Listens on the unix socket and on a port of loopback's, and hands both to `weir serve` (`LISTEN_FDS`). From SIGUSR1
-until SIGUSR2 the program is replaced every EVERY seconds, in turn by SIGUSR2 after the next of the binaries was
-installed in its place (what `systemctl reload` does), and by SIGTERM and a new process with the same listening
-sockets (`systemctl restart` with weir.socket). Ready means what the process tells NOTIFY_SOCKET. It prints `NAME
-VALUE.` lines: PORT, SERVING, and for each replacement REPLACED or RESTARTED with the seconds until it was ready.
-SIGTERM ends both.
+until SIGUSR2 the program is replaced every EVERY seconds, by the WAYS in turn: `replace`, by SIGUSR2 after the next of
+the binaries was installed in its place (what `systemctl reload` does), and `restart`, by SIGTERM and a new process with
+the same listening sockets (`systemctl restart` with weir.socket). Ready means what the process tells NOTIFY_SOCKET. It
+prints `NAME VALUE.` lines: PORT, SERVING, and for each replacement REPLACED or RESTARTED with the seconds until it was
+ready. SIGTERM ends both.
 """
 
 import os
@@ -95,7 +95,7 @@ class Server:
 
 def main(arguments):
     split = arguments.index("--")
-    path, every, *binaries = arguments[:split]
+    path, every, ways, *binaries = arguments[:split]
     server = Server(path, binaries, arguments[split + 1:])
     wanted = {"replacing": False, "ending": False}
     signal.signal(signal.SIGUSR1, lambda *_: wanted.update(replacing=True))
@@ -104,7 +104,8 @@ def main(arguments):
     try:
         server.start()
         say("SERVING", path)
-        next_at, ways = 0.0, 0
+        ways = [{"replace": server.replace, "restart": server.restart}[way] for way in ways.split(",")]
+        next_at, done = 0.0, 0
         while not wanted["ending"]:
             time.sleep(0.05)
             if server.process.poll() is not None:
@@ -113,10 +114,10 @@ def main(arguments):
             if not wanted["replacing"]:
                 next_at = time.monotonic() + float(every) / 2
             elif time.monotonic() >= next_at:
-                (server.replace, server.restart)[ways % 2]()
-                ways += 1
+                ways[done % len(ways)]()
+                done += 1
                 next_at = time.monotonic() + float(every)
-                say("DONE", ways)
+                say("DONE", done)
         server.stop()
     except (OSError, subprocess.SubprocessError) as problem:
         say("FAILED", problem)

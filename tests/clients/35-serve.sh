@@ -168,10 +168,14 @@ path = work + "/activated.sock"
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 listener.bind(path)
 listener.listen(16)
-code = "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); os.dup2(int(sys.argv[1]), 3); " \
-    "os.set_inheritable(3, True); os.execv(sys.argv[2], [sys.argv[2], 'serve'])"
-process = subprocess.Popen([sys.executable, "-c", code, str(listener.fileno()), weir],
-    env={**os.environ, "LISTEN_FDS": "1"}, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL)
+other = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+other.bind(work + "/datagrams.sock")
+code = "import os, sys; os.environ['LISTEN_PID'] = str(os.getpid()); " \
+    "[os.dup2(int(fd), 100 + at) for at, fd in enumerate(sys.argv[1:3])]; " \
+    "[os.dup2(100 + at, 3 + at) for at in range(2)]; os.execv(sys.argv[3], [sys.argv[3], 'serve'])"
+process = subprocess.Popen([sys.executable, "-c", code, str(listener.fileno()), str(other.fileno()), weir],
+    env={**os.environ, "LISTEN_FDS": "2"}, pass_fds=[listener.fileno(), other.fileno()],
+    stderr=open(work + "/activated.log", "wb"))
 try:
     size = subprocess.check_output(["nbdinfo", "--size", f"nbd+unix:///two?socket={path}"], timeout=60)
     assert size.strip() == str(32 << 20).encode(), size
@@ -182,6 +186,8 @@ assert os.path.exists(path)
 END
 }
 check "a socket of systemd's is used, and left" activated
+check "one in which no sessions come is passed over, and the log says so" \
+    grep 'socket="socket 1 of LISTEN_FDS"' "$work/activated.log"
 
 # Read-only.
 serve --read-only --store "file://$WEIR_DATA_DIR/store"

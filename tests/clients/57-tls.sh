@@ -36,6 +36,13 @@ refuse "one without a server's" "has no certificate for a server" "$weir" serve 
 check "with certificates other machines may reach it" "$weir" serve --check --nbd-listen 0.0.0.0:0 \
     --tls-certificates "$(issued server)"
 refuse "names without certificates" "tls-certificates" "$weir" serve --check --allow alice
+exits() { local code=$1; shift; "$@" >/dev/null 2>&1; [ $? = "$code" ]; }
+refuse "a version of TLS without certificates" "tls-min-version is given, and there are no certificates" \
+    "$weir" serve --check --tls-min-version 1.2
+check "as a mistake of whoever typed it" exits 2 "$weir" serve --check --tls-min-version 1.2
+printf '[tls]\nmin_version = "1.2"\n' >"$work/version.toml"
+refuse "in the file as well" "tls.min_version is given, and there are no certificates" \
+    "$weir" serve --check --config "$work/version.toml"
 
 cat >"$work/weir.toml" <<END
 [nbd]

@@ -220,12 +220,28 @@ check "with a process of its own" [ "$relay" != "$late_relay" ]
 
 # ---- a revoked certificate ends a session that is passed on ----
 check "mallory still reads" kill -0 "$mallory"
+cp "$(issued server)/ca-crl.pem" "$work/first.pem"
 check "mallory is revoked" "$weir" pki revoke mallory
 cp "$WEIR_PKI/ca-crl.pem" "$(issued server)/"
 kill -HUP "$weir_pid"
 eventually "and disconnected" grep -q '^ended:' "$work/mallory.out"
 check "which the log says" says "certificate is not accepted any more"
 goes_on tls && ok "others go on"
+
+# ---- what would let mallory in again keeps the program from being replaced, as it keeps a reload from counting ----
+list=$(issued server)/ca-crl.pem
+mv "$list" "$work/newest.pem"
+kill -USR2 "$weir_pid"
+eventually "without the list of what is revoked the program is not replaced" \
+    says "^error: the program is not replaced: .*ca-crl.pem is missing, and those that it revoked would be let in again"
+cp "$work/first.pem" "$list"
+kill -USR2 "$weir_pid"
+eventually "nor with an older one" \
+    says "^error: the program is not replaced: .*is older than the one that is in use"
+check "it is the program of before" times '^listening at nbds://' 4
+refuse "mallory stays out" "." nbdinfo --size "$(at mallory disk)"
+goes_on tls && goes_on clear && ok "and nobody else notices"
+mv "$work/newest.pem" "$list"
 
 # ---- the end of the process that passes on ----
 ended_well "fio in the clear saw no error, and read what it wrote" "$fio" fio.out
@@ -311,4 +327,62 @@ goes_on again && ok "it goes on after the process that passed it on was killed"
 touch "$work/again.enough"
 ended_well "nothing that was answered is lost" "$again" again.out
 check "it was cut off once" grep -q '^cut off: 1$' "$work/again.out"
+stop
+
+# ---- a session that began under TLS 1.2 goes on as long as that is spoken ----
+sed -i 's|^\[tls\]$|[tls]\nmin_version = "1.2"|' "$work/weir.toml"
+serve
+cat >"$work/old.py" <<'END'
+import os, socket, ssl, struct, sys, time
+port, certificates, work = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+OPTION = 0x49484156454F5054
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.load_verify_locations(certificates + "/ca-cert.pem")
+context.load_cert_chain(certificates + "/client-cert.pem", certificates + "/client-key.pem")
+context.maximum_version = ssl.TLSVersion.TLSv1_2
+clear = socket.create_connection(("127.0.0.1", port), timeout=30)
+clear.recv(18, socket.MSG_WAITALL)
+clear.sendall(struct.pack(">IQII", 3, OPTION, 5, 0))
+clear.recv(20, socket.MSG_WAITALL)
+tls = context.wrap_socket(clear, server_hostname="server")
+def get(length):
+    got = b""
+    while len(got) < length:
+        more = tls.recv(length - len(got))
+        if not more:
+            raise ConnectionError("the end")
+        got += more
+    return got
+name = b"disk"
+tls.sendall(struct.pack(">QIII", OPTION, 7, len(name) + 6, len(name)) + name + struct.pack(">H", 0))
+kind = None
+while kind != 1:
+    _, _, kind, length = struct.unpack(">QIII", get(20))
+    get(length)
+print(tls.version(), flush=True)
+count = 0
+try:
+    while True:
+        tls.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, count, 0, 512))
+        assert struct.unpack(">IIQ", get(16))[1:] == (0, count)
+        get(512)
+        count += 1
+        with open(work + "/old.new", "w") as file:
+            file.write(str(count))
+        os.replace(work + "/old.new", work + "/old.count")
+        time.sleep(0.005)
+except (ConnectionError, ssl.SSLError) as error:
+    print("ended:", error)
+END
+/usr/bin/python3 -W ignore "$work/old.py" "$port" "$(issued alice)" "$work" >"$work/old.out" 2>&1 &
+old=$!
+processes+=("$old")
+eventually "a client that speaks TLS 1.2 is served" grep -qx TLSv1.2 "$work/old.out"
+replace 1
+goes_on old && ok "it goes on where that is spoken still"
+sed -i '/^min_version/d' "$work/weir.toml"
+replace 2
+eventually "it ends where 1.3 is demanded since" has_ended "$old"
+check "which the log says" says "must speak a newer version of TLS now"
+check "others are served" nbdinfo --size "$(at alice disk)"
 stop

@@ -7,19 +7,23 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustls_pki_types::ServerName;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
 use support::{Client, SIZE, Shelf, TestDevice, options, pattern, run_on_sockets as run, wish};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use weir_device::{Address, ByteStream, Network, SourceId};
+use weir_device::{Address, ByteStream, Network, Peer, SourceId};
 use weir_frontend::nbd::{
-    ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Identity, ListenerOptions, NotOffered,
-    Security, Server, Sources, hand_off_clients, serve_handed_off,
+    ConnectionOptions, ExportDirectory, ExportInfo, HandOff, Identity, Kept, KeptState,
+    ListenerOptions, NotOffered, Places, Security, Server, Sources, go_on, hand_off_clients,
+    serve_handed_off,
 };
-use weir_nbd::{ClientWish, CommandFlags, OptionRequest, ReplyStyle, encode_option};
-use weir_net::HostNetwork;
+use weir_nbd::{
+    ClientWish, CommandFlags, OptionRequest, ReplyStyle, Session, TransmissionFlags, encode_option,
+};
 use weir_net::pki::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Request, Usage};
-use weir_net::tls::Tls;
+use weir_net::tls::{MinVersion, PeerCertificate, Tls};
+use weir_net::{HostNetwork, connected};
 
 const NONE: CommandFlags = CommandFlags(0);
 const SOON: Duration = Duration::from_secs(10);
@@ -231,5 +235,39 @@ fn a_client_that_an_export_is_not_for_is_told_so() {
         let answers = said(&mut secured).await;
         let told = String::from_utf8_lossy(&answers).into_owned();
         assert!(told.contains("not for mallory"), "{told}");
+    });
+}
+
+#[test]
+fn a_session_under_an_older_version_goes_on_only_where_that_is_still_allowed() {
+    use MinVersion::{Tls12, Tls13};
+    run(async {
+        let host = Host::new(Security::Required).await;
+        let file = host.authority().directory_of("alice").join("client-cert.pem");
+        let certificate = CertificateDer::from_pem_file(file).expect("read");
+        for (spoken, min_version, is_well) in [
+            (Tls12, Tls12, true),
+            (Tls12, Tls13, false),
+            (Tls13, Tls12, true),
+            (Tls13, Tls13, true),
+        ] {
+            let tls = Tls::load_with(host.tls.directory(), min_version).expect("loads");
+            let (near, _far) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            let flags = TransmissionFlags(1);
+            let state = KeptState {
+                export: "disk".to_owned(),
+                session: Session { style: ReplyStyle::Simple, flags, contexts: Vec::new() },
+                size: SIZE,
+                client: "alice".to_owned(),
+                peer: Peer::Unknown,
+                certificate: Some(PeerCertificate::of_der(&[&certificate], spoken).expect("hers")),
+                unread: Vec::new(),
+            };
+            let kept = Kept { stream: connected(near.into()), state };
+            let found = host.exports.find("disk", &kept.state.identity()).await;
+            let found = found.unwrap_or_else(|_| panic!("it is for alice"));
+            let gone_on = go_on(kept, found, (&Places::new(10), &Sources::default()), Some(&tls));
+            assert_eq!(gone_on.is_ok(), is_well, "{spoken} where {min_version} is the oldest");
+        }
     });
 }

@@ -389,6 +389,7 @@ fn tls_1_2_is_spoken_only_where_it_is_allowed_and_from_a_reload_on() {
         let (accepted, suite) = futures_util::join!(server.accept(theirs), connect_old(&old, ours));
         let mut accepted = accepted.expect("1.2 is allowed");
         assert_eq!(accepted.peer.holder.name, "alice");
+        assert_eq!(accepted.peer.version(), MinVersion::Tls12);
         let (suite, mut client) = suite.expect("accepted");
         // One whose keys last as long as the connection, though the client prefers another.
         assert_eq!(suite, "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256");
@@ -400,8 +401,10 @@ fn tls_1_2_is_spoken_only_where_it_is_allowed_and_from_a_reload_on() {
         // Both speak 1.3, so that it is what they agree on; a client that allows 1.2 goes to a server that has 1.3
         // alone.
         let new = Tls::load_with(&at, MinVersion::Tls12).expect("loads");
-        secured(&server, &new).await;
+        let (of_new, _new) = secured(&server, &new).await;
+        assert_eq!(of_new.peer.version(), MinVersion::Tls13);
         server.reload_with(MinVersion::Tls13).expect("reloaded");
+        assert!(server.speaks_with(&of_new.peer) && !server.speaks_with(&accepted.peer));
         secured(&server, &new).await;
         let (theirs, ours) = pair().await;
         let (refused, _) = futures_util::join!(server.accept(theirs), connect_old(&old, ours));
@@ -561,6 +564,14 @@ fn a_list_of_another_authority_is_refused_and_what_was_revoked_stays_so() {
     });
 }
 
+/// Why a process neither reads what is there now nor is followed by one that does. A start may go on with it.
+fn refusal(server: &Tls) -> String {
+    let error = server.reload().expect_err("refused").to_string();
+    let next = Tls::load(server.directory()).expect("a start may go on with it");
+    assert_eq!(next.check_after(server).expect_err("refused").to_string(), error);
+    error
+}
+
 #[test]
 fn lists_that_would_let_the_revoked_in_again_are_refused() {
     run(async {
@@ -574,9 +585,11 @@ fn lists_that_would_let_the_revoked_in_again_are_refused() {
         let newest = std::fs::read_to_string(&lists).expect("read");
         // One from before, copied back.
         std::fs::write(&lists, &before).expect("written");
-        let error = server.reload().expect_err("older").to_string();
+        let error = refusal(&server);
         assert!(error.contains("is older than the one that is in use"), "{error}");
-        Tls::load(server.directory()).expect("a start may go on with it");
+        std::fs::remove_file(&lists).expect("removed");
+        let error = refusal(&server);
+        assert!(error.contains("ca-crl.pem is missing"), "{error}");
         // A second authority, whose list is left out again.
         let directory = TempDir::new().expect("a directory");
         let text = |file: &str| std::fs::read_to_string(directory.path().join(file)).expect("read");
@@ -586,10 +599,12 @@ fn lists_that_would_let_the_revoked_in_again_are_refused() {
         std::fs::write(&lists, newest.clone() + &text("ca-crl.pem")).expect("written");
         server.reload().expect("both");
         std::fs::write(&lists, &newest).expect("written");
-        let error = server.reload().expect_err("left out").to_string();
+        let error = refusal(&server);
         assert!(error.contains("no list of CN=elsewhere any more"), "{error}");
         // Without the authority its list is not needed.
         std::fs::write(&authorities, &ours).expect("written");
+        let next = Tls::load(server.directory()).expect("loads");
+        next.check_after(&server).expect("nobody of it is let in");
         server.reload().expect("nobody of it is let in");
         // Two of one name: the library would look for a certificate in the list of the other one.
         let twin = TempDir::new().expect("a directory");

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{Client, run};
+use weir_device::with_causes;
 use weir_log::catalog::VolumeName;
 use weir_log::{Takeover, VolumeOptions};
+use weir_net::pki::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Request, Usage};
+use weir_net::tls::{REVOKED, Tls};
 use weir_node::api::types::{Health, Limits, NodeStatus};
 use weir_node::verbs::attach::AttachVolume;
 use weir_node::verbs::change_snapshots::{ChangeSnapshots, SnapshotAction};
@@ -669,6 +672,48 @@ fn what_is_served_has_nothing_to_salvage() {
         assert!(refused.to_string().contains("serves it"), "{refused}");
         assert!(!refused.help().unwrap_or_default().contains("SIGTERM"), "{:?}", refused.help());
         service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn what_would_let_the_revoked_in_again_keeps_a_process_from_being_replaced() {
+    let place = Place::new();
+    run(async {
+        let pki = place.directory.path().join("pki");
+        let mut authority = Authority::create(&pki, "test", AUTHORITY_DAYS).expect("an authority");
+        for name in ["server", "mallory"] {
+            let (hosts, usage, days) = (&[][..], Usage::Both, CERTIFICATE_DAYS);
+            authority.issue(&Request { name, hosts, usage, days }).expect("issued");
+        }
+        let directory = authority.directory_of("server");
+        let list = directory.join(REVOKED);
+        let first = std::fs::read(&list).expect("a list");
+        let mut options = place.options(VolumeOptions::default());
+        options.tls = Some(Tls::load(&directory).expect("loads"));
+        let service = place.node.serve(options).await.expect("the volume opens");
+        let check = || {
+            let next = Tls::load(&directory).expect("a start may go on with it");
+            let checked =
+                service.check_next_certificates(Some(&next)).map_err(|error| with_causes(&error));
+            // As well where nothing is known of the next process.
+            let unknown =
+                service.check_next_certificates(None).map_err(|error| with_causes(&error));
+            assert_eq!(checked, unknown);
+            checked
+        };
+        check().expect("nothing has changed");
+        authority.revoke("mallory").expect("revoked");
+        check().expect("a newer list");
+        service.reload_certificates(None).expect("reloaded");
+        check().expect("the same");
+        std::fs::write(&list, &first).expect("written");
+        let error = check().expect_err("an older one");
+        assert!(error.contains("is older than the one that is in use"), "{error}");
+        std::fs::remove_file(&list).expect("removed");
+        let error = check().expect_err("none");
+        assert!(error.contains("is missing"), "{error}");
+        service.stop(Closing::ToStore).await.expect("it closes");
     });
     place.node.shut_down();
 }

@@ -211,9 +211,21 @@ fn nbd_access(access: &SocketAccess, file: &Config) -> Result<NbdAccess, Failure
 /// The certificates for TLS, if there are any.
 fn tls(access: &TlsAccess, file: &Config) -> Result<Option<Tls>, Failure> {
     let directory = access.tls_certificates.as_ref().or(file.tls.certificates.as_ref());
+    let Some(directory) = directory else {
+        // Whoever asks for a version believes that TLS is spoken, and nothing would be under it.
+        let asked = match (access.tls_min_version, file.tls.min_version) {
+            (Some(_), _) => "--tls-min-version",
+            (None, Some(_)) => "tls.min_version",
+            (None, None) => return Ok(None),
+        };
+        let message = format!("{asked} is given, and there are no certificates to speak TLS with");
+        let help =
+            "name their directory with --tls-certificates, or as tls.certificates in the file";
+        return Err(Failure::usage(message).with_help(help));
+    };
     let min_version = access.tls_min_version.or(file.tls.min_version).unwrap_or_default();
-    let loaded = directory.map(|directory| Tls::load_with(directory, min_version)).transpose();
-    loaded.map_err(|error| NodeError::from(error).into())
+    let loaded = Tls::load_with(directory, min_version);
+    loaded.map(Some).map_err(|error| NodeError::from(error).into())
 }
 
 /// Who may use a volume that has this list of its own.
@@ -519,6 +531,27 @@ mod tests {
         let refused = Config::parse("[tls]\nmin_version = \"1.1\"\n", "here").unwrap_err();
         let told = std::error::Error::source(&refused).map_or(String::new(), ToString::to_string);
         assert!(format!("{refused} {told}").contains("`1.2`"), "{refused} {told}");
+    }
+
+    #[test]
+    fn a_version_of_tls_without_certificates_is_refused_in_the_flag_and_in_the_file() {
+        let of = |flag: Option<&str>, in_file: &str| {
+            let tls_min_version = flag.map(|text| text.parse().expect("a version"));
+            let file = Config::parse(in_file, "here").expect("valid");
+            tls(&TlsAccess { tls_min_version, ..TlsAccess::default() }, &file)
+        };
+        assert!(of(None, "").expect("nothing is asked for").is_none());
+        let in_file = "[tls]\nmin_version = \"1.3\"\n";
+        for (flag, in_file, named) in [
+            (Some("1.2"), "", "--tls-min-version"),
+            (Some("1.2"), in_file, "--tls-min-version"),
+            (None, in_file, "tls.min_version"),
+        ] {
+            let failure = of(flag, in_file).expect_err("there are no certificates");
+            let expected = format!("{named} is given, and there are no certificates");
+            assert!(failure.message().starts_with(&expected), "{}", failure.message());
+            assert_eq!(failure.code(), std::process::ExitCode::from(2));
+        }
     }
 
     #[test]

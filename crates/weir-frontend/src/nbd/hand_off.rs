@@ -257,6 +257,11 @@ pub fn go_on(
     }
     let standing = match (certificate, tls) {
         (None, _) => None,
+        (Some(certificate), Some(tls))
+            if !tls.speaks_with(&certificate) && !mutant("old_tls_goes_on") =>
+        {
+            return Err("clients must speak a newer version of TLS now");
+        }
         (Some(certificate), Some(tls)) => Some(Standing { tls: tls.clone(), certificate }),
         (Some(_), None) => return Err("there are no certificates any more"),
     };

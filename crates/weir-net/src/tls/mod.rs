@@ -21,7 +21,9 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls::{
+    ClientConfig, ClientConnection, CommonState, Connection, ServerConfig, ServerConnection,
+};
 use tokio::sync::Notify;
 use weir_device::{ByteStream, mutant};
 
@@ -87,6 +89,7 @@ pub struct PeerCertificate {
     chain: Arc<[CertificateDer<'static>]>,
     /// When the first of its chain expires, since the epoch of Unix.
     expires: Duration,
+    version: MinVersion,
 }
 
 impl std::fmt::Debug for Secured {
@@ -137,18 +140,18 @@ impl Tls {
     /// As [`Tls::reload`]; what was in use stays in use, the versions included.
     pub fn reload_with(&self, min_version: MinVersion) -> Result<(), TlsError> {
         let read = Arc::new(Current::read(&self.0.directory, min_version)?);
-        // Nobody is let in again because a file was forgotten, or an old one was copied back.
-        let path = self.0.directory.join(REVOKED);
-        match (&self.current().lists, &read.lists) {
-            (Some(_), None) if !mutant("list_that_is_gone_forgotten") => {
-                return Err(TlsError::ListGone { path: path.display().to_string() });
-            }
-            (Some(before), Some(now)) => now.check_after(before, &path)?,
-            _ => {}
-        }
+        read.check_after(&self.current(), &self.0.directory)?;
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         self.0.changed.notify_waiters();
         Ok(())
+    }
+
+    /// Whether these may take the place of others that are in use, in this process or the next one.
+    ///
+    /// # Errors
+    /// Where a list of what is revoked is in use there and is gone here, or an older one is here.
+    pub fn check_after(&self, before: &Self) -> Result<(), TlsError> {
+        self.current().check_after(&before.current(), &self.0.directory)
     }
 
     /// Where they lie.
@@ -226,6 +229,13 @@ impl Tls {
         self.current().accepts(client)
     }
 
+    /// Whether a session with this client could begin now, as far as the version goes that it speaks. One that is open
+    /// stays so where its process goes on.
+    #[must_use]
+    pub fn speaks_with(&self, client: &PeerCertificate) -> bool {
+        client.version >= self.min_version()
+    }
+
     /// Completes once a client with this certificate is not accepted any more, because it was revoked or its authority
     /// is none any more. One that merely expires keeps the connection that it has.
     pub async fn until_refused(&self, client: &PeerCertificate) {
@@ -248,31 +258,43 @@ async fn secured(
     let session = session.map_err(|error| failed(std::io::Error::other(error)))?;
     let mut stream = TlsStream::new(io, session);
     poll_fn(|cx| stream.poll_handshake(cx)).await.map_err(failed)?;
-    let peer = PeerCertificate::of(stream.session().peer_certificates().unwrap_or_default())?;
+    let peer = PeerCertificate::of(stream.session())?;
     Ok(Secured { stream: Box::new(stream), peer })
 }
 
 impl PeerCertificate {
-    /// The certificates, the peer's own first, as [`PeerCertificate::of`] takes them.
+    /// The certificates, the peer's own first, as [`PeerCertificate::of_der`] takes them.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
     }
 
-    /// As [`PeerCertificate::of`], of certificates in DER.
-    ///
-    /// # Errors
-    /// [`NoHolder`].
-    pub fn of_der(chain: &[&[u8]]) -> Result<Self, NoHolder> {
-        let chain: Vec<_> = chain.iter().map(|der| CertificateDer::from(*der)).collect();
-        Self::of(&chain)
+    /// The version that is spoken with it.
+    #[must_use]
+    pub fn version(&self) -> MinVersion {
+        self.version
     }
 
-    /// The first certificate of a chain that a session has verified.
+    /// The certificate that the peer of a session has shown.
     ///
     /// # Errors
     /// [`NoHolder`].
-    pub fn of(chain: &[CertificateDer<'_>]) -> Result<Self, NoHolder> {
+    pub fn of(session: &CommonState) -> Result<Self, NoHolder> {
+        let chain = session.peer_certificates().unwrap_or_default();
+        Self::of_chain(chain, MinVersion::of(session))
+    }
+
+    /// As [`PeerCertificate::of`], of certificates in DER and the version that was spoken.
+    ///
+    /// # Errors
+    /// [`NoHolder`].
+    pub fn of_der(chain: &[&[u8]], version: MinVersion) -> Result<Self, NoHolder> {
+        let chain: Vec<_> = chain.iter().map(|der| CertificateDer::from(*der)).collect();
+        Self::of_chain(&chain, version)
+    }
+
+    /// The first certificate of a chain that a session of this version has verified.
+    fn of_chain(chain: &[CertificateDer<'_>], version: MinVersion) -> Result<Self, NoHolder> {
         let chain: Arc<[_]> = chain.iter().map(|one| one.clone().into_owned()).collect();
         let (first, between) = chain.split_first().ok_or(NoHolder::NoName)?;
         let holder = Holder::of(first)?;
@@ -280,7 +302,7 @@ impl PeerCertificate {
         for authority in between {
             expires = expires.min(Holder::of_authority(authority)?.expires);
         }
-        Ok(Self { holder, chain, expires })
+        Ok(Self { holder, chain, expires, version })
     }
 }
 
@@ -323,6 +345,19 @@ impl Current {
             None => None,
         };
         Ok(Self { server, client, verifier, lists, status })
+    }
+
+    /// What must keep these from taking the place of others: nobody is let in again because a file was forgotten, or an
+    /// old one was copied back.
+    fn check_after(&self, before: &Self, directory: &Path) -> Result<(), TlsError> {
+        let path = directory.join(REVOKED);
+        match (&before.lists, &self.lists) {
+            (Some(_), None) if !mutant("list_that_is_gone_forgotten") => {
+                Err(TlsError::ListGone { path: path.display().to_string() })
+            }
+            (Some(before), Some(now)) => now.check_after(before, &path),
+            _ => Ok(()),
+        }
     }
 
     fn accepts(&self, client: &PeerCertificate) -> bool {

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
 use rustls::version::{TLS12, TLS13};
+use rustls::{CommonState, ProtocolVersion, SupportedProtocolVersion};
 use serde::Deserialize;
 
 /// The oldest version that is spoken. Where both ends speak 1.3 it is what they agree on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum MinVersion {
     /// TLS 1.2 and 1.3.
     #[serde(rename = "1.2")]
@@ -22,6 +22,14 @@ pub enum MinVersion {
 }
 
 impl MinVersion {
+    /// The newest that would have let this session begin.
+    pub(super) fn of(session: &CommonState) -> Self {
+        match session.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => Self::Tls13,
+            _ => Self::Tls12,
+        }
+    }
+
     pub(super) fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
         static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
         match self {

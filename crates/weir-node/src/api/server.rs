@@ -311,8 +311,7 @@ async fn secured(
     let config = tls.server_config().ok_or(std::io::ErrorKind::NotFound)?;
     let accepted = TlsAcceptor::from(config).accept(stream);
     let stream = tokio::time::timeout(HEAD_TIMEOUT, accepted).await??;
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let caller = PeerCertificate::of(chain).map_err(std::io::Error::other)?;
+    let caller = PeerCertificate::of(stream.get_ref().1).map_err(std::io::Error::other)?;
     Ok((Box::new(stream), caller))
 }
 

@@ -467,6 +467,21 @@ impl Service {
         Ok(Some(tls.status()))
     }
 
+    /// Whether the next process may go on with these certificates: what keeps a reload from taking them keeps this
+    /// process from being replaced. Where they are not known, those count that lie now where this process has its own
+    /// from.
+    ///
+    /// # Errors
+    /// Those of a reload.
+    pub fn check_next_certificates(&self, next: Option<&Tls>) -> Result<(), NodeError> {
+        let Some(tls) = &self.core.tls else { return Ok(()) };
+        let checked = match next {
+            Some(next) => next.check_after(tls),
+            None => Tls::load(tls.directory()).and_then(|next| next.check_after(tls)),
+        };
+        checked.map_err(NodeError::from)
+    }
+
     /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does
     /// not.
     #[inline(never)]

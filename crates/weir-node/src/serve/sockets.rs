@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 
 use weir_net::Listening;
@@ -141,14 +141,29 @@ fn reserve_handed_over() -> Result<(), NodeError> {
     }
 }
 
+/// Whether the sessions of clients may come in a socket. Its other end was made with it, by the process before this
+/// one: a socket that has a name takes from everybody who may write there, and who sends a session says whose it is.
+fn may_be_channel(socket: &UnixDatagram) -> bool {
+    let ends = [socket.local_addr(), socket.peer_addr()];
+    let is_unnamed =
+        |end: &io::Result<_>| end.as_ref().is_ok_and(std::os::unix::net::SocketAddr::is_unnamed);
+    ends.iter().all(is_unnamed)
+}
+
+/// Says that a socket is passed over: who gave it to this process believes that something comes of it.
+fn passed_over(index: usize) {
+    let socket = format!("socket {index} of LISTEN_FDS");
+    tracing::warn!(socket, "a datagram socket in which no sessions of clients come is not used");
+}
+
 impl Inherited {
     /// Takes them from `LISTEN_FDS`, if it is meant for this process, and reserves the descriptors that it hands over
     /// itself: [`HANDED_OVER_MAX`] from [`HANDED_OVER_FIRST`] on. Call once, before threads are started: it takes the
     /// variables out of the environment.
     ///
     /// # Errors
-    /// When one of them is neither a listening socket nor the sessions of the process before this one, or
-    /// the process may not have that many open files.
+    /// When one of them is neither a listening socket nor a datagram socket of this host, or the process may not have
+    /// that many open files.
     pub fn from_environment() -> Result<Self, NodeError> {
         let mut listed = listenfd::ListenFd::from_env();
         let (mut inherited, mut channel) = (Self::default(), None);
@@ -158,14 +173,19 @@ impl Inherited {
             if let Ok(Some(listener)) = listed.take_unix_listener(index) {
                 inherited.unix.push(moved(listener)?);
             } else if let Ok(Some(socket)) = listed.take_unix_datagram(index) {
-                channel = Some(moved(socket)?);
+                // The sessions come last.
+                let other = match may_be_channel(&socket) {
+                    true => channel.replace((index, moved(socket)?)).map(|(before, _)| before),
+                    false => Some(index),
+                };
+                other.into_iter().for_each(passed_over);
             } else if let Some(listener) = listed.take_tcp_listener(index).map_err(failed)? {
                 inherited.tcp.push(moved(listener)?);
             }
         }
         reserve_handed_over()?;
         // Only now: the sockets in it get the lowest free descriptors.
-        match channel.map_or(Ok(Vec::new()), |channel| pass::take(&channel)) {
+        match channel.map_or(Ok(Vec::new()), |(_, channel)| pass::take(&channel)) {
             Ok(sessions) => inherited.sessions = sessions,
             // Their clients connect anew.
             Err(error) => tracing::warn!(%error, "sessions of clients are not taken over"),
@@ -329,6 +349,21 @@ mod tests {
         std::fs::write(&path, "somebody else's").unwrap();
         drop((listener, bound));
         assert!(path.exists());
+    }
+
+    #[test]
+    fn sessions_come_in_one_of_a_pair_of_sockets_and_in_no_socket_that_has_a_name() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("s");
+        let (channel, sender) = UnixDatagram::pair().unwrap();
+        drop(sender);
+        assert!(may_be_channel(&channel));
+        let named = UnixDatagram::bind(&path).unwrap();
+        assert!(!may_be_channel(&named));
+        assert!(!may_be_channel(&UnixDatagram::unbound().unwrap()), "nobody has the other end");
+        let connected = UnixDatagram::unbound().unwrap();
+        connected.connect(&path).unwrap();
+        assert!(!may_be_channel(&connected));
     }
 
     #[test]

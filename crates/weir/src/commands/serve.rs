@@ -50,8 +50,7 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
     let anew = || {
         let file = settings::file(global)?;
         let options = settings::serve(global, &file, serve, Inherited::default())?.1;
-        let min_version = options.tls.as_ref().map(Tls::min_version);
-        Ok(Anew { volumes: options.volumes, min_version })
+        Ok(Anew { volumes: options.volumes, tls: options.tls })
     };
     let serving = async |node: &Node| serve_until_told(node, options, &mut told, &anew).await;
     match threads::on_started(&runtime, node, serving)? {
@@ -92,21 +91,13 @@ fn replace(
     }
     match Passed::of(sessions) {
         Ok(Passed { channel, count, relayed }) => {
-            say!(
-                "{} of clients go on, {} of them under TLS",
-                counted(count, "session"),
-                relayed.len()
-            );
-            if !relayed.is_empty() {
-                match relay::begin() {
-                    Ok(Side::Relay) => {
-                        drop((sockets, channel));
-                        return relay::run(relayed);
-                    }
-                    Ok(Side::Between) => return Ok(ExitCode::SUCCESS),
-                    Ok(Side::Successor) => {}
-                    Err(failure) => failure.print(),
+            match pass_on(count, relayed.len(), relay::begin, |told| say!("{told}")) {
+                Side::Relay => {
+                    drop((sockets, channel));
+                    return relay::run(relayed);
                 }
+                Side::Between { code } => return Ok(code),
+                Side::Successor => {}
             }
             // Where nothing passes them on, their clients see an end.
             drop(relayed);
@@ -115,6 +106,31 @@ fn replace(
         Err(error) => say!("warning: the sessions of clients end: {error}"),
     }
     Err(upgrade::replace(program, sockets, volumes))
+}
+
+/// Makes what passes on the clients under TLS, where there are any, and tells how many sessions go on once it is known.
+fn pass_on(
+    count: usize,
+    under_tls: usize,
+    begin: impl FnOnce() -> Result<Side, Failure>,
+    tell: impl FnOnce(String),
+) -> Side {
+    let (side, ended) = match under_tls {
+        0 => (Side::Successor, 0),
+        _ => match begin() {
+            Ok(side) => (side, 0),
+            Err(failure) => {
+                failure.print();
+                (Side::Successor, under_tls)
+            }
+        },
+    };
+    // The copies say nothing of it, so that it is said once.
+    if side == Side::Successor {
+        let sessions = counted(count - ended, "session");
+        tell(format!("{sessions} of clients go on, {} of them under TLS", under_tls - ended));
+    }
+    side
 }
 
 /// The signals that this command handles.
@@ -141,8 +157,8 @@ impl Told {
 /// What counts of a configuration that is loaded anew.
 struct Anew {
     volumes: VolumeSet,
-    /// The oldest version of TLS, where it names certificates.
-    min_version: Option<MinVersion>,
+    /// The certificates, where it names any.
+    tls: Option<Tls>,
 }
 
 /// How serving ended.
@@ -187,13 +203,34 @@ fn check(
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The new program, if this one can be ended and the new one can be run.
-async fn may_be_replaced(service: &Service) -> Result<Result<Successor, Failure>, JoinError> {
+async fn may_be_replaced(
+    service: &Service,
+    anew: &dyn Fn() -> Result<Anew, Failure>,
+) -> Result<Result<Successor, Failure>, JoinError> {
     if !service.store_answers(STORE_ANSWER_MAX).await {
         let message = "the program is not replaced: the file system of the store does not answer";
         let help = "the volumes are served on; send SIGUSR2 again once it does";
         return Ok(Err(Failure::new(message).with_help(help)));
     }
-    tokio::task::spawn_blocking(upgrade::check).await
+    let successor = match tokio::task::spawn_blocking(upgrade::check).await? {
+        Ok(successor) => successor,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    // The next program knows nothing of the lists that are in use.
+    let checked = match anew() {
+        // Nobody comes under TLS any more.
+        Ok(Anew { tls: None, .. }) => Ok(()),
+        Ok(Anew { tls, .. }) => service.check_next_certificates(tls.as_ref()),
+        // Only the next program can read the settings.
+        Err(_) => service.check_next_certificates(None),
+    };
+    Ok(match checked {
+        Ok(()) => Ok(successor),
+        Err(error) => {
+            let failure = Failure::from(error);
+            Err(Failure::new(format!("the program is not replaced: {}", failure.message())))
+        }
+    })
 }
 
 async fn serve_until_told(
@@ -221,7 +258,7 @@ async fn serve_until_told(
                 _ = signals.next() => break,
                 () = load_anew(&service, anew) => {}
             },
-            _ = replace.recv() => match may_be_replaced(&service).await {
+            _ = replace.recv() => match may_be_replaced(&service, anew).await {
                 Ok(Ok(Successor { program, takes_sessions })) => {
                     say!("replacing the program by {}", program.display());
                     let volumes = service.handed_over();
@@ -251,7 +288,8 @@ async fn serve_until_told(
 async fn load_anew(service: &Service, anew: &dyn Fn() -> Result<Anew, Failure>) {
     systemd::notify("RELOADING=1\n");
     let anew = anew();
-    load_certificates(service, anew.as_ref().ok().and_then(|anew| anew.min_version));
+    let tls = anew.as_ref().ok().and_then(|anew| anew.tls.as_ref());
+    load_certificates(service, tls.map(Tls::min_version));
     let reloaded = match anew {
         Ok(anew) => service.reload(anew.volumes).await.map_err(Failure::from),
         Err(failure) => Err(failure),
@@ -330,5 +368,32 @@ fn announce(service: &Service) {
     }
     for url in service.api_urls() {
         say!("API at {url}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_go_on_whom_something_passes_on_and_only_then_that_is_said() {
+        let told = |under_tls, begin: &dyn Fn() -> Result<Side, Failure>| {
+            let mut told = Vec::new();
+            let side = pass_on(3, under_tls, begin, |text| told.push(text));
+            (side, told.pop())
+        };
+        let all = "3 sessions of clients go on, 2 of them under TLS".to_owned();
+        assert_eq!(told(2, &|| Ok(Side::Successor)), (Side::Successor, Some(all)));
+        let one = "1 session of clients go on, 0 of them under TLS".to_owned();
+        let fails = || Err(Failure::new("nothing passes them on"));
+        assert_eq!(told(2, &fails), (Side::Successor, Some(one)));
+        assert_eq!(
+            told(2, &|| Ok(Side::Relay)),
+            (Side::Relay, None),
+            "the copy says nothing of it"
+        );
+        let clear = "3 sessions of clients go on, 0 of them under TLS".to_owned();
+        let asked = || panic!("there is nobody to pass on");
+        assert_eq!(told(0, &asked), (Side::Successor, Some(clear)));
     }
 }

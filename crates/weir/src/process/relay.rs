@@ -9,7 +9,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use tokio::task::{JoinSet, LocalSet};
 use weir_node::Relayed;
@@ -26,14 +26,17 @@ const THREADS_TIME: Duration = Duration::from_secs(2);
 const THREADS_LOOK: Duration = Duration::from_millis(2);
 
 /// Which of the processes this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Side {
     /// The one that executes the new program.
     Successor,
     /// The one that passes on.
     Relay,
     /// One between them, which ends at once: thus the relay is nobody's child who would have to wait for it.
-    Between,
+    Between {
+        /// How it ends: the one that executes looks there whether the relay was made.
+        code: ExitCode,
+    },
 }
 
 /// Makes the process that passes on.
@@ -47,18 +50,17 @@ pub(crate) fn begin() -> Result<Side, Failure> {
     }
     match copy().map_err(|error| sessions_end(error.desc()))? {
         ForkResult::Parent { child } => {
-            // How it ended says nothing: where it could not make the relay, it has said so.
-            let _ = waitpid(child, None);
-            Ok(Side::Successor)
-        }
-        ForkResult::Child => match copy() {
-            Ok(ForkResult::Child) => Ok(Side::Relay),
-            Ok(ForkResult::Parent { .. }) => Ok(Side::Between),
-            Err(error) => {
-                sessions_end(error.desc()).print();
-                Ok(Side::Between)
+            // Where it cannot be waited for, whoever started this program does that, and the relay is there.
+            match waitpid(child, None) {
+                Ok(WaitStatus::Exited(_, 0)) | Err(_) => Ok(Side::Successor),
+                Ok(_) => Err(sessions_end("it could not be copied a second time")),
             }
-        },
+        }
+        ForkResult::Child => Ok(match copy() {
+            Ok(ForkResult::Child) => Side::Relay,
+            Ok(ForkResult::Parent { .. }) => Side::Between { code: ExitCode::SUCCESS },
+            Err(_) => Side::Between { code: ExitCode::FAILURE },
+        }),
     }
 }
 

@@ -38,7 +38,7 @@ const ASKS: &str = "WEIR_ASKS_ABOUT_SESSIONS";
 
 /// What a program says on standard output that takes sessions of clients, in the form that this one writes. Programs
 /// that do not know them say nothing.
-const TAKES_SESSIONS: &str = "takes sessions of version 1";
+const TAKES_SESSIONS: &str = "takes sessions of version 2";
 
 /// Says whether this program takes sessions of clients, if the one that runs asks.
 pub(crate) fn answer_about_sessions() -> Result<(), Failure> {

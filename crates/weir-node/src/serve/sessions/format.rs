@@ -6,14 +6,15 @@ use crc_fast::{CrcAlgorithm, Digest};
 use weir_device::{Peer, VolumeId};
 use weir_frontend::nbd::KeptState;
 use weir_nbd::{ChosenContext, ReplyStyle, Session, TransmissionFlags};
-use weir_net::tls::PeerCertificate;
+use weir_net::tls::{MinVersion, PeerCertificate};
 
 use super::kept::{SESSIONS_MAX, SessionRecord};
 
 const MAGIC: &[u8; 8] = b"WEIRSESS";
 
-/// The only version so far.
-const VERSION: u32 = 1;
+/// The only version that is read. The process before this one has asked for it: a program that takes another version is
+/// given nothing.
+const VERSION: u32 = 2;
 
 const HEADER_BYTES: usize = 24;
 
@@ -28,7 +29,7 @@ const CONTEXT_BYTES_MIN: usize = 6;
 const CERTIFICATE_BYTES_MIN: usize = 4;
 
 /// Least bytes of a record.
-const RECORD_BYTES_MIN: usize = 64;
+const RECORD_BYTES_MIN: usize = 65;
 
 fn checksum(header: &[u8], body: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
@@ -83,6 +84,11 @@ pub(super) fn encode(record: &SessionRecord) -> Option<Vec<u8>> {
         out.extend_from_slice(&id.to_le_bytes());
         put_text(name, out)?;
     }
+    out.push(match state.certificate.as_ref().map(PeerCertificate::version) {
+        None => 0,
+        Some(MinVersion::Tls12) => 2,
+        Some(MinVersion::Tls13) => 3,
+    });
     let chain = state.certificate.as_ref().map_or(&[][..], PeerCertificate::chain);
     if chain.len() > CHAIN_MAX {
         return None;
@@ -204,22 +210,38 @@ fn decode_one(rest: &mut Rest<'_>) -> Result<SessionRecord, Wrong> {
         Ok(ChosenContext { id, name: rest.text()? })
     };
     let contexts = (0..count).map(|_| context(rest)).collect::<Result<Vec<_>, Wrong>>()?;
+    let [tls] = rest.array()?;
+    let version = match tls {
+        0 => None,
+        2 => Some(MinVersion::Tls12),
+        3 => Some(MinVersion::Tls13),
+        _ => return Err("a session is under an unknown version of TLS"),
+    };
     let count = rest.count()?;
     rest.check(count, CERTIFICATE_BYTES_MIN)?;
     if count > CHAIN_MAX {
         return Err("a session has too many certificates");
     }
     let chain = (0..count).map(|_| rest.bytes()).collect::<Result<Vec<_>, _>>()?;
-    let certificate = match chain.is_empty() {
-        true => None,
-        false => Some(
-            PeerCertificate::of_der(&chain).map_err(|_| "the certificate of a session is none")?,
-        ),
-    };
+    let certificate = certificate_of(&chain, version)?;
     let unread = rest.bytes()?.to_vec();
     let session = Session { style, flags, contexts };
     let state = KeptState { export, session, size, client, peer, certificate, unread };
     Ok(SessionRecord { volume, epoch, state })
+}
+
+fn certificate_of(
+    chain: &[&[u8]],
+    version: Option<MinVersion>,
+) -> Result<Option<PeerCertificate>, Wrong> {
+    match (version, chain.is_empty()) {
+        (None, true) => Ok(None),
+        (Some(version), false) => {
+            let certificate = PeerCertificate::of_der(chain, version);
+            certificate.map(Some).map_err(|_| "the certificate of a session is none")
+        }
+        _ => Err("a session is under TLS without a certificate, or has one in the clear"),
+    }
 }
 
 fn peer_of(kind: u8, number: u128) -> Result<Peer, Wrong> {
@@ -299,13 +321,27 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_under_tls_with_a_certificate_or_has_neither() {
+        assert!(matches!(certificate_of(&[], None), Ok(None)));
+        certificate_of(&[], Some(MinVersion::Tls13)).expect_err("nobody has shown anything");
+        certificate_of(&[b"of whom"], None).expect_err("in the clear");
+        let mut bytes = all(&records()[..1]);
+        let at = bytes.len() - 10;
+        assert_eq!(bytes[at], 0, "in the clear");
+        bytes[at] = 1;
+        let crc = checksum(&bytes[..HEADER_BYTES - 4], &bytes[HEADER_BYTES..]);
+        bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(decode(&bytes).unwrap_err(), "a session is under an unknown version of TLS");
+    }
+
+    #[test]
     fn the_bytes_of_a_record_stay_as_they_are() {
         let bytes = all(&records()[..1]);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, FROZEN);
     }
 
-    const FROZEN: &str = "57454952534553530100000001000000690000002a33898401010101010101010101010101010101070000000000\
-        00000000004000000000ed010201e803000000000000000000000000000003006f6e650e003132372e302e302e313a3437313101000100\
-        00000f00626173653a616c6c6f636174696f6e000003000000010203";
+    const FROZEN: &str = "574549525345535302000000010000006a0000004493927301010101010101010101010101010101070000000000\
+        00000000004000000000ed010201e803000000000000000000000000000003006f6e650e003132372e302e302e313a34373131010001\
+        0000000f00626173653a616c6c6f636174696f6e00000003000000010203";
 }
