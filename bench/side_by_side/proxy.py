@@ -25,12 +25,12 @@ def wait_for(pattern, started, what):
 class Proxy:
     """Between `at` and `to`; each direction takes `delay_us` longer."""
 
-    def __init__(self, directory, between, delay_us):
+    def __init__(self, directory, between, delay_us, prefix=()):
         at, to = between
         log = os.path.join(directory, "proxy.log")
         binary = os.path.join(REPOSITORY, "target", "release", "netproxy")
         # It ends with its standard input, which is this program's to close.
-        command = [binary, "--listen", at, "--to", to, "--delay-us", str(delay_us)]
+        command = [*prefix, binary, "--listen", at, "--to", to, "--delay-us", str(delay_us)]
         self.process = process.Process(command, log, stdin=subprocess.PIPE)
         self.address = wait_for(r"^listening at (\S+)", self.process, "netproxy").group(1)
 

@@ -14,20 +14,29 @@ EXPORT = "bench"
 
 
 class Way:
-    """How a client reaches its server: in the clear over a unix socket, or under TLS over TCP, and with which delay."""
+    """How a client reaches its server: in the clear over a unix socket, or over TCP, under TLS and over a veth pair or
+    not; and with which delay."""
 
-    def __init__(self, directory, tls, delay_us):
+    def __init__(self, directory, tls, delay_us, veth=None):
         self.delay_us = delay_us
+        self.veth = veth
+        self.host = veth.address if veth else "localhost"
+        # Where the far end listens, if it is not a unix socket.
+        self.listen = veth.address if veth else "127.0.0.1" if tls else None
         self.certificates = None
         if tls:
             self.certificates = os.path.join(directory, "pki")
-            for words in (["init"], ["issue", "server", "--host", "localhost"], ["issue", "client", "--usage", "client"]):
+            for words in (["init"], ["issue", "server", "--host", self.host], ["issue", "client", "--usage", "client"]):
                 command = [weir_binary(), "pki", "--pki", self.certificates, *words]
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def of(self, name):
         """The directory of one side's certificates."""
         return os.path.join(self.certificates, "issued", name)
+
+    def far(self):
+        """What a command at the far end begins with."""
+        return self.veth.prefix if self.veth else ()
 
 
 class Far:
@@ -44,21 +53,22 @@ class Far:
         log = os.path.join(self.directory, "far.log")
         place = os.path.join(self.directory, "far.sock")
         where = ["--nbd-socket", place]
-        if self.way.certificates:
-            where = ["--nbd-listen", "127.0.0.1:0", "--tls-certificates", self.way.of("server")]
+        if self.way.listen:
+            secure = ["--tls-certificates", self.way.of("server")] if self.way.certificates else ["--insecure"]
+            where = ["--nbd-listen", f"{self.way.listen}:0", *secure]
         data = os.path.join(self.directory, "far")
         self.server = process.Process(
-            [weir_binary(), "--data-dir", data, "up", EXPORT, "--size", str(self.size_bytes), "--endpoint", "memory",
+            [*self.way.far(), weir_binary(), "--data-dir", data, "up", EXPORT, "--size", str(self.size_bytes), "--endpoint", "memory",
              *where], log, clean_environment())
-        served = wait_for(r"^serving nbds?(?:\+unix)?://(?:127\.0\.0\.1:(\d+))?", self.server, "the far server")
-        address = place if served.group(1) is None else f"127.0.0.1:{served.group(1)}"
+        served = wait_for(r"^serving nbds?(?:\+unix)?://(?:[\d.]+:(\d+))?", self.server, "the far server")
+        address = place if served.group(1) is None else f"{self.way.listen}:{served.group(1)}"
         if self.way.delay_us:
             address = self._delayed(address)
         return address
 
     def _delayed(self, address):
-        at = "127.0.0.1:0" if self.way.certificates else os.path.join(self.directory, "proxy.sock")
-        self.proxy = Proxy(self.directory, (at, address), self.way.delay_us)
+        at = f"{self.way.listen}:0" if self.way.listen else os.path.join(self.directory, "proxy.sock")
+        self.proxy = Proxy(self.directory, (at, address), self.way.delay_us, self.way.far())
         return self.proxy.address
 
     def stop(self):
@@ -89,8 +99,9 @@ class Remote(Server):
 
     def uri(self):
         """Where the far server, or its proxy, is."""
-        if self.way.certificates:
-            return f"nbds://localhost:{self.address.rsplit(':', 1)[1]}/{EXPORT}"
+        if self.way.listen:
+            scheme = "nbds" if self.way.certificates else "nbd"
+            return f"{scheme}://{self.way.host}:{self.address.rsplit(':', 1)[1]}/{EXPORT}"
         return f"nbd+unix:///{EXPORT}?socket={self.address}"
 
     def cpu(self):
@@ -124,7 +135,7 @@ class QemuRemote(Remote):
         command = ["qemu-nbd", "--persistent", "--shared=8", f"--socket={self.socket}"]
         if not self.way.certificates:
             return [*command, "--format=raw", self.uri()]
-        server = {"driver": "nbd", "server.type": "inet", "server.host": "localhost",
+        server = {"driver": "nbd", "server.type": "inet", "server.host": self.way.host,
                   "server.port": self.address.rsplit(":", 1)[1], "export": EXPORT, "tls-creds": "tls"}
         options = ",".join(f"file.{key}={value}" for key, value in server.items())
         return [*command, "--object", f"tls-creds-x509,id=tls,dir={self.way.of('client')},endpoint=client",

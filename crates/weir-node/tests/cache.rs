@@ -23,7 +23,7 @@ const SMALL: CacheSetting = CacheSetting::Bytes(16 << 20);
 const LARGE: CacheSetting = CacheSetting::Bytes(40 << 20);
 
 /// What may be written to it in a day.
-const WEAR: u64 = 24 * 64 << 20;
+const WEAR: u64 = (24 * 64) << 20;
 
 /// Bytes that cannot be compressed.
 fn pattern() -> Vec<u8> {
