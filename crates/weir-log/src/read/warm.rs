@@ -306,7 +306,17 @@ impl Warming<'_> {
         self.cache().map(drop)
     }
 
+    /// Whether the cache may be written to: without that, what is read is read in vain.
+    fn may_write(&self) -> Result<bool, DeviceError> {
+        let run_bytes = FRAME + u64::from(BLOCK_BYTES);
+        Ok(self.cache()?.wear.is_none_or(|(left, _)| left >= run_bytes))
+    }
+
     async fn read(&self, object: ObjectId, to_read: &[u32]) -> Result<(), DeviceError> {
+        if !self.may_write()? {
+            self.counts.borrow_mut().done += to_read.len() as u64;
+            return Ok(());
+        }
         self.counts.borrow_mut().report.objects += 1;
         let table = match self.table(object).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {

@@ -14,7 +14,7 @@ use weir_log::{BlockStore, LogVolume, MemoryFrameCache, SnapshotView, WarmReport
 use crate::cached::{block_store, block_store_of, gets, open, read_all};
 use crate::clones::clone_of;
 use crate::support::{
-    Host, SIZE, expect_bytes, fill, filled, name, object_key, pattern, run, write,
+    Host, SIZE, expect_bytes, fill, filled, name, object_key, objects, pattern, run, write,
 };
 
 const ALL: ByteRange = ByteRange { start: 0, end: SIZE };
@@ -139,6 +139,11 @@ fn what_the_cache_does_not_take_is_not_said_to_be_warmed() {
         let volume = open(&host, &blocks).await;
         let report = warm(&volume, ALL).await.expect("warmed");
         assert!(report.left_bytes >= SIZE / 2 && report.obstacle.is_some(), "{report:?}");
+        let all = objects(&host).await.len() as u64;
+        assert!(
+            report.objects <= all * 3 / 4,
+            "what cannot be kept is not read: {report:?} of {all}"
+        );
         assert_eq!(report.warmed_bytes, cache.status().bytes);
     });
 }
