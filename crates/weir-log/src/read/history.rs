@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use futures_util::FutureExt;
-use futures_util::future::{LocalBoxFuture, WeakShared};
-use weir_device::{DeviceError, VolumeId};
+use futures_util::future::{LocalBoxFuture, Shared, WeakShared};
+use weir_device::{DeviceError, ErrorKind, VolumeId};
 use weir_journal::Epoch;
 
 use crate::format::manifest::{EpochEntry, HexId, Manifest};
@@ -41,30 +41,38 @@ impl Histories {
 
 /// The openings that are being asked for, by the epochs of their streams: once, whoever waits. Without anybody who
 /// waits it is given up.
-pub(super) type Learning = HashMap<(VolumeId, Epoch), WeakShared<LocalBoxFuture<'static, Learned>>>;
+pub(super) type Learning = HashMap<(VolumeId, Epoch), WeakShared<Asking>>;
 
-pub(super) type Learned = Result<(), DeviceError>;
+type Asking = LocalBoxFuture<'static, Result<(), DeviceError>>;
+type Asked = Shared<Asking>;
 
 /// Finds out which opening wrote the objects of an epoch, from the header of one that the store has now: what memory
 /// knows may be of a history that was given up since.
 pub(super) async fn learn(fetcher: &Rc<Fetcher>, object: ObjectId) -> Result<(), DeviceError> {
-    if !fetcher.disk.is_unknown(object) {
-        return Ok(());
-    }
     let epoch = (object.stream, object.epoch);
-    let begun = fetcher.learning.borrow().get(&epoch).and_then(WeakShared::upgrade);
-    let learned = begun.unwrap_or_else(|| {
-        let of = Rc::clone(fetcher);
-        let learned = async move {
-            let learned = header(&of, object).await;
-            of.learning.borrow_mut().remove(&epoch);
-            learned.map(drop)
-        };
-        let learned = learned.boxed_local().shared();
-        fetcher.learning.borrow_mut().extend(learned.downgrade().map(|weak| (epoch, weak)));
-        learned
-    });
-    learned.await
+    while fetcher.disk.is_unknown(object) {
+        let begun = fetcher.learning.borrow().get(&epoch).and_then(WeakShared::upgrade);
+        let Some(begun) = begun else { return begin(fetcher, object).await };
+        match begun.await {
+            // That is said of the object that was asked, and not of this one.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {}
+            learned => return learned,
+        }
+    }
+    Ok(())
+}
+
+/// Asks an object. Others of its epoch wait for that as well.
+fn begin(fetcher: &Rc<Fetcher>, object: ObjectId) -> Asked {
+    let (of, epoch) = (Rc::clone(fetcher), (object.stream, object.epoch));
+    let asked = async move {
+        let learned = header(&of, object).await;
+        of.learning.borrow_mut().remove(&epoch);
+        learned.map(drop)
+    };
+    let asked = asked.boxed_local().shared();
+    fetcher.learning.borrow_mut().extend(asked.downgrade().map(|weak| (epoch, weak)));
+    asked
 }
 
 /// Has the history of an object known: that of the volume's own stream is, and of others it is learned.

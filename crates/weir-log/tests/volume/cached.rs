@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_cache::engine::{CacheSize, Found, ThreadCache};
+use weir_device::ErrorKind;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::{BlockStore, Closed, LogVolume, MemoryFrameCache};
 
 use crate::clones::clone_of;
-use crate::support::{Backup, Host, SIZE, expect_bytes, fill, name, objects, pattern, run, write};
+use crate::support::{
+    Backup, Host, SIZE, expect_bytes, fill, name, object_key, objects, pattern, read, run, write,
+};
 
 const CACHE_BYTES: u64 = 24 << 20;
 
@@ -180,6 +183,29 @@ fn a_clone_is_shown_objects_of_its_history_only() {
                 host = host.other(8 + seed);
             }
         }
+    });
+}
+
+/// Reads that come at once ask for the history of their objects once. An object that is gone is no error of the others.
+#[test]
+fn an_object_that_is_gone_fails_no_read_of_another() {
+    run(async {
+        let host = Host::new().await;
+        let volume = open(&host, &Arc::new(MemoryFrameCache::new(8 << 20)).into()).await;
+        let data = pattern(1, 64 << 10);
+        for at in [0, SIZE / 2] {
+            write(&volume, at, &data).await.expect("written");
+            volume.flush_remote().await.expect("stored");
+        }
+        volume.snapshot(&name("cut")).await.expect("taken");
+        volume.close().await.expect("closed");
+        let copy = clone_of(&host, 7, ("demo", "cut"), "copy").await;
+        let clone = open(&copy, &Arc::new(MemoryFrameCache::new(8 << 20)).into()).await;
+        host.store.delete(&object_key(&host, 1, 1)).await.expect("deleted");
+        let [gone, there] = [0, SIZE / 2].map(|at| read(&clone, at, 4096));
+        let (gone, there) = futures_util::join!(gone, there);
+        assert_eq!(gone.expect_err("it is gone").kind(), ErrorKind::Corrupt);
+        assert_eq!(there.expect("it is there"), data[..4096]);
     });
 }
 
