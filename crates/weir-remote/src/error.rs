@@ -21,7 +21,7 @@ pub enum RemoteError {
     #[error("it needs TLS, and there are no certificates: give --tls-certificates DIR")]
     NoCertificates,
     /// The server cannot be reached.
-    #[error("connecting: {source}")]
+    #[error("connecting: {source}: is the server running, and is this its address?")]
     Connect {
         /// Why.
         #[source]

@@ -34,7 +34,7 @@ pub(crate) fn run(global: &Global, file: &Config, command: Pki) -> Result<ExitCo
             let request = Request { name: &name, hosts: &host, usage: usage.into(), days };
             let issued = authority.issue(&request).map_err(failure)?;
             say!("give this directory to the host of {name}, and to nobody else; there:");
-            say!("weir serve --tls-certificates DIR, or nbds://HOST/VOLUME?tls-certificates=DIR");
+            say!("{}", how_to_use(request.usage));
             print_path(&issued)?;
         }
         PkiVerb::Renew { name, days } => {
@@ -60,6 +60,19 @@ pub(crate) fn run(global: &Global, file: &Config, command: Pki) -> Result<ExitCo
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is done with a directory of certificates on its host.
+fn how_to_use(usage: Usage) -> &'static str {
+    match usage {
+        Usage::Server => "weir serve --tls-certificates DIR",
+        Usage::Client => {
+            "nbds://HOST/VOLUME?tls-certificates=DIR, or weir up --remote --tls-certificates DIR"
+        }
+        Usage::Both => {
+            "weir serve --tls-certificates DIR, or nbds://HOST/VOLUME?tls-certificates=DIR"
+        }
+    }
 }
 
 fn failure(error: PkiError) -> Failure {
