@@ -163,6 +163,17 @@ fn lease_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f6
     check_lease_seconds(number).map(Some).map_err(serde::de::Error::custom)
 }
 
+/// The file, the line that is wrong in it, and its setting where the message does not name that.
+fn place_of(error: &toml::de::Error, text: &str, file: &str) -> String {
+    let Some(span) = error.span() else { return file.to_owned() };
+    let number = text[..span.start].matches('\n').count() + 1;
+    let setting = text.lines().nth(number - 1).and_then(|line| line.split_once('='));
+    let setting = setting.map(|(name, _)| name.trim());
+    let setting = setting.filter(|name| !error.message().contains(&format!("`{name}`")));
+    let setting = setting.map_or(String::new(), |name| format!(", {name}"));
+    format!("{file}, line {number}{setting}")
+}
+
 impl Config {
     /// Reads a file.
     ///
@@ -181,8 +192,7 @@ impl Config {
     /// As [`Config::read`].
     pub fn parse(text: &str, place: &str) -> Result<Self, NodeError> {
         let config: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-            let place = line.map_or(place.to_owned(), |line| format!("{place}, line {line}"));
+            let place = place_of(&error, text, place);
             let help = nearest(error.message());
             NodeError::Config { place, message: error.message().to_owned(), help }
         })?;
@@ -327,7 +337,7 @@ mod tests {
             ("[defaults]\ncache_share = 0", "\"0\" is no share: give 1 to 100 percent"),
             ("[[volumes]]\nname = \"a\"\ncache_share = \"101%\"", "\"101%\" is no share"),
             ("lease = 0.5", "seconds from 1 to 3600"),
-            ("read_only = 1", "line 1"),
+            ("read_only = 1", "line 1, read_only: invalid type"),
             ("[defaults]\nbatch_age = 0.0", "seconds from 0.01"),
             ("[defaults]\nrpo = 0.5", "an rpo of 0.5 seconds is not within 1 to 86400"),
             ("[[volumes]]\nname = \"a\"\nrpo = 90000.0", "an rpo of 90000 seconds is not within"),
