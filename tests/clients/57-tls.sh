@@ -35,6 +35,16 @@ refuse "one without a server's" "has no certificate for a server" "$weir" serve 
     --tls-certificates "$(issued alice)"
 check "with certificates other machines may reach it" "$weir" serve --check --nbd-listen 0.0.0.0:0 \
     --tls-certificates "$(issued server)"
+readable_is_named() {
+    local key
+    key=$(issued server)/server-key.pem
+    chmod 644 "$key"
+    "$weir" serve --check --tls-certificates "$(issued server)" 2>&1 | grep "everybody on this host may read a private key"
+    local said=$?
+    chmod 600 "$key"
+    return $said
+}
+check "a key that everybody may read is named" readable_is_named
 refuse "names without certificates" "tls-certificates" "$weir" serve --check --allow alice
 exits() { local code=$1; shift; "$@" >/dev/null 2>&1; [ $? = "$code" ]; }
 refuse "a version of TLS without certificates" "tls-min-version is given, and there are no certificates" \

@@ -1,6 +1,7 @@
 //! Certificates and keys as they lie in a directory, under the names that `qemu`, `libnbd` and `nbdkit` use as well, so
 //! that one directory serves all of them.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -112,6 +113,15 @@ pub(crate) fn holder_of_pem(text: &[u8]) -> Result<Holder, String> {
     Holder::of(&certificate).map_err(|error| error.to_string())
 }
 
+/// Says that everybody may read a private key. It is taken: what is mounted into containers often has that mode.
+fn warn_if_readable(key: &Path) {
+    let mode = std::fs::metadata(key).map_or(0, |file| file.permissions().mode());
+    if mode & 0o004 != 0 {
+        let key = key.display();
+        tracing::warn!(%key, "everybody on this host may read a private key: chmod o= it");
+    }
+}
+
 /// A certificate and its key; both are there, or neither.
 fn own(path: &Path, key_path: &Path) -> Result<Option<Own>, TlsError> {
     let (chain, key) = (certificates(path)?, read(key_path)?);
@@ -124,5 +134,6 @@ fn own(path: &Path, key_path: &Path) -> Result<Option<Own>, TlsError> {
     let key = PrivateKeyDer::from_pem_slice(&key);
     let key = key.map_err(|error| TlsError::file(key_path, error.to_string()))?;
     let holder = holder(path, &chain[0])?;
+    warn_if_readable(key_path);
     Ok(Some(Own { chain, key, holder, path: path.to_owned() }))
 }
