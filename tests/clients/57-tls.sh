@@ -39,7 +39,8 @@ readable_is_named() {
     local key
     key=$(issued server)/server-key.pem
     chmod 644 "$key"
-    "$weir" serve --check --tls-certificates "$(issued server)" 2>&1 | grep "everybody on this host may read a private key"
+    "$weir" serve --check --tls-certificates "$(issued server)" 2>&1 \
+        | grep "everybody on this host may read a private key"
     local said=$?
     chmod 600 "$key"
     return $said
