@@ -50,8 +50,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         replicas.extend(entry.replica.as_ref().map(|r| (entry.name.to_string(), r.status())));
         // A volume that is being closed is left out.
         if let Ok(snapshot) = status::snapshot(core, &entry).await {
-            let health =
-                snapshot.log.as_ref().map_or(Health::Ok, |log| status::judge(log, &limits).0);
+            let (health, _) = status::judge_layers(&snapshot, &limits);
             volumes.push((entry.name.to_string(), health, snapshot));
         }
     }

@@ -231,18 +231,22 @@ impl From<LayerStatus> for Layer {
     }
 }
 
+/// How a volume is, and why: whatever its bytes are kept in.
+fn judge_layers(snapshot: &Snapshot, limits: &Limits) -> (Health, Vec<String>) {
+    let judged = snapshot.log.as_ref().map(|log| judge(log, limits));
+    let (mut health, mut reasons) = judged.unwrap_or((Health::Ok, Vec::new()));
+    for (how, why) in snapshot.layers.iter().filter_map(|layer| trouble(&layer.stage)) {
+        reasons.push(why);
+        health = how;
+    }
+    (health, reasons)
+}
+
 /// The status of one volume.
 pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume, NodeError> {
     let snapshot = snapshot(core, entry).await?;
     let limits = core.limits();
-    let judged = snapshot.log.as_ref().map(|log| judge(log, &limits));
-    let (mut health, mut reasons) = judged.unwrap_or((Health::Ok, Vec::new()));
-    for layer in &snapshot.layers {
-        if let Some((how, why)) = trouble(&layer.stage) {
-            reasons.push(why);
-            health = how;
-        }
-    }
+    let (mut health, mut reasons) = judge_layers(&snapshot, &limits);
     let replica = entry.replica.as_ref().map(Following::status);
     if let Some(trouble) = replica.as_ref().and_then(|replica| replica.trouble.as_ref()) {
         reasons.push(format!("the replica waits: {trouble}"));
