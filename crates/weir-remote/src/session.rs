@@ -279,6 +279,8 @@ impl Session {
         let instance = attached.map(|attached| attached.instance);
         let mut state = self.state.borrow_mut();
         if exported.size != state.exported.size {
+            let (before, now) = (state.exported.size, exported.size);
+            tracing::warn!(url = %self.shown, before, now, "the export has another size, in bytes, than before");
             self.events.push(Event::Resized(exported.size));
         }
         let is_same = instance.is_some() && instance == state.whole_at
@@ -309,17 +311,25 @@ impl Session {
         self.state.borrow().tag
     }
 
-    /// Why what answers now is not what answered on the last connection, if it is not.
-    pub(crate) fn is_not_the_same(&self, found: &Found) -> Option<&'static str> {
+    /// Why what answers now is not what answered on the last connection, if it is not. A log volume of another Weir is
+    /// known by its identity, and may have been made smaller; of any other export a smaller size is all that tells a
+    /// disk that was exchanged, or cut off, from the one that has what was flushed.
+    pub(crate) fn is_not_the_same(&self, found: &Found) -> Option<String> {
         let (known, now) = (self.state.borrow().volume, found.attached.and_then(|a| a.volume));
         if known.is_some() && now.is_some() && known != now {
-            return Some("another volume answers under its name");
+            return Some("another volume answers under its name".to_owned());
+        }
+        let (before, size) = (self.exported(|exported| exported.size), found.exported.size);
+        if size < before && (known.is_none() || known != now) {
+            let less = format!("the export has {size} bytes now, and had {before} before");
+            return Some(format!("{less}: another disk answers, or it was cut off"));
         }
         let given = found.attached.and_then(|attached| attached.exclusive);
         let is_alone = self.tag().is_none()
             || given.is_some_and(|given| given.is_unchanged)
             || mutant("exclusive_loss_ignored");
-        (!is_alone).then_some("another client may have written to the export meanwhile")
+        let others = "another client may have written to the export meanwhile";
+        (!is_alone).then(|| others.to_owned())
     }
 
     /// S4. What was not flushed is not sent again: it would be written over what the other client

@@ -216,7 +216,7 @@ impl Task {
                 None => return false,
                 Some(Ok(connected)) => {
                     if let Some(why) = session.is_not_the_same(&connected.found) {
-                        session.superseded(why);
+                        session.superseded(&why);
                         return false;
                     }
                     let seconds = began.elapsed().as_secs_f64();

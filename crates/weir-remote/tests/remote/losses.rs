@@ -145,21 +145,44 @@ fn a_flush_that_fails_is_never_followed_by_one_that_succeeds() {
 }
 
 #[test]
-fn what_cannot_be_written_again_is_said_to_be_lost() {
+fn an_export_that_comes_back_smaller_is_not_what_it_was() {
+    run(async {
+        for unflushed in [false, true] {
+            let server = Server::start(1).await;
+            let volume = server.open(|_| {}).await;
+            fill(&volume, 200_000, 100, 1).await.unwrap();
+            if !unflushed {
+                volume.flush(FlushScope::Local).await.unwrap();
+            }
+            server.kill().await;
+            server.device.crash(100_000).await;
+            server.begin().await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let event = poll_fn(|cx| volume.poll_event(cx)).await;
+            assert!(matches!(event, Event::ExclusiveLost(_)), "{event:?}");
+            assert_eq!(byte(&volume, 0).await.unwrap_err().kind(), ErrorKind::Fenced);
+            let error = volume.flush(FlushScope::Local).await.unwrap_err();
+            assert!(error.to_string().contains("has 100000 bytes now, and had 300001"), "{error}");
+            let loss = "100 bytes that were acknowledged and not flushed";
+            assert_eq!(error.to_string().contains(loss), unflushed, "{error}");
+            assert_eq!(volume.info().size, SIZE);
+        }
+    });
+}
+
+#[test]
+fn an_export_that_comes_back_larger_goes_on() {
     run(async {
         let server = Server::start(1).await;
         let volume = server.open(|_| {}).await;
-        fill(&volume, 200_000, 100, 1).await.unwrap();
+        fill(&volume, 0, 100, 1).await.unwrap();
         server.kill().await;
-        server.device.crash(100_000).await;
+        server.device.crash(SIZE * 2).await;
         server.begin().await;
-        settle().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(byte(&volume, 0).await.unwrap(), 1);
         let event = poll_fn(|cx| volume.poll_event(cx)).await;
-        assert!(matches!(event, Event::Resized(100_000)), "{event:?}");
-        let error = volume.flush(FlushScope::Local).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Poisoned);
-        assert_eq!(volume.info().size, 100_000);
+        assert!(matches!(event, Event::Resized(size) if size == SIZE * 2), "{event:?}");
+        fill(&volume, SIZE + 1, 100, 2).await.unwrap();
     });
 }
 
