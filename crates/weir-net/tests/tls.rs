@@ -651,8 +651,19 @@ fn a_reload_that_fails_changes_nothing() {
             (path, before)
         };
         let bad = [
-            ("server-cert.pem", &b"not a certificate"[..], "it holds nothing"),
-            ("server-key.pem", b"", "server-key.pem"),
+            ("server-cert.pem", &b"not a certificate"[..], "it holds no certificate in PEM form"),
+            ("server-key.pem", b"", "server-key.pem: it holds no private key"),
+            ("server-key.pem", b"-----BEGIN PRIVATE KEY-----\nAAAA\n", "its private key is cut off"),
+            (
+                "server-key.pem",
+                b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+                "is encrypted with a password",
+            ),
+            (
+                "server-key.pem",
+                b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+                "it holds no private key: it begins with \"-----BEGIN CERTIFICATE",
+            ),
             (
                 "ca-cert.pem",
                 b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
@@ -670,7 +681,8 @@ fn a_reload_that_fails_changes_nothing() {
         let other =
             std::fs::read(certificates.authority().directory_of("bob").join("client-key.pem"));
         let (path, before) = spoil("server-key.pem", &other.expect("read"));
-        server.reload().expect_err("the key is not that of the certificate");
+        let error = server.reload().expect_err("not that of the certificate").to_string();
+        assert!(error.contains("server-key.pem is the key of another certificate"), "{error}");
         std::fs::write(&path, before).expect("written");
         std::fs::remove_file(&path).expect("removed");
         let error = server.reload().expect_err("missing").to_string();
@@ -722,6 +734,7 @@ fn an_authority_is_never_replaced_and_says_what_is_wrong_with_a_request() {
         let bad = authority.issue(&Request { days, ..request("node") });
         assert!(matches!(bad, Err(PkiError::Days { .. })), "{days}");
     }
+    assert!(!authority.directory_of("node").exists(), "what is refused leaves no key behind");
     let issued = authority.issue(&request("node")).expect("issued");
     assert!(matches!(authority.issue(&request("node")), Err(PkiError::AlreadyIssued { .. })));
     assert!(matches!(authority.renew("nobody", 1), Err(PkiError::NotIssued { .. })));
@@ -738,6 +751,18 @@ fn an_authority_is_never_replaced_and_says_what_is_wrong_with_a_request() {
     assert!(matches!(authority.renew("node", 1), Err(PkiError::NotIssued { .. })));
     authority.issue(&request("node")).expect("a new one");
     assert_eq!(authority.entries().len(), 2);
+}
+
+#[test]
+fn an_authority_with_the_key_of_another_signs_nothing() {
+    let [one, other] = [(); 2].map(|()| TempDir::new().expect("a directory"));
+    for directory in [&one, &other] {
+        drop(Authority::create(directory.path(), "test", 10).expect("made"));
+    }
+    let key = |directory: &TempDir| directory.path().join("ca-key.pem");
+    std::fs::copy(key(&other), key(&one)).expect("copied");
+    let error = Authority::open(one.path()).expect_err("its certificate has another key");
+    assert!(error.to_string().contains("it is not the key of"), "{error}");
 }
 
 fn assert_private(path: &Path) {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Keys are ECDSA on P-256, which everybody's TLS library takes. A certificate that is renewed keeps its key, so that
-//! one file is replaced and no reader sees a certificate beside the key of another.
+//! only certificates are replaced and no reader sees a certificate beside the key of another.
 
 mod error;
 mod files;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
-    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData,
     RevocationReason, RevokedCertParams, SanType, SerialNumber,
 };
 use time::OffsetDateTime;
@@ -130,7 +130,12 @@ impl Authority {
             KeyPair::from_pem(&read(&key_path)?).map_err(|e| PkiError::wrong(&key_path, &e))?;
         let text = read(&cert_path)?;
         let holder = crate::tls::holder_of_pem(text.as_bytes());
-        let holder = holder.map_err(|reason| PkiError::wrong(&cert_path, &reason))?;
+        let (holder, of) = holder.map_err(|reason| PkiError::wrong(&cert_path, &reason))?;
+        // What another key signs nobody accepts, and the certificates would be in the index all the same.
+        if key.subject_public_key_info() != of {
+            let reason = format!("it is not the key of {}", cert_path.display());
+            return Err(PkiError::wrong(&key_path, &reason));
+        }
         let issuer =
             Issuer::from_ca_cert_pem(&text, key).map_err(|e| PkiError::wrong(&cert_path, &e))?;
         let expires = OffsetDateTime::UNIX_EPOCH + holder.expires;
@@ -165,6 +170,9 @@ impl Authority {
         if self.index.current(request.name).is_some() {
             return Err(PkiError::AlreadyIssued { name: request.name.to_owned() });
         }
+        // Before anything is written.
+        let now = OffsetDateTime::now_utc();
+        self.params_to_sign(request, now)?;
         let key = KeyPair::generate()?;
         let directory = self.directory_of(request.name);
         make_private_directory(&self.directory.join("issued"))?;
@@ -214,8 +222,12 @@ impl Authority {
         Ok(revoked)
     }
 
-    fn sign(&mut self, request: &Request<'_>, key: &KeyPair, at: &Path) -> Result<(), PkiError> {
-        let now = OffsetDateTime::now_utc();
+    /// What a certificate is to say, without its serial number.
+    fn params_to_sign(
+        &self,
+        request: &Request<'_>,
+        now: OffsetDateTime,
+    ) -> Result<CertificateParams, PkiError> {
         let mut params = params_of(request.name, now, request.days)?;
         if params.not_after > self.expires {
             params.not_after = self.expires;
@@ -233,6 +245,12 @@ impl Authority {
             Usage::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
+        Ok(params)
+    }
+
+    fn sign(&mut self, request: &Request<'_>, key: &KeyPair, at: &Path) -> Result<(), PkiError> {
+        let now = OffsetDateTime::now_utc();
+        let mut params = self.params_to_sign(request, now)?;
         let serial = new_serial()?;
         params.serial_number = Some(SerialNumber::from_slice(&serial));
         let certificate = params.signed_by(key, &self.issuer)?;

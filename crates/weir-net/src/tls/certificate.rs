@@ -78,6 +78,11 @@ impl Holder {
     }
 }
 
+/// The public key in a certificate, in DER.
+pub(super) fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, NoHolder> {
+    Ok(parsed(certificate)?.public_key().raw.to_vec())
+}
+
 fn parsed<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, NoHolder> {
     let parsed = X509Certificate::from_der(certificate);
     parsed.map(|(_, parsed)| parsed).map_err(|error| NoHolder::Unreadable(error.to_string()))

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
-use super::certificate::Holder;
+use super::certificate::{self, Holder};
 use super::error::TlsError;
 use super::revoked::{self, Lists};
 
@@ -31,8 +31,9 @@ pub(super) struct Own {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,
     pub(super) holder: Holder,
-    /// The certificate's file, for messages.
+    /// The certificate's file and the key's, for messages.
     pub(super) path: PathBuf,
+    pub(super) key_path: PathBuf,
 }
 
 /// What a directory holds.
@@ -63,7 +64,8 @@ impl Files {
         let path = directory.join(REVOKED);
         let (revoked, lists) = match read(&path)? {
             Some(text) => {
-                let revoked = all(&path, CertificateRevocationListDer::pem_slice_iter(&text))?;
+                let lists = CertificateRevocationListDer::pem_slice_iter(&text);
+                let revoked = all(&path, &text, "revocation list", lists)?;
                 let between = server.iter().chain(&client).flat_map(|own| own.chain.iter().skip(1));
                 let known: Vec<_> = found.iter().chain(between).cloned().collect();
                 let lists = revoked::check(&path, &revoked, &known)?;
@@ -85,32 +87,60 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, TlsError> {
     }
 }
 
+/// Why a text in PEM form has nothing of a kind.
+fn wrong_pem(path: &Path, text: &[u8], kind: &str, error: &pem::Error) -> TlsError {
+    let text = String::from_utf8_lossy(text);
+    let reason = match error {
+        pem::Error::NoItemsFound if text.contains("ENCRYPTED") => {
+            format!(
+                "its {kind} is encrypted with a password, which Weir does not ask for: take that away with \
+                 `openssl pkey -in OLD -out NEW`"
+            )
+        }
+        pem::Error::NoItemsFound => match text.lines().find(|line| line.starts_with("-----BEGIN")) {
+            Some(line) => format!("it holds no {kind}: it begins with {line:?}"),
+            None => format!("it holds no {kind} in PEM form"),
+        },
+        pem::Error::MissingSectionEnd { .. } => {
+            format!("its {kind} is cut off: the line that begins with -----END is missing")
+        }
+        other => format!("its {kind} cannot be read: {other}"),
+    };
+    TlsError::file(path, reason)
+}
+
 /// Everything of one kind in a file; there must be something.
-fn all<T, E: std::fmt::Display>(
+fn all<T>(
     path: &Path,
-    found: impl Iterator<Item = Result<T, E>>,
+    text: &[u8],
+    kind: &str,
+    found: impl Iterator<Item = Result<T, pem::Error>>,
 ) -> Result<Vec<T>, TlsError> {
-    let found: Result<Vec<T>, E> = found.collect();
-    let found = found.map_err(|error| TlsError::file(path, error.to_string()))?;
-    if found.is_empty() {
-        return Err(TlsError::file(path, "it holds nothing of its kind in PEM form"));
+    let found: Result<Vec<T>, _> = found.collect();
+    match found {
+        Ok(found) if found.is_empty() => {
+            Err(wrong_pem(path, text, kind, &pem::Error::NoItemsFound))
+        }
+        Ok(found) => Ok(found),
+        Err(error) => Err(wrong_pem(path, text, kind, &error)),
     }
-    Ok(found)
 }
 
 fn certificates(path: &Path) -> Result<Option<Vec<CertificateDer<'static>>>, TlsError> {
     let Some(text) = read(path)? else { return Ok(None) };
-    all(path, CertificateDer::pem_slice_iter(&text)).map(Some)
+    all(path, &text, "certificate", CertificateDer::pem_slice_iter(&text)).map(Some)
 }
 
 fn holder(path: &Path, certificate: &CertificateDer<'_>) -> Result<Holder, TlsError> {
     Holder::of(certificate).map_err(|error| TlsError::file(path, error.to_string()))
 }
 
-/// The holder of the first certificate in a text, or what is wrong with it.
-pub(crate) fn holder_of_pem(text: &[u8]) -> Result<Holder, String> {
+/// The holder of the first certificate in a text and the public key in it, in DER, or what is wrong with it.
+pub(crate) fn holder_of_pem(text: &[u8]) -> Result<(Holder, Vec<u8>), String> {
     let certificate = CertificateDer::from_pem_slice(text).map_err(|error| error.to_string())?;
-    Holder::of(&certificate).map_err(|error| error.to_string())
+    let holder = Holder::of(&certificate).map_err(|error| error.to_string())?;
+    let key = certificate::public_key(&certificate).map_err(|error| error.to_string())?;
+    Ok((holder, key))
 }
 
 /// Says that everybody may read a private key. It is taken: what is mounted into containers often has that mode.
@@ -131,9 +161,10 @@ fn own(path: &Path, key_path: &Path) -> Result<Option<Own>, TlsError> {
         (None, Some(_)) => return Err(TlsError::missing(path)),
         (Some(_), None) => return Err(TlsError::missing(key_path)),
     };
-    let key = PrivateKeyDer::from_pem_slice(&key);
-    let key = key.map_err(|error| TlsError::file(key_path, error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|error| wrong_pem(key_path, &key, "private key", &error))?;
     let holder = holder(path, &chain[0])?;
     warn_if_readable(key_path);
-    Ok(Some(Own { chain, key, holder, path: path.to_owned() }))
+    let (path, key_path) = (path.to_owned(), key_path.to_owned());
+    Ok(Some(Own { chain, key, holder, path, key_path }))
 }

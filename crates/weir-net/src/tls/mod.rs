@@ -370,12 +370,24 @@ impl Current {
     }
 }
 
+/// What is wrong with a certificate and its key.
+fn wrong_own((path, key_path): &(PathBuf, PathBuf), error: &rustls::Error) -> TlsError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => {
+            let key = key_path.display();
+            TlsError::file(path, format!("{key} is the key of another certificate"))
+        }
+        other => TlsError::file(path, other.to_string()),
+    }
+}
+
 fn server_config(
     (provider, min_version): (&Arc<CryptoProvider>, MinVersion),
     verifier: Arc<dyn ClientCertVerifier>,
     own: Own,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let wrong = |error: rustls::Error| TlsError::file(&own.path, error.to_string());
+    let paths = (own.path.clone(), own.key_path.clone());
+    let wrong = |error: rustls::Error| wrong_own(&paths, &error);
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(min_version.versions())
         .map_err(wrong)?
@@ -394,7 +406,8 @@ fn client_config(
     servers: Arc<WebPkiServerVerifier>,
     own: Own,
 ) -> Result<Arc<ClientConfig>, TlsError> {
-    let wrong = |error: rustls::Error| TlsError::file(&own.path, error.to_string());
+    let paths = (own.path.clone(), own.key_path.clone());
+    let wrong = |error: rustls::Error| wrong_own(&paths, &error);
     let mut config = ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(min_version.versions())
         .map_err(wrong)?

@@ -158,7 +158,11 @@ impl AsyncRead for TlsStream {
                     buf.advance(count);
                     return Poll::Ready(Ok(()));
                 }
-                // T1: the session says `UnexpectedEof` of an end that the peer did not speak of.
+                // T1: the session says so of an end that the peer did not speak of.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    let what = "the connection ended in the middle of the session of TLS";
+                    return Poll::Ready(Err(io::Error::new(error.kind(), what)));
+                }
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     return Poll::Ready(Err(error));
                 }

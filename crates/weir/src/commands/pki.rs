@@ -35,12 +35,14 @@ pub(crate) fn run(global: &Global, file: &Config, command: Pki) -> Result<ExitCo
             let issued = authority.issue(&request).map_err(failure)?;
             say!("give this directory to the host of {name}, and to nobody else; there:");
             say!("{}", how_to_use(request.usage));
+            tell_expiry(&authority, days);
             print_path(&issued)?;
         }
         PkiVerb::Renew { name, days } => {
             let mut authority = Authority::open(&directory).map_err(failure)?;
             let issued = authority.renew(&name, days).map_err(failure)?;
             say!("put the new certificate on the host of {name}, and tell its server: SIGHUP");
+            tell_expiry(&authority, days);
             print_path(&issued)?;
         }
         PkiVerb::Revoke { name } => {
@@ -60,6 +62,17 @@ pub(crate) fn run(global: &Global, file: &Config, command: Pki) -> Result<ExitCo
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says until when the newest certificate counts: none outlives its authority.
+fn tell_expiry(authority: &Authority, days: u32) {
+    let Some(newest) = authority.entries().last() else { return };
+    let asked = newest.issued + i64::from(days) * 24 * 60 * 60;
+    let less = match newest.expires < asked {
+        true => format!(", with the authority, and not after {days} days"),
+        false => String::new(),
+    };
+    say!("it expires at {}{less}", date(newest.expires));
 }
 
 /// What is done with a directory of certificates on its host.
