@@ -55,6 +55,10 @@ printf '[tls]\nmin_version = "1.2"\n' >"$work/version.toml"
 refuse "in the file as well" "tls.min_version is given, and there are no certificates" \
     "$weir" serve --check --config "$work/version.toml"
 
+printf '[nbd]\nlisten = "127.0.0.1:0"\n[[volumes]]\nname = "a"\nallow = ["x"]\n' >"$work/names.toml"
+named() { "$weir" serve --check --config "$work/names.toml" 2>&1 | grep -q "^warning: nobody gets to.*(a) over TCP"; }
+check "names without certificates are warned of" named
+
 cat >"$work/weir.toml" <<END
 [nbd]
 listen = "127.0.0.1:0"
@@ -161,6 +165,7 @@ refuse "to those that are named" "not among the names" call bob
 bare() { curl --silent --show-error --fail --max-time 20 --cacert "$pki/ca-cert.pem" "$1/v1/node"; }
 refuse "not without a certificate" "." bare "$api"
 refuse "nor in the clear" "." bare "http${api#https}"
+check "the log names the refusals" grep -q "API was refused.*client=.127.0.0.1:" "$work/weir.log"
 handshake() { openssl s_client -connect "${api#https://}" -CAfile "$pki/ca-cert.pem" -verify_return_error "$@" </dev/null; }
 check "openssl s_client finds TLS 1.3 there" sh -c "openssl s_client -connect ${api#https://} -CAfile $pki/ca-cert.pem \
     -verify_return_error </dev/null 2>&1 | grep -q 'TLSv1.3'"
@@ -239,9 +244,26 @@ check "the certificate is another one" changed
 cp "$(issued server)/server-cert.pem" "$work/good.pem"
 echo nonsense >"$(issued server)/server-cert.pem"
 kill -HUP "$weir_pid"
-eventually "a bad file is named" grep -q "server-cert.pem: it holds nothing of its kind" "$work/weir.log"
+eventually "a bad file is named" grep -q "server-cert.pem: it holds no certificate in PEM form" "$work/weir.log"
+# It ends with another code than 0 where something is degraded.
+says() { { "$weir" status || true; } | grep -q -- "$1"; }
+check "the status says so" says "the certificates were not loaded at the last reload"
 check "and the old certificate goes on" size_is "$(at alice open)" $((64 << 20))
 cp "$work/good.pem" "$(issued server)/server-cert.pem"
+
+# A bad configuration, and one that changes what only a start brings.
+cp "$work/weir.toml" "$work/good.toml"
+echo 'nonsense = 1' >>"$work/weir.toml"
+kill -HUP "$weir_pid"
+eventually "a bad configuration is in the status" says "the configuration was not loaded at the last reload.*nonsense"
+sed 's/^\[api\]$/[limits]\nupload_requests = 1000\n[api]/; s/^\(\[nbd\]\)$/\1\nmode = "0600"/' "$work/good.toml" \
+    >"$work/weir.toml"
+kill -HUP "$weir_pid"
+eventually "what counts from the next start on is named" \
+    grep -q 'changed of these counts from the next start on: \[nbd\], \[limits\]$' "$work/weir.log"
+fine() { ! says "not loaded at the last reload"; }
+eventually "and the status is good again" fine
+cp "$work/good.toml" "$work/weir.toml"
 
 # Revocation ends what is open.
 /usr/bin/python3 - "$(at mallory open)" "$work" >"$work/mallory.out" 2>&1 <<'END' &

@@ -23,7 +23,6 @@ check "qemu-nbd: written and verified" run_fio --bsrange=512-1M --blockalign=512
 check "qemu-nbd: at odd offsets" run_fio "${odd[@]}"
 check "qemu-nbd: zeroes and discards" qemu-io -f raw "$uri" -c "write -P 5 0 1M" -c "write -z 4k 64k" \
     -c "discard 512k 100k" -c "read -P 5 0 4k" -c "read -P 0 4k 64k" -c "read -P 0 512k 100k" -c "read -P 5 612k 1k"
-state() { "$weir" status --output json | jq -c '.processes[0].status.volumes[0]'; }
 layer() { "$weir" status --output json | jq -e "[.. | .layers? // empty | .[] | .remote? // empty][0] | $1"; }
 check "status shows the server" layer '.connected and .connections == 4 and .lost == 0'
 nbdcopy "$uri" "$work/copy.raw"
@@ -58,9 +57,37 @@ refuse "another size" "64|size" "$weir" up far --size 64M --remote "nbd+unix:///
 printf '[[volumes]]\nname = "far"\nremote.uri = "disk"\n' >"$work/wrong.toml"
 refuse "a wrong address in the file" "volume \"far\"" "$weir" serve --check --config "$work/wrong.toml"
 
+printf '[[volumes]]\nname = "far"\nremote.uri = "nbds://localhost/x"\n' >"$work/secure.toml"
+refuse "TLS without a certificate, before anything is served" "volume far: nbds://localhost/x: it needs TLS" \
+    "$weir" serve --check --config "$work/secure.toml"
+
+# A server that comes back with a smaller disk has not what was flushed.
+truncate -s 64M "$work/small.raw"
+serve_disk_of() {
+    qemu-nbd --persistent --shared=8 --format=raw --export-name=disk --socket="$work/swap.sock" "$1" &
+    swap_pid=$!
+    processes+=("$swap_pid")
+    wait_for_socket "$work/swap.sock" "$swap_pid"
+}
+serve_disk_of "$work/disk.raw"
+start far --remote "nbd+unix:///disk?socket=$work/swap.sock"
+check "a disk that is written and flushed" qemu-io -f raw "$uri" -c "write -P 7 0 64k" -c flush
+kill -KILL "$swap_pid"
+wait "$swap_pid" 2>/dev/null
+rm -f "$work/swap.sock"
+serve_disk_of "$work/small.raw"
+is_failed() { { "$weir" status || true; } | grep -q 'has 67108864 bytes now, and had 134217728 before'; }
+eventually "a smaller one in its place is not taken for it" is_failed
+refuse "and answers nothing" "Stale|error|failed" qemu-io -f raw "$uri" -c "read 0 4k"
+crash
+kill "$swap_pid"
+wait "$swap_pid" 2>/dev/null
+
 # Another Weir behind it.
 server_pid=
 serve_disk() {
+    # Before it begins: what the one before it said must not be taken for its own words.
+    : >"$work/server.log"
     "$weir" --data-dir "$work/server" up disk --size 256M --nbd-socket "$work/server.sock" \
         >"$work/server.log" 2>&1 </dev/null &
     server_pid=$!

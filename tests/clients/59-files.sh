@@ -50,6 +50,15 @@ wait "$load"
 start disk --file "$image"
 check "what was acknowledged before a kill is there" qemu-io -f raw "$uri" -c "read -P 97 1M 64k"
 
+# Verbs of the store say what it is, and the list has it.
+listed() { "$weir" volume list | grep -q "^disk .*file, served by"; }
+check "it is listed" listed
+check "with its kind" sh -c "'$weir' volume list --output json | jq -e '.[0].kind == \"file\"'"
+for verb in check repair compact; do
+    refuse "$verb" "is no volume of a store" "$weir" volume "$verb" disk
+done
+refuse "delete" "is no volume of a store" "$weir" volume delete disk --yes
+
 # What is refused, and why.
 refuse "a second server" "in use" "$weir" up other --data-dir "$work/other" --file "$image"
 refuse "a file that is not there" "a file is made with --size" "$weir" up disk --data-dir "$work/other" \
@@ -124,3 +133,11 @@ if [ "$(id -u)" = 0 ] && losetup --find >/dev/null 2>&1; then
 else
     skip "block devices: needs root and loop devices"
 fi
+
+# Settings that cannot be right are refused before anything is served.
+printf '[[volumes]]\nname = "a"\nfile.path = "%s"\n[[volumes]]\nname = "b"\nfile.path = "%s"\n' "$work/disk.raw" \
+    "$work/./disk.raw" >"$work/twice.toml"
+refuse "one file for two volumes" "volumes a and b: both are" "$weir" serve --check --config "$work/twice.toml"
+printf '[[volumes]]\nname = "a"\nfile.path = "%s"\n' "$work/disk.raw" >"$work/one.toml"
+told() { "$weir" serve --check --config "$work/one.toml" 2>&1 | grep -qx "the settings are right: 1 volume in files"; }
+check "a check says what there is" told

@@ -36,7 +36,6 @@ prepare_guide_replicas() {
     export ELSEWHERE=file://$HOME/elsewhere
 }
 clean_up_guide_remote() { kill "$(cat far.pid)"; }
-prepare_guide_tls() { weir volume create accounts --size 64M; }
 prepare_guide_stores() { export WEIR_STORE=file://$HOME/store; }
 # Another host took the volume over from this one, whose journal holds more than the store.
 prepare_guide_one_writer() {

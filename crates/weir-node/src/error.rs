@@ -602,7 +602,8 @@ fn image_help(error: &DiskError) -> Option<String> {
             "serve it through the page cache, without --file-direct".into()
         }
         error if error.kind() == ErrorKind::NotFound => {
-            "a file is made with --size SIZE, or size in the configuration, but not one that is only read".into()
+            "a file is made with --size SIZE, or size in the configuration, in a directory that is there, and not \
+             where it is only read".into()
         }
         error if error.kind() == ErrorKind::Busy => {
             "it is mounted, or part of another device such as a RAID: see findmnt and lsblk".into()

@@ -491,7 +491,7 @@ impl Session {
         let bytes = state.unflushed.bytes();
         let message = format!(
             "{bytes} bytes that were acknowledged since the last flush may be lost: {why}. Detach the volume and \
-             attach it again once its content was checked"
+             attach it again, or start weir up anew, once its content was checked"
         );
         let error = self.error(ErrorKind::Poisoned, &message);
         tracing::error!(%error, "the remote volume takes no writes any more");

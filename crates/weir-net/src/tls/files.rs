@@ -97,10 +97,12 @@ fn wrong_pem(path: &Path, text: &[u8], kind: &str, error: &pem::Error) -> TlsErr
                  `openssl pkey -in OLD -out NEW`"
             )
         }
-        pem::Error::NoItemsFound => match text.lines().find(|line| line.starts_with("-----BEGIN")) {
-            Some(line) => format!("it holds no {kind}: it begins with {line:?}"),
-            None => format!("it holds no {kind} in PEM form"),
-        },
+        pem::Error::NoItemsFound => {
+            match text.lines().find(|line| line.starts_with("-----BEGIN")) {
+                Some(line) => format!("it holds no {kind}: it begins with {line:?}"),
+                None => format!("it holds no {kind} in PEM form"),
+            }
+        }
         pem::Error::MissingSectionEnd { .. } => {
             format!("its {kind} is cut off: the line that begins with -----END is missing")
         }

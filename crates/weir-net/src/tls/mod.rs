@@ -183,6 +183,14 @@ impl Tls {
         }
     }
 
+    /// Whether there is a certificate for a client.
+    ///
+    /// # Errors
+    /// [`TlsError::Missing`].
+    pub fn check_connects(&self) -> Result<(), TlsError> {
+        self.current().client.as_ref().map(|_| ()).ok_or_else(|| self.own_missing(CLIENT))
+    }
+
     fn current(&self) -> Arc<Current> {
         Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -202,15 +202,24 @@ enum Listener {
     Tcp(TcpListener),
 }
 
+/// Where a connection comes from, for the log.
+#[derive(Clone, Debug)]
+struct Peer(String);
+
 /// A connection of either kind.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 impl Listener {
-    async fn accept(&self) -> std::io::Result<Box<dyn Stream>> {
+    async fn accept(&self) -> std::io::Result<(Box<dyn Stream>, Peer)> {
         Ok(match self {
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
-            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener) => {
+                (Box::new(listener.accept().await?.0), Peer("the owner".to_owned()))
+            }
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                (Box::new(stream), Peer(address.to_string()))
+            }
         })
     }
 }
@@ -236,11 +245,11 @@ async fn accept_loop(
             accepted = listener.accept(), if has_room => accepted,
         };
         match accepted {
-            Ok(stream) => {
+            Ok((stream, peer)) => {
                 make_way(&mut open);
                 let arrived = Arrived::default();
                 let router = router.clone().layer(Extension(arrived.clone()));
-                let serving = serve(stream, tls.clone(), router, stop);
+                let serving = serve((stream, peer), tls.clone(), router, stop);
                 open.push_back((arrived, connections.spawn(serving)));
             }
             Err(error) => {
@@ -316,7 +325,7 @@ async fn secured(
 }
 
 async fn serve(
-    mut stream: Box<dyn Stream>,
+    (mut stream, peer): (Box<dyn Stream>, Peer),
     tls: Option<Tls>,
     mut router: Router,
     mut stopped: watch::Receiver<bool>,
@@ -328,11 +337,13 @@ async fn serve(
                 router = router.layer(Extension(caller));
             }
             Err(error) => {
-                tracing::debug!(%error, "a connection of the API without TLS, or without a certificate");
+                let client = peer.0;
+                tracing::warn!(client, %error, "a connection of the API was refused: TLS with the caller");
                 return;
             }
         }
     }
+    router = router.layer(Extension(peer));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
     let service = TowerToHyperService::new(router);
@@ -370,13 +381,26 @@ impl TcpApi {
     /// Lets a request pass whose caller may make it. A connection lives longer than one request: its certificate may
     /// have been revoked meanwhile.
     async fn authorize(&self, request: Request, next: Next) -> Response {
+        let why = match self.refuses(&request) {
+            None => return next.run(request).await,
+            Some(why) => why,
+        };
+        let client = request.extensions().get::<Peer>().map(|peer| &*peer.0);
+        let caller = request.extensions().get::<PeerCertificate>();
+        let name = caller.map(|caller| &*caller.holder.name);
+        tracing::warn!(client, name, path = request.uri().path(), %why, "a caller of the API was refused");
+        unauthorized(why)
+    }
+
+    /// Why a caller may not make this request, if it may not.
+    fn refuses(&self, request: &Request) -> Option<String> {
         let caller = request.extensions().get::<PeerCertificate>();
         if let (Some(tls), Some(caller)) = (&self.access.tls, caller) {
             if !tls.accepts(caller) {
-                return unauthorized("the certificate is not accepted any more".to_owned());
+                return Some("the certificate is not accepted any more".to_owned());
             }
             if self.access.allow.contains(&caller.holder.name) {
-                return next.run(request).await;
+                return None;
             }
         }
         let given = request.headers().get(header::AUTHORIZATION);
@@ -384,18 +408,16 @@ impl TcpApi {
         let given = given.and_then(|value| value.strip_prefix("Bearer "));
         let what = match (&self.token, given) {
             (Some(token), Some(given)) if is_same(given.trim().as_bytes(), token.as_bytes()) => {
-                return next.run(request).await;
+                return None;
             }
             (None, _) => {
                 let name = caller.map_or("", |caller| &caller.holder.name);
-                return unauthorized(format!(
-                    "{name:?} is not among the names that may use the API"
-                ));
+                return Some(format!("{name:?} is not among the names that may use the API"));
             }
             (Some(_), Some(_)) => "the token is wrong",
             (Some(_), None) => "a token is needed",
         };
-        unauthorized(format!("{what}: send the header `Authorization: Bearer TOKEN`"))
+        Some(format!("{what}: send the header `Authorization: Bearer TOKEN`"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the API says and takes. Sizes are bytes; times are as the names say.
 
 mod cache;
+mod listed;
 mod reports;
 mod said;
 mod space;
@@ -9,9 +10,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_log::catalog::{VolumeDetails, VolumeName, VolumeSummary};
+use weir_log::catalog::VolumeDetails;
 
 pub use cache::{CacheFileReport, CacheOfVolume, CacheReport, CacheResized, CacheShown};
+pub use listed::Listed;
 pub use reports::{
     CheckReport, CompactReport, Damage, DamagedRange, FlattenReport, RepairReport, WarmReport,
 };
@@ -530,75 +532,6 @@ pub struct LogStatus {
     pub lease_held: bool,
     /// What happens when that lease runs out.
     pub takeover: Takeover,
-}
-
-/// A volume of the store, served or not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Listed {
-    /// Name of the volume.
-    pub name: String,
-    /// Its identity, 32 hex digits; empty where it cannot be read.
-    pub id: String,
-    /// Its size; 0 where it cannot be read.
-    pub size_bytes: u64,
-    /// Whether it is whole.
-    pub state: VolumeState,
-    /// Node that has it open for writing or did not close it, if any.
-    pub holder: Option<String>,
-    /// Whether that node renewed its lease within the lease's length, by the clocks of both hosts: it has the volume
-    /// open, or was stopped just now. Not where this data directory shows that no process has it open any more.
-    #[serde(default)]
-    pub holder_renews: bool,
-    /// What happens when the holder's lease runs out.
-    pub takeover: Takeover,
-    /// The process on this machine that serves it, from this data directory.
-    pub process: Option<u32>,
-    /// Where it serves it.
-    pub uri: Option<String>,
-    /// It is a replica in which nothing is complete yet.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub empty_replica: bool,
-    /// Why it cannot be read, if it cannot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-impl Listed {
-    /// A line of a listing.
-    #[must_use]
-    pub fn new(summary: VolumeSummary, process: Option<u32>, uri: Option<String>) -> Self {
-        Self {
-            name: summary.name.to_string(),
-            id: summary.id,
-            size_bytes: summary.size_bytes,
-            state: summary.state.into(),
-            holder: summary.holder,
-            holder_renews: summary.is_renewed,
-            takeover: summary.takeover.into(),
-            process,
-            uri,
-            empty_replica: summary.is_empty_replica,
-            error: None,
-        }
-    }
-
-    /// The line of a volume that cannot be read, and why.
-    #[must_use]
-    pub fn unreadable(name: &VolumeName, error: String) -> Self {
-        Self {
-            name: name.to_string(),
-            id: String::new(),
-            size_bytes: 0,
-            state: VolumeState::Unreadable,
-            holder: None,
-            holder_renews: false,
-            takeover: Takeover::default(),
-            process: None,
-            uri: None,
-            empty_replica: false,
-            error: Some(error),
-        }
-    }
 }
 
 /// A volume with everything that is known of it.

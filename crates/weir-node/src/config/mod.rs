@@ -1,5 +1,6 @@
 //! The configuration file `weir.toml`: every setting of a node. Each is a flag and an environment variable too.
 
+mod changes;
 mod file;
 mod memory;
 mod remote;

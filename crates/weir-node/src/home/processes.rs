@@ -46,8 +46,13 @@ impl Process {
 
     /// The volume of that name which it serves and which is in no store.
     pub(crate) fn without_store(&self, name: &VolumeName) -> Option<&ServedVolume> {
-        let volumes = self.status.as_ref().ok().map(|status| &status.volumes);
-        volumes?.iter().find(|one| one.name == name.as_str() && one.log.is_none())
+        self.all_without_store().find(|one| one.name == name.as_str())
+    }
+
+    /// The volumes that it serves and that are in no store.
+    pub(crate) fn all_without_store(&self) -> impl Iterator<Item = &ServedVolume> {
+        let volumes = self.status.iter().flat_map(|status| &status.volumes);
+        volumes.filter(|one| one.log.is_none())
     }
 
     /// Whether it has the volume open. Of a process that does not answer only the volume is known that its socket is

@@ -482,6 +482,8 @@ async fn detach_now(
             core.note_not_served(&name, None);
             core.events.note(EventKind::VolumeDetached, Some(name.as_str()), how);
         }
+        // Its bytes are elsewhere: nothing of it is left here that could be tried again.
+        Err(_) if entry.is_elsewhere() => core.note_not_served(&name, None),
         Err(error) => core.note_failed(&name, error),
     }
     closed

@@ -30,7 +30,7 @@ use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
 use crate::serve::running::{Changing, Ended, Openings, Running};
 use crate::serve::sessions::kept::Sessions;
-use crate::serve::spec::{Allowed, VolumeSet, VolumeSpec};
+use crate::serve::spec::{Allowed, EndpointKind, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
 
 /// A volume that is served, as all threads see it.
@@ -52,6 +52,13 @@ pub(crate) struct Entry {
     pub(crate) instance: Instance,
     /// Who may use it, as the settings say by now.
     pub(crate) allowed: Mutex<Allowed>,
+}
+
+impl Entry {
+    /// Whether its bytes are in no store.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.spec.endpoint != EndpointKind::Log
+    }
 }
 
 /// What the threads of a serving process share.
@@ -103,9 +110,23 @@ pub(crate) struct Core {
     pub(crate) limits: Mutex<Limits>,
     /// Sessions of clients that the next process is to go on with.
     pub(crate) sessions: Sessions,
+    /// Why the configuration, and the certificates, were not loaded when that was last asked for.
+    pub(crate) not_loaded: Mutex<NotLoaded>,
+}
+
+/// What was wrong with the settings at the last reload, if something was.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NotLoaded {
+    pub(crate) configuration: Option<String>,
+    pub(crate) certificates: Option<String>,
 }
 
 impl Core {
+    /// What was wrong with the settings at the last reload.
+    pub(crate) fn not_loaded(&self) -> NotLoaded {
+        lock(&self.not_loaded).clone()
+    }
+
     /// The volumes that are served, by name.
     pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
         lock(&self.volumes).values().cloned().collect()

@@ -412,6 +412,10 @@ async fn open_elsewhere(
         let (name, can_grow) = (spec.name.to_string(), false);
         return Err(NodeError::OtherSize { name, found, wanted, can_grow });
     }
+    if let Some(wanted) = spec.size.filter(|wanted| *wanted != found) {
+        let volume = &spec.name;
+        tracing::warn!(%volume, found, wanted, "the volume has another size, in bytes, than the settings say");
+    }
     let mut id = [0; 16];
     context.env.random.fill(&mut id);
     Ok(Opened { stack, id: VolumeId(id), created, place, report })

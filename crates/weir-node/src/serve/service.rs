@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::{oneshot, watch as watch_channel};
@@ -44,7 +44,7 @@ use crate::serve::sessions::resume::resume;
 use crate::serve::sockets::{self, BoundSocket, Inherited};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
-use crate::status::{self, watch};
+use crate::status::{certificates, watch};
 
 /// Where verbs reach the process.
 #[derive(Clone, Debug)]
@@ -85,54 +85,6 @@ pub struct ServiceOptions {
     /// Volumes that the process before this one served. Those that were attached to it are served on, those that were
     /// detached from it are not served; others that are not served any more are closed.
     pub left: Vec<HandedOver>,
-}
-
-impl ServiceOptions {
-    /// Checks all that can be checked without opening or creating anything.
-    ///
-    /// # Errors
-    /// The error that serving would end with.
-    pub fn check(&self) -> Result<(), NodeError> {
-        Store::check(&self.home.store_url, &self.home.store_options)?;
-        known_stores::check_not_gone(&self.home)?;
-        crate::home::limits::rates(&self.limits)?;
-        sockets::check_count(self.nbd.len())?;
-        for address in &self.nbd {
-            match address {
-                NbdAddress::Unix(path) => sockets::check_length(path)?,
-                NbdAddress::Tcp { address, insecure } => {
-                    let resolved = sockets::resolve_now(address)?;
-                    sockets::check_loopback(address, &resolved, self.may_be_reached(*insecure))?;
-                }
-            }
-        }
-        self.check_certificates()?;
-        sockets::check_length(&self.home.data.api_socket())?;
-        self.api_tcp.as_ref().map_or(Ok(()), TcpApi::check)
-    }
-
-    /// A certificate for a client will do where this process is only that, of remote volumes.
-    fn check_certificates(&self) -> Result<(), NodeError> {
-        let over_tcp = |address: &NbdAddress| matches!(address, NbdAddress::Tcp { .. });
-        if self.nbd.iter().any(over_tcp) || self.api_tcp.is_some() || !self.has_remote() {
-            self.tls.as_ref().map_or(Ok(()), Tls::check_serves)?;
-        }
-        Ok(())
-    }
-
-    fn has_remote(&self) -> bool {
-        let is_remote = |spec: &VolumeSpec| matches!(spec.endpoint, EndpointKind::Remote(_));
-        match &self.volumes {
-            VolumeSet::Listed(specs) => specs.iter().any(is_remote),
-            VolumeSet::All(template) => is_remote(template),
-        }
-    }
-
-    /// Whether other machines may reach an address: nobody gets anything there without TLS, or it is one for those who
-    /// do not speak it.
-    fn may_be_reached(&self, insecure: bool) -> bool {
-        self.tls.is_some() || insecure
-    }
 }
 
 /// A volume that the process before this one served.
@@ -219,10 +171,9 @@ impl Drop for Service {
     }
 }
 
-/// Logs that revocations since a while are not known, if so.
-fn warn_of_late_list(tls: &Tls) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    if let Some(told) = status::late_list(&tls.status(), now) {
+/// Logs what is wrong with certificates that are taken all the same.
+fn warn_of_certificates(tls: &Tls) {
+    for told in certificates::troubles(tls) {
         tracing::warn!(directory = %tls.directory().display(), "{told}");
     }
 }
@@ -241,7 +192,9 @@ impl Node {
         Box::pin(async move {
             let home = options.home.clone();
             options.check_certificates()?;
-            options.tls.iter().for_each(warn_of_late_list);
+            for warning in options.warnings() {
+                tracing::warn!("{warning}");
+            }
             home.data.prepare()?;
             let mut sockets = Vec::new();
             let mut listeners = Vec::new();
@@ -349,6 +302,7 @@ impl Node {
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
             sessions: Sessions::default(),
+            not_loaded: Mutex::default(),
         })
     }
 }
@@ -462,9 +416,17 @@ impl Service {
         min_version: Option<MinVersion>,
     ) -> Result<Option<TlsStatus>, NodeError> {
         let Some(tls) = &self.core.tls else { return Ok(None) };
-        tls.reload_with(min_version.unwrap_or_else(|| tls.min_version()))?;
-        warn_of_late_list(tls);
+        let loaded = tls.reload_with(min_version.unwrap_or_else(|| tls.min_version()));
+        let trouble = loaded.as_ref().err().map(ToString::to_string);
+        lock(&self.core.not_loaded).certificates = trouble;
+        loaded?;
+        warn_of_certificates(tls);
         Ok(Some(tls.status()))
+    }
+
+    /// Has the status say why the configuration was not loaded, until one is.
+    pub fn note_reload(&self, trouble: Option<String>) {
+        lock(&self.core.not_loaded).configuration = trouble;
     }
 
     /// Whether the next process may go on with these certificates: what keeps a reload from taking them keeps this

@@ -63,7 +63,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         background: status::background(core.node.pacer()),
         cache: core.cache.report(),
         lease: status::lease(core).await,
-        certificates: status::certificates(core),
+        certificates: status::certificates::of(core),
         frame_cache: core.node.cache.bytes(),
         unused_buffers: core.node.unused_buffer_bytes(),
         requests: core.node.clients.memory.shared_bytes() as u64,

@@ -1,6 +1,7 @@
 //! The status of a process: what it serves, what is degraded and why, and what would be lost if the host died now.
 
 pub(crate) mod cache;
+pub(crate) mod certificates;
 pub(crate) mod metrics;
 mod png;
 pub(crate) mod unsent;
@@ -9,30 +10,25 @@ pub(crate) mod watch;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
 
 use weir_device::DeviceExt;
 use weir_log::{FrameCache, VolumeStatus};
-use weir_net::tls::{Holder, Tls, TlsStatus};
 use weir_pacer::{Class, Pacer};
 use weir_stack::{Counted, Kind, LayerStatus, LimitSettings, StageStatus};
 
 use crate::api::types::{
-    AtRisk, Background, BackgroundClass, CertificateStatus, FileState, Health, Layer, Lease,
-    Limits, LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations, RemoteState,
-    ServedVolume, StoreRequests, VolumeLimit,
+    AtRisk, Background, BackgroundClass, CacheReport, FileState, Health, Layer, Lease, Limits,
+    LogStatus, Memory, NbdClients, NodeStatus, NotServed, Operations, RemoteState, ServedVolume,
+    StoreRequests, VolumeLimit,
 };
 use crate::error::NodeError;
 use crate::node::shard::ShardContext;
-use crate::serve::core::{Core, Entry};
+use crate::serve::core::{Core, Entry, NotLoaded};
 use crate::serve::replica::Following;
 
 /// If an object waits longer than this for the store, the volume is degraded. A PUT of 8 MiB at 1 MB/s takes eight
 /// seconds.
 const OBJECT_WAIT_MS_MAX: u64 = 15_000;
-
-/// How long before its end a certificate is to be renewed.
-const CERTIFICATE_NOTICE: Duration = Duration::from_hours(7 * 24);
 
 /// If a write or sync of the journal takes longer than this, the volume is degraded: the local disk does not answer.
 const DISK_WAIT_MS_MAX: u64 = 5_000;
@@ -237,7 +233,7 @@ fn judge_layers(snapshot: &Snapshot, limits: &Limits) -> (Health, Vec<String>) {
     let (mut health, mut reasons) = judged.unwrap_or((Health::Ok, Vec::new()));
     for (how, why) in snapshot.layers.iter().filter_map(|layer| trouble(&layer.stage)) {
         reasons.push(why);
-        health = how;
+        health = if health == Health::Failed { health } else { how };
     }
     (health, reasons)
 }
@@ -300,6 +296,31 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
     })
 }
 
+/// What is wrong with the process beside its volumes.
+fn of_settings(core: &Core, cache: &CacheReport) -> Vec<String> {
+    let mut reasons: Vec<String> = core.tls.iter().flat_map(certificates::troubles).collect();
+    let NotLoaded { configuration, certificates: unread } = core.not_loaded();
+    let not_loaded = [("configuration was", configuration), ("certificates were", unread)];
+    reasons.extend(not_loaded.into_iter().filter_map(|(what, why)| {
+        Some(format!(
+            "the {what} not loaded at the last reload, and what was before counts: {}",
+            why?
+        ))
+    }));
+    if cache.failed {
+        let why = cache.none_because.as_deref().unwrap_or("its disk failed");
+        reasons
+            .push(format!("the cache on the local disk is left out until the next start: {why}"));
+    }
+    if let (Some(why), true) = (&cache.none_because, cache.missing) {
+        reasons.push(format!("there is no cache on the local disk, which was asked for: {why}"));
+    }
+    if core.is_stopping.load(Ordering::Relaxed) {
+        reasons.push("the process is stopping".to_owned());
+    }
+    reasons
+}
+
 /// The status of the process.
 pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     let mut volumes = Vec::new();
@@ -319,22 +340,9 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
     let lease = lease(core).await;
     reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let holders = certificates(core);
-    reasons.extend(holders.iter().filter_map(|(role, holder)| expires_soon(role, holder, now)));
-    reasons.extend(core.tls.as_ref().and_then(|tls| late_list(&tls.status(), now)));
+    let holders = certificates::of(core);
     let cache = core.cache.report();
-    if cache.failed {
-        let why = cache.none_because.as_deref().unwrap_or("its disk failed");
-        reasons
-            .push(format!("the cache on the local disk is left out until the next start: {why}"));
-    }
-    if let (Some(why), true) = (&cache.none_because, cache.missing) {
-        reasons.push(format!("there is no cache on the local disk, which was asked for: {why}"));
-    }
-    if core.is_stopping.load(Ordering::Relaxed) {
-        reasons.push("the process is stopping".to_owned());
-    }
+    reasons.extend(of_settings(core, &cache));
     let failed = volumes.iter().any(|volume| volume.health == Health::Failed);
     let health = match (failed, reasons.is_empty()) {
         (true, _) => Health::Failed,
@@ -362,7 +370,10 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         limits: core.limits(),
         background: background(core.node.pacer()),
         lease,
-        certificates: holders.iter().map(|(role, holder)| certificate(role, holder)).collect(),
+        certificates: holders
+            .iter()
+            .map(|(role, holder)| certificates::row(role, holder))
+            .collect(),
         tls_min_version: core.tls.as_ref().map(|tls| tls.min_version().to_string()),
         last_event: core.events.count(),
         volumes,
@@ -387,48 +398,6 @@ pub(crate) async fn lease(core: &Core) -> Option<Lease> {
         })
     };
     core.node.run(0, look).await.ok().flatten()
-}
-
-/// The certificates that the process uses, by what they are for.
-pub(crate) fn certificates(core: &Core) -> Vec<(&'static str, Holder)> {
-    let Some(status) = core.tls.as_ref().map(Tls::status) else { return Vec::new() };
-    let TlsStatus { authority, server, client, .. } = status;
-    let all = [("server", server), ("client", client), ("authority", Some(authority))];
-    all.into_iter().filter_map(|(role, holder)| Some((role, holder?))).collect()
-}
-
-fn certificate(role: &str, holder: &Holder) -> CertificateStatus {
-    CertificateStatus {
-        role: role.to_owned(),
-        name: holder.name.clone(),
-        serial: holder.serial.clone(),
-        expires: holder.expires.as_secs(),
-    }
-}
-
-/// Says that a certificate has expired or soon will: when a tenth of its time is left, a week at most.
-fn expires_soon(role: &str, holder: &Holder, now: Duration) -> Option<String> {
-    let left = holder.expires.saturating_sub(now);
-    if left.is_zero() {
-        return Some(format!("the {role}'s certificate ({}) has expired", holder.name));
-    }
-    let notice = (holder.expires.saturating_sub(holder.begins) / 10).min(CERTIFICATE_NOTICE);
-    (left < notice).then(|| {
-        let left = Duration::from_secs(left.as_secs() / 60 * 60);
-        let left = humantime::format_duration(left);
-        format!("the {role}'s certificate ({}) expires in {left}", holder.name)
-    })
-}
-
-/// Says that a list of what is revoked was to be renewed by now, if so. It counts on: a list that nobody renewed ends
-/// no service, and lets nobody in again.
-pub(crate) fn late_list(status: &TlsStatus, now: Duration) -> Option<String> {
-    let renewal = status.revocations?.renewal.filter(|renewal| *renewal <= now)?;
-    let renewal = humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + renewal);
-    Some(format!(
-        "the revocation list, ca-crl.pem, was to be renewed by {renewal}: it counts on, and what was revoked since \
-         is not known"
-    ))
 }
 
 /// A lease is renewed only while log volumes are open.
@@ -530,7 +499,6 @@ pub(crate) fn resident_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use weir_log::PutError;
-    use weir_net::tls::{MinVersion, Revocations};
 
     use super::*;
 
@@ -648,47 +616,49 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_in_time_that_it_expires() {
-        const DAY: u64 = 24 * 60 * 60;
-        let holder = |days: u64| Holder {
-            name: "node".to_owned(),
-            serial: "01".to_owned(),
-            begins: Duration::from_secs(1000 * DAY),
-            expires: Duration::from_secs((1000 + days) * DAY),
+    fn what_keeps_a_file_or_a_server_from_taking_writes_is_the_health_of_the_volume() {
+        let remote = |is_connected, refuses_writes: Option<&str>| {
+            StageStatus::Remote(weir_remote::RemoteStatus {
+                url: "nbd://far/disk".to_owned(),
+                is_connected,
+                is_exclusive: false,
+                connections: 1,
+                server: None,
+                lost: 0,
+                trouble: None,
+                requests: 0,
+                unflushed_bytes: 0,
+                refuses_writes: refuses_writes.map(str::to_owned),
+            })
         };
-        let told = |days: u64, at_day: u64| {
-            expires_soon("server", &holder(days), Duration::from_secs((1000 + at_day) * DAY))
+        let file = |refuses_writes: Option<&str>| {
+            let refuses_writes = refuses_writes.map(str::to_owned);
+            StageStatus::File(weir_file::FileStatus {
+                path: "/f".to_owned(),
+                is_direct: false,
+                refuses_writes,
+            })
         };
-        assert_eq!(told(365, 357), None);
-        let soon = "the server's certificate (node) expires in 6days";
-        assert_eq!(told(365, 359).as_deref(), Some(soon));
-        assert_eq!((told(10, 8), told(10, 9)), (None, None), "a short one is renewed late");
-        for late in [365, 400] {
-            let expired = "the server's certificate (node) has expired";
-            assert_eq!(told(365, late).as_deref(), Some(expired));
+        let judged = |stage| {
+            let layer = LayerStatus { stage, operations: Default::default(), dirty_bytes: 0 };
+            let snapshot = Snapshot {
+                size: 1,
+                clients: 0,
+                exclusive: None,
+                operations: Default::default(),
+                layers: vec![layer],
+                log: None,
+            };
+            judge_layers(&snapshot, &Limits::default())
+        };
+        assert_eq!(judged(remote(true, None)), (Health::Ok, Vec::new()));
+        let away = "there is no connection to nbd://far/disk: connecting".to_owned();
+        assert_eq!(judged(remote(false, None)), (Health::Degraded, vec![away]));
+        for stage in [remote(true, Some("lost")), remote(false, Some("lost")), file(Some("lost"))] {
+            let failed = "it takes no writes: lost".to_owned();
+            assert_eq!(judged(stage), (Health::Failed, vec![failed]));
         }
-    }
-
-    #[test]
-    fn a_list_of_revocations_says_that_it_is_late() {
-        let name = || "test".to_owned();
-        let zero = Duration::ZERO;
-        let status = |revocations| TlsStatus {
-            authority: Holder { name: name(), serial: name(), begins: zero, expires: zero },
-            server: None,
-            client: None,
-            revocations,
-            min_version: MinVersion::Tls13,
-        };
-        let told = |renewal, now| {
-            let renewal = Option::map(renewal, Duration::from_secs);
-            late_list(&status(Some(Revocations { renewal })), Duration::from_secs(now))
-        };
-        assert_eq!(late_list(&status(None), Duration::MAX), None, "there is no list");
-        assert_eq!(told(None, u64::MAX), None, "it does not say");
-        assert_eq!(told(Some(100_000), 99_999), None);
-        let late = told(Some(100_000), 100_000).expect("late");
-        assert!(late.contains("by 1970-01-02T03:46:40Z: it counts on"), "{late}");
+        assert_eq!(judged(file(None)), (Health::Ok, Vec::new()));
     }
 
     #[test]

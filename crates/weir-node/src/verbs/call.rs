@@ -81,9 +81,18 @@ impl Node {
         on_progress: impl Fn(u64, u64) + Send + 'static,
     ) -> Result<V::Report, NodeError> {
         self.run(0, move |context| async move {
-            let place = place(context, home, name);
+            let place = place(context, home.clone(), name.clone());
             let by_name = place.by_name();
-            do_it(verb, place, &on_progress).await.map_err(by_name)
+            let done = do_it(verb, place, &on_progress).await.map_err(by_name);
+            match (done, name) {
+                (Err(error), Some(name)) if error.is_of_no_volume() => {
+                    // Where the processes cannot be asked, the error of the store says enough.
+                    let served =
+                        home.holder_without_store(&name).await.is_ok_and(|one| one.is_some());
+                    Err(if served { NodeError::not_in_store(&name) } else { error })
+                }
+                (done, _) => done,
+            }
         })
         .await?
     }

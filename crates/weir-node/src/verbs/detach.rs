@@ -4,7 +4,7 @@ use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_device::ErrorKind;
+use weir_device::{ErrorKind, with_causes};
 use weir_log::catalog::VolumeName;
 use weir_store::Access;
 
@@ -52,11 +52,19 @@ impl Verb for DetachVolume {
         if attach::take_back(core, &name).await? {
             return Ok(done);
         }
-        match attach::detach(core, name, self.how()).await? {
-            Stopped::LocalOnly if !self.to_delete => {
+        let is_elsewhere = core.entry(name.as_str()).is_some_and(|entry| entry.is_elsewhere());
+        match attach::detach(core, name.clone(), self.how()).await {
+            Ok(Stopped::LocalOnly) if !self.to_delete => {
                 Err(NodeError::KeptInJournal { name: done.name })
             }
-            Stopped::Clean | Stopped::LocalOnly => Ok(done),
+            Ok(Stopped::Clean | Stopped::LocalOnly) => Ok(done),
+            // A file or a remote volume that has failed is closed all the same, and what it lost is said once more.
+            Err(error) if is_elsewhere && core.entry(name.as_str()).is_none() => {
+                let why = with_causes(&error);
+                let note = format!("volume {name} is detached, and was not closed in order: {why}");
+                Ok(Named { note: Some(note), ..done })
+            }
+            Err(error) => Err(error),
         }
     }
 }
@@ -133,7 +141,7 @@ impl Command for DetachVolume {
         self
     }
 
-    fn tell(_name: &str, _verb: &Self, _report: &Named) -> Told {
-        Told::default()
+    fn tell(_name: &str, _verb: &Self, report: &Named) -> Told {
+        Told::default().but(report.note.as_ref())
     }
 }

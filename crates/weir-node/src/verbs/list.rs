@@ -14,7 +14,7 @@ use crate::error::NodeError;
 use crate::size::human;
 use crate::volumes::list;
 
-/// List the volumes of the store
+/// List the volumes of the store, and the files and remote volumes that are served
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ListVolumes {}
@@ -64,7 +64,10 @@ impl Command for ListVolumes {
 fn row(volume: &Listed) -> Vec<String> {
     let state = match (&volume.process, &volume.holder, volume.state) {
         (Some(process), _, VolumeState::Incomplete) => format!("being filled by {process}"),
-        (Some(process), _, _) => format!("served by {process}"),
+        (Some(process), _, _) => match volume.kind.as_deref() {
+            Some(kind) => format!("{kind}, served by {process}"),
+            None => format!("served by {process}"),
+        },
         (None, Some(holder), VolumeState::Active) if volume.holder_renews => {
             format!("open on {holder}")
         }

@@ -162,6 +162,19 @@ impl Served {
     }
 }
 
+impl NodeError {
+    /// Whether it says that there is no such volume, or no store that could have it.
+    pub(super) fn is_of_no_volume(&self) -> bool {
+        matches!(self, Self::NoStore { .. } | Self::Log(LogError::NoSuchVolume { .. }))
+    }
+
+    /// What is said instead, where a volume of that name is served and is in no store.
+    pub(super) fn not_in_store(name: &VolumeName) -> Self {
+        let reason = "this is done with volumes of a store only";
+        Self::InMemory { name: name.to_string(), reason }
+    }
+}
+
 impl Home {
     /// A connection to the process that serves many volumes from this data directory.
     pub(crate) async fn serving_client(&self) -> Result<Client, NodeError> {

@@ -116,6 +116,8 @@ fn submit<V: Verb>(
     done: oneshot::Sender<Result<V::Report, NodeError>>,
 ) -> Result<(), NodeError> {
     let entry = name.as_ref().and_then(|name| core.entry(name.as_str()));
+    let elsewhere = entry.as_ref().filter(|entry| entry.is_elsewhere());
+    let elsewhere = elsewhere.map(|entry| entry.name.clone());
     let entry = entry.filter(|_| V::BY == By::Holder);
     let shard = entry.as_ref().map_or(0, |entry| entry.shard);
     let serving = Serving(Arc::clone(core));
@@ -140,8 +142,12 @@ fn submit<V: Verb>(
             },
             None => verb.on_store(place, &on_progress).await,
         };
+        let outcome = outcome.map_err(|error| match elsewhere {
+            Some(name) if error.is_of_no_volume() => NodeError::not_in_store(&name),
+            _ => by_name(error),
+        });
         // The caller may be gone.
-        drop(done.send(outcome.map_err(by_name)));
+        drop(done.send(outcome));
         drop(place_of_verb);
     };
     match V::BY {

@@ -13,19 +13,28 @@ use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::volumes::{unserved, volume_id};
 
-/// Lists the volumes of the store.
+/// Lists the volumes of the store, and those that a process serves from this data directory and that are in none.
 pub(crate) async fn list(context: &ShardContext, home: &Home) -> Result<Vec<Listed>, NodeError> {
-    if known_stores::is_to_come(home)? {
-        let directory = home.data.path().display();
-        tracing::warn!(
-            "no volume was made in {directory} yet: if there should be some, --data-dir names another place"
-        );
-        return Ok(Vec::new());
-    }
-    let store = home.open_store(context, Access::Read).await?;
-    let listing = catalog::list(&store, &context.env).await?;
     let processes = home.processes().await?;
-    let mut volumes = Vec::new();
+    let elsewhere = processes.iter().flat_map(|process| {
+        let served = process.all_without_store();
+        served.map(|volume| Listed::of_served(process.number(), volume))
+    });
+    let mut volumes: Vec<Listed> = elsewhere.collect();
+    if known_stores::is_to_come(home)? {
+        if volumes.is_empty() {
+            let directory = home.data.path().display();
+            tracing::warn!(
+                "no volume was made in {directory} yet: if there should be some, --data-dir names another place"
+            );
+        }
+        return Ok(volumes);
+    }
+    let store = match home.open_store(context, Access::Read).await {
+        Err(NodeError::NoStore { .. }) if !volumes.is_empty() => return Ok(volumes),
+        opened => opened?,
+    };
+    let listing = catalog::list(&store, &context.env).await?;
     for mut summary in listing.volumes {
         let id = volume_id(&summary)?;
         let process = processes.iter().find(|process| process.holds(&store, id));

@@ -12,7 +12,7 @@ use weir_net::tls::{MinVersion, Tls};
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
 use weir_node::{
-    HANDED_OVER_MAX, HandedOver, Inherited, Node, Parting, Passed, Reloaded, Service,
+    EndpointKind, HANDED_OVER_MAX, HandedOver, Inherited, Node, Parting, Passed, Reloaded, Service,
     ServiceOptions, Stopped, VolumeSet,
 };
 
@@ -47,10 +47,12 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
         return check(global, file, &runtime, &options);
     }
     let node = Node::start(config)?;
+    let started_with = file;
     let anew = || {
         let file = settings::file(global)?;
         let options = settings::serve(global, &file, serve, Inherited::default())?.1;
-        Ok(Anew { volumes: options.volumes, tls: options.tls })
+        let left = started_with.left_to_the_next_start(&file);
+        Ok(Anew { volumes: options.volumes, tls: options.tls, left })
     };
     let serving = async |node: &Node| serve_until_told(node, options, &mut told, &anew).await;
     match threads::on_started(&runtime, node, serving)? {
@@ -159,6 +161,8 @@ struct Anew {
     volumes: VolumeSet,
     /// The certificates, where it names any.
     tls: Option<Tls>,
+    /// What differs from the settings that the process began with and counts from the next start on.
+    left: Vec<&'static str>,
 }
 
 /// How serving ended.
@@ -190,13 +194,34 @@ fn check(
         }
         None => {}
     }
-    let volumes = match &options.volumes {
-        VolumeSet::All(_) => "all volumes".to_owned(),
-        VolumeSet::Listed(specs) => counted(specs.len(), "volume"),
-    };
-    say!("the settings are right: {volumes} of {}", options.home.store_url);
+    for warning in options.warnings() {
+        say!("warning: {warning}");
+    }
+    say!("the settings are right: {}", what_is_served(options));
     upgrade::answer_about_sessions()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the settings name, for people.
+fn what_is_served(options: &ServiceOptions) -> String {
+    let store = &options.home.store_url;
+    let VolumeSet::Listed(specs) = &options.volumes else {
+        return format!("all volumes of {store}");
+    };
+    let count =
+        |what: fn(&EndpointKind) -> bool| specs.iter().filter(|spec| what(&spec.endpoint)).count();
+    let log = count(|one| matches!(one, EndpointKind::Log));
+    let parts = [
+        (log, format!("{} of {store}", counted(log, "volume"))),
+        (count(|one| matches!(one, EndpointKind::File(_))), "in files".to_owned()),
+        (count(|one| matches!(one, EndpointKind::Remote(_))), "of other servers".to_owned()),
+    ];
+    let parts = parts.into_iter().enumerate().filter(|(_, (count, _))| *count > 0);
+    let told = parts.map(|(index, (count, text))| match index {
+        0 => text,
+        _ => format!("{} {text}", counted(count, "volume")),
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 /// How long the file system of the store may take to show that it answers.
@@ -269,7 +294,10 @@ async fn serve_until_told(
                     };
                     return Ok(End::Replaced { program, parting, volumes });
                 }
-                Ok(Err(failure)) => failure.print(),
+                Ok(Err(failure)) => {
+                    failure.print();
+                    say!("the program that runs serves on, with every connection");
+                }
                 Err(error) => say!("error: the program was not replaced: {error}"),
             },
         }
@@ -291,10 +319,17 @@ async fn load_anew(service: &Service, anew: &dyn Fn() -> Result<Anew, Failure>) 
     let tls = anew.as_ref().ok().and_then(|anew| anew.tls.as_ref());
     load_certificates(service, tls.map(Tls::min_version));
     let reloaded = match anew {
-        Ok(anew) => service.reload(anew.volumes).await.map_err(Failure::from),
+        Ok(Anew { volumes, left, .. }) => {
+            if !left.is_empty() {
+                let left = left.join(", ");
+                say!("warning: what has changed of these counts from the next start on: {left}");
+            }
+            service.reload(volumes).await.map_err(Failure::from)
+        }
         Err(failure) => Err(failure),
     };
     systemd::notify("READY=1\n");
+    service.note_reload(reloaded.as_ref().err().map(|failure| failure.message().to_owned()));
     match reloaded {
         Ok(reloaded) => tell(service, &reloaded),
         Err(failure) => {

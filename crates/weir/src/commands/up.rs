@@ -77,15 +77,28 @@ fn announce(service: &Service, info: &ServedInfo, interactive: bool) {
     if !interactive {
         return;
     }
-    let uri = &info.uri;
     say!("");
     say!("from another terminal:");
-    say!("  nbdinfo '{uri}'");
-    say!("  qemu-img convert -p -n -O raw IMAGE '{uri}'");
-    if let Ok(drive) = transfer::qemu_drive(uri) {
-        say!("  qemu-system-x86_64 -drive '{drive}'");
+    for line in ways_in(&info.uri) {
+        say!("  {line}");
     }
     say!("Ctrl-C flushes and stops.");
+}
+
+/// Commands that reach a volume. Under TLS a client shows a certificate, which URIs of QEMU cannot name.
+fn ways_in(uri: &str) -> Vec<String> {
+    if uri.starts_with("nbds://") {
+        return vec![
+            format!("nbdinfo '{uri}?tls-certificates=DIR'"),
+            format!("nbdcopy -p IMAGE '{uri}?tls-certificates=DIR'"),
+            "with the directory that `weir pki issue NAME --usage client` prints as DIR".to_owned(),
+        ];
+    }
+    let drive = transfer::qemu_drive(uri).ok();
+    let mut lines =
+        vec![format!("nbdinfo '{uri}'"), format!("qemu-img convert -p -n -O raw IMAGE '{uri}'")];
+    lines.extend(drive.map(|drive| format!("qemu-system-x86_64 -drive '{drive}'")));
+    lines
 }
 
 /// Says what the opening of a volume found.
@@ -166,4 +179,18 @@ fn exit_code(status: ExitStatus) -> ExitCode {
         SIGNAL_BASE + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0)
     });
     ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn under_tls_a_certificate_is_shown() {
+        let secure = ways_in("nbds://localhost:10809/demo");
+        assert_eq!(secure[0], "nbdinfo 'nbds://localhost:10809/demo?tls-certificates=DIR'");
+        assert!(!secure.join(" ").contains("qemu"), "{secure:?}");
+        let clear = ways_in("nbd+unix:///demo?socket=/x");
+        assert!(clear[1].starts_with("qemu-img convert"), "{clear:?}");
+    }
 }
