@@ -189,3 +189,34 @@ check "its file is read anew" known
 check "and it is read from there" holds
 check "without one look in vain" no_misses
 stop
+
+# A disk of the cache's own that hangs: the volumes are served without it, and with it once it answers.
+if [ "$(id -u)" != 0 ] || ! losetup -f >/dev/null 2>&1; then
+    skip "a cache whose disk hangs: needs root and loop devices"
+    exit 0
+fi
+rm -r "$WEIR_DATA_DIR/cache"
+truncate -s 512M "$work/disk.img"
+mkfs.ext4 -q "$work/disk.img"
+loop=$(losetup -f --show "$work/disk.img")
+loops+=("$loop")
+mkdir "$WEIR_DATA_DIR/cache"
+mount "$loop" "$WEIR_DATA_DIR/cache"
+mounts+=("$WEIR_DATA_DIR/cache")
+start plain --cache 96M
+stop
+fsfreeze -f "$WEIR_DATA_DIR/cache"
+start plain --cache 96M
+# It ends with another code than 0 where something is degraded.
+late() { { "$weir" status --output json || true; } | grep -q '"none_because": "its disk has not answered yet'; }
+check "the start does not wait for the disk of the cache" late
+check "the volume is read from the store" holds
+check "and written" qemu-io -f raw "$uri" -c "write -P 3 0 64k" -c flush
+fsfreeze -u "$WEIR_DATA_DIR/cache"
+there() { [ "$(cached capacity_bytes)" -gt 0 ]; }
+eventually "the cache is used once its disk answers" there
+stop
+fsfreeze -f "$WEIR_DATA_DIR/cache"
+start plain --cache 96M
+check "nor does the end" stop
+fsfreeze -u "$WEIR_DATA_DIR/cache"

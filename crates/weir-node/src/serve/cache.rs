@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use weir_cache::engine::{BLOCKS_FILE, CACHE_BYTES_MIN, Cache, CacheSize, CacheStatus, Found};
@@ -27,6 +28,12 @@ const FREE_DIVISOR: u64 = 10;
 /// to give (76 MiB).
 const DEFAULT_BYTES_MIN: u64 = 1 << 30;
 const DEFAULT_BYTES_MAX: u64 = 64 << 30;
+
+/// How long an end waits for an opening or a resize that is under way.
+const TURN_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How long an end takes to save what is in the cache: as much is written as an opening reads.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What a cache of a given size leaves free for journals at least: the first segments of a few.
 const LEFT_FREE_BYTES: u64 = 256 << 20;
@@ -203,8 +210,18 @@ pub(crate) fn bytes_now(
 }
 
 impl NodeCache {
+    /// Has the status say why there is none yet, unless that was settled just now.
+    pub(super) fn note_late(&self, why: &str, setting: CacheSetting) {
+        let mut cache = lock(&self.cache);
+        if cache.is_err() && self.turn.try_lock().is_err() {
+            *cache = Err(why.to_owned());
+            let is_missing = matches!(setting, CacheSetting::Bytes(_));
+            self.is_missing.store(is_missing, Ordering::Relaxed);
+        }
+    }
+
     /// Opens the cache, or notes why there is none: nobody needs it to be served.
-    pub(crate) async fn open(
+    pub(super) async fn open(
         &self,
         node: &NodeHandle,
         setting: CacheSetting,
@@ -212,7 +229,11 @@ impl NodeCache {
     ) {
         let mut turn = self.turn.lock().await;
         turn.setting = setting;
-        let opened = match size_of(setting, home, shares_disk) {
+        // On a thread that may be kept: no shard is to find out that the file system does not answer.
+        let asked = home.clone();
+        let size = node.workers.spawn_blocking(move || size_of(setting, &asked, shares_disk));
+        let size = size.await.unwrap_or_else(|error| Err(error.to_string()));
+        let opened = match size {
             Ok(size) => match open_on_all(node, home, size).await {
                 Ok((cache, found)) => {
                     tell_found(&cache, &found);
@@ -240,15 +261,23 @@ impl NodeCache {
         self.put(opened);
     }
 
-    /// Closes it, once no volume is served.
+    /// Closes it, once no volume is served. One whose disk does not answer is not waited for long.
     pub(crate) async fn close(&self, node: &NodeHandle, home: &Home) {
-        let mut turn = self.turn.lock().await;
-        turn.is_over = true;
-        let closed = Err("it is closed".to_owned());
-        if std::mem::replace(&mut *lock(&self.cache), closed).is_err() {
-            return;
+        let closing = async {
+            let mut turn = tokio::time::timeout(TURN_TIME_MAX, self.turn.lock()).await?;
+            turn.is_over = true;
+            let closed = Err("it is closed".to_owned());
+            if std::mem::replace(&mut *lock(&self.cache), closed).is_ok() {
+                close_on_all(node, home).await;
+            }
+            Ok(())
+        };
+        let closed = tokio::time::timeout(CLOSE_TIME_MAX, closing).await;
+        if closed.and_then(|closed| closed).is_err() {
+            tracing::warn!(
+                "the disk of the cache does not answer: it is read anew at the next start"
+            );
         }
-        close_on_all(node, home).await;
     }
 
     /// The cache, if there is one.

@@ -8,6 +8,7 @@ pub(crate) mod by_hand;
 pub(crate) mod cache;
 mod cache_limits;
 mod cache_resize;
+mod cache_start;
 mod check;
 pub(crate) mod core;
 pub(crate) mod events;

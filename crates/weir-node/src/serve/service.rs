@@ -30,6 +30,7 @@ use crate::node::shard::ShardContext;
 use crate::serve::attach::{self, Reloaded, Wanted};
 use crate::serve::by_hand::Left;
 use crate::serve::cache::{CacheSetting, NodeCache};
+use crate::serve::cache_start::open_for_start;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::{EventKind, Events};
 use crate::serve::exports::Exported;
@@ -208,11 +209,10 @@ impl Node {
             let core = self.core(&options).await?;
             core.set_limits(options.limits)?;
             core.cache.limit_wear(options.cache_wear);
-            if core.store.is_some() {
-                let place = (&core.home, core.store_shares_disk);
-                core.cache.open(&core.node, options.cache, place).await;
-            }
             let core = Arc::new(core);
+            if core.store.is_some() {
+                open_for_start(&core, options.cache).await;
+            }
             let wanted = wanted_after(&core, &options.left).await?;
             // A process that took over goes on even if no volume can be opened: clients and verbs ask it what is wrong.
             let takes_over = !options.left.is_empty();

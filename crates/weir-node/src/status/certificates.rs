@@ -53,7 +53,7 @@ fn wrong_date(role: &str, holder: &Holder, now: Duration) -> Option<String> {
     let left = holder.expires.saturating_sub(now);
     if left.is_zero() {
         let expired = date(holder.expires);
-        return Some(format!("{certificate} has expired at {expired}, and new peers refuse it"));
+        return Some(format!("{certificate} expired at {expired}, and new peers refuse it"));
     }
     let notice = (holder.expires.saturating_sub(holder.begins) / 10).min(CERTIFICATE_NOTICE);
     (left < notice).then(|| {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!((told(10, 8), told(10, 9)), (None, None), "a short one is renewed late");
         for late in [365, 400] {
             let expired = told(365, late).expect("it has");
-            assert!(expired.contains("(node) has expired at 1973-09-27T00:00:00Z"), "{expired}");
+            assert!(expired.contains("(node) expired at 1973-09-27T00:00:00Z"), "{expired}");
         }
         let at = |seconds| wrong_date("server", &holder(365), Duration::from_secs(seconds));
         let early = at(1000 * DAY - 1).expect("it has not begun");

@@ -218,3 +218,44 @@ fn a_fill_that_waits_never_waits_for_itself() {
     }
     assert!(state.is_idle());
 }
+
+/// What a cache of 1 TiB holds in memory: every place taken, and as much evicted, so that the queues remember it.
+///
+///     RUSTFLAGS="--cfg weir_measure" cargo test --release -p weir-cache --lib one_tebibyte -- --nocapture
+#[cfg(weir_measure)]
+#[test]
+fn one_tebibyte_of_cache_takes_so_much_memory() {
+    const LIMIT: u64 = (12 << 30) / 10;
+    // Objects of 8 MiB, as log volumes write them.
+    const BANDS_OF_OBJECT: u64 = 32;
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+        let pages: u64 =
+            statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("pages");
+        pages * 4096
+    };
+    let geometry = Geometry::of_bands((1 << 40) / crate::geometry::BAND_BYTES);
+    let before = resident();
+    let mut state = State::new(geometry, 1 << 40, None);
+    let mut objects = 0_u64;
+    while state.counts.evictions < geometry.bands() {
+        let mut identity = [7; 32];
+        identity[24..].copy_from_slice(&objects.to_le_bytes());
+        objects += 1;
+        for band in 0..BANDS_OF_OBJECT {
+            let address =
+                RunAddress { device: DeviceIdentity(identity), run: band * u64::from(BAND_RUNS) };
+            fill(&mut state, &address, &[7; RUN_BLOCKS as usize]);
+        }
+    }
+    let taken = state.table.slots().bands().count() as u64;
+    let bytes = resident() - before;
+    println!(
+        "{taken} of {} bands taken by {objects} objects: {} MiB, {} bytes a band",
+        geometry.bands(),
+        bytes >> 20,
+        bytes / geometry.bands()
+    );
+    assert!(taken * 100 >= geometry.bands() * 99, "{taken} bands are taken");
+    assert!(bytes <= LIMIT, "{bytes} bytes");
+}
