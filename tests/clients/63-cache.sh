@@ -216,6 +216,20 @@ fsfreeze -u "$WEIR_DATA_DIR/cache"
 there() { [ "$(cached capacity_bytes)" -gt 0 ]; }
 eventually "the cache is used once its disk answers" there
 stop
+
+# One that hangs while it is in use: its writes must not take what the journal needs.
+rm "$WEIR_DATA_DIR/cache/blocks"
+start plain --cache 96M --memory 64M
+fsfreeze -f "$WEIR_DATA_DIR/cache"
+check "volumes are read" nbdcopy "$uri" null:
+"$weir" volume warm plain >"$work/warm.out" 2>&1 &
+warming=$!
+processes+=("$warming")
+sleep 1
+check "and written and synced" timeout 20 qemu-io -f raw "$uri" -c "write -P 4 0 64k" -c flush -c "read -P 4 0 64k"
+fsfreeze -u "$WEIR_DATA_DIR/cache"
+wait "$warming"
+stop
 fsfreeze -f "$WEIR_DATA_DIR/cache"
 start plain --cache 96M
 check "nor does the end" stop

@@ -12,6 +12,7 @@ use weir_seal::BlockKey;
 use super::block::{RUN_BYTES, RunAddress};
 use super::fill::{Fill, Fills};
 use super::queue::{Pieces, len_of};
+use super::shares::Owner;
 use super::status::CacheStatus;
 use super::thread::ThreadCache;
 use crate::format::BLOCK_LEN;
@@ -24,6 +25,12 @@ impl ThreadCache {
     #[must_use]
     pub fn status(&self) -> Option<CacheStatus> {
         self.current().map(|open| open.cache.status())
+    }
+
+    /// Bands that an owner may have of the cache, where that is limited.
+    #[must_use]
+    pub fn share_limit(&self, owner: Owner) -> Option<u64> {
+        self.current()?.cache.state().devices.shares.limit_of(owner)
     }
 
     /// Whether the cache has a run, as far as it is known, without a look at its disk; it does not count as used.

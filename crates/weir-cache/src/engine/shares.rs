@@ -57,10 +57,15 @@ impl Shares {
         };
     }
 
+    /// Bands that an owner may have, where that is limited.
+    pub(super) fn limit_of(&self, owner: Owner) -> Option<u64> {
+        self.limits.get(&owner).copied()
+    }
+
     /// Whether an owner has all that it may.
     pub(super) fn is_full(&self, owner: Owner) -> bool {
         let has = self.bands.get(&owner).copied().unwrap_or_default();
-        self.limits.get(&owner).is_some_and(|limit| has >= *limit)
+        self.limit_of(owner).is_some_and(|limit| has >= limit)
     }
 }
 

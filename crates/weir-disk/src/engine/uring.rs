@@ -249,6 +249,11 @@ fn set_up() -> Result<IoUring, Errno> {
         .expect("an empty queue has room");
     uring.submit_and_wait(1).map_err(errno)?;
     let completed = uring.completion().next().is_some_and(|completion| completion.result() == 0);
+    // The kernel has a thread do what would block, four for each CPU at most unless it is told: a disk that hangs would
+    // hold them all, and every sync of another disk would wait. Kernels before 5.15 do not know the call.
+    if let Err(error) = uring.submitter().register_iowq_max_workers(&mut [RING_ENTRIES; 2]) {
+        tracing::debug!(%error, "the threads of io_uring stay as few as they are");
+    }
     if completed { Ok(uring) } else { Err(Errno::IO) }
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weir_cache::engine::{Blocks, CacheStatus, Pieces, RunAddress, Source, ThreadCache};
+use weir_cache::engine::{Blocks, CacheStatus, Owner, Pieces, RunAddress, Source, ThreadCache};
 use weir_cache::format::run::DeviceIdentity;
 use weir_device::VolumeId;
 use weir_journal::Epoch;
@@ -74,6 +74,11 @@ impl DiskBlocks {
     /// Whether there is a cache.
     pub(crate) fn is_there(&self) -> bool {
         self.cache.is_there()
+    }
+
+    /// Bands that an owner may have of the cache, where that is limited.
+    pub(super) fn share_limit(&self, owner: Owner) -> Option<u64> {
+        self.cache.share_limit(owner)
     }
 
     /// Reads that it answered, and frames that were read from the store.

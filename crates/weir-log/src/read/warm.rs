@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use weir_cache::engine::{BAND_RUNS, CacheStatus};
-use weir_device::{DeviceError, ErrorKind};
+use weir_cache::engine::{BAND_RUNS, CacheStatus, Owner};
+use weir_device::{DeviceError, ErrorKind, VolumeId};
 use weir_pacer::{Class, Pace, Pressure};
 use weir_store::Store;
 
@@ -116,19 +116,46 @@ impl Wanted {
         self.objects.values().map(Frames::count).sum::<u64>() * FRAME
     }
 
-    /// A cache takes bands: of one, a single frame needs as much room as all of them.
-    fn check_room(&self, cache: &CacheStatus) -> Result<(), DeviceError> {
-        let bands: u64 = self.objects.values().map(|frames| frames.bands()).sum();
-        let (takes, holds) = (bands * u64::from(BAND_RUNS) * FRAME, cache.capacity_bytes);
-        if takes <= holds || weir_device::mutant("warming_looks_at_no_room") {
+    /// A cache takes bands: of one, a single frame needs as much room as all of them. `share_of` says how many a stream
+    /// may have of it: what is beyond would be read, and take the place of what was warmed before.
+    fn check_room(
+        &self,
+        cache: &CacheStatus,
+        share_of: impl Fn(VolumeId) -> Option<u64>,
+    ) -> Result<(), DeviceError> {
+        const BAND: u64 = BAND_RUNS as u64 * FRAME;
+        let mut bands: BTreeMap<VolumeId, u64> = BTreeMap::new();
+        for (object, frames) in &self.objects {
+            *bands.entry(object.stream).or_default() += frames.bands();
+        }
+        let (takes, holds) = (bands.values().sum::<u64>() * BAND, cache.capacity_bytes);
+        let refuse = |[takes, holds]: [u64; 2], whose: &str, way_out: &str| {
+            let [has, takes, holds] = [self.bytes(), takes, holds].map(size);
+            let message = format!(
+                "the range has {has} of objects, which take {takes} of {whose}, and that holds {holds}: warm a part \
+                 with --range FROM..TO, or {way_out}"
+            );
+            Err(DeviceError::new(ErrorKind::NoSpace, message))
+        };
+        if weir_device::mutant("warming_looks_at_no_room") {
             return Ok(());
         }
-        let [has, takes, holds] = [self.bytes(), takes, holds].map(size);
-        let message = format!(
-            "the range has {has} of objects, which take {takes} of the cache on the local disk, and that \
-             holds {holds}: warm a part with --range FROM..TO, or give the process a larger --cache"
-        );
-        Err(DeviceError::new(ErrorKind::NoSpace, message))
+        if takes > holds {
+            let whose = "the cache on the local disk";
+            return refuse([takes, holds], whose, "give the process a larger --cache");
+        }
+        for (stream, takes) in bands {
+            let share = share_of(stream).filter(|share| takes > *share);
+            if let Some(share) = share {
+                let whose = "the volume's share of the cache on the local disk";
+                return refuse(
+                    [takes * BAND, share * BAND],
+                    whose,
+                    "give it a larger --cache-share",
+                );
+            }
+        }
+        Ok(())
     }
 }
 
@@ -185,7 +212,8 @@ pub(crate) async fn warm(
     }
     for attempt in 1.. {
         let wanted = wanted().await?;
-        wanted.check_room(&warming.cache()?)?;
+        let share_of = |stream: VolumeId| fetcher.disk.share_limit(Owner(stream.0));
+        wanted.check_room(&warming.cache()?, share_of)?;
         match warming.all(&wanted, attempt == 1).await? {
             None => return Ok(warming.report(&wanted)),
             // What lived of it was moved: look where it is now.
@@ -445,7 +473,6 @@ impl Warming<'_> {
 
 #[cfg(test)]
 mod tests {
-    use weir_device::VolumeId;
     use weir_journal::Epoch;
 
     use super::*;
@@ -484,9 +511,16 @@ mod tests {
         let frames: Vec<Vec<u32>> = wanted.objects.values().map(|f| f.iter().collect()).collect();
         assert_eq!(frames, [vec![3, 4], vec![1023]]);
         // Two bands of the first object, and one of the second.
-        wanted.check_room(&cache(3 * 4 * FRAME)).expect("fits");
-        let error = wanted.check_room(&cache(2 * 4 * FRAME)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NoSpace);
-        assert!(error.to_string().contains("--range"), "{error}");
+        let check = |bands: u64, share| wanted.check_room(&cache(bands * 4 * FRAME), |_| share);
+        check(3, None).expect("fits");
+        check(3, Some(3)).expect("fits its share");
+        for (bands, share, way_out) in
+            [(2, None, "a larger --cache"), (9, Some(2), "--cache-share")]
+        {
+            let error = check(bands, share).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+            assert!(error.to_string().contains("--range"), "{error}");
+            assert!(error.to_string().ends_with(way_out), "{error}");
+        }
     }
 }
