@@ -47,7 +47,7 @@ class Postgres:
     """A PostgreSQL whose data is on a mounted disk, in a memory cgroup."""
 
     def __init__(self, directory, where, memory_bytes):
-        self.programs, self.directory = _programs(), directory
+        self.programs = _programs()
         self.data, self.memory_bytes = os.path.join(where, "pg"), memory_bytes
         self.group = os.path.join(CGROUPS, f"weir-bench-{os.getpid()}")
         self.process = None

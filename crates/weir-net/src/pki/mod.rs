@@ -171,8 +171,7 @@ impl Authority {
             return Err(PkiError::AlreadyIssued { name: request.name.to_owned() });
         }
         // Before anything is written.
-        let now = OffsetDateTime::now_utc();
-        self.params_to_sign(request, now)?;
+        let saying = self.saying(request)?;
         let key = KeyPair::generate()?;
         let directory = self.directory_of(request.name);
         make_private_directory(&self.directory.join("issued"))?;
@@ -184,7 +183,7 @@ impl Authority {
         for file in request.usage.key_files() {
             write_private(&directory.join(file), &key.serialize_pem())?;
         }
-        self.sign(request, &key, &directory)?;
+        self.sign(request, saying, &key, &directory)?;
         Ok(directory)
     }
 
@@ -200,7 +199,8 @@ impl Authority {
         let path = directory.join(first);
         let key = KeyPair::from_pem(&read(&path)?).map_err(|e| PkiError::wrong(&path, &e))?;
         let request = Request { name, hosts: &newest.hosts, usage: newest.usage, days };
-        self.sign(&request, &key, &directory)?;
+        let saying = self.saying(&request)?;
+        self.sign(&request, saying, &key, &directory)?;
         Ok(directory)
     }
 
@@ -222,12 +222,12 @@ impl Authority {
         Ok(revoked)
     }
 
-    /// What a certificate is to say, without its serial number.
-    fn params_to_sign(
+    /// What a certificate that is issued now is to say, without its serial number.
+    fn saying(
         &self,
         request: &Request<'_>,
-        now: OffsetDateTime,
-    ) -> Result<CertificateParams, PkiError> {
+    ) -> Result<(CertificateParams, OffsetDateTime), PkiError> {
+        let now = OffsetDateTime::now_utc();
         let mut params = params_of(request.name, now, request.days)?;
         if params.not_after > self.expires {
             params.not_after = self.expires;
@@ -245,12 +245,16 @@ impl Authority {
             Usage::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
-        Ok(params)
+        Ok((params, now))
     }
 
-    fn sign(&mut self, request: &Request<'_>, key: &KeyPair, at: &Path) -> Result<(), PkiError> {
-        let now = OffsetDateTime::now_utc();
-        let mut params = self.params_to_sign(request, now)?;
+    fn sign(
+        &mut self,
+        request: &Request<'_>,
+        (mut params, now): (CertificateParams, OffsetDateTime),
+        key: &KeyPair,
+        at: &Path,
+    ) -> Result<(), PkiError> {
         let serial = new_serial()?;
         params.serial_number = Some(SerialNumber::from_slice(&serial));
         let certificate = params.signed_by(key, &self.issuer)?;

@@ -42,19 +42,19 @@ impl ServiceOptions {
 
     /// A certificate for a client will do where this process is only that, of remote volumes.
     pub(super) fn check_certificates(&self) -> Result<(), NodeError> {
-        let over_tcp = |address: &NbdAddress| matches!(address, NbdAddress::Tcp { .. });
-        if self.nbd.iter().any(over_tcp) || self.api_tcp.is_some() || !self.has_remote() {
+        if self.listens_on_tcp() || self.api_tcp.is_some() || !self.has_remote() {
             self.tls.as_ref().map_or(Ok(()), Tls::check_serves)?;
         }
         Ok(())
     }
 
     fn has_remote(&self) -> bool {
-        let is_remote = |spec: &VolumeSpec| matches!(spec.endpoint, EndpointKind::Remote(_));
-        match &self.volumes {
-            VolumeSet::Listed(specs) => specs.iter().any(is_remote),
-            VolumeSet::All(template) => is_remote(template),
-        }
+        self.specs().any(|spec| matches!(spec.endpoint, EndpointKind::Remote(_)))
+    }
+
+    /// Whether NBD clients come over TCP.
+    fn listens_on_tcp(&self) -> bool {
+        self.nbd.iter().any(|address| matches!(address, NbdAddress::Tcp { .. }))
     }
 
     /// Whether other machines may reach an address: nobody gets anything there without TLS, or it is one for those who
@@ -67,9 +67,8 @@ impl ServiceOptions {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.tls.as_ref().map(certificates::troubles).unwrap_or_default();
-        let over_tcp = |address: &NbdAddress| matches!(address, NbdAddress::Tcp { .. });
         let listed = || self.specs().filter(|spec| matches!(spec.allowed, Allowed::Named(_)));
-        if self.tls.is_none() && self.nbd.iter().any(over_tcp) && listed().next().is_some() {
+        if self.tls.is_none() && self.listens_on_tcp() && listed().next().is_some() {
             let names: Vec<_> = listed().map(|spec| spec.name.as_str()).collect();
             let what = match &self.volumes {
                 VolumeSet::Listed(_) => {

@@ -297,7 +297,7 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
 }
 
 /// What is wrong with the process beside its volumes.
-fn of_process(core: &Core, cache: &CacheReport) -> Vec<String> {
+fn process_reasons(core: &Core, cache: &CacheReport) -> Vec<String> {
     let mut reasons: Vec<String> = core.tls.iter().flat_map(certificates::troubles).collect();
     let NotLoaded { configuration, certificates: unread } = core.not_loaded();
     let not_loaded = [("configuration was", configuration), ("certificates were", unread)];
@@ -342,7 +342,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
     let holders = certificates::of(core);
     let cache = core.cache.report();
-    reasons.extend(of_process(core, &cache));
+    reasons.extend(process_reasons(core, &cache));
     let failed = volumes.iter().any(|volume| volume.health == Health::Failed);
     let health = match (failed, reasons.is_empty()) {
         (true, _) => Health::Failed,

@@ -210,17 +210,13 @@ fn what_is_served(options: &ServiceOptions) -> String {
     };
     let count =
         |what: fn(&EndpointKind) -> bool| specs.iter().filter(|spec| what(&spec.endpoint)).count();
-    let log = count(|one| matches!(one, EndpointKind::Log));
     let parts = [
-        (log, format!("{} of {store}", counted(log, "volume"))),
+        (count(|one| matches!(one, EndpointKind::Log)), format!("of {store}")),
         (count(|one| matches!(one, EndpointKind::File(_))), "in files".to_owned()),
         (count(|one| matches!(one, EndpointKind::Remote(_))), "of other servers".to_owned()),
     ];
-    let parts = parts.into_iter().enumerate().filter(|(_, (count, _))| *count > 0);
-    let told = parts.map(|(index, (count, text))| match index {
-        0 => text,
-        _ => format!("{} {text}", counted(count, "volume")),
-    });
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+    let told = parts.map(|(count, place)| format!("{} {place}", counted(count, "volume")));
     told.collect::<Vec<_>>().join(", ")
 }
 

@@ -63,29 +63,28 @@ impl Listed {
     /// The line of a volume that a process serves and that is in no store.
     pub(crate) fn of_served(process: Option<u32>, served: &ServedVolume) -> Self {
         Self {
-            name: served.name.clone(),
             id: served.id.clone(),
             size_bytes: served.size_bytes,
-            state: VolumeState::Active,
-            holder: None,
-            holder_renews: false,
-            takeover: Takeover::default(),
             process,
             uri: Some(served.uri.clone()),
-            empty_replica: false,
             kind: served.layers.last().map(|layer| layer.kind.clone()),
-            error: None,
+            ..Self::bare(&served.name, VolumeState::Active)
         }
     }
 
     /// The line of a volume that cannot be read, and why.
     #[must_use]
     pub fn unreadable(name: &VolumeName, error: String) -> Self {
+        Self { error: Some(error), ..Self::bare(name.as_str(), VolumeState::Unreadable) }
+    }
+
+    /// One of which nothing else is known.
+    fn bare(name: &str, state: VolumeState) -> Self {
         Self {
-            name: name.to_string(),
+            name: name.to_owned(),
             id: String::new(),
             size_bytes: 0,
-            state: VolumeState::Unreadable,
+            state,
             holder: None,
             holder_renews: false,
             takeover: Takeover::default(),
@@ -93,7 +92,7 @@ impl Listed {
             uri: None,
             empty_replica: false,
             kind: None,
-            error: Some(error),
+            error: None,
         }
     }
 }
