@@ -155,11 +155,11 @@ impl Journal {
         self.inner().state.borrow().epoch()
     }
 
-    /// Makes sure that every write of the epoch to come gets a number above `floor`, such as the last one the object
-    /// stream holds. Call it before [`Journal::begin_epoch`].
-    pub fn set_write_floor(&self, floor: WriteNumber) {
-        let mut state = self.inner().state.borrow_mut();
-        state.next_write = state.next_write.max(floor.next());
+    /// Numbers the writes of the epoch to come: above `last`, the last write that the object stream holds, and above
+    /// those that the journal holds. One that holds none goes on right behind `last`, whatever it held once: a gap
+    /// between the stream and the journal means that objects are missing. Call it before [`Journal::begin_epoch`].
+    pub fn continue_after(&self, last: WriteNumber) {
+        self.inner().state.borrow_mut().continue_after(last);
     }
 
     /// Openings that may be published and were not in force yet, the oldest first: announced by those that tried

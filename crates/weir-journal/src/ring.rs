@@ -198,6 +198,11 @@ impl Ring {
         segment.last_write = segment.last_write.max(last_write);
     }
 
+    /// Whether there is any record, released or not.
+    pub(crate) fn has_records(&self) -> bool {
+        self.known.iter().any(|segment| segment.first.is_some())
+    }
+
     /// Recovery says where the records end, and in which segment the last one is.
     pub(crate) fn set_head(&mut self, head: JournalPos, head_segment: u64) {
         let (start, end) = (self.start_of(head_segment), self.start_of(head_segment + 1));

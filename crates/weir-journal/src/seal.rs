@@ -10,7 +10,7 @@
 //! Numbers of records do come back in another epoch: a record that recovery dropped gives its number to the first one
 //! after it, and a directory that was copied and opened twice goes on from the same number twice, in the same epoch.
 //! Neither repeats a nonce, because each opening has drawn a salt of its own. Segments that are used again, and write
-//! numbers that jump (`Journal::set_write_floor`), play no part in key or nonce.
+//! numbers that jump (`Journal::continue_after`), play no part in key or nonce.
 //!
 //! The table of a record (offsets, lengths, kinds) is not secret. Checksums cover the sealed bytes, so that recovery
 //! and a scrub need no key; the tag is verified whenever a piece is read back.

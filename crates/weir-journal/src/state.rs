@@ -234,6 +234,16 @@ impl JournalState {
         self.superblock.clone()
     }
 
+    /// See [`crate::Journal::continue_after`].
+    pub(crate) fn continue_after(&mut self, last: WriteNumber) {
+        if self.ring.has_records() || mutant("empty_journal_keeps_its_numbers") {
+            self.next_write = self.next_write.max(last.next());
+            return;
+        }
+        self.acked_write = last;
+        self.next_write = last.next();
+    }
+
     /// Makes `epoch` the current one; answers the superblock that must be durable before the first append.
     pub(crate) fn begin_epoch(
         &mut self,

@@ -400,7 +400,7 @@ impl Run {
             if self.random.one_in(4) {
                 self.epoch = self.epoch.next();
                 let released = self.model.borrow().released;
-                journal.set_write_floor(released);
+                journal.continue_after(released);
                 let patience = Duration::from_millis(self.random.below(15));
                 let begun =
                     tokio::time::timeout(patience, journal.begin_epoch(self.epoch, OPENING)).await;
@@ -431,7 +431,7 @@ impl Run {
             self.epoch = self.epoch.next();
             journal.set_sink(Rc::new(Volume(self.model.clone())));
             let released = self.model.borrow().released;
-            journal.set_write_floor(released);
+            journal.continue_after(released);
             journal.begin_epoch(self.epoch, OPENING).await.expect("epoch");
             self.all_is_durable();
             // As a volume does once it knows what the object stream holds.

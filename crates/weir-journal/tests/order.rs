@@ -5,7 +5,7 @@ mod common;
 use std::rc::Rc;
 
 use common::*;
-use weir_journal::{Epoch, Payload, PieceKind, RecordSeq, WriteNumber};
+use weir_journal::{Epoch, Journal, Payload, PieceKind, RecordSeq, WriteNumber};
 
 #[test]
 fn a_write_is_in_the_sink_before_it_is_answered_and_survives_a_crash() {
@@ -192,6 +192,26 @@ fn a_clean_close_is_seen_and_loses_nothing_even_with_power() {
 }
 
 #[test]
+fn an_empty_journal_goes_on_right_behind_the_object_stream() {
+    run(async {
+        let disk = steady_disk(1);
+        let (directory, env, key) = (disk.directory(), env_of(&disk), key());
+        let created =
+            Journal::create(&directory, NAME, IDENTITY, key.as_ref(), small_config(), &env);
+        let mut journal = created.await.expect("created").journal;
+        // Another journal went on up to a lower write, and then up to a higher one.
+        for (epoch, last) in [(1, 1000), (2, 500), (3, 2000)] {
+            journal.continue_after(WriteNumber(last));
+            journal.begin_epoch(Epoch(epoch), OPENING).await.expect("begun");
+            disk.crash_process();
+            let recovered = recover(&disk, small_config()).await;
+            assert_eq!(recovered.report.last_write, WriteNumber(last));
+            journal = recovered.journal;
+        }
+    });
+}
+
+#[test]
 fn an_epoch_must_rise_and_writes_start_above_the_floor() {
     run(async {
         let disk = steady_disk(1);
@@ -203,7 +223,7 @@ fn an_epoch_must_rise_and_writes_start_above_the_floor() {
         assert_eq!(refused.kind(), weir_device::ErrorKind::Bug);
         let refused = recovered.journal.begin_epoch(Epoch(1), OPENING).await.unwrap_err();
         assert_eq!(refused.kind(), weir_device::ErrorKind::Fenced);
-        recovered.journal.set_write_floor(WriteNumber(1000));
+        recovered.journal.continue_after(WriteNumber(1000));
         recovered.journal.begin_epoch(Epoch(7), OPENING).await.unwrap();
         write(&recovered.journal, 0, 1, 512).await;
         assert_eq!(recovered.journal.status().last_write, WriteNumber(1001));

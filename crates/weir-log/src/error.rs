@@ -198,14 +198,16 @@ pub enum LogError {
     },
     /// The store lacks objects that the journal was already allowed to forget.
     #[error(
-        "volume {volume}: the store holds the log up to {committed}, but the journal begins after it: objects are \
-         missing from {store}; restore them, or pass --accept-loss to go on without their writes"
+        "volume {volume}: the store holds the log up to {committed}, but the journal begins with write {first_kept}: \
+         objects are missing from {store}; restore them, or pass --accept-loss to go on without their writes"
     )]
     ObjectsMissing {
         /// The volume.
         volume: VolumeId,
         /// Last write found in the store.
         committed: String,
+        /// First write that the journal holds, or would.
+        first_kept: u64,
         /// URL of the store.
         store: String,
     },

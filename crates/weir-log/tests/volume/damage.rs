@@ -290,7 +290,9 @@ fn objects_missing_from_the_store_are_noticed() {
         }
         let refused = host.try_open(|_| {}).await.unwrap_err();
         assert!(matches!(refused, LogError::ObjectsMissing { .. }), "{refused}");
-        let (_volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+        let (volume, _) = host.try_open(|args| args.accept_loss = true).await.unwrap();
+        let flushed = volume.flush_remote().await;
+        flushed.expect("what the journal held is in the store");
     });
 }
 

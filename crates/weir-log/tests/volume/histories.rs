@@ -125,8 +125,18 @@ fn a_store_that_was_set_back_is_noticed_though_the_journal_holds_nothing() {
             let agree = |args: &mut OpenArgs| {
                 (args.accept_loss, args.discard_journal) = (is_empty, !is_empty);
             };
-            let (volume, _) = host.try_open(agree).await.unwrap();
-            expect_bytes(&volume, 0, &[1; 4096]).await;
+            // A process that is killed before its first write, and one after it. Nobody is asked again.
+            let process = LocalSet::new();
+            process.run_until(host.try_open(agree)).await.unwrap();
+            host.disk.crash_process();
+            drop(process);
+            host.in_killed_process(|volume| async move {
+                expect_bytes(&volume, 0, &[1; 4096]).await;
+                write(&volume, 4096, &[2; 4096]).await.unwrap();
+            })
+            .await;
+            let (volume, _) = host.open().await;
+            expect_bytes(&volume, 0, &[[1; 4096], [2; 4096]].concat()).await;
             write(&volume, 0, &[3; 4096]).await.unwrap();
             volume.close().await.unwrap();
             drop(volume);

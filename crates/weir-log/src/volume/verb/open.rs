@@ -129,6 +129,9 @@ impl LogVolume {
         let epoch = begun.epoch;
         let current = writer.current().clone();
         roll_forward(&args, key.as_ref(), &current, &mut loaded).await?;
+        let since_checkpoint = loaded.checkpoint.objects_since;
+        let (sequence, committed) = (loaded.committed_seq.0, loaded.committed);
+        tracing::debug!(volume = %args.id, sequence, %committed, since_checkpoint, "rolled forward");
         let store = survey.view(&current, loaded.committed);
         if let (Some(view), Decision::Replay(_)) = (&view, &decision) {
             check_not_set_back(&args, view, &store, loaded.committed)?;
@@ -137,8 +140,6 @@ impl LogVolume {
         if let (Some(view), Decision::ReuseEmpty(_)) = (&view, &decision) {
             check_nothing_forgotten(&args, view, &store, &loaded)?;
         }
-        let since_checkpoint = loaded.checkpoint.objects_since;
-        tracing::debug!(volume = %args.id, since_checkpoint, "rolled forward");
         let mut report = report_of(epoch, &loaded, journal.is_new);
         if weir_device::mutant("delete_before_publication") {
             for id in &loaded.void {
@@ -153,7 +154,7 @@ impl LogVolume {
         }
         // Whatever numbers the prefix knows are not used again: what is in it was another journal's, or what this one
         // lost, where that was accepted.
-        journal.recovered.journal.set_write_floor(loaded.committed.write);
+        journal.recovered.journal.continue_after(loaded.committed.write);
         journal.recovered.journal.set_manifest(writer.current().seen());
         journal.recovered.journal.begin_epoch(epoch, begun.opening).await?;
         tracing::debug!(volume = %args.id, epoch = epoch.0, "epoch begun");
@@ -278,7 +279,7 @@ fn check_not_set_back(
 }
 
 /// The journal was allowed to forget only what objects hold: if it begins after the prefix ends, objects are missing.
-/// Write numbers go on from opening to opening, whatever the journal (`set_write_floor`).
+/// Write numbers go on from opening to opening, whatever the journal (`continue_after`).
 fn check_nothing_missing(
     args: &OpenArgs,
     journal: &LocalJournal,
@@ -292,7 +293,7 @@ fn check_nothing_missing(
         Some(first) => first.piece.write.0,
         None => journal.recovered.journal.status().last_write.0 + 1,
     };
-    if first_kept > sent + 1 { Err(objects_missing(args, loaded)) } else { Ok(()) }
+    if first_kept > sent + 1 { Err(objects_missing(args, loaded, first_kept)) } else { Ok(()) }
 }
 
 /// The same for a journal that holds nothing, of an opening that the store need not know: what it held is in objects,
@@ -306,16 +307,17 @@ fn check_nothing_forgotten(
     let consent = args.accept_loss || weir_device::mutant("empty_journal_forgets");
     match judge::sent_last(journal, store) {
         Some(last) if last > loaded.committed.write && !consent => {
-            Err(objects_missing(args, loaded))
+            Err(objects_missing(args, loaded, last.0 + 1))
         }
         _ => Ok(()),
     }
 }
 
-fn objects_missing(args: &OpenArgs, loaded: &Loaded) -> LogError {
+fn objects_missing(args: &OpenArgs, loaded: &Loaded, first_kept: u64) -> LogError {
     LogError::ObjectsMissing {
         volume: args.id,
         committed: loaded.committed.to_string(),
+        first_kept,
         store: args.store.url().to_owned(),
     }
 }
