@@ -13,7 +13,7 @@ use weir_seal::BlockKey;
 
 use super::block::{BAND_RUNS, RUN_BYTES, RunAddress, apply, check_of, hash};
 use super::cache::Cache;
-use super::state::{Outcome, Reading};
+use super::state::{For, Outcome, Reading};
 use super::thread::{Open, ThreadCache};
 use crate::format::BLOCK_LEN;
 
@@ -38,6 +38,7 @@ pub enum Blocks {
 /// A read that is on its way. However its future ends, it ends.
 struct Reader<'a> {
     cache: &'a Cache,
+    whom: For,
     address: RunAddress,
     reading: Reading,
     outcome: Outcome,
@@ -45,7 +46,7 @@ struct Reader<'a> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        self.cache.state().end_read(&self.reading.pin, self.outcome);
+        self.cache.state().end_read(&self.reading.pin, self.whom, self.outcome);
     }
 }
 
@@ -114,9 +115,9 @@ impl ThreadCache {
             Blocks::All => (0, None),
             Blocks::Some(range) => (*range.start(), Some(range.end() - range.start() + 1)),
         };
-        let mut reader = open.begin_read(address, first, count)?;
+        let mut reader = open.begin_read(For::Client, address, first, count)?;
         let buf = open.env.buffers.alloc(reader.bytes());
-        match open.timed(buf.len(), open.file.read_at(buf, reader.offset())).await {
+        match open.timed(For::Client, buf.len(), open.file.read_at(buf, reader.offset())).await {
             Ok(buf) => reader.open(buf, key),
             Err(outcome) => {
                 reader.outcome = outcome;
@@ -133,11 +134,32 @@ impl ThreadCache {
         count: u32,
         key: Option<&BlockKey>,
     ) -> Vec<Option<SharedBuf>> {
+        self.runs_for(For::Client, first, count, key).await
+    }
+
+    /// The same for whoever moves what is there, and has leave of the pacer for that. The policy does not see it: what
+    /// is moved in bulk is not what clients use.
+    pub async fn copy_runs(
+        &self,
+        first: &RunAddress,
+        count: u32,
+        key: Option<&BlockKey>,
+    ) -> Vec<Option<SharedBuf>> {
+        self.runs_for(For::Copy, first, count, key).await
+    }
+
+    async fn runs_for(
+        &self,
+        whom: For,
+        first: &RunAddress,
+        count: u32,
+        key: Option<&BlockKey>,
+    ) -> Vec<Option<SharedBuf>> {
         let mut found = vec![None; count as usize];
         let Some(open) = self.current() else { return found };
         let runs = first.run..first.run + u64::from(count);
         let readers =
-            runs.filter_map(|run| open.begin_read(&RunAddress { run, ..*first }, 0, None));
+            runs.filter_map(|run| open.begin_read(whom, &RunAddress { run, ..*first }, 0, None));
         let mut groups: Vec<Readers<'_>> = Vec::new();
         for reader in readers {
             match groups.last_mut() {
@@ -160,6 +182,7 @@ impl ThreadCache {
 impl Open {
     fn begin_read(
         &self,
+        whom: For,
         address: &RunAddress,
         first: u32,
         count: Option<u32>,
@@ -168,10 +191,10 @@ impl Open {
         if state.rests() {
             return None;
         }
-        let reading = state.begin_read(address, first, count)?;
+        let reading = state.begin_read(whom, address, first, count)?;
         drop(state);
         let (cache, address, outcome) = (&self.cache, *address, Outcome::Dropped);
-        Some(Reader { cache, address, reading, outcome })
+        Some(Reader { cache, whom, address, reading, outcome })
     }
 
     async fn read_group(&self, mut group: Readers<'_>, key: Option<&BlockKey>) -> Runs {
@@ -185,7 +208,7 @@ impl Open {
             pieces.push(self.env.buffers.alloc(reader.bytes()));
         }
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        match self.timed(bytes, self.file.read_pieces_at(pieces, offset)).await {
+        match self.timed(group[0].whom, bytes, self.file.read_pieces_at(pieces, offset)).await {
             Ok(pieces) => {
                 let runs = pieces.into_iter().step_by(2);
                 group.iter_mut().zip(runs).map(|(reader, buf)| reader.open(buf, key)).collect()
@@ -199,14 +222,15 @@ impl Open {
         }
     }
 
-    /// What a read of the file gave, or how it ended: a client waits for it, but not for long.
+    /// What a read of the file gave, or how it ended: it is waited for, but not for long.
     async fn timed<T>(
         &self,
+        whom: For,
         bytes: usize,
         read: impl Future<Output = (T, Result<(), DiskError>)>,
     ) -> Result<T, Outcome> {
         let began = Instant::now();
-        let read = paced(&self.env.pacer, bytes, read);
+        let read = felt(&self.env.pacer, whom, bytes, read);
         let (failure, outcome) = match tokio::time::timeout(READ_TIME_MAX, read).await {
             Ok((done, Ok(()))) => return Ok(done),
             Ok((_, Err(error))) => (error.to_string(), Outcome::Failed),
@@ -225,8 +249,11 @@ impl Open {
     }
 }
 
-/// A read that a client waits for: background work goes by what it feels.
-async fn paced<T>(pacer: &Pacer, bytes: usize, read: impl Future<Output = T>) -> T {
+/// Background work goes by what the reads feel that clients wait for.
+async fn felt<T>(pacer: &Pacer, whom: For, bytes: usize, read: impl Future<Output = T>) -> T {
+    if whom == For::Copy {
+        return read.await;
+    }
     let request = pacer.request(RequestKind::Read, bytes as u64);
     let done = read.await;
     request.ended();

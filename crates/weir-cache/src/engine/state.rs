@@ -32,6 +32,15 @@ struct Busy {
     waiting: Vec<oneshot::Sender<()>>,
 }
 
+/// Whom a read is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// Somebody waits for it: it counts as a use, and says what clients feel.
+    Client,
+    /// It moves what is there, wanted or not: it counts as no use, and had leave of the pacer.
+    Copy,
+}
+
 /// How a read ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -232,12 +241,16 @@ impl State {
     /// Blocks of a run from `first` on: `count` of them, or as many as there are.
     pub(super) fn begin_read(
         &mut self,
+        whom: For,
         address: &RunAddress,
         first: u32,
         count: Option<u32>,
     ) -> Option<Reading> {
         let band = self.band_of(address)?;
-        let place = self.table.use_band(band, Use::Read)?;
+        let place = match whom {
+            For::Client => self.table.use_band(band, Use::Read)?,
+            For::Copy => self.slots().find(band)?,
+        };
         let run = address.in_band();
         // A run has the first blocks of its frame, all that the frame has, or none.
         let present = of_run(self.slots().at(place).present, run).trailing_ones();
@@ -252,12 +265,15 @@ impl State {
     }
 
     /// A read is over. What is not what it should be is dropped with its run.
-    pub(super) fn end_read(&mut self, pin: &Pin, outcome: Outcome) {
+    pub(super) fn end_read(&mut self, pin: &Pin, whom: For, outcome: Outcome) {
         let is_current = self.unpin(pin);
         self.counts.damaged += u64::from(outcome == Outcome::Damaged);
         if outcome == Outcome::Good {
             self.failures = 0;
-            self.counts.hits += 1;
+            match whom {
+                For::Client => self.counts.hits += 1,
+                For::Copy => self.counts.copied += 1,
+            }
         }
         if is_current && matches!(outcome, Outcome::Damaged | Outcome::Failed) {
             self.drop_run(pin.place, pin.run);

@@ -9,6 +9,8 @@ pub struct CacheCounts {
     pub hits: u64,
     /// See there.
     pub misses: u64,
+    /// Runs that were moved from here into other objects, without a look into the store.
+    pub copied: u64,
     /// Runs that were written.
     pub fills: u64,
     /// Bytes of those, with their headers.

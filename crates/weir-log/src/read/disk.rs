@@ -159,6 +159,20 @@ impl DiskBlocks {
         found.into_iter().map(|run| run.map(Bytes::from_owner)).collect()
     }
 
+    /// The same for whoever copies them, which is no use of theirs.
+    pub(super) async fn copies(
+        &self,
+        object: ObjectId,
+        first: u32,
+        last: u32,
+    ) -> Vec<Option<Bytes>> {
+        let count = last - first + 1;
+        let ends = self.address(object, first).zip(self.address(object, last));
+        let Some(((address, opening), _)) = ends else { return vec![None; count as usize] };
+        let found = self.cache.copy_runs(&address, count, opening.key.as_deref()).await;
+        found.into_iter().map(|run| run.map(Bytes::from_owner)).collect()
+    }
+
     /// A frame was read from the store, and `kept` gives it as long as it is in memory.
     pub(super) fn offer(
         &self,

@@ -1,7 +1,6 @@
 //! Frames from the store: one fetch at a time per frame, whoever asks; verified; kept in the node's frame cache.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -493,6 +492,11 @@ impl Reader {
         Self { store, object, key, deadline: fetcher.deadline, seed }
     }
 
+    /// The same for background work, which asks the store in its own way.
+    pub(super) fn at(fetcher: &Fetcher, object: ObjectId, store: Store) -> Self {
+        Self { store, ..Self::new(fetcher, object) }
+    }
+
     pub(super) async fn retry<T, F>(&self, mut read: impl FnMut() -> F) -> Result<T, LogError>
     where
         F: Future<Output = Result<Result<T, DecodeError>, StoreError>>,
@@ -527,7 +531,7 @@ pub(crate) async fn header(
     fetcher: &Fetcher,
     object: ObjectId,
 ) -> Result<ObjectHeader, DeviceError> {
-    let reader = Reader { store: fetcher.store.clone(), ..Reader::new(fetcher, object) };
+    let reader = Reader::at(fetcher, object, fetcher.store.clone());
     let got = fetcher.env.background(async move {
         let read = || open_header(&reader.store, object, reader.key.as_ref());
         reader.retry(read).await
@@ -536,73 +540,6 @@ pub(crate) async fn header(
     fetcher.disk.learn((object.stream, object.epoch), header.opening);
     fetcher.keep_table(&header, key);
     Ok(header)
-}
-
-/// Copies of payload bytes of an object, given as offset and length. Frames come from the cache where it has them, and
-/// do not go into it: whoever reads in bulk must not drive out what clients use. `store` is the fetcher's, or the same
-/// in the background.
-///
-/// # Errors
-/// As [`frames`].
-pub(crate) async fn pieces(
-    fetcher: &Rc<Fetcher>,
-    store: &Store,
-    object: ObjectId,
-    pieces: Vec<(u32, u64)>,
-) -> Result<Vec<Bytes>, DeviceError> {
-    let table = table_of(fetcher, object).await?;
-    let reader = Reader { store: store.clone(), ..Reader::new(fetcher, object) };
-    let (cache, key) = (Arc::clone(&fetcher.cache), fetcher.key_of(object));
-    let got = fetcher.env.background(async move {
-        let wanted: BTreeSet<u32> = pieces
-            .iter()
-            .flat_map(|(offset, len)| {
-                let (first, last) = frame_span(*offset, *len);
-                first..=last
-            })
-            .collect();
-        let mut frames: BTreeMap<u32, Bytes> = BTreeMap::new();
-        let mut to_fetch = Vec::new();
-        for index in wanted {
-            match cache.get(&FrameKey::whole(key, index)) {
-                Some(frame) => drop(frames.insert(index, frame)),
-                None => to_fetch.push(index),
-            }
-        }
-        let mut runs = collected_runs_of(&to_fetch);
-        while let Some((first, last)) = runs.pop() {
-            let needed: Vec<u32> =
-                to_fetch.iter().copied().filter(|index| (first..=last).contains(index)).collect();
-            let read = || get_frames(&reader, &table, first, last);
-            match reader.retry(read).await {
-                Ok(fetched) => {
-                    let fetched = (first..=last).zip(fetched);
-                    frames.extend(fetched.filter(|(index, _)| needed.contains(index)));
-                }
-                // The damaged frame may only bridge a gap: the frames that are needed are read alone.
-                Err(error) if error.kind() == ErrorKind::Corrupt && first < last => {
-                    runs.extend(needed.iter().map(|index| (*index, *index)));
-                }
-                // And its damaged block may be one that nobody needs.
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    let blocks = parts::blocks_of(&pieces, first);
-                    let frame = parts::patched(&reader, &table, first, &blocks, error).await?;
-                    if weir_device::mutant("patched_frame_is_kept") {
-                        cache.keep(FrameKey::whole(key, first), frame.clone());
-                    }
-                    frames.insert(first, frame);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let copy = |(offset, len): &(u32, u64)| {
-            let (first, last) = frame_span(*offset, *len);
-            let frames: Vec<Bytes> = frames.range(first..=last).map(|(_, f)| f.clone()).collect();
-            Ok::<_, LogError>(Bytes::from(slices_of(object, &frames, *offset, *len)?.to_vec()))
-        };
-        pieces.iter().map(copy).collect()
-    });
-    Ok(got.await.ok_or(LogError::ShuttingDown)??)
 }
 
 /// The frames that hold payload bytes, as first and last index.

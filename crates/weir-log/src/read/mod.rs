@@ -1,6 +1,7 @@
 //! Reads: overlay, then object map, then the block store (memory, local disk), then ranged GETs.
 
 pub(crate) mod block_store;
+pub(crate) mod bulk;
 pub(crate) mod cache;
 pub(crate) mod disk;
 pub(crate) mod failed;

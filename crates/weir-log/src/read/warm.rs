@@ -416,9 +416,7 @@ impl Warming<'_> {
     }
 
     fn reader(&self, object: ObjectId) -> Reader {
-        let mut reader = Reader::new(self.fetcher, object);
-        reader.store = self.store.clone();
-        reader
+        Reader::at(self.fetcher, object, self.store.clone())
     }
 
     async fn put(&self, object: ObjectId, index: u32, frame: Bytes) {

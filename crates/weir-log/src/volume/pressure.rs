@@ -57,15 +57,20 @@ impl Drop for Awaited<'_> {
 }
 
 impl Shared {
-    /// The store for background work of this class.
-    pub(crate) fn background_store(&self, class: Class) -> Store {
+    /// Who asks the pacer for leave for background work of this class.
+    pub(crate) fn pace(&self, class: Class) -> Pace {
         let pressure = match class {
             Class::Upload => &self.pressures.upload,
             Class::Copy => &self.pressures.copy,
             Class::Delete => &self.pressures.delete,
             Class::Fill => unreachable!("a volume sends nothing to the store for its cache"),
         };
-        self.store.at_pace(Pace::new(&self.env.pacer, class, pressure))
+        Pace::new(&self.env.pacer, class, pressure)
+    }
+
+    /// The store for background work of this class.
+    pub(crate) fn background_store(&self, class: Class) -> Store {
+        self.store.at_pace(self.pace(class))
     }
 
     /// From now on, and until that is dropped, somebody waits for background work.

@@ -253,3 +253,30 @@ fn what_the_collector_copies_is_cached_where_it_was_before() {
         }
     });
 }
+
+#[test]
+fn the_collector_reads_the_local_disk_where_it_can() {
+    run(async {
+        let mut read_of_store = Vec::new();
+        for is_cached in [true, false] {
+            let mut host = Host::new().await;
+            host.options.batch.bytes = 256 << 10;
+            let disk = SimDisk::new(5, SimDiskOptions::default());
+            let blocks = block_store(&host, &disk).await;
+            let memory = Arc::new(MemoryFrameCache::new(MEMORY_BYTES)).into();
+            let volume = open(&host, if is_cached { &blocks } else { &memory }).await;
+            let mut data = fill(&volume, 3).await;
+            overwrite(&volume, &mut data).await;
+            read_of_store.push(host.store.counters().bytes_down);
+            let counts = blocks.disk.status().expect("there").counts;
+            assert_eq!(counts.copied > 0, is_cached, "{counts:?}");
+            assert_eq!((counts.hits, counts.damaged), (0, 0), "nobody else read: {counts:?}");
+            volume.close().await.expect("closed");
+            drop(volume);
+            let volume = open(&host, &memory).await;
+            read_all(&volume, &data).await;
+        }
+        let [cached, uncached] = read_of_store[..] else { panic!("two runs") };
+        assert!(cached < uncached / 2, "{cached} bytes read, and {uncached} without a cache");
+    });
+}

@@ -314,6 +314,7 @@ fn report_of(status: CacheStatus) -> CacheReport {
         recovered_permille: status.recovery.map(permille),
         hits: counts.hits,
         misses: counts.misses,
+        copied: counts.copied,
         fills: counts.fills,
         filled_bytes: counts.filled_bytes,
         dropped: counts.dropped,

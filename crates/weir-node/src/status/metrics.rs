@@ -362,6 +362,7 @@ impl Scrape {
                 cache.filled_bytes,
             ),
             ("cache_fills", "Frames written to the cache on the local disk", cache.fills),
+            ("cache_copied", "Frames that the collector read from the local disk", cache.copied),
             ("cache_fills_dropped", "Frames that came too fast to be cached", cache.dropped),
             (
                 "cache_evictions",

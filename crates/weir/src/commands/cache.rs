@@ -153,6 +153,7 @@ fn rows_of(shown: &CacheShown) -> Vec<Vec<String>> {
         ("holds", format!("{} of {}, {bands}", human(cache.bytes), human(cache.capacity_bytes))),
         ("hit ratio", ratio(cache.hits, cache.misses)),
         ("written", written),
+        ("collector", format!("{} read here", counted(cache.copied, "frame"))),
         ("evictions", counted(cache.evictions, "band")),
         ("left out", counted(cache.dropped, "fill")),
         ("memory", human(cache.memory_bytes)),

@@ -22,9 +22,9 @@ fn fill(state: &mut State, address: &RunAddress, checks: &[u32]) -> Place {
 
 /// Whether a run is there.
 fn has(state: &mut State, address: &RunAddress) -> bool {
-    let reading = state.begin_read(address, 0, None);
+    let reading = state.begin_read(For::Client, address, 0, None);
     if let Some(reading) = &reading {
-        state.end_read(&reading.pin, Outcome::Good);
+        state.end_read(&reading.pin, For::Client, Outcome::Good);
     }
     reading.is_some()
 }
@@ -38,13 +38,16 @@ fn blocks_are_there_once_their_fill_ended_and_by_their_address_only() {
     assert!(state.begin_fill(&address(1, 5)).is_none(), "once is enough");
     state.end_fill(&filling.pin, Some(&[7, 8, 9]));
     assert!(state.begin_fill(&address(1, 5)).is_none(), "it is there");
-    let reading = state.begin_read(&address(1, 5), 1, Some(2)).unwrap();
+    let reading = state.begin_read(For::Client, &address(1, 5), 1, Some(2)).unwrap();
     assert_eq!((reading.first, &reading.checks[..]), (1, &[8, 9][..]));
-    state.end_read(&reading.pin, Outcome::Good);
-    assert!(state.begin_read(&address(1, 5), 1, Some(3)).is_none(), "the frame is shorter");
-    let all = state.begin_read(&address(1, 5), 0, None).unwrap();
+    state.end_read(&reading.pin, For::Client, Outcome::Good);
+    assert!(
+        state.begin_read(For::Client, &address(1, 5), 1, Some(3)).is_none(),
+        "the frame is shorter"
+    );
+    let all = state.begin_read(For::Client, &address(1, 5), 0, None).unwrap();
     assert_eq!(all.checks[..], [7, 8, 9]);
-    state.end_read(&all.pin, Outcome::Good);
+    state.end_read(&all.pin, For::Client, Outcome::Good);
     for other in [address(2, 5), address(1, 4), address(1, 9)] {
         assert!(!has(&mut state, &other));
     }
@@ -68,7 +71,8 @@ fn a_place_is_written_once_nobody_reads_what_was_there() {
     let mut state = state();
     let old: Vec<_> = (0..4).map(|band| address(1, band * 4)).collect();
     let places: Vec<_> = old.iter().map(|old| fill(&mut state, old, &[1])).collect();
-    let readings: Vec<_> = old.iter().map(|old| state.begin_read(old, 0, None).unwrap()).collect();
+    let readings: Vec<_> =
+        old.iter().map(|old| state.begin_read(For::Client, old, 0, None).unwrap()).collect();
     let filling = state.begin_fill(&address(2, 0)).unwrap();
     let at = places.iter().position(|place| *place == filling.at.place).unwrap();
     let mut wait = filling.wait.expect("somebody reads there");
@@ -78,12 +82,12 @@ fn a_place_is_written_once_nobody_reads_what_was_there() {
     let mut beside_waits = beside.wait.expect("somebody reads there");
     for (number, reading) in readings.iter().enumerate() {
         if number != at {
-            state.end_read(&reading.pin, Outcome::Good);
+            state.end_read(&reading.pin, For::Client, Outcome::Good);
         }
     }
     assert!(wait.try_recv().is_err() && beside_waits.try_recv().is_err());
     // What was read there is not what was to be read: the new band has nothing to do with it.
-    state.end_read(&readings[at].pin, Outcome::Damaged);
+    state.end_read(&readings[at].pin, For::Client, Outcome::Damaged);
     assert!(wait.try_recv().is_ok() && beside_waits.try_recv().is_ok());
     state.end_fill(&filling.pin, Some(&[2]));
     state.end_fill(&beside.pin, Some(&[3, 4]));
@@ -122,8 +126,8 @@ fn what_is_not_what_it_should_be_is_dropped_with_its_run_alone() {
     let mut state = state();
     fill(&mut state, &address(1, 0), &[1, 2]);
     fill(&mut state, &address(1, 1), &[3]);
-    let reading = state.begin_read(&address(1, 0), 1, Some(1)).unwrap();
-    state.end_read(&reading.pin, Outcome::Damaged);
+    let reading = state.begin_read(For::Client, &address(1, 0), 1, Some(1)).unwrap();
+    state.end_read(&reading.pin, For::Client, Outcome::Damaged);
     assert!(!has(&mut state, &address(1, 0)) && has(&mut state, &address(1, 1)));
     assert_eq!((state.counts.damaged, state.blocks), (1, 1));
     fill(&mut state, &address(1, 0), &[1, 2]);
@@ -167,9 +171,9 @@ fn a_place_found_after_a_crash_belongs_to_its_newest_fill() {
     for gone in [address(1, 0), address(1, 1)] {
         assert!(!has(&mut state, &gone), "{gone:?}");
     }
-    let reading = state.begin_read(&address(3, 0), 0, None).unwrap();
+    let reading = state.begin_read(For::Client, &address(3, 0), 0, None).unwrap();
     assert_eq!((reading.at.place.row, &reading.checks[..]), (2, &[3, 3][..]));
-    state.end_read(&reading.pin, Outcome::Good);
+    state.end_read(&reading.pin, For::Client, Outcome::Good);
     for there in [address(2, 2), address(4, 0), address(4, 1)] {
         assert!(has(&mut state, &there), "{there:?}");
     }
@@ -192,12 +196,13 @@ fn a_fill_that_waits_never_waits_for_itself() {
     for band in 0..4 {
         fill(&mut state, &address(1, band * 4), &[1]);
     }
-    let readings: Vec<_> =
-        (0..4).map(|band| state.begin_read(&address(1, band * 4), 0, None).unwrap()).collect();
+    let readings: Vec<_> = (0..4)
+        .map(|band| state.begin_read(For::Client, &address(1, band * 4), 0, None).unwrap())
+        .collect();
     let mut fillings: Vec<_> =
         (0..20).filter_map(|band| state.begin_fill(&address(2, band * 4))).collect();
     for reading in &readings {
-        state.end_read(&reading.pin, Outcome::Good);
+        state.end_read(&reading.pin, For::Client, Outcome::Good);
     }
     // Each is woken, or told that its place is somebody else's, once those before it ended.
     let mut steps = 0;
@@ -258,4 +263,23 @@ fn one_tebibyte_of_cache_takes_so_much_memory() {
     );
     assert!(taken * 100 >= geometry.bands() * 99, "{taken} bands are taken");
     assert!(bytes <= LIMIT, "{bytes} bytes");
+}
+
+#[test]
+fn what_is_copied_does_not_count_as_used() {
+    let mut state = state();
+    for band in 0..4 {
+        fill(&mut state, &address(1, band * 4), &[7]);
+    }
+    // Whatever is read in bulk, the band that was used least goes.
+    for _ in 0..100 {
+        let reading = state.begin_read(For::Copy, &address(1, 0), 0, None).expect("there");
+        state.end_read(&reading.pin, For::Copy, Outcome::Good);
+    }
+    for band in 1..4 {
+        assert!(has(&mut state, &address(1, band * 4)));
+    }
+    assert_eq!((state.counts.copied, state.counts.hits), (100, 3));
+    fill(&mut state, &address(1, 16), &[7]);
+    assert!(!state.has(&address(1, 0)), "it was not used");
 }

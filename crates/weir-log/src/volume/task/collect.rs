@@ -17,7 +17,7 @@ use crate::format::object::ObjectHeader;
 use crate::ids::ObjectId;
 use crate::limits::FRAME_BYTES;
 use crate::map::table::LiveObject;
-use crate::read::{fetch, to_usize};
+use crate::read::{bulk, fetch, to_usize};
 use crate::volume::shared::{Shared, State};
 use crate::volume::task::upload::{self, Wanted};
 
@@ -198,10 +198,10 @@ async fn read(shared: &Rc<Shared>, runs: &[Run]) -> Option<Vec<Bytes>> {
     for (at, run) in runs.iter().enumerate() {
         by_object.entry(run.object).or_default().push(at);
     }
-    let store = shared.background_store(Class::Copy);
+    let pace = shared.pace(Class::Copy);
     let reads = by_object.into_iter().map(|(object, places)| {
         let pieces = places.iter().map(|at| (runs[*at].payload_offset, runs[*at].len)).collect();
-        let read = fetch::pieces(&shared.fetcher, &store, object, pieces);
+        let read = bulk::pieces(&shared.fetcher, &pace, object, pieces);
         async move { (object, read.await, places) }
     });
     let mut reads = stream::iter(reads).buffer_unordered(shared.collector_pace());

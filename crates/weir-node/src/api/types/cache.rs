@@ -37,6 +37,9 @@ pub struct CacheReport {
     pub hits: u64,
     /// See there.
     pub misses: u64,
+    /// Frames that the collector copied from here, and did not read from the store.
+    #[serde(default)]
+    pub copied: u64,
     /// Frames that were written to it.
     pub fills: u64,
     /// Bytes of those: what it wears its disk by.
