@@ -11,7 +11,7 @@ from .nbd_client import Client, NbdError
 
 CACHE_BYTES = 16 * place.GIB
 # More than the cache holds, so that it fills.
-VOLUME_BYTES = 20 * place.GIB
+VOLUME_BYTES = 17 * place.GIB
 FULL_SHARE = 0.9
 # Where the cache does not get so full, what it took is measured, and that is said.
 KEPT_SHARE = 0.99
@@ -23,7 +23,8 @@ BLOCK_BYTES = 4096
 
 
 def need_bytes(scale):
-    return (2 * VOLUME_BYTES + CACHE_BYTES) // scale + 4 * place.GIB
+    # It is written once, in order: there is little garbage.
+    return (VOLUME_BYTES + VOLUME_BYTES // 4 + CACHE_BYTES) // scale + 4 * place.GIB
 
 
 def _disk_rate(path, most):

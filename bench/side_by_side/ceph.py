@@ -202,6 +202,20 @@ class Ceph1(Ceph):
     copies = 1
 
 
+class Rbd(Ceph1):
+    """The same for bench/cache, which reads."""
+
+    name = "rbd"
+    key = "rbd"
+
+    def rest(self):
+        self.settle()
+
+    def run(self, **job):
+        result = super().run(**job)
+        return result | {"cpu_us": result["side_us"]}
+
+
 class Ceph3(Ceph):
     name = "ceph, 3 copies"
     key = "ceph3"
