@@ -8,6 +8,7 @@ use weir_cache::engine::{CacheSize, Found, ThreadCache};
 use weir_device::ErrorKind;
 use weir_disk::sim::{SimDisk, SimDiskOptions};
 use weir_log::{BlockStore, Closed, LogVolume, MemoryFrameCache};
+use weir_pacer::Class;
 
 use crate::clones::clone_of;
 use crate::support::{
@@ -271,6 +272,10 @@ fn the_collector_reads_the_local_disk_where_it_can() {
             let counts = blocks.disk.status().expect("there").counts;
             assert_eq!(counts.copied > 0, is_cached, "{counts:?}");
             assert_eq!((counts.hits, counts.damaged), (0, 0), "nobody else read: {counts:?}");
+            // What is read of the disk has leave, as what is written has.
+            let given = host.env.pacer.given(Class::Copy).bytes;
+            let copied = counts.copied * (64 << 10) + volume.status().collected_bytes;
+            assert!(given >= copied, "{given} bytes of {copied}");
             volume.close().await.expect("closed");
             drop(volume);
             let volume = open(&host, &memory).await;
