@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::engine::sync_gate::SyncGate;
+use crate::engine::whose;
 use crate::error::{DiskError, DiskOperation};
 
 /// A descriptor, and whose it is.
@@ -38,11 +39,14 @@ pub(crate) struct OpenFile {
     /// 1 where the file goes through the page cache.
     pub(crate) alignment: usize,
     pub(crate) syncs: SyncGate,
+    /// A call waits for the program behind the file system (FUSE), also where it was asked not to.
+    pub(crate) calls_wait: bool,
 }
 
 impl OpenFile {
     pub(crate) fn new(fd: Descriptor, path: Arc<str>, alignment: usize) -> Self {
-        Self { fd, path, alignment, syncs: SyncGate::default() }
+        let calls_wait = whose::is_fuse(&fd);
+        Self { fd, path, alignment, syncs: SyncGate::default(), calls_wait }
     }
 
     pub(crate) fn error(
