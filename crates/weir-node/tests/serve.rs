@@ -24,8 +24,8 @@ use weir_node::verbs::show::ShowVolume;
 use weir_node::verbs::verb::Verb;
 use weir_node::{
     ApiPlace, Closing, Consent, DataDirectory, EndpointKind, HandedOver, Home, Inherited, Node,
-    NodeConfig, NodeError, SalvageWish, Service, ServiceOptions, Stages, Stopped, VolumeSet,
-    VolumeSpec, Was,
+    NodeConfig, NodeError, Reloaded, SalvageWish, Service, ServiceOptions, Stages, Stopped,
+    VolumeSet, VolumeSpec, Was,
 };
 
 const SIZE: u64 = 1 << 20;
@@ -90,6 +90,11 @@ impl Place {
         self.call("one", FlushVolume { remote: true, wait: true, publish: false }).await;
         self.client("one").ask((1, 0, 1 << 20), &data);
         service
+    }
+
+    /// Loads settings of these volumes, and otherwise the same as at the start.
+    async fn reload(&self, service: &Service, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
+        service.reload(volumes, self.options(VolumeOptions::default()).template).await
     }
 
     fn options(&self, options: VolumeOptions) -> ServiceOptions {
@@ -201,7 +206,7 @@ fn a_volume_is_not_taken_away_from_those_who_read_its_snapshots() {
         let rename = RenameVolume { to: "two".to_owned() };
         is_open(place.try_call("one", rename).await.expect_err("it is read"));
         is_open(place.try_call("one", DetachVolume::default()).await.expect_err("it is read"));
-        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        let reloaded = place.reload(&service, VolumeSet::Listed(Vec::new())).await.expect("loaded");
         assert!(reloaded.detached.is_empty() && reloaded.failed.len() == 1, "{reloaded:?}");
         assert_eq!(reader.read(4096), [0; 4096], "and is still there");
         drop(reader);
@@ -239,7 +244,7 @@ fn what_a_new_configuration_leaves_out_is_closed_until_the_store_has_it() {
             VolumeOptions { close_deadline: Duration::ZERO, ..VolumeOptions::default() };
         let service = place.serve_with(in_no_time).await;
         place.client("one").ask((1, 0, 4096), &[7; 4096]);
-        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        let reloaded = place.reload(&service, VolumeSet::Listed(Vec::new())).await.expect("loaded");
         assert!(reloaded.detached.is_empty(), "{reloaded:?}");
         assert!(reloaded.failed[0].1.contains("journal"), "{reloaded:?}");
         // Then it is closed in the background; until then the next process is told of it.
@@ -305,7 +310,7 @@ fn a_volume_is_served_on_though_its_manifest_cannot_be_read_just_now() {
         let service = place.serve().await;
         let all = || {
             let template = place.options(VolumeOptions::default()).template;
-            service.reload(VolumeSet::All(template))
+            place.reload(&service, VolumeSet::All(template))
         };
         assert_eq!(all().await.expect("loaded"), Default::default(), "nothing changes");
         let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
@@ -317,7 +322,7 @@ fn a_volume_is_served_on_though_its_manifest_cannot_be_read_just_now() {
         assert!(service.not_served().is_empty(), "{:?}", service.not_served());
         std::fs::write(&newest, &text).expect("mended");
         // One that is not served is named.
-        let none = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        let none = place.reload(&service, VolumeSet::Listed(Vec::new())).await.expect("loaded");
         assert_eq!(none.detached, [name("one")]);
         let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
         let text = std::fs::read(&newest).expect("read");
@@ -347,17 +352,17 @@ fn an_opening_that_waits_for_another_node_is_taken_back() {
         assert!(waits(&service), "{:?}", service.not_served());
         // It begins anew, and is not taken for a change that is under way.
         let both = || VolumeSet::Listed(vec![two.clone(), one.clone()]);
-        let reloaded = service.reload(both()).await.expect("loaded");
+        let reloaded = place.reload(&service, both()).await.expect("loaded");
         assert_eq!((reloaded.waiting.len(), reloaded.failed.len()), (1, 0), "{reloaded:?}");
         place.call("one", DetachVolume::default()).await;
         assert!(!waits(&service), "detached");
-        assert_eq!(service.reload(both()).await.expect("loaded").left_out.len(), 1);
+        assert_eq!(place.reload(&service, both()).await.expect("loaded").left_out.len(), 1);
         assert!(!waits(&service), "it stays so");
         let read_only = VolumeSpec { read_only: true, ..one.clone() };
         let otherwise = VolumeSet::Listed(vec![two.clone(), read_only]);
-        assert_eq!(service.reload(otherwise).await.expect("loaded").waiting.len(), 1);
+        assert_eq!(place.reload(&service, otherwise).await.expect("loaded").waiting.len(), 1);
         let only = VolumeSet::Listed(vec![two.clone()]);
-        assert_eq!(service.reload(only).await.expect("loaded"), Default::default());
+        assert_eq!(place.reload(&service, only).await.expect("loaded"), Default::default());
         assert!(!waits(&service), "not wanted");
         let nothing = place.try_call("one", DetachVolume::default()).await;
         assert!(nothing.is_err(), "nothing goes on in the background");
@@ -375,7 +380,7 @@ fn a_stop_says_that_what_was_left_out_is_not_all_in_the_store() {
     let place = Place::new();
     run(async {
         let service = place.serve_slowly().await;
-        let reloaded = service.reload(VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        let reloaded = place.reload(&service, VolumeSet::Listed(Vec::new())).await.expect("loaded");
         assert_eq!(reloaded.failed.len(), 1, "{reloaded:?}");
         assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::LocalOnly);
     });
@@ -402,11 +407,11 @@ fn a_volume_that_is_wanted_again_waits_for_its_close() {
     run(async {
         let service = place.serve_slowly().await;
         let (none, mut one) = (VolumeSet::Listed(Vec::new()), place.options(Default::default()));
-        service.reload(none).await.expect("loaded");
+        place.reload(&service, none).await.expect("loaded");
         // It is being closed, for which the store takes its time.
         tokio::time::sleep(Duration::from_millis(200)).await;
         one.template.name = name("one");
-        let again = service.reload(VolumeSet::Listed(vec![*one.template]));
+        let again = place.reload(&service, VolumeSet::Listed(vec![*one.template]));
         let faster = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             let none = |_| Limits::default();
@@ -496,7 +501,7 @@ fn what_was_attached_or_detached_by_hand_stays_so_until_its_settings_change() {
         place.call("two", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
         place.call("one", DetachVolume::default()).await;
         let stays = async |service: &Service| {
-            let reloaded = service.reload(settings()).await.expect("loaded");
+            let reloaded = place.reload(service, settings()).await.expect("loaded");
             assert_eq!(served(service), ["two"], "{reloaded:?}");
             assert!(reloaded.left_out[0].1.contains("stays detached"), "{reloaded:?}");
         };
@@ -511,19 +516,19 @@ fn what_was_attached_or_detached_by_hand_stays_so_until_its_settings_change() {
         // What holds for all volumes says nothing of this one.
         let read_deadline = Duration::from_secs(7);
         let other = VolumeOptions { read_deadline, ..VolumeOptions::default() };
-        let reloaded = service.reload(place.options(other).volumes).await.expect("loaded");
+        let reloaded = place.reload(&service, place.options(other).volumes).await.expect("loaded");
         assert_eq!(served(&service), ["two"], "{reloaded:?}");
         let mut volumes = settings();
         if let VolumeSet::Listed(specs) = &mut volumes {
             specs[0].read_only = true;
         }
-        let reloaded = service.reload(volumes).await.expect("loaded");
+        let reloaded = place.reload(&service, volumes).await.expect("loaded");
         assert_eq!(reloaded.attached, [name("one")], "its settings are new");
         // Those of a process that serves all that there are say nothing of a volume, either.
         let all = || VolumeSet::All(place.options(VolumeOptions::default()).template);
-        service.reload(all()).await.expect("loaded");
+        place.reload(&service, all()).await.expect("loaded");
         place.call("one", DetachVolume::default()).await;
-        service.reload(all()).await.expect("loaded");
+        place.reload(&service, all()).await.expect("loaded");
         assert_eq!(served(&service), ["two"]);
         service.stop(Closing::ToStore).await.expect("all are closed");
     });
@@ -557,7 +562,7 @@ fn a_volume_whose_deletion_did_not_come_to_its_end_is_served_again() {
         // The program that deletes it is killed once the volume is detached.
         place.call("one", DetachVolume { to_delete: true, ..DetachVolume::default() }).await;
         let settings = || place.options(VolumeOptions::default()).volumes;
-        let reloaded = service.reload(settings()).await.expect("loaded");
+        let reloaded = place.reload(&service, settings()).await.expect("loaded");
         assert!(reloaded.left_out[0].1.contains("begun to rename or delete"), "{reloaded:?}");
         let mut options = place.options(VolumeOptions::default());
         options.left = service.handed_over();
@@ -585,7 +590,7 @@ fn a_reload_that_meets_a_detach_leaves_it_at_that() {
             tokio::time::sleep(Duration::from_millis(500)).await;
             place.call("two", DetachVolume::default()).await;
         };
-        let (reloaded, ()) = futures_util::join!(service.reload(volumes), detach);
+        let (reloaded, ()) = futures_util::join!(place.reload(&service, volumes), detach);
         let reloaded = reloaded.expect("loaded");
         assert_eq!(served(&service), Vec::<String>::new(), "{reloaded:?}");
         assert_eq!(reloaded.left_out[0].0, name("two"), "{reloaded:?}");
@@ -604,7 +609,7 @@ fn no_empty_volume_comes_to_be_under_the_name_of_one_that_is_gone() {
         let note = renamed.note.expect("it is said");
         assert!(note.contains("still name volume one"), "{note}");
         let stays_gone = async || {
-            let reloaded = service.reload(settings()).await.expect("loaded");
+            let reloaded = place.reload(&service, settings()).await.expect("loaded");
             assert_eq!(served(&service), ["uno"], "{reloaded:?}");
             assert!(reloaded.left_out[0].1.contains("not created anew"), "{reloaded:?}");
         };
@@ -620,7 +625,7 @@ fn no_empty_volume_comes_to_be_under_the_name_of_one_that_is_gone() {
         let created = place.node.call(place.home.clone(), None, one, |_, _| {}).await;
         let note = created.expect("created").note.expect("it is said that it is not served");
         assert!(note.contains("weir volume attach one"), "{note}");
-        let reloaded = service.reload(settings()).await.expect("loaded");
+        let reloaded = place.reload(&service, settings()).await.expect("loaded");
         assert_eq!((reloaded.attached, reloaded.created), (vec![name("one")], Vec::new()));
         service.stop(Closing::ToStore).await.expect("all are closed");
     });
@@ -636,7 +641,7 @@ fn a_reload_says_which_volumes_are_new() {
         if let VolumeSet::Listed(specs) = &mut volumes {
             specs.push(VolumeSpec { name: name("two"), ..specs[0].clone() });
         }
-        let reloaded = service.reload(volumes).await.expect("loaded");
+        let reloaded = place.reload(&service, volumes).await.expect("loaded");
         assert_eq!(reloaded.created, [(name("two"), SIZE)]);
         service.stop(Closing::ToStore).await.expect("all are closed");
     });

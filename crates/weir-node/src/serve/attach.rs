@@ -325,7 +325,10 @@ async fn offer(
         if !opening.is_taken_back() {
             core.cache.limit_share(entry.id, entry.spec.stages.cache_share);
             all.insert(name.clone(), running);
-            lock(&core.volumes).insert(name, Arc::new(entry));
+            let entry = Arc::new(entry);
+            lock(&core.volumes).insert(name, Arc::clone(&entry));
+            // A reload that came since its settings were read may have found it in no table.
+            core.let_in_as_settings_say(&entry);
             return Ok(());
         }
     }
@@ -561,8 +564,12 @@ pub struct Reloaded {
 /// Serves what the set names, and nothing else but what was attached by hand. A volume that has clients is not
 /// detached; the report names it. One that is served and of which the store has nothing that can be read just now is
 /// served on.
-pub(crate) async fn reload(core: &Arc<Core>, volumes: VolumeSet) -> Result<Reloaded, NodeError> {
-    *lock(&core.volume_set) = volumes;
+pub(crate) async fn reload(
+    core: &Arc<Core>,
+    volumes: VolumeSet,
+    template: Box<VolumeSpec>,
+) -> Result<Reloaded, NodeError> {
+    core.set_wanted(volumes, template);
     core.forget_where_settings_changed();
     let Wanted { specs: wanted, unreadable, left_out } = wanted(core).await?;
     let mut reloaded = Reloaded { left_out, ..Reloaded::default() };
@@ -628,15 +635,15 @@ async fn bring_in_line(
 ) {
     for entry in core.entries() {
         let name = &entry.name;
-        match wanted.iter().find(|spec| spec.name == *name) {
+        let named = wanted.iter().find(|spec| spec.name == *name).cloned();
+        // One that a verb attached is served as the settings of all volumes say.
+        match named.or_else(|| is_wanted(name).then(|| core.spec_of(name))) {
             Some(spec) => {
-                lock(&entry.allowed).clone_from(&spec.allowed);
+                core.let_in_as_settings_say(&entry);
                 if !spec.serves_like(&entry.spec) {
                     reloaded.kept_as_they_are.push(name.clone());
                 }
             }
-            // Attached by a verb, as the settings of all volumes say now.
-            None if is_wanted(name) => *lock(&entry.allowed) = core.spec_of(name).allowed,
             None => match leave_out(core, name).await {
                 Ok(()) => reloaded.detached.push(name.clone()),
                 Err(error) => reloaded.failed.push((name.clone(), with_causes(&error))),

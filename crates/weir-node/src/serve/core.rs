@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use weir_device::VolumeId;
+use weir_device::{VolumeId, mutant};
 use weir_frontend::nbd::{HandOff, Instance, Sources};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
@@ -87,8 +87,8 @@ pub(crate) struct Core {
     pub(crate) by_hand: ByHand,
     /// One volume is served for as long as the process runs, and nothing else.
     pub(crate) is_single: bool,
-    /// How a volume is served for which there are no other settings.
-    pub(crate) template: Box<VolumeSpec>,
+    /// How a volume is served for which there are no other settings. Where both are locked, the set is locked first.
+    pub(crate) template: Mutex<Box<VolumeSpec>>,
     /// The volumes that are offered to clients, by name.
     pub(crate) volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// What ends each of them.
@@ -238,6 +238,15 @@ impl Core {
             .await?
     }
 
+    /// Which volumes are to be served, and how others are, from now on.
+    pub(crate) fn set_wanted(&self, volumes: VolumeSet, template: Box<VolumeSpec>) {
+        let mut set = lock(&self.volume_set);
+        *set = volumes;
+        if !mutant("reload_keeps_template") {
+            *lock(&self.template) = template;
+        }
+    }
+
     /// How a volume of this name is to be served: as the configuration says, otherwise as the template.
     pub(crate) fn spec_of(&self, name: &VolumeName) -> VolumeSpec {
         let set = lock(&self.volume_set);
@@ -245,8 +254,15 @@ impl Core {
             VolumeSet::Listed(specs) => specs.iter().find(|spec| spec.name == *name).cloned(),
             VolumeSet::All(_) => None,
         };
-        let like_others = || VolumeSpec { name: name.clone(), ..(*self.template).clone() };
+        let like_others = || VolumeSpec { name: name.clone(), ..(**lock(&self.template)).clone() };
         listed.unwrap_or_else(like_others)
+    }
+
+    /// Lets clients use a volume as the settings say by now.
+    pub(crate) fn let_in_as_settings_say(&self, entry: &Entry) {
+        // Asked for under the lock: whoever comes later finds what is newer.
+        let mut allowed = lock(&entry.allowed);
+        *allowed = self.spec_of(&entry.name).allowed;
     }
 
     /// Whether a volume that is served is so only because a verb attached it.

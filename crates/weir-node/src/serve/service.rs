@@ -289,7 +289,7 @@ impl Node {
             volume_set: Mutex::new(options.volumes.clone()),
             by_hand: Mutex::default(),
             is_single: matches!(options.api, ApiPlace::Volume),
-            template: options.template.clone(),
+            template: Mutex::new(options.template.clone()),
             volumes: Mutex::default(),
             running: Mutex::default(),
             closing: Mutex::default(),
@@ -394,7 +394,8 @@ impl Service {
 
     /// Serves what `volumes` names, and nothing else, without touching those that are served already. A volume that is
     /// not named any more is closed with everything in the store, unless it has clients. One that was attached or
-    /// detached by hand stays so, unless what `volumes` says of it is new.
+    /// detached by hand stays so, unless what `volumes` says of it is new. What `volumes` does not name is served as
+    /// `template` says when it is attached from now on; the name in it is not used.
     ///
     /// # Errors
     /// When the store cannot list its volumes. Errors of single volumes are in the report.
@@ -402,8 +403,9 @@ impl Service {
     pub fn reload<'a>(
         &'a self,
         volumes: VolumeSet,
+        template: Box<VolumeSpec>,
     ) -> LocalBoxFuture<'a, Result<Reloaded, NodeError>> {
-        Box::pin(async move { attach::reload(&self.core, volumes).await })
+        Box::pin(async move { attach::reload(&self.core, volumes, template).await })
     }
 
     /// Reads the certificates anew, where there are any; whose they are. From now on `min_version` is the oldest

@@ -13,7 +13,7 @@ use weir_node::config::Config;
 use weir_node::size::{counted, human};
 use weir_node::{
     EndpointKind, HANDED_OVER_MAX, HandedOver, Inherited, Node, Parting, Passed, Reloaded, Service,
-    ServiceOptions, Stopped, VolumeSet,
+    ServiceOptions, Stopped, VolumeSet, VolumeSpec,
 };
 
 use crate::cli::global::Global;
@@ -52,7 +52,7 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
         let file = settings::file(global)?;
         let options = settings::serve(global, &file, serve, Inherited::default())?.1;
         let left = started_with.left_to_the_next_start(&file);
-        Ok(Anew { volumes: options.volumes, tls: options.tls, left })
+        Ok(Anew { volumes: options.volumes, template: options.template, tls: options.tls, left })
     };
     let serving = async |node: &Node| serve_until_told(node, options, &mut told, &anew).await;
     match threads::on_started(&runtime, node, serving)? {
@@ -159,6 +159,8 @@ impl Told {
 /// What counts of a configuration that is loaded anew.
 struct Anew {
     volumes: VolumeSet,
+    /// How volumes are served that it does not name.
+    template: Box<VolumeSpec>,
     /// The certificates, where it names any.
     tls: Option<Tls>,
     /// What differs from the settings that the process began with and counts from the next start on.
@@ -315,12 +317,12 @@ async fn load_anew(service: &Service, anew: &dyn Fn() -> Result<Anew, Failure>) 
     let tls = anew.as_ref().ok().and_then(|anew| anew.tls.as_ref());
     load_certificates(service, tls.map(Tls::min_version));
     let reloaded = match anew {
-        Ok(Anew { volumes, left, .. }) => {
+        Ok(Anew { volumes, template, left, .. }) => {
             if !left.is_empty() {
                 let left = left.join(", ");
                 say!("warning: what has changed of these counts from the next start on: {left}");
             }
-            service.reload(volumes).await.map_err(Failure::from)
+            service.reload(volumes, template).await.map_err(Failure::from)
         }
         Err(failure) => Err(failure),
     };
