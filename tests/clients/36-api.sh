@@ -225,6 +225,26 @@ check "TCP without a token" tcp_code 401
 check "TCP with a wrong token" tcp_code 401 -H 'Authorization: Bearer 0123456789abcdef'
 check "TCP with the token" tcp_code 200 -H "Authorization: Bearer $(cat "$work/token")"
 check "the metrics need the token as well" tcp_metrics 401
+# Who has no token sends what it likes, as often as it likes.
+flooded() {
+    python3 - "$api_port" <<'PYTHON'
+import socket, sys
+s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20)
+answers = s.makefile("rb")
+for _ in range(300):
+    s.sendall(b"GET /v1/" + b"A" * 60000 + b" HTTP/1.1\r\nHost: weir\r\n\r\n")
+    assert b" 401 " in answers.readline()
+    length = 0
+    while (line := answers.readline().lower()) != b"\r\n":
+        if line.startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    answers.read(length)
+PYTHON
+}
+before=$(stat -c %s "$work/weir.log")
+check "hundreds of requests with long paths and without a token" flooded
+log_grew() { local grown=$(($(stat -c %s "$work/weir.log") - before)); echo "$grown bytes"; [ "$grown" -lt 30000 ]; }
+check "leave little in the log" log_grew
 check "and so does a change" test "$(curl -sS -o /dev/null -w '%{http_code}' -X PUT -d '{}' \
     "http://127.0.0.1:$api_port/v1/limits")" = 401
 check "a refusal says how to send it" grep -q 'Authorization: Bearer TOKEN' "$work/body"

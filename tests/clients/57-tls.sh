@@ -150,6 +150,22 @@ END
 }
 check "what is sent in the clear behind the request for TLS" injected
 check "is named in the log" grep -q "in the clear behind its request for TLS" "$work/weir.log"
+broken_off() {
+    /usr/bin/python3 - "$port" <<'END'
+import socket, sys
+for _ in range(500):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=10)
+    s.recv(18, socket.MSG_WAITALL)
+    s.sendall(b"\xff\xff\xff\xff")
+    while s.recv(1000):
+        pass
+    s.close()
+END
+}
+check "hundreds of handshakes that make no sense" broken_off
+unknown_flags() { grep -c "unknown flags" "$work/weir.log"; }
+few_lines() { echo "$(unknown_flags) lines"; [ "$(unknown_flags)" -ge 1 ] && [ "$(unknown_flags)" -lt 50 ]; }
+check "are a few lines in the log" few_lines
 
 # The API under TLS.
 api=$(sed -n 's|^API at \(https://[^ ]*\).*|\1|p' "$work/weir.log")

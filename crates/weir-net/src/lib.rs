@@ -8,6 +8,7 @@
 mod host;
 mod outgoing;
 pub mod pki;
+mod refusals;
 mod relay;
 pub mod sim;
 mod socket;
@@ -15,5 +16,6 @@ pub mod tls;
 
 pub use host::{HostNetwork, Listening, listen_on};
 pub use outgoing::Outgoing;
+pub use refusals::{Refusals, shown, shown_error};
 pub use relay::relay;
 pub use socket::connected;

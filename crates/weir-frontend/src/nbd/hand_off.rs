@@ -165,7 +165,7 @@ impl<R: ExportDirectory> Prepared for DirectoryCatalog<'_, R> {
 pub(super) async fn hand_off<R: ExportDirectory>(
     stream: Box<dyn ByteStream>,
     directory: &R,
-    options: ConnectionOptions,
+    mut options: ConnectionOptions,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut window = Window::new();
@@ -189,14 +189,15 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         // Said once for many of them.
         Err(NbdError::HandshakesFull) => return,
         Err(error) => {
-            tracing::warn!(client = options.client, %error, "client connection ended");
+            options.note_ended(&error);
             return;
         }
     };
     let taken = catalog.admittance.taken();
     let identity = catalog.client.take();
     drop(catalog);
-    let (source, client) = (options.sources.of(&identity), named(options.client, &identity));
+    options.client = named(options.client, &identity);
+    let (source, client) = (options.sources.of(&identity), options.client.clone());
     let Chosen { session, attachment, info, handle: channel } = chosen;
     let stream = match stream.detach() {
         Ok(stream) => stream,
@@ -214,25 +215,25 @@ pub(super) async fn hand_off<R: ExportDirectory>(
         info,
         client,
         source,
-        peer: options.peer,
+        peer: options.peer.clone(),
         standing,
         taken,
         channel,
     };
-    send(handed_off);
+    if let Err((export, reason)) = send(handed_off) {
+        options.note_turned_away(&export, reason);
+    }
 }
 
-/// Sends it through the channel that it is for.
-fn send(handed_off: HandedOff) {
+/// Sends it through the channel that it is for; the name of the export and the reason if that takes nobody.
+fn send(handed_off: HandedOff) -> Result<(), (String, &'static str)> {
     let sender = handed_off.channel.sender.clone();
-    if let Err(error) = sender.try_send(handed_off) {
-        let (reason, refused) = match error {
-            mpsc::error::TrySendError::Full(refused) => ("too many clients wait for it", refused),
-            mpsc::error::TrySendError::Closed(refused) => ("it is being closed", refused),
-        };
-        let (client, export) = (refused.client, refused.info.name);
-        tracing::warn!(client, export, reason, "a client was turned away");
-    }
+    sender.try_send(handed_off).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(refused) => {
+            (refused.info.name, "too many clients wait for it")
+        }
+        mpsc::error::TrySendError::Closed(refused) => (refused.info.name, "it is being closed"),
+    })
 }
 
 /// Goes on with a connection that another process kept: hands it to the thread that serves its export now.
@@ -287,8 +288,7 @@ pub fn go_on(
         taken,
         channel,
     };
-    send(handed_off);
-    Ok(())
+    send(handed_off).map_err(|(_, reason)| reason)
 }
 
 /// A connection whose client has chosen its export, and what it stands on.
@@ -347,21 +347,14 @@ pub(super) async fn serve<E: Exports>(
     // Until it has left.
     let (taken, _channel) = (handed_off.taken, handed_off.channel);
     let _taken = (!mutant("rights_end_at_hand_off")).then_some(taken);
-    (options.client, options.source) = (client.clone(), source);
+    (options.client, options.source, options.peer) = (client.clone(), source, peer.clone());
     // It may have gone while the client was on its way.
     let Some(handle) = exports.find(&info.name) else {
-        let (client, export) = (options.client, info.name);
-        tracing::warn!(client, export, "a client was turned away: the export was closed meanwhile");
+        options.note_turned_away(&info.name, "the export was closed meanwhile");
         return;
     };
     if weir_device::DeviceExt::size(&*handle.device) != info.size {
-        let (export, told) = (info.name, info.size);
-        tracing::warn!(
-            client = options.client,
-            export,
-            told,
-            "a client was turned away: the size changed while it shook hands"
-        );
+        options.note_turned_away(&info.name, "the size changed while it shook hands");
         return;
     }
     let window = Window::of(&unread);

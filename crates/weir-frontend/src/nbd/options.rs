@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use weir_device::{BufferPool, Peer, SourceId};
+use weir_net::{Refusals, shown, shown_error};
 
 use super::access::Access;
 use super::attachments::Attachments;
+use super::error::NbdError;
 use super::identity::Sources;
 use super::keep::Keeper;
 use super::memory::RequestMemory;
@@ -61,6 +63,8 @@ pub struct ConnectionOptions {
     pub attachments: Attachments,
     /// Who may write.
     pub access: Access,
+    /// What was logged lately of clients that were refused, or broke off.
+    pub refusals: Refusals,
     /// Whether clients speak TLS, where one thread shakes hands and another serves.
     pub security: Security,
     /// Where connections go that another process is to go on with, if any may.
@@ -87,8 +91,31 @@ impl ConnectionOptions {
             sources: Sources::default(),
             attachments: Attachments::default(),
             access: Access::default(),
+            refusals: Refusals::default(),
             security: Security::Clear,
             keeper: None,
         }
+    }
+
+    /// Logs how a connection ended against the wish of one side.
+    pub(super) fn note_ended(&self, error: &NbdError) {
+        self.refusals.note(format_args!("{:?}", self.peer), error, |left_out| {
+            let error = shown_error(error);
+            tracing::warn!(client = self.client, %error, left_out, "client connection ended");
+        });
+    }
+
+    /// Logs that a client did not get what it was offered.
+    pub(super) fn note_turned_away(&self, export: &str, reason: &'static str) {
+        self.refusals.note(format_args!("{:?}", self.peer), reason, |left_out| {
+            let export = shown(export);
+            tracing::warn!(
+                client = self.client,
+                export,
+                left_out,
+                reason,
+                "a client was turned away"
+            );
+        });
     }
 }

@@ -142,7 +142,7 @@ async fn end<S: AsyncWrite + Unpin>(
     let _ = timeout(GOODBYE, stream.shutdown()).await;
     match &result {
         Ok(()) => tracing::info!(client = options.client, "client disconnected"),
-        Err(error) => tracing::warn!(client = options.client, %error, "client connection ended"),
+        Err(error) => options.note_ended(error),
     }
     result
 }

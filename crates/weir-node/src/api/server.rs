@@ -26,6 +26,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use weir_device::ErrorKind;
 use weir_net::tls::{PeerCertificate, Tls};
+use weir_net::{Refusals, shown, shown_error};
 
 use crate::api::refusal::Refusal;
 use crate::api::routes;
@@ -159,9 +160,10 @@ impl ApiServer {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         let tls = tcp.access.tls.clone();
         let tcp = Arc::new(tcp);
+        let refusals = core.node.clients.refusals.clone();
         let check = from_fn(move |request: Request, next: Next| {
-            let tcp = Arc::clone(&tcp);
-            async move { tcp.authorize(request, next).await }
+            let (tcp, refusals) = (Arc::clone(&tcp), refusals.clone());
+            async move { tcp.authorize(request, next, &refusals).await }
         });
         // Who has no token never counts as having sent a request.
         let router = routes::router(Arc::clone(&core)).layer(from_fn(take_whole)).layer(check);
@@ -179,6 +181,7 @@ impl ApiServer {
         let router =
             router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).layer(from_fn(within_time));
         let (stop, stopped) = watch::channel(false);
+        let tls = tls.map(|tls| (tls, core.node.clients.refusals.clone()));
         let task = core.node.workers.spawn(accept_loop(listener, tls, router, stopped));
         Self { stop, task, url }
     }
@@ -204,7 +207,11 @@ enum Listener {
 
 /// Where a connection comes from, for the log.
 #[derive(Clone, Debug)]
-struct Peer(String);
+struct Peer {
+    name: String,
+    /// The host without its port, which differs from connection to connection.
+    host: String,
+}
 
 /// A connection of either kind.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -214,11 +221,14 @@ impl Listener {
     async fn accept(&self) -> std::io::Result<(Box<dyn Stream>, Peer)> {
         Ok(match self {
             Self::Unix(listener) => {
-                (Box::new(listener.accept().await?.0), Peer("the owner".to_owned()))
+                let owner = || "the owner".to_owned();
+                let stream = listener.accept().await?.0;
+                (Box::new(stream), Peer { name: owner(), host: owner() })
             }
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                (Box::new(stream), Peer(address.to_string()))
+                let (name, host) = (address.to_string(), address.ip().to_string());
+                (Box::new(stream), Peer { name, host })
             }
         })
     }
@@ -226,7 +236,7 @@ impl Listener {
 
 async fn accept_loop(
     listener: Listener,
-    tls: Option<Tls>,
+    tls: Option<(Tls, Refusals)>,
     router: Router,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -326,19 +336,22 @@ async fn secured(
 
 async fn serve(
     (mut stream, peer): (Box<dyn Stream>, Peer),
-    tls: Option<Tls>,
+    tls: Option<(Tls, Refusals)>,
     mut router: Router,
     mut stopped: watch::Receiver<bool>,
 ) {
-    if let Some(tls) = &tls {
+    if let Some((tls, refusals)) = &tls {
         match secured(tls, stream).await {
             Ok((secured, caller)) => {
                 stream = secured;
                 router = router.layer(Extension(caller));
             }
             Err(error) => {
-                let client = peer.0;
-                tracing::warn!(client, %error, "a connection of the API was refused: TLS with the caller");
+                refusals.note(&peer.host, &error, |left_out| {
+                    let (client, error) = (peer.name, shown_error(&error));
+                    let what = "a connection of the API was refused: TLS with the caller";
+                    tracing::warn!(client, %error, left_out, "{what}");
+                });
                 return;
             }
         }
@@ -380,15 +393,19 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
 impl TcpApi {
     /// Lets a request pass whose caller may make it. A connection lives longer than one request: its certificate may
     /// have been revoked meanwhile.
-    async fn authorize(&self, request: Request, next: Next) -> Response {
+    async fn authorize(&self, request: Request, next: Next, refusals: &Refusals) -> Response {
         let why = match self.refuses(&request) {
             None => return next.run(request).await,
             Some(why) => why,
         };
-        let client = request.extensions().get::<Peer>().map(|peer| &*peer.0);
-        let caller = request.extensions().get::<PeerCertificate>();
-        let name = caller.map(|caller| &*caller.holder.name);
-        tracing::warn!(client, name, path = request.uri().path(), %why, "a caller of the API was refused");
+        let peer = request.extensions().get::<Peer>();
+        refusals.note(peer.map_or("", |peer| &peer.host), &why, |left_out| {
+            let client = peer.map(|peer| &*peer.name);
+            let caller = request.extensions().get::<PeerCertificate>();
+            let name = caller.map(|caller| shown(&caller.holder.name));
+            let (path, why) = (shown(request.uri().path()), shown_error(&why));
+            tracing::warn!(client, name, path, %why, left_out, "a caller of the API was refused");
+        });
         unauthorized(why)
     }
 

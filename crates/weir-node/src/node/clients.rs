@@ -5,6 +5,7 @@ use weir_device::{BufferPool, SourceId};
 use weir_frontend::nbd::{
     ConnectionOptions, HANDSHAKES_MAX, Handshakes, IN_FLIGHT_BYTES_MAX, Places, RequestMemory,
 };
+use weir_net::Refusals;
 
 /// The part of the memory for buffers that clients' requests may take; the rest is for copies of what is in journals.
 const REQUESTS_SHARE: u64 = 2;
@@ -29,6 +30,7 @@ const IN_FLIGHT_BYTES_MIN: usize = 5 << 20;
 pub(crate) struct Clients {
     pub(crate) memory: RequestMemory,
     pub(crate) places: Places,
+    pub(crate) refusals: Refusals,
     handshakes_max: usize,
 }
 
@@ -46,7 +48,7 @@ impl Clients {
         let memory = RequestMemory::new(bytes);
         let places = Places::new(memory.connections_max().min(descriptors / DESCRIPTORS_SHARE));
         let handshakes_max = HANDSHAKES_MAX.min(descriptors / HANDSHAKE_DESCRIPTORS_SHARE);
-        Self { memory, places, handshakes_max }
+        Self { memory, places, refusals: Refusals::default(), handshakes_max }
     }
 
     /// How clients of one listener, or of the exports of one thread, are served.
@@ -57,6 +59,7 @@ impl Clients {
             pool: pool.clone(),
             memory: self.memory.clone(),
             places: self.places.clone(),
+            refusals: self.refusals.clone(),
             handshakes: Handshakes::new(self.handshakes_max),
             ..ConnectionOptions::new(SourceId(1), "nbd")
         }

@@ -12,6 +12,7 @@ use weir_frontend::nbd::{
 };
 use weir_log::VolumeOptions;
 use weir_log::catalog::{self, VolumeName};
+use weir_net::shown;
 use weir_stack::{EndpointSpec, Stack, StackSpec, ViewArgs};
 
 use crate::error::NodeError;
@@ -75,7 +76,11 @@ impl ExportDirectory for Exported {
         client: &Identity,
     ) -> Result<(ExportInfo, HandOff), NotOffered> {
         if !self.allows(name, client) {
-            tracing::warn!(%client, export = name, "the client is not on the list of those allowed");
+            let told = "the client is not on the list of those allowed";
+            self.0.node.clients.refusals.note(client, told, |left_out| {
+                let (client, export) = (shown(&client.to_string()), shown(name));
+                tracing::warn!(client, export, left_out, "{told}");
+            });
             return Err(NotOffered::Refused(NOT_ALLOWED));
         }
         let found = match name.contains('@') {
