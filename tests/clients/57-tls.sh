@@ -387,7 +387,26 @@ eventually "bob may use it from now on" size_is "$(at bob closed)" $((32 << 20))
 
 # A copy through the process that serves it goes by its unix socket.
 check "an export of a volume that is served under TLS" "$weir" volume export open "$work/out.img"
-stop
+
+# A file that does not answer at a reload keeps nobody waiting.
+mkfifo "$work/silent"
+mv "$(issued server)/server-cert.pem" "$work/good.pem"
+ln -s "$work/silent" "$(issued server)/server-cert.pem"
+kill -HUP "$weir_pid"
+eventually "a file that does not answer is in the status" says "the settings cannot be read: a file did not answer"
+check "and so it is for the certificates" says "the certificates cannot be read: a file did not answer"
+kill -HUP "$weir_pid"
+eventually "it is not waited for twice" says "the settings cannot be read: a file has not answered since"
+check "clients are served meanwhile" size_is "$(at alice open)" $((64 << 20))
+kill -HUP "$weir_pid"
+kill -TERM "$weir_pid"
+eventually "and the process ends when it is told to" has_ended "$weir_pid"
+rm "$(issued server)/server-cert.pem"
+cp "$work/good.pem" "$(issued server)/server-cert.pem"
+wait "$weir_pid"
+code=$?
+weir_pid=
+check "in order" [ "$code" = 0 ]
 
 # Up.
 start solo --size 16M --nbd-listen 127.0.0.1:0 --tls-certificates "$(issued server)" --allow alice

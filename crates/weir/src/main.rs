@@ -28,7 +28,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Completion { shell } => manual::completion(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { dir } => manual::pages(dir.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Up(up) => up::run(&cli.global, &file, *up),
-        Command::Serve(serve) => serve::run(&cli.global, &file, &serve),
+        Command::Serve(serve) => serve::run(cli.global, file, *serve),
         Command::Replicate(verb) => replicate::run(&cli.global, &file, *verb),
         Command::Snapshot(verb) => snapshot::run(&cli.global, &file, verb),
         Command::Status { watch, output } => status::run(&cli.global, &file, watch, output.output),

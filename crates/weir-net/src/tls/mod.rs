@@ -58,6 +58,9 @@ struct Current {
     status: TlsStatus,
 }
 
+/// Certificates that were read and are not in use yet.
+pub struct ReadAnew(Current);
+
 /// Whose certificates are in use, and until when they count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsStatus {
@@ -95,6 +98,12 @@ pub struct PeerCertificate {
 impl std::fmt::Debug for Secured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Secured").field("peer", &self.peer.holder).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ReadAnew {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ReadAnew").field(&self.0.status).finish()
     }
 }
 
@@ -139,9 +148,24 @@ impl Tls {
     /// # Errors
     /// As [`Tls::reload`]; what was in use stays in use, the versions included.
     pub fn reload_with(&self, min_version: MinVersion) -> Result<(), TlsError> {
-        let read = Arc::new(Current::read(&self.0.directory, min_version)?);
-        read.check_after(&self.current(), &self.0.directory)?;
-        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
+        self.take(self.read_anew(min_version)?)
+    }
+
+    /// Reads them anew, for [`Tls::take`]. Blocks for a few file operations.
+    ///
+    /// # Errors
+    /// As [`Tls::load`].
+    pub fn read_anew(&self, min_version: MinVersion) -> Result<ReadAnew, TlsError> {
+        Current::read(&self.0.directory, min_version).map(ReadAnew)
+    }
+
+    /// Uses what was read from now on, as [`Tls::reload_with`] does.
+    ///
+    /// # Errors
+    /// Where a list of what is revoked was in use and is gone, or an older one is there; what was in use stays in use.
+    pub fn take(&self, read: ReadAnew) -> Result<(), TlsError> {
+        read.0.check_after(&self.current(), &self.0.directory)?;
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read.0);
         self.0.changed.notify_waiters();
         Ok(())
     }

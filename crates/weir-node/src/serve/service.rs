@@ -17,7 +17,7 @@ use weir_device::{LocalBoxFuture, VolumeId, mutant};
 use weir_frontend::nbd::{ConnectionOptions, ListenerOptions, Security, Sources, hand_off_clients};
 use weir_log::OpenReport;
 use weir_log::catalog::VolumeName;
-use weir_net::tls::{MinVersion, Tls, TlsStatus};
+use weir_net::tls::{ReadAnew, Tls, TlsStatus};
 use weir_net::{Listening, listen_on};
 use weir_store::{Access, Store};
 
@@ -408,22 +408,26 @@ impl Service {
         Box::pin(async move { attach::reload(&self.core, volumes, template).await })
     }
 
-    /// Reads the certificates anew, where there are any; whose they are. From now on `min_version` is the oldest
-    /// version that is spoken; it stays as it is where none is given.
+    /// The certificates, where there are any: to be read anew on a thread that may block.
+    #[must_use]
+    pub fn certificates(&self) -> Option<Tls> {
+        self.core.tls.clone()
+    }
+
+    /// Uses certificates that were read anew from now on; whose they are.
     ///
     /// # Errors
-    /// What is wrong with a file. The certificates that were in use stay in use, and so does the version.
-    pub fn reload_certificates(
-        &self,
-        min_version: Option<MinVersion>,
-    ) -> Result<Option<TlsStatus>, NodeError> {
-        let Some(tls) = &self.core.tls else { return Ok(None) };
-        let loaded = tls.reload_with(min_version.unwrap_or_else(|| tls.min_version()));
-        let trouble = loaded.as_ref().err().map(ToString::to_string);
-        lock(&self.core.not_loaded).certificates = trouble;
-        loaded?;
+    /// Why they may not take the place of those in use, which stay in use.
+    pub fn take_certificates(&self, read: ReadAnew) -> Result<TlsStatus, NodeError> {
+        let tls = self.core.tls.as_ref().expect("they were read");
+        tls.take(read)?;
         warn_of_certificates(tls);
-        Ok(Some(tls.status()))
+        Ok(tls.status())
+    }
+
+    /// Has the status say why the certificates were not loaded, until some are.
+    pub fn note_certificates(&self, trouble: Option<String>) {
+        lock(&self.core.not_loaded).certificates = trouble;
     }
 
     /// Has the status say why the configuration was not loaded, until one is.
@@ -432,18 +436,13 @@ impl Service {
     }
 
     /// Whether the next process may go on with these certificates: what keeps a reload from taking them keeps this
-    /// process from being replaced. Where they are not known, those count that lie now where this process has its own
-    /// from.
+    /// process from being replaced.
     ///
     /// # Errors
     /// Those of a reload.
-    pub fn check_next_certificates(&self, next: Option<&Tls>) -> Result<(), NodeError> {
+    pub fn check_next_certificates(&self, next: &Tls) -> Result<(), NodeError> {
         let Some(tls) = &self.core.tls else { return Ok(()) };
-        let checked = match next {
-            Some(next) => next.check_after(tls),
-            None => Tls::load(tls.directory()).and_then(|next| next.check_after(tls)),
-        };
-        checked.map_err(NodeError::from)
+        next.check_after(tls).map_err(NodeError::from)
     }
 
     /// Whether the file system of the store answers within `limit`. This process must not be replaced while it does

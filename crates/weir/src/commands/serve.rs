@@ -3,22 +3,23 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinError;
 use weir_net::tls::{MinVersion, Tls};
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
 use weir_node::{
-    EndpointKind, HANDED_OVER_MAX, HandedOver, Inherited, Node, Parting, Passed, Reloaded, Service,
-    ServiceOptions, Stopped, VolumeSet, VolumeSpec,
+    EndpointKind, HANDED_OVER_MAX, HandedOver, Inherited, Node, NodeError, Parting, Passed,
+    Reloaded, Service, ServiceOptions, Stopped, VolumeSet, VolumeSpec,
 };
 
 use crate::cli::global::Global;
 use crate::cli::serve::Serve;
 use crate::commands::up;
+use crate::process::reading::Reading;
 use crate::process::relay::{self, Side};
 use crate::process::signals::{self, Signals, quit, received};
 use crate::process::upgrade::Successor;
@@ -28,7 +29,7 @@ use crate::terminal::failure::Failure;
 use crate::terminal::output::say;
 
 /// Runs the verb to its end.
-pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitCode, Failure> {
+pub(crate) fn run(global: Global, file: Config, serve: Serve) -> Result<ExitCode, Failure> {
     descriptors::raise();
     // Before any thread runs and any file is opened: it removes variables from the environment, and reserves the
     // descriptors that are handed over.
@@ -41,20 +42,14 @@ pub(crate) fn run(global: &Global, file: &Config, serve: &Serve) -> Result<ExitC
         Told::listen()?
     };
     signals::deliver()?;
-    let (config, mut options) = settings::serve(global, file, serve, inherited)?;
+    let (config, mut options) = settings::serve(&global, &file, &serve, inherited)?;
     options.left = upgrade::handed_over();
     if serve.check {
-        return check(global, file, &runtime, &options);
+        return check(&global, &file, &runtime, &options);
     }
     let node = Node::start(config)?;
-    let started_with = file;
-    let anew = || {
-        let file = settings::file(global)?;
-        let options = settings::serve(global, &file, serve, Inherited::default())?.1;
-        let left = started_with.left_to_the_next_start(&file);
-        Ok(Anew { volumes: options.volumes, template: options.template, tls: options.tls, left })
-    };
-    let serving = async |node: &Node| serve_until_told(node, options, &mut told, &anew).await;
+    let files = Files::given(global, file, serve);
+    let serving = async |node: &Node| serve_until_told(node, options, &mut told, &files).await;
     match threads::on_started(&runtime, node, serving)? {
         End::Stopped => Ok(ExitCode::SUCCESS),
         End::Replaced { program, parting, volumes } => {
@@ -167,6 +162,46 @@ struct Anew {
     left: Vec<&'static str>,
 }
 
+/// Time for the files of settings and certificates to be read.
+const READ_MAX: Duration = Duration::from_secs(10);
+
+/// Time for the program that is installed to check its settings.
+const CHECK_MAX: Duration = Duration::from_secs(30);
+
+/// The settings and certificates, to be read anew.
+struct Files {
+    /// What the process began with.
+    given: Arc<(Global, Config, Serve)>,
+    settings: Reading,
+    certificates: Reading,
+    successor: Reading,
+}
+
+impl Files {
+    fn given(global: Global, file: Config, serve: Serve) -> Self {
+        Self {
+            given: Arc::new((global, file, serve)),
+            settings: Reading::of("the settings"),
+            certificates: Reading::of("the certificates"),
+            successor: Reading::of("the settings of the next program"),
+        }
+    }
+
+    /// What the settings say now.
+    async fn anew(&self) -> Result<Anew, Failure> {
+        let given = Arc::clone(&self.given);
+        self.settings.within(READ_MAX, move || read_anew(&given)).await
+    }
+}
+
+/// Reads the settings; blocks.
+fn read_anew((global, before, serve): &(Global, Config, Serve)) -> Result<Anew, Failure> {
+    let file = settings::file(global)?;
+    let options = settings::serve(global, &file, serve, Inherited::default())?.1;
+    let left = before.left_to_the_next_start(&file);
+    Ok(Anew { volumes: options.volumes, template: options.template, tls: options.tls, left })
+}
+
 /// How serving ended.
 enum End {
     Stopped,
@@ -226,41 +261,44 @@ fn what_is_served(options: &ServiceOptions) -> String {
 const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The new program, if this one can be ended and the new one can be run.
-async fn may_be_replaced(
-    service: &Service,
-    anew: &dyn Fn() -> Result<Anew, Failure>,
-) -> Result<Result<Successor, Failure>, JoinError> {
+async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, Failure> {
     if !service.store_answers(STORE_ANSWER_MAX).await {
         let message = "the program is not replaced: the file system of the store does not answer";
         let help = "the volumes are served on; send SIGUSR2 again once it does";
-        return Ok(Err(Failure::new(message).with_help(help)));
+        return Err(Failure::new(message).with_help(help));
     }
-    let successor = match tokio::task::spawn_blocking(upgrade::check).await? {
-        Ok(successor) => successor,
-        Err(failure) => return Ok(Err(failure)),
+    let (given, in_use) = (Arc::clone(&files.given), service.certificates());
+    let look = move || {
+        let successor = upgrade::check()?;
+        // The next program knows nothing of the lists that are in use.
+        let next = match (read_anew(&given), in_use) {
+            (Ok(Anew { tls, .. }), _) => Ok(tls),
+            // Only the next program can read the settings: those count that lie now where these are from.
+            (Err(_), Some(in_use)) => Tls::load(in_use.directory()).map(Some),
+            (Err(_), None) => Ok(None),
+        };
+        Ok((successor, next.map_err(NodeError::from)))
     };
-    // The next program knows nothing of the lists that are in use.
-    let checked = match anew() {
+    let (successor, next) = files.successor.within(CHECK_MAX, look).await?;
+    let checked = next.and_then(|next| match next {
+        Some(next) => service.check_next_certificates(&next),
         // Nobody comes under TLS any more.
-        Ok(Anew { tls: None, .. }) => Ok(()),
-        Ok(Anew { tls, .. }) => service.check_next_certificates(tls.as_ref()),
-        // Only the next program can read the settings.
-        Err(_) => service.check_next_certificates(None),
-    };
-    Ok(match checked {
+        None => Ok(()),
+    });
+    match checked {
         Ok(()) => Ok(successor),
         Err(error) => {
             let failure = Failure::from(error);
             Err(Failure::new(format!("the program is not replaced: {}", failure.message())))
         }
-    })
+    }
 }
 
 async fn serve_until_told(
     node: &Node,
     options: ServiceOptions,
     told: &mut Told,
-    anew: &dyn Fn() -> Result<Anew, Failure>,
+    files: &Files,
 ) -> Result<End, Failure> {
     let Told { end: signals, replace, reload } = told;
     signals::disregard(&[SignalKind::user_defined1()])?;
@@ -279,10 +317,14 @@ async fn serve_until_told(
             Some(()) = received(reload.as_mut()) => tokio::select! {
                 biased;
                 _ = signals.next() => break,
-                () = load_anew(&service, anew) => {}
+                () = load_anew(&service, files) => {}
             },
-            _ = replace.recv() => match may_be_replaced(&service, anew).await {
-                Ok(Ok(Successor { program, takes_sessions })) => {
+            _ = replace.recv() => match tokio::select! {
+                biased;
+                _ = signals.next() => break,
+                found = may_be_replaced(&service, files) => found,
+            } {
+                Ok(Successor { program, takes_sessions }) => {
                     say!("replacing the program by {}", program.display());
                     let volumes = service.handed_over();
                     let parting = tokio::select! {
@@ -292,11 +334,10 @@ async fn serve_until_told(
                     };
                     return Ok(End::Replaced { program, parting, volumes });
                 }
-                Ok(Err(failure)) => {
+                Err(failure) => {
                     failure.print();
                     say!("the program that runs serves on, with every connection");
                 }
-                Err(error) => say!("error: the program was not replaced: {error}"),
             },
         }
     }
@@ -311,11 +352,11 @@ async fn serve_until_told(
 }
 
 /// Loads the configuration anew and serves what it names. If there is an error in it, nothing changes.
-async fn load_anew(service: &Service, anew: &dyn Fn() -> Result<Anew, Failure>) {
+async fn load_anew(service: &Service, files: &Files) {
     systemd::notify("RELOADING=1\n");
-    let anew = anew();
+    let anew = files.anew().await;
     let tls = anew.as_ref().ok().and_then(|anew| anew.tls.as_ref());
-    load_certificates(service, tls.map(Tls::min_version));
+    load_certificates(service, &files.certificates, tls.map(Tls::min_version)).await;
     let reloaded = match anew {
         Ok(Anew { volumes, template, left, .. }) => {
             if !left.is_empty() {
@@ -338,19 +379,27 @@ async fn load_anew(service: &Service, anew: &dyn Fn() -> Result<Anew, Failure>) 
 }
 
 /// Loads the certificates anew, also where the configuration is wrong: whom they revoke is not to wait for that.
-fn load_certificates(service: &Service, min_version: Option<MinVersion>) {
-    match service.reload_certificates(min_version) {
-        Ok(None) => {}
-        Ok(Some(status)) => {
+async fn load_certificates(service: &Service, reading: &Reading, min_version: Option<MinVersion>) {
+    let Some(tls) = service.certificates() else { return };
+    let read = move || {
+        let read = tls.read_anew(min_version.unwrap_or_else(|| tls.min_version()));
+        read.map_err(|error| NodeError::from(error).into())
+    };
+    let loaded = reading.within(READ_MAX, read).await;
+    let loaded = loaded.and_then(|read| Ok(service.take_certificates(read)?));
+    let trouble = loaded.as_ref().err().map(|failure| failure.message().to_owned());
+    service.note_certificates(trouble);
+    match loaded {
+        Ok(status) => {
             let of_client = status.client.filter(|client| Some(client) != status.server.as_ref());
             for holder in status.server.iter().chain(&of_client) {
                 let until = humantime::format_rfc3339_seconds(UNIX_EPOCH + holder.expires);
                 say!("the certificate of {} is loaded: it expires at {until}", holder.name);
             }
         }
-        Err(error) => {
+        Err(failure) => {
             say!("the certificates were not loaded; those in use stay in use");
-            Failure::from(error).print();
+            failure.print();
         }
     }
 }

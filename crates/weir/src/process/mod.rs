@@ -4,6 +4,7 @@
 pub(crate) mod descriptors;
 pub(crate) mod logging;
 pub(crate) mod malloc;
+pub(crate) mod reading;
 pub(crate) mod relay;
 pub(crate) mod signals;
 pub(crate) mod systemd;
