@@ -46,6 +46,12 @@ readable_is_named() {
     return $said
 }
 check "a key that everybody may read is named" readable_is_named
+of_others() {
+    "$weir" serve --check --nbd-listen 127.0.0.1:0 --tls-certificates "$1" 2>&1 \
+        | grep "^warning: the server's certificate (.*) is of no authority in ca-cert.pem.* from a public authority"
+}
+check "so is a server's certificate of another authority" of_others "$stranger"
+check "and none of ours" test -z "$(of_others "$(issued server)")"
 refuse "names without certificates" "tls-certificates" "$weir" serve --check --allow alice
 exits() { local code=$1; shift; "$@" >/dev/null 2>&1; [ $? = "$code" ]; }
 refuse "a version of TLS without certificates" "tls-min-version is given, and there are no certificates" \

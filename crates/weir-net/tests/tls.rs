@@ -235,6 +235,8 @@ fn who_has_no_certificate_of_the_authority_gets_nothing() {
             .expect("copied");
         std::fs::copy(ours.path().join("ca-crl.pem"), stranger.join("ca-crl.pem")).expect("copied");
         let client = Tls::load(&stranger).expect("loads");
+        assert!(client.status().server_is_of_others, "which can be said of what is there");
+        assert!(!server.status().server_is_of_others);
         let (refused, _) = shake_hands(&server, &client, "server").await;
         let error = refused.expect_err("another authority");
         assert!(error.to_string().contains("invalid peer certificate"), "{error}");
@@ -317,6 +319,7 @@ fn authorities_need_no_common_name() {
         }
         let tls = Tls::load(directory.path()).expect("loads");
         assert_eq!(tls.status().authority.name, "O=Example");
+        assert!(!tls.status().server_is_of_others, "one in between has signed it");
         let (server, client) = secured(&tls, &tls).await;
         assert_eq!([server.peer.holder.name, client.peer.holder.name], ["carol", "carol"]);
     });
@@ -598,6 +601,9 @@ fn lists_that_would_let_the_revoked_in_again_are_refused() {
         std::fs::write(&authorities, ours.clone() + &text("ca-cert.pem")).expect("written");
         std::fs::write(&lists, newest.clone() + &text("ca-crl.pem")).expect("written");
         server.reload().expect("both");
+        let others = server.status().other_authorities;
+        assert_eq!(others.into_iter().map(|other| other.name).collect::<Vec<_>>(), ["elsewhere"]);
+        assert!(!server.status().server_is_of_others);
         std::fs::write(&lists, &newest).expect("written");
         let error = refusal(&server);
         assert!(error.contains("no list of CN=elsewhere any more"), "{error}");

@@ -39,7 +39,8 @@ pub(super) struct Own {
 /// What a directory holds.
 pub(super) struct Files {
     pub(super) authorities: Arc<RootCertStore>,
-    pub(super) authority: Holder,
+    /// Who they are; at least one.
+    pub(super) holders: Vec<Holder>,
     pub(super) revoked: Vec<CertificateRevocationListDer<'static>>,
     /// None where there is no list.
     pub(super) lists: Option<Lists>,
@@ -57,8 +58,8 @@ impl Files {
             let added = authorities.add(certificate.clone());
             added.map_err(|error| TlsError::file(&path, error.to_string()))?;
         }
-        let authority = Holder::of_authority(&found[0]);
-        let authority = authority.map_err(|error| TlsError::file(&path, error.to_string()))?;
+        let holders: Result<Vec<_>, _> = found.iter().map(Holder::of_authority).collect();
+        let holders = holders.map_err(|error| TlsError::file(&path, error.to_string()))?;
         let server = own(&directory.join(SERVER), &directory.join(SERVER_KEY))?;
         let client = own(&directory.join(CLIENT), &directory.join(CLIENT_KEY))?;
         let path = directory.join(REVOKED);
@@ -74,7 +75,7 @@ impl Files {
             None => (Vec::new(), None),
         };
         let authorities = Arc::new(authorities);
-        Ok(Self { authorities, authority, revoked, lists, server, client })
+        Ok(Self { authorities, holders, revoked, lists, server, client })
     }
 }
 

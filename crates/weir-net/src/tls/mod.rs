@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{
-    ClientConfig, ClientConnection, CommonState, Connection, ServerConfig, ServerConnection,
+    CertificateError, ClientConfig, ClientConnection, CommonState, Connection, RootCertStore,
+    ServerConfig, ServerConnection,
 };
 use tokio::sync::Notify;
 use weir_device::{ByteStream, mutant};
@@ -66,8 +67,12 @@ pub struct ReadAnew(Current);
 pub struct TlsStatus {
     /// The first of the authorities.
     pub authority: Holder,
+    /// Those behind it in its file.
+    pub other_authorities: Vec<Holder>,
     /// This process as a server.
     pub server: Option<Holder>,
+    /// The certificate of the server is of none of the authorities.
+    pub server_is_of_others: bool,
     /// This process as a client.
     pub client: Option<Holder>,
     /// The lists of what is revoked; none where there is none.
@@ -340,7 +345,7 @@ impl PeerCertificate {
 
 impl Current {
     fn read(directory: &Path, min_version: MinVersion) -> Result<Self, TlsError> {
-        let Files { authorities, authority, revoked, lists, server, client } =
+        let Files { authorities, mut holders, revoked, lists, server, client } =
             Files::read(directory)?;
         let provider = Arc::new(min_version.provider());
         let authority_wrong = |error: &dyn std::fmt::Display| {
@@ -352,8 +357,11 @@ impl Current {
             .allow_unknown_revocation_status()
             .build()
             .map_err(|error| authority_wrong(&error))?;
+        let is_of_others = |own: &Own| is_of_others(own, &authorities, &provider);
         let status = TlsStatus {
-            authority,
+            authority: holders.remove(0),
+            other_authorities: holders,
+            server_is_of_others: server.as_ref().is_some_and(is_of_others),
             server: server.as_ref().map(|own| own.holder.clone()),
             client: client.as_ref().map(|own| own.holder.clone()),
             revocations: lists.as_ref().map(|lists| lists.revocations),
@@ -400,6 +408,19 @@ impl Current {
         let at = UnixTime::since_unix_epoch(now.min(valid));
         self.verifier.verify_client_cert(first, between, at).is_ok()
     }
+}
+
+/// Whether none of the authorities has signed the certificate of a server. What else may be wrong with it, such as its
+/// dates, is not looked at.
+fn is_of_others(own: &Own, authorities: &RootCertStore, provider: &CryptoProvider) -> bool {
+    let Some((first, between)) = own.chain.split_first() else { return false };
+    let Ok(parsed) = ParsedCertificate::try_from(first) else { return false };
+    let at = UnixTime::since_unix_epoch(own.holder.expires);
+    let algorithms = provider.signature_verification_algorithms.all;
+    let verified =
+        verify_server_cert_signed_by_trust_anchor(&parsed, authorities, between, at, algorithms);
+    let Err(rustls::Error::InvalidCertificate(why)) = verified else { return false };
+    matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature)
 }
 
 /// What is wrong with a certificate and its key.

@@ -66,7 +66,7 @@ impl ServiceOptions {
     /// What is no error, and that whoever serves with these settings has to know.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.tls.as_ref().map(certificates::troubles).unwrap_or_default();
+        let mut warnings = self.tls.as_ref().map(certificates::warnings).unwrap_or_default();
         let listed = || self.specs().filter(|spec| matches!(spec.allowed, Allowed::Named(_)));
         if self.tls.is_none() && self.listens_on_tcp() && listed().next().is_some() {
             let names: Vec<_> = listed().map(|spec| spec.name.as_str()).collect();

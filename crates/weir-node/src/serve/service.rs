@@ -174,7 +174,7 @@ impl Drop for Service {
 
 /// Logs what is wrong with certificates that are taken all the same.
 fn warn_of_certificates(tls: &Tls) {
-    for told in certificates::troubles(tls) {
+    for told in certificates::warnings(tls) {
         tracing::warn!(directory = %tls.directory().display(), "{told}");
     }
 }

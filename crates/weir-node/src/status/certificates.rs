@@ -1,5 +1,6 @@
 //! The certificates of a process in its status, and what is wrong with those that are in use all the same.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use weir_net::tls::{Holder, Tls, TlsStatus};
@@ -17,11 +18,63 @@ pub(crate) fn of(core: &Core) -> Vec<(&'static str, Holder)> {
 
 /// What is wrong with certificates and lists that are in use all the same.
 pub(crate) fn troubles(tls: &Tls) -> Vec<String> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let status = tls.status();
-    let holders = holders(&status);
-    let dates = holders.iter().filter_map(|(role, holder)| wrong_date(role, holder, now));
+    let (status, now) = (tls.status(), now());
+    let all = dated(&status);
+    let dates = all.iter().filter_map(|(role, holder)| wrong_date(role, holder, now));
     dates.chain(late_list(&status, now)).collect()
+}
+
+/// The same, and what is no trouble where it is meant.
+pub(crate) fn warnings(tls: &Tls) -> Vec<String> {
+    let mut warnings = troubles(tls);
+    warnings.extend(other_authority(&tls.status()));
+    warnings
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Says that clients which trust the same authorities do not get through to this server.
+fn other_authority(status: &TlsStatus) -> Option<String> {
+    let server = status.server.as_ref().filter(|_| status.server_is_of_others)?;
+    Some(format!(
+        "the server's certificate ({}) is of no authority in ca-cert.pem: clients that trust those alone refuse it. \
+         That is right where it is from a public authority, and ca-cert.pem says who may come as a client",
+        server.name
+    ))
+}
+
+/// Which certificates had not run out when they were looked at last, by what they are for and their serial numbers.
+#[derive(Debug, Default)]
+pub(super) struct RunningOut(BTreeMap<(&'static str, String), bool>);
+
+impl RunningOut {
+    /// What is to be logged of certificates that ran out since. What was out when it was loaded was logged then.
+    pub(super) fn look(&mut self, tls: &Tls) -> Vec<String> {
+        self.look_at(&tls.status(), now())
+    }
+
+    fn look_at(&mut self, status: &TlsStatus, now: Duration) -> Vec<String> {
+        let all = dated(status);
+        let before = std::mem::take(&mut self.0);
+        let mut told = Vec::new();
+        for (role, holder) in all {
+            let (key, is_out) = ((role, holder.serial.clone()), holder.expires <= now);
+            if is_out && before.get(&key) == Some(&false) {
+                told.extend(wrong_date(role, &holder, now));
+            }
+            self.0.insert(key, is_out);
+        }
+        told
+    }
+}
+
+/// All whose dates count.
+fn dated(status: &TlsStatus) -> Vec<(&'static str, Holder)> {
+    let mut all = holders(status);
+    all.extend(status.other_authorities.iter().cloned().map(|other| ("authority", other)));
+    all
 }
 
 fn holders(status: &TlsStatus) -> Vec<(&'static str, Holder)> {
@@ -113,7 +166,9 @@ mod tests {
         let zero = Duration::ZERO;
         let status = |revocations| TlsStatus {
             authority: Holder { name: name(), serial: name(), begins: zero, expires: zero },
+            other_authorities: Vec::new(),
             server: None,
+            server_is_of_others: false,
             client: None,
             revocations,
             min_version: MinVersion::Tls13,
@@ -127,5 +182,62 @@ mod tests {
         assert_eq!(told(Some(100_000), 99_999), None);
         let late = told(Some(100_000), 100_000).expect("late");
         assert!(late.contains("by 1970-01-02T03:46:40Z: it counts on"), "{late}");
+    }
+
+    fn holder(name: &str, expires: u64) -> Holder {
+        let (begins, expires) = (Duration::ZERO, Duration::from_secs(expires));
+        Holder { name: name.to_owned(), serial: name.to_owned(), begins, expires }
+    }
+
+    fn of(server: Holder, others: Vec<Holder>) -> TlsStatus {
+        TlsStatus {
+            authority: holder("first", 1_000_000),
+            other_authorities: others,
+            server: Some(server),
+            server_is_of_others: false,
+            client: None,
+            revocations: None,
+            min_version: MinVersion::Tls13,
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_runs_out_is_logged_once() {
+        let mut running_out = RunningOut::default();
+        let mut look = |server, now| {
+            let status = of(holder(server, 1000), vec![holder("second", 2000)]);
+            running_out.look_at(&status, Duration::from_secs(now))
+        };
+        let logged = |told: Vec<String>, what: &str| {
+            assert!(told.len() == 1 && told[0].contains(what), "{told:?}");
+        };
+        assert!(look("server", 999).is_empty());
+        logged(look("server", 1000), "the server's certificate (server) expired");
+        assert!(look("server", 1001).is_empty(), "once");
+        logged(look("server", 2000), "the authority's certificate (second) expired");
+        assert!(
+            look("other", 2001).is_empty(),
+            "what is loaded too late is logged when it is loaded"
+        );
+        assert!(look("other", 2002).is_empty());
+    }
+
+    #[test]
+    fn all_authorities_have_dates_that_count() {
+        let status = of(holder("server", 1_000_000), vec![holder("second", 2000)]);
+        let names =
+            |all: Vec<(&str, Holder)>| all.into_iter().map(|one| one.1.name).collect::<Vec<_>>();
+        assert_eq!(names(dated(&status)), ["server", "first", "second"]);
+        assert_eq!(names(holders(&status)), ["server", "first"], "the status has one of each kind");
+    }
+
+    #[test]
+    fn a_server_of_another_authority_than_its_clients_is_named() {
+        let ours = of(holder("server", 1_000_000), Vec::new());
+        assert_eq!(other_authority(&ours), None);
+        let others = TlsStatus { server_is_of_others: true, ..ours };
+        let told = other_authority(&others).expect("it is");
+        assert!(told.contains("(server) is of no authority in ca-cert.pem"), "{told}");
+        assert!(told.contains("public authority"), "{told}");
     }
 }

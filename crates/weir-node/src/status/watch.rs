@@ -1,4 +1,5 @@
-//! Looks at the health of every volume at intervals, and reports each change as an event and a line in the log.
+//! Looks at the health of every volume at intervals, and reports each change as an event and a line in the log. A
+//! certificate that runs out has a line in the log as well.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use crate::api::types::Health;
 use crate::serve::core::Core;
 use crate::serve::events::EventKind;
 use crate::status;
+use crate::status::certificates::RunningOut;
 
 /// Time between two looks: cheap enough, and soon enough for a person.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -17,8 +19,16 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) async fn run(core: Arc<Core>) {
     let mut seen: BTreeMap<String, Health> = BTreeMap::new();
     let mut refused_before = 0;
+    let mut running_out = RunningOut::default();
+    let look = |running_out: &mut RunningOut| {
+        for told in core.tls.iter().flat_map(|tls| running_out.look(tls)) {
+            tracing::warn!("{told}");
+        }
+    };
+    look(&mut running_out);
     while !core.is_stopping.load(Ordering::Relaxed) {
         tokio::time::sleep(INTERVAL).await;
+        look(&mut running_out);
         let refused = core.node.clients.places.refused();
         if refused > refused_before {
             // The log has named each of them.
