@@ -79,6 +79,9 @@ serve_disk_of "$work/small.raw"
 is_failed() { { "$weir" status || true; } | grep -q 'has 67108864 bytes now, and had 134217728 before'; }
 eventually "a smaller one in its place is not taken for it" is_failed
 refuse "and answers nothing" "Stale|error|failed" qemu-io -f raw "$uri" -c "read 0 4k"
+check "the log says what happened" grep -q "answers nothing until it is detached.*bytes now, and had" "$work/weir.log"
+no_other_owner() { ! grep "another owner" "$work/weir.log"; }
+check "and nothing of another owner" no_other_owner
 crash
 kill "$swap_pid"
 wait "$swap_pid" 2>/dev/null

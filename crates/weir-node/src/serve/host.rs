@@ -216,7 +216,12 @@ async fn hear_events(hosted: Rc<Hosted>, attachments: Attachments) {
                 tracing::info!(volume = %hosted.name, generation, "the content was replaced");
             }
             Event::ExclusiveLost(error) => {
-                tracing::error!(volume = %hosted.name, %error, "the volume belongs to another owner");
+                // An export of another server may have come back as another disk, or have been written by others.
+                let what = match hosted.stack.is_log() {
+                    true => "the volume belongs to another owner",
+                    false => "the volume answers nothing until it is detached and attached again",
+                };
+                tracing::error!(volume = %hosted.name, %error, "{what}");
             }
             Event::Degraded(error) => {
                 tracing::warn!(volume = %hosted.name, %error, "the volume is degraded");
