@@ -58,6 +58,7 @@ for verb in check repair compact; do
     refuse "$verb" "is no volume of a store" "$weir" volume "$verb" disk
 done
 refuse "delete" "is no volume of a store" "$weir" volume delete disk --yes
+refuse "a volume of its name" "disk.* choose another one" "$weir" volume create disk --size 1M
 
 # What is refused, and why.
 refuse "a second server" "in use" "$weir" up other --data-dir "$work/other" --file "$image"

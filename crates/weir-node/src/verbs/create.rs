@@ -55,13 +55,18 @@ impl Verb for CreateVolume {
         let (name, size) = (VolumeName::new(&self.name)?, self.size_bytes);
         let (home, context) = (&place.home, &place.context);
         home.data.prepare()?;
+        let created = place.of(name.clone());
+        created
+            .refuse_if_ambiguous(
+                "is served here under that name: choose another one for the new volume",
+            )
+            .await?;
         let store = home.open_or_make_store(context).await?;
         known_stores::check_not_emptied(context, home, &store).await?;
         let encryption = home.encryption(context).await?;
         let takeover = self.takeover.into();
         catalog::create_as(&store, &context.env, &name, size, takeover, encryption).await?;
         let shown = Shown::new(catalog::show(&store, &context.env, &name).await?, None);
-        let created = place.of(name);
         created.note(EventKind::VolumeCreated, format!("{size} bytes"));
         let serves_all = place.serving.as_ref().is_some_and(|by| by.0.serves_all());
         if !self.attach && !serves_all {

@@ -17,6 +17,10 @@ use crate::serve::events::EventKind;
 use crate::size::human;
 use crate::volumes::{deletion, unserved};
 
+/// What is said where another volume is served under the name of one in the store.
+const AMBIGUOUS: &str = "is served here under the name of one that is: detach it first, so that it is clear which one \
+                         is to be deleted";
+
 /// Delete a volume and everything in it. One that `weir serve` serves from this data directory is detached first, and
 /// must have no clients
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -60,6 +64,7 @@ impl Verb for DeleteVolume {
         if self.detach {
             // A deletion that is refused leaves the volume served. What else speaks against it shows once it is closed.
             if let Ok((store, id)) = place.find(Access::Write).await {
+                place.refuse_if_ambiguous(AMBIGUOUS).await?;
                 catalog::refuse_if_needed(&store, &place.context.env, &name, id).await?;
                 if self.discard_journal {
                     let (context, home) = (&place.context, &place.home);
@@ -101,6 +106,7 @@ impl Command for DeleteVolume {
             Err(NodeError::Log(LogError::NoSuchVolume { .. })) => return Ok(None),
             shown => shown?,
         };
+        place.refuse_if_ambiguous(AMBIGUOUS).await?;
         let name = shown.name;
         let unserved = unserved::not_closed(&place.context, &place.home).await?;
         let journal = unserved.iter().find(|one| one.volume.to_string() == shown.id);

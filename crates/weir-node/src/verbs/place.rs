@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_device::VolumeId;
+use weir_device::{VolumeId, mutant};
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_stack::Stack;
@@ -133,6 +133,17 @@ impl Place {
                 None => Err(error),
             },
             Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses a verb on a volume of the store where another volume is served here under its name that is in no store:
+    /// it would not be clear which one is meant. Where the processes cannot be asked, that is no reason to refuse.
+    pub(super) async fn refuse_if_ambiguous(&self, reason: &'static str) -> Result<(), NodeError> {
+        let name = self.name()?;
+        let served = self.home.holder_without_store(&name).await;
+        match served.is_ok_and(|one| one.is_some()) && !mutant("name_of_two_volumes_taken") {
+            true => Err(NodeError::InMemory { name: name.to_string(), reason }),
+            false => Ok(()),
         }
     }
 
