@@ -21,6 +21,14 @@ check "through a pipe" is "$("$weir" trace sim - --output json <"$work/trace.csv
 echo '5,W,0,x,1' >>"$work/trace.csv"
 refuse "a line that is no request" "trace.csv, line 5, is no request in the format csv" \
     "$weir" trace sim "$work/trace.csv"
+printf '1,W,4,135536145408,8192\n' >"$work/other.csv"
+refuse "an offset taken for a length" "other.csv, line 1, would be a request of 135536145408 bytes" \
+    "$weir" trace sim "$work/other.csv" --format alibaba
+for ((i = 0; i < 3000; i++)); do echo "$i,W,0,$((i * (1 << 30))),$((1 << 30))"; done >"$work/wide.csv"
+refuse "a cache that takes too much memory" "more than the 64.0 MiB it may" \
+    "$weir" trace cache "$work/wide.csv" --size 100% --memory-limit 64M
+refuse "a map that takes too much memory" "more than the 64.0 MiB it may" \
+    "$weir" trace sim "$work/wide.csv" --memory-limit 64M
 refuse "a file that is no trace" "in no format that can be guessed" "$weir" trace sim "$0"
 refuse "a trace that is not there" "No such file" "$weir" trace sim "$work/nothing"
 refuse "a batch that is too large" "40M is the largest" "$weir" trace sim --generate zipf --batch 1G

@@ -42,6 +42,7 @@ pub use serve::sessions::{KeptSession, Passed, Relayed, fuzz_session_records};
 pub use serve::sockets::{HANDED_OVER_FIRST, HANDED_OVER_MAX, Inherited};
 pub use serve::spec::{Allowed, Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 pub use serve::stages::Stages;
+pub use status::resident_bytes;
 pub use status::unsent::Unsent;
 pub use volumes::copy_record::{CopyRecord, CopyRecordError};
 pub use volumes::marks::Mark;

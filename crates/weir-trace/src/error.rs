@@ -36,4 +36,21 @@ pub enum TraceError {
         /// The beginning of it.
         text: String,
     },
+    /// A line or a record would read or write more than disks are asked for at once.
+    #[error(
+        "{path}, {unit} {number}, would be a request of {bytes} bytes in the format {format}, above 1 GiB: the trace \
+         may be in another format, and --format names it"
+    )]
+    TooLong {
+        /// The file.
+        path: String,
+        /// `line` or `record`.
+        unit: &'static str,
+        /// Its number, from 1.
+        number: u64,
+        /// Name of the format.
+        format: &'static str,
+        /// What would be its length.
+        bytes: u64,
+    },
 }

@@ -18,6 +18,10 @@ pub use generate::{Shape, generate};
 pub use reader::{Trace, open, read};
 pub use write::{CSV_HEADING, write_csv};
 
+/// Most bytes that a request of a trace reads or writes. Kernels and hypervisors cut requests far below it; what is
+/// above it is an offset that was taken for a length. Discards have no such bound: one may be of a whole disk.
+pub const REQUEST_BYTES_MAX: u64 = 1 << 30;
+
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {

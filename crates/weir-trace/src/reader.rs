@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::text::{Line, Lines};
-use crate::{Format, Request, TraceError, vscsi};
+use crate::{Format, Op, REQUEST_BYTES_MAX, Request, TraceError, vscsi};
 
 /// Bytes of the beginning that a format is guessed from.
 const HEAD_BYTES: usize = 4096;
@@ -107,6 +107,21 @@ impl Trace {
         TraceError::Malformed { path, unit, number, format, text }
     }
 
+    /// The request, if it is one that a disk can have been asked for.
+    fn possible(
+        &self,
+        unit: &'static str,
+        request: Request,
+    ) -> Result<Option<Request>, TraceError> {
+        match request.op {
+            Op::Read | Op::Write if request.len > REQUEST_BYTES_MAX => {
+                let (path, number, format) = (self.path.clone(), self.number, self.format.name());
+                Err(TraceError::TooLong { path, unit, number, format, bytes: request.len })
+            }
+            _ => Ok(Some(request)),
+        }
+    }
+
     fn step(&mut self) -> Result<Option<Request>, TraceError> {
         let failed = |source| TraceError::Io { path: self.path.clone(), source };
         loop {
@@ -124,7 +139,7 @@ impl Trace {
                     let request = request.ok_or_else(|| {
                         self.malformed("record", &format!("{} bytes", record.len()))
                     })?;
-                    return Ok(Some(request));
+                    return self.possible("record", request);
                 }
                 Parser::Lines(lines) => {
                     let mut line = Vec::new();
@@ -134,7 +149,7 @@ impl Trace {
                     }
                     let line = String::from_utf8_lossy(&line);
                     match lines.parse(&line) {
-                        Some(Line::Request(request)) => return Ok(Some(request)),
+                        Some(Line::Request(request)) => return self.possible("line", request),
                         Some(Line::Other) => {}
                         None => return Err(self.malformed("line", &line)),
                     }
@@ -189,6 +204,34 @@ mod tests {
         assert!(trace.next().is_none());
         let error = of(b"what is this\n").unwrap_err().to_string();
         assert!(error.contains("name it with --format: csv, msr"), "{error}");
+    }
+
+    #[test]
+    fn an_offset_that_is_read_as_a_length_is_an_error_in_every_format() {
+        const LONG: u64 = REQUEST_BYTES_MAX + 512;
+        let sectors = LONG / 512;
+        for (format, line) in [
+            (Format::Csv, format!("1,W,0,0,{LONG}")),
+            (Format::Alibaba, format!("0,R,4,{LONG},8192")),
+            (Format::Msr, format!("1,usr,0,Read,0,{LONG},7")),
+            (Format::Tencent, format!("1,0,{sectors},1,7")),
+            (Format::Systor, format!("1.5,0.1,W,6,0,{LONG}")),
+            (Format::Spc, format!("0,0,{LONG},w,0.5")),
+            (Format::Blkparse, format!("8,0 1 1 0.0 1 Q W 0 + {sectors} [x]")),
+            (Format::Fio, format!("a write 0 {LONG}")),
+            (Format::Lis, format!("0 {sectors} 0 0")),
+        ] {
+            let input = io::Cursor::new(format!("{line}\n").into_bytes());
+            let mut trace = read(input, "trace", Some(format)).unwrap();
+            let error = trace.next().unwrap().unwrap_err().to_string();
+            let name = format.name();
+            let start =
+                format!("trace, line 1, would be a request of {LONG} bytes in the format {name}");
+            assert!(error.starts_with(&start) && error.contains("another format"), "{error}");
+            assert!(trace.next().is_none());
+        }
+        let longest = format!("1,W,0,0,{REQUEST_BYTES_MAX}\n2,D,0,0,{LONG}\n");
+        assert_eq!(of(longest.as_bytes()).unwrap().map(Result::unwrap).count(), 2);
     }
 
     #[test]

@@ -490,7 +490,8 @@ pub(crate) fn memory(core: &Core, volumes: &[ServedVolume]) -> Memory {
 }
 
 /// Memory of the process as the kernel counts it; zero where it does not say.
-pub(crate) fn resident_bytes() -> u64 {
+#[must_use]
+pub fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * rustix::param::page_size() as u64

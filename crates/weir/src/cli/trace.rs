@@ -23,6 +23,15 @@ pub(crate) enum TraceCommand {
     Cache(CacheArgs),
 }
 
+/// What every verb of `weir trace` takes.
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLimit {
+    /// Most memory that it takes, about: it stops with an error before it takes more
+    #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY_LIMIT", hide_env_values = true)]
+    #[arg(default_value = "4G")]
+    pub(crate) memory_limit: Size,
+}
+
 /// `weir trace sim`.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
@@ -41,6 +50,9 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "SIZE", env = "WEIR_BATCH", hide_env_values = true)]
     #[arg(value_delimiter = ',', default_value = "8M,32M", value_parser = batch)]
     pub(crate) batch: Vec<Size>,
+    /// Most memory
+    #[command(flatten)]
+    pub(crate) memory: MemoryLimit,
     /// Form of the output
     #[command(flatten)]
     pub(crate) output: Output,
@@ -75,6 +87,9 @@ pub(crate) struct CacheArgs {
     /// hundred times as long. Test them on other traces, with --weights
     #[arg(long, conflicts_with = "policy", env = "WEIR_TUNE", hide_env_values = true)]
     pub(crate) tune: bool,
+    /// Most memory
+    #[command(flatten)]
+    pub(crate) memory: MemoryLimit,
     /// Form of the output
     #[command(flatten)]
     pub(crate) output: Output,

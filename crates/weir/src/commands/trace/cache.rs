@@ -10,28 +10,34 @@ use weir_cache::{BAND_BYTES, DEVICE_BYTES_MAX, DEVICES_MAX, Geometry, Use, tune}
 use weir_node::size::human;
 use weir_trace::{Format, Op};
 
+use super::memory::Memory;
 use super::{failed, open};
 use crate::cli::trace::{CacheArgs, CacheSize};
 use crate::terminal::failure::Failure;
 use crate::terminal::form::OutputForm;
 use crate::terminal::output::{self, say_of_work};
 
+/// Bytes of memory for a band of a cache that is replayed, at most: its slot, the index, and what the policy notes.
+const TABLE_BYTES: u64 = 64;
+
 /// Runs the verb.
 pub(super) fn run(args: &CacheArgs) -> Result<(), Failure> {
-    let load = |file| Loaded::read(file, args.format);
+    let mut memory = Memory::new(&args.memory);
+    let mut load = |file| Loaded::read(file, args.format, &mut memory);
     let traces = args.files.iter().map(|file| load(file)).collect::<Result<Vec<_>, _>>()?;
     let mut weights = args.weights.unwrap_or(Weights::DEFAULT);
     if args.tune {
-        weights = tuned(&traces, &args.size, weights);
+        weights = tuned(&traces, &args.size, weights, &mut memory)?;
     }
     let policies: &[Policy] = match args.policy.as_slice() {
         [] if args.tune => &[Policy::SixFactor],
         [] => &Policy::ALL,
         named => named,
     };
+    let mut of_trace = |trace: &Loaded| trace.report(&args.size, policies, weights, &mut memory);
     let report = Report {
         weights: weights.to_array(),
-        traces: traces.iter().map(|trace| trace.report(&args.size, policies, weights)).collect(),
+        traces: traces.iter().map(&mut of_trace).collect::<Result<_, _>>()?,
     };
     if args.output.output == OutputForm::Json {
         output::print_json(&report)
@@ -93,7 +99,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn read(file: &Path, format: Option<Format>) -> Result<Self, Failure> {
+    fn read(file: &Path, format: Option<Format>, memory: &mut Memory) -> Result<Self, Failure> {
         let trace = open(file, format)?;
         let (name, format) = (file.display().to_string(), trace.format().name());
         let (mut requests, mut bands) = (Vec::new(), HashSet::new());
@@ -116,6 +122,7 @@ impl Loaded {
             bands
                 .extend((offset / BAND_BYTES..end.div_ceil(BAND_BYTES)).map(|band| (device, band)));
             requests.push(Request { device, offset, len, use_ });
+            memory.after(len)?;
         }
         if requests.is_empty() {
             return Err(Failure::new(format!("{name}: nothing is read or written in this trace")));
@@ -136,22 +143,39 @@ impl Loaded {
         })
     }
 
-    fn replay(&self, policy: Policy, geometry: Geometry, weights: Weights) -> Box<dyn Cache> {
+    fn replay(
+        &self,
+        policy: Policy,
+        geometry: Geometry,
+        weights: Weights,
+        memory: &mut Memory,
+    ) -> Result<Box<dyn Cache>, Failure> {
+        if policy != Policy::Blocks {
+            let size = human(geometry.bands() * BAND_BYTES);
+            memory.room_for(geometry.bands() * TABLE_BYTES, &format!("a cache of {size}"))?;
+        }
         let mut cache = policy.cache(geometry, weights);
         for Request { device, offset, len, use_ } in &self.requests {
             cache.request(*device, *offset, *len, *use_);
+            memory.after(*len)?;
         }
-        cache
+        Ok(cache)
     }
 
-    fn report(&self, sizes: &[CacheSize], policies: &[Policy], weights: Weights) -> OfTrace {
+    fn report(
+        &self,
+        sizes: &[CacheSize],
+        policies: &[Policy],
+        weights: Weights,
+        memory: &mut Memory,
+    ) -> Result<OfTrace, Failure> {
         let geometries = sizes.iter().map(|size| self.geometry(*size));
         let all =
             geometries.flat_map(|geometry| policies.iter().map(move |policy| (geometry, *policy)));
         let caches = all.map(|(geometry, policy)| {
-            let cache = self.replay(policy, geometry, weights);
+            let cache = self.replay(policy, geometry, weights, memory)?;
             let counts = cache.counts();
-            Line {
+            Ok(Line {
                 size_bytes: geometry.bands() * BAND_BYTES,
                 policy: policy.name(),
                 blocks: counts.blocks,
@@ -160,37 +184,60 @@ impl Loaded {
                 evictions: counts.evictions,
                 refused: counts.refused,
                 sequential_permille: cache.sequential_permille(),
-            }
+            })
         });
-        OfTrace {
+        Ok(OfTrace {
             trace: self.name.clone(),
             format: self.format,
             requests: self.requests.len() as u64,
             touched_bytes: self.bands * BAND_BYTES,
-            caches: caches.collect(),
-        }
+            caches: caches.collect::<Result<_, Failure>>()?,
+        })
     }
 }
 
 /// The weights that have the most hits, each trace and size counting alike.
-fn tuned(traces: &[Loaded], sizes: &[CacheSize], start: Weights) -> Weights {
+fn tuned(
+    traces: &[Loaded],
+    sizes: &[CacheSize],
+    start: Weights,
+    memory: &mut Memory,
+) -> Result<Weights, Failure> {
     let caches = u32::try_from(traces.len() * sizes.len()).expect("few traces and sizes");
-    let mut tried = 0;
-    let judge = |weights: Weights| {
-        let all = traces.iter().flat_map(|trace| sizes.iter().map(move |size| (trace, *size)));
-        let hits = all.map(|(trace, size)| {
-            let cache = trace.replay(Policy::SixFactor, trace.geometry(size), weights);
+    let (mut tried, mut failure) = (0, None);
+    let mut sum_of_hits = |weights: Weights| {
+        let mut sum = 0.0;
+        for (trace, size) in
+            traces.iter().flat_map(|trace| sizes.iter().map(move |size| (trace, *size)))
+        {
+            let geometry = trace.geometry(size);
+            let cache = trace.replay(Policy::SixFactor, geometry, weights, memory)?;
             let hits_ppm = u32::try_from(cache.counts().hits_ppm()).expect("at most a million");
-            f64::from(hits_ppm) / 10_000.0
-        });
-        let mean = hits.sum::<f64>() / f64::from(caches);
+            sum += f64::from(hits_ppm) / 10_000.0;
+        }
+        Ok::<_, Failure>(sum)
+    };
+    let judge = |weights: Weights| {
+        if failure.is_some() {
+            return 0.0;
+        }
+        let mean = match sum_of_hits(weights) {
+            Ok(sum) => sum / f64::from(caches),
+            Err(error) => {
+                failure = Some(error);
+                return 0.0;
+            }
+        };
         tried += 1;
         say_of_work!("{tried}: {} have {mean:.3} % of the blocks", shown(weights.to_array()));
         mean
     };
     let (best, mean) = tune(start, judge);
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
     say_of_work!("best: {} have {mean:.3} %", shown(best.to_array()));
-    best
+    Ok(best)
 }
 
 fn shown(weights: [f64; Weights::COUNT]) -> String {

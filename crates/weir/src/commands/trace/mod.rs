@@ -1,6 +1,7 @@
 //! `weir trace`: what a block trace would come to.
 
 mod cache;
+mod memory;
 mod sim;
 
 use std::path::Path;

@@ -7,6 +7,7 @@ use weir_log::{Merging, Replay, ReplayReport};
 use weir_node::size::{Size, human};
 use weir_trace::{Op, Request, TraceError};
 
+use super::memory::Memory;
 use super::{failed, open};
 use crate::cli::trace::{SimArgs, TraceShape};
 use crate::terminal::failure::Failure;
@@ -15,12 +16,13 @@ use crate::terminal::output;
 
 /// Runs the verb.
 pub(super) fn run(args: SimArgs) -> Result<(), Failure> {
-    let SimArgs { file, generate, format, batch, output } = args;
+    let SimArgs { file, generate, format, batch, memory, output } = args;
+    let memory = Memory::new(&memory);
     let report = match (file, generate) {
         (Some(file), _) => {
             let trace = open(&file, format)?;
             let form = trace.format().name();
-            sim(file.display().to_string(), form, trace, &batch).map_err(failed)?
+            sim(file.display().to_string(), form, trace, &batch, memory)?
         }
         (None, Some(shape)) => {
             let (name, shape) = match shape {
@@ -28,7 +30,7 @@ pub(super) fn run(args: SimArgs) -> Result<(), Failure> {
                 TraceShape::Holes => ("holes", weir_trace::Shape::Holes),
             };
             let requests = weir_trace::generate(shape).into_iter().map(Ok);
-            sim(name.to_owned(), "generated", requests, &batch).map_err(failed)?
+            sim(name.to_owned(), "generated", requests, &batch, memory)?
         }
         (None, None) => return Err(Failure::usage("name a trace, or pass --generate")),
     };
@@ -114,12 +116,13 @@ fn sim(
     format: &'static str,
     requests: impl Iterator<Item = Result<Request, TraceError>>,
     batches: &[Size],
-) -> Result<Report, TraceError> {
+    mut memory: Memory,
+) -> Result<Report, Failure> {
     let column = |&Size(batch_bytes): &Size| Column { batch_bytes, disks: BTreeMap::new() };
     let mut columns: Vec<Column> = batches.iter().map(column).collect();
     let (mut reads, mut writes, mut discards, mut written_bytes) = (0, 0, 0, 0_u64);
     for request in requests {
-        let Request { op, device, offset, len, .. } = request?;
+        let Request { op, device, offset, len, .. } = request.map_err(failed)?;
         match op {
             Op::Read => reads += 1,
             Op::Flush => {}
@@ -137,6 +140,7 @@ fn sim(
                     .for_each(|column| column.each(device, |disk| disk.discard(offset, len)));
             }
         }
+        memory.after(if op == Op::Write { len } else { 0 })?;
     }
     let batches = columns.into_iter().map(|column| column.finish(written_bytes)).collect();
     Ok(Report { trace, format, reads, writes, discards, written_bytes, batches })
@@ -184,14 +188,19 @@ fn print(report: &Report, form: OutputForm) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::trace::MemoryLimit;
 
     /// Writes of the Zipf trace that are replayed: enough to show what is asked, few enough for a slow build.
     const WRITES: usize = 50_000;
 
+    fn memory() -> Memory {
+        Memory::new(&MemoryLimit { memory_limit: Size(4 << 30) })
+    }
+
     fn of(shape: weir_trace::Shape, batch: u64) -> Report {
         let writes = if shape == weir_trace::Shape::Zipf { WRITES } else { usize::MAX };
         let requests = weir_trace::generate(shape).into_iter().take(writes).map(Ok);
-        sim("generated".to_owned(), "generated", requests, &[Size(batch)]).unwrap()
+        sim("generated".to_owned(), "generated", requests, &[Size(batch)], memory()).unwrap()
     }
 
     #[test]
@@ -233,7 +242,8 @@ mod tests {
             Ok(Request { time_us, op, device, offset, len })
         };
         let requests = [write(0, 1), write(1, 2), write(0, 3)];
-        let report = sim("t".to_owned(), "csv", requests.into_iter(), &[Size(1 << 20)]).unwrap();
+        let report =
+            sim("t".to_owned(), "csv", requests.into_iter(), &[Size(1 << 20)], memory()).unwrap();
         assert_eq!((report.writes, report.written_bytes), (3, 3 * 4096));
         assert_eq!((report.batches[0].objects, report.batches[0].stored_bytes), (2, 2 * 4096));
     }
