@@ -30,13 +30,19 @@ recorded() { layer_says '^trace recorded=([2-9][0-9]|[0-9]{3,}) missing=0'; }
 eventually "they are recorded" recorded
 
 refuse "a served volume is not limited to nothing" '"0" is no number from 1 on' "$weir" volume limit demo --iops 0
-refuse "nor to a word" '"none" is no number' "$weir" volume limit demo --iops none
+refuse "nor to a word" '"many" is neither a number' "$weir" volume limit demo --iops many
 refuse "a burst alone limits nothing" "a burst is one of a limit" "$weir" volume limit demo --burst 2
 refuse "a burst has bounds" "burst|seconds" "$weir" volume limit demo --iops 10 --burst 0.001
 refuse "a limit says what it limits" "required" "$weir" volume limit demo
 check "a limit is set while the volume is served" "$weir" volume limit demo --iops 5000 --bandwidth 100M --burst 0.5
 check "it is a layer on top" has_layers "limit trace log"
 check "it is what was set" layer_says '^limit burst_ms=500 bytes_per_second=104857600 iops=5000'
+limits() { "$weir" volume show demo | grep '^limits'; }
+check "another limit" "$weir" volume limit demo --bandwidth 50M
+is() { limits | grep -qF "$1" || { limits; return 1; }; }
+check "leaves the others as they are" is "operations 5000/s, bytes 50.0 MiB/s, burst 500 ms"
+check "one alone is taken away" "$weir" volume limit demo --bandwidth none
+check "and the others stay" is "operations 5000/s, bytes none, burst 500 ms"
 check "clients go on" qemu-io -f raw "$uri" -c "write -P 9 0 1M" -c "read -P 9 0 1M"
 check "they pass it" layer_says '^limit .*reads=[1-9]'
 check "it is taken away again" "$weir" volume limit demo --none

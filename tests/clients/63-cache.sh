@@ -120,7 +120,11 @@ check "as is the limit on wear" prints '500\.0 GiB a day' cache show
 refuse "a share of nothing" 'is no share: give 1 to 100 percent' "$weir" volume limit demo --cache-share 0%
 check "another share" prints '10 % of the cache' volume limit demo --cache-share 10%
 check "is shown at once" prints ' 10 %' cache show
-check "the share is taken away" "$weir" volume limit demo --none
+check "a limit on operations" prints '10 % of the cache' volume limit demo --iops 90000
+check "leaves the share as it is" prints ' 10 %' cache show
+check "as volume show says" prints 'limits .*90000/s.* 10 % of the cache' volume show demo
+check "the share is taken away" prints 'operations 90000/s' volume limit demo --cache-share none
+check "and nothing is limited" "$weir" volume limit demo --none
 check "so that all of it fits" wait_until "all of it is in the cache" fills
 stop
 start demo --cache off

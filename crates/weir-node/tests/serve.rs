@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{Client, run};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_device::with_causes;
 use weir_log::catalog::VolumeName;
 use weir_log::{Takeover, VolumeOptions};
@@ -135,6 +136,17 @@ impl Place {
         process.status.expect("it answers")
     }
 
+    /// What a scrape of the process has.
+    async fn metrics(&self) -> String {
+        let socket = tokio::net::UnixStream::connect(self.home.data.api_socket()).await;
+        let mut socket = socket.expect("it listens");
+        let request = b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n";
+        socket.write_all(request).await.expect("sent");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.expect("answered");
+        answer
+    }
+
     async fn call<V: Verb>(&self, volume: &str, verb: V) -> V::Report {
         self.try_call(volume, verb).await.expect("it is done")
     }
@@ -256,6 +268,47 @@ fn what_a_new_configuration_leaves_out_is_closed_until_the_store_has_it() {
         }
         assert_eq!(place.call("one", ShowVolume::default()).await.holder, None);
         service.stop(Closing::ToStore).await.expect("nothing is left");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn what_a_detach_leaves_in_the_journal_alone_counts_until_the_store_has_it() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly_with(Duration::from_millis(500)).await;
+        let refused = place.try_call("one", DetachVolume::default()).await.expect_err("too slow");
+        assert!(refused.to_string().contains("journal"), "{refused}");
+        let check = async || {
+            let status = place.status().await;
+            assert_eq!((status.health, status.volumes.len()), (Health::Degraded, 0));
+            let [one] = &status.not_served[..] else { panic!("{:?}", status.not_served) };
+            let unsent = one.at_risk.expect("it was noted");
+            assert!(unsent.bytes > 0 && unsent.oldest_age_ms.is_some(), "{unsent:?}");
+            assert_eq!(status.at_risk.bytes, unsent.bytes);
+            let why = status.reasons.iter().find(|why| why.starts_with("one is not served: "));
+            let why = why.expect("a reason");
+            assert!(why.contains("MiB") || why.contains("KiB"), "{why}");
+            assert!(why.contains("`weir volume flush one`"), "{why}");
+            let metrics = place.metrics().await;
+            let dirty = format!("weir_volume_dirty_bytes{{volume=\"one\"}} {}.0", unsent.bytes);
+            for line in [dirty.as_str(), "weir_volumes_not_served 1.0"] {
+                assert!(metrics.contains(line), "{line}: {metrics}");
+            }
+            assert!(metrics.contains("weir_volume_oldest_dirty_seconds{volume=\"one\"} "));
+        };
+        check().await;
+        service.stop(Closing::ToStore).await.expect("nothing else is open");
+        // The process after it does not serve the volume, and says so all the same.
+        let mut options = place.options(VolumeOptions::default());
+        options.volumes = VolumeSet::Listed(Vec::new());
+        let service = place.node.serve(options).await.expect("it serves nothing");
+        check().await;
+        place.call("one", FlushVolume { remote: true, wait: true, publish: false }).await;
+        let status = place.status().await;
+        assert_eq!((status.health, status.not_served.len()), (Health::Ok, 0), "{status:?}");
+        assert_eq!(status.at_risk.bytes, 0);
+        service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();
 }

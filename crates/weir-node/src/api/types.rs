@@ -19,6 +19,8 @@ pub use reports::{
 };
 pub use space::SnapshotSpace;
 
+use crate::size::human;
+
 /// Whether something does what it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -221,8 +223,11 @@ pub struct Lease {
 pub struct NotServed {
     /// Name of the volume.
     pub name: String,
-    /// Why it is not served.
+    /// Why it is not served, and what to do.
     pub reason: String,
+    /// What is in its journal here alone, where that is known.
+    #[serde(default)]
+    pub at_risk: Option<AtRisk>,
 }
 
 /// Requests to the store, attempts that failed included.
@@ -351,6 +356,9 @@ pub struct ServedVolume {
     /// The layers of its stack, the topmost first.
     #[serde(default)]
     pub layers: Vec<Layer>,
+    /// What its clients may ask for, and its share of the cache on the local disk; none where nothing is limited.
+    #[serde(default)]
+    pub limit: Option<VolumeLimit>,
     /// The replica that is kept of it, if one is.
     pub replica: Option<ReplicaState>,
     /// The log volume behind it; none for a volume in memory.
@@ -446,6 +454,27 @@ pub struct VolumeLimit {
     /// layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_share: Option<u64>,
+}
+
+impl fmt::Display for VolumeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = || "none".to_owned();
+        let iops = self.iops.map_or_else(none, |count| format!("{count}/s"));
+        let bytes = self.bytes_per_second.map_or_else(none, |bytes| format!("{}/s", human(bytes)));
+        write!(f, "operations {iops}, bytes {bytes}, burst {} ms", self.burst_ms)?;
+        match self.cache_share {
+            Some(share) => write!(f, ", {share} % of the cache"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl VolumeLimit {
+    /// Whether anything is limited.
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        self.iops.is_some() || self.bytes_per_second.is_some() || self.cache_share.is_some()
+    }
 }
 
 /// Operations of one kind.

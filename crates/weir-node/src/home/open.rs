@@ -14,6 +14,7 @@ use crate::error::NodeError;
 use crate::home::processes::locked;
 use crate::home::{Consent, Home, opened};
 use crate::node::shard::ShardContext;
+use crate::status::at_risk;
 
 impl From<StackError> for NodeError {
     fn from(error: StackError) -> Self {
@@ -119,7 +120,8 @@ async fn close(
     deadline: Duration,
 ) -> Result<(), NodeError> {
     let closed = stack.close(deadline).await?;
-    opened::note_closed(&home.data, id, closed);
+    let unsent = stack.log_status().as_ref().map(at_risk).unwrap_or_default();
+    opened::note_closed(&home.data, id, closed, unsent);
     match closed {
         Closed::Clean => Ok(()),
         Closed::LocalOnly => Err(NodeError::KeptInJournal { name: name.to_string() }),

@@ -1,6 +1,7 @@
 //! A note beside the journal of a volume, with the name of the volume, its store and the URL of that: it is there while
 //! the volume is open, and until it was closed with everything in the store. The journal itself does not say so, and
-//! the store may be unreachable when somebody asks (`weir status`).
+//! the store may be unreachable when somebody asks (`weir status`). A close without everything in the store adds how
+//! much that lacks, and since when.
 //!
 //! A copy of a store has the same volumes, with the same identities and histories. A deletion there leaves the journal
 //! alone that the note says is of another store. Nothing else that concerns data depends on the note, so an error of
@@ -9,6 +10,7 @@
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use url::Url;
 use weir_device::VolumeId;
@@ -16,11 +18,15 @@ use weir_log::Closed;
 use weir_log::catalog::VolumeName;
 use weir_store::Store;
 
+use crate::api::types::AtRisk;
 use crate::data_directory::DataDirectory;
 use crate::home::Home;
 
 /// What the note calls the store in the data directory.
 const EMBEDDED: &str = "embedded";
+
+/// Lines of the note before the one of a close that left something in the journal alone.
+const LINES: usize = 3;
 
 /// Notes that the volume of `store` is open for writing.
 pub(crate) fn note(home: &Home, store: &Store, id: VolumeId, name: &VolumeName) {
@@ -70,13 +76,13 @@ pub(crate) fn is_of_another_store(home: &Home, store: &Store, id: VolumeId) -> b
     place.is_some_and(|place| place != place_of(home, store))
 }
 
-/// Removes the note, if the volume was closed with everything in the store.
-pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed) {
+/// Removes the note, if the volume was closed with everything in the store; otherwise adds what the store lacks.
+pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed, unsent: AtRisk) {
     let path = data.opened_as(id);
     let removed = match closed {
         Closed::Clean => std::fs::remove_file(&path),
         // Its journal still holds what the store lacks.
-        Closed::LocalOnly => Ok(()),
+        Closed::LocalOnly => note_unsent(&path, unsent),
     };
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -86,6 +92,34 @@ pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed) {
     }
 }
 
+/// Adds the line that says what the store lacks: bytes, blocks, and since when, in seconds of Unix.
+fn note_unsent(path: &Path, unsent: AtRisk) -> io::Result<()> {
+    let text = std::fs::read_to_string(path)?;
+    let mut lines: Vec<&str> = text.lines().take(LINES).collect();
+    // A note of an older build has fewer.
+    lines.resize(LINES, "");
+    let AtRisk { bytes, blocks, oldest_age_ms } = unsent;
+    let age = Duration::from_millis(oldest_age_ms.unwrap_or(0));
+    let since = unix_time().saturating_sub(age).as_secs();
+    replace_file(path, &format!("{}\nunsent {bytes} {blocks} {since}\n", lines.join("\n")))
+}
+
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// What the store lacks of a volume that was closed without having everything in it; `None` where that is not known:
+/// after the end of a process that did not close it.
+pub(crate) fn noted_unsent(data: &DataDirectory, id: VolumeId) -> Option<AtRisk> {
+    let text = std::fs::read_to_string(data.opened_as(id)).ok()?;
+    let mut words = text.lines().nth(LINES)?.strip_prefix("unsent ")?.split(' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (bytes, blocks, since) = (number()?, number()?, number()?);
+    let age = unix_time().saturating_sub(Duration::from_secs(since)).as_millis();
+    let oldest_age_ms = Some(u64::try_from(age).unwrap_or(u64::MAX));
+    Some(AtRisk { bytes, blocks, oldest_age_ms })
+}
+
 /// URL of the store that such a volume was opened out of; `None` where the note does not say, as those of older builds.
 pub(crate) fn noted_store(data: &DataDirectory, id: VolumeId) -> Option<String> {
     let text = std::fs::read_to_string(data.opened_as(id)).ok()?;
@@ -93,7 +127,7 @@ pub(crate) fn noted_store(data: &DataDirectory, id: VolumeId) -> Option<String> 
     match lines.next()? {
         // Both may have been moved since.
         EMBEDDED => Some(data.store_url()),
-        _ => lines.next().map(str::to_owned),
+        _ => lines.next().filter(|url| !url.is_empty()).map(str::to_owned),
     }
 }
 
@@ -127,11 +161,22 @@ mod tests {
             note(&home, &store, id, &name);
             assert_eq!(noted(data, id), Some(name));
         }
-        note_closed(data, id, Closed::LocalOnly);
+        assert_eq!(noted_unsent(data, id), None, "it is open");
+        let unsent = AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(100_000) };
+        // A second time, too: what was left then counts.
+        for unsent in [AtRisk { bytes: 1, ..unsent }, unsent] {
+            note_closed(data, id, Closed::LocalOnly, unsent);
+        }
         assert!(noted(data, id).is_some());
-        note_closed(data, id, Closed::Clean);
+        assert_eq!(noted_store(data, id).as_deref(), Some(data.store_url().as_str()));
+        let found = noted_unsent(data, id).unwrap();
+        assert_eq!((found.bytes, found.blocks), (8192, 2));
+        assert!(found.oldest_age_ms >= unsent.oldest_age_ms, "{found:?}");
+        note(&home, &store, id, &VolumeName::new("renamed").unwrap());
+        assert_eq!(noted_unsent(data, id), None, "it is open again");
+        note_closed(data, id, Closed::Clean, AtRisk::default());
         assert_eq!(noted(data, id), None);
-        note_closed(data, id, Closed::Clean);
+        note_closed(data, id, Closed::Clean, AtRisk::default());
         std::fs::write(data.opened_as(id), "no/name").unwrap();
         assert_eq!(noted(data, id), None);
     }

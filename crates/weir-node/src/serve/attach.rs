@@ -32,8 +32,9 @@ use crate::serve::host;
 use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
-use crate::serve::running::{ANCILLARY_TIME, Change, Opening, Running};
+use crate::serve::running::{ANCILLARY_TIME, BeingClosed, Change, Ended, Opening, Running};
 use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
+use crate::status::unsent::Unsent;
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
 const DESCRIPTORS_BASE: u64 = 192;
@@ -41,6 +42,9 @@ const DESCRIPTORS_PER_VOLUME: u64 = 4;
 
 /// Pause before a volume is opened again that another node was seen to have.
 const HELD_PAUSE: Duration = Duration::from_secs(10);
+
+/// Time of a close after which the log says what it waits for, and again after as much.
+const CLOSE_NOTICE: Duration = Duration::from_secs(5);
 
 /// Volumes that are not served, and why.
 pub(crate) type Failed = Vec<(VolumeName, NodeError)>;
@@ -466,7 +470,8 @@ async fn detach_now(
     if let Some(export) = export.filter(|_| !disconnect) {
         return Err(NodeError::SnapshotOpen { export });
     }
-    let closing = Close::begin(&core, &name).ok_or_else(not_served)?;
+    let unsent = Unsent::of_entries(&core, std::slice::from_ref(&entry))?;
+    let closing = Close::begin(&core, &name, unsent).ok_or_else(not_served)?;
     match how.asked {
         Asked::BySettings => {}
         Asked::ByHand => core.note_by_hand(&name, Left::Detached(Some(entry.id))),
@@ -477,13 +482,19 @@ async fn detach_now(
     drop(kept_out);
     match &closed {
         Ok(stopped) => {
-            let how = match stopped {
+            let became = match stopped {
                 Stopped::Clean => "everything is in the store",
                 Stopped::LocalOnly => "the journal keeps what the store does not have",
             };
-            tracing::info!(volume = %name, how, "volume detached");
+            match (stopped, how.closing) {
+                (Stopped::LocalOnly, Closing::ToStore) => tracing::warn!(
+                    volume = %name, how = became,
+                    "volume detached: weir volume flush takes the rest to the store once that answers"
+                ),
+                _ => tracing::info!(volume = %name, how = became, "volume detached"),
+            }
             core.note_not_served(&name, None);
-            core.events.note(EventKind::VolumeDetached, Some(name.as_str()), how);
+            core.events.note(EventKind::VolumeDetached, Some(name.as_str()), became);
         }
         // Its bytes are elsewhere: nothing of it is left here that could be tried again.
         Err(_) if entry.is_elsewhere() => core.note_not_served(&name, None),
@@ -503,12 +514,12 @@ struct Close<'a> {
 
 impl<'a> Close<'a> {
     /// Takes what ends a volume; `None` if a stop has taken it.
-    fn begin(core: &'a Core, name: &'a VolumeName) -> Option<Self> {
+    fn begin(core: &'a Core, name: &'a VolumeName, unsent: Unsent) -> Option<Self> {
         // Under the lock: a stop finds the volume in one of the tables.
         let mut all = lock(&core.running);
         let running = all.remove(name.as_str())?;
         let (told, ended) = oneshot::channel();
-        lock(&core.closing).insert(name.to_string(), ended);
+        lock(&core.closing).insert(name.to_string(), BeingClosed { ended, unsent });
         Some(Self { core, name, running, told })
     }
 
@@ -524,7 +535,7 @@ impl<'a> Close<'a> {
         };
         // A stop does not wait for these any longer than for those of other volumes.
         select(pin!(ancillary), pin!(core.stopped_for(ANCILLARY_TIME))).await;
-        let closed = running.stop(how).await;
+        let closed = told_of_wait(core, name, running.stop(how)).await;
         let closed = closed.unwrap_or(Err(NodeError::ShuttingDown));
         lock(&core.closing).remove(name.as_str());
         match closed {
@@ -539,6 +550,21 @@ impl<'a> Close<'a> {
                 _ => Err(NodeError::ShuttingDown),
             },
         }
+    }
+}
+
+/// Waits for the end of a close, and says in the log what it waits for where that takes long.
+async fn told_of_wait(
+    core: &Core,
+    name: &VolumeName,
+    mut ended: Ended,
+) -> Result<Result<Stopped, NodeError>, oneshot::error::RecvError> {
+    loop {
+        if let Ok(ended) = tokio::time::timeout(CLOSE_NOTICE, &mut ended).await {
+            return ended;
+        }
+        let unsent = core.unsent_of_closing(name.as_str()).map_or(0, |unsent| unsent.bytes);
+        tracing::warn!(volume = %name, unsent, "the close of a volume waits for the store to take its newest writes");
     }
 }
 

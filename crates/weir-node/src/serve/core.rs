@@ -15,7 +15,7 @@ use weir_log::catalog::VolumeName;
 use weir_net::tls::Tls;
 use weir_store::Store;
 
-use crate::api::types::Limits;
+use crate::api::types::{AtRisk, Limits};
 use crate::error::NodeError;
 use crate::home::{Home, limits};
 use crate::node::NodeHandle;
@@ -28,7 +28,7 @@ use crate::serve::events::Events;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
-use crate::serve::running::{Changing, Ended, Openings, Running};
+use crate::serve::running::{BeingClosed, Changing, Openings, Running};
 use crate::serve::sessions::kept::Sessions;
 use crate::serve::spec::{Allowed, EndpointKind, VolumeSet, VolumeSpec};
 use crate::serve::views::Views;
@@ -94,7 +94,7 @@ pub(crate) struct Core {
     /// What ends each of them.
     pub(crate) running: Mutex<BTreeMap<String, Running>>,
     /// Those that a detach closes, for a stop in the middle of it.
-    pub(crate) closing: Mutex<BTreeMap<String, Ended>>,
+    pub(crate) closing: Mutex<BTreeMap<String, BeingClosed>>,
     /// The openings that have begun.
     pub(crate) openings: Openings,
     /// The volumes that are being attached or detached.
@@ -105,6 +105,8 @@ pub(crate) struct Core {
     pub(crate) left: Mutex<BTreeMap<String, String>>,
     /// Whoever has it closes one of those, or takes it to serve it again.
     pub(crate) left_turn: tokio::sync::Mutex<()>,
+    /// Whoever has it looks for volumes whose journals keep what the store lacks.
+    pub(crate) kept_turn: Arc<tokio::sync::Mutex<()>>,
     pub(crate) views: Views,
     pub(crate) nbd_places: Mutex<Vec<NbdPlace>>,
     pub(crate) limits: Mutex<Limits>,
@@ -187,6 +189,11 @@ impl Core {
             Some(what) => left.insert(name.to_string(), what),
             None => left.remove(name.as_str()),
         };
+    }
+
+    /// What the close of a volume that is being detached still has to put in the store.
+    pub(crate) fn unsent_of_closing(&self, name: &str) -> Option<AtRisk> {
+        lock(&self.closing).get(name).map(|closing| closing.unsent.at_risk())
     }
 
     /// Whether this process was told to serve the volume, though another node may have it.

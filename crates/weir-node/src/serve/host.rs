@@ -31,6 +31,7 @@ use crate::node::shard::ShardContext;
 use crate::serve::one_export::{OneExport, connection_options};
 use crate::serve::sessions::kept::Sessions;
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
+use crate::status::at_risk;
 
 /// How images in other formats than raw begin.
 const FORMATS: &[(&[u8], &str)] =
@@ -433,7 +434,8 @@ async fn close(
 ) -> Result<Stopped, NodeError> {
     let closed = stack.close(deadline).await?;
     if stack.is_log() {
-        opened::note_closed(&home.data, id, closed);
+        let unsent = stack.log_status().as_ref().map(at_risk).unwrap_or_default();
+        opened::note_closed(&home.data, id, closed, unsent);
     }
     match closed {
         Closed::Clean => Ok(Stopped::Clean),

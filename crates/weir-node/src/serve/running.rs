@@ -12,6 +12,7 @@ use crate::serve::core::Core;
 use crate::serve::lock::lock;
 use crate::serve::replica::End;
 use crate::serve::spec::{Closing, Stopped};
+use crate::status::unsent::Unsent;
 
 /// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
 /// wait for a store that does not answer.
@@ -41,6 +42,15 @@ impl Running {
         let _ = self.stop.send(closing);
         self.ended
     }
+}
+
+/// A volume that a detach closes.
+#[derive(Debug)]
+pub(crate) struct BeingClosed {
+    /// For a stop in the middle of it.
+    pub(crate) ended: Ended,
+    /// What is still to go.
+    pub(crate) unsent: Unsent,
 }
 
 /// The volumes that are being attached or detached.

@@ -298,6 +298,7 @@ impl Node {
             not_served: Mutex::default(),
             left: Mutex::default(),
             left_turn: tokio::sync::Mutex::default(),
+            kept_turn: Arc::default(),
             views: Views::default(),
             nbd_places: Mutex::default(),
             limits: Mutex::default(),
@@ -668,6 +669,8 @@ impl Service {
             // Under the lock: a volume that is opened at this moment is in the table already, or is not offered at all.
             self.core.is_stopping.store(true, Ordering::Relaxed);
             let detaching = std::mem::take(&mut *lock(&self.core.closing));
+            let detaching = detaching.into_iter().map(|(name, closing)| (name, closing.ended));
+            let detaching: Vec<_> = detaching.collect();
             (std::mem::take(&mut *running), detaching)
         };
         self.core.stopping.send_replace(true);

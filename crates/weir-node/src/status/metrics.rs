@@ -14,10 +14,11 @@ use weir_remote::RemoteStatus;
 use weir_stack::{BUCKETS_US, Counted, Kind, StageStatus};
 
 use crate::api::types::{
-    Background, BackgroundClass, CacheReport, Health, Lease, Limits, NbdClients, ReplicaState,
-    StoreRequests,
+    AtRisk, Background, BackgroundClass, CacheReport, Health, Lease, Limits, NbdClients,
+    ReplicaState, StoreRequests,
 };
 use crate::serve::core::Core;
+use crate::serve::kept::{self, Kept};
 use crate::status::{self, Snapshot};
 
 /// What one scrape found.
@@ -26,6 +27,7 @@ struct Scrape {
     volumes: Vec<(String, Health, Snapshot)>,
     replicas: Vec<(String, ReplicaState)>,
     not_served: u64,
+    kept: Vec<Kept>,
     store: StoreRequests,
     limits: Limits,
     background: Background,
@@ -54,10 +56,12 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
             volumes.push((entry.name.to_string(), health, snapshot));
         }
     }
+    let kept = kept::of(core).await;
     let scrape = Scrape {
         volumes,
         replicas,
-        not_served: core.not_served().len() as u64,
+        not_served: status::not_served(core, &kept).len() as u64,
+        kept,
         store: status::store_requests(core),
         limits,
         background: status::background(core.node.pacer()),
@@ -175,10 +179,13 @@ const LOG_COUNTERS: [LogGauge; 8] = [
     }),
 ];
 
+/// The gauge to watch.
+const OLDEST: &str = "volume_oldest_dirty_seconds";
+
 /// Gauges of a log volume that are fractions, in thousandths.
 const LOG_RATIOS: [LogGauge; 3] = [
     (
-        "volume_oldest_dirty_seconds",
+        OLDEST,
         "Age of the oldest acknowledged byte that is not in the store; zero where there is none",
         |log| log.unsent_age_ms.unwrap_or(0),
     ),
@@ -245,7 +252,7 @@ impl Scrape {
                 gauge(&mut expires.encode_family(family)?, holder.expires.as_secs())?;
             }
         }
-        let help = "Volumes that should be served and are not";
+        let help = "Volumes that should be served and are not, or are not and have writes in a journal alone";
         single(encoder, "volumes_not_served", help, MetricType::Gauge, |m| {
             gauge(m, self.not_served)
         })?;
@@ -477,6 +484,14 @@ impl Scrape {
                         _ => gauge(&mut member, value(log))?,
                     }
                 }
+                for (volume, unsent) in self.unsent_of_kept() {
+                    let value = match name.as_str() {
+                        "volume_dirty_bytes" => unsent.bytes,
+                        "volume_dirty_blocks" => unsent.blocks,
+                        _ => continue,
+                    };
+                    gauge(&mut metric.encode_family(&[("volume", volume)])?, value)?;
+                }
             }
         }
         for (name, help, thousandths) in LOG_RATIOS {
@@ -485,8 +500,17 @@ impl Scrape {
                 let value = seconds_of(thousandths(log), 1e3);
                 metric.encode_family(&[("volume", volume)])?.encode_gauge(&value)?;
             }
+            for (volume, unsent) in self.unsent_of_kept().filter(|_| name == OLDEST) {
+                let value = seconds_of(unsent.oldest_age_ms.unwrap_or(0), 1e3);
+                metric.encode_family(&[("volume", volume)])?.encode_gauge(&value)?;
+            }
         }
         Ok(())
+    }
+
+    /// What the store lacks of volumes that nobody serves.
+    fn unsent_of_kept(&self) -> impl Iterator<Item = (&str, AtRisk)> {
+        self.kept.iter().filter_map(|kept| Some((kept.name.as_str(), kept.unsent?)))
     }
 
     fn encode_operations(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
@@ -577,6 +601,11 @@ mod tests {
         Background { bytes_per_second: Some(9), latency, latency_target, classes: vec![upload] }
     }
 
+    fn kept() -> Kept {
+        let unsent = AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500) };
+        Kept { name: "detached".to_owned(), unsent: Some(unsent), reason: String::new() }
+    }
+
     fn holder() -> Holder {
         let (name, serial) = ("node".to_owned(), "01".to_owned());
         let [begins, expires] = [0, 99].map(std::time::Duration::from_secs);
@@ -597,6 +626,7 @@ mod tests {
                 ReplicaState { lag_bytes: 77, ..Default::default() },
             )],
             not_served: 1,
+            kept: vec![kept()],
             store: StoreRequests { puts: 7, upload_wait_ms: 1500, ..StoreRequests::default() },
             limits: Limits { drain: true, ..Limits::default() },
             cache: CacheReport::default(),
@@ -647,6 +677,9 @@ mod tests {
             "weir_lease_left_seconds 41.5",
             "weir_lease_renewals_total 9",
             "weir_lease_missed_total 1",
+            "weir_volume_dirty_bytes{volume=\"detached\"} 8192.0",
+            "weir_volume_dirty_blocks{volume=\"detached\"} 2.0",
+            "weir_volume_oldest_dirty_seconds{volume=\"detached\"} 61.5",
             "weir_certificate_expires_seconds{role=\"server\",name=\"node\"} 99.0",
         ] {
             assert!(text.contains(line), "{line}\n{text}");

@@ -24,6 +24,7 @@ use crate::api::types::{
 use crate::error::NodeError;
 use crate::node::shard::ShardContext;
 use crate::serve::core::{Core, Entry, NotLoaded};
+use crate::serve::kept::{self, Kept};
 use crate::serve::replica::Following;
 
 /// If an object waits longer than this for the store, the volume is degraded. A PUT of 8 MiB at 1 MB/s takes eight
@@ -62,7 +63,7 @@ pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, Nod
     .await
 }
 
-fn at_risk(log: &VolumeStatus) -> AtRisk {
+pub(crate) fn at_risk(log: &VolumeStatus) -> AtRisk {
     AtRisk {
         bytes: log.unsent_bytes,
         blocks: log.acked_write.saturating_sub(log.committed_write),
@@ -248,7 +249,14 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
         reasons.push(format!("the replica waits: {trouble}"));
         health = if health == Health::Ok { Health::Degraded } else { health };
     }
+    let settings = snapshot.layers.iter().find_map(|layer| match layer.stage {
+        StageStatus::Limit { settings, .. } => Some(settings),
+        _ => None,
+    });
+    let cache_share = core.cache.share_of(entry.id);
+    let limit = VolumeLimit { cache_share, ..settings.unwrap_or_default().into() };
     Ok(ServedVolume {
+        limit: limit.is_some().then_some(limit),
         name: entry.name.to_string(),
         id: entry.id.to_string(),
         uri: core.uri(entry.name.as_str()),
@@ -321,6 +329,20 @@ fn process_reasons(core: &Core, cache: &CacheReport) -> Vec<String> {
     reasons
 }
 
+/// The volumes that should be served and are not, and those that nobody serves while the store lacks some of them.
+fn not_served(core: &Core, kept: &[Kept]) -> Vec<NotServed> {
+    let mut all = core.not_served();
+    for Kept { name, reason, .. } in kept {
+        let both = all.get(name).map(|why| format!("{why}; {reason}"));
+        all.insert(name.clone(), both.unwrap_or_else(|| reason.clone()));
+    }
+    let at_risk =
+        |name: &str| kept.iter().find(|kept| kept.name == name).and_then(|one| one.unsent);
+    let row =
+        |(name, reason): (String, String)| NotServed { at_risk: at_risk(&name), name, reason };
+    all.into_iter().map(row).collect()
+}
+
 /// The status of the process.
 pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     let mut volumes = Vec::new();
@@ -330,14 +352,16 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
             volumes.push(volume);
         }
     }
-    let not_served: Vec<NotServed> =
-        core.not_served().into_iter().map(|(name, reason)| NotServed { name, reason }).collect();
+    let kept = kept::of(core).await;
+    let not_served = not_served(core, &kept);
     let mut reasons: Vec<String> = volumes
         .iter()
         .flat_map(|volume| volume.reasons.iter().map(|r| format!("{}: {r}", volume.name)))
         .collect();
     reasons.extend(not_served.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
     reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
+    let risks = volumes.iter().map(|volume| volume.at_risk);
+    let at_risk = total_risk(risks.chain(kept.iter().filter_map(|kept| kept.unsent)));
     let lease = lease(core).await;
     reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
     let holders = certificates::of(core);
@@ -362,7 +386,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         uptime_seconds: core.started.elapsed().as_secs(),
         nbd: core.nbd_uris(),
         nbd_clients: nbd_clients(core),
-        at_risk: total_risk(volumes.iter().map(|volume| volume.at_risk)),
+        at_risk,
         not_served,
         store_requests: store_requests(core),
         memory: memory(core, &volumes),
@@ -415,7 +439,7 @@ fn overdue(lease: &Lease) -> Option<String> {
     })
 }
 
-fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
+pub(crate) fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
     risks.fold(AtRisk::default(), |sum, risk| AtRisk {
         bytes: sum.bytes + risk.bytes,
         blocks: sum.blocks + risk.blocks,

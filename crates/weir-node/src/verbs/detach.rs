@@ -1,5 +1,8 @@
 //! `weir volume detach`.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::http::Method;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -8,14 +11,19 @@ use weir_device::{ErrorKind, with_causes};
 use weir_log::catalog::VolumeName;
 use weir_store::Access;
 
-use super::command::{Command, Subject, Told};
+use super::command::{Bar, Command, Subject, Told};
 use super::place::{Place, Serving};
 use super::verb::{Answer, By, Named, OnProgress, Route, Verb};
 use crate::error::NodeError;
 use crate::serve::attach::{self, Asked, Detaching};
+use crate::serve::core::Core;
 use crate::serve::spec::{Closing, Stopped};
 
-/// Serve a volume no more, and close it with everything in the store, so that any node can open it
+/// How often a detach looks at what is still to go.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Serve a volume no more, and close it with everything in the store, so that any node can open it. The store has 30
+/// seconds for that; what it does not take in time stays in the journal here, which is an error
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DetachVolume {
@@ -42,7 +50,7 @@ impl Verb for DetachVolume {
         by.refuse_if_single()
     }
 
-    async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<Named, NodeError> {
+    async fn on_store(self, place: Place, on_progress: OnProgress<'_>) -> Result<Named, NodeError> {
         let name = place.name()?;
         let Some(Serving(core)) = &place.serving else {
             return Err(NodeError::NotServedHere { name: name.to_string() });
@@ -53,7 +61,7 @@ impl Verb for DetachVolume {
             return Ok(done);
         }
         let is_elsewhere = core.entry(name.as_str()).is_some_and(|entry| entry.is_elsewhere());
-        match attach::detach(core, name.clone(), self.how()).await {
+        match detach_telling(core, &name, self.how(), on_progress).await {
             Ok(Stopped::LocalOnly) if !self.to_delete => {
                 Err(NodeError::KeptInJournal { name: done.name })
             }
@@ -65,6 +73,26 @@ impl Verb for DetachVolume {
                 Ok(Named { note: Some(note), ..done })
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// Detaches a volume, and says how much of it the store still lacks.
+async fn detach_telling(
+    core: &Arc<Core>,
+    name: &VolumeName,
+    how: Detaching,
+    on_progress: OnProgress<'_>,
+) -> Result<Stopped, NodeError> {
+    let mut detached = std::pin::pin!(attach::detach(core, name.clone(), how));
+    loop {
+        tokio::select! {
+            biased;
+            detached = &mut detached => return detached,
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+        if let Some(unsent) = core.unsent_of_closing(name.as_str()) {
+            on_progress(0, unsent.bytes);
         }
     }
 }
@@ -136,6 +164,7 @@ impl Command for DetachVolume {
     type Verb = Self;
     const WORDS: [&'static str; 2] = ["volume", "detach"];
     const SUBJECT: Subject = Subject::Volume;
+    const BAR: Option<Bar> = Some(Bar { doing: "detaching", shows: "{total_bytes} to go" });
 
     fn verb(self, _snapshot: Option<VolumeName>) -> Self {
         self

@@ -21,7 +21,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlushVolume {
-    /// To the store
+    /// To the store; without --wait it is only begun, and goes on
     #[arg(long, env = "WEIR_FLUSH_REMOTE", hide_env_values = true)]
     pub remote: bool,
     /// Return when it is done
@@ -120,14 +120,30 @@ impl Command for FlushVolume {
         Self { wait: self.wait || !self.remote, ..self }
     }
 
-    fn tell(_name: &str, _verb: &Self, _report: &FlushedVolume) -> Told {
-        Told::default()
+    fn tell(name: &str, _verb: &Self, report: &FlushedVolume) -> Told {
+        if report.done {
+            return Told::default();
+        }
+        Told::note(format!(
+            "volume {name}: the flush to the store goes on; weir volume flush {name} --remote --wait returns when it \
+             is done"
+        ))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flush_that_is_only_begun_says_how_to_wait_for_it() {
+        let told = |done| {
+            FlushVolume::tell("demo", &FlushVolume::default(), &FlushedVolume { done }).notes
+        };
+        let begun = told(false).join(" ");
+        assert!(begun.contains("weir volume flush demo --remote --wait"), "{begun}");
+        assert!(told(true).is_empty());
+    }
 
     #[test]
     fn a_plain_flush_is_understood_by_older_programs() {

@@ -213,6 +213,7 @@ fn describe<V: Verb>(route: &Route, document: &mut utoipa::openapi::OpenApi) {
         Method::GET => HttpMethod::Get,
         Method::DELETE => HttpMethod::Delete,
         Method::PUT => HttpMethod::Put,
+        Method::PATCH => HttpMethod::Patch,
         _ => HttpMethod::Post,
     };
     document.paths.add_path_operation(route.path, vec![method], operation.build());

@@ -23,9 +23,7 @@ pub(super) fn milliseconds(text: &str) -> Result<u64, String> {
 /// A number of operations.
 pub(super) fn count(text: &str) -> Result<u64, String> {
     let count = text.parse().ok().filter(|count| *count > 0);
-    count.ok_or_else(|| {
-        format!("{text:?} is no number from 1 on; no limit is there where the flag is left away")
-    })
+    count.ok_or_else(|| format!("{text:?} is neither a number from 1 on nor \"none\""))
 }
 
 /// A share, as percent; `70%` is `70`.
@@ -78,7 +76,11 @@ mod tests {
         assert_eq!((count("500"), percent("70"), percent("70 %")), (Ok(500), Ok(70), Ok(70)));
         for wrong in [count("0"), count("none"), percent("0"), percent("101"), percent("x%")] {
             let message = wrong.unwrap_err();
-            assert!(message.contains(" is no ") && !message.contains("digit"), "{message}");
+            assert!(
+                (message.contains(" is no ") || message.contains("neither"))
+                    && !message.contains("digit"),
+                "{message}"
+            );
         }
     }
 }

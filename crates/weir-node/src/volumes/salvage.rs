@@ -14,6 +14,7 @@ use crate::home::processes::{Process, locked};
 use crate::home::{Consent, Home, opened};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
+use crate::status::at_risk;
 use crate::volumes::volume_id;
 
 /// What is to be salvaged.
@@ -168,7 +169,8 @@ async fn salvage(
     let closed = stack.close(deadline).await;
     flushed?;
     let closed = closed?;
-    opened::note_closed(&home.data, id, closed);
+    let unsent = stack.log_status().as_ref().map(at_risk).unwrap_or_default();
+    opened::note_closed(&home.data, id, closed, unsent);
     if closed == Closed::LocalOnly {
         // The journal keeps the rest, and the same salvage goes on with it.
         return Err(NodeError::from(LogError::Incomplete { volume: id }).of_volume(new, id));

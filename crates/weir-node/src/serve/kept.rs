@@ -1,0 +1,136 @@
+//! Volumes that nobody serves and whose newest writes are in a journal of this data directory alone: a detach or a stop
+//! whose store did not take everything in time left them so, or a process that was killed. Whoever means to switch the
+//! host off has to learn of them from the status and the metrics of the process that runs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_device::VolumeId;
+use weir_log::LOCK_FILE;
+use weir_log::catalog::VolumeName;
+
+use crate::api::types::AtRisk;
+use crate::data_directory::DataDirectory;
+use crate::home::opened;
+use crate::serve::core::Core;
+use crate::serve::lock::lock;
+use crate::size::human;
+use crate::volumes::unserved::holder;
+
+/// How long a status waits for the local disk to list them: what it says beside is worth more than they are.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+
+/// Such a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) name: String,
+    /// What the store lacks of it; none where that is not known, since a process that was killed noted nothing.
+    pub(crate) unsent: Option<AtRisk>,
+    /// What is wrong with it.
+    pub(crate) reason: String,
+}
+
+/// What the notes in the data directory say of a volume.
+struct Noted {
+    name: VolumeName,
+    store: Option<String>,
+    unsent: Option<AtRisk>,
+    is_held: bool,
+}
+
+/// All of them, and those that are being closed at this moment and still have something to put in the store.
+pub(crate) async fn of(core: &Core) -> Vec<Kept> {
+    let mut kept = closing(core);
+    // A process of one volume speaks of that one alone.
+    if core.is_single {
+        return kept;
+    }
+    let own = core.store.as_ref().map_or("none", |store| store.url());
+    for Noted { name, store, unsent, is_held } in noted(core).await {
+        // One that is held is being opened, or worked on by a verb, here or elsewhere: whoever has it speaks of it.
+        let is_ours = core.is_noted_not_served(&name) || core.is_left(&name);
+        if is_held && !is_ours || kept.iter().any(|one| one.name == *name.as_str()) {
+            continue;
+        }
+        let store = store.filter(|store| store != own && *store != core.home.store_url);
+        let reason = reason(&name, unsent.as_ref(), store.as_deref());
+        kept.push(Kept { name: name.to_string(), unsent, reason });
+    }
+    kept
+}
+
+fn closing(core: &Core) -> Vec<Kept> {
+    let closing = lock(&core.closing);
+    let unsent = closing.iter().map(|(name, one)| (name, one.unsent.at_risk()));
+    let kept = unsent.filter(|(_, unsent)| unsent.bytes > 0).map(|(name, unsent)| {
+        let bytes = human(unsent.bytes);
+        let reason = format!("it is being closed, and {bytes} of it are not in the store yet");
+        Kept { name: name.clone(), unsent: Some(unsent), reason }
+    });
+    kept.collect()
+}
+
+async fn noted(core: &Core) -> Vec<Noted> {
+    let data = core.home.data.clone();
+    let served: BTreeSet<VolumeId> = core.entries().iter().map(|entry| entry.id).collect();
+    let look = async {
+        // One look at a time, also where the disk hangs and those who asked have given up.
+        let turn = Arc::clone(&core.kept_turn).lock_owned().await;
+        let looked = tokio::task::spawn_blocking(move || {
+            let found = look(&data, &served);
+            drop(turn);
+            found
+        });
+        looked.await.unwrap_or_default()
+    };
+    tokio::time::timeout(LOOK_TIME, look).await.unwrap_or_default()
+}
+
+fn look(data: &DataDirectory, served: &BTreeSet<VolumeId>) -> Vec<Noted> {
+    // What cannot be read is named by `weir status`, which looks at the journals themselves.
+    let volumes = data.volumes().unwrap_or_default().into_iter();
+    let not_served = volumes.filter(|volume| !served.contains(volume));
+    let noted = not_served.filter_map(|volume| {
+        let name = opened::noted(data, volume)?;
+        let (store, unsent) =
+            (opened::noted_store(data, volume), opened::noted_unsent(data, volume));
+        let is_held = holder(&data.volume(volume).join(LOCK_FILE)).is_some();
+        Some(Noted { name, store, unsent, is_held })
+    });
+    noted.collect()
+}
+
+fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&str>) -> String {
+    let store = store.map_or_else(String::new, |store| format!(" --store {store}"));
+    let what = match unsent {
+        Some(unsent) => {
+            let age = unsent.oldest_age_ms.map(|age| age / 1000);
+            let age = age.map_or_else(String::new, |age| format!(", the oldest of it {age} s old"));
+            format!("{} of acknowledged writes are in its journal alone{age}", human(unsent.bytes))
+        }
+        None => {
+            "its journal was not closed, and may have the only copy of acknowledged writes".into()
+        }
+    };
+    format!("{what}: `weir volume flush {name}{store}` takes them to the store")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_names_the_bytes_and_what_to_do() {
+        let name = VolumeName::new("demo").unwrap();
+        let unsent = AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms: Some(61_500) };
+        assert_eq!(
+            reason(&name, Some(&unsent), None),
+            "3.0 MiB of acknowledged writes are in its journal alone, the oldest of it 61 s old: \
+             `weir volume flush demo` takes them to the store"
+        );
+        let unknown = reason(&name, None, Some("s3://other"));
+        assert!(unknown.contains("may have the only copy"), "{unknown}");
+        assert!(unknown.contains("`weir volume flush demo --store s3://other`"), "{unknown}");
+    }
+}
