@@ -292,9 +292,7 @@ fn flags_without_a_value_take_words_from_the_environment() {
     }
     place.ok(&["snapshot", "create", "demo@cut"]);
     assert_eq!(with(&["snapshot", "rollback", "demo@cut"], "1"), Some(0));
-    let mut command = place.command(&["volume", "resize", "demo", "1M"]);
-    command.env("WEIR_SHRINK", "1").env("WEIR_YES", "1");
-    assert!(command.output().unwrap().status.success());
+    assert_eq!(with(&["volume", "resize", "demo", "1M", "--shrink"], "1"), Some(0));
 }
 
 /// `weir volume import - NAME --size SIZE` with these bytes on standard input.

@@ -21,14 +21,13 @@ use crate::serve::attach;
 #[serde(deny_unknown_fields, default)]
 pub struct AttachVolume {
     /// Create it with this size if it is missing, as 10G
-    #[arg(long = "size", value_name = "SIZE", env = "WEIR_SIZE", value_parser = size_bytes)]
-    #[arg(hide_env_values = true)]
+    #[arg(long = "size", value_name = "SIZE", value_parser = size_bytes)]
     pub size_bytes: Option<u64>,
     /// Refuse writes of clients
-    #[arg(long, env = "WEIR_READ_ONLY", hide_env_values = true)]
+    #[arg(long)]
     pub read_only: bool,
     /// Take it from a node that did not close it and whose lease ran out, without what only that node has
-    #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
+    #[arg(long)]
     pub take_over: bool,
 }
 

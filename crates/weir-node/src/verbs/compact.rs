@@ -19,7 +19,7 @@ use crate::size::human;
 #[serde(deny_unknown_fields)]
 pub struct CompactVolume {
     /// Live share at which it ends
-    #[arg(long = "to", value_name = "PERCENT", env = "WEIR_TO", hide_env_values = true)]
+    #[arg(long = "to", value_name = "PERCENT")]
     #[arg(default_value = "95", value_parser = percent)]
     pub percent: u64,
 }

@@ -27,11 +27,11 @@ const AMBIGUOUS: &str = "is served here under the name of one that is: detach it
 #[serde(deny_unknown_fields, default)]
 pub struct DeleteVolume {
     /// Delete it although a node did not close it
-    #[arg(long, env = "WEIR_TAKE_OVER", hide_env_values = true)]
+    #[arg(long)]
     pub take_over: bool,
     /// Give up what the journal in this data directory holds where the volume went on without it, after a takeover or
     /// an adoption, or was deleted elsewhere
-    #[arg(long, env = "WEIR_DISCARD_JOURNAL", hide_env_values = true)]
+    #[arg(long)]
     pub discard_journal: bool,
     /// Detach it first if it is served here, unless it has clients
     #[arg(skip)]

@@ -28,7 +28,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 #[serde(deny_unknown_fields, default)]
 pub struct DetachVolume {
     /// Disconnect its clients, if it has any
-    #[arg(long, env = "WEIR_DISCONNECT", hide_env_values = true)]
+    #[arg(long)]
     pub disconnect: bool,
     /// It is deleted next: what is not in the store stays in the journal, and nothing waits for the store
     #[arg(skip)]

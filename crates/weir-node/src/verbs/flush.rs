@@ -22,10 +22,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 #[serde(deny_unknown_fields, default)]
 pub struct FlushVolume {
     /// To the store; without --wait it is only begun, and goes on
-    #[arg(long, env = "WEIR_FLUSH_REMOTE", hide_env_values = true)]
+    #[arg(long)]
     pub remote: bool,
     /// Return when it is done
-    #[arg(long, env = "WEIR_WAIT", hide_env_values = true)]
+    #[arg(long)]
     pub wait: bool,
     /// With `remote`: have a published checkpoint reach them as well, which is what a replica is made of
     // Left out where it is not asked for: a process of an older program does not know the word.

@@ -26,7 +26,7 @@ pub struct ResizeVolume {
     #[arg(value_name = "SIZE", value_parser = size_bytes)]
     pub size_bytes: u64,
     /// Give up what lies beyond a smaller size, for ever but for what snapshots show
-    #[arg(long, env = "WEIR_SHRINK", hide_env_values = true)]
+    #[arg(long)]
     #[serde(default)]
     pub shrink: bool,
 }

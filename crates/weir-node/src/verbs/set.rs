@@ -19,7 +19,7 @@ use crate::serve::events::EventKind;
 #[serde(deny_unknown_fields)]
 pub struct SetTakeover {
     /// What happens when the lease of the node that holds it runs out
-    #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", hide_env_values = true)]
+    #[arg(long, value_name = "KIND")]
     pub takeover: Takeover,
 }
 

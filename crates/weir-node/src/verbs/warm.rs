@@ -28,7 +28,7 @@ pub struct WarmVolume {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
     /// Only these bytes of the volume, as 0..20G or 1T.. [default: all]
-    #[arg(long, value_name = "FROM..TO", env = "WEIR_RANGE", hide_env_values = true)]
+    #[arg(long, value_name = "FROM..TO")]
     #[arg(value_parser = byte_span)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<ByteSpan>,

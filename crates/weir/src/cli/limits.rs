@@ -20,16 +20,16 @@ pub(crate) enum LimitsCommand {
     #[command(group = ArgGroup::new("limit").required(true).multiple(true))]
     Set {
         /// Bytes per second uploaded to the store at most, as 20M; or none
-        #[arg(long, value_name = "SIZE", env = "WEIR_UPLOAD_BANDWIDTH", hide_env_values = true)]
+        #[arg(long, value_name = "SIZE")]
         #[arg(value_parser = bandwidth, group = "limit")]
         upload_bandwidth: Option<Limit<Size>>,
         /// Upload requests per second to the store at most; or none
-        #[arg(long, value_name = "COUNT", env = "WEIR_UPLOAD_REQUESTS", hide_env_values = true)]
+        #[arg(long, value_name = "COUNT")]
         #[arg(value_parser = requests, group = "limit")]
         upload_requests: Option<Limit<NonZeroU64>>,
         /// Whether work in the background, uploads above all, takes all that it can, whatever clients feel: for who
         /// wants to leave the host now
-        #[arg(long, value_name = "WHETHER", env = "WEIR_DRAIN", hide_env_values = true)]
+        #[arg(long, value_name = "WHETHER")]
         #[arg(group = "limit")]
         drain: Option<Switch>,
         /// Form of the output

@@ -112,7 +112,7 @@ pub(crate) enum OwnVolumeCommand {
         #[arg(value_parser = volume_name)]
         name: VolumeName,
         /// Lost bytes read as zeroes from then on; otherwise reads of them fail until they are written again
-        #[arg(long, env = "WEIR_ZERO", hide_env_values = true)]
+        #[arg(long)]
         zero: bool,
         /// Do not ask
         #[arg(long, env = "WEIR_YES", hide_env_values = true)]
