@@ -356,11 +356,13 @@ fn what_an_opening_replays_goes_to_the_store_at_once() {
         assert_eq!(report.replayed_bytes, 4096);
         let status = volume.status();
         assert_eq!((status.unsent_bytes, status.upload_pressure), (4096, 1000));
+        assert!(status.unsent_age_is_least, "it was written half an hour ago");
         write(&volume, 8192, &[8; 4096]).await.expect("written");
         tokio::time::sleep(Duration::from_secs(10)).await;
         let status = volume.status();
         assert_eq!((status.unsent_bytes, status.upload_pressure), (4096, 0), "{status:?}");
         assert!(status.unsent_age_ms < Some(11_000), "what is left is the new write");
+        assert!(!status.unsent_age_is_least, "of which it is known when it came");
         expect_bytes(&volume, 0, &[7; 4096]).await;
     });
 }

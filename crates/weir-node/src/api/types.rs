@@ -121,6 +121,9 @@ pub struct AtRisk {
     // As processes of older programs call it.
     #[serde(alias = "writes")]
     pub blocks: u64,
+    /// Whether the oldest of them may be older: a process before this one took them in, and the journal does not say when.
+    #[serde(default)]
+    pub age_is_least: bool,
     /// Age of the oldest of them in milliseconds; none when there is none.
     pub oldest_age_ms: Option<u64>,
 }

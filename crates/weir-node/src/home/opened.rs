@@ -72,7 +72,7 @@ pub(crate) fn replace_file(path: &Path, text: &str) -> io::Result<()> {
 /// which, as those of older builds.
 pub(crate) fn is_of_another_store(home: &Home, store: &Store, id: VolumeId) -> bool {
     let noted = std::fs::read_to_string(home.data.opened_as(id)).unwrap_or_default();
-    let place = noted.lines().nth(1);
+    let place = noted.lines().nth(1).filter(|place| !place.is_empty());
     place.is_some_and(|place| place != place_of(home, store))
 }
 
@@ -96,12 +96,14 @@ pub(crate) fn note_closed(data: &DataDirectory, id: VolumeId, closed: Closed, un
 fn note_unsent(path: &Path, unsent: AtRisk) -> io::Result<()> {
     let text = std::fs::read_to_string(path)?;
     let mut lines: Vec<&str> = text.lines().take(LINES).collect();
-    // A note of an older build has fewer.
+    // A note of an older build has fewer of them.
     lines.resize(LINES, "");
-    let AtRisk { bytes, blocks, oldest_age_ms } = unsent;
+    let AtRisk { bytes, blocks, oldest_age_ms, age_is_least } = unsent;
     let age = Duration::from_millis(oldest_age_ms.unwrap_or(0));
     let since = unix_time().saturating_sub(age).as_secs();
-    replace_file(path, &format!("{}\nunsent {bytes} {blocks} {since}\n", lines.join("\n")))
+    let before = if age_is_least { " or-before" } else { "" };
+    let lines = lines.join("\n");
+    replace_file(path, &format!("{lines}\nunsent {bytes} {blocks} {since}{before}\n"))
 }
 
 fn unix_time() -> Duration {
@@ -117,7 +119,8 @@ pub(crate) fn noted_unsent(data: &DataDirectory, id: VolumeId) -> Option<AtRisk>
     let (bytes, blocks, since) = (number()?, number()?, number()?);
     let age = unix_time().saturating_sub(Duration::from_secs(since)).as_millis();
     let oldest_age_ms = Some(u64::try_from(age).unwrap_or(u64::MAX));
-    Some(AtRisk { bytes, blocks, oldest_age_ms })
+    let age_is_least = words.next() == Some("or-before");
+    Some(AtRisk { bytes, blocks, oldest_age_ms, age_is_least })
 }
 
 /// URL of the store that such a volume was opened out of; `None` where the note does not say, as those of older builds.
@@ -162,7 +165,8 @@ mod tests {
             assert_eq!(noted(data, id), Some(name));
         }
         assert_eq!(noted_unsent(data, id), None, "it is open");
-        let unsent = AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(100_000) };
+        let oldest_age_ms = Some(100_000);
+        let unsent = AtRisk { bytes: 8192, blocks: 2, oldest_age_ms, age_is_least: true };
         // A second time, too: what was left then counts.
         for unsent in [AtRisk { bytes: 1, ..unsent }, unsent] {
             note_closed(data, id, Closed::LocalOnly, unsent);
@@ -170,7 +174,7 @@ mod tests {
         assert!(noted(data, id).is_some());
         assert_eq!(noted_store(data, id).as_deref(), Some(data.store_url().as_str()));
         let found = noted_unsent(data, id).unwrap();
-        assert_eq!((found.bytes, found.blocks), (8192, 2));
+        assert_eq!((found.bytes, found.blocks, found.age_is_least), (8192, 2, true));
         assert!(found.oldest_age_ms >= unsent.oldest_age_ms, "{found:?}");
         note(&home, &store, id, &VolumeName::new("renamed").unwrap());
         assert_eq!(noted_unsent(data, id), None, "it is open again");

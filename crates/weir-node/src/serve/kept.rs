@@ -106,7 +106,9 @@ fn reason(name: &VolumeName, unsent: Option<&AtRisk>, store: Option<&str>) -> St
     let what = match unsent {
         Some(unsent) => {
             let age = unsent.oldest_age_ms.map(|age| age / 1000);
-            let age = age.map_or_else(String::new, |age| format!(", the oldest of it {age} s old"));
+            let more = if unsent.age_is_least { " or more" } else { "" };
+            let age =
+                age.map_or_else(String::new, |age| format!(", the oldest of it {age} s old{more}"));
             format!("{} of acknowledged writes are in its journal alone{age}", human(unsent.bytes))
         }
         None => {
@@ -123,7 +125,8 @@ mod tests {
     #[test]
     fn a_reason_names_the_bytes_and_what_to_do() {
         let name = VolumeName::new("demo").unwrap();
-        let unsent = AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms: Some(61_500) };
+        let oldest_age_ms = Some(61_500);
+        let unsent = AtRisk { bytes: 3 << 20, blocks: 768, oldest_age_ms, age_is_least: false };
         assert_eq!(
             reason(&name, Some(&unsent), None),
             "3.0 MiB of acknowledged writes are in its journal alone, the oldest of it 61 s old: \

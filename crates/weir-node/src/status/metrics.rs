@@ -602,7 +602,8 @@ mod tests {
     }
 
     fn kept() -> Kept {
-        let unsent = AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500) };
+        let unsent =
+            AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500), age_is_least: false };
         Kept { name: "detached".to_owned(), unsent: Some(unsent), reason: String::new() }
     }
 

@@ -68,6 +68,7 @@ pub(crate) fn at_risk(log: &VolumeStatus) -> AtRisk {
         bytes: log.unsent_bytes,
         blocks: log.acked_write.saturating_sub(log.committed_write),
         oldest_age_ms: log.unsent_age_ms,
+        age_is_least: log.unsent_age_is_least,
     }
 }
 
@@ -88,7 +89,10 @@ fn late(log: &VolumeStatus, limits: &Limits) -> Vec<String> {
     let mut reasons = Vec::new();
     let missed = log.unsent_age_ms.filter(|age| *age > log.rpo_ms).map(|age| {
         let [age, rpo] = [age, log.rpo_ms].map(|ms| format!("{}.{}", ms / 1000, ms % 1000 / 100));
-        format!("the oldest write that is not in the store is {age} s old, and its rpo is {rpo} s")
+        let more = if log.unsent_age_is_least { " or more" } else { "" };
+        format!(
+            "the oldest write that is not in the store is {age} s old{more}, and its rpo is {rpo} s"
+        )
     });
     let lasting = log.put_error.as_ref().filter(|error| !error.passes);
     let why = why_objects_wait(log, limits);
@@ -444,6 +448,7 @@ pub(crate) fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
         bytes: sum.bytes + risk.bytes,
         blocks: sum.blocks + risk.blocks,
         oldest_age_ms: sum.oldest_age_ms.max(risk.oldest_age_ms),
+        age_is_least: sum.age_is_least || risk.age_is_least,
     })
 }
 
@@ -542,6 +547,7 @@ mod tests {
             journal_fsyncs: 0,
             unsent_bytes: 4096,
             unsent_age_ms: Some(700),
+            unsent_age_is_least: false,
             object_wait_ms: Some(20),
             rpo_ms: 60_000,
             rpo_missed: 0,
@@ -583,13 +589,18 @@ mod tests {
     #[test]
     fn a_volume_says_what_is_wrong_with_it() {
         assert_eq!(judge(&log()), (Health::Ok, vec![]));
-        let expected = AtRisk { bytes: 4096, blocks: 6, oldest_age_ms: Some(700) };
+        let known = AtRisk::default();
+        let expected = AtRisk { bytes: 4096, blocks: 6, oldest_age_ms: Some(700), ..known };
         assert_eq!(at_risk(&log()), expected);
         let others = [(10, 1, None), (20, 2, Some(900)), (30, 3, Some(8))];
-        let others =
-            others.map(|(bytes, blocks, oldest_age_ms)| AtRisk { bytes, blocks, oldest_age_ms });
+        let other =
+            |(bytes, blocks, oldest_age_ms)| AtRisk { bytes, blocks, oldest_age_ms, ..known };
+        let others = others.map(other);
         let sum = total_risk(others.into_iter().chain([expected]));
-        assert_eq!(sum, AtRisk { bytes: 4156, blocks: 12, oldest_age_ms: Some(900) });
+        let expected = AtRisk { bytes: 4156, blocks: 12, oldest_age_ms: Some(900), ..known };
+        assert_eq!(sum, expected);
+        let replayed = at_risk(&VolumeStatus { unsent_age_is_least: true, ..log() });
+        assert!(total_risk([sum, replayed, sum].into_iter()).age_is_least);
         let slow = VolumeStatus { object_wait_ms: Some(16_000), ..log() };
         let (health, reasons) = judge(&slow);
         assert_eq!(health, Health::Degraded);
@@ -605,6 +616,8 @@ mod tests {
         let late = "the oldest write that is not in the store is 75.4 s old, and its rpo is 60.0 s";
         let why = "the store is slow or cannot be reached";
         assert_eq!(judge(&old), (Health::Degraded, vec![format!("{why}: {late}")]));
+        let replayed = VolumeStatus { unsent_age_is_least: true, ..old.clone() };
+        assert!(judge(&replayed).1[0].contains("is 75.4 s old or more, and"));
         let just = VolumeStatus { unsent_age_ms: Some(60_000), ..log() };
         assert_eq!(judge(&just).0, Health::Ok);
         let both = VolumeStatus { object_wait_ms: Some(70_000), ..old };

@@ -54,6 +54,8 @@ pub struct VolumeStatus {
     pub unsent_bytes: u64,
     /// Age of the oldest of them in milliseconds, since this opening took them in.
     pub unsent_age_ms: Option<u64>,
+    /// Whether the oldest are of an earlier opening: nothing says how old they are, but that it is no less than that.
+    pub unsent_age_is_least: bool,
     /// How old the oldest acknowledged byte that is not in the store may become, in milliseconds.
     pub rpo_ms: u64,
     /// Batches that came into the store later than that, of this opening.
@@ -155,6 +157,7 @@ impl LogVolume {
             journal_fsyncs: journal.fsyncs,
             unsent_bytes: unsent.bytes,
             unsent_age_ms: unsent.oldest_age.map(milliseconds),
+            unsent_age_is_least: state.writes.unsent.is_age_unknown(),
             rpo_ms: milliseconds(shared.options.batch.rpo),
             rpo_missed: state.writes.unsent.missed(),
             upload_pressure: shared.pressures.upload_thousandths(),

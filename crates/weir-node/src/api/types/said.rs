@@ -13,7 +13,11 @@ impl fmt::Display for AtRisk {
             None => f.write_str(&human(self.bytes)),
             Some(age) => {
                 let (seconds, tenths) = (age / 1000, age % 1000 / 100);
-                write!(f, "{}, the oldest for {seconds}.{tenths} s", human(self.bytes))
+                write!(f, "{}, the oldest for {seconds}.{tenths} s", human(self.bytes))?;
+                match self.age_is_least {
+                    true => f.write_str(" or more (from before this start)"),
+                    false => Ok(()),
+                }
             }
         }
     }
@@ -71,8 +75,12 @@ mod tests {
 
     #[test]
     fn what_would_be_lost_is_said_with_its_age() {
-        let at_risk = |bytes, oldest_age_ms| AtRisk { bytes, blocks: 1, oldest_age_ms };
+        let at_risk =
+            |bytes, oldest_age_ms| AtRisk { bytes, blocks: 1, oldest_age_ms, age_is_least: false };
         assert_eq!(at_risk(0, None).to_string(), "nothing");
         assert_eq!(at_risk(4096, Some(2345)).to_string(), "4.0 KiB, the oldest for 2.3 s");
     }
 }
+        let replayed = AtRisk { age_is_least: true, ..at_risk(4096, Some(2345)) };
+        let expected = "4.0 KiB, the oldest for 2.3 s or more (from before this start)";
+        assert_eq!(replayed.to_string(), expected);
