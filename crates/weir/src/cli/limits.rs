@@ -28,7 +28,7 @@ pub(crate) enum LimitsCommand {
         #[arg(value_parser = requests, group = "limit")]
         upload_requests: Option<Limit<NonZeroU64>>,
         /// Whether work in the background, uploads above all, takes all that it can, whatever clients feel: for who
-        /// wants to leave the host now
+        /// wants to leave the host now. Limits on uploads hold all the same
         #[arg(long, value_name = "WHETHER")]
         #[arg(group = "limit")]
         drain: Option<Switch>,

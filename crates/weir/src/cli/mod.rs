@@ -151,7 +151,7 @@ pub(crate) enum Command {
     Snapshot(SnapshotCommand),
     /// Replicate a volume to another store, once or for as long as it runs; `weir volume promote` makes a volume of it
     Replicate(Box<Replicate>),
-    /// Show and change the limits on uploads of what is served here
+    /// Show and change the limits on uploads of what is served here, and drain it to leave the host
     #[command(subcommand)]
     Limits(LimitsCommand),
     /// Show, resize, make and remove the cache of the store's objects on the local disk
