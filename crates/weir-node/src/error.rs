@@ -641,9 +641,10 @@ fn live_help(error: &NodeError) -> Option<String> {
             "unmount it and end what uses it, then try again; `weir volume detach {name} --disconnect` sends away \
              those that do not go"
         ),
-        NodeError::NotServedHere { .. } => {
-            "`weir volume list` says which process serves what, and on which host".into()
-        }
+        NodeError::NotServedHere { name } => format!(
+            "`weir volume list` says which process serves what, and on which host; where none does, `weir volume attach \
+             {name}` serves it here"
+        ),
         NodeError::KeptInJournal { name } => format!(
             "once the store answers, weir volume flush {name} takes the rest there; until then no other node can open \
              it without a loss"

@@ -719,7 +719,9 @@ fn completions_and_manual_pages_are_generated() {
         assert!(completion.contains(mark), "{shell}");
         assert!(completion.contains("rpo") && completion.contains("drain"), "{shell}");
         assert!(!completion.contains("batch-age"), "{shell}: it is derived");
+        assert!(completion.contains("six-factor-alone"), "{shell}: policies of a cache");
     }
+    assert!(place.ok(&["completion", "zsh"]).contains(":(auto off)"), "sizes that are words");
     assert!(place.ok(&["man"]).contains(".TH weir 1"));
     let directory = place.path().join("man");
     place.ok(&["man", directory.to_str().unwrap()]);
@@ -731,6 +733,15 @@ fn completions_and_manual_pages_are_generated() {
     assert_eq!(pages, PAGES);
     let page = std::fs::read_to_string(directory.join("weir-volume-create.1")).unwrap();
     assert!(page.contains("weir\\-volume\\-create"), "{page}");
+}
+
+#[test]
+fn help_is_a_word_as_well() {
+    let place = Place::new();
+    assert_eq!(place.ok(&["help"]), place.ok(&["--help"]));
+    assert_eq!(place.ok(&["help", "volume", "limit"]), place.ok(&["volume", "limit", "--help"]));
+    assert_eq!(place.ok(&["volume", "help", "limit"]), place.ok(&["volume", "limit", "--help"]));
+    assert!(place.fails(2, &["help", "nothing"]).contains("'nothing'"));
 }
 
 #[test]

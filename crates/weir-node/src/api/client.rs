@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use weir_device::{ErrorKind, VolumeId};
 use weir_store::Store;
 
-use crate::api::types::{ErrorBody, NodeStatus, Problem, Progress};
+use crate::api::types::{ErrorBody, Limits, NodeStatus, Problem, Progress};
 use crate::error::{NodeError, ProcessId, SILENT};
 
 /// Header with the location of the store that is meant ([`weir_store::Store::location`]).
@@ -174,6 +174,20 @@ impl Client {
         let response = self.send(Method::PUT, path, body.into()).await?;
         let bytes = self.read(response).await?;
         serde_json::from_slice(&bytes).map_err(|error| self.no_answer(&error))
+    }
+
+    /// Gives the process these limits; returns those that it has then.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn set_limits(&mut self, limits: &Limits) -> Result<Limits, NodeError> {
+        let mut body = serde_json::to_value(limits).map_err(|error| self.no_answer(&error))?;
+        if let (false, Some(fields)) = (limits.drain, body.as_object_mut()) {
+            // A process of an older program does not know it, and refuses what it does not know.
+            fields.remove("drain");
+        }
+        let set = self.put("/v1/limits", &body).await?;
+        serde_json::from_value(set).map_err(|error| self.no_answer(&error))
     }
 
     /// The status of the process.

@@ -118,7 +118,7 @@ async fn limits(State(core): State<Arc<Core>>) -> Json<Limits> {
 async fn set_limits(State(core): State<Arc<Core>>, body: Body<Limits>) -> Answer<Json<Limits>> {
     let Json(limits) = body?;
     core.set_limits(limits)?;
-    core.events.note(EventKind::LimitsChanged, None, format!("{limits:?}"));
+    core.events.note(EventKind::LimitsChanged, None, limits.to_string());
     Ok(Json(core.limits()))
 }
 

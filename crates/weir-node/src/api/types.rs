@@ -19,8 +19,6 @@ pub use reports::{
 };
 pub use space::SnapshotSpace;
 
-use crate::size::human;
-
 /// Whether something does what it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -121,11 +119,11 @@ pub struct AtRisk {
     // As processes of older programs call it.
     #[serde(alias = "writes")]
     pub blocks: u64,
+    /// Age of the oldest of them in milliseconds; none when there is none.
+    pub oldest_age_ms: Option<u64>,
     /// Whether the oldest of them may be older: a process before this one took them in, and the journal does not say when.
     #[serde(default)]
     pub age_is_least: bool,
-    /// Age of the oldest of them in milliseconds; none when there is none.
-    pub oldest_age_ms: Option<u64>,
 }
 
 /// A process that serves volumes.
@@ -324,9 +322,8 @@ pub struct Limits {
     /// Requests per second.
     #[serde(default)]
     pub upload_requests_per_second: Option<u64>,
-    /// Whether work in the background yields to nobody, for who wants to leave the host; missing where it is off.
-    // Processes of older programs do not know it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// Whether work in the background yields to nobody, for who wants to leave the host.
+    #[serde(default)]
     pub drain: bool,
 }
 
@@ -457,19 +454,6 @@ pub struct VolumeLimit {
     /// layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_share: Option<u64>,
-}
-
-impl fmt::Display for VolumeLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let none = || "none".to_owned();
-        let iops = self.iops.map_or_else(none, |count| format!("{count}/s"));
-        let bytes = self.bytes_per_second.map_or_else(none, |bytes| format!("{}/s", human(bytes)));
-        write!(f, "operations {iops}, bytes {bytes}, burst {} ms", self.burst_ms)?;
-        match self.cache_share {
-            Some(share) => write!(f, ", {share} % of the cache"),
-            None => Ok(()),
-        }
-    }
 }
 
 impl VolumeLimit {

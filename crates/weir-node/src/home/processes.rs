@@ -234,8 +234,7 @@ impl Node {
             self.run(0, move |_| async move {
                 let mut changed = Vec::new();
                 for Process { id, status, mut client, .. } in home.processes().await? {
-                    let limits = change(status?.limits);
-                    changed.push((id, client.put("/v1/limits", &limits).await?));
+                    changed.push((id, client.set_limits(&change(status?.limits)).await?));
                 }
                 if changed.is_empty() {
                     let data_dir = home.data.path().display().to_string();

@@ -143,7 +143,9 @@ impl Command for WarmVolume {
         let mut text = format!("{name}{of}: {warmed} warmed, {there} were there already");
         if report.journal_bytes > 0 {
             let journal = human(report.journal_bytes);
-            text.push_str(&format!(", {journal} are in the journal and not in the cache"));
+            text.push_str(&format!(
+                ", {journal} are in the journal, and come to the cache by themselves once the store has them"
+            ));
         }
         let [objects, requests] = [(report.objects, "object"), (report.requests, "request")]
             .map(|(n, one)| counted(n, one));

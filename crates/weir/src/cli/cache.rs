@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use weir_node::CacheSetting;
 
+use crate::cli::known::Known;
 use crate::terminal::form::Output;
 
 /// `weir cache`.
@@ -18,7 +19,8 @@ pub(crate) enum CacheCommand {
     /// on the size; clients go on, and read from the store what it does not have yet
     Resize {
         /// The size, as 20G; "auto" for a tenth of what is free; or "off" to close it, with what is in its file
-        #[arg(value_name = "SIZE|auto|off")]
+        #[arg(value_name = "SIZE|auto|off", hide_possible_values = true)]
+        #[arg(value_parser = Known::new(["auto", "off"], |text| text.parse::<CacheSetting>()))]
         size: CacheSetting,
         /// Form of the output
         #[command(flatten)]

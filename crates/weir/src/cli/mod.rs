@@ -3,6 +3,7 @@
 pub(crate) mod cache;
 pub(crate) mod file;
 pub(crate) mod global;
+pub(crate) mod known;
 pub(crate) mod limits;
 pub(crate) mod pki;
 pub(crate) mod remote;
@@ -41,7 +42,7 @@ use crate::terminal::form::{Output, is_for_programs};
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, propagate_version = true, after_help = AFTER_HELP)]
 #[command(long_version = concat!(env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")))]
-#[command(disable_help_subcommand = true, subcommand_required = true)]
+#[command(subcommand_required = true)]
 pub(crate) struct Cli {
     /// What every command takes.
     #[command(flatten)]

@@ -10,6 +10,7 @@ use weir_log::limits::BATCH_BYTES_MAX;
 use weir_node::size::Size;
 use weir_trace::Format;
 
+use crate::cli::known::Known;
 use crate::terminal::form::Output;
 
 /// `weir trace`.
@@ -76,7 +77,8 @@ pub(crate) struct CacheArgs {
     /// Policies of replacement: six-factor, six-factor-alone, lru, arc, s3-fifo, and block-lru for a cache without
     /// bands, as a reference; with commas [default: all of them]
     #[arg(long, value_name = "POLICY", env = "WEIR_POLICY", hide_env_values = true)]
-    #[arg(value_delimiter = ',', value_parser = policy)]
+    #[arg(value_delimiter = ',', hide_possible_values = true)]
+    #[arg(value_parser = Known::new(Policy::ALL.map(Policy::name), policy))]
     pub(crate) policy: Vec<Policy>,
     /// Weights of the six factors: recency, dirtiness, sequentiality now and after, nearness now, distance after
     /// [default: 1,1,1,1,0.5,0.5]

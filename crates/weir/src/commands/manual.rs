@@ -51,9 +51,11 @@ fn shown(command: &Command) -> Command {
     shown.args(flags.cloned()).subcommands(verbs.map(self::shown)).disable_help_subcommand(true)
 }
 
-/// The command with every flag explained: a page is the long form of the help, and leaves out none of it.
+/// The command with every flag explained: a page is the long form of the help, and leaves out none of it. `weir help`,
+/// which shows the same, has no page.
 fn explained(command: Command) -> Command {
-    command.mut_args(|argument| argument.hide_short_help(false)).mut_subcommands(explained)
+    let command = command.mut_args(|argument| argument.hide_short_help(false));
+    command.disable_help_subcommand(true).mut_subcommands(explained)
 }
 
 fn render(command: &Command) -> Result<String, Failure> {

@@ -51,6 +51,9 @@ impl LogVolume {
 fn check_range(range: &ByteRange, size: u64) -> Result<(), DeviceError> {
     let (from, to) = (range.start, range.end);
     let wrong = match () {
+        () if from >= size => format!(
+            "the range begins at byte {from}, beyond the end of the volume, which has {size} bytes"
+        ),
         () if from >= to => {
             format!("the range {from}..{to} is empty: give it as FROM..TO, as 1G..2G")
         }
@@ -104,4 +107,21 @@ async fn of_map(
         shared.check_stopped()?;
     }
     Ok(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_that_is_none_says_why() {
+        let why =
+            |start, end| check_range(&ByteRange { start, end }, 4096).map_err(|e| e.to_string());
+        assert_eq!(why(0, 4096), Ok(()));
+        // What `5G..` of a smaller volume is.
+        let beyond = why(8192, 4096).unwrap_err();
+        assert!(beyond.contains("beyond the end of the volume, which has 4096 bytes"), "{beyond}");
+        assert!(why(7, 7).unwrap_err().contains("is empty"));
+        assert!(why(7, 8192).unwrap_err().contains("goes beyond the volume"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{AtRisk, LogStatus};
+use super::{AtRisk, Limits, LogStatus, VolumeLimit};
 use crate::size::human;
 
 /// What is not in the store.
@@ -20,6 +20,30 @@ impl fmt::Display for AtRisk {
                 }
             }
         }
+    }
+}
+
+impl fmt::Display for VolumeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = || "none".to_owned();
+        let iops = self.iops.map_or_else(none, |count| format!("{count}/s"));
+        let bytes = self.bytes_per_second.map_or_else(none, |bytes| format!("{}/s", human(bytes)));
+        write!(f, "operations {iops}, bytes {bytes}, burst {} ms", self.burst_ms)?;
+        match self.cache_share {
+            Some(share) => write!(f, ", {share} % of the cache"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = || "none".to_owned();
+        let bytes = self.upload_bytes_per_second.map(|bytes| format!("{}/s", human(bytes)));
+        let requests = self.upload_requests_per_second.map(|count| format!("{count}/s"));
+        let [bytes, requests] = [bytes, requests].map(|limit| limit.unwrap_or_else(none));
+        let drain = if self.drain { "on" } else { "off" };
+        write!(f, "upload bandwidth {bytes}, upload requests {requests}, drain {drain}")
     }
 }
 
@@ -74,13 +98,26 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_said_in_words_and_numbers() {
+        let limits = Limits { upload_bytes_per_second: Some(20 << 20), ..Limits::default() };
+        let expected = "upload bandwidth 20.0 MiB/s, upload requests none, drain off";
+        assert_eq!(limits.to_string(), expected);
+        let json = serde_json::to_value(limits).unwrap();
+        assert_eq!(json["drain"], serde_json::json!(false), "what is off is said as well");
+        let limit = VolumeLimit { iops: Some(5), burst_ms: 100, ..VolumeLimit::default() };
+        assert_eq!(limit.to_string(), "operations 5/s, bytes none, burst 100 ms");
+        let limit = VolumeLimit { cache_share: Some(20), ..limit };
+        assert!(limit.to_string().ends_with(", 20 % of the cache"), "{limit}");
+    }
+
+    #[test]
     fn what_would_be_lost_is_said_with_its_age() {
         let at_risk =
             |bytes, oldest_age_ms| AtRisk { bytes, blocks: 1, oldest_age_ms, age_is_least: false };
         assert_eq!(at_risk(0, None).to_string(), "nothing");
         assert_eq!(at_risk(4096, Some(2345)).to_string(), "4.0 KiB, the oldest for 2.3 s");
-    }
-}
         let replayed = AtRisk { age_is_least: true, ..at_risk(4096, Some(2345)) };
         let expected = "4.0 KiB, the oldest for 2.3 s or more (from before this start)";
         assert_eq!(replayed.to_string(), expected);
+    }
+}
