@@ -642,8 +642,8 @@ fn live_help(error: &NodeError) -> Option<String> {
              those that do not go"
         ),
         NodeError::NotServedHere { name } => format!(
-            "`weir volume list` says which process serves what, and on which host; where none does, `weir volume attach \
-             {name}` serves it here"
+            "`weir volume list` says which process serves what, and on which host; where none does, `weir volume \
+             attach {name}` serves it here"
         ),
         NodeError::KeptInJournal { name } => format!(
             "once the store answers, weir volume flush {name} takes the rest there; until then no other node can open \

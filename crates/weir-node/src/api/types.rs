@@ -1,5 +1,6 @@
 //! What the API says and takes. Sizes are bytes; times are as the names say.
 
+mod at_risk;
 mod cache;
 mod listed;
 mod reports;
@@ -121,7 +122,8 @@ pub struct AtRisk {
     pub blocks: u64,
     /// Age of the oldest of them in milliseconds; none when there is none.
     pub oldest_age_ms: Option<u64>,
-    /// Whether the oldest of them may be older: a process before this one took them in, and the journal does not say when.
+    /// Whether the oldest of them may be older: a process before this one took them in, and the journal does not say
+    /// when.
     #[serde(default)]
     pub age_is_least: bool,
 }

@@ -10,11 +10,11 @@ use weir_log::{Closed, LOCK_FILE, OnWait, OpenArgs, OpenReport, VolumeOptions};
 use weir_stack::{EndpointSpec, Stack, StackError, StackSpec, StageSpec};
 use weir_store::Store;
 
+use crate::api::types::AtRisk;
 use crate::error::NodeError;
 use crate::home::processes::locked;
 use crate::home::{Consent, Home, opened};
 use crate::node::shard::ShardContext;
-use crate::status::at_risk;
 
 impl From<StackError> for NodeError {
     fn from(error: StackError) -> Self {
@@ -120,7 +120,7 @@ async fn close(
     deadline: Duration,
 ) -> Result<(), NodeError> {
     let closed = stack.close(deadline).await?;
-    let unsent = stack.log_status().as_ref().map(at_risk).unwrap_or_default();
+    let unsent = stack.log_status().map(AtRisk::from).unwrap_or_default();
     opened::note_closed(&home.data, id, closed, unsent);
     match closed {
         Closed::Clean => Ok(()),

@@ -34,7 +34,7 @@ use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
 use crate::serve::running::{ANCILLARY_TIME, BeingClosed, Change, Ended, Opening, Running};
 use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
-use crate::status::unsent::Unsent;
+use crate::serve::unsent::Unsent;
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
 const DESCRIPTORS_BASE: u64 = 192;
@@ -470,7 +470,8 @@ async fn detach_now(
     if let Some(export) = export.filter(|_| !disconnect) {
         return Err(NodeError::SnapshotOpen { export });
     }
-    let unsent = Unsent::of_entries(&core, std::slice::from_ref(&entry))?;
+    let mut unsent = Unsent::default();
+    unsent.look_at(&core.node, (entry.shard, entry.id))?;
     let closing = Close::begin(&core, &name, unsent).ok_or_else(not_served)?;
     match how.asked {
         Asked::BySettings => {}

@@ -21,6 +21,7 @@ use weir_remote::RemoteArgs;
 use weir_stack::{EndpointSpec, Stack, StackSpec, StageSpec, ViewArgs};
 use weir_store::Store;
 
+use crate::api::types::AtRisk;
 use crate::config::{FileConfig, Remote};
 use crate::error::NodeError;
 use crate::home::given::GivenRecord;
@@ -31,7 +32,6 @@ use crate::node::shard::ShardContext;
 use crate::serve::one_export::{OneExport, connection_options};
 use crate::serve::sessions::kept::Sessions;
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
-use crate::status::at_risk;
 
 /// How images in other formats than raw begin.
 const FORMATS: &[(&[u8], &str)] =
@@ -434,7 +434,7 @@ async fn close(
 ) -> Result<Stopped, NodeError> {
     let closed = stack.close(deadline).await?;
     if stack.is_log() {
-        let unsent = stack.log_status().as_ref().map(at_risk).unwrap_or_default();
+        let unsent = stack.log_status().map(AtRisk::from).unwrap_or_default();
         opened::note_closed(&home.data, id, closed, unsent);
     }
     match closed {

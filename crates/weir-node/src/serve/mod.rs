@@ -26,4 +26,5 @@ pub(crate) mod sessions;
 pub(crate) mod sockets;
 pub(crate) mod spec;
 pub(crate) mod stages;
+pub(crate) mod unsent;
 mod views;

@@ -12,7 +12,7 @@ use crate::serve::core::Core;
 use crate::serve::lock::lock;
 use crate::serve::replica::End;
 use crate::serve::spec::{Closing, Stopped};
-use crate::status::unsent::Unsent;
+use crate::serve::unsent::Unsent;
 
 /// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
 /// wait for a store that does not answer.

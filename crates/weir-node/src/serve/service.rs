@@ -44,6 +44,7 @@ use crate::serve::sessions::kept::{KeptSession, Sessions};
 use crate::serve::sessions::resume::resume;
 use crate::serve::sockets::{self, BoundSocket, Inherited};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
+use crate::serve::unsent::Unsent;
 use crate::serve::views::Views;
 use crate::status::{certificates, watch};
 
@@ -374,10 +375,6 @@ fn api_socket(
 }
 
 impl Service {
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
-    }
-
     /// The volumes that are served.
     #[must_use]
     pub fn served(&self) -> Vec<ServedInfo> {
@@ -457,6 +454,18 @@ impl Service {
     #[must_use]
     pub fn store_shares_disk(&self) -> bool {
         self.core.store_shares_disk
+    }
+
+    /// The bytes of the volumes served now that are not in the store, also while these are being closed.
+    ///
+    /// # Errors
+    /// [`NodeError::ShuttingDown`].
+    pub fn unsent(&self) -> Result<Unsent, NodeError> {
+        let mut unsent = Unsent::default();
+        for entry in self.core.entries() {
+            unsent.look_at(&self.core.node, (entry.shard, entry.id))?;
+        }
+        Ok(unsent)
     }
 
     /// The volumes that should be served and are not, with the reason.

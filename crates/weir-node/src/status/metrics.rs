@@ -601,6 +601,18 @@ mod tests {
         Background { bytes_per_second: Some(9), latency, latency_target, classes: vec![upload] }
     }
 
+    fn lease() -> Lease {
+        Lease {
+            node: String::new(),
+            incarnation: String::new(),
+            length_ms: 60_000,
+            left_ms: 41_500,
+            renewals: 9,
+            missed: 1,
+            note: None,
+        }
+    }
+
     fn kept() -> Kept {
         let unsent =
             AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500), age_is_least: false };
@@ -632,15 +644,7 @@ mod tests {
             limits: Limits { drain: true, ..Limits::default() },
             cache: CacheReport::default(),
             background: background(),
-            lease: Some(Lease {
-                node: String::new(),
-                incarnation: String::new(),
-                length_ms: 60_000,
-                left_ms: 41_500,
-                renewals: 9,
-                missed: 1,
-                note: None,
-            }),
+            lease: Some(lease()),
             certificates: vec![("server", holder())],
             frame_cache: 5,
             unused_buffers: 7,

@@ -4,7 +4,6 @@ pub(crate) mod cache;
 pub(crate) mod certificates;
 pub(crate) mod metrics;
 mod png;
-pub(crate) mod unsent;
 pub(crate) mod watch;
 
 use std::rc::Rc;
@@ -61,15 +60,6 @@ pub(crate) async fn snapshot(core: &Core, entry: &Entry) -> Result<Snapshot, Nod
         })
     })
     .await
-}
-
-pub(crate) fn at_risk(log: &VolumeStatus) -> AtRisk {
-    AtRisk {
-        bytes: log.unsent_bytes,
-        blocks: log.acked_write.saturating_sub(log.committed_write),
-        oldest_age_ms: log.unsent_age_ms,
-        age_is_least: log.unsent_age_is_least,
-    }
 }
 
 fn why_objects_wait(log: &VolumeStatus, limits: &Limits) -> &'static str {
@@ -270,7 +260,7 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
         exclusive: snapshot.exclusive,
         health,
         reasons,
-        at_risk: snapshot.log.as_ref().map(at_risk).unwrap_or_default(),
+        at_risk: snapshot.log.as_ref().map(AtRisk::from).unwrap_or_default(),
         operations: operations(&snapshot.operations),
         layers: snapshot.layers.into_iter().map(Layer::from).collect(),
         replica,
@@ -365,7 +355,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     reasons.extend(not_served.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
     reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
     let risks = volumes.iter().map(|volume| volume.at_risk);
-    let at_risk = total_risk(risks.chain(kept.iter().filter_map(|kept| kept.unsent)));
+    let at_risk = risks.chain(kept.iter().filter_map(|kept| kept.unsent)).sum();
     let lease = lease(core).await;
     reasons.extend(lease.as_ref().filter(|_| is_leased(&volumes)).and_then(overdue));
     let holders = certificates::of(core);
@@ -440,15 +430,6 @@ fn overdue(lease: &Lease) -> Option<String> {
         let note = lease.note.as_ref().map_or(String::new(), |note| format!(": {note}"));
         let (left, tenths) = (lease.left_ms / 1000, lease.left_ms % 1000 / 100);
         format!("the lease is not renewed in time, {left}.{tenths} s are left{note}")
-    })
-}
-
-pub(crate) fn total_risk(risks: impl Iterator<Item = AtRisk>) -> AtRisk {
-    risks.fold(AtRisk::default(), |sum, risk| AtRisk {
-        bytes: sum.bytes + risk.bytes,
-        blocks: sum.blocks + risk.blocks,
-        oldest_age_ms: sum.oldest_age_ms.max(risk.oldest_age_ms),
-        age_is_least: sum.age_is_least || risk.age_is_least,
     })
 }
 
@@ -591,16 +572,16 @@ mod tests {
         assert_eq!(judge(&log()), (Health::Ok, vec![]));
         let known = AtRisk::default();
         let expected = AtRisk { bytes: 4096, blocks: 6, oldest_age_ms: Some(700), ..known };
-        assert_eq!(at_risk(&log()), expected);
+        assert_eq!(AtRisk::from(log()), expected);
         let others = [(10, 1, None), (20, 2, Some(900)), (30, 3, Some(8))];
         let other =
             |(bytes, blocks, oldest_age_ms)| AtRisk { bytes, blocks, oldest_age_ms, ..known };
         let others = others.map(other);
-        let sum = total_risk(others.into_iter().chain([expected]));
+        let sum: AtRisk = others.into_iter().chain([expected]).sum();
         let expected = AtRisk { bytes: 4156, blocks: 12, oldest_age_ms: Some(900), ..known };
         assert_eq!(sum, expected);
-        let replayed = at_risk(&VolumeStatus { unsent_age_is_least: true, ..log() });
-        assert!(total_risk([sum, replayed, sum].into_iter()).age_is_least);
+        let replayed = AtRisk::from(VolumeStatus { unsent_age_is_least: true, ..log() });
+        assert!([sum, replayed, sum].into_iter().sum::<AtRisk>().age_is_least);
         let slow = VolumeStatus { object_wait_ms: Some(16_000), ..log() };
         let (health, reasons) = judge(&slow);
         assert_eq!(health, Health::Degraded);

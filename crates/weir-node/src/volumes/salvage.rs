@@ -8,13 +8,12 @@ use weir_log::{
 };
 use weir_store::{Access, Store};
 
-use crate::api::types::Shown;
+use crate::api::types::{AtRisk, Shown};
 use crate::error::NodeError;
 use crate::home::processes::{Process, locked};
 use crate::home::{Consent, Home, opened};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::status::at_risk;
 use crate::volumes::volume_id;
 
 /// What is to be salvaged.
@@ -169,7 +168,7 @@ async fn salvage(
     let closed = stack.close(deadline).await;
     flushed?;
     let closed = closed?;
-    let unsent = stack.log_status().as_ref().map(at_risk).unwrap_or_default();
+    let unsent = stack.log_status().map(AtRisk::from).unwrap_or_default();
     opened::note_closed(&home.data, id, closed, unsent);
     if closed == Closed::LocalOnly {
         // The journal keeps the rest, and the same salvage goes on with it.

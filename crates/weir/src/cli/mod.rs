@@ -56,7 +56,8 @@ const AFTER_HELP: &str = "\
 Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found or something is left undone;
 128 and the signal's number when a signal ended it, as 130 after Ctrl-C;
 `weir up NAME -- COMMAND` hands on COMMAND's.
-Flags can be given in the environment: --data-dir is WEIR_DATA_DIR; a flag without a value takes 1 or true there.
+Flags can be given in the environment: --data-dir is WEIR_DATA_DIR;
+a flag without a value takes 1 or true there.
 What changes a volume or a process that runs comes from the command line alone.
 With --output json an error is one JSON object on standard error: error, help and kind.
 Sizes: K, M, G and KiB, MiB, GiB are powers of 1024, KB, MB, GB powers of 1000.";

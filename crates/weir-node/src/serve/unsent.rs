@@ -1,0 +1,57 @@
+//! How much volumes that are closed still have to put in the store, for whoever waits for their end.
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use weir_device::VolumeId;
+
+use crate::api::types::AtRisk;
+use crate::error::NodeError;
+use crate::node::NodeHandle;
+use crate::node::shard::ShardContext;
+use crate::serve::lock::lock;
+
+/// How often the number of a volume is brought up to date.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Bytes of acknowledged writes that are not in the store, of the volumes that are looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Unsent(Vec<Arc<Mutex<AtRisk>>>);
+
+impl Unsent {
+    /// All of them together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.at_risk().bytes
+    }
+
+    /// The same with its age.
+    pub(crate) fn at_risk(&self) -> AtRisk {
+        self.0.iter().map(|unsent| *lock(unsent)).sum()
+    }
+
+    /// Looks at one more volume, on its thread, until it is closed.
+    pub(crate) fn look_at(
+        &mut self,
+        node: &NodeHandle,
+        (shard, id): (usize, VolumeId),
+    ) -> Result<(), NodeError> {
+        let unsent = Arc::<Mutex<AtRisk>>::default();
+        self.0.push(Arc::clone(&unsent));
+        let look = move |context: Rc<ShardContext>| async move {
+            let stack = {
+                let hosted = context.hosted.borrow().get(&id).cloned();
+                hosted.map(|hosted| Rc::downgrade(&hosted.stack))
+            };
+            // The loop ends when the volume is closed.
+            while let Some(stack) = stack.as_ref().and_then(std::rc::Weak::upgrade) {
+                *lock(&unsent) = stack.log_status().map(AtRisk::from).unwrap_or_default();
+                drop(stack);
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            *lock(&unsent) = AtRisk::default();
+        };
+        node.submit(shard, look).map(drop)
+    }
+}
