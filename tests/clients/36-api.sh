@@ -35,7 +35,7 @@ check "it is gone" code 404 http://weir/v1/volumes/other
 qemu-io -f raw "nbd+unix:///demo?socket=$WEIR_DATA_DIR/nbd.sock" -c "write -P 5 0 3M" >/dev/null
 check "flush and wait" says '"state":"done"' -d '{"remote":true,"wait":true}' \
     http://weir/v1/volumes/demo/flush
-check "nothing is at risk then" says '"at_risk":\{"bytes":0,"blocks":0,"oldest_age_ms":null\}' \
+check "nothing is at risk then" says '"at_risk":\{"bytes":0,"blocks":0,"oldest_age_ms":null,"age_is_least":false\}' \
     http://weir/v1/node
 check "resize" says '"state":"done"' -d '{"size_bytes":134217728}' http://weir/v1/volumes/demo/resize
 check "shrinking" says '"state":"failed","kind":"Unsupported"' -d '{"size_bytes":1}' \
@@ -114,7 +114,7 @@ check "a client that is there holds the background back" wait_until "a client is
 kill "$client_pid"
 wait "$client_pid" 2>/dev/null
 "$weir" limits set --upload-requests none >/dev/null
-check "events: limits" says '"kind":"limits_changed".*drain: true' http://weir/v1/events
+check "events: limits" says '"kind":"limits_changed".*drain on' http://weir/v1/events
 refuse "a drain that is neither" "possible values: on, off" "$weir" limits set --drain maybe
 refuse "an rpo of less than a second" "an rpo of 0.01 seconds is not within 1 to 86400" \
     "$weir" serve --check --rpo 0.01
