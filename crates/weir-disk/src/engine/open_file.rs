@@ -7,7 +7,6 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::engine::sync_gate::SyncGate;
-use crate::engine::whose;
 use crate::error::{DiskError, DiskOperation};
 
 /// A descriptor, and whose it is.
@@ -39,14 +38,11 @@ pub(crate) struct OpenFile {
     /// 1 where the file goes through the page cache.
     pub(crate) alignment: usize,
     pub(crate) syncs: SyncGate,
-    /// A call waits for the program behind the file system (FUSE), also where it was asked not to.
-    pub(crate) calls_wait: bool,
 }
 
 impl OpenFile {
     pub(crate) fn new(fd: Descriptor, path: Arc<str>, alignment: usize) -> Self {
-        let calls_wait = whose::is_fuse(&fd);
-        Self { fd, path, alignment, syncs: SyncGate::default(), calls_wait }
+        Self { fd, path, alignment, syncs: SyncGate::default() }
     }
 
     pub(crate) fn error(

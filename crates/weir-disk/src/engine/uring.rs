@@ -269,11 +269,7 @@ impl Ring {
             unreachable!("U1: only a running operation has steps")
         };
         let user_data = u64::try_from(number).expect("slots are few");
-        let mut entry = next_entry(running, &mut slot.slices).user_data(user_data);
-        // The kernel would make the call on this thread, because such files claim that they are always ready.
-        if running.file.calls_wait {
-            entry = entry.flags(squeue::Flags::ASYNC);
-        }
+        let entry = next_entry(running, &mut slot.slices).user_data(user_data);
         // SAFETY: the entry points at buffers and at a slice table that this slot owns, and at a
         // descriptor that it keeps open; U1 keeps all of them, unmoved and unchanged, until the
         // completion (heap memory does not move when slots do), and U3 keeps the slots until the

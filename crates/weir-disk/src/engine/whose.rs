@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FlockOperation, StatFs, StatxFlags};
+use rustix::fs::{AtFlags, FlockOperation, StatxFlags};
 use rustix::io::Errno;
 
 use crate::engine::metadata::{MetadataJob, failed};
@@ -171,20 +171,12 @@ fn kind_of(file_system: u64, fuse_program: impl FnOnce() -> String) -> Kind {
     }
 }
 
-/// Whether a program serves the file.
-pub(crate) fn is_fuse(fd: &impl AsFd) -> bool {
-    rustix::fs::fstatfs(fd).is_ok_and(|stat| number_of(&stat) == magic::FUSE)
-}
-
-/// Some platforms give it as a signed number of 32 bits.
-fn number_of(stat: &StatFs) -> u64 {
-    stat.f_type.cast_unsigned() & u64::from(u32::MAX)
-}
-
 fn file_system(file: &OpenFile) -> Result<u64, DiskError> {
     let stat =
         rustix::fs::fstatfs(&file.fd).map_err(failed(DiskOperation::Identify, &file.path))?;
-    Ok(number_of(&stat))
+    // Some platforms give it as a signed number of 32 bits.
+    let number = stat.f_type.cast_unsigned();
+    Ok(number & u64::from(u32::MAX))
 }
 
 /// The type of the mount that a FUSE file is on, from the list of mounts.
