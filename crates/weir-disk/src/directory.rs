@@ -1,7 +1,6 @@
 //! A directory of a local disk: opening, creating, listing, removing and locking files, each
 //! durable when it returns.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::engine::Engine;
 use crate::engine::metadata::{self, MetadataJob, OpenDirectory, failed};
+use crate::engine::open_file::Descriptor;
 use crate::error::{DiskError, DiskOperation};
 use crate::file::File;
 use crate::modes::{DirectIo, OpenMode};
@@ -38,16 +38,25 @@ pub(crate) struct RealDirectory {
     direct: DirectIo,
 }
 
-/// Holds a lock; dropping it releases the lock.
+/// Holds a lock; dropping it releases the lock, of a directory apart a little later.
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
-    _held: Held,
+    held: Held,
+}
+
+impl LockGuard {
+    /// Returns once the lock is released: another process may have it then.
+    pub async fn release(self) {
+        let Held::Real { fd, engine } = self.held else { return };
+        // Nothing comes back where the thread ended, and the lock is released then as well.
+        let _ = engine.helpers().run(move || fd.close_here()).await;
+    }
 }
 
 #[derive(Debug)]
 enum Held {
-    Real { _fd: OwnedFd },
+    Real { fd: Descriptor, engine: Engine },
     Sim { _lock: SimLock },
 }
 
@@ -147,11 +156,11 @@ impl Directory {
             Inner::Real(real) => {
                 let name = name.to_owned();
                 let fd = real.run(DiskOperation::Lock, move |open| open.lock(&name)).await?;
-                Held::Real { _fd: fd }
+                Held::Real { fd, engine: real.engine.clone() }
             }
             Inner::Sim(sim) => Held::Sim { _lock: sim.lock(name).await? },
         };
-        Ok(LockGuard { _held: held })
+        Ok(LockGuard { held })
     }
 
     fn check_name(&self, name: &str) -> Result<(), DiskError> {
@@ -166,7 +175,20 @@ impl Directory {
 impl RealDirectory {
     /// Opens `path`, creating what is missing of it. Blocks.
     pub(crate) fn open(path: &Path, engine: Engine, direct: DirectIo) -> Result<Self, DiskError> {
-        let open = Arc::new(open_or_create(path)?);
+        let open = Arc::new(open_or_create(path, false)?);
+        Ok(Self { open, engine, direct })
+    }
+
+    /// The same on a helper thread of `engine`. What is opened in it is closed on threads of their own.
+    pub(crate) async fn open_apart(
+        path: &Path,
+        engine: Engine,
+        direct: DirectIo,
+    ) -> Result<Self, DiskError> {
+        let (shown, path) = (Arc::from(path.to_string_lossy()), path.to_owned());
+        let job = move || open_or_create(&path, true);
+        let job = MetadataJob { operation: DiskOperation::Open, path: shown, job };
+        let open = Arc::new(metadata::run(&engine, job).await?);
         Ok(Self { open, engine, direct })
     }
 
@@ -183,11 +205,14 @@ impl RealDirectory {
 
 /// Opens a directory; where it is missing, creates it below its parent, which is handled the same
 /// way.
-fn open_or_create(path: &Path) -> Result<OpenDirectory, DiskError> {
+fn open_or_create(path: &Path, is_apart: bool) -> Result<OpenDirectory, DiskError> {
     let shown: Arc<str> = Arc::from(path.to_string_lossy());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(fd) => return Ok(OpenDirectory { fd, path: shown }),
+        Ok(fd) => {
+            let fd = Descriptor::new(fd, is_apart);
+            return Ok(OpenDirectory { fd, path: shown, is_apart });
+        }
         Err(Errno::NOENT) => {}
         Err(errno) => return Err(failed(DiskOperation::Open, &shown)(errno)),
     }
@@ -198,7 +223,7 @@ fn open_or_create(path: &Path) -> Result<OpenDirectory, DiskError> {
         Some(parent) => parent,
         None => return Err(not_found()),
     };
-    let mut created = open_or_create(parent)?.subdirectory(name)?;
+    let mut created = open_or_create(parent, is_apart)?.subdirectory(name)?;
     created.path = shown;
     Ok(created)
 }

@@ -50,6 +50,8 @@ pub struct Disks {
     engine: Engine,
     /// The same for images, with helper threads of its own: what users name may hang without the journals.
     images: Engine,
+    /// And for what is of use only while its disk answers.
+    apart: Engine,
     direct: DirectIo,
 }
 
@@ -58,8 +60,8 @@ impl Disks {
     /// thread that will use it. Dropping the last handle waits for operations in flight.
     pub fn new(choice: EngineChoice) -> Result<Self, DiskError> {
         let engine = Engine::start(choice)?;
-        let images = engine.with_own_helpers();
-        Ok(Self { engine, images, direct: DirectIo::default() })
+        let (images, apart) = (engine.with_own_helpers(), engine.with_own_helpers());
+        Ok(Self { engine, images, apart, direct: DirectIo::default() })
     }
 
     /// The same engine, opening files as `direct` says.
@@ -88,6 +90,17 @@ impl Disks {
     /// Blocks: meant for start-up.
     pub fn directory(&self, path: impl AsRef<Path>) -> Result<Directory, DiskError> {
         let directory = RealDirectory::open(path.as_ref(), self.engine.clone(), self.direct)?;
+        Ok(Directory::real(directory))
+    }
+
+    /// The same for a directory whose file system may stop answering while others are in use: nothing that asks it runs
+    /// on this thread, the closing of what is opened there included, nor on a thread that other files need.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn directory_apart(&self, path: impl AsRef<Path>) -> Result<Directory, DiskError> {
+        let apart = self.apart.clone();
+        let directory = RealDirectory::open_apart(path.as_ref(), apart, self.direct).await?;
         Ok(Directory::real(directory))
     }
 }

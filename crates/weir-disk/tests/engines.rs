@@ -161,6 +161,10 @@ fn another_process_that_holds_the_lock_is_named() {
             matches!(error, DiskError::Locked { holder_pid: Some(pid), .. } if pid == holder.id()),
             "{error}"
         );
+        // No process has this id: the holder could not write its own yet.
+        std::fs::write(&path, "4200000\n").unwrap();
+        let error = directory.lock("lock").await.unwrap_err();
+        assert!(matches!(error, DiskError::Locked { holder_pid: None, .. }), "{error}");
         drop(holder.stdin.take());
         assert!(holder.wait().unwrap().success());
         let guard = directory.lock("lock").await.unwrap();

@@ -9,8 +9,8 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat
 use rustix::io::Errno;
 use weir_device::BUFFER_ALIGN;
 
-use crate::engine::Engine;
 use crate::engine::open_file::{Descriptor, OpenFile};
+use crate::engine::{Engine, whose};
 use crate::error::{DiskError, DiskOperation};
 use crate::modes::{DirectIo, OpenMode};
 
@@ -43,11 +43,17 @@ where
 /// A directory as the helper threads see it.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: Descriptor,
     pub(crate) path: Arc<str>,
+    /// Its file system may not answer: what is opened in it is closed on threads of their own.
+    pub(crate) is_apart: bool,
 }
 
 impl OpenDirectory {
+    fn descriptor(&self, fd: OwnedFd) -> Descriptor {
+        Descriptor::new(fd, self.is_apart)
+    }
+
     fn child_path(&self, name: &str) -> Arc<str> {
         Arc::from(format!("{}/{name}", self.path.trim_end_matches('/')))
     }
@@ -78,15 +84,16 @@ impl OpenDirectory {
             DirectIo::WherePossible => direct_descriptor(open(flags | OFlags::DIRECT)),
             DirectIo::Never => None,
         };
-        let file = match opened {
-            Some((fd, alignment)) => OpenFile::new(Descriptor::Own(fd), path, alignment),
+        let mut file = match opened {
+            Some((fd, alignment)) => OpenFile::new(self.descriptor(fd), path, alignment),
             None => {
                 if direct == DirectIo::WherePossible {
                     warn_of_buffered_files(&path);
                 }
-                OpenFile::new(Descriptor::Own(fd), path, 1)
+                OpenFile::new(self.descriptor(fd), path, 1)
             }
         };
+        file.blocks_callers = self.is_apart && whose::is_of_a_server(&file);
         if mode == OpenMode::CreateNew {
             self.adopt(&file.fd, &file.path)?;
             rustix::fs::fsync(&file.fd).map_err(failed(DiskOperation::Sync, &file.path))?;
@@ -108,7 +115,7 @@ impl OpenDirectory {
         self.adopt(&fd, &path)?;
         // Also when it was there: whoever made it may have died before it was durable.
         self.sync()?;
-        Ok(OpenDirectory { fd, path })
+        Ok(OpenDirectory { fd: self.descriptor(fd), path, is_apart: self.is_apart })
     }
 
     /// Gives what root made here to the owner of the directory.
@@ -143,12 +150,13 @@ impl OpenDirectory {
     }
 
     /// Takes the lock file `name` and writes this process's id into it.
-    pub(crate) fn lock(&self, name: &str) -> Result<OwnedFd, DiskError> {
+    pub(crate) fn lock(&self, name: &str) -> Result<Descriptor, DiskError> {
         let path = self.child_path(name);
         let error = || failed(DiskOperation::Lock, &path);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let fd =
             rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR).map_err(error())?;
+        let fd = self.descriptor(fd);
         self.adopt(&fd, &path)?;
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -224,10 +232,13 @@ fn warn_of_buffered_files(path: &str) {
     }
 }
 
-fn read_pid(fd: &OwnedFd) -> Option<u32> {
+/// The process that the file names, if there is one.
+fn read_pid(fd: &Descriptor) -> Option<u32> {
     let mut bytes = [0; PID_BYTES_MAX];
     let len = rustix::io::pread(fd, &mut bytes[..], 0).ok()?;
-    std::str::from_utf8(&bytes[..len]).ok()?.trim().parse().ok()
+    let pid = std::str::from_utf8(&bytes[..len]).ok()?.trim().parse().ok()?;
+    // Where the disk hangs, whoever has the lock could not write its own: what is there is of a process before it.
+    std::path::Path::new(&format!("/proc/{pid}")).exists().then_some(pid)
 }
 
 /// Turns an errno into an error of `operation` on `path`.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 
 use rustix::io::Errno;
 
@@ -13,6 +14,8 @@ use crate::error::{DiskError, DiskOperation};
 #[derive(Debug)]
 pub(crate) enum Descriptor {
     Own(OwnedFd),
+    /// Of a file system that may not answer.
+    Apart(Apart<OwnedFd>),
     /// Of a file that somebody else opened, with a place among the reads of such files.
     Shared {
         file: Arc<File>,
@@ -20,10 +23,46 @@ pub(crate) enum Descriptor {
     },
 }
 
+impl Descriptor {
+    pub(crate) fn new(fd: OwnedFd, is_apart: bool) -> Self {
+        if is_apart { Self::Apart(Apart(Some(fd))) } else { Self::Own(fd) }
+    }
+
+    /// Closes it on this thread, whatever that takes.
+    pub(crate) fn close_here(self) {
+        if let Self::Apart(mut apart) = self {
+            drop(apart.0.take());
+        }
+    }
+}
+
+/// What asks a file system that may not answer when it is dropped, as to close a file does. A thread of its own does
+/// that, whoever lets go of it.
+#[derive(Debug)]
+pub(crate) struct Apart<T: Send + 'static>(Option<T>);
+
+impl AsFd for Apart<OwnedFd> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it is open until it is dropped").as_fd()
+    }
+}
+
+impl<T: Send + 'static> Drop for Apart<T> {
+    fn drop(&mut self) {
+        let Some(inner) = self.0.take() else { return };
+        if weir_device::mutant("disk_closes_apart_inline") {
+            return drop(inner);
+        }
+        // Where no thread can be started, it is dropped here.
+        let _ = thread::Builder::new().name("weir-close".into()).spawn(move || drop(inner));
+    }
+}
+
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(fd) => fd.as_fd(),
+            Self::Apart(fd) => fd.as_fd(),
             Self::Shared { file, .. } => file.as_fd(),
         }
     }
@@ -38,11 +77,13 @@ pub(crate) struct OpenFile {
     /// 1 where the file goes through the page cache.
     pub(crate) alignment: usize,
     pub(crate) syncs: SyncGate,
+    /// Its file system blocks whoever asks it, though it was told not to: a ring has a thread of the kernel ask.
+    pub(crate) blocks_callers: bool,
 }
 
 impl OpenFile {
     pub(crate) fn new(fd: Descriptor, path: Arc<str>, alignment: usize) -> Self {
-        Self { fd, path, alignment, syncs: SyncGate::default() }
+        Self { fd, path, alignment, syncs: SyncGate::default(), blocks_callers: false }
     }
 
     pub(crate) fn error(
@@ -64,5 +105,28 @@ impl OpenFile {
         let (wanted_bytes, moved_bytes) = (wanted as u64, moved as u64);
         let path = Arc::clone(&self.path);
         DiskError::Short { operation, path, offset, wanted_bytes, moved_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// Says on which thread it ends.
+    struct Ending(Sender<thread::ThreadId>);
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            self.0.send(thread::current().id()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_apart_ends_on_a_thread_of_its_own() {
+        let (sender, receiver) = channel();
+        drop(Apart(Some(Ending(sender.clone()))));
+        assert_ne!(receiver.recv().unwrap(), thread::current().id());
     }
 }

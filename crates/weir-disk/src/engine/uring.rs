@@ -269,7 +269,11 @@ impl Ring {
             unreachable!("U1: only a running operation has steps")
         };
         let user_data = u64::try_from(number).expect("slots are few");
-        let entry = next_entry(running, &mut slot.slices).user_data(user_data);
+        let flags = match running.file.blocks_callers {
+            true => squeue::Flags::ASYNC,
+            false => squeue::Flags::empty(),
+        };
+        let entry = next_entry(running, &mut slot.slices).user_data(user_data).flags(flags);
         // SAFETY: the entry points at buffers and at a slice table that this slot owns, and at a
         // descriptor that it keeps open; U1 keeps all of them, unmoved and unchanged, until the
         // completion (heap memory does not move when slots do), and U3 keeps the slots until the

@@ -171,6 +171,12 @@ fn kind_of(file_system: u64, fuse_program: impl FnOnce() -> String) -> Kind {
     }
 }
 
+/// Whether a program or another machine answers for its file system.
+pub(crate) fn is_of_a_server(file: &OpenFile) -> bool {
+    let is_server = |number| number == magic::FUSE || NETWORK.iter().any(|(one, _)| *one == number);
+    file_system(file).is_ok_and(is_server)
+}
+
 fn file_system(file: &OpenFile) -> Result<u64, DiskError> {
     let stat =
         rustix::fs::fstatfs(&file.fd).map_err(failed(DiskOperation::Identify, &file.path))?;
