@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
+use super::opening::file_bytes;
 use super::scan::Scan;
 use super::shares::Owner;
 use super::state::{Ended, State};
@@ -63,11 +64,13 @@ impl Cache {
         };
         CacheStatus {
             capacity_bytes: bands * BAND_BYTES,
+            file_bytes: file_bytes(&self.0.superblock),
             bytes: state.blocks * BLOCK_LEN as u64,
             bands: state.devices.shares.all().map(|(_, bands)| bands).sum(),
             band_places: bands,
             open_for: self.0.opened.elapsed(),
             recovery: state.scan.as_ref().map(Scan::progress),
+            bad_for: state.bad_at.map(|at| at.elapsed()),
             left_out,
             memory_bytes: bands * MEMORY_PER_BAND,
             wear: state.wear.left(),

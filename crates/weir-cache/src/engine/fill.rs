@@ -18,6 +18,12 @@ use crate::format::BLOCK_LEN;
 /// Fills of a thread on their way at a time.
 const FILLS_IN_FLIGHT_MAX: u32 = 4;
 
+/// A write that takes longer counts as one that failed, and is waited for as long again.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Writes that do so, with no good one in between, before the cache is left out: its disk hangs.
+const FAILED_WRITES_MAX: u32 = 4;
+
 /// Begin of the time that entries count from: 2020-01-01, after the Unix epoch.
 const ENTRY_EPOCH: Duration = Duration::from_secs(1_577_836_800);
 
@@ -132,16 +138,43 @@ impl Open {
         };
         let (pieces, checks): (Vec<_>, Vec<_>) =
             runs.into_iter().map(|run| (run.bytes, run.checks)).unzip();
-        let (_, written) = self.file.write_at(pieces, offset).await;
-        {
-            let mut state = self.cache.state();
-            for (pin, checks) in pins.iter().zip(&checks) {
-                state.end_fill(pin, written.is_ok().then_some(&checks[..]));
+        let (cache, file) = (self.cache.clone(), self.file.clone());
+        let mut write = Box::pin(async move {
+            let (_, written) = file.write_at(pieces, offset).await;
+            {
+                let mut state = cache.state();
+                for (pin, checks) in pins.iter().zip(&checks) {
+                    state.end_fill(pin, written.is_ok().then_some(&checks[..]));
+                }
+            }
+            if let Err(error) = written {
+                cache.state().on_failed_write();
+                cache.leave_out(&error.to_string());
+            }
+        });
+        while tokio::time::timeout(WRITE_TIME_MAX, &mut write).await.is_err() {
+            if self.is_given_up() {
+                // Its place is in use until it ends, and nobody waits for that.
+                return self.env.spawn_local(write);
             }
         }
-        if let Err(error) = written {
-            self.cache.leave_out(&error.to_string());
+    }
+
+    /// A write takes too long: whether the cache is left out by now.
+    fn is_given_up(&self) -> bool {
+        let (hanging, in_all) = {
+            let mut state = self.cache.state();
+            (state.on_failed_write(), state.counts.failed_fills)
+        };
+        let why = format!("{}: a write takes longer than {WRITE_TIME_MAX:?}", self.file.display());
+        if in_all.is_power_of_two() {
+            tracing::warn!(error = why.as_str(), in_all, "writing the cache");
         }
+        let is_too_much = hanging >= FAILED_WRITES_MAX;
+        if is_too_much && !weir_device::mutant("cache_writes_hang_for_ever") {
+            self.cache.leave_out(&why);
+        }
+        self.cache.state().ended.is_some()
     }
 
     /// Hashing and sealing takes a worker some 10 us per run. `None` where the workers are gone.

@@ -78,7 +78,8 @@ pub fn capacity_bytes(bytes: u64) -> Result<u64, CacheError> {
     Ok(geometry_of(bytes)?.bands() * BAND_BYTES)
 }
 
-fn file_bytes(superblock: &Superblock) -> u64 {
+/// Bytes of a whole file.
+pub(super) fn file_bytes(superblock: &Superblock) -> u64 {
     superblock.index_offset() + index::bytes_max(superblock.geometry.bands())
 }
 
@@ -194,7 +195,7 @@ impl ThreadCache {
     pub async fn close(&self, directory: &Directory) -> Result<(), CacheError> {
         let Some(open) = self.take() else { return Ok(()) };
         let closed = open.cache.close(directory).await;
-        self.hold(None);
+        self.release().await;
         closed
     }
 }

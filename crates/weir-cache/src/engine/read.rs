@@ -233,15 +233,28 @@ impl Open {
         let read = felt(&self.env.pacer, whom, bytes, read);
         let (failure, outcome) = match tokio::time::timeout(READ_TIME_MAX, read).await {
             Ok((done, Ok(()))) => return Ok(done),
-            Ok((_, Err(error))) => (error.to_string(), Outcome::Failed),
+            Ok((_, Err(error))) => {
+                let is_shorter = matches!(error, DiskError::Short { .. });
+                if is_shorter && !weir_device::mutant("cache_shorter_stays") {
+                    self.cache.leave_out(&format!("its file is shorter than it was: {error}"));
+                }
+                (error.to_string(), Outcome::Failed)
+            }
             Err(_) => {
                 self.cache.state().rest_until(Instant::now() + REST);
                 let path = self.file.display();
                 (format!("{path}: a read takes longer than {READ_TIME_MAX:?}"), Outcome::Dropped)
             }
         };
-        let failed = self.cache.state().on_failed_read(began);
-        tracing::warn!(error = failure, "reading the cache; the store is read instead");
+        let (failed, in_all) = {
+            let mut state = self.cache.state();
+            (state.on_failed_read(began), state.counts.failed_reads)
+        };
+        // Many fail at once: the sum is enough then.
+        if in_all.is_power_of_two() {
+            let error = failure.as_str();
+            tracing::warn!(error, in_all, "reading the cache; the store is read instead");
+        }
         if failed >= FAILED_READS_MAX {
             self.cache.leave_out(&failure);
         }

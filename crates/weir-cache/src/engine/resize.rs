@@ -29,11 +29,11 @@ impl ThreadCache {
         if let Some(open) = self.take()
             && let Err(error) = open.cache.end().await
         {
-            self.hold(None);
+            self.release().await;
             return Err(error);
         }
         if weir_device::mutant("cache_resized_without_lock") {
-            self.hold(None);
+            self.release().await;
         }
         self.open(directory, env, size).await
     }

@@ -121,6 +121,10 @@ pub(super) struct State {
     failures: u32,
     failed_at: Option<Instant>,
     rests_until: Option<Instant>,
+    /// When a read last was damaged or failed, or a write failed.
+    pub(super) bad_at: Option<Instant>,
+    /// Writes that hung since one went well.
+    hanging: u32,
 }
 
 /// Bits of a run in those of its band.
@@ -157,6 +161,8 @@ impl State {
             failures: 0,
             failed_at: None,
             rests_until: None,
+            bad_at: None,
+            hanging: 0,
         }
     }
 
@@ -267,7 +273,10 @@ impl State {
     /// A read is over. What is not what it should be is dropped with its run.
     pub(super) fn end_read(&mut self, pin: &Pin, whom: For, outcome: Outcome) {
         let is_current = self.unpin(pin);
-        self.counts.damaged += u64::from(outcome == Outcome::Damaged);
+        if outcome == Outcome::Damaged {
+            self.counts.damaged += 1;
+            self.bad_at = Some(Instant::now());
+        }
         if outcome == Outcome::Good {
             self.failures = 0;
             match whom {
@@ -409,6 +418,7 @@ impl State {
             return;
         }
         let Some(checks) = written else { return };
+        self.hanging = 0;
         let begin = self.first_check(pin.place) + (pin.run * RUN_BLOCKS) as usize;
         self.checks[begin..begin + checks.len()].copy_from_slice(checks);
         self.table.fill(pin.place, to_band(first_blocks(checks.len()), pin.run));
@@ -482,11 +492,20 @@ impl State {
     /// that were on their way together count once.
     pub(super) fn on_failed_read(&mut self, began: Instant) -> u32 {
         self.counts.failed_reads += 1;
+        self.bad_at = Some(Instant::now());
         if self.failed_at.is_none_or(|failed_at| began >= failed_at) {
             self.failures += 1;
             self.failed_at = Some(Instant::now());
         }
         self.failures
+    }
+
+    /// A write took too long once more, or failed; how many did so since one went well.
+    pub(super) fn on_failed_write(&mut self) -> u32 {
+        self.counts.failed_fills += 1;
+        self.bad_at = Some(Instant::now());
+        self.hanging += 1;
+        self.hanging
     }
 
     /// The disk hangs: nothing is read from it until then.

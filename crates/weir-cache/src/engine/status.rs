@@ -29,6 +29,30 @@ pub struct CacheCounts {
     pub damaged: u64,
     /// Reads that failed, or took too long.
     pub failed_reads: u64,
+    /// Writes that failed, or took too long, once for each time that they were waited for.
+    pub failed_fills: u64,
+}
+
+impl CacheCounts {
+    /// These and those of another cache, together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            copied: self.copied + other.copied,
+            fills: self.fills + other.fills,
+            filled_bytes: self.filled_bytes + other.filled_bytes,
+            dropped: self.dropped + other.dropped,
+            refused: self.refused + other.refused,
+            over_share: self.over_share + other.over_share,
+            worn: self.worn + other.worn,
+            evictions: self.evictions + other.evictions,
+            damaged: self.damaged + other.damaged,
+            failed_reads: self.failed_reads + other.failed_reads,
+            failed_fills: self.failed_fills + other.failed_fills,
+        }
+    }
 }
 
 /// The state of a cache.
@@ -36,6 +60,8 @@ pub struct CacheCounts {
 pub struct CacheStatus {
     /// Bytes of blocks that it can hold.
     pub capacity_bytes: u64,
+    /// Bytes of its file.
+    pub file_bytes: u64,
     /// Bytes of blocks that it holds.
     pub bytes: u64,
     /// Bands that have a place in it, and how many places there are.
@@ -46,6 +72,8 @@ pub struct CacheStatus {
     pub open_for: Duration,
     /// Sets that are known, and all of them: while it is read after a crash.
     pub recovery: Option<(u32, u32)>,
+    /// Time since a read last was damaged or failed, or a write failed.
+    pub bad_for: Option<Duration>,
     /// Why it is left out.
     pub left_out: Option<String>,
     /// Bytes of memory that it takes.

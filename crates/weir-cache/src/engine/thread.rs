@@ -11,6 +11,7 @@ use super::cache::Cache;
 use super::error::CacheError;
 use super::limits::BLOCKS_FILE;
 use super::queue::Queue;
+use super::state::Ended;
 
 /// The way of one thread to the cache of its node, which may come and go.
 #[derive(Debug, Default)]
@@ -56,6 +57,15 @@ impl ThreadCache {
         self.take();
     }
 
+    /// The same on the thread that opened it, once no other uses it: nothing of it is saved, and its disk is not asked
+    /// for anything, as one that does not answer. The next opening reads it anew.
+    pub fn abandon(&self) {
+        if let Some(open) = self.take() {
+            open.cache.state().ended.get_or_insert(Ended::Closing);
+        }
+        self.hold(None);
+    }
+
     /// Whether there is a cache.
     #[must_use]
     pub fn is_there(&self) -> bool {
@@ -65,6 +75,13 @@ impl ThreadCache {
     /// Ends its use of the cache; what it was used with.
     pub(super) fn take(&self) -> Option<Rc<Open>> {
         self.open.borrow_mut().take()
+    }
+
+    /// Lets the lock of the cache go, and returns once another process may have it.
+    pub(super) async fn release(&self) {
+        if let Some(lock) = self.held() {
+            lock.release().await;
+        }
     }
 
     /// Holds the lock of the cache, or lets it go.

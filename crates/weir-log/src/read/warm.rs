@@ -479,11 +479,13 @@ mod tests {
     fn cache(capacity_bytes: u64) -> CacheStatus {
         CacheStatus {
             capacity_bytes,
+            file_bytes: 0,
             bytes: 0,
             bands: 0,
             band_places: capacity_bytes / (4 * FRAME),
             open_for: Duration::ZERO,
             recovery: None,
+            bad_for: None,
             left_out: None,
             memory_bytes: 0,
             wear: None,
