@@ -31,7 +31,7 @@ wait_until() {
 eventually() { wait_until "$@" && ok "$1"; }
 
 # has_ended PID: whether that process has ended, also if nobody has waited for it yet.
-has_ended() { ! grep -q '^State:[[:space:]]*[^ZX]' "/proc/$1/status" 2>/dev/null; }
+has_ended() { ! grep -q '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status" 2>/dev/null; }
 
 # listens PORT: whether something accepts connections there, on loopback.
 listens() { (: >"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }

@@ -70,7 +70,7 @@ check "a map of it" curl -sSf --unix-socket "$WEIR_DATA_DIR"/control/*.sock -o "
 check "is a picture" [ "$(head -c 4 "$work/map.png" | tail -c 3)" = PNG ]
 check "turned off while in use" prints 'no cache: it is turned off' cache resize off
 check "all is read from the store" holds
-check "turned on again it has what it had" prints 'which holds 3[0-9.]+ MiB' cache resize 128M
+check "turned on again it has what it had" prints 'and holds 3[0-9.]+ MiB' cache resize 128M
 check "its old size again" prints 'has it so as well' cache resize 96M
 check "filled again" wait_until "all of it is in the cache" fills
 
@@ -221,6 +221,19 @@ there() { [ "$(cached capacity_bytes)" -gt 0 ]; }
 eventually "the cache is used once its disk answers" there
 stop
 
+# Ends the server while a disk hangs. The kernel cannot let go of a process with a thread that waits for that disk, so
+# that it is a zombie until then.
+ends_beside_it() {
+    kill -TERM "$weir_pid"
+    wait_seconds=40 wait_until "the server ends" has_ended "$weir_pid" && ok "$1"
+}
+# Once its disk answers: how it ended.
+ended_in_order() {
+    wait "$weir_pid"
+    [ $? = 0 ] && ok "$1" || not_ok "$1" "$(cat "$work/weir.log")"
+    weir_pid=
+}
+
 # One that hangs while it is in use: its writes must not take what the journal needs.
 rm "$WEIR_DATA_DIR/cache/blocks"
 start plain --cache 96M --memory 64M
@@ -231,10 +244,28 @@ warming=$!
 processes+=("$warming")
 sleep 1
 check "and written and synced" timeout 20 qemu-io -f raw "$uri" -c "write -P 4 0 64k" -c flush -c "read -P 4 0 64k"
+refuse "another size is refused while it hangs" 'does not answer' timeout 30 "$weir" cache resize 64M
+check "without it all goes on" timeout 30 "$weir" cache resize off
+check "which is said" prints '"none_because": "it is turned off"' status --output json
+check "volumes are written still" timeout 20 qemu-io -f raw "$uri" -c "write -P 5 0 64k" -c flush
+ends_beside_it "nor does the end wait for its disk in use"
 fsfreeze -u "$WEIR_DATA_DIR/cache"
+ended_in_order "which is one in order"
 wait "$warming"
-stop
+
+# One that hangs while the start opens it.
 fsfreeze -f "$WEIR_DATA_DIR/cache"
 start plain --cache 96M
-check "nor does the end" stop
+refuse "what waits is said" 'the cache on the local disk is being opened, for' timeout 30 "$weir" cache resize off
+refuse "who has it as well" "process $weir_pid has the cache of .* open: it is being opened" \
+    timeout 30 "$weir" cache destroy --yes
+{ "$weir" status || true; } >"$work/out"
+check "the status says so" grep -q 'cache: it is being opened, for' "$work/out"
+ends_beside_it "nor does the end wait for its disk"
+first=$weir_pid
+start plain --cache off
+check "the next one serves beside what is left of it" qemu-io -f raw "$uri" -c "read -P 5 0 64k"
+stop
 fsfreeze -u "$WEIR_DATA_DIR/cache"
+weir_pid=$first
+ended_in_order "the first one ended in order as well"

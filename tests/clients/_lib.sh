@@ -82,9 +82,11 @@ wait_for_export() {
     wait_on=$weir_pid wait_log=$work/weir.log wait_until "$1 is served" nbdinfo --size "$1" || exit 1
 }
 
-# stop [SIGNAL]: ends the server in order; it must exit with 0.
+# stop [SIGNAL]: ends the server in order; it must exit with 0. Not under `check`, which runs in a subshell: that has no
+# such child, and would wait for nothing.
 stop() {
     local status
+    [ "$BASHPID" = "$$" ] || { echo "stop has no child to wait for in a subshell"; return 1; }
     kill "-${1:-TERM}" "$weir_pid"
     wait "$weir_pid"
     status=$?
