@@ -217,12 +217,14 @@ pub enum NodeError {
         reason: &'static str,
     },
     /// Another process of this kind runs in the data directory.
-    #[error("another `weir serve` runs in {data_dir}: process {process}")]
+    #[error("another `weir serve` runs in {data_dir}: process {process}{}", .fate.0)]
     SecondNode {
         /// The data directory.
         data_dir: String,
         /// That process.
         process: ProcessId,
+        /// What became of it, and what to do about it.
+        fate: (&'static str, &'static str),
     },
     /// A volume of a store is wanted of a process without one.
     #[error("this process has no store that volume {name:?} could be in")]
@@ -571,9 +573,7 @@ impl NodeError {
                 "put a random token of 16 characters or more into a file, and name the file with --api-token-file"
                     .to_owned(),
             ),
-            Self::SecondNode { .. } => Some(
-                "end that process with SIGTERM first, or choose another --data-dir".to_owned(),
-            ),
+            Self::SecondNode { fate: (_, help), .. } => Some((*help).to_owned()),
             Self::NothingServed { .. } => Some(
                 "start `weir serve`, or `weir up` for one volume, with this --data-dir; or name the one of a process \
                  that runs"

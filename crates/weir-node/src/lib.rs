@@ -34,7 +34,7 @@ pub use home::{Consent, Home};
 pub use node::shard::ShardContext;
 pub use node::{Node, NodeConfig};
 pub use serve::attach::Reloaded;
-pub use serve::cache::CacheSetting;
+pub use serve::cache_setting::CacheSetting;
 pub use serve::events::Event;
 pub use serve::nbd_place::{NbdAccess, NbdAddress};
 pub use serve::service::{ApiPlace, HandedOver, Parting, ServedInfo, Service, ServiceOptions, Was};

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use common::{Client, run};
 use weir_device::ErrorKind;
 use weir_log::VolumeOptions;
 use weir_log::catalog::VolumeName;
-use weir_node::api::types::CacheShown;
+use weir_node::api::types::{CacheReport, CacheShown};
 use weir_node::verbs::flush::FlushVolume;
 use weir_node::{
     ApiPlace, CacheSetting, Closing, Consent, DataDirectory, EndpointKind, Home, Inherited, Node,
@@ -108,6 +110,26 @@ impl Place {
         panic!("nothing comes into the cache: {:?}", self.shown().await);
     }
 
+    /// A counter of the process.
+    fn measured(&self, name: &str) -> u64 {
+        let api = UnixStream::connect(self.directory.path().join("data/api.sock"));
+        let mut api = api.expect("it serves");
+        let asked = b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n";
+        api.write_all(asked).expect("it is asked");
+        let mut text = String::new();
+        api.read_to_string(&mut text).expect("it answers");
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} in {text}"))
+    }
+
+    /// Counters count since the process began, whatever becomes of the cache.
+    fn counts_on_from(&self, fills: u64, now: &CacheReport) {
+        assert!(now.file_bytes > now.capacity_bytes && now.fills < fills, "{now:?}");
+        let counted = self.measured("weir_cache_fills_total");
+        assert!(fills > 0 && counted >= fills, "{counted} of {fills}");
+        assert_eq!(self.measured("weir_volume_cache_hits_total{volume=\"one\"}"), 0);
+    }
+
     fn client(&self) -> Client {
         Client::connect(&self.directory.path().join("data/nbd.sock"), "one")
     }
@@ -136,10 +158,11 @@ fn a_cache_gets_another_size_while_clients_read() {
             }
         });
         let resize = |size| place.node.resize_cache(place.home.clone(), size);
-        let small = shown.cache.capacity_bytes;
+        let (small, fills) = (shown.cache.capacity_bytes, shown.cache.fills);
         let (_, large) = resize(LARGE).await.expect("it is resized");
         assert!(large.cache.capacity_bytes > 2 * small && large.cache.bytes == 0, "{large:?}");
         assert!(large.next_start.contains("which says 16M: set `cache = \"40M\"`"), "{large:?}");
+        place.counts_on_from(fills, &large.cache);
         // The limits hold for the new one as well.
         assert_eq!(large.cache.wear_bytes_per_day, Some(WEAR));
         assert!(large.cache.wear_bytes_left < Some(WEAR / 24), "what the one before wrote counts");
@@ -161,15 +184,14 @@ fn a_cache_gets_another_size_while_clients_read() {
         let auto = resize(CacheSetting::Auto).await.expect_err("it would be none");
         refused(auto, ErrorKind::Invalid, "the store is on the same disk");
         let destroyed = place.node.destroy_cache(place.home.clone()).await.expect_err("it is used");
-        refused(destroyed, ErrorKind::Busy, "has the cache of");
+        refused(destroyed, ErrorKind::Busy, &format!("process {} has the", std::process::id()));
         assert_eq!(place.shown().await.cache.capacity_bytes, small);
         // It is of use.
         place.fill().await;
         place.is_filled().await;
-        let before = reads.load(Ordering::Relaxed);
+        assert!(reads.load(Ordering::Relaxed) > 0, "it read meanwhile");
         is_over.store(true, Ordering::Relaxed);
         reader.join().expect("every read was right");
-        assert!(before > 0, "it read meanwhile");
         service.stop(Closing::ToStore).await.expect("closed");
         let ended = resize(LARGE).await.expect_err("nobody serves");
         refused(ended, ErrorKind::NotFound, "no process has a cache");
@@ -195,6 +217,67 @@ fn a_cache_that_was_made_beforehand_is_used() {
         assert_eq!(place.shown().await.cache.capacity_bytes, made.capacity_bytes);
         let known = place.node.known_cache(place.home.clone()).await.expect("known");
         assert_eq!(known.file.map(|file| (file.openings, file.closed)), Some((2, false)));
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+/// Where the process asks its disk for an answer there is a pipe: to open it waits for a reader, as a file system that
+/// hangs does.
+#[test]
+fn a_disk_that_hangs_keeps_nobody() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve(SMALL).await;
+        place.fill().await;
+        place.is_filled().await;
+        let resize = |size| place.node.resize_cache(place.home.clone(), size);
+        let data = place.directory.path().join("data");
+        let pipe = data.join(format!("cache/.answers-{}", std::process::id()));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a pipe");
+        assert!(!service.cache_answers().await);
+        let hangs = resize(LARGE).await.expect_err("it would not end");
+        assert_eq!(hangs.kind(), ErrorKind::Busy);
+        assert!(hangs.to_string().contains("does not answer"), "{hangs}");
+        assert!(place.shown().await.cache.capacity_bytes > 0, "it stays as it is");
+        let (_, off) = resize(CacheSetting::Off).await.expect("it goes on without it");
+        assert_eq!(off.cache.none_because.as_deref(), Some("it is turned off"));
+        assert!(place.client().read(SIZE) == pattern());
+        // Once it answers, it is used again, and nobody else had its lock.
+        let reader = std::thread::spawn(move || std::fs::read(pipe));
+        while !service.cache_answers().await {}
+        reader.join().expect("it reads").expect("from the pipe");
+        let (_, again) = resize(SMALL).await.expect("it is open again");
+        assert!(again.cache.capacity_bytes > 0 && again.cache.changing.is_none(), "{again:?}");
+        // The end does not wait for it either.
+        let pipe = data.join(format!("cache/.answers-{}", std::process::id()));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a pipe");
+        service.stop(Closing::ToStore).await.expect("closed");
+        let known = place.node.known_cache(place.home.clone()).await.expect("its file is there");
+        assert!(!known.file.expect("it is there").closed, "nothing of it was saved");
+        std::fs::read(pipe).expect("the thread that asked ends");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_cache_that_cannot_be_opened_or_is_gone_is_said() {
+    let place = Place::new();
+    run(async {
+        let made = place.node.create_cache(place.home.clone(), 16 << 20).await.expect("made");
+        let file = place.directory.path().join("data/cache/blocks");
+        assert_eq!(made.path, file.display().to_string());
+        std::fs::remove_file(&file).expect("removed");
+        std::os::unix::fs::symlink(&file, &file).expect("a link to itself");
+        // It is not taken for one that is not there.
+        let destroyed = place.node.destroy_cache(place.home.clone()).await.expect_err("no file");
+        assert!(destroyed.to_string().contains("looking for"), "{destroyed}");
+        let known = place.node.known_cache(place.home.clone()).await.expect("as far as is known");
+        let unread = known.file.and_then(|file| file.unread).expect("it cannot be looked at");
+        assert!(unread.contains("looking for"), "{unread}");
+        let service = place.serve(SMALL).await;
+        let shown = place.shown().await;
+        assert!(shown.cache.missing, "{shown:?}");
         service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();

@@ -20,7 +20,7 @@ pub use self::volume::{
     check_rpo, check_seconds, parse_share,
 };
 use crate::error::NodeError;
-use crate::serve::cache::CacheSetting;
+use crate::serve::cache_setting::CacheSetting;
 use crate::size::Size;
 
 /// All settings that a file can have. What it does not set is left to flags, variables and defaults.

@@ -14,7 +14,7 @@ use weir_store::Store;
 
 use crate::data_directory::DataDirectory;
 use crate::error::NodeError;
-use crate::home::Home;
+use crate::home::{Home, probe};
 use crate::node::shard::ShardContext;
 
 /// The URLs, in the order in which they were used first.
@@ -95,15 +95,7 @@ pub(crate) async fn check_not_emptied(
 pub(crate) async fn takes_files(home: &Home, limit: Duration) -> bool {
     let url = Url::parse(&home.store_url).ok();
     let Some(directory) = url.and_then(|url| url.to_file_path().ok()) else { return true };
-    let (answered, answer) = tokio::sync::oneshot::channel();
-    // A thread of its own, which the end of the process does not wait for.
-    std::thread::spawn(move || {
-        let path = directory.join(format!(".answers-{}", std::process::id()));
-        // An error is an answer as well: the file system does not hang.
-        let _ = std::fs::write(&path, "").and_then(|()| std::fs::remove_file(&path));
-        let _ = answered.send(());
-    });
-    tokio::time::timeout(limit, answer).await.is_ok()
+    probe::is_answered(probe::ask(directory), limit).await
 }
 
 fn check_unknown(home: &Home, state: &'static str) -> Result<(), NodeError> {

@@ -7,6 +7,7 @@ pub(crate) mod known_stores;
 pub(crate) mod limits;
 pub(crate) mod open;
 pub(crate) mod opened;
+pub(crate) mod probe;
 pub(crate) mod processes;
 mod store;
 

@@ -95,6 +95,13 @@ fn is_of(status: &NodeStatus, store: &Store) -> bool {
     }
 }
 
+/// The letter that the kernel gives the state of a process, as `Z` where it was killed; nothing where there is none.
+pub(crate) fn state_of(process: i32) -> Option<char> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name before it may have spaces and brackets.
+    text.rsplit_once(") ")?.1.chars().next()
+}
+
 impl Home {
     /// The processes that serve volumes from this data directory.
     pub(crate) async fn processes(&self) -> Result<Vec<Process>, NodeError> {
@@ -244,5 +251,25 @@ impl Node {
             })
             .await?
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_killed_is_told_from_one_that_runs() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(matches!(state_of(own), Some('R' | 'S' | 'D')));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let id = i32::try_from(child.id()).unwrap();
+        child.kill().unwrap();
+        // Nobody has waited for it.
+        while state_of(id) != Some('Z') {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(state_of(id), None);
     }
 }

@@ -29,6 +29,9 @@ const SHARDS_DEFAULT_MAX: usize = 4;
 const WORKERS_MAX: usize = 8;
 /// Time that the worker threads have to end what they do when the node shuts down.
 const WORKERS_TIME: Duration = Duration::from_secs(1);
+/// Time that the shards have to end what they do when the node shuts down. A shard that needs longer waits for a disk
+/// that does not answer: that of a cache, of which nothing is to be saved.
+const SHARDS_TIME: Duration = Duration::from_secs(10);
 /// Decoded frames kept in memory, in bytes: three eighths of the 512 MiB that a node may use for buffers.
 pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;
 
@@ -168,6 +171,22 @@ fn place_of(
     Arc::clone(places).try_acquire_owned().map_err(|_| NodeError::TooMuch { limit, what })
 }
 
+/// Drops something on a thread of its own; whether that was done in time. Otherwise the thread goes on.
+fn end_within(what: impl Send + 'static, limit: Duration) -> bool {
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let ending = move || {
+        drop(what);
+        drop(ended);
+    };
+    if weir_device::mutant("node_waits_for_its_disks") {
+        ending();
+        return true;
+    }
+    // Without a thread it was dropped here.
+    let _ = std::thread::Builder::new().name("ending".into()).spawn(ending);
+    end.recv_timeout(limit) != Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+}
+
 impl Node {
     /// Starts the threads. Blocks until they run.
     ///
@@ -243,16 +262,39 @@ impl Node {
         self.handle.clone()
     }
 
-    /// Ends the node without waiting for background work that the store does not answer.
-    pub fn shut_down(self) {
-        drop(self.shards);
+    /// Ends the node without waiting for background work that the store does not answer, nor for a disk that does not.
+    /// Whether all of it ended: threads that did not are left to the end of the process.
+    pub fn shut_down(self) -> bool {
+        let have_ended = end_within(self.shards, SHARDS_TIME);
+        if !have_ended {
+            tracing::warn!("ending beside requests to a disk that does not answer");
+        }
         self.workers.shutdown_timeout(WORKERS_TIME);
+        have_ended
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_does_not_end_is_left() {
+        /// Ends once somebody says so.
+        struct Hangs(std::sync::mpsc::Receiver<()>);
+        impl Drop for Hangs {
+            fn drop(&mut self) {
+                // Or once the test has failed.
+                let _ = self.0.recv_timeout(Duration::from_secs(10));
+            }
+        }
+        let (end, told) = std::sync::mpsc::channel();
+        assert!(!end_within(Hangs(told), Duration::from_millis(50)));
+        drop(end);
+        let (end, told) = std::sync::mpsc::channel();
+        drop(end);
+        assert!(end_within(Hangs(told), Duration::MAX));
+    }
 
     #[test]
     fn jobs_aside_have_a_limit_though_nobody_waits_for_them() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_cache::engine::{Cache, Owner};
+use weir_cache::engine::{Cache, CacheCounts, Owner};
 use weir_device::VolumeId;
 
 use crate::serve::cache::NodeCache;
@@ -15,6 +15,8 @@ pub(super) struct CacheLimits {
     wear: Option<u64>,
     /// What the cache that was there last had left of that.
     wear_left: Option<u64>,
+    /// What happened to the caches before the one that is there.
+    pub(super) counts_before: CacheCounts,
     /// In percent, by what wrote the objects: what a clone reads of its origin is the origin's.
     shares: BTreeMap<VolumeId, u64>,
 }
@@ -56,7 +58,11 @@ impl NodeCache {
         // Held until the cache can be found, so that a limit of this moment reaches it one way or the other.
         let mut limits = lock(&self.limits);
         if let Some(before) = self.get() {
-            limits.wear_left = before.status().wear.map(|(left, _)| left);
+            let status = before.status();
+            limits.wear_left = status.wear.map(|(left, _)| left);
+            if !weir_device::mutant("cache_counts_begin_anew") {
+                limits.counts_before = limits.counts_before.plus(&status.counts);
+            }
         }
         if let Ok(cache) = &cache
             && !weir_device::mutant("cache_limits_not_kept")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::serve::cache::CacheSetting;
+use crate::serve::cache_setting::CacheSetting;
 use crate::serve::core::Core;
 
 /// How long a start waits for the cache: opening one of a TiB reads more than a GiB.

@@ -24,12 +24,13 @@ use weir_store::{Access, Store};
 use crate::api::server::{ApiServer, TcpApi};
 use crate::api::types::Limits;
 use crate::error::{NodeError, ProcessId};
-use crate::home::{Home, known_stores};
+use crate::home::{Home, known_stores, processes};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 use crate::serve::attach::{self, Reloaded, Wanted};
 use crate::serve::by_hand::Left;
-use crate::serve::cache::{CacheSetting, NodeCache};
+use crate::serve::cache::NodeCache;
+use crate::serve::cache_setting::CacheSetting;
 use crate::serve::cache_start::open_for_start;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::{EventKind, Events};
@@ -354,7 +355,15 @@ fn second_node(error: NodeError, home: &Home) -> NodeError {
                 stream.and_then(|stream| rustix::net::sockopt::socket_peercred(&stream).ok());
             let process = ProcessId(peer.map(|peer| peer.pid.as_raw_nonzero().get()));
             let data_dir = home.data.path().display().to_string();
-            NodeError::SecondNode { data_dir, process }
+            let is_dead = |id| matches!(processes::state_of(id), Some('Z' | 'X'));
+            let fate = match process.0.is_some_and(is_dead) {
+                true => (
+                    ", which was killed and whose disk does not answer",
+                    "no signal ends it before that disk answers, or the machine is booted anew",
+                ),
+                false => ("", "end that process with SIGTERM first, or choose another --data-dir"),
+            };
+            NodeError::SecondNode { data_dir, process, fate }
         }
         other => other,
     }
@@ -448,6 +457,13 @@ impl Service {
     #[inline(never)]
     pub fn store_answers<'a>(&'a self, limit: Duration) -> LocalBoxFuture<'a, bool> {
         Box::pin(async move { known_stores::takes_files(&self.core.home, limit).await })
+    }
+
+    /// Whether the disk of the cache answers, as far as this process uses it. This process must not be replaced while
+    /// it does not.
+    #[inline(never)]
+    pub fn cache_answers<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(async move { self.core.cache.answers(&self.core.home).await })
     }
 
     /// Whether the store is on the disk of the journals, so that the loss of that disk takes both.

@@ -8,6 +8,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use weir_cache::engine::CacheCounts;
 use weir_log::{FrameCache, VolumeStatus};
 use weir_net::tls::Holder;
 use weir_remote::RemoteStatus;
@@ -32,6 +33,8 @@ struct Scrape {
     limits: Limits,
     background: Background,
     cache: CacheReport,
+    /// Of all caches since the process began.
+    cache_counts: CacheCounts,
     lease: Option<Lease>,
     certificates: Vec<(&'static str, Holder)>,
     frame_cache: u64,
@@ -66,6 +69,7 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
         limits,
         background: status::background(core.node.pacer()),
         cache: core.cache.report(),
+        cache_counts: core.cache.counts(),
         lease: status::lease(core).await,
         certificates: status::certificates::of(core),
         frame_cache: core.node.cache.bytes(),
@@ -164,7 +168,7 @@ const LOG_GAUGES: [LogGauge; 19] = [
     }),
 ];
 
-const LOG_COUNTERS: [LogGauge; 8] = [
+const LOG_COUNTERS: [LogGauge; 10] = [
     ("rpo_missed", "Batches that came into the store later than the rpo", |log| log.rpo_missed),
     ("objects_written", "Objects written since the volume was opened", |log| log.objects_written),
     ("checkpoints_published", "Checkpoints published since the volume was opened", |log| {
@@ -177,6 +181,10 @@ const LOG_COUNTERS: [LogGauge; 8] = [
     ("reclaimed_bytes", "Payload bytes of objects that were given up for deletion", |log| {
         log.reclaimed_bytes
     }),
+    ("cache_hits", "Reads beyond memory that the cache on the local disk answered", |log| {
+        log.cache_hits
+    }),
+    ("cache_misses", "Reads beyond memory that it did not", |log| log.cache_misses),
 ];
 
 /// The gauge to watch.
@@ -354,27 +362,33 @@ impl Scrape {
         ] {
             single(encoder, name, help, MetricType::Gauge, |m| gauge(m, value))?;
         }
-        let refused = [("share", cache.over_share), ("wear", cache.worn)];
+        let counts = &self.cache_counts;
+        let refused = [("share", counts.over_share), ("wear", counts.worn)];
         let help = "Frames that a limit kept from the cache on the local disk";
         family(encoder, "cache_fills_refused", help, "limit", &refused)?;
-        let looks = [("hit", cache.hits), ("miss", cache.misses)];
+        let looks = [("hit", counts.hits), ("miss", counts.misses)];
         family(encoder, "cache_reads", "Looks into the cache on the local disk", "result", &looks)?;
-        let failed = [("damaged", cache.damaged), ("failed", cache.failed_reads)];
+        let failed = [("damaged", counts.damaged), ("failed", counts.failed_reads)];
         let help = "Reads of the cache on the local disk that the store answered instead";
         family(encoder, "cache_read_errors", help, "reason", &failed)?;
         for (name, help, value) in [
             (
                 "cache_filled_bytes",
                 "Bytes written to the cache on the local disk",
-                cache.filled_bytes,
+                counts.filled_bytes,
             ),
-            ("cache_fills", "Frames written to the cache on the local disk", cache.fills),
-            ("cache_copied", "Frames that the collector read from the local disk", cache.copied),
-            ("cache_fills_dropped", "Frames that came too fast to be cached", cache.dropped),
+            (
+                "cache_fills_failed",
+                "Writes to it that failed or took too long",
+                counts.failed_fills,
+            ),
+            ("cache_fills", "Frames written to the cache on the local disk", counts.fills),
+            ("cache_copied", "Frames that the collector read from the local disk", counts.copied),
+            ("cache_fills_dropped", "Frames that came too fast to be cached", counts.dropped),
             (
                 "cache_evictions",
                 "Bands that made room in the cache on the local disk",
-                cache.evictions,
+                counts.evictions,
             ),
         ] {
             single(encoder, name, help, MetricType::Counter, |m| counter(m, value))?;
@@ -643,6 +657,7 @@ mod tests {
             store: StoreRequests { puts: 7, upload_wait_ms: 1500, ..StoreRequests::default() },
             limits: Limits { drain: true, ..Limits::default() },
             cache: CacheReport::default(),
+            cache_counts: CacheCounts::default(),
             background: background(),
             lease: Some(lease()),
             certificates: vec![("server", holder())],

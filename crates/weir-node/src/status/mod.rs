@@ -315,7 +315,8 @@ fn process_reasons(core: &Core, cache: &CacheReport) -> Vec<String> {
             .push(format!("the cache on the local disk is left out until the next start: {why}"));
     }
     if let (Some(why), true) = (&cache.none_because, cache.missing) {
-        reasons.push(format!("there is no cache on the local disk, which was asked for: {why}"));
+        reasons
+            .push(format!("there is no cache on the local disk, and there should be one: {why}"));
     }
     if core.is_stopping.load(Ordering::Relaxed) {
         reasons.push("the process is stopping".to_owned());

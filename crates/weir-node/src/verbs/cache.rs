@@ -11,7 +11,7 @@ use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::api::types::{CacheResized, CacheShown};
 use crate::cache_error::CacheCommandError;
 use crate::error::NodeError;
-use crate::serve::cache::CacheSetting;
+use crate::serve::cache_setting::CacheSetting;
 use crate::serve::events::EventKind;
 use crate::status;
 
@@ -74,7 +74,8 @@ impl Verb for ResizeCache {
         let Serving(core) = serving(&place)?;
         let setting = self.setting()?;
         let home = (&core.home, core.store_shares_disk);
-        let next_start = core.cache.resize(&core.node, setting, home).await?;
+        let is_wanted = || place.is_wanted();
+        let next_start = core.cache.resize(&core.node, setting, home, &is_wanted).await?;
         core.events.note(EventKind::CacheResized, None, setting.to_string());
         Ok(CacheResized { cache: core.cache.report(), next_start })
     }

@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::node::shard::ShardContext;
 
 fn place(context: Rc<ShardContext>, home: Home, name: Option<VolumeName>) -> Place {
-    Place { context, home, serving: None, name, found: Rc::default() }
+    Place { context, home, serving: None, name, found: Rc::default(), reporter: None }
 }
 
 /// Decides which process does the verb, and has it done. Nothing else decides that.

@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use weir_device::{VolumeId, mutant};
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
@@ -56,9 +57,16 @@ pub struct Place {
     pub(super) name: Option<VolumeName>,
     /// That volume in its store, if it was looked up already.
     pub(super) found: Rc<OnceCell<(Access, Store, VolumeId)>>,
+    /// Where it is told how far it is, if it runs in a serving process: closed once its caller has gone.
+    pub(super) reporter: Option<Rc<watch::Sender<(u64, u64)>>>,
 }
 
 impl Place {
+    /// Whether its caller still waits for it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.reporter.as_ref().is_none_or(|reporter| !reporter.is_closed())
+    }
+
     /// The volume that the verb is about.
     ///
     /// # Errors
@@ -119,6 +127,7 @@ impl Place {
             serving: self.serving.clone(),
             name: Some(name),
             found: Rc::default(),
+            reporter: self.reporter.clone(),
         }
     }
 

@@ -123,11 +123,13 @@ fn submit<V: Verb>(
     let serving = Serving(Arc::clone(core));
     let place_of_verb = core.node.verb_place()?;
     let job = move |context: Rc<ShardContext>| async move {
+        let reporter = Rc::new(reporter);
         let on_progress = |done, total| {
             reporter.send_replace((done, total));
         };
         let home = serving.0.home.clone();
-        let place = Place { context, home, serving: Some(serving), name, found: Rc::default() };
+        let (serving, reporter) = (Some(serving), Some(Rc::clone(&reporter)));
+        let place = Place { context, home, serving, name, found: Rc::default(), reporter };
         let by_name = place.by_name();
         if let Some(entry) = &entry
             && let Some(Serving(core)) = &place.serving

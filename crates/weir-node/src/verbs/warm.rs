@@ -73,6 +73,11 @@ impl WarmVolume {
 fn check_cache(by: Option<&Serving>) -> Result<(), NodeError> {
     let report = by.map(|Serving(core)| core.cache.report()).unwrap_or_default();
     match report {
+        CacheReport { changing: Some(doing), .. } => {
+            let message =
+                format!("the cache on the local disk {doing}: try again once that is done");
+            Err(DeviceError::new(ErrorKind::Busy, message).into())
+        }
         // One that failed is said by the volume.
         CacheReport { none_because: Some(why), failed: false, .. } => {
             let message = format!(

@@ -1,9 +1,10 @@
 //! `weir cache`: the cache on the local disk, of the process that has it and of none.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
-use weir_node::api::types::{CacheFileReport, CacheOfVolume, CacheShown};
+use weir_node::api::types::{CacheFileReport, CacheOfVolume, CacheReport, CacheShown};
 use weir_node::config::Config;
 use weir_node::size::{counted, human};
 use weir_node::verbs::command::Question;
@@ -39,8 +40,8 @@ pub(crate) fn run(global: &Global, file: &Config, verb: CacheCommand) -> Result<
                 match output.output {
                     OutputForm::Json => output::print_json(&made)?,
                     OutputForm::Table => say!(
-                        "made {} for --cache {size}: it takes {} and holds {}; a start uses it that is given {size}, \
-                         or \"auto\" where the store is on another disk",
+                        "made {} for --cache {size}: it takes {} and has room for {}; a start uses it that is given \
+                         {size}, or \"auto\" where the store is on another disk",
                         made.path,
                         human(made.bytes),
                         human(made.capacity_bytes)
@@ -84,9 +85,11 @@ async fn show(node: &Node, home: Home, form: OutputForm) -> Result<(), Failure> 
         let processes: Vec<_> = processes.iter().map(|(_, shown)| shown).collect();
         return output::print_json(&json!({ "file": file, "processes": processes }));
     }
-    let is_used = processes.iter().any(|(_, shown)| shown.cache.capacity_bytes > 0);
-    if let Some(file) = &file {
-        output::print_table(&[], rows_of_file(file, is_used))?;
+    let used = processes.iter().find(|(_, shown)| shown.cache.capacity_bytes > 0);
+    match (&file, used) {
+        (Some(file), used) => output::print_table(&[], rows_of_file(file, used.is_some()))?,
+        (None, Some((id, shown))) => output::print_table(&[], rows_of_gone(*id, &shown.path))?,
+        (None, None) => output::print("there is no file\n")?,
     }
     for (id, shown) in &processes {
         output::print(&format!("\nprocess {id}\n"))?;
@@ -104,7 +107,18 @@ fn rows(rows: Vec<(&str, String)>) -> Vec<Vec<String>> {
     rows.into_iter().map(|(key, value)| vec![key.to_owned(), value]).collect()
 }
 
+/// A file that was removed while a process uses it.
+fn rows_of_gone(id: ProcessId, path: &str) -> Vec<Vec<String>> {
+    let state =
+        format!("gone: it was removed, and what it holds goes with the end of process {id}");
+    rows(vec![("file", path.to_owned()), ("state", state)])
+}
+
 fn rows_of_file(file: &CacheFileReport, is_used: bool) -> Vec<Vec<String>> {
+    if let Some(why) = &file.unread {
+        let state = format!("unknown: {why}");
+        return rows(vec![("file", file.path.clone()), ("state", state)]);
+    }
     let mut shown = vec![("file", file.path.clone()), ("size", human(file.bytes))];
     if let Some(trouble) = &file.trouble {
         shown.push(("state", format!("of no use, the next start begins anew: {trouble}")));
@@ -123,13 +137,14 @@ fn rows_of_file(file: &CacheFileReport, is_used: bool) -> Vec<Vec<String>> {
 }
 
 /// What a process has, in a few words.
-fn what_it_has(cache: &weir_node::api::types::CacheReport) -> String {
+fn what_it_has(cache: &CacheReport) -> String {
     match &cache.none_because {
         Some(why) if cache.failed => format!("the cache is left out until the next start: {why}"),
         Some(why) => format!("no cache: {why}"),
         None => {
             format!(
-                "a cache of {}, which holds {}",
+                "a cache that takes {} of the disk, has room for {} and holds {}",
+                human(cache.file_bytes),
                 human(cache.capacity_bytes),
                 human(cache.bytes)
             )
@@ -137,11 +152,37 @@ fn what_it_has(cache: &weir_node::api::types::CacheReport) -> String {
     }
 }
 
+/// Reads and writes of it that went wrong, in a few words; nothing where none did.
+pub(crate) fn bad(cache: &CacheReport) -> Option<String> {
+    let counts = [
+        (cache.damaged, "damaged block"),
+        (cache.failed_reads, "failed read"),
+        (cache.failed_fills, "failed write"),
+    ];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let told: Vec<_> = counts.map(|(count, what)| counted(count, what)).collect();
+    let since = cache.bad_ms.map_or_else(String::new, |ago| {
+        format!(", the last {} ago", age(Duration::from_millis(ago)))
+    });
+    (!told.is_empty()).then(|| format!("{}{since}", told.join(", ")))
+}
+
+/// A time in whole seconds, minutes, hours or days.
+fn age(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
 fn rows_of(shown: &CacheShown) -> Vec<Vec<String>> {
     let cache = &shown.cache;
+    let doing = cache.changing.as_ref().map(|doing| ("now", format!("it {doing}")));
     if let Some(why) = &cache.none_because {
         let what = if cache.failed { "left out" } else { "none" };
-        return rows(vec![(what, why.clone())]);
+        return rows([(what, why.clone())].into_iter().chain(doing).collect());
     }
     let bands = format!("{} of {} bands", cache.bands, cache.band_places);
     let written = format!("{}, {}", human(cache.filled_bytes), counted(cache.fills, "fill"));
@@ -169,10 +210,8 @@ fn rows_of(shown: &CacheShown) -> Vec<Vec<String>> {
     if let Some(permille) = cache.recovered_permille {
         said.push(("known", format!("{} % of it, after a crash", permille / 10)));
     }
-    if cache.damaged + cache.failed_reads > 0 {
-        let told = format!("{} damaged, {} failed", cache.damaged, cache.failed_reads);
-        said.push(("bad reads", told));
-    }
+    said.extend(bad(cache).map(|bad| ("went wrong", bad)));
+    said.extend(doing);
     if shown.other_bands > 0 {
         said.push(("of others", counted(shown.other_bands, "band")));
     }
@@ -197,8 +236,6 @@ fn ratio(hits: u64, misses: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_node::api::types::CacheReport;
-
     use super::*;
 
     fn text(rows: &[Vec<String>]) -> String {
@@ -247,5 +284,27 @@ mod tests {
         assert_eq!(text(&rows_of(&shown)), "none: it is turned off");
         shown.cache.failed = true;
         assert_eq!(text(&rows_of(&shown)), "left out: it is turned off");
+        shown.cache.changing = Some("is being opened, for 5 s".to_owned());
+        assert!(text(&rows_of(&shown)).ends_with("\nnow: it is being opened, for 5 s"));
+    }
+
+    #[test]
+    fn what_went_wrong_is_said_and_when() {
+        let mut cache = CacheReport::default();
+        assert_eq!(bad(&cache), None);
+        (cache.damaged, cache.failed_fills, cache.bad_ms) = (2, 1, Some(90_000));
+        let told = "2 damaged blocks, 1 failed write, the last 90 s ago";
+        assert_eq!(bad(&cache).as_deref(), Some(told));
+        let ages = [119, 120, 7200, 172_800].map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(ages, ["119 s", "2 min", "2 h", "2 days"]);
+    }
+
+    #[test]
+    fn a_file_that_is_gone_or_cannot_be_looked_at_is_said() {
+        let gone = text(&rows_of_gone(ProcessId(Some(7)), "/data/cache/blocks"));
+        assert!(gone.starts_with("file: /data/cache/blocks\nstate: gone"), "{gone}");
+        let unread = Some("permission denied".to_owned());
+        let file = CacheFileReport { unread, ..CacheFileReport::default() };
+        assert!(text(&rows_of_file(&file, true)).ends_with("state: unknown: permission denied"));
     }
 }

@@ -50,8 +50,14 @@ pub(crate) fn run(global: Global, file: Config, serve: Serve) -> Result<ExitCode
     let node = Node::start(config)?;
     let files = Files::given(global, file, serve);
     let serving = async |node: &Node| serve_until_told(node, options, &mut told, &files).await;
-    match threads::on_started(&runtime, node, serving)? {
+    let (end, have_ended) = threads::ended_after(&runtime, node, serving);
+    match end? {
         End::Stopped => Ok(ExitCode::SUCCESS),
+        // The kernel would wait for the threads, and nobody would be served. The volumes are closed.
+        End::Replaced { .. } if !have_ended => {
+            let message = "the program is not replaced: a disk stopped answering meanwhile";
+            Err(Failure::new(message).with_help("all volumes are closed: start it again"))
+        }
         End::Replaced { program, parting, volumes } => {
             signals::hold_back()?;
             // A signal that came earlier would be lost with this program. The journals have what was acknowledged.
@@ -264,6 +270,11 @@ const STORE_ANSWER_MAX: Duration = Duration::from_secs(5);
 async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, Failure> {
     if !service.store_answers(STORE_ANSWER_MAX).await {
         let message = "the program is not replaced: the file system of the store does not answer";
+        let help = "the volumes are served on; send SIGUSR2 again once it does";
+        return Err(Failure::new(message).with_help(help));
+    }
+    if !service.cache_answers().await {
+        let message = "the program is not replaced: the disk of the cache does not answer";
         let help = "the volumes are served on; send SIGUSR2 again once it does";
         return Err(Failure::new(message).with_help(help));
     }

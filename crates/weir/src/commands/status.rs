@@ -332,6 +332,9 @@ fn limits(limits: &Limits) -> Option<String> {
 
 /// What the cache on the local disk holds; nothing where there is none.
 fn cache(cache: &CacheReport) -> Option<String> {
+    if let Some(doing) = &cache.changing {
+        return Some(format!("  cache: it {doing}; reads go to the store meanwhile\n"));
+    }
     if let (Some(why), true) = (&cache.none_because, cache.failed) {
         return Some(format!("  cache: left out until the next start: {why}\n"));
     }
@@ -357,7 +360,8 @@ fn cache(cache: &CacheReport) -> Option<String> {
         }
         _ => String::new(),
     };
-    Some(format!("  cache: {held} of {all} on the local disk{hits}{reading}{worn}\n"))
+    let bad = super::cache::bad(cache).map_or(String::new(), |bad| format!("; {bad}"));
+    Some(format!("  cache: {held} of {all} on the local disk{hits}{reading}{worn}{bad}\n"))
 }
 
 /// What bounds work in the background; nothing where the process does not say.
@@ -530,11 +534,15 @@ mod tests {
             text(&report)
                 .ends_with("75 % of the reads beyond memory, 50 % of it known after a crash\n")
         );
+        (report.damaged, report.bad_ms) = (1, Some(3000));
+        assert!(text(&report).ends_with("; 1 damaged block, the last 3 s ago\n"));
         (report.failed, report.none_because) = (true, Some("EIO".to_owned()));
         assert_eq!(text(&report), "  cache: left out until the next start: EIO\n");
         let why = Some("there is no room".to_owned());
-        let report = CacheReport { none_because: why, missing: true, ..CacheReport::default() };
+        let mut report = CacheReport { none_because: why, missing: true, ..CacheReport::default() };
         assert_eq!(text(&report), "  cache: none: there is no room\n");
+        report.changing = Some("is being opened, for 5 s".to_owned());
+        assert!(text(&report).starts_with("  cache: it is being opened, for 5 s;"));
     }
 
     #[test]

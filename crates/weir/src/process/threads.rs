@@ -31,7 +31,15 @@ pub(crate) fn on_started<T>(
     node: Node,
     verb: impl AsyncFnOnce(&Node) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    ended_after(runtime, node, verb).0
+}
+
+/// The same, and whether all threads of the node have ended.
+pub(crate) fn ended_after<T>(
+    runtime: &Runtime,
+    node: Node,
+    verb: impl AsyncFnOnce(&Node) -> Result<T, Failure>,
+) -> (Result<T, Failure>, bool) {
     let result = runtime.block_on(verb(&node));
-    node.shut_down();
-    result
+    (result, node.shut_down())
 }

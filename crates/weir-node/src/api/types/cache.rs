@@ -9,12 +9,18 @@ pub struct CacheReport {
     /// Why there is none, or why it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub none_because: Option<String>,
-    /// One was asked for, by a size, and there is none.
+    /// What is done with it at this moment, and for how long: opened, closed, or given another size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changing: Option<String>,
+    /// There is none, and there should be one: a size was asked for, or it could not be opened.
     #[serde(default)]
     pub missing: bool,
     /// Its disk failed while it was in use: it holds nothing until the next start.
     #[serde(default)]
     pub failed: bool,
+    /// Bytes of its file.
+    #[serde(default)]
+    pub file_bytes: u64,
     /// Bytes of objects that it can hold, and bytes that it holds.
     pub capacity_bytes: u64,
     /// See there.
@@ -64,6 +70,12 @@ pub struct CacheReport {
     pub damaged: u64,
     /// Reads that failed or took longer than a second; the store was read instead.
     pub failed_reads: u64,
+    /// Writes that failed, or took longer than ten seconds, once for every ten.
+    #[serde(default)]
+    pub failed_fills: u64,
+    /// Time since the last of those three, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bad_ms: Option<u64>,
 }
 
 /// The cache of a process, and what the volumes have of it.
@@ -129,6 +141,9 @@ pub struct CacheFileReport {
     /// Why it is of no use, so that the next start begins anew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Why it could not be looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
 }
 
 /// A cache that was given another size.
