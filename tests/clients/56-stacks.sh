@@ -29,7 +29,8 @@ check "operations are counted layer by layer" layer_says '^log .*writes=8'
 recorded() { layer_says '^trace recorded=([2-9][0-9]|[0-9]{3,}) missing=0'; }
 eventually "they are recorded" recorded
 
-refuse "a served volume is not limited to nothing" '"0" is neither a number from 1 on' "$weir" volume limit demo --iops 0
+refuse "a served volume is not limited to nothing" '"0" is neither a number from 1 on' \
+    "$weir" volume limit demo --iops 0
 refuse "nor to a word" '"many" is neither a number' "$weir" volume limit demo --iops many
 refuse "a burst alone limits nothing" "a burst is one of a limit" "$weir" volume limit demo --burst 2
 refuse "a burst has bounds" "burst|seconds" "$weir" volume limit demo --iops 10 --burst 0.001

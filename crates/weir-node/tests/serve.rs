@@ -75,13 +75,8 @@ impl Place {
         self.node.serve(options).await.expect("the volume opens")
     }
 
-    /// Serves it where a close takes ten times as long as it waits.
-    async fn serve_slowly(&self) -> Service {
-        self.serve_slowly_with(Duration::from_secs(2)).await
-    }
-
     /// Serves it where a close waits for so long for a store that takes 50,000 bytes a second.
-    async fn serve_slowly_with(&self, close_deadline: Duration) -> Service {
+    async fn serve_slowly(&self, close_deadline: Duration) -> Service {
         let for_a_while = VolumeOptions { close_deadline, ..VolumeOptions::default() };
         let mut options = self.options(for_a_while);
         options.limits.upload_bytes_per_second = Some(50_000);
@@ -276,7 +271,7 @@ fn what_a_new_configuration_leaves_out_is_closed_until_the_store_has_it() {
 fn what_a_detach_leaves_in_the_journal_alone_counts_until_the_store_has_it() {
     let place = Place::new();
     run(async {
-        let service = place.serve_slowly_with(Duration::from_millis(500)).await;
+        let service = place.serve_slowly(Duration::from_millis(500)).await;
         let refused = place.try_call("one", DetachVolume::default()).await.expect_err("too slow");
         assert!(refused.to_string().contains("journal"), "{refused}");
         let check = async || {
@@ -339,7 +334,7 @@ fn what_is_served_is_attached_only_as_it_is() {
 fn a_stop_waits_for_a_detach_that_has_begun() {
     let place = Place::new();
     run(async {
-        let service = place.serve_slowly().await;
+        let service = place.serve_slowly(Duration::from_secs(2)).await;
         let detach = place.try_call("one", DetachVolume::default());
         let stop = async {
             let left = HandedOver { name: name("one"), was: Was::Served };
@@ -433,7 +428,7 @@ fn an_opening_that_waits_for_another_node_is_taken_back() {
 fn a_stop_says_that_what_was_left_out_is_not_all_in_the_store() {
     let place = Place::new();
     run(async {
-        let service = place.serve_slowly().await;
+        let service = place.serve_slowly(Duration::from_secs(2)).await;
         let reloaded = place.reload(&service, VolumeSet::Listed(Vec::new())).await.expect("loaded");
         assert_eq!(reloaded.failed.len(), 1, "{reloaded:?}");
         assert_eq!(service.stop(Closing::ToStore).await.expect("closed"), Stopped::LocalOnly);
@@ -445,7 +440,7 @@ fn a_stop_says_that_what_was_left_out_is_not_all_in_the_store() {
 fn a_deletion_does_not_wait_for_the_store_to_take_what_is_deleted() {
     let place = Place::new();
     run(async {
-        let service = place.serve_slowly_with(Duration::from_secs(600)).await;
+        let service = place.serve_slowly(Duration::from_secs(600)).await;
         let began = Instant::now();
         place.call("one", DELETE).await;
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
@@ -459,7 +454,7 @@ fn a_deletion_does_not_wait_for_the_store_to_take_what_is_deleted() {
 fn a_volume_that_is_wanted_again_waits_for_its_close() {
     let place = Place::new();
     run(async {
-        let service = place.serve_slowly().await;
+        let service = place.serve_slowly(Duration::from_secs(2)).await;
         let (none, mut one) = (VolumeSet::Listed(Vec::new()), place.options(Default::default()));
         place.reload(&service, none).await.expect("loaded");
         // It is being closed, for which the store takes its time.
@@ -633,7 +628,7 @@ fn a_volume_whose_deletion_did_not_come_to_its_end_is_served_again() {
 fn a_reload_that_meets_a_detach_leaves_it_at_that() {
     let place = Place::new();
     run(async {
-        let service = place.serve_slowly().await;
+        let service = place.serve_slowly(Duration::from_secs(2)).await;
         place.call("two", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
         let mut volumes = place.options(VolumeOptions::default()).volumes;
         if let VolumeSet::Listed(specs) = &mut volumes {
@@ -778,9 +773,8 @@ fn a_name_of_two_volumes_is_not_taken_for_that_of_the_one_in_the_store() {
     let place = Place::new();
     run(async {
         let create = |name: &str| {
-            let takeover = Default::default();
-            let verb =
-                CreateVolume { name: name.to_owned(), size_bytes: SIZE, takeover, attach: false };
+            let (name, takeover) = (name.to_owned(), Default::default());
+            let verb = CreateVolume { name, size_bytes: SIZE, takeover, attach: false };
             place.node.call(place.home.clone(), None, verb, |_, _| {})
         };
         create("both").await.expect("nobody serves anything");
