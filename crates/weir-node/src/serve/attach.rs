@@ -471,7 +471,8 @@ async fn detach_now(
         return Err(NodeError::SnapshotOpen { export });
     }
     let mut unsent = Unsent::default();
-    unsent.look_at(&core.node, (entry.shard, entry.id))?;
+    // An error means that the process stops.
+    let _ = unsent.look_at(&core.node, (entry.shard, entry.id))?.await;
     let closing = Close::begin(&core, &name, unsent).ok_or_else(not_served)?;
     match how.asked {
         Asked::BySettings => {}

@@ -479,7 +479,8 @@ impl Service {
     pub fn unsent(&self) -> Result<Unsent, NodeError> {
         let mut unsent = Unsent::default();
         for entry in self.core.entries() {
-            unsent.look_at(&self.core.node, (entry.shard, entry.id))?;
+            // Those who are told begin the stop later than this is sent.
+            drop(unsent.look_at(&self.core.node, (entry.shard, entry.id))?);
         }
         Ok(unsent)
     }

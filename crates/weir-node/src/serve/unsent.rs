@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use weir_device::VolumeId;
 
 use crate::api::types::AtRisk;
@@ -31,12 +32,14 @@ impl Unsent {
         self.0.iter().map(|unsent| *lock(unsent)).sum()
     }
 
-    /// Looks at one more volume, on its thread, until it is closed.
+    /// Looks at one more volume, on its thread, until it is closed. What is returned is told once the volume was found:
+    /// one whose close begins earlier may not be.
     pub(crate) fn look_at(
         &mut self,
         node: &NodeHandle,
         (shard, id): (usize, VolumeId),
-    ) -> Result<(), NodeError> {
+    ) -> Result<oneshot::Receiver<()>, NodeError> {
+        let (told, found) = oneshot::channel();
         let unsent = Arc::<Mutex<AtRisk>>::default();
         self.0.push(Arc::clone(&unsent));
         let look = move |context: Rc<ShardContext>| async move {
@@ -44,6 +47,8 @@ impl Unsent {
                 let hosted = context.hosted.borrow().get(&id).cloned();
                 hosted.map(|hosted| Rc::downgrade(&hosted.stack))
             };
+            // Not everybody waits for it.
+            let _ = told.send(());
             // The loop ends when the volume is closed.
             while let Some(stack) = stack.as_ref().and_then(std::rc::Weak::upgrade) {
                 *lock(&unsent) = stack.log_status().map(AtRisk::from).unwrap_or_default();
@@ -52,6 +57,7 @@ impl Unsent {
             }
             *lock(&unsent) = AtRisk::default();
         };
-        node.submit(shard, look).map(drop)
+        node.submit(shard, look)?;
+        Ok(found)
     }
 }
