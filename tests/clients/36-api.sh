@@ -174,7 +174,14 @@ check "no JSON" code 400 -d 'garbage' http://weir/v1/volumes
 check "an unknown field" code 422 -d '{"name":"x","size_bytes":1,"colour":"red"}' http://weir/v1/volumes
 check "a wrong parameter" code 400 'http://weir/v1/events?after=x'
 head -c 200000 /dev/zero | tr '\0' 'x' >"$work/long"
-check "a long body" code 413 --data-binary "@$work/long" http://weir/v1/volumes
+# The server hangs up once it has read too much, and a client that still sends then may not read the answer.
+too_long() {
+    for _ in 1 2 3 4 5; do
+        code 413 --data-binary "@$work/long" http://weir/v1/volumes && return
+    done
+    return 1
+}
+check "a long body" too_long
 garbage() {
     python3 - "$socket" <<'END'
 import os, socket, sys
