@@ -241,6 +241,8 @@ impl JournalState {
             return;
         }
         self.acked_write = last;
+        // An announcement may have synced what the journal knew as its last write.
+        self.flushed_write = self.flushed_write.min(last);
         self.next_write = last.next();
     }
 

@@ -201,8 +201,11 @@ fn an_empty_journal_goes_on_right_behind_the_object_stream() {
         let mut journal = created.await.expect("created").journal;
         // Another journal went on up to a lower write, and then up to a higher one.
         for (epoch, last) in [(1, 1000), (2, 500), (3, 2000)] {
+            journal.announce(OPENING, Epoch(epoch)).await.expect("announced");
             journal.continue_after(WriteNumber(last));
             journal.begin_epoch(Epoch(epoch), OPENING).await.expect("begun");
+            // What others are told of it: that this opening flushed more would be wrong.
+            assert!(journal.flushed_write() <= WriteNumber(last));
             disk.crash_process();
             let recovered = recover(&disk, small_config()).await;
             assert_eq!(recovered.report.last_write, WriteNumber(last));
