@@ -306,7 +306,7 @@ fn runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
     near_runs_of(indices, 0, FRAMES_PER_GET_MAX)
 }
 
-/// Cuts ascending frame indices into what [`pieces`] asks for at once.
+/// Cuts ascending frame indices into what [`crate::read::bulk::pieces`] asks for at once.
 pub(crate) fn collected_runs_of(indices: &[u32]) -> Vec<(u32, u32)> {
     near_runs_of(indices, FRAMES_READ_ALONG_MAX, COLLECTED_FRAMES_PER_GET_MAX)
 }
