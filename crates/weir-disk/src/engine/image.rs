@@ -11,6 +11,7 @@ use weir_device::mutant;
 
 use crate::engine::metadata::{MetadataJob, direct_alignment, failed, length};
 use crate::engine::open_file::{Descriptor, OpenFile};
+use crate::engine::whose;
 use crate::error::{DiskError, DiskOperation};
 use crate::image::ImageMode;
 use crate::modes::Zeroing;
@@ -75,7 +76,7 @@ pub(crate) fn open(path: &Path, mode: ImageMode) -> Result<OpenImage, DiskError>
             direct_alignment(&fd).ok_or_else(none)?
         }
     };
-    let file = OpenFile::new(Descriptor::Own(fd), Arc::clone(&shown), alignment);
+    let file = whose::opened(Descriptor::Own(fd), Arc::clone(&shown), alignment);
     let mut size = length(&file)?;
     if let (0, Some(wanted), false) = (size, mode.create, is_device || mode.read_only) {
         give_length(&file, path, wanted, created)?;

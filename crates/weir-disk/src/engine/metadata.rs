@@ -84,16 +84,15 @@ impl OpenDirectory {
             DirectIo::WherePossible => direct_descriptor(open(flags | OFlags::DIRECT)),
             DirectIo::Never => None,
         };
-        let mut file = match opened {
-            Some((fd, alignment)) => OpenFile::new(self.descriptor(fd), path, alignment),
+        let file = match opened {
+            Some((fd, alignment)) => whose::opened(self.descriptor(fd), path, alignment),
             None => {
                 if direct == DirectIo::WherePossible {
                     warn_of_buffered_files(&path);
                 }
-                OpenFile::new(self.descriptor(fd), path, 1)
+                whose::opened(self.descriptor(fd), path, 1)
             }
         };
-        file.blocks_callers = self.is_apart && whose::is_of_a_server(&file);
         if mode == OpenMode::CreateNew {
             self.adopt(&file.fd, &file.path)?;
             rustix::fs::fsync(&file.fd).map_err(failed(DiskOperation::Sync, &file.path))?;

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FlockOperation, StatxFlags};
 use rustix::io::Errno;
 
 use crate::engine::metadata::{MetadataJob, failed};
-use crate::engine::open_file::OpenFile;
+use crate::engine::open_file::{Descriptor, OpenFile};
 use crate::error::{DiskError, DiskOperation};
 use crate::identity::FileIdentity;
 
@@ -171,8 +171,16 @@ fn kind_of(file_system: u64, fuse_program: impl FnOnce() -> String) -> Kind {
     }
 }
 
+/// A file that was opened just now, with one question to its file system. One that is open for a single read is not
+/// worth that.
+pub(crate) fn opened(fd: Descriptor, path: Arc<str>, alignment: usize) -> OpenFile {
+    let mut file = OpenFile::new(fd, path, alignment);
+    file.blocks_callers = is_of_a_server(&file);
+    file
+}
+
 /// Whether a program or another machine answers for its file system.
-pub(crate) fn is_of_a_server(file: &OpenFile) -> bool {
+fn is_of_a_server(file: &OpenFile) -> bool {
     let is_server = |number| number == magic::FUSE || NETWORK.iter().any(|(one, _)| *one == number);
     file_system(file).is_ok_and(is_server)
 }
