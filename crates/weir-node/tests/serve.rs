@@ -4,6 +4,8 @@
 mod common;
 #[path = "serve/names.rs"]
 mod names;
+#[path = "serve/reload.rs"]
+mod reload;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -11,14 +11,7 @@ impl Client {
     /// A client of an export, after its handshake.
     pub(crate) fn connect(socket: &Path, export: &str) -> Self {
         let mut stream = UnixStream::connect(socket).expect("the socket of the process");
-        stream.read_exact(&mut [0; 18]).expect("greeted");
-        let mut ask = 3_u32.to_be_bytes().to_vec();
-        ask.extend(b"IHAVEOPT");
-        ask.extend(1_u32.to_be_bytes());
-        ask.extend(u32::try_from(export.len()).expect("short").to_be_bytes());
-        ask.extend(export.as_bytes());
-        stream.write_all(&ask).expect("sent");
-        stream.read_exact(&mut [0; 10]).expect("the export is offered");
+        flags_of(&mut stream, export).expect("the export is offered");
         Self(stream)
     }
 
@@ -43,6 +36,20 @@ impl Client {
         self.0.read_exact(&mut data).expect("the data follow");
         data
     }
+}
+
+/// The flags of an export as a client finds them in its handshake; nothing if it does not get the export.
+pub(crate) fn flags_of(stream: &mut (impl Read + Write), export: &str) -> Option<u16> {
+    stream.read_exact(&mut [0; 18]).expect("greeted");
+    let mut ask = 3_u32.to_be_bytes().to_vec();
+    ask.extend(b"IHAVEOPT");
+    ask.extend(1_u32.to_be_bytes());
+    ask.extend(u32::try_from(export.len()).expect("short").to_be_bytes());
+    ask.extend(export.as_bytes());
+    stream.write_all(&ask).expect("sent");
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer).ok()?;
+    Some(u16::from_be_bytes([answer[8], answer[9]]))
 }
 
 /// Runs a test in real time.

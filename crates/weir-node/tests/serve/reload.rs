@@ -1,0 +1,129 @@
+//! What settings that are loaded anew bring to volumes that verbs attach and create.
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use weir_node::{Allowed, NbdAddress};
+
+use super::common::flags_of;
+use super::*;
+
+/// The settings of all volumes.
+fn template(place: &Place, allowed: Allowed, read_only: bool) -> VolumeSpec {
+    let template = *place.options(VolumeOptions::default()).template;
+    VolumeSpec { name: name("any"), read_only, allowed, ..template }
+}
+
+/// One volume, `listed`, as the settings of all volumes say.
+fn listed(template: &VolumeSpec) -> VolumeSet {
+    let one = VolumeSpec { name: name("listed"), size: Some(SIZE), ..template.clone() };
+    VolumeSet::Listed(vec![one])
+}
+
+/// Every volume of the store.
+fn all(template: &VolumeSpec) -> VolumeSet {
+    VolumeSet::All(Box::new(template.clone()))
+}
+
+/// Serves with clients who come over TCP in the clear as well: those whom a list names are none of them.
+async fn serve(place: &Place, volumes: VolumeSet, template: VolumeSpec) -> Service {
+    let tcp = NbdAddress::Tcp { address: "127.0.0.1:0".to_owned(), insecure: false };
+    let options = ServiceOptions {
+        template: Box::new(template),
+        volumes,
+        nbd: vec![tcp, NbdAddress::Unix(place.home.data.node_nbd_socket())],
+        ..place.options(VolumeOptions::default())
+    };
+    place.node.serve(options).await.expect("it serves")
+}
+
+/// Creates a volume and serves it.
+async fn create(place: &Place, volume: &str) {
+    let takeover = Default::default();
+    let create = CreateVolume { name: volume.to_owned(), size_bytes: SIZE, takeover, attach: true };
+    let created = place.node.call(place.home.clone(), None, create, |_, _| {}).await;
+    created.expect("created");
+}
+
+async fn attach_again(place: &Place, volume: &str) {
+    place.call(volume, DetachVolume::default()).await;
+    place.call(volume, AttachVolume::default()).await;
+}
+
+/// Whether a client without a certificate gets an export over TCP.
+fn lets_in(service: &Service, export: &str) -> bool {
+    let uris = service.nbd_uris();
+    let address = uris.iter().find_map(|uri| uri.strip_prefix("nbd://")).expect("over TCP");
+    let mut stream = TcpStream::connect(address.trim_end_matches('/')).expect("it listens");
+    flags_of(&mut stream, export).is_some()
+}
+
+/// Whether a client of this host may write.
+fn takes_writes(place: &Place, export: &str) -> bool {
+    const READ_ONLY: u16 = 1 << 1;
+    let mut stream = UnixStream::connect(place.home.data.node_nbd_socket()).expect("it listens");
+    flags_of(&mut stream, export).expect("users of this host get it") & READ_ONLY == 0
+}
+
+/// Volumes that a verb attached before and after a reload, of either kind of set, are served as the reloaded settings
+/// say: at once to whom they say, and once they are attached anew also in every other way.
+fn a_reload_counts_for_what_verbs_attach(set: fn(&VolumeSpec) -> VolumeSet) {
+    let place = Place::new();
+    run(async {
+        let (everybody, nobody) = (Allowed::All, Allowed::Named([].into()));
+        let before = template(&place, everybody.clone(), false);
+        let service = serve(&place, set(&before), before.clone()).await;
+        create(&place, "early").await;
+        assert!(lets_in(&service, "early") && takes_writes(&place, "early"));
+
+        let after = template(&place, nobody, true);
+        let reloaded = service.reload(set(&after), Box::new(after)).await.expect("loaded");
+        let Reloaded { kept_as_they_are, .. } = reloaded;
+        assert!(kept_as_they_are.contains(&name("early")), "{kept_as_they_are:?}");
+        assert!(!lets_in(&service, "early"), "who may use it counts at once");
+        assert!(takes_writes(&place, "early"), "it is kept as it is");
+        create(&place, "late").await;
+        attach_again(&place, "early").await;
+        for volume in ["early", "late"] {
+            assert!(!lets_in(&service, volume), "{volume} is for those whom the new list names");
+            assert!(!takes_writes(&place, volume), "{volume} is read-only by now");
+        }
+
+        let reloaded = service.reload(set(&before), Box::new(before)).await.expect("loaded");
+        assert!(reloaded.kept_as_they_are.contains(&name("late")), "{reloaded:?}");
+        assert!(lets_in(&service, "early") && lets_in(&service, "late"), "the other way round");
+        attach_again(&place, "late").await;
+        assert!(takes_writes(&place, "late"));
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_reload_counts_for_what_verbs_attach_beside_listed_volumes() {
+    a_reload_counts_for_what_verbs_attach(listed);
+}
+
+#[test]
+fn a_reload_counts_for_what_verbs_attach_where_all_volumes_are_served() {
+    a_reload_counts_for_what_verbs_attach(all);
+}
+
+#[test]
+fn a_reload_keeps_what_a_verb_asked_for() {
+    let place = Place::new();
+    run(async {
+        let same = template(&place, Allowed::All, false);
+        let service = serve(&place, listed(&same), same.clone()).await;
+        create(&place, "early").await;
+        place.call("early", DetachVolume::default()).await;
+        let read_only = AttachVolume { read_only: true, ..AttachVolume::default() };
+        place.call("early", read_only).await;
+        let reloaded = service.reload(listed(&same), Box::new(same)).await.expect("loaded");
+        let kept = Reloaded { kept_as_they_are: vec![name("early")], ..Reloaded::default() };
+        assert_eq!(reloaded, kept, "it is served otherwise than the settings say");
+        assert!(!takes_writes(&place, "early"));
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
