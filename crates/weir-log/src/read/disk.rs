@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weir_cache::engine::{Blocks, CacheStatus, Owner, Pieces, RunAddress, Source, ThreadCache};
 use weir_cache::format::run::DeviceIdentity;
-use weir_device::VolumeId;
+use weir_device::{SharedBuf, VolumeId};
 use weir_journal::Epoch;
 use weir_seal::{BlockKey, DataKey};
 
@@ -151,12 +151,12 @@ impl DiskBlocks {
         last: u32,
     ) -> Vec<Option<Bytes>> {
         let count = last - first + 1;
-        // All are within the object, or none.
-        let ends = self.address(object, first).zip(self.address(object, last));
-        let Some(((address, opening), _)) = ends else { return vec![None; count as usize] };
+        let Some((address, opening)) = self.run_of(object, first, last) else {
+            return vec![None; count as usize];
+        };
         let found = self.cache.read_runs(&address, count, opening.key.as_deref()).await;
         self.hits.set(self.hits.get() + found.iter().flatten().count() as u64);
-        found.into_iter().map(|run| run.map(Bytes::from_owner)).collect()
+        as_bytes(found)
     }
 
     /// The same for whoever copies them, which is no use of theirs.
@@ -167,10 +167,15 @@ impl DiskBlocks {
         last: u32,
     ) -> Vec<Option<Bytes>> {
         let count = last - first + 1;
-        let ends = self.address(object, first).zip(self.address(object, last));
-        let Some(((address, opening), _)) = ends else { return vec![None; count as usize] };
-        let found = self.cache.copy_runs(&address, count, opening.key.as_deref()).await;
-        found.into_iter().map(|run| run.map(Bytes::from_owner)).collect()
+        let Some((address, opening)) = self.run_of(object, first, last) else {
+            return vec![None; count as usize];
+        };
+        as_bytes(self.cache.copy_runs(&address, count, opening.key.as_deref()).await)
+    }
+
+    /// The address of the first of several frames: all are within the object, or none.
+    fn run_of(&self, object: ObjectId, first: u32, last: u32) -> Option<(RunAddress, Rc<Opening>)> {
+        self.address(object, last).and_then(|_| self.address(object, first))
     }
 
     /// A frame was read from the store, and `kept` gives it as long as it is in memory.
@@ -222,6 +227,10 @@ impl DiskBlocks {
             self.offer_from(header.id, index, Source::Here(Pieces::from_vec(frame)));
         }
     }
+}
+
+fn as_bytes(found: Vec<Option<SharedBuf>>) -> Vec<Option<Bytes>> {
+    found.into_iter().map(|run| run.map(Bytes::from_owner)).collect()
 }
 
 const _: () = assert!(BLOCK_BYTES == 4096);

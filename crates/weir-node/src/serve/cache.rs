@@ -158,8 +158,8 @@ impl NodeCache {
         };
         let was_asked_for = matches!(setting, CacheSetting::Bytes(_));
         let is_missing = opened.as_ref().is_err_and(|none| was_asked_for || none.is_trouble);
-        if let Err(NoCache { why, is_trouble }) = &opened {
-            match is_missing || *is_trouble {
+        if let Err(NoCache { why, .. }) = &opened {
+            match is_missing {
                 true => tracing::warn!(why, "serving without a cache on the local disk"),
                 false => tracing::debug!(why, "no cache on the local disk"),
             }
