@@ -31,15 +31,17 @@ def need_bytes(scale):
 
 
 def _figure(job):
-    """A write costs what is spent until its object is in the store and in the cache, a read what is spent meanwhile."""
+    """A write costs what is spent until its object is in the store, collected and in the cache, a read what is spent
+    meanwhile."""
     return "cpu_with_upload_us" if job.writes else "cpu_us"
 
 
 class _Settling:
-    """What is written to the cache once an object is in the store counts as well. Both candidates wait alike."""
+    """A run ends in the same state for both: all of it is in the store, collected, and in the cache if there is one. Who
+    ended earlier would leave the work of the collector out."""
 
     def settle(self):
-        super().settle()
+        self.rest()
         self.wait_for_fills()
 
 

@@ -1,4 +1,4 @@
-//! The band cache of a process, on the disk of its host: in a quarter of the seeds without a disk fault.
+//! The band cache of a process, on the disk of its host: in four of ten seeds without a disk fault.
 
 use std::rc::Rc;
 
@@ -39,6 +39,10 @@ impl DiskCache {
         let is_calm = world.profile.trouble == DiskTrouble::None;
         let is_used = dice.percent(PERCENT) && is_calm;
         Self { dice, is_used }
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used
     }
 
     /// A process is about to open the volume.

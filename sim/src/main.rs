@@ -50,7 +50,7 @@ mod write_back;
 use std::cell::Cell;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -91,6 +91,9 @@ struct Arguments {
     /// A remote volume of one node over a server of another, instead of volumes over a store.
     #[arg(long, conflicts_with = "nodes")]
     remote: bool,
+    /// One node, and only seeds with a band cache on its disk: so many of them are run.
+    #[arg(long, conflicts_with_all = ["nodes", "remote", "seed"])]
+    cached: bool,
     /// Threads; each runs seeds of its own.
     #[arg(long, default_value_t = 1)]
     jobs: u64,
@@ -168,6 +171,7 @@ fn run_one(seed: u64, arguments: &Arguments) -> Verdict {
     SEED.set(seed);
     let started = Instant::now();
     let nodes = match (arguments.remote, arguments.nodes) {
+        _ if arguments.cached => 1,
         (true, _) => REMOTE,
         (false, Some(nodes)) => nodes,
         (false, None) => match seed % 8 {
@@ -208,21 +212,25 @@ fn report_violation(verdict: &Verdict) -> bool {
 
 fn campaign(arguments: &Arguments) -> Report {
     let started = Instant::now();
-    let end = arguments.start + arguments.seeds;
+    let seeds = usize::try_from(arguments.seeds).unwrap_or(usize::MAX);
+    let is_wanted = |seed: &u64| !arguments.cached || run::has_disk_cache(*seed);
+    let seeds = Mutex::new((arguments.start..).filter(is_wanted).take(seeds));
     let deadline = arguments.minutes.map(|minutes| started + Duration::from_secs(minutes * 60));
-    let (next, stop) = (AtomicU64::new(arguments.start), AtomicBool::new(false));
+    let (last, stop) = (AtomicU64::new(arguments.start), AtomicBool::new(false));
     let (sender, verdicts) = mpsc::channel();
     let mut report = Report::default();
     std::thread::scope(|scope| {
         for _ in 0..arguments.jobs.max(1) {
             let sender = sender.clone();
-            let (next, stop) = (&next, &stop);
+            let (seeds, last, stop) = (&seeds, &last, &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || deadline.is_some_and(|at| Instant::now() >= at) {
+                    let next = seeds.lock().expect("no thread panics while it takes one").next();
+                    let Some(seed) = next else { return };
+                    if deadline.is_some_and(|at| Instant::now() >= at) {
                         return;
                     }
+                    last.store(seed, Ordering::Relaxed);
                     if sender.send(run_one(seed, arguments)).is_err() {
                         return;
                     }
@@ -247,7 +255,7 @@ fn campaign(arguments: &Arguments) -> Report {
                     if heard.0.elapsed() < ASLEEP && cpu_time().saturating_sub(heard.1) < STUCK => {
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let last = next.load(Ordering::Relaxed).saturating_sub(1);
+                    let last = last.load(Ordering::Relaxed);
                     eprintln!("VIOLATION in seed {last} or before: it does not come to an end");
                     std::process::exit(3);
                 }

@@ -279,12 +279,16 @@ fn trouble(dice: &mut Dice) -> DiskTrouble {
     }
 }
 
-/// Faults of the store that come by chance. Never so many that retries could all fail within the deadline of a read.
+/// Failures in a row by chance: a verb that tries again for half a minute has more attempts than these.
+const FAILURES_IN_A_ROW_MAX: u32 = 6;
+
+/// Faults of the store that come by chance. Never so many that retries could all fail.
 fn plan(dice: &mut Dice) -> FaultPlan {
     let latency = dice.pick(&[(0, 3), (1, 20), (5, 100), (20, 600)]);
     let mut plan = FaultPlan {
         latency: ms(latency.0)..=ms(latency.1),
         late_put_delay: Duration::ZERO..=ms(dice.pick(&[50, 500, 3000])),
+        in_a_row_max: Some(FAILURES_IN_A_ROW_MAX),
         ..FaultPlan::default()
     };
     let level = dice.pick(&[0, 1, 1, 3, 6]);

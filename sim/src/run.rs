@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::disk_cache::DiskCache;
 use crate::duo::Duo;
 use crate::node::Node;
 use crate::remote::{self, Outcome, REMOTE};
@@ -30,6 +31,11 @@ pub(crate) fn flag(nodes: u64) -> String {
         REMOTE => "--remote".to_owned(),
         nodes => format!("--nodes={nodes}"),
     }
+}
+
+/// Whether a seed, with one node, has a band cache on its disk.
+pub(crate) fn has_disk_cache(seed: u64) -> bool {
+    DiskCache::new(seed, &World::new(seed, 1)).is_used()
 }
 
 /// Runs a seed on this thread.

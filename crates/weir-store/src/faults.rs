@@ -148,6 +148,8 @@ struct State {
     dice: Dice,
     plan: FaultPlan,
     counts: FaultCounts,
+    /// How often in a row chance let an operation fail, by its name and key.
+    in_a_row: BTreeMap<(&'static str, String), u32>,
     flipped: BTreeMap<String, u64>,
     missing: BTreeSet<String>,
     late: BTreeMap<(Instant, u64), LatePut>,
@@ -193,6 +195,7 @@ impl Faults {
             dice: Dice(seed),
             plan: FaultPlan::default(),
             counts: FaultCounts::default(),
+            in_a_row: BTreeMap::new(),
             flipped: BTreeMap::new(),
             missing: BTreeSet::new(),
             late: BTreeMap::new(),

@@ -106,7 +106,7 @@ impl Faulty {
         if self.faults.late_puts() > 0 {
             self.faults.land(Some(Instant::now())).await;
         }
-        let fault = self.faults.lock().fault_of(operation);
+        let fault = self.faults.lock().fault_of(operation, key);
         let Some(fault) = fault else { return Ok(back) };
         let error = match fault {
             Fault::TimedOut | Fault::Silence => {
@@ -135,6 +135,7 @@ impl Faulty {
                 if !back.is_zero() {
                     sleep(back).await;
                 }
+                self.faults.lock().answered(operation, key);
                 Ok(value)
             }
             Err(error) => Err(error),
@@ -162,7 +163,7 @@ impl Faulty {
         if put == Put::Created {
             state.note_created(key);
         }
-        if state.loses_reply(key) {
+        if state.loses_reply(Operation::Put, key) {
             return Err(self.unavailable(key, "connection reset after the PUT was done"));
         }
         Ok((put, back))
@@ -198,7 +199,7 @@ impl Faulty {
         }
         let back = self.arrive(Operation::Delete, key).await?;
         self.inner.delete(key).await?;
-        if self.faults.lock().loses_reply(key) {
+        if self.faults.lock().loses_reply(Operation::Delete, key) {
             return Err(self.unavailable(key, "connection reset after the DELETE was done"));
         }
         Ok(((), back))
@@ -231,14 +232,46 @@ impl State {
     }
 
     /// What keeps an operation from being done, if anything.
-    fn fault_of(&mut self, operation: Operation) -> Option<Fault> {
-        let faults = operation.faults(self).clone();
-        let dice = &mut self.dice;
+    fn fault_of(&mut self, operation: Operation, key: &str) -> Option<Fault> {
         let fault = if self.plan.silence {
             Fault::Silence
         } else if self.plan.outage {
             Fault::Outage
-        } else if faults.timeout.happens(|| dice.next()) {
+        } else {
+            self.by_chance(operation, key, Self::chance_fault_of)?
+        };
+        self.count(fault);
+        Some(fault)
+    }
+
+    /// Asks chance, unless it let too many attempts of the same in a row fail.
+    fn by_chance<T>(
+        &mut self,
+        operation: Operation,
+        key: &str,
+        ask: impl FnOnce(&mut Self, Operation) -> Option<T>,
+    ) -> Option<T> {
+        let Some(max) = self.plan.in_a_row_max else { return ask(self, operation) };
+        let name = (operation.name(), key.to_owned());
+        let before = self.in_a_row.get(&name).copied().unwrap_or(0);
+        let fault = if before < max { ask(self, operation) } else { None };
+        if fault.is_some() {
+            self.in_a_row.insert(name, before + 1);
+        }
+        fault
+    }
+
+    /// An operation is answered.
+    fn answered(&mut self, operation: Operation, key: &str) {
+        if !self.in_a_row.is_empty() {
+            let _ = self.in_a_row.remove(&(operation.name(), key.to_owned()));
+        }
+    }
+
+    fn chance_fault_of(&mut self, operation: Operation) -> Option<Fault> {
+        let faults = operation.faults(self).clone();
+        let dice = &mut self.dice;
+        let fault = if faults.timeout.happens(|| dice.next()) {
             Fault::TimedOut
         } else if faults.server_error.happens(|| dice.next()) {
             Fault::ServerError
@@ -247,17 +280,20 @@ impl State {
         } else {
             return None;
         };
-        self.count(fault);
         Some(fault)
     }
 
     fn puts_off(&mut self, key: &str) -> bool {
-        key.contains(self.plan.lost_of) && self.plan.late_put.happens(|| self.dice.next())
+        let is_late =
+            |state: &mut Self, _| state.plan.late_put.happens(|| state.dice.next()).then_some(());
+        key.contains(self.plan.lost_of) && self.by_chance(Operation::Put, key, is_late).is_some()
     }
 
-    fn loses_reply(&mut self, key: &str) -> bool {
+    fn loses_reply(&mut self, operation: Operation, key: &str) -> bool {
+        let is_lost =
+            |state: &mut Self, _| state.plan.lost_reply.happens(|| state.dice.next()).then_some(());
         let lost =
-            key.contains(self.plan.lost_of) && self.plan.lost_reply.happens(|| self.dice.next());
+            key.contains(self.plan.lost_of) && self.by_chance(operation, key, is_lost).is_some();
         if lost {
             self.count(Fault::LostReply);
         }

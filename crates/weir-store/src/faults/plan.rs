@@ -80,6 +80,8 @@ pub struct FaultPlan {
     pub stale_list: Chance,
     /// How old a stale list is at most.
     pub stale_list_age_max: Duration,
+    /// How often in a row chance lets an operation on a key fail or its reply be lost; any number of times, if `None`.
+    pub in_a_row_max: Option<u32>,
     /// All operations fail.
     pub outage: bool,
     /// No operation is answered.
@@ -105,6 +107,7 @@ impl Default for FaultPlan {
             missing_key: Chance::NEVER,
             stale_list: Chance::NEVER,
             stale_list_age_max: Duration::from_secs(10),
+            in_a_row_max: None,
             outage: false,
             silence: false,
             no_room: false,

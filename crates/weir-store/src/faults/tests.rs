@@ -291,3 +291,27 @@ async fn the_same_seed_misbehaves_in_the_same_way() {
         assert_eq!(count > 0, by_chance, "{}", fault.name());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_by_chance_does_so_no_more_often_in_a_row_than_the_plan_says() {
+    let (store, faults) = with_object(1).await;
+    faults.change(|plan| {
+        plan.in_a_row_max = Some(2);
+        plan.get.server_error = Chance::ALWAYS;
+        plan.lost_reply = Chance::ALWAYS;
+    });
+    for turn in 0..2 {
+        for _ in 0..2 {
+            let error = store.get("o/k").await.expect_err("by chance");
+            assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+            store.put_create("o/l", body()).await.expect_err("its reply is lost");
+        }
+        store.get("o/k").await.expect("the third one is answered");
+        let put = store.put_create("o/l", body()).await.expect("so is this one");
+        assert_eq!(put, Put::Exists, "turn {turn}: it was done, only its reply was lost");
+    }
+    faults.change(|plan| plan.outage = true);
+    for _ in 0..4 {
+        store.get("o/k").await.expect_err("an outage is not chance");
+    }
+}
