@@ -135,6 +135,48 @@ else
     skip "block devices: needs root and loop devices"
 fi
 
+# A file on FUSE whose program has stopped: its volume is closed, and nobody else waits for that.
+if [ "$(id -u)" = 0 ] && [ -c /dev/fuse ] && command -v nbdkit nbdfuse >/dev/null; then
+    nbdkit -U "$work/back" --foreground memory 16M &
+    processes+=("$!")
+    wait_until "the export is there" test -S "$work/back"
+    mkdir "$work/fuse"
+    : >"$work/fuse/nbd"
+    nbdfuse "$work/fuse/nbd" "nbd+unix:///?socket=$work/back" &
+    fuse=$!
+    processes+=("$fuse")
+    wait_until "the file is there" test -s "$work/fuse/nbd"
+    mounts+=("$work/fuse/nbd")
+    cat >"$work/fuse.toml" <<EOF
+shards = 1
+[[volumes]]
+name = "beside"
+size = "16M"
+file = { path = "$work/beside.raw" }
+[[volumes]]
+name = "slow"
+read_only = true
+file = { path = "$work/fuse/nbd" }
+EOF
+    "$weir" serve --config "$work/fuse.toml" >"$work/fuse.log" 2>&1 </dev/null &
+    weir_pid=$!
+    daemons[$weir_pid]=$work/fuse.log
+    beside="nbd+unix:///beside?socket=$WEIR_DATA_DIR/nbd.sock"
+    wait_until "it is served" nbdinfo --size "$beside"
+    kill -STOP "$fuse"
+    timeout 60 "$weir" volume detach slow >/dev/null 2>&1 &
+    processes+=("$!")
+    sleep 2
+    check "beside a close that hangs: a volume reads" timeout 10 qemu-io -r -f raw "$beside" -c "read 0 4k"
+    kill "$weir_pid"
+    check "beside a close that hangs: the end" wait_until "it has ended" has_ended "$weir_pid"
+    kill -CONT "$fuse"
+    umount "$work/fuse/nbd"
+    wait "$fuse"
+else
+    skip "a file on FUSE that hangs: needs root, /dev/fuse, nbdkit and nbdfuse"
+fi
+
 # Settings that cannot be right are refused before anything is served.
 printf '[[volumes]]\nname = "a"\nfile.path = "%s"\n[[volumes]]\nname = "b"\nfile.path = "%s"\n' "$work/disk.raw" \
     "$work/./disk.raw" >"$work/twice.toml"

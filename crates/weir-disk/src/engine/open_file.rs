@@ -28,6 +28,14 @@ impl Descriptor {
         if is_apart { Self::Apart(Apart(Some(fd))) } else { Self::Own(fd) }
     }
 
+    /// The same descriptor, to be closed on a thread of its own.
+    pub(crate) fn apart(self) -> Self {
+        match self {
+            Self::Own(fd) => Self::new(fd, true),
+            Self::Apart(_) | Self::Shared { .. } => self,
+        }
+    }
+
     /// Closes it on this thread, whatever that takes.
     pub(crate) fn close_here(self) {
         if let Self::Apart(mut apart) = self {

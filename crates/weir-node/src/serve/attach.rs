@@ -46,6 +46,10 @@ const HELD_PAUSE: Duration = Duration::from_secs(10);
 /// Time of a close after which the log says what it waits for, and again after as much.
 const CLOSE_NOTICE: Duration = Duration::from_secs(5);
 
+/// How long a reload waits for the close of volumes that the settings do not name any more. A store that does not answer
+/// is given up before.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// Volumes that are not served, and why.
 pub(crate) type Failed = Vec<(VolumeName, NodeError)>;
 
@@ -598,6 +602,8 @@ pub(crate) async fn reload(
     template: Box<VolumeSpec>,
 ) -> Result<Reloaded, NodeError> {
     core.set_wanted(volumes, template);
+    // Whom a list leaves out does not wait for the store to answer or for a volume to be closed.
+    core.let_in_as_settings_say_everywhere();
     core.forget_where_settings_changed();
     let Wanted { specs: wanted, unreadable, left_out } = wanted(core).await?;
     let mut reloaded = Reloaded { left_out, ..Reloaded::default() };
@@ -661,23 +667,38 @@ async fn bring_in_line(
     is_wanted: impl Fn(&VolumeName) -> bool,
     reloaded: &mut Reloaded,
 ) {
+    let mut leaving = Vec::new();
     for entry in core.entries() {
         let name = &entry.name;
         let named = wanted.iter().find(|spec| spec.name == *name).cloned();
         // One that a verb attached is served as the settings of all volumes say.
         match named.or_else(|| is_wanted(name).then(|| core.spec_of(name))) {
-            Some(spec) => {
-                core.let_in_as_settings_say(&entry);
-                if !spec.serves_like(&entry.spec) {
-                    reloaded.kept_as_they_are.push(name.clone());
-                }
-            }
-            None => match leave_out(core, name).await {
-                Ok(()) => reloaded.detached.push(name.clone()),
-                Err(error) => reloaded.failed.push((name.clone(), with_causes(&error))),
-            },
+            Some(spec) if spec.serves_like(&entry.spec) => {}
+            Some(_) => reloaded.kept_as_they_are.push(name.clone()),
+            None => leaving.push(leave_out_within(core, name.clone())),
         }
     }
+    for (name, left_out) in join_all(leaving).await {
+        match left_out {
+            Some(Ok(())) => reloaded.detached.push(name),
+            Some(Err(error)) => reloaded.failed.push((name, with_causes(&error))),
+            None => {
+                let why =
+                    format!("it is still being closed after {LEAVE_TIME_MAX:?}, which goes on");
+                reloaded.failed.push((name, why));
+            }
+        }
+    }
+}
+
+/// Serves a volume no more that the settings do not name; nothing if that takes too long, and goes on.
+async fn leave_out_within(
+    core: &Arc<Core>,
+    name: VolumeName,
+) -> (VolumeName, Option<Result<(), NodeError>>) {
+    let (leaving, whose) = (Arc::clone(core), name.clone());
+    let left_out = core.in_background(async move { leave_out(&leaving, &whose).await });
+    (name, tokio::time::timeout(LEAVE_TIME_MAX, left_out).await.ok())
 }
 
 /// Serves a volume no more that the settings do not name.

@@ -110,6 +110,24 @@ fn a_reload_counts_for_what_verbs_attach_where_all_volumes_are_served() {
 }
 
 #[test]
+fn whom_a_list_leaves_out_is_out_before_the_store_is_asked() {
+    let place = Place::new();
+    run(async {
+        let before = template(&place, Allowed::All, false);
+        let service = serve(&place, all(&before), before.clone()).await;
+        create(&place, "early").await;
+        assert!(lets_in(&service, "early"));
+        let nobody = template(&place, Allowed::Named([].into()), false);
+        let mut reload = Box::pin(service.reload(all(&nobody), Box::new(nobody)));
+        assert!(futures_util::poll!(&mut reload).is_pending(), "the volumes are being listed");
+        assert!(!lets_in(&service, "early"));
+        reload.await.expect("loaded");
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
 fn a_reload_keeps_what_a_verb_asked_for() {
     let place = Place::new();
     run(async {

@@ -368,6 +368,7 @@ async fn load_anew(service: &Service, files: &Files) {
     let anew = files.anew().await;
     let tls = anew.as_ref().ok().and_then(|anew| anew.tls.as_ref());
     load_certificates(service, &files.certificates, tls.map(Tls::min_version)).await;
+    let is_read = anew.is_ok();
     let reloaded = match anew {
         Ok(Anew { volumes, template, left, .. }) => {
             if !left.is_empty() {
@@ -383,7 +384,13 @@ async fn load_anew(service: &Service, files: &Files) {
     match reloaded {
         Ok(reloaded) => tell(service, &reloaded),
         Err(failure) => {
-            say!("the configuration was not loaded; what is served stays as it is");
+            match is_read {
+                true => say!(
+                    "the configuration was loaded, and whom it lets in counts; which volumes it names is not known, so \
+                     those that are served stay"
+                ),
+                false => say!("the configuration was not loaded; what is served stays as it is"),
+            }
             failure.print();
         }
     }
