@@ -46,8 +46,8 @@ const HELD_PAUSE: Duration = Duration::from_secs(10);
 /// Time of a close after which the log says what it waits for, and again after as much.
 const CLOSE_NOTICE: Duration = Duration::from_secs(5);
 
-/// How long a reload waits for the close of volumes that the settings do not name any more. A store that does not answer
-/// is given up before.
+/// How long a reload waits for the close of volumes that the settings do not name any more. A store that does not
+/// answer is given up before.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Volumes that are not served, and why.

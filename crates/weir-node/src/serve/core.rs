@@ -272,8 +272,8 @@ impl Core {
         *allowed = self.spec_of(&entry.name).allowed;
     }
 
-    /// The same for all volumes that the settings have served, or that verbs have attached. What the settings do not name
-    /// any more is let in as before until it is closed.
+    /// The same for all volumes that the settings have served, or that verbs have attached. What the settings do not
+    /// name any more lets in whom it did before until it is closed.
     pub(crate) fn let_in_as_settings_say_everywhere(&self) {
         for entry in self.entries() {
             if !self.is_attached(&entry.name) || self.is_attached_by_hand(&entry.name) {
