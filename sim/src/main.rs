@@ -144,7 +144,7 @@ fn main() -> ExitCode {
         return if report_violation(&verdict) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     let report = campaign(&arguments);
-    let missing = require::missing(&report);
+    let missing = require::missing(&report, arguments.cached);
     for line in &missing {
         println!("NOT MET: {line}");
     }

@@ -236,16 +236,19 @@ check "the metrics need the token as well" tcp_metrics 401
 flooded() {
     python3 - "$api_port" <<'PYTHON'
 import socket, sys
-s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20)
-answers = s.makefile("rb")
-for _ in range(300):
-    s.sendall(b"GET /v1/" + b"A" * 60000 + b" HTTP/1.1\r\nHost: weir\r\n\r\n")
-    assert b" 401 " in answers.readline()
-    length = 0
-    while (line := answers.readline().lower()) != b"\r\n":
-        if line.startswith(b"content-length:"):
-            length = int(line.split(b":")[1])
-    answers.read(length)
+# Some on connections of their own, as whoever wants to fill the log would have it.
+for connection in range(150):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20)
+    answers = s.makefile("rb")
+    for _ in range(2):
+        s.sendall(b"GET /v1/" + b"A" * 60000 + b" HTTP/1.1\r\nHost: weir\r\n\r\n")
+        assert b" 401 " in answers.readline()
+        length = 0
+        while (line := answers.readline().lower()) != b"\r\n":
+            if line.startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        answers.read(length)
+    s.close()
 PYTHON
 }
 before=$(stat -c %s "$work/weir.log")

@@ -323,6 +323,26 @@ fn a_flipped_bit_is_never_served_and_its_run_can_be_filled_again() {
     });
 }
 
+#[test]
+fn a_run_that_is_found_damaged_by_whoever_copies_it_is_dropped_as_well() {
+    run(async {
+        let (disk, one) = (disk(14), address(1, 0));
+        let (host, _) = Host::start(&disk).await;
+        host.fill(&[one]).await;
+        let at = find(&disk, &content(&one)[3 * BLOCK..4 * BLOCK]).expect("in the file");
+        disk.rot(BLOCKS_FILE, at + 77);
+        assert!(host.thread.copy_runs(&one, 1, None).await[0].is_none());
+        assert!(!host.thread.has(&one), "nobody finds it again");
+        let status = host.cache.status();
+        assert_eq!((status.counts.damaged, status.counts.copied, status.counts.hits), (1, 0, 0));
+        assert!(status.bad_for.is_some(), "{status:?}");
+        host.fill(&[one]).await;
+        let copied = host.thread.copy_runs(&one, 1, None).await.remove(0).expect("filled again");
+        assert!(copied.starts_with(&content(&one)));
+        assert_eq!(host.cache.status().counts.copied, 1);
+    });
+}
+
 /// Where bytes are in the file.
 fn find(disk: &SimDisk, bytes: &[u8]) -> Option<u64> {
     let mut block = vec![0; bytes.len()];

@@ -56,6 +56,28 @@ fn a_write_that_hangs_is_given_up_and_the_cache_left_out() {
         assert!(why.contains("a write takes longer than 10s"), "{why}");
         assert_eq!(status.counts.fills, 1);
         assert!(thread.read(&address(0), Blocks::All, None).await.is_none());
+        // Once the disk has answered, nothing of it is in use any more, and it can be opened again.
+        takes(&disk, Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_secs(300_000)).await;
+        let env = weir_device::testing::env(2);
+        let opened = thread.replace(&disk.directory(), &env, CacheSize::Exactly(BYTES)).await;
+        assert!(opened.expect("it opens again").0.status().left_out.is_none());
+    });
+}
+
+#[test]
+fn slow_writes_with_good_ones_between_them_do_not_add_up() {
+    run(async {
+        let disk = disk(4);
+        let (thread, cache, _) = open(&disk, 1).await;
+        // Each of them takes too long twice, and is written.
+        takes(&disk, Duration::from_secs(25));
+        for run in 0..8 {
+            thread.put(address(run), pieces(), None).await;
+        }
+        let status = cache.status();
+        assert_eq!(status.left_out, None);
+        assert_eq!((status.counts.failed_fills, status.counts.fills), (16, 8));
     });
 }
 
@@ -80,6 +102,7 @@ fn a_file_that_became_shorter_is_left_out_at_once() {
         let why = status.left_out.expect("left out");
         assert!(why.contains("its file is shorter than it was"), "{why}");
         assert_eq!(status.counts.failed_reads, 1);
+        assert!(status.bad_for.is_some(), "and when that was");
         // The lock is free as soon as that returned.
         thread.close(&directory).await.expect("ends");
         directory.lock("lock").await.expect("it is free").release().await;

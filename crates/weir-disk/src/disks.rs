@@ -168,3 +168,39 @@ impl Engine {
         Ok(Self::Uring(UringEngine::new()?, ThreadEngine::with_threads(HELPER_THREADS_MAX)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_hangs_in_a_directory_apart_keeps_no_image_and_no_journal() {
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                let disks = Disks::new(EngineChoice::Threads).unwrap();
+                let (hung, answer) = channel::<()>();
+                let answer = Arc::new(std::sync::Mutex::new(answer));
+                // More than there are threads for.
+                let asked: Vec<_> = (0..32)
+                    .map(|_| {
+                        let (apart, answer) = (disks.apart.clone(), Arc::clone(&answer));
+                        let job = move || drop(answer.lock().map(|answer| answer.recv()));
+                        tokio::task::spawn_local(async move { apart.helpers().run(job).await })
+                    })
+                    .collect();
+                tokio::task::yield_now().await;
+                for others in [&disks.images, &disks.engine] {
+                    let answered = others.helpers().run(|| ());
+                    let answered = tokio::time::timeout(Duration::from_secs(10), answered).await;
+                    assert_eq!(answered.ok(), Some(Some(())), "it waits for what hangs");
+                }
+                drop(hung);
+                for one in asked {
+                    one.await.unwrap();
+                }
+            })
+            .await;
+    }
+}

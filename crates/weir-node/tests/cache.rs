@@ -46,9 +46,15 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
+        Self::with_memory(None)
+    }
+
+    /// The same with so many bytes for frames in memory.
+    fn with_memory(cache_bytes: Option<u64>) -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let data = DataDirectory::at(&directory.path().join("data")).expect("a directory");
-        let node = Node::start(NodeConfig { shards: Some(2), ..NodeConfig::default() });
+        let node =
+            Node::start(NodeConfig { shards: Some(2), cache_bytes, ..NodeConfig::default() });
         Self { directory, node: node.expect("threads start"), home: Home::embedded(data) }
     }
 
@@ -208,6 +214,31 @@ fn a_cache_gets_another_size_while_clients_read() {
 }
 
 #[test]
+fn a_cache_that_was_left_out_is_opened_again_in_the_size_that_it_has() {
+    let place = Place::with_memory(Some(64 << 10));
+    run(async {
+        let service = place.serve(SMALL).await;
+        place.fill().await;
+        place.is_filled().await;
+        // What is read after another start is in no journal.
+        service.stop(Closing::ToStore).await.expect("closed");
+        let service = place.serve(SMALL).await;
+        let blocks = place.directory.path().join("data/cache/blocks");
+        let file = std::fs::File::options().write(true).open(blocks).expect("it is there");
+        file.set_len(64 << 10).expect("somebody cuts it");
+        assert!(place.client().read(SIZE) == pattern(), "the store has it");
+        let shown = place.shown().await.cache;
+        assert!(shown.failed && shown.none_because.is_some(), "{shown:?}");
+        let (_, again) = place.node.resize_cache(place.home.clone(), SMALL).await.expect("opened");
+        assert!(!again.cache.failed && again.cache.none_because.is_none(), "{again:?}");
+        place.fill().await;
+        place.is_filled().await;
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
 fn a_cache_that_was_made_beforehand_is_used() {
     let place = Place::new();
     run(async {
@@ -235,7 +266,21 @@ fn a_disk_that_hangs_keeps_nobody() {
         let data = place.directory.path().join("data");
         let pipe = data.join(format!("cache/.answers-{}", std::process::id()));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a pipe");
-        assert!(!service.cache_answers().await);
+        assert!(!service.cache_answers().await && !service.cache_answers().await);
+        let is_asking = |task: std::fs::DirEntry| {
+            let name = std::fs::read_to_string(task.path().join("comm"));
+            name.is_ok_and(|name| name.trim() == "weir-asks")
+        };
+        let asking = || {
+            let tasks = std::fs::read_dir("/proc/self/task").expect("threads").flatten();
+            tasks.map(is_asking).filter(|asks| *asks).count()
+        };
+        // Those of other tests end at once.
+        let is_one = (0..50).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            asking() == 1
+        });
+        assert!(is_one, "one thread asks at a time, however often somebody wants to know");
         let hangs = resize(LARGE).await.expect_err("it would not end");
         assert_eq!(hangs.kind(), ErrorKind::Busy);
         assert!(hangs.to_string().contains("does not answer"), "{hangs}");

@@ -184,8 +184,11 @@ pub(crate) fn opened(fd: Descriptor, path: Arc<str>, alignment: usize) -> OpenFi
 
 /// Whether a program or another machine answers for its file system.
 fn is_of_a_server(file: &OpenFile) -> bool {
-    let is_server = |number| number == magic::FUSE || NETWORK.iter().any(|(one, _)| *one == number);
     file_system(file).is_ok_and(is_server)
+}
+
+fn is_server(file_system: u64) -> bool {
+    file_system == magic::FUSE || NETWORK.iter().any(|(number, _)| *number == file_system)
 }
 
 fn file_system(file: &OpenFile) -> Result<u64, DiskError> {
@@ -291,6 +294,12 @@ mod tests {
         assert_eq!(kind(magic::FUSE, "fuse.sshfs"), Kind::Network("sshfs".to_owned()));
         assert_eq!(kind(magic::FUSE, "virtiofs"), Kind::Network("virtiofs".to_owned()));
         assert_eq!(kind(magic::FUSE, "fuse.mergerfs"), Kind::Unknown("mergerfs".to_owned()));
+    }
+
+    #[test]
+    fn a_ring_has_a_thread_ask_what_a_server_keeps() {
+        assert!([magic::FUSE, 0x6969, 0xff53_4d42].into_iter().all(is_server));
+        assert!(![magic::EXT, magic::XFS, magic::OVERLAY].into_iter().any(is_server));
     }
 
     #[test]

@@ -145,3 +145,47 @@ fn a_reload_keeps_what_a_verb_asked_for() {
     });
     place.node.shut_down();
 }
+
+#[test]
+fn a_reload_counts_for_what_is_being_opened() {
+    let holder = Place::new();
+    let mut place = Place::new();
+    place.home.store_url.clone_from(&holder.home.store_url);
+    run(async {
+        let held = holder.serve().await;
+        let before = template(&place, Allowed::All, false);
+        let service = serve(&place, listed(&before), before).await;
+        // It waits for the node that has it, and knows the settings of the time before.
+        let attached = place.call("one", AttachVolume::default());
+        let reloaded = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let after = template(&place, Allowed::Named([].into()), false);
+            service.reload(listed(&after), Box::new(after)).await.expect("loaded");
+            held.stop(Closing::ToStore).await.expect("closed");
+        };
+        futures_util::join!(attached, reloaded);
+        assert!(!lets_in(&service, "one"), "it is for those whom the new list names");
+        service.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    holder.node.shut_down();
+}
+
+#[test]
+fn what_is_closed_in_the_background_counts_as_not_served_all_the_while() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly(Duration::from_secs(2)).await;
+        let reloaded = place.reload(&service, VolumeSet::Listed(Vec::new())).await.expect("loaded");
+        assert_eq!(reloaded.failed.len(), 1, "{reloaded:?}");
+        // It is open in the background for a part of this time, and its journal is held.
+        for _ in 0..30 {
+            let status = place.status().await;
+            assert_eq!(status.health, Health::Degraded);
+            assert!(status.not_served.iter().any(|one| one.name == "one"), "{status:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        service.stop(Closing::Quick).await.expect("closed");
+    });
+    place.node.shut_down();
+}
