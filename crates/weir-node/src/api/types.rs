@@ -165,6 +165,10 @@ pub struct NodeStatus {
     pub volumes: Vec<ServedVolume>,
     /// The volumes that it should serve and does not.
     pub not_served: Vec<NotServed>,
+    /// The names that its settings give to volumes in no store, files and exports of other servers, served or not: no
+    /// volume of the store gets one of them.
+    #[serde(default)]
+    pub names_elsewhere: Vec<String>,
     /// What the store was asked for since the process began.
     pub store_requests: StoreRequests,
     /// Memory by kind.

@@ -33,7 +33,7 @@ use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
 use crate::serve::running::{ANCILLARY_TIME, BeingClosed, Change, Ended, Opening, Running};
-use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
+use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 use crate::serve::unsent::Unsent;
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
@@ -377,6 +377,16 @@ pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), Nod
 /// Checks that what is served, by this opening or by one before it, is what was asked for.
 fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
     let (name, found) = (entry.name.to_string(), entry.gate.size());
+    let is_another = entry.is_elsewhere() != (asked.endpoint != EndpointKind::Log);
+    if is_another && !mutant("attached_is_another_kind") {
+        let reason = match entry.is_elsewhere() {
+            true => {
+                "is served here under that name: detach it first, to have that of the store served"
+            }
+            false => "one of the store is served here under that name: detach that one first",
+        };
+        return Err(NodeError::InMemory { name, reason });
+    }
     // As it was asked for: a device may take no writes for reasons of its own.
     let read_only = entry.spec.read_only;
     if read_only != asked.read_only {

@@ -265,6 +265,18 @@ impl Core {
         listed.unwrap_or_else(like_others)
     }
 
+    /// The names that the settings give to volumes in no store, whether they are served or not.
+    pub(crate) fn names_elsewhere(&self) -> Vec<String> {
+        let VolumeSet::Listed(specs) = &*lock(&self.volume_set) else { return Vec::new() };
+        let elsewhere = specs.iter().filter(|spec| spec.endpoint != EndpointKind::Log);
+        elsewhere.map(|spec| spec.name.to_string()).collect()
+    }
+
+    /// Whether it is one of those.
+    pub(crate) fn is_named_elsewhere(&self, name: &VolumeName) -> bool {
+        self.names_elsewhere().iter().any(|one| one == name.as_str())
+    }
+
     /// Lets clients use a volume as the settings say by now.
     pub(crate) fn let_in_as_settings_say(&self, entry: &Entry) {
         // Asked for under the lock: whoever comes later finds what is newer.

@@ -383,6 +383,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         nbd_clients: nbd_clients(core),
         at_risk,
         not_served,
+        names_elsewhere: core.names_elsewhere(),
         store_requests: store_requests(core),
         memory: memory(core, &volumes),
         cache,
