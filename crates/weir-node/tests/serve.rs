@@ -1,6 +1,8 @@
 //! What a process that serves volumes says at its end, and what it hands on to the one that comes after it.
 #![allow(clippy::disallowed_methods, reason = "a test of a whole node, outside any test module")]
 
+#[path = "serve/closing.rs"]
+mod closing;
 mod common;
 #[path = "serve/names.rs"]
 mod names;

@@ -163,8 +163,13 @@ pub struct NodeStatus {
     pub at_risk: AtRisk,
     /// The volumes that it serves.
     pub volumes: Vec<ServedVolume>,
-    /// The volumes that it should serve and does not.
+    /// The volumes that it should serve and does not, those whose newest writes are in a journal here alone, and those
+    /// that are being closed. A close that has nothing to send is no reason before it has gone on for five seconds.
     pub not_served: Vec<NotServed>,
+    /// The names that its settings give to volumes in no store, files and exports of other servers, served or not: no
+    /// volume of the store gets one of them.
+    #[serde(default)]
+    pub names_elsewhere: Vec<String>,
     /// What the store was asked for since the process began.
     pub store_requests: StoreRequests,
     /// Memory by kind.
@@ -221,12 +226,12 @@ pub struct Lease {
     pub note: Option<String>,
 }
 
-/// A volume that could not be opened.
+/// A volume that is not served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NotServed {
     /// Name of the volume.
     pub name: String,
-    /// Why it is not served, and what to do.
+    /// Why it is not served, and what to do; of one that is being closed, since when and what that waits for.
     pub reason: String,
     /// What is in its journal here alone, where that is known.
     #[serde(default)]

@@ -5,6 +5,7 @@ pub(crate) mod given;
 pub(crate) mod keys;
 pub(crate) mod known_stores;
 pub(crate) mod limits;
+pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod opened;
 pub(crate) mod probe;

@@ -55,6 +55,12 @@ impl Process {
         volumes.filter(|one| one.log.is_none())
     }
 
+    /// Whether its settings give that name to a volume that is in no store.
+    pub(crate) fn names_elsewhere(&self, name: &VolumeName) -> bool {
+        let names = self.status.iter().flat_map(|status| &status.names_elsewhere);
+        names.into_iter().any(|one| one == name.as_str())
+    }
+
     /// Whether it has the volume open. Of a process that does not answer only the volume is known that its socket is
     /// named after; it counts as the holder of that, whichever store is asked for.
     pub(crate) fn holds(&self, store: &Store, id: VolumeId) -> bool {

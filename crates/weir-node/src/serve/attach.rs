@@ -26,14 +26,15 @@ use weir_log::{LogError, VolumeState};
 use crate::config::ReplicateTo;
 use crate::error::NodeError;
 use crate::serve::by_hand::Left;
+use crate::serve::close::Close;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::EventKind;
 use crate::serve::host;
 use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::replica::{self, End, Following};
-use crate::serve::running::{ANCILLARY_TIME, BeingClosed, Change, Ended, Opening, Running};
-use crate::serve::spec::{Closing, Stopped, VolumeSet, VolumeSpec};
+use crate::serve::running::{Change, Opening, Running};
+use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
 use crate::serve::unsent::Unsent;
 
 /// Open files that a process needs for itself and its first clients, and for each volume while it is opened.
@@ -42,9 +43,6 @@ const DESCRIPTORS_PER_VOLUME: u64 = 4;
 
 /// Pause before a volume is opened again that another node was seen to have.
 const HELD_PAUSE: Duration = Duration::from_secs(10);
-
-/// Time of a close after which the log says what it waits for, and again after as much.
-const CLOSE_NOTICE: Duration = Duration::from_secs(5);
 
 /// How long a reload waits for the close of volumes that the settings do not name any more. A store that does not
 /// answer is given up before.
@@ -158,7 +156,7 @@ enum Begun {
 async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
     let name = spec.name.clone();
     let (waits, held) = oneshot::channel();
-    let opening = Opening::begin(core, &name, true);
+    let opening = Opening::begin(core, &name);
     let begun = open(Arc::clone(core), spec, shard, Some(waits), Arc::clone(&opening));
     let opened = core.in_background(begun);
     let begun = match select(opened, held).await {
@@ -362,14 +360,18 @@ fn keep_replica(
     replica::keep(&core.node, &core.home, core.limits(), (name, shard), to, on_end)
 }
 
-/// Serves a volume from now on. It is no error if it is served already as `spec` says.
+/// Serves a volume from now on, as the settings say but for what `change` does to that. It is no error if it is served
+/// so already.
 ///
 /// # Errors
 /// Why it cannot be opened; [`NodeError::ServedOtherwise`] or [`NodeError::OtherSize`].
-pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), NodeError> {
-    let name = spec.name.clone();
+pub(crate) async fn attach(
+    core: &Arc<Core>,
+    name: &VolumeName,
+    change: impl FnOnce(&mut VolumeSpec),
+) -> Result<(), NodeError> {
+    let (opening, spec) = Opening::begin_by_hand(core, name, change);
     let (shard, asked) = (core.least_used_shard(), spec.clone());
-    let opening = Opening::begin(core, &name, false);
     core.in_background(open(Arc::clone(core), spec, shard, None, opening)).await?;
     if let Some(entry) = core.entry(name.as_str()) {
         check_served_as(&entry, &asked)?;
@@ -381,6 +383,16 @@ pub(crate) async fn attach(core: &Arc<Core>, spec: VolumeSpec) -> Result<(), Nod
 /// Checks that what is served, by this opening or by one before it, is what was asked for.
 fn check_served_as(entry: &Entry, asked: &VolumeSpec) -> Result<(), NodeError> {
     let (name, found) = (entry.name.to_string(), entry.gate.size());
+    let is_another = entry.is_elsewhere() != (asked.endpoint != EndpointKind::Log);
+    if is_another && !mutant("attached_is_another_kind") {
+        let reason = match entry.is_elsewhere() {
+            true => {
+                "is served here under that name: detach it first, to have that of the store served"
+            }
+            false => "one of the store is served here under that name: detach that one first",
+        };
+        return Err(NodeError::InMemory { name, reason });
+    }
     // As it was asked for: a device may take no writes for reasons of its own.
     let read_only = entry.spec.read_only;
     if read_only != asked.read_only {
@@ -477,7 +489,7 @@ async fn detach_now(
     let mut unsent = Unsent::default();
     // An error means that the process stops.
     let _ = unsent.look_at(&core.node, (entry.shard, entry.id))?.await;
-    let closing = Close::begin(&core, &name, unsent).ok_or_else(not_served)?;
+    let closing = Close::begin(&core, &entry, unsent).ok_or_else(not_served)?;
     match how.asked {
         Asked::BySettings => {}
         Asked::ByHand => core.note_by_hand(&name, Left::Detached(Some(entry.id))),
@@ -509,71 +521,6 @@ async fn detach_now(
     closed
 }
 
-/// The close of a volume that is detached. A stop of the process that comes meanwhile waits for it: nobody else would.
-struct Close<'a> {
-    core: &'a Core,
-    name: &'a VolumeName,
-    running: Running,
-    /// For the stop.
-    told: oneshot::Sender<Result<Stopped, NodeError>>,
-}
-
-impl<'a> Close<'a> {
-    /// Takes what ends a volume; `None` if a stop has taken it.
-    fn begin(core: &'a Core, name: &'a VolumeName, unsent: Unsent) -> Option<Self> {
-        // Under the lock: a stop finds the volume in one of the tables.
-        let mut all = lock(&core.running);
-        let running = all.remove(name.as_str())?;
-        let (told, ended) = oneshot::channel();
-        lock(&core.closing).insert(name.to_string(), BeingClosed { ended, unsent });
-        Some(Self { core, name, running, told })
-    }
-
-    /// Closes it.
-    async fn end(self, how: Closing) -> Result<Stopped, NodeError> {
-        let Self { core, name, mut running, told } = self;
-        let following = running.take_following();
-        let ancillary = async {
-            core.views.close_of(name.as_str()).await;
-            if let Some(following) = following {
-                following.wait().await;
-            }
-        };
-        // A stop does not wait for these any longer than for those of other volumes.
-        select(pin!(ancillary), pin!(core.stopped_for(ANCILLARY_TIME))).await;
-        let closed = told_of_wait(core, name, running.stop(how)).await;
-        let closed = closed.unwrap_or(Err(NodeError::ShuttingDown));
-        lock(&core.closing).remove(name.as_str());
-        match closed {
-            Ok(stopped) => {
-                // Most often nobody waits for it.
-                let _ = told.send(Ok(stopped));
-                Ok(stopped)
-            }
-            // The error of the process, if it stops.
-            Err(error) => match told.send(Err(error)) {
-                Err(Err(error)) => Err(error),
-                _ => Err(NodeError::ShuttingDown),
-            },
-        }
-    }
-}
-
-/// Waits for the end of a close, and says in the log what it waits for where that takes long.
-async fn told_of_wait(
-    core: &Core,
-    name: &VolumeName,
-    mut ended: Ended,
-) -> Result<Result<Stopped, NodeError>, oneshot::error::RecvError> {
-    loop {
-        if let Ok(ended) = tokio::time::timeout(CLOSE_NOTICE, &mut ended).await {
-            return ended;
-        }
-        let unsent = core.unsent_of_closing(name.as_str()).map_or(0, |unsent| unsent.bytes);
-        tracing::warn!(volume = %name, unsent, "the close of a volume waits for the store to take its newest writes");
-    }
-}
-
 /// The result of loading a configuration anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
@@ -585,7 +532,8 @@ pub struct Reloaded {
     pub detached: Vec<VolumeName>,
     /// Not served though the settings name them, and what became of them: verbs left it so.
     pub left_out: Vec<(VolumeName, String)>,
-    /// Served as before: their changed settings take effect when they are attached the next time.
+    /// Served as before, or being opened as a verb asked for before: their changed settings take effect when they are
+    /// attached the next time.
     pub kept_as_they_are: Vec<VolumeName>,
     /// Served once the node that has them open has closed them.
     pub waiting: Vec<(VolumeName, String)>,
@@ -629,7 +577,13 @@ pub(crate) async fn reload(
             left::close_if_held(core, name)?;
         }
     }
+    let opened_otherwise = core.opened_otherwise();
     bring_in_line(core, &wanted, &is_wanted, &mut reloaded).await;
+    for name in opened_otherwise {
+        if !reloaded.kept_as_they_are.contains(&name) {
+            reloaded.kept_as_they_are.push(name);
+        }
+    }
     core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
     let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
     let first = core.least_used_shard();
@@ -715,13 +669,6 @@ async fn leave_out(core: &Arc<Core>, name: &VolumeName) -> Result<(), NodeError>
 }
 
 impl Core {
-    /// Returns when the process has been stopping for so long.
-    async fn stopped_for(&self, time: Duration) {
-        // An error means that the core was dropped, so the process stops.
-        let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
-        tokio::time::sleep(time).await;
-    }
-
     /// Runs an opening to its end though its caller goes away, until the process stops (A3).
     fn in_background<T: Send + 'static>(
         self: &Arc<Self>,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
@@ -93,7 +93,7 @@ pub(crate) struct Core {
     pub(crate) volumes: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// What ends each of them.
     pub(crate) running: Mutex<BTreeMap<String, Running>>,
-    /// Those that a detach closes, for a stop in the middle of it.
+    /// Those that a detach or the end of the process closes.
     pub(crate) closing: Mutex<BTreeMap<String, BeingClosed>>,
     /// The openings that have begun.
     pub(crate) openings: Openings,
@@ -226,6 +226,11 @@ impl Core {
         Ok(())
     }
 
+    /// What is said of a volume that was served when it was asked for and is not any more.
+    pub(crate) fn gone(&self, name: &VolumeName) -> NodeError {
+        gone(self.is_stopping.load(Ordering::Relaxed), name)
+    }
+
     /// Runs `job` with a volume on its thread.
     pub(crate) async fn on_volume<T, F, Work>(&self, entry: &Entry, job: F) -> Result<T, NodeError>
     where
@@ -233,13 +238,13 @@ impl Core {
         F: FnOnce(Rc<Hosted>) -> Work + Send + 'static,
         Work: Future<Output = Result<T, NodeError>> + 'static,
     {
-        let id = entry.id;
+        let (id, gone) = (entry.id, self.gone(&entry.name));
         self.node
             .run(entry.shard, move |context| async move {
                 let hosted = context.hosted.borrow().get(&id).cloned();
                 match hosted {
                     Some(hosted) => job(hosted).await,
-                    None => Err(NodeError::ShuttingDown),
+                    None => Err(gone),
                 }
             })
             .await?
@@ -263,6 +268,18 @@ impl Core {
         };
         let like_others = || VolumeSpec { name: name.clone(), ..(**lock(&self.template)).clone() };
         listed.unwrap_or_else(like_others)
+    }
+
+    /// The names that the settings give to volumes in no store, whether they are served or not.
+    pub(crate) fn names_elsewhere(&self) -> Vec<String> {
+        let VolumeSet::Listed(specs) = &*lock(&self.volume_set) else { return Vec::new() };
+        let elsewhere = specs.iter().filter(|spec| spec.endpoint != EndpointKind::Log);
+        elsewhere.map(|spec| spec.name.to_string()).collect()
+    }
+
+    /// Whether it is one of those.
+    pub(crate) fn is_named_elsewhere(&self, name: &VolumeName) -> bool {
+        self.names_elsewhere().iter().any(|one| one == name.as_str())
     }
 
     /// Lets clients use a volume as the settings say by now.
@@ -293,5 +310,25 @@ impl Core {
     /// Whether a volume that is created is to be served at once.
     pub(crate) fn serves_all(&self) -> bool {
         matches!(&*lock(&self.volume_set), VolumeSet::All(_))
+    }
+}
+
+/// Only a process that stops is to blame for a volume that is not served any more; otherwise it was detached.
+fn gone(is_stopping: bool, name: &VolumeName) -> NodeError {
+    match is_stopping || mutant("detached_blames_the_stop") {
+        true => NodeError::ShuttingDown,
+        false => NodeError::NotServedHere { name: name.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_was_detached_is_not_said_to_go_with_the_process() {
+        let name = VolumeName::new("demo").unwrap();
+        assert!(matches!(gone(true, &name), NodeError::ShuttingDown));
+        assert!(matches!(gone(false, &name), NodeError::NotServedHere { .. }));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_device::VolumeId;
+use weir_device::{VolumeId, mutant};
 use weir_log::LOCK_FILE;
 use weir_log::catalog::VolumeName;
 
@@ -15,6 +15,7 @@ use crate::data_directory::DataDirectory;
 use crate::home::opened;
 use crate::serve::core::Core;
 use crate::serve::lock::lock;
+use crate::serve::spec::EndpointKind;
 use crate::size::human;
 use crate::volumes::unserved::holder;
 
@@ -29,6 +30,8 @@ pub(crate) struct Kept {
     pub(crate) unsent: Option<AtRisk>,
     /// What is wrong with it.
     pub(crate) reason: String,
+    /// Nothing is, so far: it is being closed, and that has not taken long.
+    pub(crate) is_quiet: bool,
 }
 
 /// What the notes in the data directory say of a volume.
@@ -39,7 +42,7 @@ struct Noted {
     is_held: bool,
 }
 
-/// All of them, and those that are being closed at this moment and still have something to put in the store.
+/// All of them, and those that are being closed at this moment.
 pub(crate) async fn of(core: &Core) -> Vec<Kept> {
     let mut kept = closing(core);
     // A process of one volume speaks of that one alone.
@@ -55,20 +58,22 @@ pub(crate) async fn of(core: &Core) -> Vec<Kept> {
         }
         let store = store.filter(|store| store != own && *store != core.home.store_url);
         let reason = reason(&name, unsent.as_ref(), store.as_deref());
-        kept.push(Kept { name: name.to_string(), unsent, reason });
+        kept.push(Kept { name: name.to_string(), unsent, reason, is_quiet: false });
     }
     kept
 }
 
 fn closing(core: &Core) -> Vec<Kept> {
     let closing = lock(&core.closing);
-    let unsent = closing.iter().map(|(name, one)| (name, one.unsent.at_risk()));
-    let kept = unsent.filter(|(_, unsent)| unsent.bytes > 0).map(|(name, unsent)| {
-        let bytes = human(unsent.bytes);
-        let reason = format!("it is being closed, and {bytes} of it are not in the store yet");
-        Kept { name: name.clone(), unsent: Some(unsent), reason }
+    let kept = closing.iter().map(|(name, one)| {
+        let unsent = Some(one.unsent.at_risk()).filter(|unsent| unsent.bytes > 0);
+        let is_quiet = one.is_quiet();
+        // What is at risk is what no store has: files and other servers are no stores of this process.
+        let unsent = unsent.filter(|_| one.endpoint == EndpointKind::Log);
+        Kept { name: name.clone(), unsent, reason: one.waits(), is_quiet }
     });
-    kept.collect()
+    let is_seen = |one: &Kept| one.unsent.is_some() || !mutant("close_without_log_not_seen");
+    kept.filter(is_seen).collect()
 }
 
 async fn noted(core: &Core) -> Vec<Noted> {

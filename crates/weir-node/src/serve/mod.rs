@@ -13,6 +13,7 @@ mod cache_shards;
 pub(crate) mod cache_size;
 mod cache_start;
 mod check;
+pub(crate) mod close;
 pub(crate) mod core;
 pub(crate) mod events;
 mod exports;

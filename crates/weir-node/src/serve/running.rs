@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use weir_device::mutant;
 use weir_log::catalog::VolumeName;
 
 use crate::error::NodeError;
 use crate::serve::core::Core;
 use crate::serve::lock::lock;
 use crate::serve::replica::End;
-use crate::serve::spec::{Closing, Stopped};
+use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
 use crate::serve::unsent::Unsent;
 
 /// Time for handshakes, replication and clients of snapshots to end before the volumes are closed: all of them may
@@ -44,13 +46,16 @@ impl Running {
     }
 }
 
-/// A volume that a detach closes.
+/// A volume that a detach or the end of the process closes.
 #[derive(Debug)]
 pub(crate) struct BeingClosed {
-    /// For a stop in the middle of it.
-    pub(crate) ended: Ended,
+    /// For a stop in the middle of a detach, which takes it.
+    pub(crate) ended: Option<Ended>,
     /// What is still to go.
     pub(crate) unsent: Unsent,
+    /// What has its bytes, and so what is waited for.
+    pub(crate) endpoint: EndpointKind,
+    pub(crate) since: Instant,
 }
 
 /// The volumes that are being attached or detached.
@@ -89,6 +94,8 @@ pub(crate) struct Begun {
     name: VolumeName,
     /// It goes on in the background, because the configuration names the volume.
     is_configured: bool,
+    /// How a verb has it opened.
+    asked: Option<VolumeSpec>,
     course: watch::Sender<Course>,
 }
 
@@ -100,11 +107,29 @@ pub(crate) type Openings = Mutex<Vec<Arc<Begun>>>;
 pub(crate) struct Opening(Arc<Core>, Arc<Begun>);
 
 impl Opening {
-    pub(crate) fn begin(core: &Arc<Core>, name: &VolumeName, is_configured: bool) -> Arc<Self> {
+    /// Begins one for the settings.
+    pub(crate) fn begin(core: &Arc<Core>, name: &VolumeName) -> Arc<Self> {
         let course = watch::Sender::new(Course::GoesOn);
-        let begun = Arc::new(Begun { name: name.clone(), is_configured, course });
+        let begun =
+            Arc::new(Begun { name: name.clone(), is_configured: true, asked: None, course });
         lock(&core.openings).push(Arc::clone(&begun));
         Arc::new(Self(Arc::clone(core), begun))
+    }
+
+    /// Begins one for a verb: as the settings say, but for what `change` does to that.
+    pub(crate) fn begin_by_hand(
+        core: &Arc<Core>,
+        name: &VolumeName,
+        change: impl FnOnce(&mut VolumeSpec),
+    ) -> (Arc<Self>, VolumeSpec) {
+        // Under the lock: a reload that changes what the settings say comes before it, or finds this opening.
+        let mut openings = lock(&core.openings);
+        let mut spec = core.spec_of(name);
+        change(&mut spec);
+        let (asked, course) = (Some(spec.clone()), watch::Sender::new(Course::GoesOn));
+        let begun = Arc::new(Begun { name: name.clone(), is_configured: false, asked, course });
+        openings.push(Arc::clone(&begun));
+        (Arc::new(Self(Arc::clone(core), begun)), spec)
     }
 
     /// A verb began it, not the settings.
@@ -131,6 +156,20 @@ impl Drop for Opening {
 }
 
 impl Core {
+    /// The volumes that verbs have opened otherwise than the settings say by now, and that are not open yet.
+    pub(crate) fn opened_otherwise(&self) -> Vec<VolumeName> {
+        let openings = lock(&self.openings);
+        let is_otherwise = |one: &&Arc<Begun>| {
+            let asked = one.asked.as_ref();
+            asked.is_some_and(|asked| !self.spec_of(&one.name).serves_like(asked))
+        };
+        let otherwise = openings.iter().filter(is_otherwise);
+        otherwise
+            .map(|one| one.name.clone())
+            .filter(|_| !mutant("reload_misses_openings"))
+            .collect()
+    }
+
     /// Takes openings back that `is_meant` is true of, and waits until they have ended; the names of their volumes. One
     /// that ended before it could be taken back may have left its volume served.
     pub(crate) async fn take_back(

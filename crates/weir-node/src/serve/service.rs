@@ -32,6 +32,7 @@ use crate::serve::by_hand::Left;
 use crate::serve::cache::NodeCache;
 use crate::serve::cache_setting::CacheSetting;
 use crate::serve::cache_start::open_for_start;
+use crate::serve::close::told_of_wait;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::{EventKind, Events};
 use crate::serve::exports::Exported;
@@ -40,7 +41,7 @@ use crate::serve::lock::lock;
 use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::serve::one_export::connection_options;
 use crate::serve::replica::End;
-use crate::serve::running::{ANCILLARY_TIME, Changing, Running};
+use crate::serve::running::{ANCILLARY_TIME, Changing, Ended, Running};
 use crate::serve::sessions::kept::{KeptSession, Sessions};
 use crate::serve::sessions::resume::resume;
 use crate::serve::sockets::{self, BoundSocket, Inherited};
@@ -478,7 +479,7 @@ impl Service {
     /// [`NodeError::ShuttingDown`].
     pub fn unsent(&self) -> Result<Unsent, NodeError> {
         let mut unsent = Unsent::default();
-        for entry in self.core.entries() {
+        for entry in self.core.entries().into_iter().filter(|entry| !entry.is_elsewhere()) {
             // Those who are told begin the stop later than this is sent.
             drop(unsent.look_at(&self.core.node, (entry.shard, entry.id))?);
         }
@@ -689,13 +690,54 @@ impl Service {
         })
     }
 
+    /// Closes what is served, and waits for that and for the closes that detaches began.
+    async fn close_all(
+        &self,
+        closing: Closing,
+        running: BTreeMap<String, Running>,
+        detaching: Vec<(String, Option<Ended>)>,
+    ) -> Vec<(String, Result<Stopped, NodeError>)> {
+        let core = &*self.core;
+        let mut ending: Vec<LocalBoxFuture<'_, _>> = Vec::new();
+        for (name, running) in running {
+            let mut unsent = Unsent::default();
+            let entry = core.entry(&name);
+            let found = entry.as_ref().map(|one| unsent.look_at(&core.node, (one.shard, one.id)));
+            if let Some(entry) = entry.filter(|_| !mutant("close_at_stop_not_seen")) {
+                core.note_closing(&entry, None, unsent);
+            }
+            let ended = async move {
+                // An error means that its thread has ended.
+                if let Some(Ok(found)) = found {
+                    let _ = found.await;
+                }
+                running.stop(closing).await
+            };
+            ending.push(Box::pin(async move {
+                let result = told_of_wait(core, &name, ended).await;
+                lock(&core.closing).remove(&name);
+                (name, result)
+            }));
+        }
+        // The next process is told of them, and is not kept waiting.
+        for (name, ended) in detaching.into_iter().filter(|_| closing == Closing::ToStore) {
+            // The detach says in the log what it waits for.
+            let Some(ended) = ended else { continue };
+            ending.push(Box::pin(async move {
+                (name, ended.await.unwrap_or(Err(NodeError::ShuttingDown)))
+            }));
+        }
+        join_all(ending).await
+    }
+
     async fn end(&mut self, closing: Closing) -> Result<Stopped, NodeError> {
         let (mut running, detaching) = {
             let mut running = lock(&self.core.running);
             // Under the lock: a volume that is opened at this moment is in the table already, or is not offered at all.
             self.core.is_stopping.store(true, Ordering::Relaxed);
-            let detaching = std::mem::take(&mut *lock(&self.core.closing));
-            let detaching = detaching.into_iter().map(|(name, closing)| (name, closing.ended));
+            let mut detaching = lock(&self.core.closing);
+            let detaching =
+                detaching.iter_mut().map(|(name, closing)| (name.clone(), closing.ended.take()));
             let detaching: Vec<_> = detaching.collect();
             (std::mem::take(&mut *running), detaching)
         };
@@ -718,15 +760,8 @@ impl Service {
                 "closing the volumes while handshakes, replicas or snapshots still wait for a store"
             );
         }
-        let mut ending = Vec::new();
-        for (name, running) in running {
-            ending.push((name, running.stop(closing)));
-        }
-        // The next process is told of them, and is not kept waiting.
-        ending.extend(detaching.into_iter().filter(|_| closing == Closing::ToStore));
         let (mut stopped, mut first_error) = (Stopped::Clean, None);
-        for (name, ended) in ending {
-            let result = ended.await.unwrap_or(Err(NodeError::ShuttingDown));
+        for (name, result) in self.close_all(closing, running, detaching).await {
             lock(&self.core.volumes).remove(&name);
             match result {
                 Ok(Stopped::Clean) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weir_device::VolumeId;
+use weir_stack::{Stack, StageStatus};
 
 use crate::api::types::AtRisk;
 use crate::error::NodeError;
@@ -15,6 +16,19 @@ use crate::serve::lock::lock;
 
 /// How often the number of a volume is brought up to date.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What a volume still has to send: to the store; of an export of another server, what that did not flush.
+fn to_go(stack: &Stack) -> AtRisk {
+    if let Some(log) = stack.log_status() {
+        return log.into();
+    }
+    let layers = stack.layers().into_iter();
+    let bytes = layers.filter_map(|layer| match layer.stage {
+        StageStatus::Remote(remote) => Some(remote.unflushed_bytes),
+        _ => None,
+    });
+    AtRisk { bytes: bytes.sum(), ..AtRisk::default() }
+}
 
 /// Bytes of acknowledged writes that are not in the store, of the volumes that are looked at.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +65,7 @@ impl Unsent {
             let _ = told.send(());
             // The loop ends when the volume is closed.
             while let Some(stack) = stack.as_ref().and_then(std::rc::Weak::upgrade) {
-                *lock(&unsent) = stack.log_status().map(AtRisk::from).unwrap_or_default();
+                *lock(&unsent) = to_go(&stack);
                 drop(stack);
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }

@@ -59,7 +59,8 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
             volumes.push((entry.name.to_string(), health, snapshot));
         }
     }
-    let kept = kept::of(core).await;
+    let mut kept = kept::of(core).await;
+    kept.retain(|one| !one.is_quiet && !volumes.iter().any(|(name, ..)| *name == one.name));
     let scrape = Scrape {
         volumes,
         replicas,
@@ -630,7 +631,12 @@ mod tests {
     fn kept() -> Kept {
         let unsent =
             AtRisk { bytes: 8192, blocks: 2, oldest_age_ms: Some(61_500), age_is_least: false };
-        Kept { name: "detached".to_owned(), unsent: Some(unsent), reason: String::new() }
+        Kept {
+            name: "detached".to_owned(),
+            unsent: Some(unsent),
+            reason: String::new(),
+            is_quiet: false,
+        }
     }
 
     fn holder() -> Holder {

@@ -347,13 +347,16 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
             volumes.push(volume);
         }
     }
-    let kept = kept::of(core).await;
-    let not_served = not_served(core, &kept);
+    let mut kept = kept::of(core).await;
+    // One whose close begins is served for a moment yet.
+    kept.retain(|kept| !volumes.iter().any(|volume| volume.name == kept.name));
+    let loud: Vec<Kept> = kept.iter().filter(|kept| !kept.is_quiet).cloned().collect();
+    let (told, not_served) = (not_served(core, &loud), not_served(core, &kept));
     let mut reasons: Vec<String> = volumes
         .iter()
         .flat_map(|volume| volume.reasons.iter().map(|r| format!("{}: {r}", volume.name)))
         .collect();
-    reasons.extend(not_served.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
+    reasons.extend(told.iter().map(|n| format!("{} is not served: {}", n.name, n.reason)));
     reasons.extend(core.left().into_iter().map(|(name, what)| format!("{name}: {what}")));
     let risks = volumes.iter().map(|volume| volume.at_risk);
     let at_risk = risks.chain(kept.iter().filter_map(|kept| kept.unsent)).sum();
@@ -383,6 +386,7 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
         nbd_clients: nbd_clients(core),
         at_risk,
         not_served,
+        names_elsewhere: core.names_elsewhere(),
         store_requests: store_requests(core),
         memory: memory(core, &volumes),
         cache,

@@ -14,6 +14,7 @@ use super::words::size_bytes;
 use crate::api::types::Shown;
 use crate::error::NodeError;
 use crate::serve::attach;
+use crate::serve::spec::VolumeSpec;
 
 /// Serve a volume from now on, by the `weir serve` that runs in this data directory, until it is detached or the
 /// process ends. Returns once clients can connect
@@ -59,13 +60,14 @@ impl Place {
             let mut client = self.home.serving_client().await?;
             return client.call(Some(&name), &asked, &|_, _| {}).await.map(drop);
         };
-        let mut spec = core.spec_of(&name);
-        spec.read_only |= asked.read_only;
-        spec.consent.take_over |= asked.take_over;
-        if asked.size_bytes.is_some() {
-            (spec.size, spec.size_must_match) = (asked.size_bytes, true);
-        }
-        attach::attach(core, spec).await
+        let as_asked = |spec: &mut VolumeSpec| {
+            spec.read_only |= asked.read_only;
+            spec.consent.take_over |= asked.take_over;
+            if asked.size_bytes.is_some() {
+                (spec.size, spec.size_must_match) = (asked.size_bytes, true);
+            }
+        };
+        attach::attach(core, &name, as_asked).await
     }
 
     /// Has a volume served again that was detached for a verb that failed.

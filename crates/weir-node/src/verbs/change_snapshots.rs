@@ -15,6 +15,10 @@ use super::verb::{Answer, By, OnProgress, Route, Verb};
 use crate::error::NodeError;
 use crate::serve::events::EventKind;
 
+/// What is said where another volume is served under the name of one in the store.
+const AMBIGUOUS: &str = "is served here under the name of one that is: detach it first, or rename the one in the store \
+                         (weir volume rename), so that it is clear which one's snapshots are meant";
+
 /// Take, delete or go back to a snapshot of a volume. Waits for the store. Going back needs a volume without clients
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -88,6 +92,7 @@ impl Verb for ChangeSnapshots {
         place: Place,
         _: OnProgress<'_>,
     ) -> Result<ChangedSnapshots, NodeError> {
+        place.refuse_if_ambiguous(AMBIGUOUS).await?;
         place.with_open(async |volume| self.apply(&volume).await).await?;
         self.done(&place)
     }

@@ -47,6 +47,7 @@ impl Verb for CloneVolume {
         let (volume, snapshot) = (place.name()?, VolumeName::new(&self.snapshot)?);
         let clone = VolumeName::new(&self.name)?;
         place.home.data.prepare()?;
+        place.of(clone.clone()).refuse_if_taken().await?;
         let store = place.home.open_store(&place.context, Access::Write).await?;
         let (env, from) = (&place.context.env, (&volume, &snapshot));
         // A clone shares the bytes of its parent, and so its key or the lack of one.

@@ -56,11 +56,7 @@ impl Verb for CreateVolume {
         let (home, context) = (&place.home, &place.context);
         home.data.prepare()?;
         let created = place.of(name.clone());
-        created
-            .refuse_if_ambiguous(
-                "is served here under that name: choose another one for the new volume",
-            )
-            .await?;
+        created.refuse_if_taken().await?;
         let store = home.open_or_make_store(context).await?;
         known_stores::check_not_emptied(context, home, &store).await?;
         let encryption = home.encryption(context).await?;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use weir_device::{VolumeId, mutant};
+use weir_device::VolumeId;
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
 use weir_stack::Stack;
@@ -145,15 +145,15 @@ impl Place {
         }
     }
 
-    /// Refuses a verb on a volume of the store where another volume is served here under its name that is in no store:
-    /// it would not be clear which one is meant. Where the processes cannot be asked, that is no reason to refuse.
+    /// As [`Home::refuse_ambiguous`].
     pub(super) async fn refuse_if_ambiguous(&self, reason: &'static str) -> Result<(), NodeError> {
-        let name = self.name()?;
-        let served = self.home.holder_without_store(&name).await;
-        match served.is_ok_and(|one| one.is_some()) && !mutant("name_of_two_volumes_taken") {
-            true => Err(NodeError::InMemory { name: name.to_string(), reason }),
-            false => Ok(()),
-        }
+        self.home.refuse_ambiguous(&self.name()?, reason).await
+    }
+
+    /// Refuses the name for a volume that the verb makes or renames ([`Home::refuse_taken`]).
+    pub(super) async fn refuse_if_taken(&self) -> Result<(), NodeError> {
+        let core = self.serving.as_ref().map(|Serving(core)| &**core);
+        self.home.refuse_taken(core, &self.name()?).await
     }
 
     /// Turns errors that name the volume by its identity into errors that give its name.

@@ -33,6 +33,7 @@ impl Verb for PromoteVolume {
 
     async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<PromotedVolume, NodeError> {
         let (name, env) = (place.name()?, &place.context.env);
+        place.refuse_if_taken().await?;
         let store = place.home.open_store(&place.context, Access::Write).await?;
         let id = replica::promote(&store, env, &name).await?;
         Ok(PromotedVolume { name: name.to_string(), id: id.to_string() })

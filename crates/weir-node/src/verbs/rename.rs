@@ -46,10 +46,14 @@ impl Verb for RenameVolume {
 
     async fn on_served(
         self,
-        Served { place, hosted }: Served,
+        served: Served,
         on_progress: OnProgress<'_>,
     ) -> Result<Shown, NodeError> {
+        // A file or an export of another server has the name that the settings give it.
+        served.log("keeps its name")?;
+        let Served { place, hosted } = served;
         let (env, to) = (&place.context.env, VolumeName::new(&self.to)?);
+        place.of(to.clone()).refuse_if_taken().await?;
         let (store, _) = place.find(Access::Write).await?;
         match catalog::find(&store, env, &to).await {
             Err(LogError::NoSuchVolume { .. }) => {}
@@ -87,6 +91,7 @@ impl Verb for RenameVolume {
 
     async fn on_store(self, place: Place, _: OnProgress<'_>) -> Result<Shown, NodeError> {
         let (from, to) = (place.name()?, VolumeName::new(&self.to)?);
+        place.of(to.clone()).refuse_if_taken().await?;
         let store = place.home.open_store(&place.context, Access::Write).await?;
         catalog::rename(&store, &place.context.env, &from, &to).await?;
         place.note(EventKind::VolumeRenamed, to.to_string());

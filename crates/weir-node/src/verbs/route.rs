@@ -161,7 +161,12 @@ fn submit<V: Verb>(
 /// The volume that is served, on its thread.
 fn served(place: Place, entry: &Entry) -> Result<Served, NodeError> {
     let hosted = place.context.hosted.borrow().get(&entry.id).cloned();
-    Ok(Served { place, hosted: hosted.ok_or(NodeError::ShuttingDown)? })
+    let gone = || match &place.serving {
+        Some(Serving(core)) => core.gone(&entry.name),
+        None => NodeError::ShuttingDown,
+    };
+    let hosted = hosted.ok_or_else(gone)?;
+    Ok(Served { place, hosted })
 }
 
 /// Adds a verb to the document.

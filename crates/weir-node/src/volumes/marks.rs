@@ -11,6 +11,10 @@ use crate::home::{Home, known_stores};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
 
+/// What is said where another volume is served under the name of one in the store.
+const AMBIGUOUS: &str = "is served here under the name of one that is: detach it first, so that it is clear which one \
+                         is to be filled";
+
 /// How a volume is marked that is filled by an import or a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -35,6 +39,11 @@ async fn mark_as(
     mark: Mark,
 ) -> Result<Shown, NodeError> {
     home.data.prepare()?;
+    match mark {
+        Mark::New { .. } => home.refuse_taken(None, name).await?,
+        Mark::Incomplete => home.refuse_ambiguous(name, AMBIGUOUS).await?,
+        Mark::Complete => {}
+    }
     let store = match mark {
         Mark::New { .. } => home.open_or_make_store(context).await?,
         Mark::Incomplete | Mark::Complete => home.open_store(context, Access::Write).await?,

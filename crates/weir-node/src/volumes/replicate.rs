@@ -92,6 +92,7 @@ impl Node {
     ) -> LocalBoxFuture<'a, Result<VolumeId, NodeError>> {
         Box::pin(async move {
             self.run(0, move |context| async move {
+                home.refuse_taken(None, &name).await?;
                 let store = home.open_store(&context, Access::Write).await?;
                 Ok(replica::promote(&store, &context.env, &name).await?)
             })

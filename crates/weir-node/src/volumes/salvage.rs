@@ -140,6 +140,9 @@ async fn salvage(
     on_progress: impl FnMut(u64, u64),
 ) -> Result<Salvaged, NodeError> {
     home.data.prepare()?;
+    if let Some(new) = &wish.new {
+        home.refuse_taken(None, new).await?;
+    }
     let store = home.open_store(context, Access::Write).await?;
     let env = &context.env;
     let id = catalog::find(&store, env, &wish.name).await?;

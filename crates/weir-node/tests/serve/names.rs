@@ -1,36 +1,156 @@
 //! Names that two volumes have.
 
+use weir_node::Mark;
 use weir_node::config::FileConfig;
+use weir_node::verbs::clone::CloneVolume;
+use weir_node::verbs::list::ListVolumes;
+use weir_node::verbs::promote::PromoteVolume;
 
 use super::*;
+
+/// Serves the volume `one` of the store, and files of these names.
+async fn serve_beside(place: &Place, files: &[&str]) -> Service {
+    let mut options = place.options(VolumeOptions::default());
+    let VolumeSet::Listed(specs) = &mut options.volumes else { unreachable!("it is a list") };
+    for file in files {
+        let path = place.directory.path().join(file);
+        let endpoint = EndpointKind::File(FileConfig { path, direct: false });
+        specs.push(VolumeSpec { name: name(file), endpoint, ..specs[0].clone() });
+    }
+    place.node.serve(options).await.expect("they open")
+}
+
+async fn create(place: &Place, name: &str, attach: bool) -> Result<(), NodeError> {
+    let (name, takeover) = (name.to_owned(), Default::default());
+    let verb = CreateVolume { name, size_bytes: SIZE, takeover, attach };
+    place.node.call(place.home.clone(), None, verb, |_, _| {}).await.map(drop)
+}
+
+/// What an import and a copy do first.
+async fn mark(place: &Place, volume: &str, mark: Mark) -> Result<(), NodeError> {
+    place.node.mark_volume(place.home.clone(), name(volume), mark).await.map(drop)
+}
+
+const NEW: Mark = Mark::New { size: SIZE, takeover: Takeover::Manual };
+
+fn take(snapshot: &str) -> ChangeSnapshots {
+    ChangeSnapshots { action: SnapshotAction::Take, snapshot: snapshot.to_owned() }
+}
+
+/// The volumes of the store.
+async fn in_store(place: &Place) -> Vec<String> {
+    let listed = place.node.call(place.home.clone(), None, ListVolumes {}, |_, _| {}).await;
+    let listed = listed.expect("listed").0.into_iter();
+    listed.filter(|one| one.kind.is_none()).map(|one| one.name).collect()
+}
 
 #[test]
 fn a_name_of_two_volumes_is_not_taken_for_that_of_the_one_in_the_store() {
     let place = Place::new();
     run(async {
-        let create = |name: &str| {
-            let (name, takeover) = (name.to_owned(), Default::default());
-            let verb = CreateVolume { name, size_bytes: SIZE, takeover, attach: false };
-            place.node.call(place.home.clone(), None, verb, |_, _| {})
+        create(&place, "both", false).await.expect("nobody serves anything");
+        let service = serve_beside(&place, &["both", "file"]).await;
+        let refused = create(&place, "file", false).await.expect_err("a file has that name");
+        assert!(refused.to_string().contains("choose another one"), "{refused}");
+        create(&place, "other", false).await.expect("nobody has that name");
+        let is_unclear = |refused: NodeError| {
+            assert!(refused.to_string().contains("detach it first"), "{refused}");
         };
-        create("both").await.expect("nobody serves anything");
-        let mut options = place.options(VolumeOptions::default());
-        let VolumeSet::Listed(specs) = &mut options.volumes else { unreachable!("it is a list") };
-        for file in ["both", "file"] {
-            let path = place.directory.path().join(file);
-            let endpoint = EndpointKind::File(FileConfig { path, direct: false });
-            specs.push(VolumeSpec { name: name(file), endpoint, ..specs[0].clone() });
-        }
-        let service = place.node.serve(options).await.expect("they open");
-        let refused = create("file").await.expect_err("a file has that name").to_string();
-        assert!(refused.contains("choose another one"), "{refused}");
-        create("other").await.expect("nobody has that name");
-        let refused = place.try_call("both", DELETE).await.expect_err("which one?").to_string();
-        assert!(refused.contains("detach it first"), "{refused}");
+        is_unclear(place.try_call("both", DELETE).await.expect_err("which one?"));
+        is_unclear(place.try_call("both", take("x")).await.expect_err("which one?"));
+        is_unclear(mark(&place, "both", Mark::Incomplete).await.expect_err("which one?"));
         assert!(served(&service).contains(&"both".to_owned()), "it is served on");
-        place.call("both", DetachVolume::default()).await;
-        place.call("both", DELETE).await;
+        place.call("both", RenameVolume { to: "apart".to_owned() }).await;
+        place.call("apart", take("x")).await;
+        place.call("apart", RenameVolume { to: "again".to_owned() }).await;
+        place.call("again", DELETE).await;
         assert!(place.directory.path().join("both").exists(), "the file is no volume of the store");
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+/// No verb gives a volume of the store the name of a file, which is served or, after a detach, only named by the
+/// settings: clients would find the file under it.
+fn no_volume_gets_the_name_of_a_file(is_served: bool) {
+    let place = Place::new();
+    run(async {
+        let service = serve_beside(&place, &["file"]).await;
+        place.call("one", take("s")).await;
+        create(&place, "idle", false).await.expect("nobody has that name");
+        if !is_served {
+            place.call("file", DetachVolume::default()).await;
+        }
+        let mut not_refused = Vec::new();
+        let mut is_refused = |verb: &'static str, done: Result<(), NodeError>| {
+            let said = done.map_or_else(|refused| refused.to_string(), |()| "done".to_owned());
+            let is_said = |part| said.contains(part);
+            if !is_said("volume \"file\" is no volume of a store") || !is_said("choose another one")
+            {
+                not_refused.push((verb, said));
+            }
+        };
+        for attach in [false, true] {
+            is_refused("create", create(&place, "file", attach).await);
+        }
+        for volume in ["one", "idle"] {
+            let to = RenameVolume { to: "file".to_owned() };
+            is_refused("rename", place.try_call(volume, to).await.map(drop));
+        }
+        let (snapshot, takeover) = ("s".to_owned(), Default::default());
+        let clone = CloneVolume { snapshot, name: "file".to_owned(), takeover };
+        is_refused("clone", place.try_call("one", clone).await.map(drop));
+        is_refused("import and copy", mark(&place, "file", NEW).await);
+        let promoted = place.try_call("file", PromoteVolume {}).await;
+        is_refused("promote", promoted.map(drop));
+        let (new, takeover) = (Some(name("file")), Takeover::Manual);
+        let wish = SalvageWish { name: name("one"), new, takeover, accept_loss: false };
+        let salvaged = place.node.salvage_volume(place.home.clone(), wish, |_, _| {}).await;
+        is_refused("salvage", salvaged.map(drop));
+        assert_eq!(not_refused, [], "nothing is made or renamed");
+        assert_eq!(in_store(&place).await, ["idle", "one"]);
+        if is_served {
+            let to = RenameVolume { to: "other".to_owned() };
+            let refused = place.try_call("file", to).await.expect_err("it is a file").to_string();
+            assert!(refused.contains("keeps its name"), "{refused}");
+        }
+        let still = if is_served { vec!["file", "one"] } else { vec!["one"] };
+        assert_eq!(served(&service), still);
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn no_volume_of_the_store_gets_the_name_of_a_file_that_is_served() {
+    no_volume_gets_the_name_of_a_file(true);
+}
+
+#[test]
+fn no_volume_of_the_store_gets_the_name_that_the_settings_give_a_file() {
+    no_volume_gets_the_name_of_a_file(false);
+}
+
+#[test]
+fn a_name_that_the_settings_take_from_a_file_is_free_once_that_is_detached() {
+    let place = Place::new();
+    run(async {
+        let service = serve_beside(&place, &["file"]).await;
+        create(&place, "late", true).await.expect("nobody has that name");
+        // A client keeps the file served while the settings name it no more.
+        let client = place.client("file");
+        let settings = place.options(VolumeOptions::default()).volumes;
+        place.reload(&service, settings).await.expect("loaded");
+        assert_eq!(served(&service), ["file", "late", "one"]);
+        let refused = place.try_call("file", AttachVolume::default()).await;
+        let refused = refused.expect_err("the file is no volume of the store").to_string();
+        assert!(refused.contains("detach it first"), "{refused}");
+        let to = || RenameVolume { to: "file".to_owned() };
+        place.try_call("late", to()).await.expect_err("it is served");
+        drop(client);
+        place.call("file", DetachVolume { disconnect: true, ..DetachVolume::default() }).await;
+        place.call("late", to()).await;
+        assert_eq!(in_store(&place).await, ["file", "one"]);
         service.stop(Closing::ToStore).await.expect("all are closed");
     });
     place.node.shut_down();

@@ -1,0 +1,57 @@
+//! Names that two volumes would have: one of the store, and one that is in no store but in a file or on another server.
+//!
+//! A name says which volume is served as the export of that name, so no volume of the store is given one that the
+//! settings or a process of this data directory have for another kind: clients would find other bytes than were meant.
+
+use weir_device::mutant;
+use weir_log::catalog::VolumeName;
+
+use crate::error::NodeError;
+use crate::home::Home;
+use crate::serve::core::Core;
+
+/// What is said of a name that such a volume is served under.
+const SERVED: &str =
+    "is served here under that name: choose another one for the volume of the store";
+
+/// What is said of a name that the settings have for such a volume, which is not served now.
+const NAMED: &str = "the settings of the process that serves here give it that name, though it is not served now: \
+                     choose another one for the volume of the store, or take that one out of the settings and load \
+                     them anew";
+
+impl Home {
+    /// Refuses a name that a volume of the store is to get, where a volume in no store has it: one that is served from
+    /// this data directory, or that the settings of a process there name. Where the processes cannot be asked, that is
+    /// no reason to refuse. `serving` is the process itself, if the verb runs in one.
+    pub(crate) async fn refuse_taken(
+        &self,
+        serving: Option<&Core>,
+        name: &VolumeName,
+    ) -> Result<(), NodeError> {
+        let own = serving.is_some_and(|core| core.is_named_elsewhere(name));
+        let processes = self.processes().await.unwrap_or_default();
+        let is_served = processes.iter().any(|process| process.without_store(name).is_some());
+        let is_named = own || processes.iter().any(|process| process.names_elsewhere(name));
+        let reason = match (is_served, is_named) {
+            _ if mutant("name_of_two_volumes_taken") => return Ok(()),
+            (true, _) => SERVED,
+            (false, true) if !mutant("name_in_settings_taken") => NAMED,
+            (false, _) => return Ok(()),
+        };
+        Err(NodeError::InMemory { name: name.to_string(), reason })
+    }
+
+    /// Refuses a verb on a volume of the store where another volume is served here under its name that is in no store:
+    /// it would not be clear which one is meant. Where the processes cannot be asked, that is no reason to refuse.
+    pub(crate) async fn refuse_ambiguous(
+        &self,
+        name: &VolumeName,
+        reason: &'static str,
+    ) -> Result<(), NodeError> {
+        let served = self.holder_without_store(name).await;
+        match served.is_ok_and(|one| one.is_some()) && !mutant("name_of_two_volumes_taken") {
+            true => Err(NodeError::InMemory { name: name.to_string(), reason }),
+            false => Ok(()),
+        }
+    }
+}
