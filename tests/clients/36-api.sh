@@ -46,6 +46,9 @@ check "limits are changed at once" says '"upload_bytes_per_second":5000000' -X P
     -d '{"upload_bytes_per_second":5000000}' http://weir/v1/limits
 check "and are seen" says 'weir_limit_upload_bytes_per_second 5000000' http://weir/metrics
 check "a limit of zero" code 400 -X PUT -d '{"upload_requests_per_second":0}' http://weir/v1/limits
+check "a list names no limit" code 422 -X PUT -d '[]' http://weir/v1/limits
+check "and none of a volume" code 422 -X PATCH -d '[]' http://weir/v1/volumes/demo/limit
+check "nothing given changes nothing" code 200 -X PATCH -d '{}' http://weir/v1/volumes/demo/limit
 check "no limit again" says '"upload_bytes_per_second":null' -X PUT -d '{}' http://weir/v1/limits
 
 # Connections that send half a head, or half a body, keep nobody out.

@@ -80,6 +80,11 @@ impl Policy {
 pub trait Cache {
     /// A range of bytes is used.
     fn request(&mut self, device: u32, offset: u64, len: u64, use_: Use);
+    /// Bytes of memory that a table takes on top if the next request, of `len` bytes, makes it grow: the new table is
+    /// there before the old one goes. 0 where that one has room.
+    fn growth_bytes(&self, _len: u64) -> u64 {
+        0
+    }
     /// What came of it so far.
     fn counts(&self) -> Counts;
     /// Of the bands whose next one is cached as well, those that have it beside them, in thousandths; `None` where
@@ -161,6 +166,9 @@ struct Blocks {
     counts: Counts,
 }
 
+/// Bytes of an entry of the table of blocks.
+const ENTRY_BYTES: u64 = size_of::<((u32, u64), u64)>() as u64 + 1;
+
 impl Blocks {
     fn new(blocks: u64) -> Self {
         let most = usize::try_from(blocks.max(1)).expect("it fits memory");
@@ -188,11 +196,50 @@ impl Cache for Blocks {
         }
     }
 
+    fn growth_bytes(&self, len: u64) -> u64 {
+        // The request may begin in the midst of a block. One more than the most is there for a moment.
+        let blocks = usize::try_from(len / BLOCK_BYTES + 2).unwrap_or(usize::MAX);
+        let blocks = self.used.len().saturating_add(blocks).min(self.most.saturating_add(1));
+        match blocks <= self.used.capacity() {
+            true => 0,
+            // A table is a power of two of entries with a byte beside each, of which an eighth stays free.
+            false => {
+                (blocks as u64).saturating_mul(8).div_ceil(7).next_power_of_two() * ENTRY_BYTES
+            }
+        }
+    }
+
     fn counts(&self) -> Counts {
         self.counts
     }
 
     fn sequential_permille(&self) -> Option<u64> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_blocks_says_what_it_takes_before_it_grows() {
+        let mut blocks = Blocks::new(1 << 20);
+        let mut grown = 0;
+        for number in 0..(1 << 16) {
+            let (before, said) = (blocks.used.capacity(), blocks.growth_bytes(BLOCK_BYTES));
+            blocks.request(0, number * BLOCK_BYTES, BLOCK_BYTES, Use::Write);
+            let after = blocks.used.capacity();
+            if after != before {
+                grown += 1;
+                assert!(said >= after as u64 * ENTRY_BYTES, "{said} for {after}");
+                assert!(said <= 4 * after as u64 * ENTRY_BYTES, "{said} for {after}");
+            }
+        }
+        assert!(grown > 5, "{grown}");
+        let full = Blocks::new(1);
+        assert!(full.growth_bytes(1 << 30) < 1 << 10, "it holds no more than the cache");
+        let lru = Policy::Lru.cache(Geometry::of_bands(64), Weights::DEFAULT);
+        assert_eq!(lru.growth_bytes(1 << 30), 0, "its tables are there from the beginning");
     }
 }

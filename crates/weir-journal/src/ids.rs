@@ -46,7 +46,7 @@ number! {
 
 number! {
     /// Number of one piece of a write, in the order of acknowledgement; the first is 1, and 0 means "none yet".
-    /// Never goes back; ordered together with the epoch.
+    /// Never goes back within an epoch; ordered together with the epoch.
     WriteNumber
 }
 

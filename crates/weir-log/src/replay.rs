@@ -7,6 +7,8 @@
 //! always keeps up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Debug, Formatter};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_device::VolumeId;
@@ -45,6 +47,20 @@ pub enum Merging {
     Plugging,
 }
 
+/// Extents that a map takes between two questions whether the replay goes on: each may need a table and a node, of
+/// 8 KiB each.
+const STEP_EXTENTS: usize = 128;
+
+/// Whether a replay ends early.
+#[derive(Clone)]
+struct End(Rc<dyn Fn() -> bool>);
+
+impl Debug for End {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("End")
+    }
+}
+
 /// Batches and object map of a volume that is only written.
 #[derive(Debug)]
 pub struct Replay {
@@ -61,6 +77,8 @@ pub struct Replay {
     collector: Collector,
     /// Of the objects that live: where on the volume they can be.
     headers: BTreeMap<ObjectId, Vec<ObjectExtent>>,
+    end: Option<End>,
+    has_ended: bool,
 }
 
 /// What came of it.
@@ -114,7 +132,17 @@ impl Replay {
             collect: CollectLimits::default(),
             collector: Collector::default(),
             headers: BTreeMap::new(),
+            end: None,
+            has_ended: false,
         }
+    }
+
+    /// Ends where `end` says so, and then does nothing more: what came of it says nothing. It is asked again and again
+    /// while objects are applied.
+    #[must_use]
+    pub fn until(mut self, end: Rc<dyn Fn() -> bool>) -> Self {
+        self.end = Some(End(end));
+        self
     }
 
     /// Writes a range. What lies past the largest volume is left out.
@@ -140,6 +168,9 @@ impl Replay {
     }
 
     fn push(&mut self, kind: PieceKind, offset: u64, len: u64) {
+        if self.has_ended {
+            return;
+        }
         let write = WriteNumber(self.writes);
         self.journal_end += RECORD_HEADER_BYTES;
         let position = JournalPos(self.journal_end);
@@ -153,22 +184,38 @@ impl Replay {
             None => self.batch = Some(Batch::begin(&piece, write, VOLUME_BYTES_MAX)),
         }
         if self.batch.as_ref().is_some_and(|batch| batch.is_full(&self.limits)) {
-            self.seal();
+            self.close();
         }
     }
 
     /// Makes an object of the open batch and applies it to the map, as the committer of a volume does.
-    fn seal(&mut self) {
+    pub fn close(&mut self) {
         let Some(batch) = self.batch.take() else { return };
         let extents = match self.merging {
-            Merging::On | Merging::Plugging => batch.merge(),
+            Merging::On | Merging::Plugging => {
+                let mut pieces = 0;
+                batch.merge_until(|| {
+                    pieces += 1;
+                    pieces % STEP_EXTENTS == 0 && self.is_to_end()
+                })
+            }
             Merging::Off => batch.unmerged(),
         };
+        if self.has_ended {
+            return;
+        }
         let extent = |e: &MergedExtent| ObjectExtent { offset: e.offset, len: e.len, kind: e.kind };
         let extents = extents.iter().map(extent).collect();
         let described = Described { extents, streams: Vec::new(), sources: Vec::new() };
         self.stored_bytes += self.apply(ObjectKind::Data, described);
-        self.collect();
+        if !self.has_ended {
+            self.collect();
+        }
+    }
+
+    fn is_to_end(&mut self) -> bool {
+        self.has_ended = self.end.as_ref().is_some_and(|End(end)| end());
+        self.has_ended
     }
 
     /// Applies the next object; its payload bytes.
@@ -176,8 +223,12 @@ impl Replay {
         self.object_count += 1;
         let header = header_of(kind, described, ObjectSeq(self.object_count));
         let mut cursor = ApplyCursor::default();
-        let limits = MapLimits::default();
-        while !self.objects.apply_step(&header, &mut cursor, &limits, |_, _, _| {}) {}
+        let limits = MapLimits { apply_step_extents: STEP_EXTENTS, ..MapLimits::default() };
+        while !self.objects.apply_step(&header, &mut cursor, &limits, |_, _, _| {}) {
+            if self.is_to_end() {
+                return 0;
+            }
+        }
         let payload_bytes = header.payload_len();
         let header = Arc::new(header);
         self.collector.on_committed(&header, &self.objects, &self.collect);
@@ -215,6 +266,9 @@ impl Replay {
             }
             for run in runs::cut(&found, self.limits.bytes) {
                 self.apply(ObjectKind::Gc, runs::describe(run));
+                if self.has_ended {
+                    return;
+                }
             }
             self.collector.release(sources.iter().map(|o| o.id));
         }
@@ -223,7 +277,7 @@ impl Replay {
     /// Closes the batch that is left, and says what came of it all.
     #[must_use]
     pub fn finish(mut self) -> ReplayReport {
-        self.seal();
+        self.close();
         self.objects.check_invariants();
         let in_objects = |mapping: &Mapping| matches!(mapping.target, Target::Linear(_));
         let mappings = self.objects.map.iter_range(0, VOLUME_BYTES_MAX).filter(in_objects);
@@ -270,6 +324,8 @@ pub(crate) fn header_of(kind: ObjectKind, described: Described, seq: ObjectSeq) 
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const BLOCK: u64 = 4096;
@@ -296,6 +352,26 @@ mod tests {
         assert_eq!(plain.live_bytes, 5 * BLOCK);
         // 1..=4 lie in one run of the second object, 9 alone.
         assert_eq!((merged.extents, plain.extents), (2, 2));
+    }
+
+    #[test]
+    fn a_replay_that_is_to_end_ends_within_an_object() {
+        for merging in [Merging::Off, Merging::On] {
+            let asked = Rc::new(Cell::new(0));
+            let count = Rc::clone(&asked);
+            let end = Rc::new(move || {
+                count.set(count.get() + 1);
+                count.get() == 3
+            });
+            let mut replay = Replay::new(2048 * BLOCK, merging).until(end);
+            for block in 0..4096 {
+                replay.write(2 * block * BLOCK, BLOCK);
+            }
+            replay.close();
+            assert_eq!(asked.get(), 3, "it is not asked again");
+            let applied = if merging == Merging::Off { 3 * STEP_EXTENTS as u64 } else { 0 };
+            assert_eq!(replay.objects.map.extents(), applied);
+        }
     }
 
     #[test]

@@ -16,6 +16,6 @@ pub mod tls;
 
 pub use host::{HostNetwork, Listening, listen_on};
 pub use outgoing::Outgoing;
-pub use refusals::{Refusals, shown, shown_error};
+pub use refusals::{Refusals, origin, shown, shown_error};
 pub use relay::relay;
 pub use socket::connected;

@@ -3,39 +3,46 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir_device::mutant;
+use weir_device::{Peer, mutant};
 
 /// Time between two lines about the same client and reason.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Clients and reasons that are told apart within that time; all others count as one.
-const KNOWN_MAX: usize = 1024;
+/// Lines within that time, about all clients and reasons together: somebody may have any number of addresses.
+const LINES_MAX: usize = 32;
 
-/// Characters that are shown of what a client sent.
+/// Bytes that are shown of what a client sent.
 const SHOWN_MAX: usize = 100;
 
-/// Characters of an error about it, with our own words.
+/// Bytes of an error about it, with our own words.
 const ERROR_MAX: usize = 400;
+
+/// Bits of an IPv6 address that tell hosts of one network apart: whoever has one of its addresses has them all.
+const HOST_BITS: u32 = 64;
 
 /// Which refusals were logged lately. Cheap to clone; used from any thread.
 #[derive(Clone, Debug, Default)]
-pub struct Refusals(Arc<Mutex<BTreeMap<(String, String), Said>>>);
+pub struct Refusals(Arc<Mutex<Said>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Said {
-    last: Instant,
-    /// Refusals since then.
+    /// When there was a line about a client and a reason, of the last [`INTERVAL`].
+    last: BTreeMap<(String, String), Instant>,
+    /// Refusals of all clients since the last line.
     left_out: u64,
 }
 
 impl Refusals {
-    /// Has `say` log that a client was refused, unless that was logged of this client a moment ago. It is told how many
-    /// such lines were left out since. Reasons that differ in numbers alone count as the same.
+    /// Has `say` log that a client was refused, unless that was logged of this client a moment ago, or much of others
+    /// was. It is told how many such lines, about whomever, were left out since the last one: the next line of anybody
+    /// says it, so that no count is lost with a client that does not come again. Reasons that differ in numbers alone
+    /// count as the same.
     pub fn note(
         &self,
         client: impl Display,
@@ -53,29 +60,33 @@ impl Refusals {
     fn due(&self, key: (String, String)) -> Option<u64> {
         let now = Instant::now();
         // What is behind it is whole between two statements.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = |said: &Said| now.duration_since(said.last) >= INTERVAL;
-        if all.len() >= KNOWN_MAX && !all.contains_key(&key) {
-            all.retain(|_, said| !is_over(said));
-        }
-        let key = match all.len() >= KNOWN_MAX && !all.contains_key(&key) {
-            true => (String::new(), String::new()),
-            false => key,
-        };
-        match all.get_mut(&key) {
-            Some(said) if !is_over(said) && !mutant("refusals_all_logged") => {
-                said.left_out += 1;
-                None
-            }
-            Some(said) => {
-                said.last = now;
-                Some(std::mem::take(&mut said.left_out))
-            }
-            None => {
-                all.insert(key, Said { last: now, left_out: 0 });
-                Some(0)
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = |last: &Instant| now.duration_since(*last) < INTERVAL;
+        let was_said = said.last.get(&key).is_some_and(is_recent);
+        if (was_said || said.last.len() >= LINES_MAX) && !mutant("refusals_all_logged") {
+            said.last.retain(|_, last| is_recent(last));
+            if was_said || said.last.len() >= LINES_MAX {
+                said.left_out = said.left_out.saturating_add(1);
+                return None;
             }
         }
+        said.last.insert(key, now);
+        Some(std::mem::take(&mut said.left_out))
+    }
+}
+
+/// The client behind a connection, for [`Refusals::note`]: its user, its address, or its network where that is one of
+/// IPv6.
+#[must_use]
+pub fn origin(peer: &Peer) -> String {
+    match peer {
+        Peer::Host(IpAddr::V6(address)) => {
+            let network = Ipv6Addr::from_bits((address.to_bits() >> HOST_BITS) << HOST_BITS);
+            format!("{network}/{}", Ipv6Addr::BITS - HOST_BITS)
+        }
+        Peer::Host(IpAddr::V4(address)) => address.to_string(),
+        Peer::User(number) => format!("uid:{number}"),
+        Peer::Unknown => String::new(),
     }
 }
 
@@ -91,17 +102,20 @@ pub fn shown_error(error: &impl Display) -> String {
     cut(&error.to_string(), ERROR_MAX)
 }
 
-fn cut(text: &str, characters_max: usize) -> String {
-    let mut characters = text.chars();
+/// What is written counts, not what was sent: a character that is escaped takes up to ten bytes.
+fn cut(text: &str, bytes_max: usize) -> String {
     let mut shown = String::new();
-    for character in characters.by_ref().take(characters_max) {
+    for character in text.chars() {
+        let before = shown.len();
         match character.is_control() {
             true => shown.extend(character.escape_default()),
             false => shown.push(character),
         }
-    }
-    if characters.next().is_some() {
-        shown.push_str("...");
+        if shown.len() > bytes_max {
+            shown.truncate(before);
+            shown.push_str("...");
+            break;
+        }
     }
     shown
 }
@@ -126,36 +140,56 @@ mod tests {
             None,
             "another number is no other reason"
         );
-        assert_eq!(noted(&refusals, "one", "token"), Some(0), "another reason");
+        assert_eq!(noted(&refusals, "one", "magic 0x1"), None);
+        assert_eq!(noted(&refusals, "one", "token"), Some(2), "another reason");
         assert_eq!(noted(&refusals, "two", "magic 0xffff"), Some(0), "another client");
         assert_eq!(noted(&refusals, "one", "magic 0x1"), None);
         tokio::time::advance(INTERVAL).await;
-        assert_eq!(noted(&refusals, "one", "magic 0x2"), Some(2));
-        assert_eq!(noted(&refusals, "one", "magic 0x3"), None);
+        assert_eq!(noted(&refusals, "three", "token"), Some(1), "of one that does not come again");
+        assert_eq!(noted(&refusals, "one", "magic 0x3"), Some(0));
         assert_eq!(noted(&refusals, "two", "magic 0xffff"), Some(0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_clients_without_number_few_are_logged() {
+    async fn of_clients_without_number_few_are_logged_and_all_are_counted() {
+        const CLIENTS: usize = 4096;
         let refusals = Refusals::default();
-        let flood = |from: usize| {
-            let clients = (from..from + 4 * KNOWN_MAX).map(|client| format!("client {client}"));
-            clients.filter(|client| noted(&refusals, client, "token").is_some()).count()
+        let (mut lines, mut left_out) = (0, 0);
+        let mut flood = |from: usize| {
+            for client in from..from + CLIENTS {
+                if let Some(before) = noted(&refusals, &format!("client {client}"), "token") {
+                    (lines, left_out) = (lines + 1, left_out + before);
+                }
+            }
+            (lines, left_out + refusals.0.lock().expect("whole").left_out)
         };
-        assert_eq!(flood(0), KNOWN_MAX + 1);
-        assert_eq!(refusals.0.lock().expect("whole").len(), KNOWN_MAX + 1);
+        assert_eq!(flood(0), (LINES_MAX, (CLIENTS - LINES_MAX) as u64));
         tokio::time::advance(INTERVAL).await;
-        assert_eq!(flood(KNOWN_MAX * 8), KNOWN_MAX + 1, "and again after a while");
-        assert!(refusals.0.lock().expect("whole").len() <= KNOWN_MAX + 1);
+        assert_eq!(flood(CLIENTS), (2 * LINES_MAX, 2 * (CLIENTS - LINES_MAX) as u64));
+        assert_eq!(refusals.0.lock().expect("whole").last.len(), LINES_MAX);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let of = |address: &str| origin(&Peer::host(address.parse().expect("an address")));
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+        assert_eq!(of("2001:db8:1:2:ffff::"), of("2001:db8:1:2::1"));
+        assert_ne!(of("2001:db8:1:3::1"), of("2001:db8:1:2::1"));
+        assert_eq!(of("192.0.2.7"), "192.0.2.7");
+        assert_eq!(of("::ffff:192.0.2.7"), "192.0.2.7", "it comes by IPv4");
+        assert_eq!(origin(&Peer::User(7)), "uid:7");
     }
 
     #[test]
     fn little_is_shown_of_what_a_client_sends() {
         assert_eq!(shown("/v1/volumes"), "/v1/volumes");
         assert_eq!(shown("a\u{1b}[2J\n\u{9b}"), "a\\u{1b}[2J\\n\\u{9b}");
-        let long = shown(&"\u{e4}".repeat(60_000));
-        assert_eq!(long.chars().count(), SHOWN_MAX + 3);
-        assert!(long.ends_with("..."), "{long}");
+        assert_eq!(shown(&"a".repeat(SHOWN_MAX)), "a".repeat(SHOWN_MAX));
+        for sent in ["\u{e4}", "\u{9b}", "\u{1f600}", "a"] {
+            let long = shown(&sent.repeat(60_000));
+            assert!((SHOWN_MAX - 6..=SHOWN_MAX + 3).contains(&long.len()), "{long}");
+            assert!(long.ends_with("..."), "{long}");
+        }
         assert_eq!(shown_error(&"a".repeat(60_000)).len(), ERROR_MAX + 3);
     }
 }

@@ -209,8 +209,10 @@ pub enum StoreError {
         source: Cause,
     },
     /// The deadline passed after one or more attempts.
-    #[error("gave up after {attempts} attempts in {:.1} s", .elapsed.as_secs_f64())]
+    #[error("{}", gave_up(.store.as_deref(), *.attempts, *.elapsed, .source.is_some()))]
     GaveUp {
+        /// URL of the store, where the attempts were those of one.
+        store: Option<Arc<str>>,
         /// Attempts made.
         attempts: u64,
         /// Time since the first attempt began.
@@ -219,6 +221,18 @@ pub enum StoreError {
         #[source]
         source: Option<Box<StoreError>>,
     },
+}
+
+/// An attempt that ended has an error that names the store; where none has, nothing else does.
+fn gave_up(store: Option<&str>, attempts: u64, elapsed: Duration, has_failed: bool) -> String {
+    let seconds = elapsed.as_secs_f64();
+    match (store, attempts) {
+        (Some(store), _) if !has_failed => {
+            format!("store {store} did not answer in {seconds:.1} s")
+        }
+        (_, 1) => format!("gave up after 1 attempt in {seconds:.1} s"),
+        _ => format!("gave up after {attempts} attempts in {seconds:.1} s"),
+    }
 }
 
 fn at_path(path: Option<&PathBuf>) -> String {

@@ -3,6 +3,7 @@
 //! The clients of stores do not retry (see `remote`), so every attempt passes through here and is seen.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -88,11 +89,12 @@ pub async fn retry<T, Attempt>(
 where
     Attempt: Future<Output = Result<T, StoreError>>,
 {
-    retry_noting(policy, random, deadline, operation, || ()).await
+    retry_noting(None, policy, random, deadline, operation, || ()).await
 }
 
-/// [`retry`], calling `note` before every attempt but the first.
+/// [`retry`], of what is asked of `store`, calling `note` before every attempt but the first.
 pub(crate) async fn retry_noting<T, Attempt>(
+    store: Option<&Arc<str>>,
     policy: &RetryPolicy,
     random: &mut impl FnMut() -> u64,
     deadline: Option<Duration>,
@@ -108,6 +110,7 @@ where
     let mut last: Option<StoreError> = None;
     let mut warnings = Warnings::default();
     let gave_up = |attempts, last: Option<StoreError>| StoreError::GaveUp {
+        store: store.cloned(),
         attempts,
         elapsed: started.elapsed(),
         source: last.map(Box::new),

@@ -438,7 +438,8 @@ impl Store {
         Attempt: Future<Output = Result<T, StoreError>>,
     {
         let counted = || self.inner.counters.retries.add(1);
-        retry_noting(policy, random, deadline, operation, counted).await
+        let store = Some(&self.inner.url);
+        retry_noting(store, policy, random, deadline, operation, counted).await
     }
 
     /// What was done so far.

@@ -18,10 +18,11 @@ use crate::cli::{Cli, Command};
 use crate::commands::{
     cache, limits, manual, pki, replicate, serve, snapshot, status, store, trace, up, volume,
 };
-use crate::process::{logging, malloc};
+use crate::process::{logging, malloc, upgrade};
 use crate::terminal::failure::Failure;
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    upgrade::end_with_who_asks()?;
     let file = settings::file(&cli.global)?;
     logging::start(settings::log_format(&cli.global, &file))?;
     match cli.command {

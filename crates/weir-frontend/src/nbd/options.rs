@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_device::{BufferPool, Peer, SourceId};
-use weir_net::{Refusals, shown, shown_error};
+use weir_net::{Refusals, origin, shown, shown_error};
 
 use super::access::Access;
 use super::attachments::Attachments;
@@ -99,7 +99,7 @@ impl ConnectionOptions {
 
     /// Logs how a connection ended against the wish of one side.
     pub(super) fn note_ended(&self, error: &NbdError) {
-        self.refusals.note(format_args!("{:?}", self.peer), error, |left_out| {
+        self.refusals.note(origin(&self.peer), error, |left_out| {
             let error = shown_error(error);
             tracing::warn!(client = self.client, %error, left_out, "client connection ended");
         });
@@ -107,7 +107,7 @@ impl ConnectionOptions {
 
     /// Logs that a client did not get what it was offered.
     pub(super) fn note_turned_away(&self, export: &str, reason: &'static str) {
-        self.refusals.note(format_args!("{:?}", self.peer), reason, |left_out| {
+        self.refusals.note(origin(&self.peer), reason, |left_out| {
             let export = shown(export);
             tracing::warn!(
                 client = self.client,

@@ -168,8 +168,13 @@ impl Batch {
 
     /// The extents of the object: sorted, without overlap, each byte once.
     pub(crate) fn merge(&self) -> Vec<MergedExtent> {
+        self.merge_until(|| false)
+    }
+
+    /// The same of the pieces before the one at which `is_over` says so: it is asked before each.
+    pub(crate) fn merge_until(&self, mut is_over: impl FnMut() -> bool) -> Vec<MergedExtent> {
         let mut map = ExtentMap::new();
-        for piece in &self.pieces {
+        for piece in self.pieces.iter().take_while(|_| !is_over()) {
             map.insert(piece.offset, piece.len, piece.target, |_| {});
         }
         let mappings = map.iter_range(0, i64::MAX as u64);

@@ -2,6 +2,7 @@
 
 pub mod client;
 mod meant;
+pub(crate) mod named;
 pub(crate) mod progress;
 pub(crate) mod refusal;
 pub(crate) mod routes;

@@ -14,6 +14,7 @@ use utoipa_axum::routes;
 use weir_device::ErrorKind;
 
 use crate::api::meant;
+use crate::api::named::Named;
 use crate::api::refusal::Refusal;
 use crate::api::types::{ErrorBody, Limits, NodeStatus};
 use crate::serve::core::Core;
@@ -115,8 +116,11 @@ async fn limits(State(core): State<Arc<Core>>) -> Json<Limits> {
 #[utoipa::path(put, path = "/v1/limits", tag = "node", request_body = Limits,
     responses((status = 200, body = Limits), (status = 400, body = ErrorBody),
         (status = 422, body = ErrorBody)))]
-async fn set_limits(State(core): State<Arc<Core>>, body: Body<Limits>) -> Answer<Json<Limits>> {
-    let Json(limits) = body?;
+async fn set_limits(
+    State(core): State<Arc<Core>>,
+    body: Body<Named<Limits>>,
+) -> Answer<Json<Limits>> {
+    let Json(Named(limits)) = body?;
     core.set_limits(limits)?;
     core.events.note(EventKind::LimitsChanged, None, limits.to_string());
     Ok(Json(core.limits()))

@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use weir_device::ErrorKind;
 use weir_net::tls::{PeerCertificate, Tls};
-use weir_net::{Refusals, shown, shown_error};
+use weir_net::{Refusals, origin, shown, shown_error};
 
 use crate::api::refusal::Refusal;
 use crate::api::routes;
@@ -209,8 +209,8 @@ enum Listener {
 #[derive(Clone, Debug)]
 struct Peer {
     name: String,
-    /// The host without its port, which differs from connection to connection.
-    host: String,
+    /// The host or its network, without the port, which differs from connection to connection.
+    origin: String,
 }
 
 /// A connection of either kind.
@@ -223,12 +223,13 @@ impl Listener {
             Self::Unix(listener) => {
                 let owner = || "the owner".to_owned();
                 let stream = listener.accept().await?.0;
-                (Box::new(stream), Peer { name: owner(), host: owner() })
+                (Box::new(stream), Peer { name: owner(), origin: owner() })
             }
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                let (name, host) = (address.to_string(), address.ip().to_string());
-                (Box::new(stream), Peer { name, host })
+                let host = weir_device::Peer::host(address.ip());
+                let (name, origin) = (address.to_string(), origin(&host));
+                (Box::new(stream), Peer { name, origin })
             }
         })
     }
@@ -347,7 +348,7 @@ async fn serve(
                 router = router.layer(Extension(caller));
             }
             Err(error) => {
-                refusals.note(&peer.host, &error, |left_out| {
+                refusals.note(&peer.origin, &error, |left_out| {
                     let (client, error) = (peer.name, shown_error(&error));
                     let what = "a connection of the API was refused: TLS with the caller";
                     tracing::warn!(client, %error, left_out, "{what}");
@@ -399,7 +400,7 @@ impl TcpApi {
             Some(why) => why,
         };
         let peer = request.extensions().get::<Peer>();
-        refusals.note(peer.map_or("", |peer| &peer.host), &why, |left_out| {
+        refusals.note(peer.map_or("", |peer| &peer.origin), &why, |left_out| {
             let client = peer.map(|peer| &*peer.name);
             let caller = request.extensions().get::<PeerCertificate>();
             let name = caller.map(|caller| shown(&caller.holder.name));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use weir_device::DeviceError;
 use weir_log::limits::BATCH_BYTES_MAX;
 use weir_log::{BatchLimits, CollectLimits, CollectPolicy, Compression, VolumeOptions};
-use weir_stack::LimitSettings;
+use weir_stack::{BURST_MAX, BURST_MIN, LimitSettings};
 
 use crate::config::file::FileConfig;
 use crate::config::memory::Memory;
@@ -234,6 +234,19 @@ pub fn check_seconds(number: f64) -> Result<f64, String> {
         .contains(&number)
         .then_some(number)
         .ok_or_else(|| format!("\"{number}\" is no number of seconds from 0.01 to 86400"))
+}
+
+/// Checks a number of seconds that a limit lets through at once after a pause.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_burst(number: f64) -> Result<f64, String> {
+    let (least, most) = (BURST_MIN.as_secs_f64(), BURST_MAX.as_secs_f64());
+    let range = least..=most;
+    range
+        .contains(&number)
+        .then_some(number)
+        .ok_or_else(|| format!("\"{number}\" is no number of seconds from {least} to {most}"))
 }
 
 /// Checks an `rpo`.

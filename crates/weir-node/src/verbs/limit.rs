@@ -14,7 +14,7 @@ use weir_stack::LimitSettings;
 use super::command::{Command, Subject, Told};
 use super::place::{Place, Served, Serving};
 use super::verb::{Answer, By, OnProgress, Route, Verb};
-use super::words::{count, milliseconds, percent, size_bytes};
+use super::words::{burst, count, percent, size_bytes};
 use crate::api::types::VolumeLimit;
 use crate::error::NodeError;
 use crate::serve::events::EventKind;
@@ -37,7 +37,7 @@ pub struct LimitVolume {
     #[schema(value_type = Option<u64>)]
     pub bytes_per_second: Option<Change>,
     /// Seconds' worth of these that pass at once after a pause [default: 0.1]
-    #[arg(long = "burst", value_name = "SECONDS", value_parser = milliseconds)]
+    #[arg(long = "burst", value_name = "SECONDS", value_parser = burst)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_ms: Option<u64>,
     /// Share of the cache on the local disk at most, as 20%, counted by what the volume wrote; or none

@@ -25,6 +25,7 @@ use weir_store::Access;
 use super::place::{Place, Served, Serving};
 use super::verb::{Answer, By, Route, Verb};
 use super::{EachVerb, each_verb};
+use crate::api::named::Named;
 use crate::api::progress;
 use crate::api::refusal::{Refusal, volume_name};
 use crate::api::server::BODY_BYTES_MAX;
@@ -104,7 +105,9 @@ async fn received<V: Verb>(request: Request) -> Result<V, Refusal> {
     if body.is_empty() {
         return Ok(Json::<V>::from_bytes(b"{}")?.0);
     }
-    Ok(Json::<V>::from_request(Request::from_parts(parts, Body::from(body)), &()).await?.0)
+    let request = Request::from_parts(parts, Body::from(body));
+    let Json(Named(verb)) = Json::<Named<V>>::from_request(request, &()).await?;
+    Ok(verb)
 }
 
 /// Begins a verb on the thread that it belongs to. It runs to its end, even if its caller goes away.

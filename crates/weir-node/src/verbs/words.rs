@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_log::catalog::VolumeName;
 
 use super::warm::ByteSpan;
-use crate::config::{check_seconds, parse_share};
+use crate::config::{check_burst, parse_share};
 use crate::size::Size;
 
 /// A name of a volume.
@@ -13,11 +13,11 @@ pub(super) fn volume_name(text: &str) -> Result<String, String> {
     VolumeName::new(text).map(|name| name.to_string()).map_err(|error| error.to_string())
 }
 
-/// A number of seconds, as milliseconds.
-pub(super) fn milliseconds(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no number of seconds from 0.01 to 86400");
-    let seconds = check_seconds(text.parse().map_err(|_| wrong())?).map_err(|_| wrong())?;
-    u64::try_from(Duration::from_secs_f64(seconds).as_millis()).map_err(|_| wrong())
+/// A number of seconds that pass at once after a pause, as milliseconds.
+pub(super) fn burst(text: &str) -> Result<u64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    let milliseconds = Duration::from_secs_f64(check_burst(seconds)?).as_millis();
+    u64::try_from(milliseconds).map_err(|error| error.to_string())
 }
 
 /// A number of operations.
@@ -57,6 +57,8 @@ pub(super) fn byte_span(text: &str) -> Result<ByteSpan, String> {
 
 #[cfg(test)]
 mod tests {
+    use weir_stack::LimitSettings;
+
     use super::*;
 
     #[test]
@@ -68,6 +70,21 @@ mod tests {
         for (wrong, why) in [("5G", "is no range"), ("2M..1M", "is empty"), ("x..1M", "no size")] {
             let error = span(wrong).unwrap_err();
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_burst_has_the_bounds_that_a_limit_takes() {
+        assert_eq!((burst("0.01"), burst("3600")), (Ok(10), Ok(3_600_000)));
+        for wrong in ["0.009", "3601", "86400", "NaN"] {
+            let message = burst(wrong).unwrap_err();
+            assert!(message.ends_with("is no number of seconds from 0.01 to 3600"), "{message}");
+        }
+        assert_eq!(burst("x"), Err("\"x\" is no number of seconds".to_owned()));
+        for seconds in [0.01, 3600.0, 3601.0] {
+            let limit =
+                LimitSettings::checked(Some(1), None, Some(Duration::from_secs_f64(seconds)));
+            assert_eq!(check_burst(seconds).is_ok(), limit.is_ok(), "{seconds}");
         }
     }
 

@@ -61,7 +61,7 @@ async fn reads_give_up_at_the_deadline_and_keep_the_cause() {
     let error = retry(&RetryPolicy::reads(), &mut random, None, operation)
         .await
         .expect_err("it never works");
-    let StoreError::GaveUp { attempts, elapsed, source } = &error else { panic!("{error}") };
+    let StoreError::GaveUp { attempts, elapsed, source, .. } = &error else { panic!("{error}") };
     assert_eq!(*attempts, count.load(Ordering::Relaxed));
     assert!(*attempts > 5, "{attempts}");
     assert_eq!(*elapsed, started.elapsed());
@@ -91,7 +91,18 @@ async fn the_deadline_of_the_call_wins_and_cuts_off_a_hanging_attempt() {
         retry(&RetryPolicy::reads(), &mut || 0, deadline, std::future::pending).await;
     let error = result.expect_err("it hangs");
     assert!(matches!(error, StoreError::GaveUp { attempts: 1, source: None, .. }), "{error}");
+    assert_eq!(error.to_string(), "gave up after 1 attempt in 5.0 s");
     assert_eq!(started.elapsed(), Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_named() {
+    let store = crate::Store::open("memory://").expect("a store");
+    let deadline = Some(Duration::from_secs(30));
+    let hangs = std::future::pending::<Result<(), _>>;
+    let ended = store.retry(&RetryPolicy::reads(), &mut || 0, deadline, hangs).await;
+    let error = ended.expect_err("it hangs").to_string();
+    assert_eq!(error, format!("store {} did not answer in 30.0 s", store.url()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ pub(crate) enum TraceCommand {
 /// What every verb of `weir trace` takes.
 #[derive(Debug, Args)]
 pub(crate) struct MemoryLimit {
-    /// Most memory that it takes, about: it stops with an error before it takes more
+    /// Most memory that it takes, within 15 percent: it stops with an error where it needs more
     #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY_LIMIT", hide_env_values = true)]
     #[arg(default_value = "4G")]
     pub(crate) memory_limit: Size,

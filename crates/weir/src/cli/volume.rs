@@ -76,7 +76,7 @@ pub(crate) struct SalvageCommand {
     #[arg(long, env = "WEIR_DRY_RUN", hide_env_values = true)]
     pub(crate) dry_run: bool,
     /// Leave out what is damaged in the journal
-    #[arg(long, env = "WEIR_ACCEPT_LOSS", hide_env_values = true)]
+    #[arg(long)]
     pub(crate) accept_loss: bool,
     /// What happens when the lease of the node that holds the new volume runs out
     #[arg(long, value_name = "KIND", env = "WEIR_TAKEOVER", default_value = "manual")]
@@ -139,7 +139,7 @@ pub(crate) enum OwnVolumeCommand {
         #[arg(long, value_name = "FORMAT", env = "WEIR_FORMAT", hide_env_values = true)]
         format: Option<String>,
         /// Write over a volume of that name
-        #[arg(long, env = "WEIR_OVERWRITE", hide_env_values = true)]
+        #[arg(long)]
         overwrite: bool,
         /// Form of the output
         #[command(flatten)]
@@ -157,7 +157,7 @@ pub(crate) enum OwnVolumeCommand {
         #[arg(long, value_name = "FORMAT", env = "WEIR_FORMAT", hide_env_values = true)]
         format: Option<String>,
         /// Write over a file of that name
-        #[arg(long, env = "WEIR_OVERWRITE", hide_env_values = true)]
+        #[arg(long)]
         overwrite: bool,
         /// Form of the output
         #[command(flatten)]
@@ -173,7 +173,7 @@ pub(crate) enum OwnVolumeCommand {
         #[arg(value_parser = volume_place)]
         to: VolumePlace,
         /// Write over a volume of that name
-        #[arg(long, env = "WEIR_OVERWRITE", hide_env_values = true)]
+        #[arg(long)]
         overwrite: bool,
         /// Form of the output
         #[command(flatten)]

@@ -172,6 +172,9 @@ struct Anew {
 const READ_MAX: Duration = Duration::from_secs(10);
 
 /// Time for the program that is installed to check its settings.
+const PROGRAM_CHECK_MAX: Duration = Duration::from_secs(25);
+
+/// The same with what this program then reads itself. Longer, so that a program that does not end is what is named.
 const CHECK_MAX: Duration = Duration::from_secs(30);
 
 /// The settings and certificates, to be read anew.
@@ -189,7 +192,7 @@ impl Files {
             given: Arc::new((global, file, serve)),
             settings: Reading::of("the settings"),
             certificates: Reading::of("the certificates"),
-            successor: Reading::of("the settings of the next program"),
+            successor: Reading::of("what the next program would serve with"),
         }
     }
 
@@ -280,7 +283,7 @@ async fn may_be_replaced(service: &Service, files: &Files) -> Result<Successor, 
     }
     let (given, in_use) = (Arc::clone(&files.given), service.certificates());
     let look = move || {
-        let successor = upgrade::check()?;
+        let successor = upgrade::check(PROGRAM_CHECK_MAX)?;
         // The next program knows nothing of the lists that are in use.
         let next = match (read_anew(&given), in_use) {
             (Ok(Anew { tls, .. }), _) => Ok(tls),

@@ -2,7 +2,7 @@
 //! NFS that is away: signals and clients must not wait for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -11,42 +11,57 @@ use weir_device::mutant;
 use crate::process::signals;
 use crate::terminal::failure::Failure;
 
-/// Reads one kind of thing, one at a time.
+/// Readings of one kind that are under way at once. A thread whose file does not answer cannot be ended, so that each
+/// reading of such a file leaves one behind. More than one, because whoever puts another file in its place has that one
+/// read by the next signal.
+const UNDER_WAY_MAX: usize = 4;
+
+/// Reads one kind of thing. Whoever waits gets the outcome of the reading that it began: an earlier one that ends late
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct Reading {
     what: &'static str,
-    is_under_way: Arc<AtomicBool>,
+    under_way: Arc<AtomicUsize>,
 }
 
 /// A reading that is under way.
-struct UnderWay(Arc<AtomicBool>);
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    /// `None` if there are too many.
+    fn begin(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let one_more =
+            |now| (now < UNDER_WAY_MAX || mutant("hanging_settings_read_again")).then(|| now + 1);
+        let begun = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        begun.ok().map(|_| Self(Arc::clone(count)))
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Reading {
     /// For `what`, in the plural.
     pub(crate) fn of(what: &'static str) -> Self {
-        Self { what, is_under_way: Arc::default() }
+        Self { what, under_way: Arc::default() }
     }
 
-    /// What `read` returns. What comes after `limit` is dropped. While a file does not answer, none is read anew.
+    /// What `read` returns. What comes after `limit` is dropped. Nothing is read while [`UNDER_WAY_MAX`] readings wait.
     pub(crate) async fn within<T: Send + 'static>(
         &self,
         limit: Duration,
         read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let what = self.what;
-        if self.is_under_way.swap(true, Ordering::AcqRel) && !mutant("hanging_settings_read_again")
-        {
-            let message =
-                format!("{what} cannot be read: a file has not answered since the last time");
-            return Err(Failure::new(message).with_help(AGAIN));
-        }
-        let under_way = UnderWay(Arc::clone(&self.is_under_way));
+        let Some(under_way) = UnderWay::begin(&self.under_way) else {
+            let message = format!(
+                "{what} cannot be read: a file has not answered the last {UNDER_WAY_MAX} times"
+            );
+            return Err(Failure::new(message).with_help(RESTART));
+        };
         let (done, outcome) = oneshot::channel();
         // The end of the process does not wait for it.
         let thread =
@@ -74,6 +89,9 @@ impl Reading {
 const AGAIN: &str =
     "send the signal again once all files and the file systems that they are on answer";
 
+const RESTART: &str = "until one of them answers none is read anew: a restart helps once the \
+                       files answer, or others are in their place";
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -81,29 +99,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_does_not_answer_is_waited_for_once_and_not_for_ever() {
+    fn a_file_that_does_not_answer_is_waited_for_a_few_times_and_not_for_ever() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
             let reading = Reading::of("settings");
             let read = reading.within(Duration::MAX, || Ok(5)).await;
             assert_eq!(read.expect("it answers"), 5);
-            let (answer, file) = mpsc::channel::<()>();
-            let (left, has_left) = mpsc::channel::<()>();
-            let hangs = move || {
-                let _left = left;
-                file.recv().map_err(|error| Failure::new(error.to_string()))
-            };
-            let late = reading.within(Duration::from_millis(1), hangs).await.expect_err("late");
-            assert!(late.message().contains("did not answer within"), "{}", late.message());
-            let again = reading.within(Duration::MAX, || Ok(6)).await.expect_err("it hangs still");
-            assert!(again.message().contains("has not answered"), "{}", again.message());
-            drop(answer);
-            assert!(has_left.recv().is_err(), "the thread ends");
-            while reading.is_under_way.load(Ordering::Acquire) {
+            let mut answers = Vec::new();
+            for count in 1..=UNDER_WAY_MAX {
+                let (answer, file) = mpsc::channel::<()>();
+                answers.push(answer);
+                let hangs = move || file.recv().map_err(|error| Failure::new(error.to_string()));
+                let late = reading.within(Duration::from_millis(1), hangs).await.expect_err("late");
+                assert!(late.message().contains("did not answer within"), "{}", late.message());
+                if count < UNDER_WAY_MAX {
+                    let read = reading.within(Duration::MAX, || Ok(6)).await;
+                    assert_eq!(read.expect("another file is in its place"), 6);
+                }
+            }
+            let again = reading.within(Duration::MAX, || Ok(7)).await.expect_err("too many hang");
+            assert!(again.message().contains("has not answered the last 4"), "{}", again.message());
+            drop(answers.remove(0));
+            while reading.under_way.load(Ordering::Acquire) >= UNDER_WAY_MAX {
                 std::thread::yield_now();
             }
-            let read = reading.within(Duration::MAX, || Ok(7)).await;
-            assert_eq!(read.expect("it answers"), 7);
+            let read = reading.within(Duration::MAX, || Ok(8)).await;
+            assert_eq!(read.expect("one has ended"), 8);
+            drop(answers);
+            while reading.under_way.load(Ordering::Acquire) > 0 {
+                std::thread::yield_now();
+            }
         });
     }
 }

@@ -38,6 +38,15 @@ pub(crate) fn deliver() -> Result<(), Failure> {
     told().thread_unblock().map_err(|error| Failure::new(format!("unblocking signals: {error}")))
 }
 
+/// Runs `start`, which starts a program, on a thread that holds signals back: programs inherit what is blocked, and
+/// this one is to end when it is told to. A signal that this thread receives meanwhile is heard as on any other.
+pub(crate) fn delivered_to<T>(start: impl FnOnce() -> T) -> Result<T, Failure> {
+    deliver()?;
+    let started = start();
+    hold_back()?;
+    Ok(started)
+}
+
 impl Signals {
     /// Listens from now on.
     pub(crate) fn listen() -> Result<Self, Failure> {

@@ -10,14 +10,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
-
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use weir_device::VolumeId;
 use weir_log::catalog::VolumeName;
 use weir_node::{HANDED_OVER_FIRST, HandedOver, Was};
 
+use crate::process::{signals, threads};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{print, say};
 
@@ -33,7 +35,7 @@ const DELETED: &[u8] = b" (deleted)";
 /// next process does not serve it, whatever the settings say.
 const VOLUMES: &str = "WEIR_HANDED_OVER";
 
-/// Set where the program that runs asks whether another one could take its place.
+/// The number of the process that asks whether another program could take its place; `1` from those before it counted.
 const ASKS: &str = "WEIR_ASKS_ABOUT_SESSIONS";
 
 /// What a program says on standard output that takes sessions of clients, in the form that this one writes. Programs
@@ -45,6 +47,24 @@ pub(crate) fn answer_about_sessions() -> Result<(), Failure> {
     match std::env::var_os(ASKS) {
         Some(_) => print(&format!("{TAKES_SESSIONS}\n")),
         None => Ok(()),
+    }
+}
+
+/// The number of a process that an older program writes, which only says that it asks.
+const ASKS_UNNAMED: i32 = 1;
+
+/// Has this program end with the one that asks, if one does. What it reads may never answer, and nobody else would end
+/// it then. To be called before anything is read.
+pub(crate) fn end_with_who_asks() -> Result<(), Failure> {
+    let Some(asks) = std::env::var(ASKS).ok().and_then(|asks| asks.parse::<i32>().ok()) else {
+        return Ok(());
+    };
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Failure::new(format!("ending with the program that asks: {error}")))?;
+    // It may have ended before.
+    match asks == ASKS_UNNAMED || getppid().map(Pid::as_raw_pid) == Some(asks) {
+        true => Ok(()),
+        false => Err(Failure::new("the program that asks has ended")),
     }
 }
 
@@ -108,17 +128,14 @@ fn installed() -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(OsString::from_vec(bytes.to_vec())))
 }
 
-/// Asks the installed program whether it would run with the settings of this one. Blocks while it looks.
-pub(crate) fn check() -> Result<Successor, Failure> {
+/// Asks the installed program whether it would run with the settings of this one. Blocks while it looks, for `limit` at
+/// most. To be called where signals are held back.
+pub(crate) fn check(limit: Duration) -> Result<Successor, Failure> {
     let program = installed()?;
     let mut command = Command::new(&program);
-    command.args(arguments()).arg("--check").env(ASKS, "1").stdin(Stdio::null());
-    let shown = program.display();
-    let output = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| Failure::new(format!("trying {shown}: {error}")))?;
+    command.args(arguments()).arg("--check").env(ASKS, std::process::id().to_string());
+    let shown = program.display().to_string();
+    let output = output(command, &shown, limit)?;
     if output.status.success() {
         let said = String::from_utf8_lossy(&output.stdout);
         let takes_sessions = said.lines().any(|line| line == TAKES_SESSIONS);
@@ -127,6 +144,29 @@ pub(crate) fn check() -> Result<Successor, Failure> {
     let said = String::from_utf8_lossy(&output.stderr);
     Err(Failure::new(format!("{shown} does not run with these settings: {}", said.trim())))
 }
+
+/// What a program prints that ends within `limit`; after that it is killed.
+fn output(command: Command, shown: &str, limit: Duration) -> Result<Output, Failure> {
+    let failed = |error| Failure::new(format!("trying {shown}: {error}"));
+    // Of this thread alone: the one of the process has clients and signals to attend to while a program starts.
+    threads::runtime()?.block_on(async {
+        let mut command = tokio::process::Command::from(command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = signals::delivered_to(|| command.kill_on_drop(true).spawn())?;
+        let child = child.map_err(failed)?;
+        match tokio::time::timeout(limit, child.wait_with_output()).await {
+            Ok(output) => output.map_err(failed),
+            Err(_) => {
+                let message =
+                    format!("trying {shown}: it did not end within {} s", limit.as_secs());
+                Err(Failure::new(message).with_help(WAITS))
+            }
+        }
+    })
+}
+
+const WAITS: &str = "it waits for the file with the settings, one that they name, as a certificate, or a file of a \
+                     volume: send the signal again once all of them answer";
 
 /// Executes `program` in the place of this one, or this one anew if that cannot be done. Returns only if neither can.
 pub(crate) fn replace(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[HandedOver]) -> Failure {
@@ -159,6 +199,32 @@ fn execute(program: PathBuf, sockets: Vec<OwnedFd>, volumes: &[HandedOver]) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let number = directory.path().join("number");
+        let hangs = format!("echo $$ > {}; exec sleep 300", number.display());
+        let sh = |text: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            command
+        };
+        // On a thread of its own: it holds signals back from then on.
+        let thread = std::thread::spawn(move || {
+            let said = output(sh("echo fine"), "sh", Duration::from_mins(1)).expect("it ends");
+            assert_eq!(said.stdout, b"fine\n");
+            output(sh(&hangs), "sh", Duration::from_secs(1)).expect_err("it does not end")
+        });
+        let late = thread.join().expect("it ends");
+        assert!(late.message().contains("did not end within"), "{}", late.message());
+        let number = std::fs::read_to_string(number).expect("it began");
+        let line = format!("/proc/{}/cmdline", number.trim());
+        // Nothing is there of one that was killed and is still to be waited for.
+        let has_ended = || std::fs::read(&line).unwrap_or_default().is_empty();
+        let mut looks = (0..1000).map(|_| std::thread::sleep(Duration::from_millis(10)));
+        assert!(looks.any(|()| has_ended()), "it is killed");
+    }
 
     #[test]
     fn what_is_handed_over_is_read_as_it_was_written() {

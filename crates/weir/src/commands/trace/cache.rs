@@ -1,6 +1,5 @@
 //! `weir trace cache`: what a cache on the local disk would have of a trace.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use serde::Serialize;
@@ -11,6 +10,7 @@ use weir_node::size::human;
 use weir_trace::{Format, Op};
 
 use super::memory::Memory;
+use super::touched::Touched;
 use super::{failed, open};
 use crate::cli::trace::{CacheArgs, CacheSize};
 use crate::terminal::failure::Failure;
@@ -102,7 +102,7 @@ impl Loaded {
     fn read(file: &Path, format: Option<Format>, memory: &mut Memory) -> Result<Self, Failure> {
         let trace = open(file, format)?;
         let (name, format) = (file.display().to_string(), trace.format().name());
-        let (mut requests, mut bands) = (Vec::new(), HashSet::new());
+        let (mut requests, mut bands) = (Vec::new(), Touched::default());
         for (request, number) in trace.zip(1_u64..) {
             let request = request.map_err(failed)?;
             let use_ = match request.op {
@@ -119,15 +119,14 @@ impl Loaded {
                 )));
             };
             let (offset, len) = (request.offset, request.len);
-            bands
-                .extend((offset / BAND_BYTES..end.div_ceil(BAND_BYTES)).map(|band| (device, band)));
+            bands.add(device, offset / BAND_BYTES..end.div_ceil(BAND_BYTES));
             requests.push(Request { device, offset, len, use_ });
             memory.after(len)?;
         }
         if requests.is_empty() {
             return Err(Failure::new(format!("{name}: nothing is read or written in this trace")));
         }
-        Ok(Self { name, format, requests, bands: bands.len() as u64 })
+        Ok(Self { name, format, requests, bands: bands.bands() })
     }
 
     fn geometry(&self, size: CacheSize) -> Geometry {
@@ -156,6 +155,10 @@ impl Loaded {
         }
         let mut cache = policy.cache(geometry, weights);
         for Request { device, offset, len, use_ } in &self.requests {
+            match cache.growth_bytes(*len) {
+                0 => {}
+                more_bytes => memory.room_for(more_bytes, "the replay")?,
+            }
             cache.request(*device, *offset, *len, *use_);
             memory.after(*len)?;
         }

@@ -3,6 +3,7 @@
 mod cache;
 mod memory;
 mod sim;
+mod touched;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
 //! `weir trace sim`: what the writes of a trace would come to as objects.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use serde::Serialize;
 use weir_log::{Merging, Replay, ReplayReport};
@@ -72,14 +73,21 @@ struct Line {
 struct Column {
     batch_bytes: u64,
     disks: BTreeMap<u64, [Replay; 3]>,
+    is_spent: Rc<dyn Fn() -> bool>,
 }
 
 impl Column {
     fn each(&mut self, device: u64, mut apply: impl FnMut(&mut Replay)) {
-        let new = |merging| Replay::new(self.batch_bytes, merging);
+        let (batch_bytes, is_spent) = (self.batch_bytes, &self.is_spent);
+        let new = |merging| Replay::new(batch_bytes, merging).until(Rc::clone(is_spent));
         let all = [Merging::Off, Merging::On, Merging::Plugging];
         let disk = self.disks.entry(device).or_insert_with(|| all.map(new));
         disk.iter_mut().for_each(&mut apply);
+    }
+
+    /// Makes objects of what is left.
+    fn close(&mut self) {
+        self.disks.values_mut().flatten().for_each(Replay::close);
     }
 
     fn finish(self, written_bytes: u64) -> Line {
@@ -118,7 +126,11 @@ fn sim(
     batches: &[Size],
     mut memory: Memory,
 ) -> Result<Report, Failure> {
-    let column = |&Size(batch_bytes): &Size| Column { batch_bytes, disks: BTreeMap::new() };
+    let is_spent: Rc<dyn Fn() -> bool> = Rc::new(memory.is_spent());
+    let column = |&Size(batch_bytes): &Size| {
+        let (disks, is_spent) = (BTreeMap::new(), Rc::clone(&is_spent));
+        Column { batch_bytes, disks, is_spent }
+    };
     let mut columns: Vec<Column> = batches.iter().map(column).collect();
     let (mut reads, mut writes, mut discards, mut written_bytes) = (0, 0, 0, 0_u64);
     for request in requests {
@@ -142,6 +154,8 @@ fn sim(
         }
         memory.after(if op == Op::Write { len } else { 0 })?;
     }
+    columns.iter_mut().for_each(Column::close);
+    memory.within()?;
     let batches = columns.into_iter().map(|column| column.finish(written_bytes)).collect();
     Ok(Report { trace, format, reads, writes, discards, written_bytes, batches })
 }

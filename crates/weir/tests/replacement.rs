@@ -1,0 +1,108 @@
+//! What is left of the program that was asked whether it could take the place of one that runs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test of the whole program, outside any test module"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Time for what has to come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The bit of SIGTERM in a mask of the kernel.
+const TERMINATE: u64 = 1 << 14;
+
+/// Processes that end with the test, however it ends.
+struct Ends(Vec<u32>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // Most have ended.
+            let _ = kill_process(number(*pid), Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn a_program_that_was_asked_ends_with_the_one_that_asks() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("weir.toml");
+    std::fs::write(&config, "").unwrap();
+    let mut server = serve(directory.path(), &config);
+    let pid = server.id();
+    let mut ends = Ends(vec![pid]);
+    std::fs::remove_file(&config).unwrap();
+    let status = Command::new("mkfifo").arg(&config).status().unwrap();
+    assert!(status.success());
+    tell(pid, Signal::USR2);
+    let asked = came(|| children(pid).into_iter().find(|child| is_check(*child)));
+    ends.0.push(asked);
+    assert_eq!(blocked(asked) & TERMINATE, 0, "it can be ended as any other program");
+    tell(pid, Signal::TERM);
+    let ended = server.wait().unwrap();
+    came(|| (!is_check(asked)).then_some(()));
+    ends.0.clear();
+    assert!(ended.success());
+}
+
+fn serve(directory: &Path, config: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEIR_")) {
+        command.env_remove(name);
+    }
+    command.env("WEIR_DATA_DIR", directory.join("data")).arg("serve").arg("--config").arg(config);
+    let mut server = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("listening at ")));
+    // Whatever it says later is read, so that it can be said.
+    std::thread::spawn(move || lines.count());
+    server
+}
+
+fn tell(pid: u32, signal: Signal) {
+    kill_process(number(pid), signal).unwrap();
+}
+
+fn number(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+/// What `look` finds, in time.
+fn came<T>(look: impl Fn() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "it did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The children of all threads of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let of_task =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
+    let numbers = of_task.collect::<Vec<_>>().join(" ");
+    numbers.split_whitespace().map(|number| number.parse().unwrap()).collect()
+}
+
+/// Whether this is a program that checks its settings, and has not ended.
+fn is_check(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.ends_with(b"--check\0")
+}
+
+fn blocked(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap()
+}
