@@ -76,7 +76,11 @@ pub(crate) fn open(path: &Path, mode: ImageMode) -> Result<OpenImage, DiskError>
             direct_alignment(&fd).ok_or_else(none)?
         }
     };
-    let file = whose::opened(Descriptor::Own(fd), Arc::clone(&shown), alignment);
+    let mut file = whose::opened(Descriptor::Own(fd), Arc::clone(&shown), alignment);
+    if file.blocks_callers {
+        // The last one who lets go of it may be the thread of a volume, and to close it asks its file system.
+        file.fd = file.fd.apart();
+    }
     let mut size = length(&file)?;
     if let (0, Some(wanted), false) = (size, mode.create, is_device || mode.read_only) {
         give_length(&file, path, wanted, created)?;

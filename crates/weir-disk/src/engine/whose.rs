@@ -175,10 +175,7 @@ fn kind_of(file_system: u64, fuse_program: impl FnOnce() -> String) -> Kind {
 /// worth that.
 pub(crate) fn opened(fd: Descriptor, path: Arc<str>, alignment: usize) -> OpenFile {
     let mut file = OpenFile::new(fd, path, alignment);
-    if is_of_a_server(&file) {
-        file.fd = file.fd.apart();
-        file.blocks_callers = true;
-    }
+    file.blocks_callers = is_of_a_server(&file);
     file
 }
 
