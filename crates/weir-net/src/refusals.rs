@@ -62,13 +62,11 @@ impl Refusals {
         // What is behind it is whole between two statements.
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_recent = |last: &Instant| now.duration_since(*last) < INTERVAL;
-        let was_said = said.last.get(&key).is_some_and(is_recent);
-        if (was_said || said.last.len() >= LINES_MAX) && !mutant("refusals_all_logged") {
-            said.last.retain(|_, last| is_recent(last));
-            if was_said || said.last.len() >= LINES_MAX {
-                said.left_out = said.left_out.saturating_add(1);
-                return None;
-            }
+        said.last.retain(|_, last| is_recent(last));
+        let is_enough = said.last.contains_key(&key) || said.last.len() >= LINES_MAX;
+        if is_enough && !mutant("refusals_all_logged") {
+            said.left_out = said.left_out.saturating_add(1);
+            return None;
         }
         said.last.insert(key, now);
         Some(std::mem::take(&mut said.left_out))

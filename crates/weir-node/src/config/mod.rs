@@ -17,7 +17,7 @@ pub use self::memory::{MEMORY_BYTES_DEFAULT, Memory};
 pub use self::remote::{Remote, RemoteConfig};
 pub use self::volume::{
     CollectOrder, CompressionKind, ReplicateTo, VolumeConfig, VolumeSettings, check_burst,
-    check_percent, check_rpo, check_seconds, parse_share,
+    check_percent, check_rpo, check_seconds, parse_burst, parse_share,
 };
 use crate::error::NodeError;
 use crate::serve::cache_setting::CacheSetting;

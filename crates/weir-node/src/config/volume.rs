@@ -249,6 +249,14 @@ pub fn check_burst(number: f64) -> Result<f64, String> {
         .ok_or_else(|| format!("\"{number}\" is no number of seconds from {least} to {most}"))
 }
 
+/// Parses a `burst`.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_burst(text: &str) -> Result<f64, String> {
+    check_burst(text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?)
+}
+
 /// Checks an `rpo`.
 ///
 /// # Errors

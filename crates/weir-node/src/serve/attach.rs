@@ -669,7 +669,7 @@ async fn leave_out(core: &Arc<Core>, name: &VolumeName) -> Result<(), NodeError>
 }
 
 impl Core {
-    /// Runs an opening to its end though its caller goes away, until the process stops (A3).
+    /// Runs a change to its end though its caller goes away, until the process stops (A3).
     fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl Future<Output = Result<T, NodeError>> + Send + 'static,

@@ -42,8 +42,15 @@ struct Noted {
     is_held: bool,
 }
 
-/// All of them, and those that are being closed at this moment.
-pub(crate) async fn of(core: &Core) -> Vec<Kept> {
+/// All of them, and those that are being closed at this moment, but for those that somebody has just seen served: a
+/// volume whose close begins is in both tables.
+pub(crate) async fn beside(core: &Core, is_served: impl Fn(&str) -> bool) -> Vec<Kept> {
+    let mut kept = all(core).await;
+    kept.retain(|one| !is_served(&one.name));
+    kept
+}
+
+async fn all(core: &Core) -> Vec<Kept> {
     let mut kept = closing(core);
     // A process of one volume speaks of that one alone.
     if core.is_single {

@@ -59,8 +59,9 @@ pub(crate) async fn render(core: &Arc<Core>) -> String {
             volumes.push((entry.name.to_string(), health, snapshot));
         }
     }
-    let mut kept = kept::of(core).await;
-    kept.retain(|one| !one.is_quiet && !volumes.iter().any(|(name, ..)| *name == one.name));
+    let is_served = |name: &str| volumes.iter().any(|(served, ..)| served == name);
+    let mut kept = kept::beside(core, is_served).await;
+    kept.retain(|one| !one.is_quiet);
     let scrape = Scrape {
         volumes,
         replicas,

@@ -347,9 +347,8 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
             volumes.push(volume);
         }
     }
-    let mut kept = kept::of(core).await;
-    // One whose close begins is served for a moment yet.
-    kept.retain(|kept| !volumes.iter().any(|volume| volume.name == kept.name));
+    let is_served = |name: &str| volumes.iter().any(|volume| volume.name == name);
+    let kept = kept::beside(core, is_served).await;
     let loud: Vec<Kept> = kept.iter().filter(|kept| !kept.is_quiet).cloned().collect();
     let (told, not_served) = (not_served(core, &loud), not_served(core, &kept));
     let mut reasons: Vec<String> = volumes

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_log::catalog::VolumeName;
 
 use super::warm::ByteSpan;
-use crate::config::{check_burst, parse_share};
+use crate::config::{parse_burst, parse_share};
 use crate::size::Size;
 
 /// A name of a volume.
@@ -15,8 +15,7 @@ pub(super) fn volume_name(text: &str) -> Result<String, String> {
 
 /// A number of seconds that pass at once after a pause, as milliseconds.
 pub(super) fn burst(text: &str) -> Result<u64, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
-    let milliseconds = Duration::from_secs_f64(check_burst(seconds)?).as_millis();
+    let milliseconds = Duration::from_secs_f64(parse_burst(text)?).as_millis();
     u64::try_from(milliseconds).map_err(|error| error.to_string())
 }
 
@@ -60,6 +59,7 @@ mod tests {
     use weir_stack::LimitSettings;
 
     use super::*;
+    use crate::config::check_burst;
 
     #[test]
     fn a_range_has_two_ends_which_may_be_left_out() {

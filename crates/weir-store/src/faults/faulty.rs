@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, sleep};
 use weir_device::{BufferPool, FileReads};
 
-use super::{Fault, Faults, LatePut, OperationFaults, State};
+use super::{Chance, Dice, Fault, FaultPlan, Faults, LatePut, OperationFaults, State};
 use crate::backend::{Backend, Got, Listed, Put, Reply, ReplyHere, Room, clamp};
 use crate::{Place, StoreError};
 
@@ -45,12 +45,26 @@ impl Operation {
         }
     }
 
-    fn faults(self, state: &State) -> &OperationFaults {
+    fn faults(self, plan: &FaultPlan) -> &OperationFaults {
         match self {
-            Self::Put => &state.plan.put,
-            Self::Get => &state.plan.get,
-            Self::List => &state.plan.list,
-            Self::Delete => &state.plan.delete,
+            Self::Put => &plan.put,
+            Self::Get => &plan.get,
+            Self::List => &plan.list,
+            Self::Delete => &plan.delete,
+        }
+    }
+
+    /// What keeps it from being done, by chance.
+    fn chance_fault(self, plan: &FaultPlan, dice: &mut Dice) -> Option<Fault> {
+        let faults = self.faults(plan);
+        if faults.timeout.happens(|| dice.next()) {
+            Some(Fault::TimedOut)
+        } else if faults.server_error.happens(|| dice.next()) {
+            Some(Fault::ServerError)
+        } else if faults.throttled.happens(|| dice.next()) {
+            Some(Fault::Throttled)
+        } else {
+            None
         }
     }
 }
@@ -238,7 +252,7 @@ impl State {
         } else if self.plan.outage {
             Fault::Outage
         } else {
-            self.by_chance(operation, key, Self::chance_fault_of)?
+            self.by_chance(operation, key, |plan, dice| operation.chance_fault(plan, dice))?
         };
         self.count(fault);
         Some(fault)
@@ -249,16 +263,25 @@ impl State {
         &mut self,
         operation: Operation,
         key: &str,
-        ask: impl FnOnce(&mut Self, Operation) -> Option<T>,
+        ask: impl FnOnce(&FaultPlan, &mut Dice) -> Option<T>,
     ) -> Option<T> {
-        let Some(max) = self.plan.in_a_row_max else { return ask(self, operation) };
-        let name = (operation.name(), key.to_owned());
-        let before = self.in_a_row.get(&name).copied().unwrap_or(0);
-        let fault = if before < max { ask(self, operation) } else { None };
-        if fault.is_some() {
-            self.in_a_row.insert(name, before + 1);
-        }
+        let Some(max) = self.plan.in_a_row_max else { return ask(&self.plan, &mut self.dice) };
+        let before = self.in_a_row.entry((operation.name(), key.to_owned())).or_default();
+        let fault = if *before < max { ask(&self.plan, &mut self.dice) } else { None };
+        *before += u32::from(fault.is_some());
         fault
+    }
+
+    /// Whether what concerns keys that [`FaultPlan::lost_of`] names happens to an operation.
+    fn is_lost(
+        &mut self,
+        operation: Operation,
+        key: &str,
+        chance: impl FnOnce(&FaultPlan) -> Chance,
+    ) -> bool {
+        let is_lost =
+            |plan: &FaultPlan, dice: &mut Dice| chance(plan).happens(|| dice.next()).then_some(());
+        key.contains(self.plan.lost_of) && self.by_chance(operation, key, is_lost).is_some()
     }
 
     /// An operation is answered.
@@ -268,32 +291,12 @@ impl State {
         }
     }
 
-    fn chance_fault_of(&mut self, operation: Operation) -> Option<Fault> {
-        let faults = operation.faults(self).clone();
-        let dice = &mut self.dice;
-        let fault = if faults.timeout.happens(|| dice.next()) {
-            Fault::TimedOut
-        } else if faults.server_error.happens(|| dice.next()) {
-            Fault::ServerError
-        } else if faults.throttled.happens(|| dice.next()) {
-            Fault::Throttled
-        } else {
-            return None;
-        };
-        Some(fault)
-    }
-
     fn puts_off(&mut self, key: &str) -> bool {
-        let is_late =
-            |state: &mut Self, _| state.plan.late_put.happens(|| state.dice.next()).then_some(());
-        key.contains(self.plan.lost_of) && self.by_chance(Operation::Put, key, is_late).is_some()
+        self.is_lost(Operation::Put, key, |plan| plan.late_put)
     }
 
     fn loses_reply(&mut self, operation: Operation, key: &str) -> bool {
-        let is_lost =
-            |state: &mut Self, _| state.plan.lost_reply.happens(|| state.dice.next()).then_some(());
-        let lost =
-            key.contains(self.plan.lost_of) && self.by_chance(operation, key, is_lost).is_some();
+        let lost = self.is_lost(operation, key, |plan| plan.lost_reply);
         if lost {
             self.count(Fault::LostReply);
         }

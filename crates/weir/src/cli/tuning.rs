@@ -5,7 +5,7 @@ use weir_node::CacheSetting;
 use weir_node::config::{self, CompressionKind, VolumeSettings, check_percent};
 use weir_node::size::Size;
 
-use crate::cli::words::{burst, rpo, seconds};
+use crate::cli::words::{rpo, seconds};
 
 /// Settings of the log volume. None of them changes what is promised.
 #[derive(Args, Debug, Default)]
@@ -55,7 +55,7 @@ pub(crate) struct Tuning {
     /// Seconds' worth of that which pass at once after a pause [default: 0.1]
     #[arg(help_heading = "Limits on clients, per volume")]
     #[arg(long, value_name = "SECONDS", env = "WEIR_BURST")]
-    #[arg(hide_env_values = true, value_parser = burst)]
+    #[arg(hide_env_values = true, value_parser = config::parse_burst)]
     burst: Option<f64>,
     /// Memory for buffers; the maps of volumes come on top of it [default: 512M]
     #[arg(long, value_name = "SIZE", env = "WEIR_MEMORY", hide_env_values = true)]

@@ -1,15 +1,11 @@
 //! Parsers of single arguments: names, snapshots, numbers of seconds.
 
 use weir_log::catalog::VolumeName;
-use weir_node::config::{check_burst, check_rpo, check_seconds};
+use weir_node::config::{check_rpo, check_seconds};
 
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let no_number = || format!("{text:?} is no number of seconds from 0.01 to 86400");
     check_seconds(text.parse().map_err(|_| no_number())?).map_err(|_| no_number())
-}
-
-pub(crate) fn burst(text: &str) -> Result<f64, String> {
-    check_burst(text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?)
 }
 
 pub(crate) fn rpo(text: &str) -> Result<f64, String> {
