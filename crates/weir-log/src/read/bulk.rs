@@ -46,7 +46,11 @@ pub(crate) async fn pieces(
         is_missing
     });
     let on_disk = from_disk(fetcher, pace, &table, object, &missing).await;
-    let reader = Reader::at(fetcher, object, fetcher.store.at_pace(pace.clone()));
+    let store = match weir_device::mutant("stored_copies_read_without_leave") {
+        true => fetcher.store.clone(),
+        false => fetcher.store.at_pace(pace.clone()),
+    };
+    let reader = Reader::at(fetcher, object, store);
     let cache = Arc::clone(&fetcher.cache);
     let got = fetcher.env.background(async move {
         for (index, frame) in on_disk {

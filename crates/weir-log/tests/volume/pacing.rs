@@ -4,9 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
 use weir_log::{LogVolume, MemoryFrameCache};
 use weir_pacer::{Class, Pace, Pressure, RequestKind};
+use weir_store::Store;
 
 use super::support::*;
 
@@ -225,6 +227,36 @@ fn copies_wait_before_they_read() {
         sleep(Duration::from_secs(5)).await;
         assert!(host.store.counters().bytes_down > before + SIZE / 2, "nobody is there any more");
         assert!(volume.status().collected_objects > 0);
+    });
+}
+
+/// A directory may lie on the disk that clients use: what a copy reads there has leave, as what it writes has. Its
+/// threads wait for the pacer by the clock on the wall.
+#[test]
+fn copies_have_leave_to_read_a_directory_and_to_write_it() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    LocalSet::new().block_on(&runtime.expect("a runtime"), async {
+        let directory = tempfile::tempdir().expect("a directory");
+        let url = format!("file://{}", directory.path().display());
+        let mut host = Host::over(&url, false).await;
+        // One that injects faults has no pieces to wait for.
+        host.store = Store::open(&url).expect("opens");
+        let (volume, _) = host.open().await;
+        fill(&volume, 1).await;
+        for at in (0..SIZE).step_by(4096).filter(|at| at % (32 << 10) < 28 << 10) {
+            write(&volume, at, &[2; 4096]).await.expect("written");
+        }
+        volume.flush_remote().await.expect("stored");
+        let copied = async {
+            while volume.status().collected_bytes == 0 {
+                sleep(Duration::from_millis(10)).await;
+            }
+            volume.status().collected_bytes
+        };
+        let copied = timeout(Duration::from_secs(60), copied).await.expect("collected");
+        let given = host.env.pacer.given(Class::Copy).bytes;
+        assert!(given >= 2 * copied, "leave for {given} bytes, {copied} copied");
+        volume.close().await.expect("closed");
     });
 }
 

@@ -126,18 +126,19 @@ fn env(seed: u64, disk: &SimDisk, hidden: &Rc<Cell<Duration>>) -> Env {
 
 impl Host {
     pub(crate) async fn new() -> Self {
-        Self::with(false).await
+        Self::over("memory://", false).await
     }
 
     /// A host with an encrypted volume.
     pub(crate) async fn encrypted() -> Self {
-        Self::with(true).await
+        Self::over("memory://", true).await
     }
 
-    async fn with(encrypt: bool) -> Self {
+    /// A host with a volume in this store.
+    pub(crate) async fn over(url: &str, encrypt: bool) -> Self {
         let disk = SimDisk::new(1, SimDiskOptions::default());
         let faults = Faults::new(2);
-        let store = Store::open("memory://").expect("opens").with_faults(faults.clone());
+        let store = Store::open(url).expect("opens").with_faults(faults.clone());
         let hidden = Rc::default();
         let env = env(3, &disk, &hidden);
         let name = catalog::VolumeName::new("demo").expect("valid");
