@@ -125,7 +125,7 @@ pub(crate) async fn run(life: Rc<Life>, access: Access, mut dice: Dice) {
                 break;
             }
         }
-        let operating = life.operate_when_let().await;
+        let Some(operating) = life.operate_when_let().await else { break };
         let way = access.way(&life).await;
         if let Some(way) = &way {
             life.operate(way, &mut dice).await;
@@ -193,19 +193,25 @@ impl Life {
         }
     }
 
-    /// Writes somewhere, as a client does; whether that was answered with success.
+    /// Writes somewhere, as a client does; whether that was answered with success. Nothing is written where clients are
+    /// to stop while they may begin nothing.
     pub(crate) async fn write_somewhere(&self, dice: &mut Dice) -> bool {
-        let _operating = self.operate_when_let().await;
+        let Some(_operating) = self.operate_when_let().await else { return false };
         self.write(&Way::Device, dice).await
     }
 
-    /// Waits while clients may begin nothing, and counts one operation until what it returns is dropped.
-    async fn operate_when_let(&self) -> Operating<'_> {
-        while self.paused.get() && !self.stopping.get() {
+    /// Waits while clients may begin nothing, and counts one operation until what it returns is dropped; nothing is
+    /// returned where they are to stop meanwhile. A write beside a shrink could be answered just before the shrink,
+    /// which would be taken for a promise that the store has it.
+    async fn operate_when_let(&self) -> Option<Operating<'_>> {
+        while self.paused.get() {
+            if self.stopping.get() {
+                return None;
+            }
             tokio::time::sleep(PAUSE_STEP).await;
         }
         self.operating.set(self.operating.get() + 1);
-        Operating(self)
+        Some(Operating(self))
     }
 
     /// A write to the last bytes.

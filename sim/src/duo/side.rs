@@ -92,7 +92,8 @@ impl Duo {
     /// The process ends; `crash` does to the disk what comes with it.
     pub(super) fn end_process(&self, side: &Side, fate: Fate) {
         let Some(process) = side.process.borrow_mut().take() else { return };
-        self.look_who_deleted(side, process.life.as_deref());
+        let rival_since = side.rival_since.take();
+        self.look_who_deleted(side, process.life.as_deref(), rival_since);
         if let Some(life) = &process.life {
             life.count(&process.env.pacer);
         }
@@ -136,16 +137,22 @@ impl Duo {
         self.reconnect(side);
         side.driver.set(None);
         drop(process);
+        // Those that were on their way when it ended are given up only now, and may happen later.
+        self.note_late_puts(side.gate.take_watched().puts, rival_since);
+    }
+
+    /// What an owner stored beside the opening that superseded it: its successor may have deleted that by then.
+    fn note_late_puts(&self, puts: Vec<(Instant, String)>, rival_since: Option<Instant>) {
+        let Some(since) = rival_since else { return };
+        let late = puts.into_iter().filter(|(at, _)| *at >= since);
+        self.world.late_puts.borrow_mut().extend(late.map(|(_, key)| key));
     }
 
     /// A superseded owner deletes nothing: what it deletes was its garbage, but it cannot know whether it still is.
     /// Requests that were on their way are tried again, so that the first attempt counts.
-    fn look_who_deleted(&self, side: &Side, life: Option<&Life>) {
+    fn look_who_deleted(&self, side: &Side, life: Option<&Life>, rival_since: Option<Instant>) {
         let watched = side.gate.take_watched();
-        if let Some(since) = side.rival_since.take() {
-            let late = watched.puts.into_iter().filter(|(at, _)| *at >= since);
-            self.world.late_puts.borrow_mut().extend(late.map(|(_, key)| key));
-        }
+        self.note_late_puts(watched.puts, rival_since);
         let superseded = side.superseded_at.take();
         let (Some(superseded), Some(life)) = (superseded, life) else { return };
         if !life.honest.get() {

@@ -8,7 +8,7 @@ use futures_util::stream;
 use weir_device::{ErrorKind, VolumeId};
 
 use super::copy::{self, Listing, NotCopied};
-use super::{Replicator, check_source};
+use super::{ReplicateArgs, Replicator, check_source};
 use crate::collect::garbage;
 use crate::error::LogError;
 use crate::format::manifest::{Manifest, Origin};
@@ -63,8 +63,9 @@ impl Replicator {
                 Attempt::Done(moved) => return Ok(moved),
                 Attempt::Again => {}
                 Attempt::Gone(object, version) => {
-                    // Missing in a root that nobody superseded: it is lost, not collected.
-                    if failed == Some(version) {
+                    // Missing twice in a root that nobody has superseded by now: it is lost, not collected. The first
+                    // time alone may have been a store's mistake.
+                    if failed == Some(version) && self.is_newest(version).await? {
                         let what = format!(
                             "{object} is missing in {}; run weir volume check there",
                             self.args.source.url()
@@ -77,6 +78,15 @@ impl Replicator {
                 }
             }
         }
+    }
+
+    /// Whether the source has published no version after this one.
+    async fn is_newest(&self, version: u64) -> Result<bool, LogError> {
+        if weir_device::mutant("collected_objects_taken_for_lost") {
+            return Ok(true);
+        }
+        let ReplicateArgs { source, env, volume, .. } = &self.args;
+        Ok(manifests::newest(source, env, *volume).await?.number == version)
     }
 
     async fn attempt(&mut self) -> Result<Attempt, LogError> {

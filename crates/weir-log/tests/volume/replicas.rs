@@ -440,6 +440,43 @@ fn a_root_that_is_collected_while_it_is_copied_gives_way_to_the_newest() {
     });
 }
 
+/// A store that did not find an object once is not taken for proof, after another one was collected, that objects are
+/// lost.
+#[test]
+fn a_root_that_is_collected_after_its_store_did_not_find_an_object_gives_way_too() {
+    run(async {
+        let mut host = Host::new().await;
+        // Nobody waits for replicators.
+        host.options.replica_patience = Duration::ZERO;
+        let there = Elsewhere::new(&host);
+        filled(&host, 1).await;
+        let objects = host.store.list(&format!("{}/log/", host.id), None).await.expect("listed");
+        there.faults.change(|plan| {
+            plan.latency = Duration::from_secs(1)..=Duration::from_secs(1);
+        });
+        let mut replicator = there.begin(&host).await;
+        host.faults.hide(&objects[0].key);
+        let (moved, last) = futures_util::join!(replicator.move_root(), async {
+            while there.told.borrow().objects_to_copy == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            host.faults.heal(&objects[0].key);
+            while there.told.borrow().restarts == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let (volume, _) = host.open().await;
+            let data = fill(&volume, 2).await;
+            volume.snapshot(&VolumeName::new("root").unwrap()).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            data
+        });
+        assert!(moved.unwrap());
+        assert!(replicator.status().restarts > 1);
+        assert!(there.show(host.id).await == last);
+    });
+}
+
 #[test]
 fn damage_does_not_travel_and_a_store_that_fails_is_waited_for() {
     run(async {
