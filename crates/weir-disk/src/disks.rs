@@ -25,6 +25,12 @@ use crate::reads::RingReads;
 /// hold up the rest.
 const HELPER_THREADS_MAX: usize = 2;
 
+/// Threads that open images: more than a few file systems that hang at a time.
+const OPENING_THREADS_MAX: usize = 8;
+
+/// Threads of one image without a ring, which read, write and sync it.
+const IMAGE_THREADS_MAX: usize = 4;
+
 /// How long an image that is locked is waited for: longer than requests of a killed process take, if their disk is not
 /// hung.
 const IMAGE_LOCK_MAX: Duration = Duration::from_secs(2);
@@ -48,8 +54,8 @@ pub enum EngineChoice {
 #[derive(Clone, Debug)]
 pub struct Disks {
     engine: Engine,
-    /// The same for images, with helper threads of its own: what users name may hang without the journals.
-    images: Engine,
+    /// Threads that open images: what users name may hang without the journals.
+    opening: Engine,
     /// And for what is of use only while its disk answers.
     apart: Engine,
     direct: DirectIo,
@@ -60,8 +66,9 @@ impl Disks {
     /// thread that will use it. Dropping the last handle waits for operations in flight.
     pub fn new(choice: EngineChoice) -> Result<Self, DiskError> {
         let engine = Engine::start(choice)?;
-        let (images, apart) = (engine.with_own_helpers(), engine.with_own_helpers());
-        Ok(Self { engine, images, apart, direct: DirectIo::default() })
+        let opening = Engine::Threads(ThreadEngine::unjoined(OPENING_THREADS_MAX));
+        let apart = engine.with_own_helpers();
+        Ok(Self { engine, opening, apart, direct: DirectIo::default() })
     }
 
     /// The same engine, opening files as `direct` says.
@@ -117,7 +124,7 @@ impl Disks {
             let (path, shown) = (path.clone(), Arc::from(path.to_string_lossy()));
             let job = move || image::open(&path, mode);
             let job = MetadataJob { operation: DiskOperation::Open, path: shown, job };
-            match metadata::run(&self.images, job).await {
+            match metadata::run(&self.opening, job).await {
                 // Requests in flight of a process that was killed hold the lock as well, so that no write of theirs
                 // lands behind one that is made now.
                 Err(DiskError::ImageInUse { .. }) if began.elapsed() < IMAGE_LOCK_MAX => {
@@ -127,7 +134,7 @@ impl Disks {
             }
         };
         let OpenImage { file, size, zero_bytes, can_zero, created } = opened;
-        let file = File::real(file, self.images.clone());
+        let file = File::real(file, self.engine.for_one_image());
         Ok(Image { file, size, zero_bytes, can_zero, created })
     }
 }
@@ -164,6 +171,16 @@ impl Engine {
         }
     }
 
+    /// With threads for one image alone: the others, and its end, do not wait for what hangs in it.
+    fn for_one_image(&self) -> Self {
+        match self {
+            Self::Threads(_) => Self::Threads(ThreadEngine::unjoined(IMAGE_THREADS_MAX)),
+            Self::Uring(ring, _) => {
+                Self::Uring(ring.clone(), ThreadEngine::unjoined(HELPER_THREADS_MAX))
+            }
+        }
+    }
+
     fn uring() -> Result<Self, Errno> {
         Ok(Self::Uring(UringEngine::new()?, ThreadEngine::with_threads(HELPER_THREADS_MAX)))
     }
@@ -191,7 +208,7 @@ mod tests {
                     })
                     .collect();
                 tokio::task::yield_now().await;
-                for others in [&disks.images, &disks.engine] {
+                for others in [&disks.opening, &disks.engine] {
                     let answered = others.helpers().run(|| ());
                     let answered = tokio::time::timeout(Duration::from_secs(10), answered).await;
                     assert_eq!(answered.ok(), Some(Some(())), "it waits for what hangs");
@@ -199,6 +216,32 @@ mod tests {
                 drop(hung);
                 for one in asked {
                     one.await.unwrap();
+                }
+            })
+            .await;
+    }
+
+    /// Nor is the end of an image waited for, on whose thread other volumes are.
+    #[tokio::test]
+    async fn what_hangs_in_an_image_keeps_no_other_image() {
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                for choice in [EngineChoice::Threads, EngineChoice::Auto] {
+                    let disks = Disks::new(choice).unwrap();
+                    let (one, other) = (disks.engine.for_one_image(), disks.engine.for_one_image());
+                    let (hung, answer) = channel::<()>();
+                    let answer = Arc::new(std::sync::Mutex::new(answer));
+                    for _ in 0..32 {
+                        let answer = Arc::clone(&answer);
+                        let job =
+                            one.helpers().run(move || drop(answer.lock().map(|one| one.recv())));
+                        assert!(futures_util::FutureExt::now_or_never(job).is_none());
+                    }
+                    drop(one);
+                    let answered =
+                        tokio::time::timeout(Duration::from_secs(10), other.helpers().run(|| ()));
+                    assert_eq!(answered.await.ok(), Some(Some(())), "it waits for what hangs");
+                    drop(hung);
                 }
             })
             .await;

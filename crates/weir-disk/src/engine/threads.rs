@@ -62,17 +62,21 @@ impl Shared {
     }
 }
 
-/// Owns the threads; the last clone of the engine joins them.
+/// Owns the threads; the last clone of the engine joins them, unless they are left to end by themselves.
 struct Pool {
     shared: Arc<Shared>,
     threads: std::cell::RefCell<Vec<JoinHandle<()>>>,
     threads_max: usize,
+    is_joined: bool,
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.job_added.notify_all();
+        if !self.is_joined {
+            return;
+        }
         for thread in self.threads.get_mut().drain(..) {
             // A job that panicked has already told whoever waited, by dropping its sender.
             let _ = thread.join();
@@ -98,9 +102,18 @@ impl ThreadEngine {
     }
 
     pub(crate) fn with_threads(threads_max: usize) -> Self {
+        Self::start(threads_max, true)
+    }
+
+    /// Whose last clone waits for no thread: jobs that hang keep their thread and their file, and nobody else.
+    pub(crate) fn unjoined(threads_max: usize) -> Self {
+        Self::start(threads_max, false)
+    }
+
+    fn start(threads_max: usize, is_joined: bool) -> Self {
         let queue = Queue { jobs: VecDeque::new(), idle_threads: 0, closed: false };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), job_added: Condvar::new() });
-        Self { pool: Rc::new(Pool { shared, threads: Vec::new().into(), threads_max }) }
+        Self { pool: Rc::new(Pool { shared, threads: Vec::new().into(), threads_max, is_joined }) }
     }
 
     /// Runs `job` on a thread, to its end even if the future is dropped. `None` if no thread could
