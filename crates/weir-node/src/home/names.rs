@@ -19,6 +19,10 @@ const NAMED: &str = "the settings of the process that serves here give it that n
                      choose another one for the volume of the store, or take that one out of the settings and load \
                      them anew";
 
+/// What is said where a verb could mean the volume of the store or the one that is served.
+pub(crate) const AMBIGUOUS: &str = "is served here under the name of one that is: detach it first, or rename the one in the \
+                                    store (weir volume rename), so that it is clear which one is meant";
+
 impl Home {
     /// Refuses a name that a volume of the store is to get, where a volume in no store has it: one that is served from
     /// this data directory, or that the settings of a process there name. Where the processes cannot be asked, that is

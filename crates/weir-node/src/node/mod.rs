@@ -29,7 +29,7 @@ const SHARDS_DEFAULT_MAX: usize = 4;
 const WORKERS_MAX: usize = 8;
 /// Time that the worker threads have to end what they do when the node shuts down.
 const WORKERS_TIME: Duration = Duration::from_secs(1);
-/// Time that the shards have to end what they do when the node shuts down. A shard that needs longer waits for a disk
+/// Time that the shards have to end what they do when the node shuts down, more than each gives its work. A shard that needs longer waits for a disk
 /// that does not answer: that of a cache, of which nothing is to be saved.
 const SHARDS_TIME: Duration = Duration::from_secs(10);
 /// Decoded frames kept in memory, in bytes: three eighths of the 512 MiB that a node may use for buffers.
@@ -265,6 +265,8 @@ impl Node {
     /// Ends the node without waiting for background work that the store does not answer, nor for a disk that does not.
     /// Whether all of it ended: threads that did not are left to the end of the process.
     pub fn shut_down(self) -> bool {
+        // All at once: each waits for work on it that a store does not answer.
+        self.shards.iter().for_each(Shard::end);
         let have_ended = end_within(self.shards, SHARDS_TIME);
         if !have_ended {
             tracing::warn!("ending beside requests to a disk that does not answer");

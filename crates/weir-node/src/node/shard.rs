@@ -139,10 +139,17 @@ impl ShardHandle {
     }
 }
 
-impl Drop for Shard {
-    fn drop(&mut self) {
+impl Shard {
+    /// Has it end once what runs on it is done, or has taken too long.
+    pub(crate) fn end(&self) {
         // The thread may have ended by itself.
         let _ = self.handle.0.send(Message::End);
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        self.end();
         if let Some(thread) = self.thread.take() {
             // A panic on the thread was reported where it happened.
             let _ = thread.join();

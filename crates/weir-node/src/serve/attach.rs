@@ -48,6 +48,9 @@ const HELD_PAUSE: Duration = Duration::from_secs(10);
 /// answer is given up before.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(60);
 
+/// Pause before a volume is tried again that a verb changes.
+const CHANGE_PAUSE: Duration = Duration::from_secs(1);
+
 /// Volumes that are not served, and why.
 pub(crate) type Failed = Vec<(VolumeName, NodeError)>;
 
@@ -500,9 +503,12 @@ async fn detach_now(
     drop(kept_out);
     match &closed {
         Ok(stopped) => {
-            let became = match stopped {
-                Stopped::Clean => "everything is in the store",
-                Stopped::LocalOnly => "the journal keeps what the store does not have",
+            let became = match (stopped, &entry.spec.endpoint) {
+                (Stopped::LocalOnly, _) => "the journal keeps what the store does not have",
+                (Stopped::Clean, EndpointKind::Log) => "everything is in the store",
+                (Stopped::Clean, EndpointKind::Memory) => "what was in memory is gone",
+                (Stopped::Clean, EndpointKind::File(_)) => "its file has everything",
+                (Stopped::Clean, EndpointKind::Remote(_)) => "its server has everything",
             };
             match (stopped, how.closing) {
                 (Stopped::LocalOnly, Closing::ToStore) => tracing::warn!(
@@ -514,8 +520,7 @@ async fn detach_now(
             core.note_not_served(&name, None);
             core.events.note(EventKind::VolumeDetached, Some(name.as_str()), became);
         }
-        // Its bytes are elsewhere: nothing of it is left here that could be tried again.
-        Err(_) if entry.is_elsewhere() => core.note_not_served(&name, None),
+        Err(error) if entry.is_elsewhere() => core.note_lost(&name, error),
         Err(error) => core.note_failed(&name, error),
     }
     closed
@@ -601,6 +606,11 @@ pub(crate) async fn reload(
             Begun::Ended(Err(NodeError::TakenBack { .. })) => {
                 reloaded.left_out.push((name, "it was detached meanwhile".to_owned()));
             }
+            Begun::Ended(Err(error @ NodeError::Changing { .. })) => {
+                let why = format!("{}; it is opened once that has ended", with_causes(&error));
+                open_after_change(core, name.clone());
+                reloaded.failed.push((name, why));
+            }
             Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
                 reloaded.failed.push(failed(&name, &error));
@@ -612,6 +622,34 @@ pub(crate) async fn reload(
         }
     }
     Ok(reloaded)
+}
+
+/// Opens a volume that the settings name once the verb or the close has ended that changes it, unless the settings or a
+/// verb say otherwise by then.
+fn open_after_change(core: &Arc<Core>, name: VolumeName) {
+    let opening = Arc::clone(core);
+    let opened = core.in_background(async move {
+        let core = &opening;
+        loop {
+            tokio::time::sleep(CHANGE_PAUSE).await;
+            let is_left = core.entry(name.as_str()).is_some() || core.is_detached_by_hand(&name);
+            let Some(spec) = core.line_of(&name).filter(|_| !is_left) else { return Ok(()) };
+            match open_or_wait(core, spec, core.least_used_shard()).await.1 {
+                Begun::Ended(Err(NodeError::Changing { .. })) => {}
+                Begun::Ended(Ok(())) => return Ok(()),
+                Begun::Ended(Err(error)) => {
+                    core.note_failed(&name, &error);
+                    return Ok(());
+                }
+                Begun::Waits { node, opened, opening } => {
+                    let_wait(core, (name, opening), &node, opened);
+                    return Ok(());
+                }
+            }
+        }
+    });
+    // It runs in the background.
+    drop(opened);
 }
 
 /// Has what is served served as the settings say, or no more.
@@ -700,6 +738,16 @@ impl Core {
     fn note_waits(&self, name: &VolumeName, node: &str) {
         let why = format!("it is being opened: waiting for node {node:?}, which has not closed it");
         self.note_not_served(name, Some(why));
+    }
+
+    /// A volume in no store was closed, and not all of it is known to be where it belongs. Nothing of it is left here
+    /// that could be tried again; whoever asked may be gone, so that it is told here.
+    fn note_lost(&self, name: &VolumeName, error: &NodeError) {
+        let reason = with_causes(error);
+        tracing::error!(volume = %name, reason, "a volume was closed, and its newest writes may be lost");
+        let message = format!("it was closed, and its newest writes may be lost: {reason}");
+        self.events.note(EventKind::VolumeFailed, Some(name.as_str()), message);
+        self.note_not_served(name, None);
     }
 
     fn note_failed(&self, name: &VolumeName, error: &NodeError) {

@@ -54,7 +54,7 @@ impl Decision {
 
 impl Core {
     /// What the settings say of a volume; `None` if they do not name it.
-    fn line_of(&self, name: &VolumeName) -> Option<VolumeSpec> {
+    pub(crate) fn line_of(&self, name: &VolumeName) -> Option<VolumeSpec> {
         match &*lock(&self.volume_set) {
             VolumeSet::Listed(specs) => specs.iter().find(|spec| spec.name == *name).cloned(),
             VolumeSet::All(_) => None,

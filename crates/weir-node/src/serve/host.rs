@@ -316,6 +316,7 @@ async fn find_or_create(
     match (catalog::find(store, &context.env, &spec.name).await, spec.size) {
         (Ok(id), _) => Ok((id, false)),
         (Err(LogError::NoSuchVolume { .. }), Some(size)) => {
+            home.refuse_taken(None, &spec.name).await?;
             known_stores::check_not_emptied(context, home, store).await?;
             check_room(home, spec.options.journal.segment_bytes)?;
             let (env, name, takeover) = (&context.env, &spec.name, Takeover::Manual);

@@ -60,7 +60,11 @@ pub(crate) fn close(core: &Arc<Core>, names: Vec<VolumeName>) -> Result<(), Node
 
 /// Closes one of them; whether nothing is left to be done.
 async fn close_one(context: &Rc<ShardContext>, core: &Core, name: &VolumeName) -> bool {
-    let Some(store) = core.store.clone() else { return true };
+    let Some(store) = core.store.clone() else {
+        // Without a store nothing can be closed. What a journal keeps of a volume the status says by itself.
+        core.note_left(name, None);
+        return true;
+    };
     let closed = async {
         let id = catalog::find(&store, &context.env, name).await?;
         with_open(context, &core.home, store.clone(), id, name, |_| async { Ok(()) }).await

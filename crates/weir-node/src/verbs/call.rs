@@ -26,6 +26,9 @@ async fn do_it<V: Verb>(
     place: Place,
     on_progress: OnProgress<'_>,
 ) -> Result<V::Report, NodeError> {
+    if !V::IS_OF_STORE && V::BY != By::Server {
+        place.refuse_if_two().await?;
+    }
     match V::BY {
         By::Anyone | By::Aside => verb.on_store(place, on_progress).await,
         By::Server => match by_server(&verb, &place, on_progress).await {
@@ -124,6 +127,7 @@ impl Node {
     ) -> Result<Option<V::Report>, NodeError> {
         self.run(0, move |context| async move {
             let place = place(context, home, Some(name.clone()));
+            place.refuse_if_two().await?;
             let Some(process) = place.holder(Access::Read).await? else { return Ok(None) };
             answering(process)?.call(Some(&name), &verb, &|_, _| {}).await.map(Some)
         })

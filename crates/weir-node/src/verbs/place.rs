@@ -14,6 +14,7 @@ use weir_store::{Access, Store};
 use crate::api::client::Client;
 use crate::api::types::Shown;
 use crate::error::{NodeError, ProcessId};
+use crate::home::names::AMBIGUOUS;
 use crate::home::processes::Process;
 use crate::home::{Home, open};
 use crate::node::hosted::Hosted;
@@ -148,6 +149,17 @@ impl Place {
     /// As [`Home::refuse_ambiguous`].
     pub(super) async fn refuse_if_ambiguous(&self, reason: &'static str) -> Result<(), NodeError> {
         self.home.refuse_ambiguous(&self.name()?, reason).await
+    }
+
+    /// Refuses a volume of the store where another one is served under its name.
+    pub(super) async fn refuse_if_two(&self) -> Result<(), NodeError> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let refused = self.home.refuse_ambiguous(name, AMBIGUOUS).await;
+        // What is in no store is meant where the store has none of that name, or cannot be asked.
+        match refused.is_err() && self.find(Access::Read).await.is_ok() {
+            true => refused,
+            false => Ok(()),
+        }
     }
 
     /// Refuses the name for a volume that the verb makes or renames ([`Home::refuse_taken`]).

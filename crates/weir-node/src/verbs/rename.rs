@@ -38,6 +38,7 @@ impl Verb for RenameVolume {
         answer: Answer::Lines,
     });
     const BY: By = By::Holder;
+    const IS_OF_STORE: bool = true;
 
     fn admit(&self, by: &Serving, _name: Option<&VolumeName>) -> Result<(), NodeError> {
         VolumeName::new(&self.to)?;

@@ -65,6 +65,10 @@ pub trait Verb:
     /// Which process does it.
     const BY: By;
 
+    /// Whether it is about the volume of the store, also where another one is served under its name: one that makes
+    /// clear which is which.
+    const IS_OF_STORE: bool = false;
+
     /// Whether the answer is sent only at its end.
     fn is_waited_for(&self) -> bool {
         true

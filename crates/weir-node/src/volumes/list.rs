@@ -7,6 +7,7 @@ use weir_store::{Access, Store};
 
 use crate::api::types::{Listed, Shown};
 use crate::error::NodeError;
+use crate::home::names::AMBIGUOUS;
 use crate::home::processes::Process;
 use crate::home::{Home, known_stores};
 use crate::node::Node;
@@ -87,6 +88,7 @@ pub(crate) async fn show(
         }
         found => found?,
     };
+    home.refuse_ambiguous(name, AMBIGUOUS).await?;
     let id = volume_id(&details.summary)?;
     let holder = home.holder(&store, id).await?;
     if holder.is_none() && details.summary.is_renewed {

@@ -4,6 +4,7 @@ use weir_node::Mark;
 use weir_node::config::FileConfig;
 use weir_node::verbs::clone::CloneVolume;
 use weir_node::verbs::list::ListVolumes;
+use weir_node::verbs::list_snapshots::ListSnapshots;
 use weir_node::verbs::promote::PromoteVolume;
 
 use super::*;
@@ -58,6 +59,11 @@ fn a_name_of_two_volumes_is_not_taken_for_that_of_the_one_in_the_store() {
         };
         is_unclear(place.try_call("both", DELETE).await.expect_err("which one?"));
         is_unclear(place.try_call("both", take("x")).await.expect_err("which one?"));
+        is_unclear(place.try_call("both", FlushVolume::default()).await.expect_err("which one?"));
+        is_unclear(place.try_call("both", ListSnapshots {}).await.expect_err("which one?"));
+        let shown = place.node.show_volume(place.home.clone(), name("both")).await;
+        is_unclear(shown.expect_err("which one?"));
+        place.call("file", FlushVolume::default()).await;
         is_unclear(mark(&place, "both", Mark::Incomplete).await.expect_err("which one?"));
         assert!(served(&service).contains(&"both".to_owned()), "it is served on");
         place.call("both", RenameVolume { to: "apart".to_owned() }).await;

@@ -127,8 +127,11 @@ pub(crate) fn disregard(kinds: &[SignalKind]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends the process at once. What was acknowledged is in the journal.
+/// Ends the process at once. What was acknowledged of volumes of a store is in their journals.
 pub(crate) fn quit(signal: i32) -> ! {
-    say!("stopped at once; the next start recovers what was acknowledged");
+    say!(
+        "stopped at once; the next start recovers what was acknowledged, but of files and exports of other servers, \
+         which keep what they had been told to flush"
+    );
     std::process::exit(SIGNAL_BASE + signal)
 }
