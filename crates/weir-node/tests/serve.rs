@@ -138,10 +138,19 @@ impl Place {
 
     /// What a scrape of the process has.
     async fn metrics(&self) -> String {
+        self.ask("GET /metrics", "").await
+    }
+
+    /// What the API answers to a request with this body, which is JSON.
+    async fn ask(&self, request: &str, body: &str) -> String {
         let socket = tokio::net::UnixStream::connect(self.home.data.api_socket()).await;
         let mut socket = socket.expect("it listens");
-        let request = b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n";
-        socket.write_all(request).await.expect("sent");
+        let headers = "Host: weir\r\nConnection: close\r\nContent-Type: application/json";
+        let request = format!(
+            "{request} HTTP/1.1\r\n{headers}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(request.as_bytes()).await.expect("sent");
         let mut answer = String::new();
         socket.read_to_string(&mut answer).await.expect("answered");
         answer
@@ -153,6 +162,16 @@ impl Place {
 
     async fn try_call<V: Verb>(&self, volume: &str, verb: V) -> Result<V::Report, NodeError> {
         self.node.call(self.home.clone(), Some(name(volume)), verb, |_, _| {}).await
+    }
+
+    /// Has its one volume taken by another node, so that it cannot be closed.
+    fn taken_by_somebody_else(&self) {
+        let newest = newest_manifest(&self.directory.path().join("data/store")).expect("one");
+        let text = std::fs::read_to_string(&newest).expect("read");
+        let number =
+            newest.file_stem().and_then(|stem| u64::from_str_radix(stem.to_str()?, 16).ok());
+        let next = number.expect("manifests are numbered") + 1;
+        std::fs::write(newest.with_file_name(format!("{next:016x}.json")), text).expect("written");
     }
 
     /// A client of an export, after its handshake.
@@ -193,13 +212,7 @@ fn a_volume_that_cannot_be_closed_is_an_error_of_the_process() {
     let place = Place::new();
     run(async {
         let service = place.serve().await;
-        // Somebody else took it.
-        let newest = newest_manifest(&place.directory.path().join("data/store")).expect("one");
-        let text = std::fs::read_to_string(&newest).expect("read");
-        let number =
-            newest.file_stem().and_then(|stem| u64::from_str_radix(stem.to_str()?, 16).ok());
-        let next = number.expect("manifests are numbered") + 1;
-        std::fs::write(newest.with_file_name(format!("{next:016x}.json")), text).expect("written");
+        place.taken_by_somebody_else();
         service.stop(Closing::ToStore).await.expect_err("it was not closed");
     });
     place.node.shut_down();
@@ -727,6 +740,25 @@ fn a_volume_is_not_deleted_where_the_journal_of_another_one_was_meant() {
         place.try_call("one", discard).await.expect_err("nor where nobody serves it");
         place.call("one", ShowVolume::default()).await;
         service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+/// The fields of a request are named. A list would be read in the order of the fields, with nothing for the missing ones:
+/// an empty one would take limits away that nobody named.
+#[test]
+fn a_request_that_is_a_list_changes_nothing() {
+    let place = Place::new();
+    run(async {
+        let mut options = place.options(VolumeOptions::default());
+        options.limits.upload_bytes_per_second = Some(50_000);
+        let service = place.node.serve(options).await.expect("the volume opens");
+        for request in ["PUT /v1/limits", "PATCH /v1/volumes/one/limit"] {
+            let answer = place.ask(request, "[]").await;
+            assert!(answer.starts_with("HTTP/1.1 422 "), "{request}: {answer}");
+        }
+        assert_eq!(place.status().await.limits.upload_bytes_per_second, Some(50_000));
+        service.stop(Closing::ToStore).await.expect("closed");
     });
     place.node.shut_down();
 }

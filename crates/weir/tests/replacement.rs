@@ -52,13 +52,41 @@ fn a_program_that_was_asked_ends_with_the_one_that_asks() {
     assert!(ended.success());
 }
 
-fn serve(directory: &Path, config: &Path) -> Child {
+/// The kernel ends a program with the one that asks from the moment on at which it is told to: what began before has to
+/// be looked at, or a check whose file never answers stays for ever.
+#[test]
+fn a_program_ends_that_was_asked_by_one_that_has_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("weir.toml");
+    std::fs::write(&config, "").unwrap();
+    let check = |asks: u32| {
+        let mut command = command(directory.path(), &config);
+        command.arg("--check").env("WEIR_ASKS_ABOUT_SESSIONS", asks.to_string());
+        command.output().unwrap()
+    };
+    let own = std::process::id();
+    // Its parent is another process than the one that asks.
+    let orphan = check(own + 1);
+    let said = String::from_utf8_lossy(&orphan.stderr);
+    assert_eq!(orphan.status.code(), Some(1), "{said}");
+    assert!(said.contains("the program that asks has ended"), "{said}");
+    assert!(check(own).status.success());
+    assert!(check(1).status.success(), "an older program does not say which one it is");
+}
+
+/// `weir serve` with these settings.
+fn command(directory: &Path, config: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEIR_")) {
         command.env_remove(name);
     }
     command.env("WEIR_DATA_DIR", directory.join("data")).arg("serve").arg("--config").arg(config);
-    let mut server = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    command.stdin(Stdio::null());
+    command
+}
+
+fn serve(directory: &Path, config: &Path) -> Child {
+    let mut server = command(directory, config).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("listening at ")));
     // Whatever it says later is read, so that it can be said.

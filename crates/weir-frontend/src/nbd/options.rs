@@ -119,3 +119,31 @@ impl ConnectionOptions {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name of a client has its port, and is another one for each of its connections.
+    #[test]
+    fn connections_of_one_host_are_of_one_client_in_the_log() {
+        let refusals = Refusals::default();
+        let of = |client, host: [u8; 4]| ConnectionOptions {
+            peer: Peer::host(host.into()),
+            refusals: refusals.clone(),
+            ..ConnectionOptions::new(SourceId(1), client)
+        };
+        let one = of("192.0.2.1:1000", [192, 0, 2, 1]);
+        one.note_turned_away("demo", "it is not offered");
+        one.note_ended(&NbdError::Truncated);
+        for reason in ["it is not offered".to_owned(), NbdError::Truncated.to_string()] {
+            let note = |of: &ConnectionOptions| {
+                let mut is_said = false;
+                refusals.note(origin(&of.peer), &reason, |_| is_said = true);
+                is_said
+            };
+            assert!(!note(&of("192.0.2.1:1001", [192, 0, 2, 1])), "{reason}");
+            assert!(note(&of("192.0.2.2:1000", [192, 0, 2, 2])), "{reason}");
+        }
+    }
+}

@@ -492,6 +492,23 @@ mod tests {
         assert_eq!(open.len(), CONNECTIONS_MAX, "who has sent a request stays");
     }
 
+    /// Each connection has a port of its own: whoever comes again and again is one client in the log.
+    #[tokio::test]
+    async fn connections_of_one_host_are_of_one_client() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = Listener::Tcp(listener);
+        let mut peers = Vec::new();
+        for _ in 0..2 {
+            let (client, accepted) =
+                futures_util::join!(tokio::net::TcpStream::connect(address), listener.accept());
+            let (_client, (_stream, peer)) = (client.unwrap(), accepted.unwrap());
+            peers.push(peer);
+        }
+        assert_ne!(peers[0].name, peers[1].name);
+        assert_eq!([&*peers[0].origin, &*peers[1].origin], ["127.0.0.1"; 2]);
+    }
+
     #[test]
     fn tokens_are_compared_whole() {
         assert!(is_same(b"abc", b"abc"));

@@ -15,8 +15,8 @@ impl Client {
         Self(stream)
     }
 
-    /// Sends a request, and waits for its simple reply.
-    pub(crate) fn ask(&mut self, (command, offset, length): (u16, u64, u32), data: &[u8]) {
+    /// Sends a request.
+    pub(crate) fn send(&mut self, (command, offset, length): (u16, u64, u32), data: &[u8]) {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend([0, 0]);
         request.extend(command.to_be_bytes());
@@ -25,6 +25,11 @@ impl Client {
         request.extend(length.to_be_bytes());
         request.extend(data);
         self.0.write_all(&request).expect("sent");
+    }
+
+    /// Sends a request, and waits for its simple reply.
+    pub(crate) fn ask(&mut self, request: (u16, u64, u32), data: &[u8]) {
+        self.send(request, data);
         let mut reply = [0; 16];
         self.0.read_exact(&mut reply).expect("answered");
         assert_eq!(reply[4..8], [0; 4], "no error");

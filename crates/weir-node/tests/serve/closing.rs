@@ -51,11 +51,11 @@ impl Passage {
 }
 
 /// The settings of volumes of these names, which are all the export at the passage.
-fn remotes(place: &Place, names: &[&str], passage: &Path) -> VolumeSet {
+pub(super) fn remotes(place: &Place, names: &[&str], passage: &Path) -> VolumeSet {
     let uri = format!("nbd+unix:///one?socket={}", passage.display());
     let config = RemoteConfig { uri, ..RemoteConfig::default() };
     let endpoint = EndpointKind::Remote(config.checked().expect("an address"));
-    let close_deadline = Duration::from_secs(6);
+    let close_deadline = Duration::from_secs(10);
     let options = VolumeOptions { close_deadline, ..VolumeOptions::default() };
     let template = *place.options(options).template;
     let remote = |text: &&str| VolumeSpec {
@@ -85,6 +85,61 @@ async fn seen_closing(place: &Place, volume: &str) {
     }
 }
 
+/// Returns once one status says of all these volumes that they are being closed.
+async fn seen_closing_at_once(place: &Place, volumes: &[&str]) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    loop {
+        let status = place.status().await;
+        let is_closed = |volume: &&str| {
+            let found = status.not_served.iter().find(|one| one.name == *volume);
+            found.is_some_and(|one| one.reason.contains("it is being closed, for "))
+        };
+        if volumes.iter().all(is_closed) {
+            return;
+        }
+        assert!(Instant::now() < patience, "{:?}", status.not_served);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Serves volumes of these names whose server does not answer any more and has a write of each that it did not flush:
+/// none of them is closed before its time is over.
+async fn serve_hanging(place: &Place, server: &Place, names: &[&str]) -> (Service, Passage) {
+    let passage = place.directory.path().join("passage");
+    let passing = Passage::open(&passage, server.directory.path().join("data/nbd.sock"));
+    let mut options = place.options(VolumeOptions::default());
+    options.volumes = remotes(place, names, &passage);
+    let service = place.node.serve(options).await.expect("they open");
+    for volume in names {
+        place.client(volume).ask((1, 0, 4096), &[7; 4096]);
+    }
+    passing.hang(true);
+    (service, passing)
+}
+
+/// A volume whose server hangs keeps no other one open: each is closed from the moment on at which a reload leaves it
+/// out, or the process ends.
+#[test]
+fn volumes_are_closed_beside_each_other() {
+    let (server, place) = (Place::new(), Place::new());
+    run(async {
+        let serving = server.serve().await;
+        let all = ["left", "out", "stopped", "with"];
+        let (service, passing) = serve_hanging(&place, &server, &all).await;
+        let rest = remotes(&place, &all[2..], &place.directory.path().join("passage"));
+        let reload = place.reload(&service, rest);
+        let (reloaded, ()) = futures_util::join!(reload, seen_closing_at_once(&place, &all[..2]));
+        assert_eq!(reloaded.expect("loaded").failed.len(), 2, "each lost something");
+        let stop = service.stop(Closing::ToStore);
+        let (stopped, ()) = futures_util::join!(stop, seen_closing_at_once(&place, &all[2..]));
+        stopped.expect_err("both lost something");
+        passing.hang(false);
+        serving.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    server.node.shut_down();
+}
+
 /// Two volumes at a server that does not answer any more, with a write of each that it did not flush: one is detached,
 /// and then the process ends.
 #[test]
@@ -92,21 +147,18 @@ fn the_close_of_a_remote_volume_is_seen_and_says_what_it_lost() {
     let (server, place) = (Place::new(), Place::new());
     run(async {
         let serving = server.serve().await;
-        let passage = place.directory.path().join("passage");
-        let passing = Passage::open(&passage, server.directory.path().join("data/nbd.sock"));
-        let mut options = place.options(VolumeOptions::default());
-        options.volumes = remotes(&place, &["detached", "stopped"], &passage);
-        let service = place.node.serve(options).await.expect("they open");
-        for volume in ["detached", "stopped"] {
-            place.client(volume).ask((1, 0, 4096), &[7; 4096]);
-        }
-        passing.hang(true);
+        let (service, passing) = serve_hanging(&place, &server, &["detached", "stopped"]).await;
         let detach = DetachVolume { disconnect: true, ..DetachVolume::default() };
         let detached = place.try_call("detached", detach);
         let stopped = async {
             seen_closing(&place, "detached").await;
             let stopping = service.stop(Closing::ToStore);
-            futures_util::join!(stopping, seen_closing(&place, "stopped")).0
+            let seen = async {
+                // The close that had begun goes on, and is not to be lost from sight.
+                seen_closing_at_once(&place, &["detached", "stopped"]).await;
+                seen_closing(&place, "stopped").await;
+            };
+            futures_util::join!(stopping, seen).0
         };
         let (detached, stopped) = futures_util::join!(detached, stopped);
         let note = detached.expect("it is detached all the same").note.expect("it lost something");
@@ -117,6 +169,111 @@ fn the_close_of_a_remote_volume_is_seen_and_says_what_it_lost() {
     });
     place.node.shut_down();
     server.node.shut_down();
+}
+
+/// Every close is seen, and one that has lost nothing and has not taken long is no reason to warn anybody.
+#[test]
+fn a_close_that_has_just_begun_degrades_nothing() {
+    let (server, place) = (Place::new(), Place::new());
+    run(async {
+        let serving = server.serve().await;
+        let (service, passing) = serve_hanging(&place, &server, &[]).await;
+        passing.hang(false);
+        let passage = place.directory.path().join("passage");
+        place.reload(&service, remotes(&place, &["quiet"], &passage)).await.expect("loaded");
+        let mut client = place.client("quiet");
+        passing.hang(true);
+        // The server never answers it, so that the close waits.
+        client.send((0, 0, 4096), &[]);
+        let detach = DetachVolume { disconnect: true, ..DetachVolume::default() };
+        let detached = place.try_call("quiet", detach);
+        let seen = async {
+            let patience = Instant::now() + Duration::from_secs(30);
+            let status = loop {
+                let status = place.status().await;
+                if !status.not_served.is_empty() {
+                    break status;
+                }
+                assert!(Instant::now() < patience, "{:?}", status.volumes);
+            };
+            let said = &status.not_served[0].reason;
+            // Later it is one that hangs.
+            if (0..4).any(|seconds| said.contains(&format!("for {seconds} s so far"))) {
+                assert_eq!((status.health, status.reasons), (Health::Ok, Vec::new()), "{said}");
+            }
+        };
+        let (detached, ()) = futures_util::join!(detached, seen);
+        assert_eq!(detached.expect("it is detached").note, None, "it lost nothing");
+        passing.hang(false);
+        service.stop(Closing::ToStore).await.expect("nothing is left");
+        serving.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    server.node.shut_down();
+}
+
+/// Whoever reads the status acts on what it says: of a close that has ended with an error nothing is to be waited for.
+#[test]
+fn a_close_that_failed_is_not_shown_as_one_that_goes_on() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        place.taken_by_somebody_else();
+        let failed = place.try_call("one", DetachVolume::default()).await;
+        failed.expect_err("it cannot be closed");
+        let status = place.status().await;
+        let reasons: Vec<_> = status.not_served.iter().map(|one| &*one.reason).collect();
+        assert!(matches!(reasons[..], [reason] if !reason.contains("being closed")), "{reasons:?}");
+        assert_eq!(status.health, Health::Degraded);
+        service.stop(Closing::ToStore).await.expect("nothing is left to be closed");
+    });
+    place.node.shut_down();
+}
+
+/// Whoever detaches a volume while the process stops learns why its close failed, and of what kind that is: the code of
+/// the answer and the exit code come from it.
+#[test]
+fn a_detach_that_a_stop_meets_says_why_its_close_failed() {
+    let place = Place::new();
+    run(async {
+        // The close finds it at its end, once the store has taken everything.
+        let service = place.serve_slowly(Duration::from_mins(2)).await;
+        place.taken_by_somebody_else();
+        let detach = place.try_call("one", DetachVolume::default());
+        let stop = async {
+            while !service.served().is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            service.stop(Closing::ToStore).await
+        };
+        let (detached, stopped) = futures_util::join!(detach, stop);
+        let (detached, stopped) =
+            (detached.expect_err("it failed"), stopped.expect_err("and the stop with it"));
+        assert_eq!(detached.kind(), stopped.kind(), "{detached}; {stopped}");
+        assert!(detached.to_string().contains(&stopped.to_string()), "{detached}; {stopped}");
+    });
+    place.node.shut_down();
+}
+
+/// The next process is told of a volume that a detach closes, and closes it itself. A replacement does not wait for the
+/// close: the clients of all other volumes would wait with it.
+#[test]
+fn a_replacement_does_not_wait_for_a_detach_that_has_begun() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly(Duration::from_mins(1)).await;
+        let detach = place.try_call("one", DetachVolume::default());
+        let replaced = async {
+            while !service.served().is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            drop(service.hand_over(false).await);
+        };
+        let (detached, ()) = futures_util::join!(detach, replaced);
+        let cut_off = detached.expect_err("the process that would answer is gone").to_string();
+        assert!(!cut_off.contains("journal"), "it was waited for: {cut_off}");
+    });
+    place.node.shut_down();
 }
 
 #[test]

@@ -113,6 +113,11 @@ fn no_volume_gets_the_name_of_a_file(is_served: bool) {
         let wish = SalvageWish { name: name("one"), new, takeover, accept_loss: false };
         let salvaged = place.node.salvage_volume(place.home.clone(), wish, |_, _| {}).await;
         is_refused("salvage", salvaged.map(drop));
+        // The name is looked at first: whoever disconnects the clients for it has done so for nothing otherwise.
+        let client = place.client("one");
+        let to = RenameVolume { to: "file".to_owned() };
+        is_refused("rename with clients", place.try_call("one", to).await.map(drop));
+        drop(client);
         assert_eq!(not_refused, [], "nothing is made or renamed");
         assert_eq!(in_store(&place).await, ["idle", "one"]);
         if is_served {
@@ -135,6 +140,26 @@ fn no_volume_of_the_store_gets_the_name_of_a_file_that_is_served() {
 #[test]
 fn no_volume_of_the_store_gets_the_name_that_the_settings_give_a_file() {
     no_volume_gets_the_name_of_a_file(false);
+}
+
+/// A volume of the store is not told from an export of another server by its name, either.
+#[test]
+fn no_volume_of_the_store_gets_the_name_that_the_settings_give_a_remote_volume() {
+    let (server, place) = (Place::new(), Place::new());
+    run(async {
+        let serving = server.serve().await;
+        let mut options = place.options(VolumeOptions::default());
+        let socket = server.directory.path().join("data/nbd.sock");
+        options.volumes = closing::remotes(&place, &["remote"], &socket);
+        let service = place.node.serve(options).await.expect("it opens");
+        place.call("remote", DetachVolume::default()).await;
+        let refused = create(&place, "remote", false).await.expect_err("the settings have it");
+        assert!(refused.to_string().contains("choose another one"), "{refused}");
+        service.stop(Closing::ToStore).await.expect("closed");
+        serving.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    server.node.shut_down();
 }
 
 #[test]

@@ -271,3 +271,26 @@ fn print(report: &Report) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_node::size::Size;
+
+    use super::*;
+    use crate::cli::trace::MemoryLimit;
+
+    /// A table takes its new memory at once, and between two looks at what the process has: it is asked for before.
+    #[test]
+    fn a_table_that_has_no_room_to_grow_ends_the_replay() {
+        let requests = vec![Request { device: 0, offset: 0, len: 4096, use_: Use::Write }];
+        let trace = Loaded { name: "t".to_owned(), format: "csv", requests, bands: 1 };
+        let geometry = trace.geometry(CacheSize::Bytes(BAND_BYTES));
+        let replay = |memory_limit| {
+            let mut memory = Memory::new(&MemoryLimit { memory_limit });
+            trace.replay(Policy::Blocks, geometry, Weights::DEFAULT, &mut memory).map(drop)
+        };
+        replay(Size(1 << 40)).expect("there is room");
+        let error = replay(Size(1)).expect_err("there is none");
+        assert!(error.message().contains("more than the 1 B it may"), "{}", error.message());
+    }
+}

@@ -249,6 +249,16 @@ mod tests {
         assert!(plain > 1000 && plugged < plain * 11 / 10, "{plugged} after {plain}");
     }
 
+    /// A replay that ended early has counted a part of the trace: that is no report.
+    #[test]
+    fn what_takes_too_much_memory_at_its_end_is_no_report() {
+        let write = Request { time_us: 0, op: Op::Write, device: 0, offset: 0, len: 4096 };
+        let little = Memory::new(&MemoryLimit { memory_limit: Size(1) });
+        let ended = sim("t".to_owned(), "csv", [Ok(write)].into_iter(), &[Size(1 << 20)], little);
+        let error = ended.err().expect("it has taken more");
+        assert!(error.message().contains("more than the 1 B it may"), "{}", error.message());
+    }
+
     #[test]
     fn every_disk_of_a_trace_is_a_volume() {
         let write = |device, time_us| {
