@@ -111,7 +111,9 @@ pub enum DiskError {
         needed: u64,
     },
     /// An image that another process, or another volume of this one, has open.
-    #[error("{path} is in use: another process, or another volume, has it open")]
+    #[error(
+        "{path} is in use: another process, or another volume, has it open, or still closes it"
+    )]
     ImageInUse {
         /// The file or device.
         path: Arc<str>,

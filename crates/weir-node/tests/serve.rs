@@ -655,30 +655,6 @@ fn a_volume_whose_deletion_did_not_come_to_its_end_is_served_again() {
 }
 
 #[test]
-fn a_reload_that_meets_a_detach_leaves_it_at_that() {
-    let place = Place::new();
-    run(async {
-        let service = place.serve_slowly(Duration::from_secs(2)).await;
-        place.call("two", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
-        let mut volumes = place.options(VolumeOptions::default()).volumes;
-        if let VolumeSet::Listed(specs) = &mut volumes {
-            specs[0].name = name("two");
-        }
-        // It closes one first, which takes its time.
-        let detach = async {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            place.call("two", DetachVolume::default()).await;
-        };
-        let (reloaded, ()) = futures_util::join!(place.reload(&service, volumes), detach);
-        let reloaded = reloaded.expect("loaded");
-        assert_eq!(served(&service), Vec::<String>::new(), "{reloaded:?}");
-        assert_eq!(reloaded.left_out[0].0, name("two"), "{reloaded:?}");
-        service.stop(Closing::Quick).await.expect("all are closed");
-    });
-    place.node.shut_down();
-}
-
-#[test]
 fn no_empty_volume_comes_to_be_under_the_name_of_one_that_is_gone() {
     let place = Place::new();
     run(async {
@@ -712,22 +688,6 @@ fn no_empty_volume_comes_to_be_under_the_name_of_one_that_is_gone() {
 }
 
 #[test]
-fn a_reload_says_which_volumes_are_new() {
-    let place = Place::new();
-    run(async {
-        let service = place.serve().await;
-        let mut volumes = place.options(VolumeOptions::default()).volumes;
-        if let VolumeSet::Listed(specs) = &mut volumes {
-            specs.push(VolumeSpec { name: name("two"), ..specs[0].clone() });
-        }
-        let reloaded = place.reload(&service, volumes).await.expect("loaded");
-        assert_eq!(reloaded.created, [(name("two"), SIZE)]);
-        service.stop(Closing::ToStore).await.expect("all are closed");
-    });
-    place.node.shut_down();
-}
-
-#[test]
 fn a_volume_is_not_deleted_where_the_journal_of_another_one_was_meant() {
     let place = Place::new();
     run(async {
@@ -744,8 +704,8 @@ fn a_volume_is_not_deleted_where_the_journal_of_another_one_was_meant() {
     place.node.shut_down();
 }
 
-/// The fields of a request are named. A list would be read in the order of the fields, with nothing for the missing ones:
-/// an empty one would take limits away that nobody named.
+/// The fields of a request are named. A list would be read in the order of the fields, with nothing for the missing
+/// ones: an empty one would take limits away that nobody named.
 #[test]
 fn a_request_that_is_a_list_changes_nothing() {
     let place = Place::new();

@@ -20,8 +20,8 @@ const NAMED: &str = "the settings of the process that serves here give it that n
                      them anew";
 
 /// What is said where a verb could mean the volume of the store or the one that is served.
-pub(crate) const AMBIGUOUS: &str = "is served here under the name of one that is: detach it first, or rename the one in the \
-                                    store (weir volume rename), so that it is clear which one is meant";
+pub(crate) const AMBIGUOUS: &str = "is served here under the name of one that is: detach it first, or rename the one \
+                                    in the store (weir volume rename), so that it is clear which one is meant";
 
 impl Home {
     /// Refuses a name that a volume of the store is to get, where a volume in no store has it: one that is served from

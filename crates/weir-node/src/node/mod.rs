@@ -29,8 +29,8 @@ const SHARDS_DEFAULT_MAX: usize = 4;
 const WORKERS_MAX: usize = 8;
 /// Time that the worker threads have to end what they do when the node shuts down.
 const WORKERS_TIME: Duration = Duration::from_secs(1);
-/// Time that the shards have to end what they do when the node shuts down, more than each gives its work. A shard that needs longer waits for a disk
-/// that does not answer: that of a cache, of which nothing is to be saved.
+/// Time that the shards have to end what they do when the node shuts down, more than each gives its work. A shard that
+/// needs longer waits for a disk that does not answer: that of a cache, of which nothing is to be saved.
 const SHARDS_TIME: Duration = Duration::from_secs(10);
 /// Decoded frames kept in memory, in bytes: three eighths of the 512 MiB that a node may use for buffers.
 pub(crate) const FRAME_CACHE_BYTES_DEFAULT: u64 = 192 << 20;

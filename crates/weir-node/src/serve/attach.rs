@@ -597,31 +597,38 @@ pub(crate) async fn reload(
         open_or_wait(core, spec, shard)
     });
     for (name, begun) in join_all(attaching).await {
+        reloaded.add(core, name, begun);
+    }
+    Ok(reloaded)
+}
+
+impl Reloaded {
+    /// Adds what came of an opening.
+    fn add(&mut self, core: &Arc<Core>, name: VolumeName, begun: Begun) {
         match begun {
             Begun::Ended(Ok(())) => {
                 let created = core.entry(name.as_str()).filter(|entry| entry.created);
-                reloaded.created.extend(created.map(|entry| (name.clone(), entry.gate.size())));
-                reloaded.attached.push(name);
+                self.created.extend(created.map(|entry| (name.clone(), entry.gate.size())));
+                self.attached.push(name);
             }
             Begun::Ended(Err(NodeError::TakenBack { .. })) => {
-                reloaded.left_out.push((name, "it was detached meanwhile".to_owned()));
+                self.left_out.push((name, "it was detached meanwhile".to_owned()));
             }
             Begun::Ended(Err(error @ NodeError::Changing { .. })) => {
                 let why = format!("{}; it is opened once that has ended", with_causes(&error));
                 open_after_change(core, name.clone());
-                reloaded.failed.push((name, why));
+                self.failed.push((name, why));
             }
             Begun::Ended(Err(error)) => {
                 core.note_failed(&name, &error);
-                reloaded.failed.push(failed(&name, &error));
+                self.failed.push((name, with_causes(&error)));
             }
             Begun::Waits { node, opened, opening } => {
                 let_wait(core, (name.clone(), opening), &node, opened);
-                reloaded.waiting.push((name, node));
+                self.waiting.push((name, node));
             }
         }
     }
-    Ok(reloaded)
 }
 
 /// Opens a volume that the settings name once the verb or the close has ended that changes it, unless the settings or a

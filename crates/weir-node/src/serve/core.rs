@@ -120,6 +120,8 @@ pub(crate) struct Core {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NotLoaded {
     pub(crate) configuration: Option<String>,
+    /// The configuration was, but the volumes that it names are not known.
+    pub(crate) volumes: Option<String>,
     pub(crate) certificates: Option<String>,
 }
 

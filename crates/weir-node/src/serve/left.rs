@@ -125,7 +125,11 @@ async fn is_held(
     name: &VolumeName,
 ) -> Result<bool, NodeError> {
     let Some(store) = &core.store else { return Ok(false) };
-    let id = catalog::find(store, &context.env, name).await?;
+    let id = match catalog::find(store, &context.env, name).await {
+        // It is in no store, or was to be created.
+        Err(LogError::NoSuchVolume { .. }) => return Ok(false),
+        found => found?,
+    };
     if !core.home.data.volume(id).exists() {
         return Ok(false);
     }

@@ -438,9 +438,12 @@ impl Service {
         lock(&self.core.not_loaded).certificates = trouble;
     }
 
-    /// Has the status say why the configuration was not loaded, until one is.
-    pub fn note_reload(&self, trouble: Option<String>) {
-        lock(&self.core.not_loaded).configuration = trouble;
+    /// Has the status say why the configuration was not loaded, until one is; of one that `is_read`, why the volumes
+    /// that it names are not known, though the rest of it counts.
+    pub fn note_reload(&self, trouble: Option<String>, is_read: bool) {
+        let mut noted = lock(&self.core.not_loaded);
+        (noted.configuration, noted.volumes) =
+            if is_read { (None, trouble) } else { (trouble, None) };
     }
 
     /// Whether the next process may go on with these certificates: what keeps a reload from taking them keeps this

@@ -301,7 +301,13 @@ pub(crate) async fn of_volume(core: &Core, entry: &Entry) -> Result<ServedVolume
 /// What is wrong with the process beside its volumes.
 fn process_reasons(core: &Core, cache: &CacheReport) -> Vec<String> {
     let mut reasons: Vec<String> = core.tls.iter().flat_map(certificates::troubles).collect();
-    let NotLoaded { configuration, certificates: unread } = core.not_loaded();
+    let NotLoaded { configuration, volumes, certificates: unread } = core.not_loaded();
+    reasons.extend(volumes.map(|why| {
+        format!(
+            "the volumes that the configuration names were not known at the last reload, and those that were served \
+             stay: {why}"
+        )
+    }));
     let not_loaded = [("configuration was", configuration), ("certificates were", unread)];
     reasons.extend(not_loaded.into_iter().filter_map(|(what, why)| {
         Some(format!(

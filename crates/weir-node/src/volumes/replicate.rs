@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use weir_device::{ErrorKind, LocalBoxFuture, VolumeId, with_causes};
 use weir_log::LogError;
 use weir_log::catalog::{self, VolumeName};
-use weir_log::replica::{self, ReplicaStatus, ReplicateArgs, Replicator};
+use weir_log::replica::{ReplicaStatus, ReplicateArgs, Replicator};
 use weir_store::{Access, Store, StoreOptions};
 
 use crate::api::types::Limits;
@@ -75,26 +75,6 @@ impl Node {
         Box::pin(async move {
             self.run(0, move |context| async move {
                 run(&context, &home, &replication, Rc::new(progress), stop).await
-            })
-            .await?
-        })
-    }
-
-    /// Makes a volume of the replica `name` in the store of `home`; its identity.
-    ///
-    /// # Errors
-    /// When there is none of that name, it is no replica, or what the store says; ask again then.
-    #[inline(never)]
-    pub fn promote_volume<'a>(
-        &'a self,
-        home: Home,
-        name: VolumeName,
-    ) -> LocalBoxFuture<'a, Result<VolumeId, NodeError>> {
-        Box::pin(async move {
-            self.run(0, move |context| async move {
-                home.refuse_taken(None, &name).await?;
-                let store = home.open_store(&context, Access::Write).await?;
-                Ok(replica::promote(&store, &context.env, &name).await?)
             })
             .await?
         })

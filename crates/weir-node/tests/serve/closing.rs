@@ -312,3 +312,43 @@ fn a_reload_names_what_is_being_opened_as_the_settings_said_before() {
     place.node.shut_down();
     holder.node.shut_down();
 }
+
+/// The settings leave a volume out whose server does not answer, and name it again while it is closed. What it lost is
+/// told, though nobody waits for the close any more, and it is served again.
+#[test]
+fn a_volume_that_is_named_again_while_it_is_closed_is_served_after_that() {
+    let (server, place) = (Place::new(), Place::new());
+    run(async {
+        let serving = server.serve().await;
+        let passage = place.directory.path().join("passage");
+        let passing = Passage::open(&passage, server.directory.path().join("data/nbd.sock"));
+        let mut options = place.options(VolumeOptions::default());
+        options.volumes = remotes(&place, &["again"], &passage);
+        let service = place.node.serve(options).await.expect("it opens");
+        place.client("again").ask((1, 0, 4096), &[7; 4096]);
+        passing.hang(true);
+        let left_out = place.reload(&service, VolumeSet::Listed(Vec::new()));
+        let waited = tokio::time::timeout(Duration::from_secs(1), left_out).await;
+        waited.expect_err("whoever waited has gone before it is closed");
+        seen_closing(&place, "again").await;
+        let named = place.reload(&service, remotes(&place, &["again"], &passage)).await;
+        let named = named.expect("the settings are loaded");
+        let [(_, why)] = &named.failed[..] else { panic!("it is not open: {named:?}") };
+        assert!(why.contains("it is opened once that has ended"), "{why}");
+        let told = "newest writes may be lost";
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !place.ask("GET /v1/events", "").await.contains(told) {
+            assert!(Instant::now() < patience, "what was lost is in no event");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        passing.hang(false);
+        while served(&service).is_empty() {
+            assert!(Instant::now() < patience, "it stays unserved");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        service.stop(Closing::ToStore).await.expect("closed");
+        serving.stop(Closing::ToStore).await.expect("closed");
+    });
+    place.node.shut_down();
+    server.node.shut_down();
+}

@@ -189,3 +189,43 @@ fn what_is_closed_in_the_background_counts_as_not_served_all_the_while() {
     });
     place.node.shut_down();
 }
+
+#[test]
+fn a_reload_that_meets_a_detach_leaves_it_at_that() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve_slowly(Duration::from_secs(2)).await;
+        place.call("two", AttachVolume { size_bytes: Some(SIZE), ..AttachVolume::default() }).await;
+        let mut volumes = place.options(VolumeOptions::default()).volumes;
+        if let VolumeSet::Listed(specs) = &mut volumes {
+            specs[0].name = name("two");
+        }
+        // It closes one first, which takes its time.
+        let detach = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            place.call("two", DetachVolume::default()).await;
+        };
+        let (reloaded, ()) = futures_util::join!(place.reload(&service, volumes), detach);
+        let reloaded = reloaded.expect("loaded");
+        assert_eq!(served(&service), Vec::<String>::new(), "{reloaded:?}");
+        assert_eq!(reloaded.left_out[0].0, name("two"), "{reloaded:?}");
+        service.stop(Closing::Quick).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}
+
+#[test]
+fn a_reload_says_which_volumes_are_new() {
+    let place = Place::new();
+    run(async {
+        let service = place.serve().await;
+        let mut volumes = place.options(VolumeOptions::default()).volumes;
+        if let VolumeSet::Listed(specs) = &mut volumes {
+            specs.push(VolumeSpec { name: name("two"), ..specs[0].clone() });
+        }
+        let reloaded = place.reload(&service, volumes).await.expect("loaded");
+        assert_eq!(reloaded.created, [(name("two"), SIZE)]);
+        service.stop(Closing::ToStore).await.expect("all are closed");
+    });
+    place.node.shut_down();
+}

@@ -383,7 +383,8 @@ async fn load_anew(service: &Service, files: &Files) {
         Err(failure) => Err(failure),
     };
     systemd::notify("READY=1\n");
-    service.note_reload(reloaded.as_ref().err().map(|failure| failure.message().to_owned()));
+    let trouble = reloaded.as_ref().err().map(|failure| failure.message().to_owned());
+    service.note_reload(trouble, is_read);
     match reloaded {
         Ok(reloaded) => tell(service, &reloaded),
         Err(failure) => {
