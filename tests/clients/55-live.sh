@@ -179,7 +179,7 @@ serve --config "$work/later.toml"
 printf '[[volumes]]\nname = "held"\n[[volumes]]\nname = "late"\nsize = "16M"\n' >>"$work/later.toml"
 kill -HUP "$weir_pid"
 eventually "the file is loaded beside a volume that is held" says 'the configuration is loaded: 2 volumes are served'
-check "what waits is said" says 'volume held is served once node .* has closed it'
+check "what waits is said" says 'volume held is served later: it waits for node .*, which has not closed it'
 check "the other one is served" offered late
 kill -TERM "$other"
 wait "$other"

@@ -170,7 +170,18 @@ EOF
     check "beside a close that hangs: a volume reads" timeout 10 qemu-io -r -f raw "$beside" -c "read 0 4k"
     kill "$weir_pid"
     check "beside a close that hangs: the end" wait_until "it has ended" has_ended "$weir_pid"
+    # A start waits a little for a file that does not answer, and then serves the others.
+    "$weir" serve --config "$work/fuse.toml" >"$work/fuse2.log" 2>&1 </dev/null &
+    weir_pid=$!
+    daemons[$weir_pid]=$work/fuse2.log
+    wait_until "the other one is served" nbdinfo --size "$beside"
+    waits() { grep -q 'slow is not served: .*waiting for its file .*, which does not answer' <<<"$("$weir" status)"; }
+    check "beside an opening that hangs: what waits is said" waits
     kill -CONT "$fuse"
+    slow="nbd+unix:///slow?socket=$WEIR_DATA_DIR/nbd.sock"
+    check "beside an opening that hangs: it is served once its file answers" wait_until "it is" nbdinfo --size "$slow"
+    kill "$weir_pid"
+    wait_until "it has ended" has_ended "$weir_pid"
     umount "$work/fuse/nbd"
     wait "$fuse"
 else

@@ -48,6 +48,9 @@ const HELD_PAUSE: Duration = Duration::from_secs(10);
 /// answer is given up before.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(60);
 
+/// How long others wait for the opening of a file.
+const FILE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Pause before a volume is tried again that a verb changes.
 const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -122,18 +125,19 @@ pub(crate) async fn open_all(
         match opened {
             Begun::Ended(Ok(())) => {}
             Begun::Ended(Err(error)) => failed.push((name, error)),
-            Begun::Waits { node, opened, opening } => held.push((name, node, opened, opening)),
+            Begun::Waits { whom, opened, opening } => held.push((name, whom, opened, opening)),
         }
     }
-    for (name, node, opened, opening) in held {
+    for (name, whom, opened, opening) in held {
         if lock(&core.running).is_empty() && !none_will_do {
             // Nothing else is served, so it is waited for.
+            tracing::warn!(volume = %name, "a volume waits for {whom}");
             if let Err(error) = opened.await {
                 failed.push((name, error));
             }
             continue;
         }
-        let_wait(core, (name, opening), &node, opened);
+        let_wait(core, (name, opening), &whom, opened);
     }
     if lock(&core.running).is_empty() && !failed.is_empty() && !none_will_do {
         return Err(failed.remove(0).1);
@@ -147,38 +151,57 @@ pub(crate) async fn open_all(
 /// What the opening of a volume has come to.
 enum Begun {
     Ended(Result<(), NodeError>),
-    /// It waits for another node; `opened` is its result.
+    /// It waits for another node, or for its file; `opened` is its result.
     Waits {
-        node: String,
+        whom: String,
         opened: BoxFuture<'static, Result<(), NodeError>>,
         opening: Arc<Opening>,
     },
 }
 
-/// Opens a volume and offers it, or says which node is waited for.
+/// Whom an opening waits for that another node's does.
+fn of_node(node: &str) -> String {
+    format!("node {node:?}, which has not closed it")
+}
+
+/// Opens a volume and offers it, or says who is waited for.
 async fn open_or_wait(core: &Arc<Core>, spec: VolumeSpec, shard: usize) -> (VolumeName, Begun) {
     let name = spec.name.clone();
+    let file = match &spec.endpoint {
+        EndpointKind::File(file) => {
+            Some(format!("its file {}, which does not answer", file.path.display()))
+        }
+        _ => None,
+    };
     let (waits, held) = oneshot::channel();
     let opening = Opening::begin(core, &name);
     let begun = open(Arc::clone(core), spec, shard, Some(waits), Arc::clone(&opening));
-    let opened = core.in_background(begun);
+    let mut opened = core.in_background(begun);
+    if let Some(file) = file {
+        // Other volumes are served meanwhile.
+        let begun = match tokio::time::timeout(FILE_PATIENCE, &mut opened).await {
+            Ok(opened) => Begun::Ended(opened),
+            Err(_) => Begun::Waits { whom: file, opened, opening },
+        };
+        return (name, begun);
+    }
     let begun = match select(opened, held).await {
         Either::Left((opened, _)) => Begun::Ended(opened),
-        Either::Right((Ok(node), opened)) => Begun::Waits { node, opened, opening },
+        Either::Right((Ok(node), opened)) => Begun::Waits { whom: of_node(&node), opened, opening },
         Either::Right((Err(_), opened)) => Begun::Ended(opened.await),
     };
     (name, begun)
 }
 
-/// Lets an opening that waits for another node go on in the background.
+/// Lets an opening that waits for somebody go on in the background.
 fn let_wait(
     core: &Arc<Core>,
     (name, opening): (VolumeName, Arc<Opening>),
-    node: &str,
+    whom: &str,
     opened: BoxFuture<'static, Result<(), NodeError>>,
 ) {
-    tracing::warn!(volume = %name, node, "a volume waits for another node, and delays only itself");
-    core.note_waits(&name, node);
+    tracing::warn!(volume = %name, "a volume waits for {whom}, and delays only itself");
+    core.note_waits(&name, whom);
     core.node.workers.spawn(open_once_free(Arc::clone(core), (name, opening), opened));
 }
 
@@ -198,7 +221,7 @@ async fn open_once_free(
             )
             | Ok(()) => return,
             Err(error) => match error.of_log() {
-                Some(LogError::InUse { node, .. }) => core.note_waits(&name, node),
+                Some(LogError::InUse { node, .. }) => core.note_waits(&name, &of_node(node)),
                 _ => return core.note_failed(&name, &error),
             },
         }
@@ -540,7 +563,7 @@ pub struct Reloaded {
     /// Served as before, or being opened as a verb asked for before: their changed settings take effect when they are
     /// attached the next time.
     pub kept_as_they_are: Vec<VolumeName>,
-    /// Served once the node that has them open has closed them.
+    /// Served once those answer whom they wait for: the node that has them open, or their files.
     pub waiting: Vec<(VolumeName, String)>,
     /// What did not work, and why.
     pub failed: Vec<(VolumeName, String)>,
@@ -623,9 +646,9 @@ impl Reloaded {
                 core.note_failed(&name, &error);
                 self.failed.push((name, with_causes(&error)));
             }
-            Begun::Waits { node, opened, opening } => {
-                let_wait(core, (name.clone(), opening), &node, opened);
-                self.waiting.push((name, node));
+            Begun::Waits { whom, opened, opening } => {
+                let_wait(core, (name.clone(), opening), &whom, opened);
+                self.waiting.push((name, whom));
             }
         }
     }
@@ -648,8 +671,8 @@ fn open_after_change(core: &Arc<Core>, name: VolumeName) {
                     core.note_failed(&name, &error);
                     return Ok(());
                 }
-                Begun::Waits { node, opened, opening } => {
-                    let_wait(core, (name, opening), &node, opened);
+                Begun::Waits { whom, opened, opening } => {
+                    let_wait(core, (name, opening), &whom, opened);
                     return Ok(());
                 }
             }
@@ -742,8 +765,8 @@ impl Core {
         fewest.map_or(0, |(shard, _)| shard)
     }
 
-    fn note_waits(&self, name: &VolumeName, node: &str) {
-        let why = format!("it is being opened: waiting for node {node:?}, which has not closed it");
+    fn note_waits(&self, name: &VolumeName, whom: &str) {
+        let why = format!("it is being opened: waiting for {whom}");
         self.note_not_served(name, Some(why));
     }
 

@@ -448,8 +448,8 @@ fn tell(service: &Service, reloaded: &Reloaded) {
             "volume {name} keeps its settings until it is detached and attached, or weir is restarted"
         );
     }
-    for (name, node) in &reloaded.waiting {
-        say!("volume {name} is served once node {node:?} has closed it");
+    for (name, whom) in &reloaded.waiting {
+        say!("volume {name} is served later: it waits for {whom}");
     }
     for (name, reason) in &reloaded.failed {
         say!("warning: volume {name}: {reason}");
