@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use weir_device::{DeviceExt, Env, ErrorKind, SharedBuf, VolumeId};
 use weir_log::catalog::VolumeName;
 use weir_log::limits::DAMAGED_ATTEMPTS_MAX;
@@ -99,6 +99,7 @@ async fn some_rounds(world: &Rc<World>, host: usize, dice: &mut Dice) {
         replicator.end().await
     };
     world.note("replicator", [0; 3]);
+    let began = Instant::now();
     let doing = world.begin(host, "replication");
     let killed = world.replica.killed.replace(true);
     match tasks.run_until(timeout(patience, Box::pin(work))).await {
@@ -109,7 +110,7 @@ async fn some_rounds(world: &Rc<World>, host: usize, dice: &mut Dice) {
         Ok(Err(error)) => {
             tracing::info!(%error, "replicator failed");
             world.note("  replicator failed", [0; 3]);
-            if let Some(wrong) = judge_failure(world, host, &error) {
+            if let Some(wrong) = judge_failure(world, (host, began), &error) {
                 world.violate(wrong);
             }
         }
@@ -120,7 +121,11 @@ async fn some_rounds(world: &Rc<World>, host: usize, dice: &mut Dice) {
 }
 
 /// A replicator may fail for want of a store, and for another replicator.
-fn judge_failure(world: &World, host: usize, error: &LogError) -> Option<String> {
+fn judge_failure(
+    world: &World,
+    (host, began): (usize, Instant),
+    error: &LogError,
+) -> Option<String> {
     let replica = &world.replica;
     let flips = replica.faults.counts().of(Fault::FlippedBit);
     let late = replica.faults.counts().of(Fault::LatePutQueued) > 0;
@@ -135,7 +140,8 @@ fn judge_failure(world: &World, host: usize, error: &LogError) -> Option<String>
         // Damage at the source must not travel, and a bit may flip again and again.
         ErrorKind::Corrupt if flips >= u64::from(DAMAGED_ATTEMPTS_MAX) => true,
         ErrorKind::Unavailable => world.host_was_away(host, VERB_PATIENCE),
-        kind => world.excuses_store(kind),
+        // Between an object that it did not find and the error there may be requests that the store does not answer.
+        kind => world.excuses_store(kind) || world.excuses_healed(began, kind),
     };
     (!excused).then(|| format!("a replicator failed without a reason: {error}"))
 }
