@@ -4,6 +4,8 @@
 #[path = "serve/closing.rs"]
 mod closing;
 mod common;
+#[path = "serve/failed.rs"]
+mod failed;
 #[path = "serve/names.rs"]
 mod names;
 #[path = "serve/reload.rs"]

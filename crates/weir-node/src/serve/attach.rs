@@ -274,6 +274,9 @@ async fn open(
     if !opening.is_by_hand() && core.is_detached_by_hand(&name) && !mutant("reload_undoes_detach") {
         return Err(NodeError::TakenBack { name: name.to_string() });
     }
+    if !opening.is_by_hand() {
+        core.check_not_failed_before(&spec)?;
+    }
     take_from_left(&core, &name).await;
     let (ready, mut started) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
@@ -355,6 +358,7 @@ async fn offer(
             return Err(NodeError::ShuttingDown);
         }
         if !opening.is_taken_back() {
+            core.forget_failed_before(&entry.name);
             core.cache.limit_share(entry.id, entry.spec.stages.cache_share);
             all.insert(name.clone(), running);
             let entry = Arc::new(entry);
@@ -471,18 +475,23 @@ pub(crate) async fn detach(
     outcome.await.unwrap_or(Err(NodeError::ShuttingDown))
 }
 
-/// Takes the opening of a volume back for a verb, if there is one that has not ended: whether it is not served then.
+/// Takes the opening of a volume back for a verb, if there is one that has not ended, or has one in no store served no
+/// more that failed in the process before this one: whether it is not served then.
 ///
 /// # Errors
 /// [`NodeError::ShuttingDown`].
 pub(crate) async fn take_back(core: &Arc<Core>, name: &VolumeName) -> Result<bool, NodeError> {
     let taken = core.take_back(|one, _| one == name).await;
-    if taken.is_empty() || core.entry(name.as_str()).is_some() {
+    let is_served = core.entry(name.as_str()).is_some();
+    let had_failed = !is_served && core.forget_failed_before(name);
+    if is_served || (taken.is_empty() && !had_failed) {
         return Ok(false);
     }
     core.note_by_hand(name, Left::Detached(None));
     core.note_not_served(name, None);
-    left::close_if_held(core, name.clone())?;
+    if !taken.is_empty() {
+        left::close_if_held(core, name.clone())?;
+    }
     Ok(true)
 }
 
@@ -613,6 +622,7 @@ pub(crate) async fn reload(
         }
     }
     core.forget_not_served(|name| !VolumeName::new(name).is_ok_and(|name| is_wanted(&name)));
+    core.keep_failed_before(&is_wanted);
     let missing = wanted.into_iter().filter(|spec| core.entry(spec.name.as_str()).is_none());
     let first = core.least_used_shard();
     let attaching = missing.enumerate().map(|(index, spec)| {

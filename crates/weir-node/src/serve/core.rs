@@ -25,6 +25,7 @@ use crate::node::shard::ShardContext;
 use crate::serve::by_hand::ByHand;
 use crate::serve::cache::NodeCache;
 use crate::serve::events::Events;
+use crate::serve::handed_over::FailedBefore;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::NbdPlace;
 use crate::serve::replica::Following;
@@ -101,6 +102,8 @@ pub(crate) struct Core {
     pub(crate) changing: Changing,
     /// Volumes that should be served and are not, with the reason.
     pub(crate) not_served: Mutex<BTreeMap<String, String>>,
+    /// Volumes in no store that failed in the process before this one.
+    pub(crate) failed_before: FailedBefore,
     /// Volumes that the configuration no longer names and that are not closed yet, with the reason.
     pub(crate) left: Mutex<BTreeMap<String, String>>,
     /// Whoever has it closes one of those, or takes it to serve it again.

@@ -29,6 +29,7 @@ use crate::home::{Home, known_stores, opened};
 use crate::node::gate::Gate;
 use crate::node::hosted::Hosted;
 use crate::node::shard::ShardContext;
+use crate::serve::handed_over::refusal_to_hand_on;
 use crate::serve::one_export::{OneExport, connection_options};
 use crate::serve::sessions::kept::Sessions;
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSpec};
@@ -142,7 +143,11 @@ pub(crate) async fn host(
     listening.abort();
     // The task holds the volume, and with it the lock of its directory.
     let _ = listening.await;
+    let refusal = refusal_to_hand_on(closing, &opened.stack);
     let stopped = close(&home, (opened.id, &opened.stack), deadline).await?;
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
     sessions.closed(&keeper, opened.id, epoch);
     Ok(stopped)
 }

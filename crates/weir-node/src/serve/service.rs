@@ -27,8 +27,7 @@ use crate::error::{NodeError, ProcessId};
 use crate::home::{Home, known_stores, processes};
 use crate::node::Node;
 use crate::node::shard::ShardContext;
-use crate::serve::attach::{self, Reloaded, Wanted};
-use crate::serve::by_hand::Left;
+use crate::serve::attach::{self, Reloaded};
 use crate::serve::cache::NodeCache;
 use crate::serve::cache_setting::CacheSetting;
 use crate::serve::cache_start::open_for_start;
@@ -36,13 +35,14 @@ use crate::serve::close::told_of_wait;
 use crate::serve::core::{Core, Entry};
 use crate::serve::events::{EventKind, Events};
 use crate::serve::exports::Exported;
+use crate::serve::handed_over::{HandedOver, Parting, Was, wanted_after};
 use crate::serve::left;
 use crate::serve::lock::lock;
 use crate::serve::nbd_place::{NbdAccess, NbdAddress, NbdPlace};
 use crate::serve::one_export::connection_options;
 use crate::serve::replica::End;
 use crate::serve::running::{ANCILLARY_TIME, Changing, Ended, Running};
-use crate::serve::sessions::kept::{KeptSession, Sessions};
+use crate::serve::sessions::kept::Sessions;
 use crate::serve::sessions::resume::resume;
 use crate::serve::sockets::{self, BoundSocket, Inherited};
 use crate::serve::spec::{Closing, EndpointKind, Stopped, VolumeSet, VolumeSpec};
@@ -91,37 +91,6 @@ pub struct ServiceOptions {
     pub left: Vec<HandedOver>,
 }
 
-/// A volume that the process before this one served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandedOver {
-    /// Its name.
-    pub name: VolumeName,
-    /// What it was.
-    pub was: Was,
-}
-
-/// What a volume was to the process before this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Was {
-    /// Served as its settings said, or being closed.
-    Served,
-    /// Attached by hand.
-    Attached {
-        /// Whether writes of clients were refused.
-        read_only: bool,
-    },
-    /// Detached by hand, though its settings name it.
-    Detached {
-        /// Its identity, where it is known: another volume may have the name by now.
-        volume: Option<VolumeId>,
-    },
-    /// Detached by a verb that was to rename or delete it next.
-    Going {
-        /// Its identity.
-        volume: VolumeId,
-    },
-}
-
 /// A volume that is being served.
 #[derive(Clone, Debug)]
 pub struct ServedInfo {
@@ -141,15 +110,6 @@ pub struct ServedInfo {
     pub report: OpenReport,
 }
 
-/// What a process leaves to the next one beside its volumes.
-#[derive(Debug)]
-pub struct Parting {
-    /// Its listening sockets.
-    pub sockets: Vec<std::os::fd::OwnedFd>,
-    /// The sessions of its clients.
-    pub sessions: Vec<KeptSession>,
-}
-
 /// A listener on a shard, to be ended.
 #[derive(Debug)]
 struct ListenerHandle {
@@ -160,13 +120,15 @@ struct ListenerHandle {
 /// A process that serves. Dropping it stops it without waiting for the end.
 #[derive(Debug)]
 pub struct Service {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     listeners: Vec<ListenerHandle>,
     api: Vec<ApiServer>,
     sockets: Vec<BoundSocket>,
     watch: tokio::task::JoinHandle<()>,
     /// Copies of the listening sockets, for a process that comes after this one.
     handles: Vec<std::os::fd::OwnedFd>,
+    /// The volumes in no store that its end could not close in order.
+    failed: Vec<HandedOver>,
 }
 
 impl Drop for Service {
@@ -239,6 +201,7 @@ impl Node {
                 sockets,
                 watch,
                 handles: Vec::new(),
+                failed: Vec::new(),
             };
             match service.listen(options, listeners).await {
                 Ok(()) => Ok(service),
@@ -299,6 +262,7 @@ impl Node {
             openings: Mutex::default(),
             changing: Changing::default(),
             not_served: Mutex::default(),
+            failed_before: Mutex::default(),
             left: Mutex::default(),
             left_turn: tokio::sync::Mutex::default(),
             kept_turn: Arc::default(),
@@ -309,31 +273,6 @@ impl Node {
             not_loaded: Mutex::default(),
         })
     }
-}
-
-/// What is to be served by a process that comes after one that left these.
-async fn wanted_after(core: &Core, left: &[HandedOver]) -> Result<Wanted, NodeError> {
-    for HandedOver { name, was } in left {
-        match was {
-            Was::Served => {}
-            Was::Attached { .. } => core.note_by_hand_before(name, Left::Attached),
-            Was::Detached { volume } => core.note_by_hand_before(name, Left::Detached(*volume)),
-            Was::Going { volume } => core.note_by_hand_before(name, Left::Going(*volume)),
-        }
-    }
-    let mut wanted = attach::wanted(core).await?;
-    for (name, why) in &wanted.left_out {
-        tracing::warn!(volume = %name, why, "a volume is left out");
-    }
-    for HandedOver { name, was } in left {
-        let Was::Attached { read_only } = *was else { continue };
-        if !wanted.specs.iter().any(|spec| spec.name == *name) {
-            wanted.specs.push(core.spec_of(name));
-        }
-        let its = wanted.specs.iter_mut().filter(|spec| spec.name == *name);
-        its.for_each(|spec| spec.read_only |= read_only && !mutant("read_only_not_handed_on"));
-    }
-    Ok(wanted)
 }
 
 /// The volume that is missing, where no volume can be created because none has a size: then no store is made either, so
@@ -495,34 +434,6 @@ impl Service {
         self.core.not_served()
     }
 
-    /// The volumes that the next process is to serve or to close.
-    #[must_use]
-    pub fn handed_over(&self) -> Vec<HandedOver> {
-        // Attached by hand, or otherwise than the settings say.
-        let is_otherwise = |entry: &Entry| {
-            self.core.is_attached(&entry.name)
-                || entry.spec.read_only != self.core.spec_of(&entry.name).read_only
-        };
-        let was = |entry: &Entry| match is_otherwise(entry) && !mutant("attached_not_handed_on") {
-            true => Was::Attached { read_only: entry.spec.read_only },
-            false => Was::Served,
-        };
-        let entries = self.core.entries().into_iter();
-        let served = entries.map(|entry| HandedOver { name: entry.name.clone(), was: was(&entry) });
-        let names = self.core.not_served().into_keys().chain(self.core.left().into_keys());
-        // The close of one that is being detached may be cut short.
-        let names = names.chain(lock(&self.core.closing).keys().cloned().collect::<Vec<_>>());
-        let others = names.filter_map(|name| VolumeName::new(&name).ok());
-        let others = others.map(|name| HandedOver { name, was: Was::Served });
-        let detached = self.core.detached_by_hand().into_iter();
-        let detached = detached.filter_map(|(name, left)| match left {
-            Left::Attached => None,
-            Left::Detached(volume) => Some(HandedOver { name, was: Was::Detached { volume } }),
-            Left::Going(volume) => Some(HandedOver { name, was: Was::Going { volume } }),
-        });
-        served.chain(others).chain(detached).collect()
-    }
-
     /// Where NBD clients find the process.
     #[must_use]
     pub fn nbd_uris(&self) -> Vec<String> {
@@ -675,7 +586,8 @@ impl Service {
     /// sessions that the next process can go on with, if it takes any.
     ///
     /// A volume that could not be closed (it was fenced, its disk failed) is logged, and the others are handed over all
-    /// the same: the next process says what is wrong with it.
+    /// the same: the next process says what is wrong with it. What is wrong with one in no store is known to this
+    /// process alone, and is in what is returned.
     #[inline(never)]
     pub fn hand_over(mut self, takes_sessions: bool) -> LocalBoxFuture<'static, Parting> {
         Box::pin(async move {
@@ -689,7 +601,8 @@ impl Service {
                 socket.leave();
             }
             let sockets = std::mem::take(&mut self.handles);
-            Parting { sockets, sessions: self.core.sessions.take() }
+            let failed = std::mem::take(&mut self.failed);
+            Parting { sockets, sessions: self.core.sessions.take(), failed }
         })
     }
 
@@ -765,7 +678,7 @@ impl Service {
         }
         let (mut stopped, mut first_error) = (Stopped::Clean, None);
         for (name, result) in self.close_all(closing, running, detaching).await {
-            lock(&self.core.volumes).remove(&name);
+            let entry = lock(&self.core.volumes).remove(&name);
             match result {
                 Ok(Stopped::Clean) => {
                     self.core.events.note(EventKind::VolumeClosed, Some(&name), "clean");
@@ -773,6 +686,7 @@ impl Service {
                 Ok(Stopped::LocalOnly) => stopped = Stopped::LocalOnly,
                 Err(error) => {
                     tracing::error!(volume = %name, %error, "a volume could not be closed");
+                    self.failed.extend(entry.and_then(|entry| HandedOver::failed(&entry, &error)));
                     first_error = first_error.or(Some(error));
                 }
             }

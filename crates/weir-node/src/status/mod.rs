@@ -370,7 +370,8 @@ pub(crate) async fn of_node(core: &Arc<Core>) -> NodeStatus {
     let holders = certificates::of(core);
     let cache = core.cache.report();
     reasons.extend(process_reasons(core, &cache));
-    let failed = volumes.iter().any(|volume| volume.health == Health::Failed);
+    let failed =
+        volumes.iter().any(|volume| volume.health == Health::Failed) || core.has_failed_before();
     let health = match (failed, reasons.is_empty()) {
         (true, _) => Health::Failed,
         (false, true) => Health::Ok,

@@ -11,7 +11,7 @@ use super::*;
 
 /// What stands between a client and its server, and passes nothing on while it hangs.
 #[derive(Clone)]
-struct Passage(Arc<AtomicBool>);
+pub(super) struct Passage(Arc<AtomicBool>);
 
 impl Passage {
     fn open(at: &Path, server: PathBuf) -> Self {
@@ -45,7 +45,7 @@ impl Passage {
         });
     }
 
-    fn hang(&self, hangs: bool) {
+    pub(super) fn hang(&self, hangs: bool) {
         self.0.store(hangs, Ordering::Relaxed);
     }
 }
@@ -104,7 +104,11 @@ async fn seen_closing_at_once(place: &Place, volumes: &[&str]) {
 
 /// Serves volumes of these names whose server does not answer any more and has a write of each that it did not flush:
 /// none of them is closed before its time is over.
-async fn serve_hanging(place: &Place, server: &Place, names: &[&str]) -> (Service, Passage) {
+pub(super) async fn serve_hanging(
+    place: &Place,
+    server: &Place,
+    names: &[&str],
+) -> (Service, Passage) {
     let passage = place.directory.path().join("passage");
     let passing = Passage::open(&passage, server.directory.path().join("data/nbd.sock"));
     let mut options = place.options(VolumeOptions::default());

@@ -81,7 +81,7 @@ fn replace(
     parting: Parting,
     volumes: &[HandedOver],
 ) -> Result<ExitCode, Failure> {
-    let Parting { mut sockets, sessions } = parting;
+    let Parting { mut sockets, sessions, .. } = parting;
     if sessions.is_empty() {
         return Err(upgrade::replace(program, sockets, volumes));
     }
@@ -340,12 +340,13 @@ async fn serve_until_told(
             } {
                 Ok(Successor { program, takes_sessions }) => {
                     say!("replacing the program by {}", program.display());
-                    let volumes = service.handed_over();
-                    let parting = tokio::select! {
+                    let mut volumes = service.handed_over();
+                    let mut parting = tokio::select! {
                         biased;
                         number = signals.next() => quit(number),
                         parting = service.hand_over(takes_sessions) => parting,
                     };
+                    volumes.append(&mut parting.failed);
                     return Ok(End::Replaced { program, parting, volumes });
                 }
                 Err(failure) => {

@@ -32,7 +32,9 @@ const DELETED: &[u8] = b" (deleted)";
 /// Names of the volumes that were served, with commas between them: what the next process does not serve, it closes.
 /// A volume that was attached has a `+` before its name, or a `~` if writes of clients were refused: the next process
 /// goes on serving it. One that was detached has a `-` there, and its identity behind a `:` where that is known: the
-/// next process does not serve it, whatever the settings say.
+/// next process does not serve it, whatever the settings say. One in no store that failed is there a second time, with
+/// a `?`, and behind a `:` each where its bytes are and why it failed: the next process does not serve it before somebody
+/// has looked at it. Programs that do not know a mark leave out what has it.
 const VOLUMES: &str = "WEIR_HANDED_OVER";
 
 /// The number of the process that asks whether another program could take its place; `1` from those before it counted.
@@ -76,7 +78,13 @@ pub(crate) struct Successor {
 }
 
 /// What may be before a name there.
-const MARKS: [char; 4] = ['+', '~', '-', '!'];
+const MARKS: [char; 5] = ['+', '~', '-', '!', '?'];
+
+/// Bytes of the reason that is handed over with a volume that failed.
+const WHY_BYTES_MAX: usize = 512;
+
+/// Bytes of all of them. The kernel takes 128 KiB in a variable, and executes no program with more.
+const WHYS_BYTES_MAX: usize = 1 << 14;
 
 /// The volumes that the process before this one served.
 pub(crate) fn handed_over() -> Vec<HandedOver> {
@@ -95,6 +103,7 @@ fn read(text: &str) -> Vec<HandedOver> {
             "~" => Was::Attached { read_only: true },
             "-" => Was::Detached { volume: VolumeId::parse(id) },
             "!" => Was::Going { volume: VolumeId::parse(id)? },
+            "?" => failed(id)?,
             _ => Was::Served,
         };
         // A part that is no name was not written by Weir, and is left out.
@@ -103,7 +112,24 @@ fn read(text: &str) -> Vec<HandedOver> {
     text.split(',').filter_map(one).collect()
 }
 
+/// What is behind the name of a volume that failed.
+fn failed(text: &str) -> Option<Was> {
+    let (place, why) = text.split_once(':')?;
+    let byte = |at: usize| u8::from_str_radix(why.get(at..at + 2)?, 16).ok();
+    let why: Vec<u8> = (0..why.len()).step_by(2).map_while(byte).collect();
+    let why = String::from_utf8_lossy(&why).into_owned();
+    Some(Was::Failed { place: u32::from_str_radix(place, 16).ok()?, why })
+}
+
+/// A reason in hexadecimal digits, which are no marks; no more than `left` bytes of it.
+fn in_digits(why: &str, left: &mut usize) -> String {
+    let whole = why.floor_char_boundary(WHY_BYTES_MAX.min(*left));
+    *left -= whole;
+    why.bytes().take(whole).map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn written(volumes: &[HandedOver]) -> String {
+    let mut left = WHYS_BYTES_MAX;
     let one = |HandedOver { name, was }: &HandedOver| match was {
         Was::Served => name.to_string(),
         Was::Attached { read_only: false } => format!("+{name}"),
@@ -111,6 +137,7 @@ fn written(volumes: &[HandedOver]) -> String {
         Was::Detached { volume: None } => format!("-{name}"),
         Was::Detached { volume: Some(id) } => format!("-{name}:{id}"),
         Was::Going { volume } => format!("!{name}:{volume}"),
+        Was::Failed { place, why } => format!("?{name}:{place:08x}:{}", in_digits(why, &mut left)),
     };
     volumes.iter().map(one).collect::<Vec<_>>().join(",")
 }
@@ -242,5 +269,22 @@ mod tests {
         assert_eq!(read(&written(&volumes)), volumes);
         assert_eq!(read("../x,+,~,a"), volumes[..1]);
         assert_eq!(read(""), []);
+        assert_eq!(read("a,%b:of a mark that comes later"), volumes[..1]);
+    }
+
+    #[test]
+    fn why_a_volume_failed_is_handed_over_as_far_as_there_is_room() {
+        let failed = |why: &str| HandedOver {
+            name: VolumeName::new("a").expect("valid"),
+            was: Was::Failed { place: 0x1f, why: why.to_owned() },
+        };
+        let one = [failed("fsync: \u{e9}, 5:")];
+        assert!(written(&one).starts_with("?a:0000001f:6673796e63"), "{}", written(&one));
+        assert_eq!(read(&written(&one)), one);
+        assert_eq!(read("?a:0000001f:"), [failed("")]);
+        assert_eq!(read("?a,?a:x:,?a:0000001f"), []);
+        let many = written(&vec![failed(&"x".repeat(1 << 20)); 1000]);
+        assert!(many.len() < 100_000, "{} bytes", many.len());
+        assert_eq!(read(&many).len(), 1000, "that it failed has room in any case");
     }
 }
